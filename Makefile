@@ -6,7 +6,7 @@ ARGS ?=
 # Rustup's folder, for shells that have not been restarted since it was installed.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-.PHONY: help demo page check test bench lint soak
+.PHONY: help demo page check test bench lint soak package docs
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1 - /p' Makefile
@@ -31,3 +31,9 @@ lint: ## Formatting, clippy, structure, licences and advisories of dependencies
 
 soak: ## Long runs with random seeds (SOAK_SECONDS, default 3600), and the tests on a loaded machine
 	@scripts/soak.sh
+
+package: ## Debian packages for this machine, or ARGS="--arch arm64" ("armhf"), into target/packages; ARGS=--container an image
+	@scripts/package.sh $(ARGS)
+
+docs: ## The documentation as a site, in target/site/html (needs mdbook: cargo install --locked mdbook)
+	@scripts/docs.sh $(ARGS)

@@ -121,31 +121,6 @@ END
     PATH="$work/bin:$PATH" timeout "$page_seconds_max" bash "$work/run" "$work/blocks" "$places" </dev/null
 ) || true
 
-# Whether the output of a block is what the page shows.
-matches() {
-    awk -v expected="$1" '
-        function pattern(line) {
-            gsub(/[][\\.^$*+?(){}|]/, "\\\\&", line)
-            gsub(/…/, ".*", line)
-            return "^" line "$"
-        }
-        # Whether got[g..] fits want[w..]; a line of … alone takes any number of lines.
-        function fits(w, g) {
-            for (; w <= wanted; w++) {
-                if (want[w] == "…") {
-                    for (; g <= got_count + 1; g++) if (fits(w + 1, g)) return 1
-                    return 0
-                }
-                if (g > got_count || got[g] !~ pattern(want[w])) return 0
-                g++
-            }
-            return g == got_count + 1
-        }
-        BEGIN { while ((getline line < expected) > 0) want[++wanted] = line }
-        { got[++got_count] = $0 }
-        END { exit !fits(1, 1) }' "$2"
-}
-
 passed=0
 failed=0
 skipped=0

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Sourced by the scripts that run the commands of a page: `keel` in PATH, with the page's ports exchanged for free ones,
-# because a node may run on this machine already; and what stands for the checkout that some pages begin in.
+# because a node may run on this machine already; what stands for the checkout that some pages begin in; and the
+# comparison of what a block prints.
 
 # A port of the loopback address that nobody listens on, and below those that the system gives to connections.
 free_port() {
@@ -83,4 +84,30 @@ exec '$environment/bin/maturin' "\${@/--release/--profile=dev}" --quiet --manife
     --target-dir '$2/python/build' --interpreter '$environment/bin/python'
 END
     chmod +x "$4"/*
+}
+
+# matches SHOWN PRINTED: whether what a block printed is what the page shows. `…` stands for anything within a line, a
+# line of `…` alone for any number of lines.
+matches() {
+    awk -v expected="$1" '
+        function pattern(line) {
+            gsub(/[][\\.^$*+?(){}|]/, "\\\\&", line)
+            gsub(/…/, ".*", line)
+            return "^" line "$"
+        }
+        # Whether got[g..] fits want[w..]; a line of … alone takes any number of lines.
+        function fits(w, g) {
+            for (; w <= wanted; w++) {
+                if (want[w] == "…") {
+                    for (; g <= got_count + 1; g++) if (fits(w + 1, g)) return 1
+                    return 0
+                }
+                if (g > got_count || got[g] !~ pattern(want[w])) return 0
+                g++
+            }
+            return g == got_count + 1
+        }
+        BEGIN { while ((getline line < expected) > 0) want[++wanted] = line }
+        { got[++got_count] = $0 }
+        END { exit !fits(1, 1) }' "$2"
 }

@@ -7,6 +7,9 @@
 #                             clients, networks, disks and peers for the bench of streaming, MPICH and Open MPI
 #                             with libclang, for keel-mpi, npm and chromium for the live page, and promtool)
 #   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
+#   scripts/setup.sh --package [WORD...]  also what packages are made with (npm, binutils), and for each WORD:
+#                             arm64, armhf, amd64: compiler and Rust library of that architecture, the emulator qemu;
+#                             root: what a fresh Debian root is made with (debootstrap); container: that and buildah
 set -euo pipefail
 
 rust_version_min=1.88
@@ -168,6 +171,42 @@ fi
 
 if [ "${1:-}" = --bench ] && ! has_libclang; then
     (install_packages libclang-dev) && has_libclang || exit 3
+fi
+
+# Each package that lacks its program.
+install_missing() {
+    local pair missing=()
+    for pair in "$@"; do
+        PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || missing+=("${pair#*:}")
+    done
+    if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
+}
+
+# The compiler of another architecture of Debian, its C library for linking, and Rust's library for it.
+install_cross() {
+    local arch=$1 gnu=$2 rust=$3
+    install_missing "$gnu-gcc:gcc-${gnu/_/-}" qemu-arm:qemu-user
+    [ -e "/usr/$gnu/include/stdio.h" ] || install_packages "libc6-dev-$arch-cross"
+    [ -d "$(rustc --print target-libdir --target "$rust")" ] || {
+        command -v rustup >/dev/null 2>&1 || fail "Rust's library for $rust is missing: install it beside rustc"
+        say "adding $rust (rustup)"
+        rustup target add "$rust" >/dev/null 2>&1 || fail "rustup could not add $rust"
+    }
+}
+
+if [ "${1:-}" = --package ]; then
+    install_missing npm:npm node:nodejs objdump:binutils
+    for word in "${@:2}"; do
+        case $word in
+        "$(dpkg --print-architecture)") ;;
+        amd64) install_cross amd64 x86_64-linux-gnu x86_64-unknown-linux-gnu ;;
+        arm64) install_cross arm64 aarch64-linux-gnu aarch64-unknown-linux-gnu ;;
+        armhf) install_cross armhf arm-linux-gnueabihf armv7-unknown-linux-gnueabihf ;;
+        root) install_missing debootstrap:debootstrap unshare:util-linux ip:iproute2 ;;
+        container) install_missing debootstrap:debootstrap buildah:buildah ;;
+        *) fail "$word: is none of amd64, arm64, armhf, root, container" ;;
+        esac
+    done
 fi
 
 say "ready: rustc $rust_version, $(cc --version | head -n 1)"

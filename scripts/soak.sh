@@ -3,8 +3,9 @@
 # the store (power cuts in every kind of call, many lives of one store) gets half, killed demonstrations a quarter and
 # the fuzz targets, where cargo-fuzz is installed, a quarter. The in-memory file system gets as much again, beside it:
 # kills, states of a crash, drawn orders, regions written over, and every program of its table, with the suites of
-# others. The tests of the workspace run five times on a loaded machine, for about an hour. The first failure ends the
-# run; its seed, or the file that reproduces it, stands above the last line.
+# others. The tests of the workspace run five times on a loaded machine, for about an hour. Packages are made for three
+# architectures, installed in a fresh Debian root, and started in an emulator. The first failure ends the run; its seed,
+# or the file that reproduces it, stands above the last line.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -83,6 +84,13 @@ FSX_OPERATIONS=$((12000 + seconds * 20)) scripts/mem-suites.sh ||
 
 # The tests themselves, on a machine that does something else besides.
 scripts/steady.sh || { printf 'soak: FAILED: a test is not steady\n'; exit 1; }
+
+# Packages. Each architecture is a release build of its own.
+printf 'soak: packages\n'
+scripts/package.sh --arch amd64 --arch arm64 --arch armhf ||
+    { printf 'soak: FAILED in making packages\n'; exit 1; }
+scripts/package-test.sh || { printf 'soak: FAILED in the packages in a fresh root\n'; exit 1; }
+scripts/package-arm.sh || { printf 'soak: FAILED in the packages for boards\n'; exit 1; }
 
 # The parser of the store's images gets half of the fuzzing; what is found on the way stays in fuzz/target/found.
 fuzzed=0

@@ -74,6 +74,7 @@ step tests scripts/tests.sh
 step doc-tests cargo test --doc --locked --quiet --workspace
 step python scripts/python-client.sh
 step readme scripts/readme-commands.sh
+step start scripts/page-commands.sh docs/start.md
 step operate scripts/page-commands.sh docs/operate.md
 step http scripts/page-commands.sh docs/http.md
 step page scripts/page.sh --test

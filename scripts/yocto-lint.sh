@@ -274,10 +274,10 @@ appends_ask_for_consent() {
     return "$status"
 }
 
-# The unit is that of the page, but for the folder of the program, which is /usr/local/bin there.
+# The page shows the unit that packages and images have.
 unit_is_that_of_the_page() {
     awk '/^\[Unit\]$/ { inside = 1 } /^```$/ { if (inside) exit } inside' docs/operate.md |
-        sed 's|/usr/local/bin/|/usr/bin/|' | diff - packaging/systemd/keel.service && return
+        diff - packaging/systemd/keel.service && return
     echo "packaging/systemd/keel.service is not the unit of docs/operate.md"
     return 1
 }

@@ -1,21 +1,26 @@
 //! The workspace's own checks, run as `cargo xtask <command>`.
 //!
 //! **Holds:** `tidy`, which reads the sources as text and the crate graph as data and reports every place
-//! that breaks a rule of the house.
+//! that breaks a rule of the house; `pages`, which has the man pages and completions made for a package; `reference`,
+//! which has the pages of docs/reference made from the code; `site`, the source of the documentation site.
 //!
 //! **Must not know:** how the rooms work; it sees names, edges and lines only.
 //!
 //! **Invariants:** one finding is one line, `path:line: rule: text`; any finding makes the exit status 1;
 //! every rule has a test that shows it can fail.
 //!
-//! **Files:** `tidy/` the rules, one subject each.
+//! **Files:** `tidy/` the rules, one subject each; `site.rs` what `mdbook` makes the site of.
 
+mod site;
 mod tidy;
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo xtask tidy    checks the structure of the workspace; prints path:line: rule: text";
+const USAGE: &str = "usage: cargo xtask tidy         checks the structure of the workspace; prints path:line: rule: text
+       cargo xtask pages DIR    makes man pages and completions of keel in DIR
+       cargo xtask reference    makes the pages of docs/reference anew from the code
+       cargo xtask site DIR     makes in DIR what mdbook makes the documentation site of";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,6 +31,9 @@ fn main() -> ExitCode {
         .as_slice()
     {
         ["tidy"] => run_tidy(),
+        ["pages", folder] => make("pages", Path::new(folder), "man/keel.1"),
+        ["reference"] => make_reference(),
+        ["site", folder] => make_site(Path::new(folder)),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS
@@ -37,12 +45,93 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_tidy() -> ExitCode {
-    // The manifest lies one folder below the workspace, wherever the command was typed.
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+/// The manifest lies one folder below the workspace, wherever the command was typed.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .unwrap_or(Path::new("."));
-    match tidy::check_workspace(root) {
+        .unwrap_or(Path::new("."))
+}
+
+/// The definition of the command line is part of the program, so its own test makes what is made of it.
+fn make(what: &str, folder: &Path, proof: &str) -> ExitCode {
+    let made = std::fs::create_dir_all(folder).and_then(|()| std::fs::canonicalize(folder));
+    let folder = match made {
+        Ok(folder) => folder,
+        Err(error) => {
+            eprintln!("{what}: {}: {error}", folder.display());
+            return ExitCode::FAILURE;
+        }
+    };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Chosen by package, libraries would have other features than in the build of the tests, and be built again.
+    let arguments = [
+        "test",
+        "--locked",
+        "--quiet",
+        "--workspace",
+        "--bin",
+        "keel",
+        "--",
+    ];
+    let test = format!("cli::{what}::are_made");
+    let variable = format!("KEEL_{}_DIR", what.to_uppercase());
+    let status = Command::new(cargo)
+        .args(arguments)
+        .args(["--exact", &test, "--nocapture"])
+        .env(variable, &folder)
+        .status();
+    // A test that is not found is no failure to cargo.
+    let is_there = folder.join(proof).is_file();
+    match status {
+        Ok(status) if status.success() && is_there => ExitCode::SUCCESS,
+        Ok(status) => {
+            eprintln!("{what}: not made ({status})");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("{what}: cargo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Into a folder of its own first: pages that are there already prove nothing.
+fn make_reference() -> ExitCode {
+    let folder = std::env::temp_dir().join(format!("keel-reference-{}", std::process::id()));
+    let status = make("reference", &folder, "commands.md");
+    let pages = root().join("docs/reference");
+    let copied = std::fs::create_dir_all(&pages)
+        .and_then(|()| std::fs::read_dir(&folder))
+        .and_then(|mut made| {
+            made.try_for_each(|page| {
+                let page = page?;
+                std::fs::copy(page.path(), pages.join(page.file_name())).map(drop)
+            })
+        })
+        .and_then(|()| std::fs::remove_dir_all(&folder));
+    if let Err(error) = copied {
+        eprintln!("reference: {}: {error}", pages.display());
+        return ExitCode::FAILURE;
+    }
+    status
+}
+
+fn make_site(folder: &Path) -> ExitCode {
+    let made = tidy::read_tree(root()).and_then(|files| site::make(root(), &files, folder));
+    match made {
+        Ok(made) => {
+            println!("site: {} pages, {} other files", made.pages, made.others);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("site: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_tidy() -> ExitCode {
+    match tidy::check_workspace(root()) {
         Ok(report) if report.findings.is_empty() => {
             println!(
                 "tidy: {} crates, {} files, no findings",

@@ -400,6 +400,15 @@ impl<S: SegmentStore> Database<S> {
         Ok(more)
     }
 
+    /// One bounded step towards knowing every segment. `true`: more to do. Before that, readings of earlier boots whose
+    /// time was not trusted cannot all be dated in [`follow`](Self::follow).
+    ///
+    /// # Errors
+    /// As [`history`](Self::history).
+    pub fn index_step(&self) -> Result<bool, Error> {
+        self.with_log(history::index_step)
+    }
+
     /// One bounded step through the log in the order of its numbers, over readings that are durable and numbered below
     /// `end_lsn`: at most `readings_max` of the objects that `is_wanted` names are passed to `visit`, after the lock is
     /// free. The commit thread waits for at most one step, which is a quarter of a slice of [`Self::history`].

@@ -12,11 +12,13 @@
 //! upstream or a browser does; nothing they send makes it panic; whoever is slow costs itself, and nothing here slows
 //! what comes in.
 //!
-//! **Files:** `forward/`, `http/` and `urgent/` (list of files in their `mod.rs`), `error.rs`.
+//! **Files:** `forward/`, `http/` and `urgent/` (list of files in their `mod.rs`), `secret.rs` passwords, `error.rs`.
 
 mod error;
 pub mod forward;
 pub mod http;
+mod secret;
 pub mod urgent;
 
 pub use error::Error;
+pub use secret::Secret;

@@ -4,5 +4,6 @@ mod common;
 mod cursor;
 mod forward_crash;
 mod forward_day;
+mod forward_edges;
 mod fuzz_corpus;
 mod outbox;

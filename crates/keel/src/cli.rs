@@ -13,7 +13,11 @@ mod export;
 mod figures;
 mod job;
 mod mem;
+#[cfg(test)]
+mod pages;
 mod qos;
+#[cfg(test)]
+mod reference;
 mod stream;
 mod values;
 
@@ -226,7 +230,7 @@ pub(crate) enum ClientCommand {
     History(HistoryArgs),
     /// Print the readings of many keys, from a node or a store
     Export(ExportArgs),
-    /// Say whether the node does what it shall
+    /// Say whether the node does what it must
     Status(StatusArgs),
     /// Watch the node's figures in this terminal
     Top(TopArgs),
@@ -456,7 +460,7 @@ pub(crate) enum FlashCommand {
         image: PathBuf,
         /// Name in the store
         old: OsString,
-        /// Name that it shall have
+        /// New name
         new: OsString,
     },
     /// Cut a file of the store off at a length, or fill it up with zeros to it
@@ -468,7 +472,7 @@ pub(crate) enum FlashCommand {
         image: PathBuf,
         /// Name in the store
         name: OsString,
-        /// Length that it shall have, in bytes or with K, M, G or T
+        /// New length, in bytes or with K, M, G or T
         #[arg(value_parser = size)]
         size: u64,
     },

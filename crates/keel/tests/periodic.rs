@@ -333,6 +333,25 @@ fn a_configuration_says_what_its_jobs_do_and_what_is_wrong_with_them() {
         let said = fails(&["config", "check", &path], 1);
         assert!(said.contains(wrong), "{wrong}: {said}");
     }
+    for (more, wrong) in [
+        ("[http]\ntoken_file = \"bearing.csv\"\n", "http.token_file"),
+        (
+            "[[upstream]]\nname = \"a\"\nkind = \"http\"\nurl = \"http://h/w\"\n\
+             authorization_file = \"results/bearing.json\"\n",
+            "upstream.authorization_file",
+        ),
+        (
+            "[[task]]\nname = \"t\"\ncommand = [\"./bearing.csv\"]\n",
+            "task.command",
+        ),
+    ] {
+        fs::write(&file, format!("{VIBRATION}{more}")).unwrap();
+        let said = fails(&["config", "check", &path], 1);
+        assert!(
+            said.contains(&format!("job writes the file of {wrong}")),
+            "{said}"
+        );
+    }
     let second = VIBRATION.replace("[time]\nwall_clock = \"trusted\"\n", "");
     fs::write(&file, format!("{VIBRATION}{second}")).unwrap();
     assert!(fails(&["config", "check", &path], 1).contains("has the same name twice"));

@@ -99,7 +99,7 @@ pub(super) fn normalise(path: &str) -> Option<String> {
 }
 
 /// Targets of `[text](target)` and `[name]: target`, outside code, with their line.
-fn links(text: &str) -> Vec<(usize, String)> {
+pub(super) fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in prose_lines(text) {
         let line = without_code_spans(line);
@@ -140,7 +140,7 @@ fn headings(text: &str) -> Vec<String> {
 }
 
 /// Lines outside fenced code, numbered from 1.
-fn prose_lines(text: &str) -> Vec<(usize, &str)> {
+pub(super) fn prose_lines(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut lines = Vec::new();
     for (index, line) in text.lines().enumerate() {

@@ -7,6 +7,7 @@ mod graph;
 mod markdown;
 mod mask;
 mod programs;
+pub(crate) mod site;
 mod source;
 
 use std::fmt;
@@ -100,6 +101,7 @@ pub(crate) fn check_workspace(root: &Path) -> Result<Report, String> {
     findings.extend(markdown::check_readme(&files));
     findings.extend(frames::check_all(&files));
     findings.extend(programs::check_all(&files));
+    findings.extend(site::check_all(root, &files));
     findings.sort();
     findings.dedup();
     Ok(Report {
@@ -133,7 +135,7 @@ fn cargo_metadata(root: &Path) -> Result<String, String> {
 }
 
 /// Every UTF-8 file below `root` except build output and version-control data, ordered by path.
-fn read_tree(root: &Path) -> Result<Vec<TextFile>, String> {
+pub(crate) fn read_tree(root: &Path) -> Result<Vec<TextFile>, String> {
     let mut pending = vec![root.to_path_buf()];
     let mut paths: Vec<PathBuf> = Vec::new();
     while let Some(directory) = pending.pop() {

@@ -182,7 +182,7 @@ fn check_words(file: &TextFile) -> Vec<Finding> {
 }
 
 /// Whether `word` occurs in `line` other than as the tail of a longer name or path.
-fn has_word(line: &str, word: &str) -> bool {
+pub(super) fn has_word(line: &str, word: &str) -> bool {
     let tail_of_name = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '.' | '-');
     let starts_in_name = word.starts_with(|letter: char| letter.is_alphanumeric() || letter == '/');
     line.match_indices(word)

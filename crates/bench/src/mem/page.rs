@@ -66,7 +66,7 @@ const READS: Columns<'_> = &[
 
 /// Where the figures lie.
 const RAW: &str = "The raw figures: [mem.json](mem.json), and the tables of the drawings beside them in \
-                   [results/mem](mem).\n";
+                   `docs/results/mem`.\n";
 
 /// Ratios so near to one are the same.
 const SAME_RATIO: f64 = 0.98;

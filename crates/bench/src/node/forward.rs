@@ -75,6 +75,7 @@ pub(crate) fn measure(
                         begin: Begin::Oldest,
                         window_readings_max: WINDOW,
                         linger_ms: 5,
+                        clock_wait_ms_max: 0,
                         ..UpstreamOptions::new(format!("{case}-{round}"), target)
                     };
                     forward(&db, &clock, options, readings)?
@@ -189,7 +190,7 @@ fn forward(
     options: UpstreamOptions,
     readings: u64,
 ) -> Result<Duration, String> {
-    let (prepared, failed) = Prepared::new(Arc::clone(db), clock, vec![options], false);
+    let (prepared, failed) = Prepared::new(Arc::clone(db), clock, vec![options]);
     if !failed.is_empty() {
         return Err(format!("forward: {failed:?}"));
     }

@@ -26,8 +26,8 @@ use crate::scratch::check_interrupted;
 pub(crate) const LIVE: &str = "live-page-1024";
 /// What the reader adds.
 pub(crate) const CPU_OF_PAGE: Metric = Metric::shown("cpu_of_page", "%");
-const MESSAGES: Metric = Metric::shown("stream_messages_per_second", "1/s");
-const STREAM_BYTES: Metric = Metric::shown("stream_bytes_per_second", "B/s");
+pub(crate) const MESSAGES: Metric = Metric::shown("stream_messages_per_second", "1/s");
+pub(crate) const STREAM_BYTES: Metric = Metric::shown("stream_bytes_per_second", "B/s");
 
 const SENSORS: u32 = 1024;
 const UPDATES_PER_SECOND: u32 = 10;

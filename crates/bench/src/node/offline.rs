@@ -32,9 +32,9 @@ pub(crate) const TWICE: Metric = Metric::shown("readings_twice", "1");
 /// Latency while the backlog goes, divided by that before.
 pub(crate) const MEDIAN_RATIO: Metric = Metric::shown("latency_median_draining", "x");
 pub(crate) const P99_RATIO: Metric = Metric::shown("latency_p99_draining", "x");
-const MEDIAN: Metric = Metric::shown("latency_median_offline", "ms");
-const P99: Metric = Metric::shown("latency_p99_offline", "ms");
-const DRAINED: Metric = Metric::shown("drained_per_second", "1/s");
+pub(crate) const MEDIAN: Metric = Metric::shown("latency_median_offline", "ms");
+pub(crate) const P99: Metric = Metric::shown("latency_p99_offline", "ms");
+pub(crate) const DRAINED: Metric = Metric::shown("drained_per_second", "1/s");
 
 const NAME: &str = "offline";
 const KEYS: u64 = 260;
@@ -84,7 +84,7 @@ fn one_round(
     let file = folder.join("keel.toml");
     let text = format!(
         "[node]\nsocket = \"keel.sock\"\n[store]\nimage = \"keel.img\"\ncreate_mebibytes = {}\n\
-         [line]\ntcp_listen = \"{lines}\"\nunix_socket = \"\"\n\
+         [line]\ntcp_listen = \"{lines}\"\nunix_socket = \"\"\n[time]\nwall_clock = \"trusted\"\n\
          [[upstream]]\nname = \"sink\"\nkind = \"http\"\nurl = \"http://{upstream}/write\"\nbegin = \"oldest\"\n\
          backoff_ms_max = 1000\n",
         extent.image_mebibytes

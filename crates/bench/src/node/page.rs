@@ -8,7 +8,11 @@ use super::cases::{
     CPU_PER_READING, CPU_SHARE, FIRST_ACKNOWLEDGED, FLUSHES, RATE, RATE_ACKNOWLEDGED, RESIDENT_MAX,
     STEADY, WRITTEN,
 };
+use super::forward::{FORWARD_HTTP, FORWARD_MQTT, FORWARDED, PLAIN};
+use super::live::{self, CPU_OF_PAGE, LIVE};
+use super::offline;
 use super::wear::WEAR;
+use crate::figures::OURS;
 use crate::page::{Run, cell, fill, list, number, text};
 
 /// `keel-bench node-page`.
@@ -37,6 +41,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ("goals", goals(&run)),
         ("figures", figures(&run)),
         ("ratios", ratios(&run)),
+        ("outwards", outwards(&run)),
         ("notes", list(notes.into_iter().flatten().map(text))),
         ("missing", list(run.list("missing").iter().map(text))),
     ];
@@ -70,6 +75,10 @@ fn case_words(case: &str) -> &str {
         STEADY => "260 readings/s",
         RATE => "as fast as acknowledged",
         WEAR => "storage alone, every 65 readings",
+        FORWARD_MQTT => "forwarding over MQTT",
+        FORWARD_HTTP => "forwarding over HTTP",
+        LIVE => "live page, 1,024 sensors",
+        other if other.starts_with("offline") => "a day offline",
         other if other.starts_with("restart") => "start after SIGKILL, 10 million readings",
         other => other,
     }
@@ -84,6 +93,26 @@ fn metric_words(metric: &str) -> String {
         (WRITTEN.name, "bytes at the device per reading"),
         (FLUSHES.name, "flushes per reading"),
         (FIRST_ACKNOWLEDGED.name, "first acknowledged, s"),
+        (FORWARDED.name, "readings acknowledged per second"),
+        (offline::LOST.name, "readings lost"),
+        (offline::TWICE.name, "readings sent twice"),
+        (offline::DRAINED.name, "backlog, readings per second"),
+        (
+            offline::MEDIAN.name,
+            "put to flash while offline, median, ms",
+        ),
+        (
+            offline::MEDIAN_RATIO.name,
+            "put to flash while the backlog goes, median, divided by that while offline",
+        ),
+        (offline::P99.name, "put to flash while offline, p99, ms"),
+        (
+            offline::P99_RATIO.name,
+            "put to flash while the backlog goes, p99, divided by that while offline",
+        ),
+        (CPU_OF_PAGE.name, "CPU that the page adds, % of one core"),
+        (live::MESSAGES.name, "messages of the stream per second"),
+        (live::STREAM_BYTES.name, "bytes of the stream per second"),
     ];
     let found = known.iter().find(|(name, _)| *name == metric);
     found.map_or_else(
@@ -181,6 +210,48 @@ fn ratios(run: &Run) -> String {
             .map(|peer| cell(run.ratio(case, peer, metric)))
             .collect();
         let _ = writeln!(out, "| {} | {} |", metric_words(metric), cells.join(" | "));
+    }
+    out
+}
+
+/// What goes out of a node: upstream, and to a live page.
+fn outwards(run: &Run) -> String {
+    let mut out = format!("| case | figure | keel | {PLAIN} |\n|---|---|---|---|\n");
+    let offline = run.with(offline::LOST.name);
+    let offline = offline.first().map_or("offline", |(case, _)| case);
+    let rows = [
+        (FORWARD_MQTT, &[FORWARDED.name][..]),
+        (FORWARD_HTTP, &[FORWARDED.name]),
+        (
+            offline,
+            &[
+                offline::LOST.name,
+                offline::TWICE.name,
+                offline::DRAINED.name,
+                offline::MEDIAN.name,
+                offline::MEDIAN_RATIO.name,
+                offline::P99.name,
+                offline::P99_RATIO.name,
+            ],
+        ),
+        (
+            LIVE,
+            &[
+                CPU_SHARE.name,
+                CPU_OF_PAGE.name,
+                RESIDENT_MAX.name,
+                live::MESSAGES.name,
+                live::STREAM_BYTES.name,
+            ],
+        ),
+    ];
+    for (case, metrics) in rows {
+        for metric in metrics {
+            let value = |system| run.value(case, system, metric).map(figure);
+            let cells = [OURS, PLAIN].map(|system| value(system).unwrap_or_else(|| "–".to_owned()));
+            let (case, metric) = (case_words(case), metric_words(metric));
+            let _ = writeln!(out, "| {case} | {metric} | {} |", cells.join(" | "));
+        }
     }
     out
 }

@@ -173,6 +173,17 @@ pub(crate) fn stop(cursor: &mut HistoryCursor) {
     cursor.reader = None;
 }
 
+/// One step towards knowing every segment. `true`: more to do.
+pub(crate) fn index_step<S: SegmentStore>(source: &mut Source<'_, S>) -> Result<bool, Error> {
+    source.index.step(
+        source.store,
+        source.segments,
+        source.active,
+        source.live,
+        &source.limits,
+    )
+}
+
 /// One slice: fills `cursor.found`. `true`: more to come.
 pub(crate) fn slice<S: SegmentStore>(
     source: &mut Source<'_, S>,
@@ -182,14 +193,7 @@ pub(crate) fn slice<S: SegmentStore>(
     cursor.found.clear();
     match cursor.phase {
         Phase::Index => {
-            let more = source.index.step(
-                source.store,
-                source.segments,
-                source.active,
-                source.live,
-                &source.limits,
-            )?;
-            if !more {
+            if !index_step(source)? {
                 plan(source, query, cursor);
                 cursor.phase = Phase::Read;
             }

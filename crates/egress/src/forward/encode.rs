@@ -18,12 +18,12 @@ pub(crate) struct Encoder {
 impl Encoder {
     pub(crate) fn new(options: &UpstreamOptions) -> Self {
         let mut line_head = Vec::new();
-        push_escaped(&mut line_head, &options.measurement);
+        push_escaped(&mut line_head, &options.measurement, b", ");
         for (name, value) in &options.tags {
             line_head.push(b',');
-            push_escaped(&mut line_head, name);
+            push_escaped(&mut line_head, name, TAG_SPECIAL);
             line_head.push(b'=');
-            push_escaped(&mut line_head, value);
+            push_escaped(&mut line_head, value, TAG_SPECIAL);
         }
         line_head.extend_from_slice(b",key=");
         Self {
@@ -40,6 +40,10 @@ impl Encoder {
     /// What stands before each reading of a key, and is made once: topic and beginning of the payload, separated by a
     /// zero byte where there is a topic.
     pub(crate) fn prefix(&self, key: &str) -> Result<Vec<u8>, Refusal> {
+        // Damage can take a key's name.
+        if key.is_empty() {
+            return Err(Refusal::Topic);
+        }
         let mut prefix = Vec::new();
         if let Some(template) = &self.topic {
             push_topic(&mut prefix, template, key)?;
@@ -53,8 +57,12 @@ impl Encoder {
                 prefix.extend_from_slice(b",\"time_ms\":");
             }
             Format::Line => {
+                // There it would take the sign that ends the key with it.
+                if key.ends_with('\\') {
+                    return Err(Refusal::Topic);
+                }
                 prefix.extend_from_slice(&self.line_head);
-                push_escaped(&mut prefix, key);
+                push_escaped(&mut prefix, key, TAG_SPECIAL);
                 prefix.push(b' ');
             }
         }
@@ -226,9 +234,13 @@ pub(crate) fn push_integer(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-fn push_escaped(out: &mut Vec<u8>, text: &str) {
+/// What needs a backslash in names and values of tags; in measurements `=` does not, and a backslash before anything
+/// else stands for itself.
+const TAG_SPECIAL: &[u8] = b",= ";
+
+fn push_escaped(out: &mut Vec<u8>, text: &str, special: &[u8]) {
     for byte in text.bytes() {
-        if matches!(byte, b',' | b'=' | b' ' | b'\\') {
+        if special.contains(&byte) {
             out.push(b'\\');
         }
         out.push(byte);
@@ -324,6 +336,11 @@ mod tests {
         );
         let line =
             |value| message(&encoder(None, Format::Line), "a/b c", &[value]).map(|one| one.1);
+        let escaped = encoder(None, Format::Line).prefix("a\\b=c,d");
+        assert_eq!(
+            escaped.as_deref(),
+            Ok(&b"my\\ node,site=a\\,b,key=a\\b\\=c\\,d "[..])
+        );
         let head = "my\\ node,site=a\\,b,key=a/b\\ c ";
         for (value, text) in [
             (Value::Float(-2.5e-9), "value=-2.5e-9"),
@@ -367,6 +384,9 @@ mod tests {
             Err(Refusal::NoValue)
         );
         assert_eq!(out, b"before");
+        for (key, fits) in [("a\\b", true), ("a\\", false), ("", false)] {
+            assert_eq!(line.prefix(key).is_ok(), fits, "{key}");
+        }
         let topic = |topic, key: &str| encoder(Some(topic), Format::Number).prefix(key).is_ok();
         assert!(topic("{key}", "a/b") && topic("x/{2}", "a/b") && topic("all", "a+b"));
         assert!(!topic("{key}", "a/+/b") && !topic("{key}", "a#"));

@@ -13,6 +13,7 @@
 //! kept in memory for that, however long it lasts.
 
 mod explain;
+mod size;
 
 use super::cursor::{CursorRecord, PARTS_MAX, Span};
 use super::encode::{Encoder, split_prefix};
@@ -101,6 +102,8 @@ struct Unit {
     state: State,
     topic_bytes: usize,
     bytes: Vec<u8>,
+    /// Length of its payload once it was sent.
+    sent_bytes: usize,
     slots: Vec<(u32, i64)>,
     /// What was passed over before it and behind it: counted once it has been answered.
     passed: Counters,
@@ -119,6 +122,12 @@ pub struct Engine {
     order: Order,
     batch_readings_max: u32,
     batch_bytes_max: usize,
+    /// The same for units of several readings, as far as the upstream is known to take them; and units that it has
+    /// taken since then.
+    shared_bytes_max: usize,
+    shared_taken: u32,
+    /// What the upstream has said that they may have at most.
+    shared_bytes_said: usize,
     linger_ms: u64,
     has_topic: bool,
     options: UpstreamOptions,
@@ -128,6 +137,8 @@ pub struct Engine {
     parts: Vec<Part>,
     next_part: u32,
     units: VecDeque<Unit>,
+    /// What the unit holds that was sent last.
+    sending: Vec<u8>,
     first_token: u64,
     /// How many of `units` are not [`State::Waiting`].
     sent_units: usize,
@@ -181,6 +192,9 @@ impl Engine {
             order: options.order,
             batch_readings_max: options.batch_readings_max(),
             batch_bytes_max: options.batch_bytes_max,
+            shared_bytes_max: options.batch_bytes_max,
+            shared_taken: 0,
+            shared_bytes_said: usize::MAX,
             linger_ms: options.linger_ms,
             has_topic: matches!(options.target, super::options::Target::Mqtt { .. }),
             encoder: Encoder::new(&options),
@@ -190,6 +204,7 @@ impl Engine {
             parts: Vec::new(),
             next_part: 0,
             units: VecDeque::new(),
+            sending: Vec::new(),
             first_token: 0,
             sent_units: 0,
             draft: None,
@@ -203,8 +218,9 @@ impl Engine {
             begun: record.counters,
             sequence: record.sequence,
             unwritten: 0,
-            // A clean cursor says that nothing is on its way, which will not be so any more.
-            must_write: record.clean,
+            // A clean cursor says that nothing is on its way, which will not be so any more; and one that is not knows
+            // nothing of what this run will send beside what the one before may have sent.
+            must_write: true,
             cursor_written_ms: 0,
             written_oldest: 0,
             crash_end: if record.clean { 0 } else { durable_end },
@@ -233,24 +249,6 @@ impl Engine {
             in_doubt: 0,
         });
         self.next_part = self.next_part.wrapping_add(1);
-    }
-
-    /// What had been counted before this run.
-    #[must_use]
-    pub fn begun(&self) -> &Counters {
-        &self.begun
-    }
-
-    /// What has been counted.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// Answers that fitted nothing that was sent.
-    #[must_use]
-    pub fn answers_unknown(&self) -> u64 {
-        self.answers_unknown
     }
 
     /// Whether something of this part is still to be acknowledged.
@@ -285,25 +283,6 @@ impl Engine {
             .iter()
             .map(|part| part.end.min(durable_end).saturating_sub(part.next))
             .sum()
-    }
-
-    /// Readings that were sent and have no answer.
-    #[must_use]
-    pub fn in_flight(&self) -> u64 {
-        self.unanswered_readings
-    }
-
-    /// Readings that were sent and that the cursor has not passed: what a lost connection repeats.
-    #[must_use]
-    pub fn sent_unpassed(&self) -> u64 {
-        let sent = self.units.iter().take(self.sent_units);
-        sent.map(|unit| u64::from(unit.readings)).sum()
-    }
-
-    /// Units that were sent and have no answer.
-    #[must_use]
-    pub fn units_in_flight(&self) -> usize {
-        self.unanswered_units
     }
 
     /// The log begins with this reading now. What nothing waits for any more is counted as lost at once; the rest when
@@ -451,6 +430,7 @@ impl Engine {
                 state: State::Waiting,
                 topic_bytes: topic.len(),
                 bytes: topic.to_vec(),
+                sent_bytes: 0,
                 slots: Vec::new(),
                 passed: std::mem::take(&mut self.passed),
             };
@@ -461,7 +441,11 @@ impl Engine {
         let written = self
             .encoder
             .push(payload_prefix, time_ms, value, is_first, &mut unit.bytes);
-        let is_over = unit.bytes.len() - unit.topic_bytes > self.batch_bytes_max;
+        let bytes_max = match is_first {
+            true => self.batch_bytes_max,
+            false => self.shared_bytes_max,
+        };
+        let is_over = unit.bytes.len() - unit.topic_bytes > bytes_max;
         let refusal = match written {
             Err(why) => Some(why),
             Ok(()) => (is_over && is_first).then_some(Refusal::TooLong),
@@ -590,7 +574,10 @@ impl Engine {
         }
         let token = self.first_token + self.sent_units as u64;
         self.sent_units += 1;
-        let (topic, payload) = unit.bytes.split_at(unit.topic_bytes);
+        // It is never sent from memory again.
+        self.sending = std::mem::take(&mut unit.bytes);
+        unit.sent_bytes = self.sending.len() - unit.topic_bytes;
+        let (topic, payload) = self.sending.split_at(unit.topic_bytes);
         if SeededBug::CursorBeforeAck.is_on() {
             let (part, end) = (unit.part, unit.end_lsn);
             if let Some(part) = self.parts.iter_mut().find(|one| one.id == part) {
@@ -640,9 +627,6 @@ impl Engine {
         unit.state = state;
         self.unanswered_units -= 1;
         self.unanswered_readings -= u64::from(unit.readings);
-        // What an acknowledged unit holds is not needed any more, however long it waits for those before it.
-        unit.bytes = Vec::new();
-        unit.topic_bytes = 0;
         self.pass_answered();
         true
     }
@@ -663,6 +647,7 @@ impl Engine {
                 State::Acknowledged => {
                     let count = &mut self.counters.acknowledged;
                     *count = count.saturating_add(u64::from(unit.readings));
+                    self.shared_taken = self.shared_taken.saturating_add(1);
                 }
                 _ => (0..unit.readings).for_each(|_| self.counters.refuse(Refusal::Upstream)),
             }
@@ -674,6 +659,7 @@ impl Engine {
             }
             self.move_to(unit.part, unit.end_lsn);
         }
+        self.grow();
     }
 
     /// The cursor of a part moves; a part that has come to its end goes.
@@ -695,27 +681,13 @@ impl Engine {
         if place.next >= place.end {
             self.parts.remove(index);
         }
-    }
-
-    /// The upstream will not have a unit of several readings: they are sent again in smaller ones, so that the one that
-    /// is not wanted costs itself alone. As after a lost connection, everything unanswered is read again.
-    pub fn split(&mut self, token: u64) {
-        if let Some(unit) = self.unit(token) {
-            let smaller = (unit.readings / 2).max(1);
-            self.cautious = Some((unit.part, unit.end_lsn, smaller));
+        if self
+            .parts
+            .iter()
+            .all(|part| part.next >= self.crash_end.min(part.end))
+        {
+            self.crash_left = 0;
         }
-        self.go_back();
-    }
-
-    fn unit(&self, token: u64) -> Option<&Unit> {
-        let index = usize::try_from(token.checked_sub(self.first_token)?).ok()?;
-        self.units.get(index)
-    }
-
-    /// Readings of a unit that was sent.
-    #[must_use]
-    pub fn readings_of(&self, token: u64) -> u32 {
-        self.unit(token).map_or(0, |unit| unit.readings)
     }
 
     /// The connection is lost: whatever has no answer will be read and sent again.
@@ -767,7 +739,8 @@ impl Engine {
         CursorRecord {
             sequence: self.sequence.saturating_add(1),
             clean: stopping && self.sent_units == 0 && doubt == 0,
-            window_readings_max: u32::try_from(self.window).unwrap_or(u32::MAX),
+            // What a crash left is in doubt until the cursor is past it or it was sent again.
+            window_readings_max: u32::try_from(self.window + self.crash_left).unwrap_or(u32::MAX),
             spans: self
                 .parts
                 .iter()
@@ -789,9 +762,11 @@ impl Engine {
         self.written_oldest = self.oldest_wanted();
     }
 
-    /// When the oldest reading came that is sent or waits to be, ms on the monotonic clock.
+    /// When the oldest reading came, if it is sent or waits to be, ms on the monotonic clock.
     #[must_use]
     pub fn front_born_ms(&self) -> Option<i64> {
-        self.units.front().and_then(|unit| unit.born_ms)
+        let oldest = self.parts.first()?.id;
+        let unit = self.units.front().filter(|unit| unit.part == oldest)?;
+        unit.born_ms
     }
 }

@@ -12,7 +12,7 @@ pub enum Refusal {
     NotFinite,
     /// Bytes that are no value.
     NoValue,
-    /// The key makes no topic, or one that is too long.
+    /// The key makes no topic, or one that is too long; in lines, it is empty or ends with a backslash.
     Topic,
     /// Longer than a batch may be.
     TooLong,
@@ -156,6 +156,10 @@ pub struct Figures {
     pub durable_end: u64,
     /// Age of the oldest of them, ms; `None` while nobody can say, or when there is none.
     pub backlog_age_ms: Option<u64>,
+    /// How long the oldest of them has been the oldest, ms.
+    pub unmoved_ms: u64,
+    /// Nothing is sent yet, because the node's clock is not trusted.
+    pub waits_for_clock: bool,
     /// Readings sent and not acknowledged.
     pub in_flight: u64,
     /// What went wrong last; it stays when things go well again.

@@ -21,8 +21,14 @@ pub struct Forwarder<D: BlockDevice + 'static> {
     file: CursorFile,
     /// Where each part of the log is read.
     cursors: Vec<(u32, LogCursor)>,
+    clock_wait_ms_max: u64,
     was_lost: bool,
     writes: u64,
+    /// When this was made; whether the node's clock has been waited for since; whether every segment is known, so that
+    /// readings of earlier boots can be dated. Times on the monotonic clock, ms.
+    begun_ms: u64,
+    has_waited: bool,
+    is_indexed: bool,
     /// Number of the oldest reading that is not acknowledged, and when it came, on the monotonic clock, ms.
     oldest: Option<(u64, i64)>,
 }
@@ -86,6 +92,11 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
             }],
             counters: Default::default(),
         };
+        // All that the log has may have been sent.
+        let unknown = || CursorRecord {
+            window_readings_max: u32::MAX,
+            ..from(oldest, false)
+        };
         // A cursor beyond the log belongs to another one.
         let is_ours = |record: &CursorRecord| {
             let last = record.spans.last();
@@ -104,14 +115,18 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
                 let sequence = record.sequence;
                 let record = CursorRecord {
                     sequence,
-                    ..from(oldest, false)
+                    ..unknown()
                 };
                 (record, true, true)
             }
-            Kept::Lost => (from(oldest, false), true, true),
+            Kept::Lost => (unknown(), true, true),
         };
         let mut forwarder = Self {
+            clock_wait_ms_max: options.clock_wait_ms_max,
             engine: Engine::new(options, &record, durable_end),
+            begun_ms: clock.monotonic_ns() / 1_000_000,
+            has_waited: false,
+            is_indexed: false,
             db,
             clock,
             file,
@@ -203,11 +218,34 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
         self.date_oldest()
     }
 
-    /// Reads one step of the log into the engine. Whether another step may find more at once.
+    /// Whether nothing is read yet, because what the node dates now would have a wrong time upstream for good.
+    #[must_use]
+    pub fn waits_for_clock(&self) -> bool {
+        !self.has_waited
+    }
+
+    fn wait_for_clock(&mut self) {
+        let waited_ms = self.now_ms().saturating_sub(self.begun_ms);
+        self.has_waited |= self.clock.wall_is_trusted() || waited_ms >= self.clock_wait_ms_max;
+    }
+
+    /// Reads one step of the log into the engine, or gets to know one more segment of it. Whether another step may find
+    /// more at once.
     ///
     /// # Errors
     /// [`Error::Database`].
     pub fn pull(&mut self) -> Result<bool, Error> {
+        self.wait_for_clock();
+        if self.waits_for_clock() {
+            return Ok(false);
+        }
+        if !self.is_indexed {
+            // What cannot be indexed is read all the same; the status says so.
+            self.is_indexed = !self.db.index_step().unwrap_or(false);
+            if !self.is_indexed {
+                return Ok(true);
+            }
+        }
         let Some(want) = self.engine.want(self.db.durable_end()) else {
             return Ok(false);
         };

@@ -40,13 +40,12 @@ pub struct Prepared<D: BlockDevice + 'static> {
 impl<D: BlockDevice + 'static> Prepared<D> {
     /// Finds or makes the cursor of each upstream. Those that cannot be used are named with the reason, and the others
     /// go on: an error as [`Forwarder::open`] has it, or [`Error::OptionInvalid`] for two of one name, or too many.
-    /// As long as one of them, or one that the caller knows of (`holds_all`), wants the log kept, all of it is held.
+    /// As long as one of those wants the log kept, all of it is held: its cursor is not known.
     #[must_use]
     pub fn new(
         db: Arc<Database<Store<D>>>,
         clock: &Arc<dyn Clock>,
         upstreams: Vec<UpstreamOptions>,
-        mut holds_all: bool,
     ) -> (Self, Vec<(String, Error)>) {
         let invalid = |problem: String| Error::OptionInvalid {
             option: "upstream",
@@ -54,6 +53,7 @@ impl<D: BlockDevice + 'static> Prepared<D> {
         };
         let mut forwarders: Vec<(UpstreamOptions, Forwarder<D>)> = Vec::new();
         let mut failed = Vec::new();
+        let mut holds_all = false;
         for options in upstreams {
             let is_twice = forwarders
                 .iter()
@@ -175,9 +175,13 @@ fn forward<D: BlockDevice + 'static>(
             );
             tasks.push(spawn_local(run(forwarder, context)));
         }
-        for task in tasks {
-            // A panic there has been reported by the runtime.
-            let _ = task.await;
+        for (task, state) in tasks.into_iter().zip(&states) {
+            if task.await.is_err() {
+                // The panic has been reported where it happened.
+                let mut figures = state.lock();
+                figures.connected = false;
+                figures.last_error = Some("forwarding has ended by a fault of the node".to_owned());
+            }
         }
     });
 }

@@ -5,6 +5,7 @@ use super::forwarder::Forwarder;
 use super::options::{Target, UpstreamOptions};
 use super::run::{Context, Leave, POLL_MS_MAX};
 use super::wire::{self, Wire};
+use crate::Secret;
 use base::block::BlockDevice;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -63,6 +64,8 @@ pub enum Verdict {
     Taken,
     /// It will not have it, for what it holds.
     Unwanted(String),
+    /// It will not have it, for its length.
+    TooLarge(String),
     /// It cannot take anything now; how long to wait at least, ms.
     Later(String, u64),
 }
@@ -81,7 +84,8 @@ pub fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
         false => format!("answers {status}: {said}"),
     };
     match status.as_u16() {
-        400 | 413 | 422 => Verdict::Unwanted(said),
+        400 | 422 => Verdict::Unwanted(said),
+        413 => Verdict::TooLarge(said),
         _ => {
             let seconds = headers
                 .get(header::RETRY_AFTER)
@@ -139,19 +143,11 @@ pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, Str
     else {
         return Err("not an HTTP server".into());
     };
-    let invalid = |_| format!("{address}: host or authorization cannot be a header");
+    let invalid = |_| format!("{address}: the host cannot be a header");
     let head = Head {
         path: path.clone(),
         host: HeaderValue::from_str(host).map_err(invalid)?,
-        authorization: authorization
-            .as_deref()
-            .map(HeaderValue::from_str)
-            .transpose()
-            .map_err(invalid)?
-            .map(|mut value| {
-                value.set_sensitive(true);
-                value
-            }),
+        authorization: authorization.as_ref().map(header_of).transpose()?,
     };
     let wire = wire::connect(address).await?;
     let (sender, driver) = shake_hands(wire)
@@ -162,6 +158,13 @@ pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, Str
         head,
         _driver: driver,
     })
+}
+
+fn header_of(secret: &Secret) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::from_str(&secret.read()?)
+        .map_err(|_| "authorization_file: its first line must be printable ASCII".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 async fn shake_hands<W: Wire + 'static>(
@@ -244,6 +247,12 @@ impl Connection {
                 Verdict::Taken => {
                     context.reached();
                     context.acknowledged(forwarder, token);
+                }
+                Verdict::TooLarge(why) => {
+                    forwarder.engine.shrink(token);
+                    if let Err(leave) = context.unwanted(forwarder, token, readings, &why) {
+                        return leave;
+                    }
                 }
                 Verdict::Unwanted(why) => {
                     if let Err(leave) = context.unwanted(forwarder, token, readings, &why) {

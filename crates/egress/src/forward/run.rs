@@ -65,6 +65,8 @@ pub(crate) struct Context {
     /// Last number of the unit that was the first without an answer when a connection ended, and how often in a row.
     ended_with: Option<(u64, u32)>,
     acknowledged_units: u64,
+    /// The oldest reading that is not acknowledged, and since when it is that one, ms.
+    oldest: (u64, u64),
     pub(crate) answers_unknown: u64,
 }
 
@@ -88,6 +90,7 @@ impl Context {
             refused_in_a_row: 0,
             ended_with: None,
             acknowledged_units: 0,
+            oldest: (0, 0),
             answers_unknown: 0,
         }
     }
@@ -209,6 +212,7 @@ impl Context {
         self.ended_with = Some((last, times));
         if readings > 1 && times >= SAME_ENDS_MAX {
             // The halves end with other numbers, and are counted anew.
+            forwarder.engine.shrink(token);
             return forwarder.engine.split(token);
         }
         if readings == 1 && times >= SAME_ENDS_OF_ONE_MAX {
@@ -246,9 +250,16 @@ impl Context {
         }
         let age_ms = forwarder.backlog_age_ms();
         let durable_end = forwarder.durable_end();
+        let oldest = forwarder.engine.oldest_wanted();
+        let backlog = forwarder.engine.backlog(durable_end);
+        if self.oldest.0 != oldest || backlog == 0 {
+            self.oldest = (oldest, now_ms);
+        }
         let mut figures = self.state.lock();
         figures.counters = *forwarder.engine.counters();
-        figures.backlog_readings = forwarder.engine.backlog(durable_end);
+        figures.backlog_readings = backlog;
+        figures.unmoved_ms = now_ms.saturating_sub(self.oldest.1);
+        figures.waits_for_clock = forwarder.waits_for_clock();
         figures.durable_end = durable_end;
         figures.backlog_age_ms = age_ms;
         figures.in_flight = forwarder.engine.in_flight();

@@ -6,12 +6,18 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 /// Stack of the thread that looks up a name: enough for the system's resolver and its plug-ins.
 const STACK_BYTES: usize = 256 << 10;
+/// Addresses of a name that are tried, and the time between the beginnings of two attempts.
+const ADDRESSES_MAX: u32 = 8;
+const ADDRESS_PAUSE: Duration = Duration::from_millis(250);
 
 /// Bytes in both directions.
 pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin {}
@@ -53,7 +59,7 @@ pub(crate) async fn connect(address: &str) -> Result<Box<dyn Wire>, String> {
     let addresses = resolve(address)
         .await
         .map_err(|error| format!("{address}: cannot look up the address: {error}"))?;
-    let stream = TcpStream::connect(addresses.as_slice())
+    let stream = first_of(addresses)
         .await
         .map_err(|error| format!("{address}: cannot connect: {error}"))?;
     // What is written has been gathered already.
@@ -61,6 +67,28 @@ pub(crate) async fn connect(address: &str) -> Result<Box<dyn Wire>, String> {
         .set_nodelay(true)
         .map_err(|error| format!("{address}: cannot set up the socket: {error}"))?;
     Ok(Box::new(stream))
+}
+
+/// Connects to whichever address answers first. They begin one after the other, so that a host with an address that
+/// leads nowhere, as IPv6 does behind many routers, is reached by the next one.
+async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
+    for (at, one) in (0..ADDRESSES_MAX).zip(addresses) {
+        attempts.spawn(async move {
+            sleep(ADDRESS_PAUSE * at).await;
+            TcpStream::connect(one).await
+        });
+    }
+    let mut failed = io::Error::other("the name has no address");
+    while let Some(done) = attempts.join_next().await {
+        match done {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failed = error,
+            // Attempts do not panic.
+            Err(_) => {}
+        }
+    }
+    Err(failed)
 }
 
 /// A look-up of the system blocks its thread for as long as name servers are silent: it has one of its own.

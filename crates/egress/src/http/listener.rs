@@ -143,6 +143,8 @@ struct Connection {
     /// Since when it is between two requests; `None` while it is answered.
     idle_since: Cell<Option<Instant>>,
     leave: Notify,
+    /// The node stops: it leaves as soon as it is between two requests.
+    is_stopping: Cell<bool>,
 }
 
 type Connections = Rc<RefCell<Vec<Rc<Connection>>>>;
@@ -190,6 +192,7 @@ async fn accept(app: &Arc<App>, listener: TcpListener, mut stop: latest::Receive
         let connection = Rc::new(Connection {
             idle_since: Cell::new(Some(Instant::now())),
             leave: Notify::new(),
+            is_stopping: Cell::new(false),
         });
         connections.borrow_mut().push(Rc::clone(&connection));
         add(&app.counters.connections, 1);
@@ -205,6 +208,7 @@ async fn accept(app: &Arc<App>, listener: TcpListener, mut stop: latest::Receive
     drop(listener);
     // Streams end by themselves; whoever is silent has nothing to wait for.
     for connection in connections.borrow().iter() {
+        connection.is_stopping.set(true);
         if connection.idle_since.get().is_some() {
             connection.leave.notify_one();
         }
@@ -291,6 +295,12 @@ async fn serve(
         // An answer that has been handed over is written by the same call, so that here the connection is at rest.
         if busy.load(Ordering::Relaxed) == 0 && connection.idle_since.get().is_none() {
             connection.idle_since.set(Some(Instant::now()));
+        }
+        if poll.is_pending()
+            && connection.is_stopping.get()
+            && connection.idle_since.get().is_some()
+        {
+            return Poll::Ready(Ok(()));
         }
         poll
     });

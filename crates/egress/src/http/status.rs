@@ -59,14 +59,16 @@ impl Status {
     }
 }
 
-/// The last answer, and since when it is there.
-type Shown = Option<(Instant, Arc<Status>)>;
+/// The last answer, or that there was none, and since when that is known.
+type Shown = Option<(Instant, Option<Arc<Status>>)>;
 
 /// Asks the node.
 #[derive(Clone)]
 pub struct Asker {
     questions: mpsc::Sender<Question>,
     shown: Arc<Mutex<Shown>>,
+    /// One asks at a time, and the others wait for the answer.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// One question, to be answered.
@@ -98,6 +100,7 @@ pub fn status_channel() -> (Asker, Questions) {
     let asker = Asker {
         questions,
         shown: Arc::default(),
+        turn: Arc::default(),
     };
     (asker, Questions(listens))
 }
@@ -105,24 +108,29 @@ pub fn status_channel() -> (Asker, Questions) {
 impl Asker {
     /// What the node says, at most half a second old; `None`: it does not say.
     pub(crate) async fn status(&self) -> Option<Arc<Status>> {
-        if let Some(status) = self.shown(Instant::now()) {
-            return Some(status);
+        if let Some(known) = self.shown(Instant::now()) {
+            return known;
         }
-        let (answer, answered) = oneshot::channel();
-        self.questions.try_send(Question(answer)).ok()?;
-        let status = tokio::time::timeout(ANSWER_MAX, answered)
-            .await
-            .ok()?
-            .ok()?;
-        let status = Arc::new(status);
-        *self.lock() = Some((Instant::now(), Arc::clone(&status)));
-        Some(status)
+        let _turn = self.turn.lock().await;
+        if let Some(known) = self.shown(Instant::now()) {
+            return known;
+        }
+        let status = self.ask().await.map(Arc::new);
+        *self.lock() = Some((Instant::now(), status.clone()));
+        status
     }
 
-    fn shown(&self, now: Instant) -> Option<Arc<Status>> {
+    async fn ask(&self) -> Option<Status> {
+        let (answer, answered) = oneshot::channel();
+        self.questions.try_send(Question(answer)).ok()?;
+        let answered = tokio::time::timeout(ANSWER_MAX, answered).await;
+        answered.ok()?.ok()
+    }
+
+    fn shown(&self, now: Instant) -> Option<Option<Arc<Status>>> {
         let shown = self.lock();
         let (since, status) = shown.as_ref()?;
-        (now.duration_since(*since) < SHOWN).then(|| Arc::clone(status))
+        (now.duration_since(*since) < SHOWN).then(|| status.clone())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Shown> {

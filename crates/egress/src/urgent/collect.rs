@@ -272,6 +272,7 @@ impl<S: SegmentStore> Collector<S> {
         let now_ms = self.clock.monotonic_ns() / 1_000_000;
         let mut figures = self.state.lock();
         let figures = &mut *figures;
+        figures.looked_ms = now_ms;
         for (at, way) in self.ways.iter().enumerate() {
             let mut outbox = way.outbox.borrow_mut();
             outbox.skip_late(now_ms);

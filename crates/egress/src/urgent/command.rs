@@ -239,7 +239,7 @@ mod tests {
     fn run(alarms: &[AlarmOptions], pushed: &[usize]) -> Vec<super::super::figures::AlarmFigures> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let queue = CommandQueue::new(64);
-        let state = UrgentState::new(0, alarms.len(), 0);
+        let state = UrgentState::new(0, alarms.len(), 0, 0);
         for at in pushed {
             assert_eq!(queue.push(*at, b"{\"x\":1}".to_vec(), 0), None);
             state.lock().alarms[*at].command.waiting += 1;

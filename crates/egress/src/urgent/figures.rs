@@ -85,6 +85,10 @@ pub struct UrgentFigures {
     pub alarms: Vec<AlarmFigures>,
     /// Actuators.
     pub actuators: Vec<ActuatorFigures>,
+    /// When alarms and values were looked for last, ms on the monotonic clock.
+    pub looked_ms: u64,
+    /// Why nobody looks for them.
+    pub error: Option<String>,
 }
 
 /// The figures, shared between the threads that deliver and whoever asks.
@@ -92,11 +96,13 @@ pub struct UrgentFigures {
 pub struct UrgentState(Mutex<UrgentFigures>);
 
 impl UrgentState {
-    pub(crate) fn new(brokers: usize, alarms: usize, actuators: usize) -> Self {
+    pub(crate) fn new(brokers: usize, alarms: usize, actuators: usize, now_ms: u64) -> Self {
         Self(Mutex::new(UrgentFigures {
             brokers: vec![BrokerFigures::default(); brokers],
             alarms: vec![AlarmFigures::default(); alarms],
             actuators: vec![ActuatorFigures::default(); actuators],
+            looked_ms: now_ms,
+            error: None,
         }))
     }
 

@@ -1,9 +1,9 @@
 //! What is told: brokers, where alarms go, which keys drive actuators; and every limit.
 
-use crate::Error;
 use crate::forward::options::{
     Format, Late, MqttVersion, WAIT_MS_MAX, bad, check_name, check_topic, is_address,
 };
+use crate::{Error, Secret};
 use db::AlarmCondition;
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub struct BrokerOptions {
     /// No other client of the broker may have it.
     pub client_id: String,
     /// User and password.
-    pub login: Option<(String, String)>,
+    pub login: Option<(String, Secret)>,
     /// The broker hears of the node at least this often.
     pub keep_alive_seconds: u16,
     /// Messages without acknowledgement, at most.

@@ -7,6 +7,7 @@ use crate::forward::backoff::Backoff;
 use crate::forward::mqtt::packet::{self, Packet};
 use crate::forward::mqtt::{Connection, Session, connect_to};
 use crate::forward::wire::{self, Event};
+use crate::secret;
 use base::clock::Clock;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -92,11 +93,15 @@ impl Publisher {
     async fn one_connection(&mut self) -> Leave {
         let limit = Duration::from_millis(self.options.answer_ms_max);
         let options = self.options.clone();
+        let login = match secret::login(options.login.as_ref()) {
+            Ok(login) => login,
+            Err(why) => return Leave::Lost(why),
+        };
         let connecting = connect_to(Session {
             address: &options.address,
             version: options.version,
             client_id: &options.client_id,
-            login: options.login.as_ref(),
+            login: login.as_ref(),
             keep_alive_seconds: options.keep_alive_seconds,
             inflight_max: options.inflight_max,
         });

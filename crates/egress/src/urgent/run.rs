@@ -143,7 +143,9 @@ impl<S: SegmentStore + Send + 'static> Prepared<S> {
         } = self;
         let options = Arc::new(options);
         let (brokers, alarms) = (options.brokers.len(), options.alarms.len());
-        let state = Arc::new(UrgentState::new(brokers, alarms, options.actuators.len()));
+        let now_ms = clock.monotonic_ns() / 1_000_000;
+        let actuators = options.actuators.len();
+        let state = Arc::new(UrgentState::new(brokers, alarms, actuators, now_ms));
         let (stop, stopped) = watch::channel(false);
         let mut urgent = Urgent {
             commands: Arc::new(CommandQueue::new(options.command_queue_max as usize)),
@@ -198,9 +200,7 @@ fn deliver<S: SegmentStore + Send + 'static>(
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            for broker in &mut state.lock().brokers {
-                broker.last_error = Some(format!("no runtime: {error}"));
-            }
+            state.lock().error = Some(format!("no runtime: {error}"));
             return;
         }
     };

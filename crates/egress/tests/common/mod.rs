@@ -79,6 +79,8 @@ pub fn single() -> UpstreamOptions {
     UpstreamOptions {
         format: Format::Line,
         linger_ms: 0,
+        // What is dated wrongly has a test of its own.
+        clock_wait_ms_max: 0,
         ..UpstreamOptions::new("test", target)
     }
 }
@@ -94,6 +96,8 @@ pub fn batched() -> UpstreamOptions {
     UpstreamOptions {
         batch_bytes_max: 1024,
         linger_ms: 0,
+        // What is dated wrongly has a test of its own.
+        clock_wait_ms_max: 0,
         ..UpstreamOptions::new("test", target)
     }
 }

@@ -83,7 +83,7 @@ pub(crate) struct RestoreArgs {
     number: it can be sent to others. Its benches need keel-bench beside keel or in PATH.\n\n\
     Exit status: 0 all is ok; 3 something is limited or missing; 1 it could not be found out.")]
 pub(crate) struct DoctorArgs {
-    /// Folder on the card that shall be measured [default: that of the store in ./keel.toml or /etc/keel/keel.toml,
+    /// Folder on the card to measure [default: that of the store in ./keel.toml or /etc/keel/keel.toml,
     /// else the current one]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,

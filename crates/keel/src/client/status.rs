@@ -1,4 +1,4 @@
-//! `keel status`: whether the node does what it shall.
+//! `keel status`: whether the node does what it must.
 
 use super::{Connection, strange};
 use crate::cli::StatusArgs;

@@ -351,7 +351,7 @@ fn reason_lines(report: &Report, seen: &Seen) -> Vec<Line<'static>> {
         return vec![Line::from(why.clone()).fg(BAD)];
     }
     if report.reasons.is_empty() {
-        return vec![Line::from("none: the node does what it shall").fg(GOOD)];
+        return vec![Line::from("none: the node does what it must").fg(GOOD)];
     }
     let colour = if report.state == State::Failed {
         BAD

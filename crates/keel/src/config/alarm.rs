@@ -1,9 +1,8 @@
 //! `[[broker]]`, `[[alarm]]` and `[[actuator]]`: what is told at once, and to whom.
 
-use super::first_line;
 use super::reader::Section;
+use super::secret;
 use super::sections::host_port;
-use crate::error::CliError;
 use db::{ALARM_MS_MAX, ALARM_RULES_MAX, AlarmCondition, AlarmRule};
 use egress::forward::{Format, Late, MqttVersion, options as forward};
 use egress::urgent::options::{
@@ -65,25 +64,16 @@ pub(crate) struct UrgentConfig {
     pub(crate) actuators: Vec<ActuatorConfig>,
 }
 
-/// What the rooms are told, and what cannot be used: names and reasons.
+/// What the rooms are told.
 pub(crate) struct Told {
     pub(crate) rules: Vec<AlarmRule>,
     pub(crate) options: UrgentOptions,
-    pub(crate) unusable: Vec<(String, String)>,
 }
 
 impl UrgentConfig {
-    /// What the rooms are told; passwords are read from their files now. A broker whose password cannot be read is
-    /// named and left out, with its actuators; alarms are watched all the same.
+    /// What the rooms are told. A broker is known: the check has seen to that.
     pub(crate) fn told(&self) -> Told {
-        let mut brokers = Vec::new();
-        let mut unusable = Vec::new();
-        for broker in &self.brokers {
-            match broker.to_options() {
-                Ok(options) => brokers.push(options),
-                Err(error) => unusable.push((broker.options.name.clone(), error.to_string())),
-            }
-        }
+        let brokers: Vec<_> = self.brokers.iter().map(BrokerConfig::to_options).collect();
         let place = |name: &str| brokers.iter().position(|broker| broker.name == name);
         let alarms = self.alarms.iter().map(|alarm| AlarmOptions {
             broker: alarm.broker.as_deref().and_then(place),
@@ -105,7 +95,6 @@ impl UrgentConfig {
                 actuators,
                 command_queue_max: COMMAND_QUEUE_MAX,
             },
-            unusable,
         }
     }
 
@@ -158,13 +147,12 @@ impl UrgentConfig {
 }
 
 impl BrokerConfig {
-    fn to_options(&self) -> Result<BrokerOptions, CliError> {
-        let mut options = self.options.clone();
-        if let Some(username) = &self.username {
-            let password = first_line(self.password_file.as_deref())?;
-            options.login = Some((username.clone(), password.unwrap_or_default()));
+    fn to_options(&self) -> BrokerOptions {
+        let user = self.username.as_ref();
+        BrokerOptions {
+            login: user.map(|user| (user.clone(), secret(self.password_file.as_deref()))),
+            ..self.options.clone()
         }
-        Ok(options)
     }
 }
 
@@ -601,7 +589,6 @@ mod tests {
         );
         assert_eq!(said[1].1, "valve: valve/1 drives v at h:1883");
         let told = config.urgent.told();
-        assert!(told.unusable.is_empty());
         assert_eq!(told.options.check(), Ok(()));
         assert_eq!(told.rules.len(), 2);
         assert_eq!(told.options.alarms[0].broker, Some(0));
@@ -617,17 +604,25 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_without_its_password_costs_itself() {
+    fn a_password_is_read_when_it_is_needed() {
+        let name = format!("keel-alarm-password-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        // One that an ended process of this number has left.
+        let _ = std::fs::remove_file(&file);
         let text = format!(
-            "{BROKER}username = \"u\"\npassword_file = \"/nonexistent\"\n\
-             [[alarm]]\nname = \"a\"\npattern = \"#\"\nabove = 1\nbroker = \"b\"\n\
-             [[actuator]]\nname = \"v\"\npattern = \"v\"\nbroker = \"b\"\n"
+            "{BROKER}username = \"u\"\npassword_file = \"{}\"\n\
+             [[actuator]]\nname = \"v\"\npattern = \"v\"\nbroker = \"b\"\n",
+            file.display()
         );
         let told = parse(&text).unwrap().urgent.told();
-        assert_eq!(told.unusable[0].0, "b");
-        assert!(told.unusable[0].1.contains("/nonexistent"));
-        assert_eq!((told.rules.len(), told.options.alarms[0].broker), (1, None));
-        assert!(told.options.actuators.is_empty());
+        let (user, password) = told.options.brokers[0].login.clone().unwrap();
+        assert_eq!(user, "u");
+        assert!(password.read().unwrap_err().contains("password"));
+        std::fs::write(&file, "one\n").unwrap();
+        assert_eq!(password.read().as_deref(), Ok("one"));
+        std::fs::write(&file, "two\n").unwrap();
+        assert_eq!(password.read().as_deref(), Ok("two"));
+        std::fs::remove_file(&file).unwrap();
     }
 
     #[test]

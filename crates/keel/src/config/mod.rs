@@ -29,6 +29,7 @@ use crate::error::CliError;
 use crate::kernel::Kernel;
 use base::error::Code;
 use db::qos::controller::Mode;
+use egress::Secret;
 use egress::http::Tokens;
 use ingest::intake::Retained;
 use reader::{Document, Problem};
@@ -556,14 +557,20 @@ impl HttpConfig {
     }
 }
 
-/// The first line of a file of one secret.
-///
+/// The first line of a file, which is read each time it is needed; without a file, nothing.
+pub(crate) fn secret(file: Option<&Path>) -> Secret {
+    match file {
+        None => Secret::Text(String::new()),
+        Some(path) => Secret::File {
+            path: path.to_owned(),
+            read: |path| first_line(path).map_err(|error| error.to_string()),
+        },
+    }
+}
+
 /// # Errors
 /// The file cannot be read, or its first line is empty.
-fn first_line(path: Option<&Path>) -> Result<Option<String>, CliError> {
-    let Some(path) = path else {
-        return Ok(None);
-    };
+fn first_line(path: &Path) -> Result<String, CliError> {
     let text = read_bounded(path, PASSWORD_BYTES_MAX)?;
     let first = text.lines().next().unwrap_or_default();
     if first.is_empty() {
@@ -573,7 +580,7 @@ fn first_line(path: Option<&Path>) -> Result<Option<String>, CliError> {
             "write the secret there",
         ));
     }
-    Ok(Some(first.to_owned()))
+    Ok(first.to_owned())
 }
 
 /// The directory that relative paths of this file start from.

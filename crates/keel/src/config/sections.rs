@@ -58,6 +58,61 @@ struct Reader<'p> {
     base_dir: &'p Path,
 }
 
+/// Files that something of the node is in, or is read from, by the key that names them: no job may replace one.
+fn files_of_node<'c>(
+    config: &'c Config,
+    region: Option<&'c RegionConfig>,
+) -> Vec<(&'static str, &'c Path)> {
+    let mut files: Vec<(&'static str, Option<&PathBuf>)> = vec![
+        ("store.image", Some(&config.store.image)),
+        ("node.socket", Some(&config.node.socket)),
+        ("line.unix_socket", config.line.unix_socket.as_ref()),
+        ("region.file", region.map(|region| &region.file)),
+        (
+            "region.checkpoint_image",
+            region.and_then(|region| region.checkpoint_image.as_ref()),
+        ),
+        (
+            "mqtt.password_file",
+            config
+                .mqtt
+                .as_ref()
+                .and_then(|mqtt| mqtt.password_file.as_ref()),
+        ),
+        ("qos.gains", config.qos.gains.as_ref()),
+        (
+            "http.token_file",
+            config
+                .http
+                .as_ref()
+                .and_then(|http| http.token_file.as_ref()),
+        ),
+    ];
+    for one in &config.upstream {
+        files.push(("upstream.password_file", one.password_file.as_ref()));
+        files.push((
+            "upstream.authorization_file",
+            one.authorization_file.as_ref(),
+        ));
+    }
+    for one in &config.urgent.brokers {
+        files.push(("broker.password_file", one.password_file.as_ref()));
+    }
+    for one in &config.mount {
+        files.push(("mount.directory", Some(&one.directory)));
+        files.push(("mount.identity", one.identity.as_ref()));
+        files.push(("mount.cache", one.cache.as_ref()));
+        files.push(("mount.state", one.state.as_ref()));
+    }
+    for one in &config.task {
+        files.push(("task.command", Some(&one.program)));
+    }
+    let named = files
+        .into_iter()
+        .filter_map(|(name, path)| Some((name, path?.as_path())));
+    named.collect()
+}
+
 impl Reader<'_> {
     fn config(&self, top: Section<'_, '_>) -> Config {
         let config = Config {
@@ -88,13 +143,13 @@ impl Reader<'_> {
         let region = top
             .section_if_there("region")
             .map(|section| self.region(section, &config.store.image));
-        let job = self.jobs(&top, &config, region.as_ref());
         let has_region = region.is_some();
         let task = programs::tasks(&top, self.base_dir, &config.mount, has_region);
+        let config = Config { task, ..config };
+        let job = self.jobs(&top, &config, region.as_ref());
         let config = Config {
             region,
             job,
-            task,
             ..config
         };
         let exact = config
@@ -119,24 +174,7 @@ impl Reader<'_> {
         config: &Config,
         region: Option<&RegionConfig>,
     ) -> Vec<JobConfig> {
-        let of_node = [
-            ("store.image", Some(&config.store.image)),
-            ("node.socket", Some(&config.node.socket)),
-            ("line.unix_socket", config.line.unix_socket.as_ref()),
-            ("region.file", region.map(|region| &region.file)),
-            (
-                "region.checkpoint_image",
-                region.and_then(|region| region.checkpoint_image.as_ref()),
-            ),
-            (
-                "mqtt.password_file",
-                config
-                    .mqtt
-                    .as_ref()
-                    .and_then(|mqtt| mqtt.password_file.as_ref()),
-            ),
-            ("qos.gains", config.qos.gains.as_ref()),
-        ];
+        let of_node = files_of_node(config, region);
         let mut all: Vec<JobConfig> = Vec::new();
         for one in top.sections("job", JOBS_MAX) {
             let line = one.line();
@@ -145,13 +183,18 @@ impl Reader<'_> {
                 top.wrong(line, "job", "has the same name twice", "rename one of them");
             }
             let files = job.files();
-            let is_one = |path: &Path| files.iter().any(|file| is_same_place(file, path));
+            // Some of them are folders.
+            let is_one = |path: &Path| {
+                let mut files = files.iter();
+                files.any(|file| is_same_place(file, path) || file.starts_with(path))
+            };
             let own = [("job.hosts", &job.hosts), ("job.question", &job.question)];
-            let own = own.map(|(name, path)| (name, path.as_ref()));
-            let taken = of_node
+            let own = own.map(|(name, path)| (name, path.as_deref()));
+            let of_node = of_node.iter().copied();
+            let own = own
                 .into_iter()
-                .chain(own)
-                .find(|(_, path)| path.is_some_and(|path| is_one(path)));
+                .filter_map(|(name, path)| Some((name, path?)));
+            let taken = of_node.chain(own).find(|(_, path)| is_one(path));
             let of_other = all
                 .iter()
                 .find(|other| other.files().iter().any(|path| is_one(path)));

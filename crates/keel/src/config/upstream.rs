@@ -1,9 +1,8 @@
 //! `[[upstream]]`: where readings go. One set of keys for both kinds; a key of the other kind is told.
 
-use super::first_line;
 use super::reader::{At, Section};
+use super::secret;
 use super::sections::host_port;
-use crate::error::CliError;
 use egress::forward::{Begin, KeyRule, Late, MqttVersion, Order, Target, UpstreamOptions};
 use egress::forward::{Format, options};
 use std::path::{Path, PathBuf};
@@ -45,27 +44,20 @@ pub(crate) struct UpstreamConfig {
 }
 
 impl UpstreamConfig {
-    /// The options with what stands in files, read now.
-    ///
-    /// # Errors
-    /// A file cannot be read, or is empty.
-    pub(crate) fn to_options(&self) -> Result<UpstreamOptions, CliError> {
+    /// The options, with the files that are read for each connection.
+    pub(crate) fn to_options(&self) -> UpstreamOptions {
         let mut given = self.options.clone();
         match &mut given.target {
             Target::Mqtt { login, .. } => {
-                if let Some(username) = &self.username {
-                    let password = first_line(self.password_file.as_deref())?;
-                    *login = Some((username.clone(), password.unwrap_or_default()));
-                }
+                let user = self.username.as_ref();
+                *login = user.map(|user| (user.clone(), secret(self.password_file.as_deref())));
             }
             Target::Http { authorization, .. } => {
-                *authorization = first_line(self.authorization_file.as_deref())?;
+                let file = self.authorization_file.as_deref();
+                *authorization = file.map(|file| secret(Some(file)));
             }
         }
         given
-            .check()
-            .map_err(|error| CliError::coded(error.code(), "upstream", error, ""))?;
-        Ok(given)
     }
 
     /// What it does, in one sentence.
@@ -213,6 +205,8 @@ fn upstream(section: &Section<'_, '_>, base_dir: &Path) -> UpstreamConfig {
         answer_ms_max: wait("answer_ms_max", 10_000),
         backoff_ms_min: wait("backoff_ms_min", 500),
         backoff_ms_max: wait("backoff_ms_max", 60_000),
+        clock_wait_ms_max: 1000
+            * section.integer("clock_wait_seconds_max", 300, (0, WAIT_MS_MAX / 1000)),
         ..UpstreamOptions::new(name.value.clone(), target)
     };
     let is_sound = !name.value.is_empty() && given.address() != ":0";

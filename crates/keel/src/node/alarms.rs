@@ -4,7 +4,7 @@
 use super::image::Device;
 use super::{Db, log};
 use crate::config::Config;
-use crate::status::{ACTIVE_MAX, ActiveFigures, AlarmFigures, BrokerFigures, UrgentFigures};
+use crate::status::{ACTIVE_MAX, ActiveFigures, AlarmFigures, UrgentFigures};
 use base::clock::Clock;
 use db::AlarmCondition;
 use egress::urgent::{Prepared, Urgent, UrgentOptions, UrgentState};
@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// Changes of alarms on their way from the table to those who deliver them.
 const TRANSITIONS_MAX: u32 = 4096;
+/// Time without a look at what is to be delivered, after which delivery counts as stalled, ms.
+const LOOKED_MS_MAX: u64 = 10_000;
 
 /// Alarms that are watched already, before anything is delivered.
 pub(crate) struct Alarms {
@@ -27,7 +29,6 @@ pub(crate) struct Alarms {
 pub(crate) struct Shown {
     /// Names, patterns and conditions.
     alarms: Vec<AlarmFigures>,
-    unusable: Vec<(String, String)>,
     error: Option<String>,
     delivery: Option<(Arc<UrgentOptions>, Arc<UrgentState>)>,
 }
@@ -49,12 +50,8 @@ impl Alarms {
         });
         let mut shown = Shown {
             alarms: alarms.collect(),
-            unusable: told.unusable,
             ..Shown::default()
         };
-        for (name, why) in &shown.unusable {
-            log::event("warning", format!("nothing goes to broker {name}: {why}"));
-        }
         if told.rules.is_empty() && told.options.is_empty() {
             return Self {
                 prepared: None,
@@ -139,14 +136,16 @@ impl Shown {
             ..UrgentFigures::default()
         };
         if let Some((options, state)) = &self.delivery {
-            figures.take(options, &state.figures());
+            let found = state.figures();
+            let unseen_ms = (db.now_ns() / 1_000_000).saturating_sub(found.looked_ms);
+            if figures.urgent_error.is_none() {
+                figures.urgent_error = found.error.clone().or_else(|| {
+                    let is_stalled = unseen_ms > LOOKED_MS_MAX;
+                    is_stalled.then(|| format!("nobody has looked for them for {unseen_ms} ms"))
+                });
+            }
+            figures.take(options, &found);
         }
-        let unusable = self.unusable.iter().map(|(name, why)| BrokerFigures {
-            name: name.clone(),
-            unusable: Some(why.clone()),
-            ..BrokerFigures::default()
-        });
-        figures.brokers.extend(unusable);
         if self.alarms.is_empty() {
             return figures;
         }

@@ -3,10 +3,10 @@
 
 use super::image::Device;
 use super::{Db, log};
-use crate::config::Config;
+use crate::config::{Config, UpstreamConfig};
 use crate::status::{NodeFigures, Sample, UpstreamFigures};
 use base::clock::Clock;
-use egress::forward::{Counters, Forwarding, Prepared, Upstream, UpstreamOptions};
+use egress::forward::{Counters, Forwarding, Prepared, Upstream};
 use std::sync::Arc;
 
 /// Upstreams whose cursors have been found.
@@ -18,22 +18,12 @@ pub(crate) struct Upstreams {
 impl Upstreams {
     /// Finds or makes the cursors.
     pub(crate) fn prepare(config: &Config, db: &Arc<Db>, clock: &Arc<dyn Clock>) -> Self {
-        let mut unusable = Vec::new();
-        let mut usable: Vec<UpstreamOptions> = Vec::new();
-        // What one that cannot be used now has not got yet is kept for it, whatever that is: its cursor is not known.
-        let mut holds_all = false;
-        for upstream in &config.upstream {
-            match upstream.to_options() {
-                Ok(options) => usable.push(options),
-                Err(error) => {
-                    holds_all |= upstream.options.hold;
-                    unusable.push((upstream.options.name.clone(), error.to_string()));
-                }
-            }
-        }
-        let (prepared, failed) = Prepared::new(Arc::clone(db), clock, usable, holds_all);
+        let upstreams = config.upstream.iter().map(UpstreamConfig::to_options);
+        let (prepared, failed) = Prepared::new(Arc::clone(db), clock, upstreams.collect());
         let failed = failed.into_iter();
-        unusable.extend(failed.map(|(name, error)| (name, error.to_string())));
+        let unusable: Vec<_> = failed
+            .map(|(name, error)| (name, error.to_string()))
+            .collect();
         for (name, why) in &unusable {
             log::event("warning", format!("nothing goes to upstream {name}: {why}"));
         }

@@ -1,7 +1,7 @@
 //! Whether a node is well. A node that drops, lags or guesses must not look healthy, so every rule here only ever
 //! makes the state worse.
 
-use super::{Judgement, NO_ROOM, NodeFigures, Reason, State};
+use super::{Judgement, NO_ROOM, NodeFigures, Reason, State, UpstreamFigures};
 use crate::progress::bytes_text;
 
 /// A reading may wait for flash so many commit intervals before the node lags.
@@ -10,6 +10,10 @@ const LAG_INTERVALS: f64 = 4.0;
 const LAG_MS_MIN: f64 = 1_000.0;
 /// What a new upstream may keep waiting before it counts as away.
 const UPSTREAM_NEW_MS: u64 = 10_000;
+
+/// What an upstream that takes readings may keep waiting before it is behind, beside the time for which readings wait
+/// for each other.
+const UPSTREAM_BEHIND_MS: u64 = 120_000;
 
 /// Every code and what it means; `docs/operate.md` must explain each.
 #[cfg(test)]
@@ -119,6 +123,11 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     (
         "upstream_disconnected",
         "an upstream cannot be reached, or takes nothing: readings wait in the history",
+    ),
+    (
+        "upstream_behind",
+        "an upstream is reached, and its oldest reading waits for minutes: it is slower than readings come, catches \
+         up, or stands still",
     ),
     (
         "upstream_lost",
@@ -553,6 +562,22 @@ fn upstream(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
                 ),
             );
         }
+        let waited_ms = one.backlog_age_ms.unwrap_or(0).max(one.unmoved_ms);
+        let limit_ms = UPSTREAM_BEHIND_MS.saturating_add(one.linger_ms.saturating_mul(2));
+        if one.connected && one.backlog_readings > 0 && waited_ms > limit_ms {
+            let (waiting, seconds) = (one.backlog_readings, waited_ms / 1000);
+            let why = match one.unmoved_ms > limit_ms {
+                true => format!("has taken none of them for {} s", one.unmoved_ms / 1000),
+                false => "takes them".to_owned(),
+            };
+            add(
+                "upstream_behind",
+                format!(
+                    "{name} at {} is behind: {waiting} readings wait, the oldest for {seconds} s; it {why}",
+                    one.address
+                ),
+            );
+        }
         if let Some(error) = &one.cursor_error {
             let text = format!(
                 "{error}; nothing goes to {name} beyond its window until it can be written"
@@ -577,11 +602,27 @@ fn upstream(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     let refused = figures.last_ten_minutes.forward_refused;
     if refused > 0 {
         let text = format!(
-            "{refused} readings could not be sent, or were not taken, within the last ten minutes; \
-             `keel status` says why"
+            "{refused} readings could not be sent, or were not taken, within the last ten minutes; since the cursor \
+             was made: {}",
+            refusals(figures)
         );
         add("upstream_refused", text);
     }
+}
+
+/// By upstream and reason, and what was said last.
+fn refusals(figures: &NodeFigures) -> String {
+    let of_one = |one: &UpstreamFigures| {
+        let counts = one.refused.iter().filter(|(_, count)| **count > 0);
+        let mut said: Vec<String> = counts
+            .map(|(why, count)| format!("{count} for {why}"))
+            .collect();
+        said.extend(one.last_error.clone());
+        format!("{}: {}", one.name, said.join(", "))
+    };
+    let refusing = figures.upstream.iter().filter(|one| one.refused_total > 0);
+    let all: Vec<String> = refusing.map(of_one).collect();
+    all.join("; ")
 }
 
 fn listeners(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {

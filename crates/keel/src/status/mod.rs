@@ -18,7 +18,7 @@ pub(crate) use judge::{judge, table_large};
 pub(crate) use programs::{MountFigures, TaskFigures};
 pub(crate) use text::{grouped, span};
 pub(crate) use totals::{TOTALS_NAME, Totals};
-pub(crate) use urgent::{ACTIVE_MAX, ActiveFigures, AlarmFigures, BrokerFigures, UrgentFigures};
+pub(crate) use urgent::{ACTIVE_MAX, ActiveFigures, AlarmFigures, UrgentFigures};
 pub(crate) use wear::{Delta, Sample, Wear, Window};
 
 use crate::qos::QosState;
@@ -33,7 +33,7 @@ pub(crate) const STATUS_DEGRADED: u8 = 3;
 /// A checkpoint failed for want of room.
 const NO_ROOM: &str = "no_room";
 
-/// Whether the node does what it shall.
+/// Whether the node does what it must.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
@@ -386,6 +386,11 @@ pub(crate) struct UpstreamFigures {
     /// Readings of the log that it has not acknowledged, wanted or not, and the age of the oldest.
     pub(crate) backlog_readings: u64,
     pub(crate) backlog_age_ms: Option<u64>,
+    /// How long the oldest has been the oldest, and how long a reading may wait for others to go with it.
+    pub(crate) unmoved_ms: u64,
+    pub(crate) linger_ms: u64,
+    /// Nothing goes yet, because the wall clock has not been set.
+    pub(crate) waits_for_clock: bool,
     pub(crate) in_flight: u64,
     /// Readings handed to it, each time; acknowledged; and handed to it again, or after a crash perhaps again.
     pub(crate) sent: u64,
@@ -666,6 +671,9 @@ impl NodeFigures {
             backlog_readings: found.backlog_readings
                 + durable_end.saturating_sub(found.durable_end),
             backlog_age_ms: found.backlog_age_ms,
+            unmoved_ms: found.unmoved_ms,
+            linger_ms: upstream.options.linger_ms,
+            waits_for_clock: found.waits_for_clock,
             in_flight: found.in_flight,
             sent: counters.sent,
             acknowledged: counters.acknowledged,

@@ -16,7 +16,8 @@ pub(crate) struct TaskFigures {
     pub(crate) deadline_ms: Option<f64>,
     pub(crate) cores: Vec<u16>,
     pub(crate) mount: Option<String>,
-    /// `waiting_for_mount`, `running`, `between_runs`, `pausing` before the next start, `given_up` or `ending`.
+    /// `waiting_for_mount`, `running`, `between_runs`, `pausing` before the next start, `given_up`, `hanging` or
+    /// `ending`.
     pub(crate) state: String,
     pub(crate) process: Option<u32>,
     pub(crate) running_since_ms: Option<u64>,

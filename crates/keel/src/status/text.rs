@@ -379,10 +379,10 @@ impl Page {
                 self.line("upstream", format_args!("{}: NOT USED", one.name));
                 continue;
             }
-            let state = if one.connected {
-                "connected"
-            } else {
-                "NOT CONNECTED"
+            let state = match (one.connected, one.waits_for_clock) {
+                (true, false) => "connected",
+                (true, true) => "connected, WAITS FOR THE CLOCK",
+                (false, _) => "NOT CONNECTED",
             };
             let age = match one.backlog_age_ms {
                 Some(age_ms) if one.backlog_readings > 0 => {

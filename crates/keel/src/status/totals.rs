@@ -152,3 +152,71 @@ impl Totals {
         Ok(Self::of_fields(fields))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn golden_totals() -> Totals {
+        Totals {
+            starts: 3,
+            run_ms: 86_400_000,
+            bytes_written: 5_000_000_000,
+            flushes: 345_600,
+            readings: 22_464_000,
+            readings_expired: 1_000,
+            readings_dropped: 2,
+            refused_full: 7,
+            refused_input: 11,
+            clock_steps: 1,
+        }
+    }
+
+    const GOLDEN: &[u8] = include_bytes!("../../tests/golden/node-totals-1");
+
+    #[test]
+    fn totals_are_the_bytes_that_the_specification_says() {
+        assert_eq!(golden_totals().encode(), GOLDEN);
+        assert_eq!(Totals::decode(GOLDEN), Ok(golden_totals()));
+    }
+
+    #[test]
+    fn damaged_totals_are_refused_and_others_are_told() {
+        for bit in 0..GOLDEN.len() * 8 {
+            let mut bytes = GOLDEN.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Totals::decode(&bytes), Err(TotalsError::Damaged));
+        }
+        for end in 0..GOLDEN.len() {
+            assert_eq!(Totals::decode(&GOLDEN[..end]), Err(TotalsError::Damaged));
+        }
+        let sealed = |mut bytes: Vec<u8>| {
+            bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+            bytes
+        };
+        let body = &GOLDEN[..GOLDEN.len() - 4];
+        let mut later = body.to_vec();
+        later[8] = 2;
+        assert_eq!(
+            Totals::decode(&sealed(later)),
+            Err(TotalsError::Version { found: 2 })
+        );
+        // Fields that this version does not know, and fields that an earlier one did not have.
+        let mut more = body.to_vec();
+        more[12] += 1;
+        more.extend_from_slice(&5_u64.to_le_bytes());
+        assert_eq!(Totals::decode(&sealed(more)), Ok(golden_totals()));
+        let mut fewer = body[..body.len() - 8].to_vec();
+        fewer[12] -= 1;
+        let expected = Totals {
+            clock_steps: 0,
+            ..golden_totals()
+        };
+        assert_eq!(Totals::decode(&sealed(fewer)), Ok(expected));
+        let huge = Totals {
+            readings: u64::MAX,
+            ..Totals::default()
+        };
+        assert_eq!(huge.plus(&golden_totals()).readings, u64::MAX);
+    }
+}

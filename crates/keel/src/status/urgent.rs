@@ -29,8 +29,6 @@ pub(crate) struct BrokerFigures {
     pub(crate) answers_unknown: u64,
     /// What went wrong last; it stays when things go well again.
     pub(crate) last_error: Option<String>,
-    /// Why it is not used at all.
-    pub(crate) unusable: Option<String>,
 }
 
 /// What has become of messages, or of runs of a command.
@@ -165,7 +163,6 @@ impl UrgentFigures {
                 sent_twice: found.sent_twice,
                 answers_unknown: found.answers_unknown,
                 last_error: found.last_error.clone(),
-                unusable: None,
             });
         }
         for ((told, found), shown) in options
@@ -216,13 +213,6 @@ impl UrgentFigures {
         }
         for broker in &self.brokers {
             let name = &broker.name;
-            if let Some(why) = &broker.unusable {
-                add(
-                    "broker_disconnected",
-                    format!("nothing goes to broker {name}: {why}"),
-                );
-                continue;
-            }
             // One that has not been asked yet has nothing to complain of.
             let is_new = broker.last_error.is_none() && broker.connects == 0;
             let is_stuck = broker
@@ -296,10 +286,9 @@ impl UrgentFigures {
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         for broker in &self.brokers {
-            let state = match (&broker.unusable, broker.connected) {
-                (Some(_), _) => "NOT USED",
-                (None, true) => "connected",
-                (None, false) => "NOT CONNECTED",
+            let state = match broker.connected {
+                true => "connected",
+                false => "NOT CONNECTED",
             };
             let age = match broker.waiting_age_ms {
                 Some(age_ms) => format!(", the oldest {} old", span(age_ms)),

@@ -1,8 +1,46 @@
-//! The engine in words.
+//! What the engine says of itself.
 
+use super::super::figures::Counters;
 use super::{Engine, Part};
 
 impl Engine {
+    /// What had been counted before this run.
+    #[must_use]
+    pub fn begun(&self) -> &Counters {
+        &self.begun
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Answers that fitted nothing that was sent.
+    #[must_use]
+    pub fn answers_unknown(&self) -> u64 {
+        self.answers_unknown
+    }
+
+    /// Readings that were sent and have no answer.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.unanswered_readings
+    }
+
+    /// Readings that were sent and that the cursor has not passed: what a lost connection repeats.
+    #[must_use]
+    pub fn sent_unpassed(&self) -> u64 {
+        let sent = self.units.iter().take(self.sent_units);
+        sent.map(|unit| u64::from(unit.readings)).sum()
+    }
+
+    /// Units that were sent and have no answer.
+    #[must_use]
+    pub fn units_in_flight(&self) -> usize {
+        self.unanswered_units
+    }
+
     /// Everything that decides what comes next, for errors of tests.
     #[must_use]
     pub fn explain(&self) -> String {

@@ -10,6 +10,7 @@ use super::forwarder::Forwarder;
 use super::options::{MqttVersion, Target, UpstreamOptions};
 use super::run::{Context, Leave, POLL_MS_MAX, Serving};
 use super::wire::{self, Event, Wire};
+use crate::secret;
 use base::block::BlockDevice;
 use packet::{Packet, Welcome};
 use std::collections::VecDeque;
@@ -19,6 +20,8 @@ use std::time::Duration;
 const OUT_BYTES_MAX: usize = 256 << 10;
 /// Bytes that one read asks for.
 const READ_BYTES: usize = 16 << 10;
+/// By which the length of a packet can take more bytes than that of an empty one.
+const LENGTH_BYTES_MAX: usize = 3;
 /// How long a stop waits for acknowledgements that are due.
 const FAREWELL_MS: u64 = 500;
 
@@ -64,6 +67,7 @@ pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, Str
     else {
         return Err("not a broker".into());
     };
+    let login = secret::login(login.as_ref())?;
     connect_to(Session {
         address,
         version: *version,
@@ -149,6 +153,9 @@ impl Connection {
         let mut asked_ms = heard_ms;
         let mut stopping_until = None;
         let mut space = vec![0; READ_BYTES];
+        forwarder
+            .engine
+            .limit(self.payload_bytes_max(&context.options));
         loop {
             let now_ms = forwarder.now_ms();
             if context.is_stopping() && stopping_until.is_none() {
@@ -224,6 +231,16 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Bytes of several readings that the broker takes in one message.
+    fn payload_bytes_max(&self, options: &UpstreamOptions) -> usize {
+        let topic_bytes = match &options.target {
+            Target::Mqtt { topic, .. } => topic.len(),
+            Target::Http { .. } => 0,
+        };
+        let head = packet::publish_bytes(self.version, topic_bytes, 0) + LENGTH_BYTES_MAX;
+        self.packet_bytes_max.saturating_sub(head)
     }
 
     /// Puts messages into the buffer of the socket.

@@ -49,9 +49,36 @@ pub(super) fn run(task: &Task<'_>) {
                     );
                     failed
                 }
+                Attended::Hangs(process) => {
+                    let why = "cannot be ended; no other is started before it has";
+                    note(task, Some(why.to_owned()), &mut output);
+                    task.set_state("hanging", None);
+                    if !wait_for_the_hanging(task, process, &mut output) {
+                        return;
+                    }
+                    continue;
+                }
             },
         };
         note(task, failed, &mut output);
+    }
+}
+
+/// Waits until a run that could not be ended has ended, and takes it away; `false`: the end was asked for.
+fn wait_for_the_hanging(task: &Task<'_>, process: Process, output: &mut Output<'_>) -> bool {
+    let number = process.number();
+    loop {
+        if task.watch.is_stopped() {
+            return false;
+        }
+        match watch::next(task.events, SAMPLING) {
+            Some(Event::Line(_, text)) => task.line(output, &text),
+            Some(Event::Ended(of, at_ns)) if of == number => {
+                process.ended(at_ns);
+                return true;
+            }
+            _ => {}
+        }
     }
 }
 
@@ -81,6 +108,8 @@ enum Attended {
     Stopped,
     /// With why the run has failed, if it has.
     Ended(End, Option<String>),
+    /// It does not end, whatever is done.
+    Hangs(Process),
 }
 
 /// Waits for the end of a run, which has its limit.
@@ -101,10 +130,14 @@ fn attend(task: &Task<'_>, process: Process, output: &mut Output<'_>) -> Attende
         }
         let is_stopped = task.watch.is_stopped();
         if is_stopped || Instant::now() >= until {
-            let end = process.end(task.events, |text| task.line(output, text));
+            let ended = process.try_end(task.events, |text| task.line(output, text));
             if is_stopped {
                 return Attended::Stopped;
             }
+            let end = match ended {
+                Ok(end) => end,
+                Err(process) => return Attended::Hangs(process),
+            };
             let limit = task.config.run_ms_max;
             let why = format!("did not end within {limit} ms (run_ms_max)");
             return Attended::Ended(end, Some(why));

@@ -174,19 +174,39 @@ impl Process {
         self.reap(at_ns)
     }
 
+    /// To its group, and to itself: it may have gone to another one.
+    fn signal(&self, signal: libc::c_int) {
+        for number in [-self.group(), self.group()] {
+            // SAFETY: a plain system call. The leader was not waited for, so the numbers of both are its own.
+            unsafe { libc::kill(number, signal) };
+        }
+    }
+
     fn reap(&mut self, at_ns: u64) -> End {
-        // SAFETY: a plain system call. The leader was not waited for, so the number of the group is still its own.
-        unsafe { libc::kill(-self.group(), libc::SIGKILL) };
+        self.signal(libc::SIGKILL);
         End {
             status: self.child.wait().ok(),
             at_ns,
         }
     }
 
-    /// Asks it to end, and its group with it; kills it where it does not. Its last lines go to `line`.
-    pub(super) fn end(mut self, events: &Receiver<Event>, mut line: impl FnMut(&str)) -> End {
-        // SAFETY: a plain system call. The leader was not waited for, so the number of the group is its own.
-        unsafe { libc::kill(-self.group(), libc::SIGTERM) };
+    /// Asks it to end, and its group with it; kills it where it does not. Its last lines go to `line`. One that cannot
+    /// be killed stays what it is until its call returns; nobody waits for it.
+    pub(super) fn end(self, events: &Receiver<Event>, line: impl FnMut(&str)) -> End {
+        self.try_end(events, line).unwrap_or_else(|_| End {
+            status: None,
+            at_ns: SystemClock::new().monotonic_ns(),
+        })
+    }
+
+    /// The same; the error is one that cannot be killed: it runs as another user, or is in a call that nothing
+    /// interrupts.
+    pub(super) fn try_end(
+        mut self,
+        events: &Receiver<Event>,
+        mut line: impl FnMut(&str),
+    ) -> Result<End, Self> {
+        self.signal(libc::SIGTERM);
         let mut patience = END_TIME_MAX;
         loop {
             let until = Instant::now() + patience;
@@ -196,7 +216,7 @@ impl Process {
                 match event {
                     Event::Ended(number, at_ns) if number == self.number => {
                         self.has_ended = true;
-                        return self.reap(at_ns);
+                        return Ok(self.reap(at_ns));
                     }
                     Event::Line(_, text) => line(&text),
                     _ => {}
@@ -205,16 +225,12 @@ impl Process {
             if patience == KILLED_TIME_MAX {
                 break;
             }
-            // SAFETY: as above.
-            unsafe { libc::kill(-self.group(), libc::SIGKILL) };
+            self.signal(libc::SIGKILL);
             patience = KILLED_TIME_MAX;
         }
-        // It stays what it is until its call returns; nobody waits for it.
+        // Dropped, it is let go.
         self.has_ended = true;
-        End {
-            status: None,
-            at_ns: SystemClock::new().monotonic_ns(),
-        }
+        Err(self)
     }
 }
 
@@ -223,8 +239,7 @@ impl Drop for Process {
         if self.has_ended {
             return;
         }
-        // SAFETY: a plain system call. The leader was not waited for, so the number of the group is its own.
-        unsafe { libc::kill(-self.group(), libc::SIGKILL) };
+        self.signal(libc::SIGKILL);
         self.child.wait().ok();
     }
 }
@@ -284,4 +299,62 @@ fn wait(process: u32, number: u64, ends: &SyncSender<Event>) {
     }
     let at_ns = SystemClock::new().monotonic_ns();
     ends.send(Event::Ended(number, at_ns)).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The identity of this thread alone, which the library would change for all of them.
+    fn become_user(user: libc::c_long) {
+        // SAFETY: a plain system call.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, 0 as libc::c_long) };
+        assert_eq!(changed, 0);
+    }
+
+    fn sleeper(watch: &Watch<()>) -> Process {
+        let mut command = Command::new("sleep");
+        command.arg("600");
+        Process::start(command, 1, &[], watch).unwrap()
+    }
+
+    #[test]
+    fn one_that_cannot_be_ended_is_given_back_and_can_be_ended_later() {
+        // SAFETY: a plain system call.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("skipped: only root can become a user who may not end the process");
+            return;
+        }
+        let (watch, events) = Watch::new(());
+        let process = sleeper(&watch);
+        become_user(65_534);
+        let ended = process.try_end(&events, |_| {});
+        become_user(0);
+        let Err(process) = ended else {
+            panic!("it was ended by somebody who may not")
+        };
+        let Ok(end) = process.try_end(&events, |_| {}) else {
+            panic!("it was not ended")
+        };
+        assert_eq!(end.status.unwrap().signal(), Some(libc::SIGTERM));
+    }
+
+    #[test]
+    fn one_that_has_gone_to_another_group_is_ended_too() {
+        let (watch, events) = Watch::new(());
+        let mut command = Command::new("python3");
+        command.args([
+            "-uc",
+            "import os, time\nos.setpgid(0, os.getpgid(os.getppid()))\nprint('moved')\ntime.sleep(600)",
+        ]);
+        let process = Process::start(command, 1, &[], &watch).unwrap();
+        match events.recv_timeout(Duration::from_secs(60)).unwrap() {
+            Event::Line(_, text) => assert_eq!(text, "moved"),
+            _ => panic!("it ended"),
+        }
+        let Ok(end) = process.try_end(&events, |_| {}) else {
+            panic!("it was not ended")
+        };
+        assert_eq!(end.status.unwrap().signal(), Some(libc::SIGTERM));
+    }
 }

@@ -1,0 +1,176 @@
+//! Store-and-forward at its edges: sizes that an upstream does not take, times that nobody can say yet, cursors of
+//! another log, the age of a backlog of several parts.
+
+use crate::common::{Db, Received, batched, clock, declare, format, forwarder, open, put, reopen};
+use base::sim::{SimClock, SimDevice};
+use db::ObjectId;
+use egress::forward::{Begin, Forwarder, Order, UpstreamOptions};
+use std::sync::Arc;
+
+fn record(db: &Arc<Db>, ids: &[ObjectId], numbers: std::ops::Range<u64>) {
+    for n in numbers {
+        put(db, ids, (n % 4) as usize, n, 1_700_000_000_000);
+        if n % 50 == 49 {
+            db.pump().expect("committed");
+        }
+    }
+    db.pump().expect("committed");
+}
+
+/// Forwards everything to an upstream that takes units of so many bytes; how many it refused.
+fn flow(
+    forwarder: &mut Forwarder<SimDevice>,
+    bytes_max: usize,
+    received: &mut Received,
+) -> (u64, u64) {
+    let (mut taken, mut refused) = (0, 0);
+    for _ in 0..1_000_000 {
+        let more = forwarder.pull().expect("read");
+        if !more {
+            forwarder.engine.close_now();
+        }
+        forwarder.write_cursor_if_due(false).expect("written");
+        let sent = forwarder.engine.send().map(|unit| {
+            let fits = unit.payload.len() <= bytes_max;
+            if fits {
+                received.take(unit.payload);
+            }
+            (unit.token, unit.readings, fits)
+        });
+        match sent {
+            Some((token, _, true)) => {
+                taken += 1;
+                assert!(forwarder.engine.acknowledge(token));
+            }
+            Some((token, readings, false)) => {
+                refused += 1;
+                assert!(readings > 1, "each alone would fit");
+                forwarder.engine.shrink(token);
+                forwarder.engine.split(token);
+            }
+            None if !more && !forwarder.engine.is_waiting() => return (taken, refused),
+            None => {}
+        }
+    }
+    panic!("it does not end");
+}
+
+#[test]
+fn a_size_that_is_refused_is_learnt() {
+    let clock = clock();
+    let db = open(format(8 << 10, 1), &clock, crate::common::options());
+    let ids = declare(&db);
+    let options = UpstreamOptions {
+        begin: Begin::Oldest,
+        window_readings_max: 4_000,
+        batch_bytes_max: 32 << 10,
+        ..batched()
+    };
+    let mut forwarder = forwarder(&db, &clock, options);
+    record(&db, &ids, 0..30_000);
+    let mut received = Received::default();
+    let (taken, refused) = flow(&mut forwarder, 2_000, &mut received);
+    assert_eq!(received.times.len(), 30_000);
+    assert_eq!(received.all.len(), 30_000, "nothing came twice");
+    // A few to find the size, and one for each hundred that were taken.
+    assert!(
+        refused <= 6 + 2 * taken / 100,
+        "{refused} refused, {taken} taken"
+    );
+    // An upstream that says its limit is never sent more.
+    record(&db, &ids, 30_000..40_000);
+    forwarder.engine.limit(1_000);
+    let (_, refused) = flow(&mut forwarder, 1_000, &mut received);
+    assert_eq!((received.times.len(), refused), (40_000, 0));
+}
+
+#[test]
+fn nothing_is_sent_before_the_clock_is_right_or_has_been_waited_for() {
+    for comes in [true, false] {
+        let clock = SimClock::new(7);
+        let db = open(format(2048, 1), &clock, crate::common::options());
+        let ids = declare(&db);
+        let options = UpstreamOptions {
+            begin: Begin::Oldest,
+            clock_wait_ms_max: 60_000,
+            ..batched()
+        };
+        let mut forwarder = forwarder(&db, &clock, options);
+        record(&db, &ids, 0..10);
+        clock.advance_ns(59_000_000_000);
+        assert!(!forwarder.pull().expect("read"));
+        assert!(forwarder.waits_for_clock());
+        forwarder.engine.close_now();
+        assert!(forwarder.engine.send().is_none());
+        match comes {
+            true => clock.set_wall_trusted(true),
+            false => clock.advance_ns(1_000_000_000),
+        }
+        let mut received = Received::default();
+        flow(&mut forwarder, usize::MAX, &mut received);
+        assert_eq!(received.all.len(), 10);
+        assert!(!forwarder.waits_for_clock());
+    }
+}
+
+#[test]
+fn what_goes_again_because_a_cursor_is_lost_is_counted() {
+    let clock = clock();
+    let db = open(format(2048, 1), &clock, crate::common::options());
+    let ids = declare(&db);
+    let options = UpstreamOptions {
+        begin: Begin::Oldest,
+        window_readings_max: 20,
+        ..batched()
+    };
+    let mut one = forwarder(&db, &clock, options.clone());
+    record(&db, &ids, 0..100);
+    let mut received = Received::default();
+    flow(&mut one, usize::MAX, &mut received);
+    one.write_cursor(true).expect("written");
+    drop(one);
+    let name = "upstream-test";
+    let spoiled = db.with_store(|store| store.replace(name, b"no cursor"));
+    assert!(matches!(spoiled, Some(Ok(()))));
+    let db = Arc::into_inner(db).expect("nobody has it");
+    let store = db.close().expect("closed");
+    let db = open(
+        reopen(store.device().clone()),
+        &clock,
+        crate::common::options(),
+    );
+    let mut one = forwarder(&db, &clock, options);
+    assert!(one.was_lost());
+    flow(&mut one, usize::MAX, &mut received);
+    assert_eq!((received.times.len(), received.all.len()), (100, 200));
+    assert_eq!(one.engine.counters().sent_twice, 100);
+}
+
+#[test]
+fn the_age_is_that_of_the_oldest_part() {
+    let clock = clock();
+    let db = open(format(2048, 1), &clock, crate::common::options());
+    let ids = declare(&db);
+    let options = UpstreamOptions {
+        begin: Begin::Oldest,
+        order: Order::RecentFirst,
+        window_readings_max: 10,
+        ..batched()
+    };
+    let mut one = forwarder(&db, &clock, options);
+    let at = |n: u64| 1_700_000_000_000 + 1000 * n as i64;
+    for n in 0..100 {
+        put(&db, &ids, 0, n, at(n));
+    }
+    db.pump().expect("committed");
+    clock.advance_ns(1_000_000_000_000);
+    one.engine.connected(db.durable_end());
+    put(&db, &ids, 0, 100, at(1000));
+    db.pump().expect("committed");
+    one.pull().expect("read");
+    one.engine.close_now();
+    // The new one waits to be sent; the oldest came a thousand seconds ago.
+    assert!(one.engine.is_waiting());
+    one.look().expect("looked");
+    assert_eq!(one.backlog_age_ms(), Some(1_001_000));
+}
