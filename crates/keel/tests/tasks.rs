@@ -262,6 +262,36 @@ command = ["sleep", "1000"]
     wait_until("the end of the program", || !is_alive(plain));
 }
 
+/// A program that does not hear what the kernel tells it, and one that its program has started and left alone.
+#[test]
+fn what_a_killed_node_leaves_is_ended_by_the_next_start() {
+    let mut node = node(
+        r#"
+[[task]]
+name = "deaf"
+command = ["sh", "-c", "trap '' TERM; echo ready; while true; do sleep 0.05; done"]
+[[task]]
+name = "pair"
+command = ["sh", "-c", "sleep 1000 & echo $! > child; echo ready; wait"]
+"#,
+    );
+    for ready in ["deaf: ready", "pair: ready"] {
+        wait_until(ready, || node.log().contains(ready));
+    }
+    let deaf = process(&node, "deaf");
+    let child: i32 = read(&node, "child").trim().parse().unwrap();
+    node.kill();
+    assert!(is_alive(deaf) && is_alive(child));
+    node.restart();
+    wait_until("other programs", || process(&node, "deaf") != deaf);
+    assert!(!is_alive(deaf) && !is_alive(child));
+    let log = node.log();
+    for left in [format!("deaf (process {deaf})"), format!("pair (process {child})")] {
+        assert!(log.contains(&left), "{left}: {log}");
+    }
+    node.stop();
+}
+
 #[test]
 fn a_flood_of_output_is_counted_and_does_not_hide_the_log() {
     let node = node(

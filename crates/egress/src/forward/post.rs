@@ -75,12 +75,15 @@ pub enum Verdict {
 pub fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
     let said = excerpt(body);
     // A page in between (a portal, a proxy) answers 200 as well, and has something to say; a server that has taken
-    // lines has not.
-    if status == StatusCode::NO_CONTENT || (status.is_success() && said.is_empty()) {
+    // lines has not, or answers with another status.
+    if status.is_success() && (status != StatusCode::OK || said.is_empty()) {
         return Verdict::Taken;
     }
     let said = match said.is_empty() {
         true => format!("answers {status}"),
+        false if status == StatusCode::OK => {
+            format!("answers {status} with a text, so the readings are kept; it must answer 204, or 200 without one: {said}")
+        }
         false => format!("answers {status}: {said}"),
     };
     match status.as_u16() {
@@ -215,6 +218,9 @@ impl Connection {
             let serving = context.pull(forwarder);
             context.publish(forwarder);
             context.write_cursor(forwarder);
+            if let Err(leave) = context.settle(forwarder) {
+                return leave;
+            }
             if self.sender.is_closed() {
                 // A server may end a connection that nothing travels over.
                 return Leave::Again;
@@ -245,8 +251,9 @@ impl Connection {
             };
             match verdict {
                 Verdict::Taken => {
-                    context.reached();
-                    context.acknowledged(forwarder, token);
+                    if let Err(leave) = context.acknowledged(forwarder, token) {
+                        return leave;
+                    }
                 }
                 Verdict::TooLarge(why) => {
                     forwarder.engine.shrink(token);

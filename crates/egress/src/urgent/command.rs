@@ -5,11 +5,12 @@ use super::options::AlarmOptions;
 use super::outbox::Deadline;
 use base::clock::Clock;
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often is looked whether a run has ended: soon, then less often.
 const LOOK_MIN: Duration = Duration::from_millis(2);
@@ -21,9 +22,24 @@ const KILLED_MS_MAX: u64 = 1_000;
 /// Runs that cannot be ended, at most; with as many no other is started.
 const HUNG_MAX: usize = 8;
 
-/// Ends a run that takes too long, with whatever it has started: it is the first of a process group. How one does that
-/// is for whoever may call the system.
-pub type EndCommand = fn(&mut Child);
+/// Lines that the commands of all alarms may write within a time; more are counted. A line is read up to a length.
+const LINES_MAX: u32 = 20;
+const LINES_SPAN: Duration = Duration::from_secs(10);
+const LINE_BYTES_MAX: u64 = 512;
+/// Stack of the thread that reads them.
+const OUTPUT_STACK_BYTES: usize = 128 << 10;
+
+/// What the node does for runs, and where they run.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// Ends a run that takes too long, with whatever it has started: it is the first of a process group. How one does
+    /// that is for whoever may call the system.
+    pub end: fn(&mut Child),
+    /// Where a run begins.
+    pub folder: PathBuf,
+    /// Takes a line that a run of the alarm of this name has written to its standard error.
+    pub say: fn(&str, &str),
+}
 
 /// One run to come.
 #[derive(Debug)]
@@ -107,10 +123,11 @@ pub(crate) fn work(
     alarms: &[AlarmOptions],
     clock: &Arc<dyn Clock>,
     state: &UrgentState,
-    end: EndCommand,
+    around: &Surroundings,
 ) {
     let now_ms = || clock.monotonic_ns() / 1_000_000;
     let mut hung = Vec::new();
+    let complaints = Arc::new(Mutex::new(Complaints::new(around.say)));
     while let Some(run) = queue.next() {
         let Some(alarm) = alarms.get(run.alarm) else {
             continue;
@@ -122,7 +139,10 @@ pub(crate) fn work(
         let is_skipped = deadline.is_skipped(run.born_ms, now_ms());
         let ended = match is_skipped {
             true => Ok(()),
-            false => one(queue, alarm, &run.message, &now_ms, end, &mut hung),
+            false => {
+                let listen = |from| listen(from, &alarm.name, &complaints);
+                one(queue, alarm, &run.message, &now_ms, around, &listen, &mut hung)
+            }
         };
         let is_late = deadline.is_late(run.born_ms, now_ms());
         let mut figures = state.lock();
@@ -154,7 +174,8 @@ fn one(
     alarm: &AlarmOptions,
     message: &[u8],
     now_ms: &dyn Fn() -> u64,
-    end: EndCommand,
+    around: &Surroundings,
+    listen: &dyn Fn(ChildStderr),
     hung: &mut Vec<Child>,
 ) -> Result<(), String> {
     let (program, arguments) = alarm.command.split_first().ok_or("no command")?;
@@ -167,11 +188,14 @@ fn one(
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        // What it complains of stands beside what the node says.
-        .stderr(Stdio::inherit())
+        .stderr(Stdio::piped())
+        .current_dir(&around.folder)
         .process_group(0)
         .spawn()
         .map_err(|error| format!("cannot be started: {error}"))?;
+    if let Some(complaints) = child.stderr.take() {
+        listen(complaints);
+    }
     if let Some(mut input) = child.stdin.take() {
         // A message is shorter than a pipe is long, so this waits for nobody. Whoever does not read it may do so.
         drop(
@@ -191,7 +215,7 @@ fn one(
             Ok(None) => {}
         }
         if now_ms() >= until_ms {
-            end(&mut child);
+            (around.end)(&mut child);
             // It was killed, so it ends; but for one of another user, or in a call that nothing interrupts.
             let killed_ms = now_ms();
             while matches!(child.try_wait(), Ok(None)) {
@@ -212,6 +236,69 @@ fn one(
         }
         pause = (pause * 2).min(LOOK_MAX);
     }
+}
+
+/// What commands write to their standard error, as much of it as does not hide the rest.
+struct Complaints {
+    say: fn(&str, &str),
+    begun: Instant,
+    said: u32,
+    left_out: u64,
+}
+
+impl Complaints {
+    fn new(say: fn(&str, &str)) -> Self {
+        Self {
+            say,
+            begun: Instant::now(),
+            said: 0,
+            left_out: 0,
+        }
+    }
+
+    fn line(&mut self, alarm: &str, text: &str) {
+        if self.begun.elapsed() >= LINES_SPAN {
+            self.end_span(alarm);
+        }
+        if self.said >= LINES_MAX {
+            self.left_out += 1;
+            return;
+        }
+        self.said += 1;
+        (self.say)(alarm, text);
+    }
+
+    fn end_span(&mut self, alarm: &str) {
+        if self.left_out > 0 {
+            let text = format!("{} more lines of commands were left out", self.left_out);
+            (self.say)(alarm, &text);
+        }
+        (self.begun, self.said, self.left_out) = (Instant::now(), 0, 0);
+    }
+}
+
+/// Reads until every writer has gone, on a thread of its own, so that none of them waits.
+fn listen(from: ChildStderr, alarm: &str, complaints: &Arc<Mutex<Complaints>>) {
+    let (alarm, complaints) = (alarm.to_owned(), Arc::clone(complaints));
+    let read = move || {
+        let mut reader = BufReader::new(from);
+        let mut line = Vec::new();
+        while let Ok(1..) = reader
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_until(b'\n', &mut line)
+        {
+            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+            line.clear();
+            if !text.is_empty() {
+                let mut complaints = complaints.lock().unwrap_or_else(PoisonError::into_inner);
+                complaints.line(&alarm, &text);
+            }
+        }
+    };
+    // Without the thread its output is lost, and it gets an error for it: the run itself goes on.
+    let thread = std::thread::Builder::new().name("alarm-output".to_owned());
+    drop(thread.stack_size(OUTPUT_STACK_BYTES).spawn(read));
 }
 
 #[cfg(test)]
@@ -237,6 +324,14 @@ mod tests {
 
     /// Runs what is pushed until as many have ended, then stops.
     fn run(alarms: &[AlarmOptions], pushed: &[usize]) -> Vec<super::super::figures::AlarmFigures> {
+        run_with(alarms, pushed, |_, _| {})
+    }
+
+    fn run_with(
+        alarms: &[AlarmOptions],
+        pushed: &[usize],
+        say: fn(&str, &str),
+    ) -> Vec<super::super::figures::AlarmFigures> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let queue = CommandQueue::new(64);
         let state = UrgentState::new(0, alarms.len(), 0, 0);
@@ -244,9 +339,13 @@ mod tests {
             assert_eq!(queue.push(*at, b"{\"x\":1}".to_vec(), 0), None);
             state.lock().alarms[*at].command.waiting += 1;
         }
-        let kill: EndCommand = |child| drop(child.kill());
+        let around = Surroundings {
+            end: |child| drop(child.kill()),
+            folder: "/".into(),
+            say,
+        };
         std::thread::scope(|scope| {
-            scope.spawn(|| work(&queue, alarms, &clock, &state, kill));
+            scope.spawn(|| work(&queue, alarms, &clock, &state, &around));
             while state
                 .figures()
                 .alarms
@@ -296,6 +395,20 @@ mod tests {
         assert!(error(1).contains("exit status: 3"), "{}", error(1));
         assert!(error(2).contains("within 30 ms"), "{}", error(2));
         assert!(error(3).contains("cannot be started"), "{}", error(3));
+    }
+
+    #[test]
+    fn what_it_complains_of_has_a_limit_and_names_the_alarm() {
+        static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let script = "pwd >&2; yes complaint | head -n 100000 >&2";
+        let alarms = [alarm(&["sh", "-c", script], 60_000, 0, Late::Send)];
+        let found = run_with(&alarms, &[0, 0], |alarm, text| {
+            SAID.lock().unwrap().push(format!("{alarm}: {text}"));
+        });
+        assert_eq!(found[0].command.delivered, 2, "{:?}", found[0].last_error);
+        let said = SAID.lock().unwrap();
+        assert_eq!(said.first().map(String::as_str), Some("a: /"));
+        assert_eq!(said.len(), LINES_MAX as usize, "{said:?}");
     }
 
     #[test]

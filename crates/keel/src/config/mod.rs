@@ -12,6 +12,7 @@ mod programs_tests;
 mod reader;
 mod reload;
 mod sections;
+mod sharing;
 #[cfg(test)]
 mod tests;
 mod upstream;

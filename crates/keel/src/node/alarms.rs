@@ -7,9 +7,10 @@ use crate::config::Config;
 use crate::status::{ACTIVE_MAX, ActiveFigures, AlarmFigures, UrgentFigures};
 use base::clock::Clock;
 use db::AlarmCondition;
-use egress::urgent::{Prepared, Urgent, UrgentOptions, UrgentState};
+use egress::urgent::{Prepared, Surroundings, Urgent, UrgentOptions, UrgentState};
 use flash::Store;
 use ingest::intake::{Destination, NodeDestination};
+use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
 
@@ -72,14 +73,18 @@ impl Alarms {
         Self { prepared, shown }
     }
 
-    /// Starts what delivers.
-    pub(crate) fn start(self) -> (Running, Shown) {
+    /// Starts what delivers. Commands begin in `folder`.
+    pub(crate) fn start(self, folder: PathBuf) -> (Running, Shown) {
         let Self {
             prepared,
             mut shown,
         } = self;
         let urgent = prepared.and_then(|prepared| {
-            let started = prepared.start(end_group);
+            let started = prepared.start(Surroundings {
+                end: end_group,
+                folder,
+                say: |alarm, text| log::event("alarm", format!("{alarm}: {text}")),
+            });
             started.map_err(|error| shown.fail(error.to_string())).ok()
         });
         if let Some(urgent) = &urgent {

@@ -5,7 +5,9 @@ use super::region::NodeRegion;
 use super::upstreams::Shown;
 use super::{Db, Node, log};
 use crate::device::{Counts, CountsNow};
-use crate::status::{self, FlashFigures, NodeFigures, Report, TOTALS_NAME, Totals, Window};
+use crate::status::{
+    self, FlashFigures, NodeFigures, Reason, Report, TOTALS_NAME, Totals, Window,
+};
 use base::block::{BLOCK_BYTES, BlockDevice};
 use db::{DbOptions, FullPolicy};
 use egress::http::HttpFigures;
@@ -326,7 +328,7 @@ pub(crate) async fn sample(node: &Node) {
     // Not at once: the link to a broker takes a moment.
     let first = tokio::time::Instant::now() + SAMPLE_PERIOD;
     let mut ticks = tokio::time::interval_at(first, SAMPLE_PERIOD);
-    let mut said = Vec::new();
+    let mut said: Vec<String> = Vec::new();
     let mut is_failing = false;
     loop {
         ticks.tick().await;
@@ -340,10 +342,10 @@ pub(crate) async fn sample(node: &Node) {
             .window
             .borrow_mut()
             .offer(report.figures.sample());
-        let mut codes: Vec<String> = report
+        let mut codes: Vec<&str> = report
             .reasons
-            .into_iter()
-            .map(|reason| reason.code)
+            .iter()
+            .map(|reason| reason.code.as_str())
             .collect();
         codes.dedup();
         if codes != said {
@@ -353,7 +355,12 @@ pub(crate) async fn sample(node: &Node) {
                 format!(": {}", codes.join(", "))
             };
             log::event("state", format!("{}{why}", report.state.name()));
-            said = codes;
+            // Afterwards nobody can ask what it was.
+            let is_new = |reason: &&Reason| !said.contains(&reason.code);
+            for reason in report.reasons.iter().filter(is_new) {
+                log::event("reason", format!("{}: {}", reason.code, reason.text));
+            }
+            said = codes.into_iter().map(str::to_owned).collect();
         }
     }
 }

@@ -289,7 +289,7 @@ impl Serving<'_> {
         let keeper = Keeper::start(Arc::clone(&db), Arc::clone(&lifetime))
             .map_err(|error| CliError::io("node", &error))?;
         let forwarding = opened.upstreams.start();
-        let (urgent, alarms_shown) = opened.alarms.start();
+        let (urgent, alarms_shown) = opened.alarms.start(programs::folder_of(path));
         let qos = qos::Qos::start(&config, &db, opened.not_permitted)
             .map_err(|error| CliError::io("node", &error))?;
         let jobs = jobs::Jobs::start(&config, path).map_err(|error| CliError::io("job", &error))?;
@@ -391,6 +391,8 @@ impl Serving<'_> {
         node.jobs.finish();
         feeder.abort();
         node.notify.stopping();
+        // Programs that were failing end now: that does not make the node well.
+        sampler.abort();
         // First of all: what they report and put while they end is still taken.
         if let Some(ended) = node.programs.finish()
             && tokio::time::timeout(PROGRAMS_GRACE_MAX, ended)
@@ -418,7 +420,6 @@ impl Serving<'_> {
         }
         // What the last readings have raised is still told.
         urgent.stop();
-        sampler.abort();
         // Its thread has half a second for what is on its way, which has begun with the stop of the sources.
         drop(forwarding);
         urgent.finish();

@@ -1,7 +1,7 @@
 //! Whether a node is well. A node that drops, lags or guesses must not look healthy, so every rule here only ever
 //! makes the state worse.
 
-use super::{Judgement, NO_ROOM, NodeFigures, Reason, State, UpstreamFigures};
+use super::{Judgement, NO_ROOM, NodeFigures, Reason, RefusalReason, State, UpstreamFigures};
 use crate::progress::bytes_text;
 
 /// A reading may wait for flash so many commit intervals before the node lags.
@@ -103,6 +103,10 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     (
         "key_shared",
         "readings are refused because another series has their key",
+    ),
+    (
+        "intake_refused",
+        "whatever came within the last ten minutes was refused",
     ),
     (
         "connections_max",
@@ -222,7 +226,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     if figures.store.full {
         add(
             "store_full",
-            "the store has no room: keep less history (store.history_mebibytes_max) or take a larger one".to_owned(),
+            format!("the store has no room: {}", room_remedy(figures)),
         );
     }
     lagging(figures, &mut add);
@@ -282,6 +286,9 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     }
     upstream(figures, &mut add);
     let recent = &figures.last_ten_minutes;
+    if recent.refused_input >= REFUSED_INPUT_MIN && recent.readings == 0 {
+        add("intake_refused", intake_refused(figures));
+    }
     figures.urgent.judge(
         recent.alarms_undelivered,
         recent.actuators_undelivered,
@@ -530,6 +537,42 @@ fn region(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     if region.checkpoint_failing {
         let why = region.checkpoint_error.as_deref().unwrap_or("unknown");
         add("region_checkpoint_failing", why.to_owned());
+    }
+}
+
+/// Bad input is its senders' fault and no reason, but for so much of it while no reading is taken.
+const REFUSED_INPUT_MIN: u64 = 3;
+
+fn intake_refused(figures: &NodeFigures) -> String {
+    let why: Vec<String> = figures
+        .intake
+        .refused
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    let unit = match figures.intake.refused_for(RefusalReason::TimeAbsurd) {
+        0 => "",
+        _ => ", and line.precision is the unit of their times",
+    };
+    format!(
+        "what came within the last ten minutes, {} readings or messages, was all refused; since the start: {}. Look \
+         whether [line], [[mqtt.subscribe]] and [[key]] fit what the senders send{unit}",
+        figures.last_ten_minutes.refused_input,
+        why.join(", ")
+    )
+}
+
+/// What makes room in a store that is full.
+fn room_remedy(figures: &NodeFigures) -> String {
+    let waiting = figures.upstream.iter().max_by_key(|one| one.backlog_readings);
+    match waiting {
+        Some(one) if one.backlog_readings > 0 && figures.history.bytes > figures.history.bytes_max => format!(
+            "{} readings wait for upstream {}, and are kept for it; mend that, lower store.backlog_mebibytes_max, set \
+             hold = false there, or take a larger store",
+            one.backlog_readings, one.name
+        ),
+        _ => "keep less history (store.history_mebibytes_max) or take a larger one".to_owned(),
     }
 }
 

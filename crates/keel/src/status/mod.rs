@@ -719,6 +719,7 @@ impl NodeFigures {
             forward_refused: self.upstream_sum(|one| one.refused_total),
             alarms_undelivered: self.urgent.alarms_undelivered(),
             actuators_undelivered: self.urgent.actuators_undelivered(),
+            refused_input: self.intake.refused_total,
         }
     }
 }

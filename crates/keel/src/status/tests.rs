@@ -427,6 +427,12 @@ fn each_reason_shows() {
         f.urgent.brokers[0].connected = false;
         f.urgent.brokers[0].connects = 0;
     });
+    degraded("intake_refused", |f| {
+        (f.last_ten_minutes.refused_input, f.last_ten_minutes.readings) = (3, 0);
+    });
+    // It is the senders' fault, unless nothing else comes.
+    fine(|f| f.last_ten_minutes.refused_input = 1_000_000);
+    fine(|f| (f.last_ten_minutes.refused_input, f.last_ten_minutes.readings) = (2, 0));
     degraded("mqtt_refused", |f| {
         f.mqtt = Some(MqttFigures {
             subscriptions_refused: 1,
@@ -703,7 +709,7 @@ fn the_window_knows_its_spans_and_stays_small() {
     let mut sample = at(5_001);
     sample.readings_dropped = 3;
     assert_eq!(window.last_minute(&sample).readings_dropped, 3);
-    assert!(std::mem::size_of::<Sample>() * 123 < 17 << 10);
+    assert!(std::mem::size_of::<Sample>() * 123 < 18 << 10);
     assert!(format!("{window:?}").matches("uptime_ms").count() <= 123);
 }
 

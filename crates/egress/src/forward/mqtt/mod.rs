@@ -188,6 +188,9 @@ impl Connection {
                 }
             }
             context.publish(forwarder);
+            if let Err(leave) = context.settle(forwarder) {
+                return leave;
+            }
             let due = self.keep_alive_ms * 3 / 4;
             if self.keep_alive_ms > 0 {
                 if ping_ms.is_some_and(|since| now_ms - since > self.keep_alive_ms) {
@@ -258,11 +261,13 @@ impl Connection {
             let bytes = packet::publish_bytes(self.version, unit.topic.len(), unit.payload.len());
             if bytes > self.packet_bytes_max {
                 let why = format!("takes no packets of {bytes} bytes");
-                context.unwanted(forwarder, token, readings, &why)?;
                 if readings > 1 {
+                    context.unwanted(forwarder, token, readings, &why)?;
                     // Packet ids of what is on its way still belong to it.
                     return Err(Leave::Again);
                 }
+                // The broker has said so of all of them.
+                context.too_large(forwarder, token, &why);
                 continue;
             }
             let packet_id = next_id(&mut self.packet_id, &self.on_the_way);
@@ -378,8 +383,7 @@ fn answered<D: BlockDevice + 'static>(
 ) -> Result<(), Leave> {
     match reason {
         0..=0x7f => {
-            context.acknowledged(forwarder, token);
-            Ok(())
+            context.acknowledged(forwarder, token)
         }
         // Topic name invalid, payload format invalid: it is this message.
         0x90 | 0x99 => {

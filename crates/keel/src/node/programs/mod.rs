@@ -2,12 +2,13 @@
 //!
 //! Each has a thread that starts its process, waits for its end, and starts it again. None of them holds anything that
 //! a put needs. A process is the leader of a group of its own and is ended with it; when the node is killed, the kernel
-//! tells the process.
+//! tells the process, and the next start ends what is left.
 //!
-//! **Files:** `process.rs` one process: its start, its output, its end; `output.rs` what of it is in the log;
+//! **Files:** `leftovers.rs` programs of a node that was killed; `process.rs` one process: its start, its output, its end; `output.rs` what of it is in the log;
 //! `watch.rs` what a thread and the rest of the node tell each other; `mount.rs` mounts, `stay.rs` programs that stay,
 //! `periodic.rs` those that are started at each period.
 
+mod leftovers;
 mod mount;
 mod output;
 mod periodic;
@@ -76,18 +77,14 @@ impl Programs {
         config_file: &Path,
         own_tasks: OwnTasks,
     ) -> std::io::Result<Self> {
-        let folder = absolute(config_file.parent().unwrap_or(Path::new("")));
         let surroundings = Surroundings {
             program: std::env::current_exe()?,
-            folder: if folder.as_os_str().is_empty() {
-                std::env::current_dir()?
-            } else {
-                folder
-            },
+            folder: folder_of(config_file),
             socket: absolute(&config.node.socket),
             region: config.region.as_ref().map(|region| absolute(&region.file)),
             own_tasks,
         };
+        leftovers::end(&surroundings.socket);
         let programs = Self {
             surroundings: Arc::new(surroundings),
             all: RefCell::default(),
@@ -265,6 +262,12 @@ fn thread(name: &str) -> std::thread::Builder {
     std::thread::Builder::new()
         .name(name.into())
         .stack_size(STACK_BYTES)
+}
+
+/// Where programs and commands run: the folder of the configuration.
+pub(super) fn folder_of(config_file: &Path) -> PathBuf {
+    let file = absolute(config_file);
+    file.parent().unwrap_or(Path::new("/")).to_path_buf()
 }
 
 fn absolute(path: &Path) -> PathBuf {

@@ -19,7 +19,7 @@ const LINE_BYTES_MAX: u64 = 512;
 pub(super) const END_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// One that was killed is waited for so long: a call to a device or a mount that hangs holds it.
-const KILLED_TIME_MAX: Duration = Duration::from_secs(1);
+pub(super) const KILLED_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Once a process has ended its last lines are on the way for so long at most.
 const LAST_LINES: Duration = Duration::from_millis(50);
