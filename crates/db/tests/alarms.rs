@@ -235,6 +235,31 @@ fn silence_is_found_by_the_scan_and_ended_by_a_reading() {
     assert_eq!(changes(&db), [(0, ids[1].0, false)]);
 }
 
+/// A sensor whose clock was ahead sends on after it was put right.
+#[test]
+fn an_older_reading_ends_a_silence_and_is_compared_with_no_threshold() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let id = declare(&db, "hall/1/temperature");
+    let stale = AlarmCondition::Stale { after_ms: 1000 };
+    let rules = [rule("#", above(60.0, 55.0, 0)), rule("#", stale)];
+    db.set_alarms(&rules, 16).expect("set");
+    put(&db, id, Value::Float(20.0), 1_000_000);
+    for n in 0..5 {
+        clock.advance_ns(500 * MS);
+        db.scan_alarms();
+        assert!(changes(&db).is_empty());
+        put(&db, id, Value::Float(61.0), 1000 + n);
+    }
+    clock.advance_ns(1500 * MS);
+    db.scan_alarms();
+    assert_eq!(changes(&db), [(1, id.0, true)]);
+    put(&db, id, Value::Float(61.0), 2000);
+    assert_eq!(changes(&db), [(1, id.0, false)]);
+    put(&db, id, Value::Float(61.0), 1_000_001);
+    assert_eq!(changes(&db), [(0, id.0, true)]);
+}
+
 #[test]
 fn values_of_before_a_start_are_judged_as_if_they_came_now() {
     let clock = sim_clock();

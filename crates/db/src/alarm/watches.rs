@@ -124,9 +124,10 @@ impl Watches {
         }
     }
 
-    /// A reading of an object has come, newer than what it had.
+    /// A reading of an object has come; whether it is newer than what the object had. One that is older ends silence all
+    /// the same.
     #[inline]
-    pub(crate) fn reading(&mut self, reading: &Entry<'_>) {
+    pub(crate) fn reading(&mut self, reading: &Entry<'_>, newer: bool) {
         let mut at = self.first.get(reading.id as usize).copied().unwrap_or(NONE);
         if at >= NONE {
             return;
@@ -134,7 +135,8 @@ impl Watches {
         let value = AlarmValue::of(reading.value);
         while let Some(state) = self.states.get_mut(at as usize) {
             let next = state.next;
-            if state.is_news(reading.timestamp_ms, reading.node_time) {
+            let is_stale = self.conditions[state.rule as usize].is_stale();
+            if is_stale || (newer && state.is_news(reading.timestamp_ms, reading.node_time)) {
                 self.judge(at as usize, value, reading.timestamp_ms, reading.arrival_ns);
             }
             at = next;
