@@ -288,6 +288,36 @@ fn values_of_before_a_start_are_judged_as_if_they_came_now() {
     assert_eq!(changes(&db), [(1, hot.0, true)]);
 }
 
+/// Between the thresholds it depends on what was before; what is over meanwhile is told so.
+#[test]
+fn what_was_raised_before_a_start_goes_on() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let ids = ["a", "b", "c", "d", "e"].map(|key| declare(&db, key));
+    for (id, value) in ids.into_iter().zip([61.0, 58.0, 20.0, 58.0]) {
+        put(&db, id, Value::Float(value), 1000);
+    }
+    let stale = AlarmCondition::Stale { after_ms: 1000 };
+    let rules = [rule("#", above(60.0, 55.0, 0)), rule("#", stale)];
+    let was_raised = |rule: usize, key: &str| match rule {
+        0 => ["a", "b", "c"].contains(&key),
+        _ => key == "e",
+    };
+    db.set_alarms_after(&rules, 16, &was_raised).expect("set");
+    let [a, b, c, _, e] = ids.map(|id| id.0);
+    let mut told = changes(&db);
+    told.sort_unstable();
+    // Not d: it stands between the thresholds, and was not raised.
+    assert_eq!(told, [(0, a, true), (0, b, true), (0, c, false), (1, e, true)]);
+    let active = |db: &Database<MemoryStore>| db.alarm_figures().rules[0].active;
+    assert_eq!(active(&db), 2);
+    put(&db, ids[1], Value::Float(54.0), 2000);
+    put(&db, ids[4], Value::Float(1.0), 2000);
+    put(&db, ids[3], Value::Float(59.0), 2000);
+    assert_eq!(changes(&db), [(0, b, false), (1, e, false)]);
+    assert_eq!(active(&db), 1);
+}
+
 #[test]
 fn limits_are_kept_and_what_is_beyond_them_is_counted() {
     let clock = sim_clock();

@@ -351,3 +351,36 @@ fn what_waits_when_the_node_ends_is_said() {
         "{log}"
     );
 }
+
+#[test]
+fn an_alarm_between_its_thresholds_is_still_raised_after_a_start() {
+    let command = "command = [\"sh\", \"-c\", \"cat >> told\"]\n";
+    let mut node = Node::start(&format!("{SMALL}{HOT}{command}"));
+    let states = |node: &Node| -> Vec<String> {
+        let told = std::fs::read_to_string(node.dir.file("told")).unwrap_or_default();
+        let state = |line: &str| {
+            let said: Value = serde_json::from_str(line).unwrap();
+            format!("{} {}", said["state"].as_str().unwrap(), said["value"])
+        };
+        told.lines().map(state).collect()
+    };
+    let wait_for = |node: &Node, what: &[&str]| wait_until("the words", || states(node) == what);
+    put(&node, "hall/1/temperature", "61.5");
+    put(&node, "hall/1/temperature", "58");
+    // Never raised.
+    put(&node, "hall/2/temperature", "58");
+    wait_for(&node, &["raised 61.5"]);
+    assert!(node.stop().success());
+    node.restart();
+    wait_for(&node, &["raised 61.5", "raised 58.0"]);
+    let active = status(&node)["alarms_active"].clone();
+    assert_eq!(active[0]["key"], "hall/1/temperature");
+    assert_eq!(active.as_array().unwrap().len(), 1);
+    put(&node, "hall/1/temperature", "54");
+    wait_for(&node, &["raised 61.5", "raised 58.0", "cleared 54.0"]);
+    assert!(node.stop().success());
+    node.restart();
+    assert_eq!(status(&node)["alarms_active"].as_array().unwrap().len(), 0);
+    assert_eq!(states(&node).len(), 3);
+    node.stop();
+}

@@ -46,6 +46,21 @@ impl<S: SegmentStore> Database<S> {
     /// # Errors
     /// [`Error::AlarmInvalid`].
     pub fn set_alarms(&self, rules: &[AlarmRule], transitions_max: u32) -> Result<(), Error> {
+        self.set_alarms_after(rules, transitions_max, &|_, _| false)
+    }
+
+    /// The same after another run: `was_raised` is asked for each rule and each key that there is now. What was raised
+    /// is so until its value says otherwise, also between the two thresholds; it is told as raised once more, or as
+    /// over.
+    ///
+    /// # Errors
+    /// [`Error::AlarmInvalid`].
+    pub fn set_alarms_after(
+        &self,
+        rules: &[AlarmRule],
+        transitions_max: u32,
+        was_raised: &dyn Fn(usize, &str) -> bool,
+    ) -> Result<(), Error> {
         let invalid = |problem| Error::AlarmInvalid { problem };
         rules.iter().try_for_each(AlarmRule::check)?;
         if rules.len() > ALARM_RULES_MAX {
@@ -73,13 +88,17 @@ impl<S: SegmentStore> Database<S> {
         }
         self.shared.queue.lock().alarms = Some(Box::new(watches));
         for id in 0..self.objects() {
-            self.bind_alarms(ObjectId(id));
+            self.bind(ObjectId(id), was_raised);
         }
         Ok(())
     }
 
     /// Looks which rules fit an object; once for each.
     pub(crate) fn bind_alarms(&self, id: ObjectId) {
+        self.bind(id, &|_, _| false);
+    }
+
+    fn bind(&self, id: ObjectId, was_raised: &dyn Fn(usize, &str) -> bool) {
         let shared = &*self.shared;
         let Some(rules) = shared.alarms.get() else {
             return;
@@ -100,19 +119,28 @@ impl<S: SegmentStore> Database<S> {
             if !base::pattern::matches(pattern, key.as_str()) {
                 continue;
             }
+            let goes_on = was_raised(rule, key.as_str());
             let now_ns = shared.clock.monotonic_ns();
             let mut queue = shared.queue.lock();
             let added = queue
                 .alarms
                 .as_mut()
-                .and_then(|all| all.add(rule, id.0, now_ns));
+                .and_then(|all| all.add(rule, id.0, goes_on, now_ns));
             drop(queue);
+            let Some(at) = added else {
+                continue;
+            };
             // Not under the lock: a reader may have to wait where others write over the memory.
-            if let Some(at) = added
-                && let Ok(read) = shared.table.read(id, &mut stored)
-                && let Some(alarms) = &mut shared.queue.lock().alarms
-            {
-                alarms.begin_with(at, &stored[..read.value_bytes], read.timestamp_ms, now_ns);
+            let read = shared.table.read(id, &mut stored).ok();
+            let wall_ms = shared.clock.wall_ms();
+            if let Some(alarms) = &mut shared.queue.lock().alarms {
+                if let Some(read) = &read {
+                    let value = stored.get(..read.value_bytes).unwrap_or_default();
+                    alarms.begin_with(at, value, read.timestamp_ms, now_ns);
+                }
+                if goes_on {
+                    alarms.tell_again(at, read.map_or(wall_ms, |read| read.timestamp_ms));
+                }
             }
         }
     }

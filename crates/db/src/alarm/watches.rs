@@ -6,7 +6,7 @@ use base::seeded_bug::SeededBug;
 
 use super::ring::{AlarmTransition, Ring};
 use super::rule::{AlarmCondition, AlarmRule, AlarmValue};
-use super::state::State;
+use super::state::{Phase, State};
 use crate::options::ObjectId;
 use crate::queue::Entry;
 
@@ -95,8 +95,15 @@ impl Watches {
         }
     }
 
-    /// A rule fits an object: the place of its state, if there is room for it.
-    pub(crate) fn add(&mut self, rule: usize, object: u32, now_ns: u64) -> Option<usize> {
+    /// A rule fits an object: the place of its state, if there is room for it. `goes_on`: it was raised when the run
+    /// before ended, and those who are told know it as raised.
+    pub(crate) fn add(
+        &mut self,
+        rule: usize,
+        object: u32,
+        goes_on: bool,
+        now_ns: u64,
+    ) -> Option<usize> {
         let first = self.first.get_mut(object as usize)?;
         let counts = self.counts.get_mut(rule)?;
         let limit = *self.objects_max.get(rule)?;
@@ -107,10 +114,24 @@ impl Watches {
         }
         counts.watched += 1;
         let at = self.states.len();
-        self.states
-            .push(State::new(rule as u32, object, *first, now_ns));
+        let mut state = State::new(rule as u32, object, *first, now_ns);
+        if goes_on {
+            (state.phase, state.told) = (Phase::Raised, true);
+            counts.active += 1;
+        }
+        self.states.push(state);
         *first = at as u32;
         Some(at)
+    }
+
+    /// What has gone on is told once more if it holds still: nobody knows whether it arrived.
+    pub(crate) fn tell_again(&mut self, at: usize, time_ms: i64) {
+        let Some(state) = self.states.get_mut(at).filter(|state| state.is_raised()) else {
+            return;
+        };
+        state.time_ms = time_ms;
+        state.told = false;
+        self.settle(at, true);
     }
 
     /// Judges the value that an object has had before it was watched, unless a reading was quicker. That no reading has

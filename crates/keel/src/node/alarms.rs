@@ -2,6 +2,7 @@
 //! cannot be used never keeps the node from starting.
 
 use super::image::Device;
+use super::raised::{self, Raised};
 use super::{Db, log};
 use crate::config::Config;
 use crate::status::{ACTIVE_MAX, ActiveFigures, AlarmFigures, UrgentFigures};
@@ -23,6 +24,7 @@ const LOOKED_MS_MAX: u64 = 10_000;
 pub(crate) struct Alarms {
     prepared: Option<Prepared<Store<Device>>>,
     shown: Shown,
+    raised: Option<Arc<Raised>>,
 }
 
 /// What the status shows of them.
@@ -57,20 +59,40 @@ impl Alarms {
             return Self {
                 prepared: None,
                 shown,
+                raised: None,
             };
         }
+        let mut raised = None;
         let watched = match told.rules.is_empty() {
             true => Ok(()),
-            false => db
-                .set_alarms(&told.rules, TRANSITIONS_MAX)
-                .map_err(|error| error.to_string()),
+            false => {
+                let names: Vec<String> =
+                    shown.alarms.iter().map(|alarm| alarm.name.clone()).collect();
+                let (before, written) = raised::read(db);
+                let was_raised = |rule: usize, key: &str| {
+                    let name = names.get(rule);
+                    name.is_some_and(|name| before.contains(&(name.clone(), key.to_owned())))
+                };
+                let set = db.set_alarms_after(&told.rules, TRANSITIONS_MAX, &was_raised);
+                raised = Some(Arc::new(Raised::new(Arc::clone(db), names, written)));
+                set.map_err(|error| error.to_string())
+            }
         };
         let prepared = watched.and_then(|()| {
             let prepared = Urgent::prepare(Arc::clone(db), Arc::clone(clock), told.options);
             prepared.map_err(|error| error.to_string())
         });
         let prepared = prepared.map_err(|why| shown.fail(why)).ok();
-        Self { prepared, shown }
+        Self {
+            prepared,
+            shown,
+            raised,
+        }
+    }
+
+    /// What keeps which alarms are raised; nothing where there are none.
+    pub(crate) fn raised(&self) -> Option<Arc<Raised>> {
+        self.raised.clone()
     }
 
     /// Starts what delivers. Commands begin in `folder`.
@@ -78,6 +100,7 @@ impl Alarms {
         let Self {
             prepared,
             mut shown,
+            ..
         } = self;
         let urgent = prepared.and_then(|prepared| {
             let started = prepared.start(Surroundings {

@@ -11,8 +11,8 @@
 //! the socket, `wire.rs` one connection, `session.rs` get and status, `puts.rs` puts,
 //! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper,
 //! `backup.rs` what a backup is sent, `notify.rs` what the service manager is told,
-//! `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `http.rs` what the HTTP side is handed, `region.rs` the
-//! region in which others read values, `qos/` quality of service, `figures.rs` what the status shows, `jobs.rs`
+//! `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `raised.rs` which of them are raised over a start,
+//! `http.rs` what the HTTP side is handed, `region.rs` the region in which others read values, `qos/` quality of service, `figures.rs` what the status shows, `jobs.rs`
 //! periodic jobs, `programs/` programs that the node keeps running, `clock.rs` the clock
 //! with the operator's word, `log.rs` events.
 //!
@@ -34,6 +34,7 @@ mod notify;
 mod programs;
 mod puts;
 mod qos;
+mod raised;
 pub(crate) mod region;
 mod server;
 pub(crate) mod session;
@@ -286,7 +287,8 @@ impl Serving<'_> {
             None => None,
         };
         let (http, http_unusable) = self::http::Http::bind(&config)?;
-        let keeper = Keeper::start(Arc::clone(&db), Arc::clone(&lifetime))
+        let raised = opened.alarms.raised();
+        let keeper = Keeper::start(Arc::clone(&db), Arc::clone(&lifetime), raised.clone())
             .map_err(|error| CliError::io("node", &error))?;
         let forwarding = opened.upstreams.start();
         let (urgent, alarms_shown) = opened.alarms.start(programs::folder_of(path));
@@ -430,6 +432,9 @@ impl Serving<'_> {
         drop(announcement);
         drop(keeper);
         lifetime.save();
+        if let Some(raised) = raised {
+            raised.look(true);
+        }
         Ok((holder, attendants))
     }
 }
