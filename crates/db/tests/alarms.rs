@@ -308,7 +308,10 @@ fn what_was_raised_before_a_start_goes_on() {
     let mut told = changes(&db);
     told.sort_unstable();
     // Not d: it stands between the thresholds, and was not raised.
-    assert_eq!(told, [(0, a, true), (0, b, true), (0, c, false), (1, e, true)]);
+    assert_eq!(
+        told,
+        [(0, a, true), (0, b, true), (0, c, false), (1, e, true)]
+    );
     let active = |db: &Database<MemoryStore>| db.alarm_figures().rules[0].active;
     assert_eq!(active(&db), 2);
     put(&db, ids[1], Value::Float(54.0), 2000);

@@ -286,7 +286,10 @@ command = ["sh", "-c", "sleep 1000 & echo $! > child; echo ready; wait"]
     wait_until("other programs", || process(&node, "deaf") != deaf);
     assert!(!is_alive(deaf) && !is_alive(child));
     let log = node.log();
-    for left in [format!("deaf (process {deaf})"), format!("pair (process {child})")] {
+    for left in [
+        format!("deaf (process {deaf})"),
+        format!("pair (process {child})"),
+    ] {
         assert!(log.contains(&left), "{left}: {log}");
     }
     node.stop();

@@ -433,7 +433,12 @@ fn an_upstream_that_fails_gets_it_later_and_what_it_refuses_costs_itself() {
 /// Longer than it takes to condemn a reading at which each connection ends, many times over.
 #[test]
 fn an_upstream_at_fault_costs_no_reading() {
-    for fault in ["500 Internal Server Error", "401 Unauthorized", "404 Not Found", ""] {
+    for fault in [
+        "500 Internal Server Error",
+        "401 Unauthorized",
+        "404 Not Found",
+        "",
+    ] {
         let is_mended = Arc::new(Mutex::new(false));
         let mended = Arc::clone(&is_mended);
         let server = Server::start(move |_, _| match (*mended.lock().unwrap(), fault) {
@@ -445,7 +450,9 @@ fn an_upstream_at_fault_costs_no_reading() {
         send(&node, 0..30);
         let losses = || upstream(&status(&node))["last_error"].is_string();
         wait_until("a fault", losses);
-        wait_until("many requests", || server.requests.lock().unwrap().len() > 30);
+        wait_until("many requests", || {
+            server.requests.lock().unwrap().len() > 30
+        });
         assert_eq!(upstream(&status(&node))["refused_total"], 0, "{fault}");
         assert_eq!(upstream(&status(&node))["connected"], false, "{fault}");
         *is_mended.lock().unwrap() = true;
@@ -460,9 +467,11 @@ fn an_upstream_at_fault_costs_no_reading() {
 /// Several of them, one behind the other.
 #[test]
 fn a_reading_at_which_every_connection_ends_costs_itself() {
-    let server = Server::start(|_, body| match (76..=78).any(|bad| body.contains(&format!("integer={bad}i"))) {
-        true => String::new(),
-        false => TAKEN.to_owned(),
+    let server = Server::start(|_, body| {
+        match (76..=78).any(|bad| body.contains(&format!("integer={bad}i"))) {
+            true => String::new(),
+            false => TAKEN.to_owned(),
+        }
     });
     let mut node = start_with_token(&http(server.port, ""));
     send(&node, 0..200);

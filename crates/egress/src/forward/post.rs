@@ -82,7 +82,9 @@ pub fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
     let said = match said.is_empty() {
         true => format!("answers {status}"),
         false if status == StatusCode::OK => {
-            format!("answers {status} with a text, so the readings are kept; it must answer 204, or 200 without one: {said}")
+            format!(
+                "answers {status} with a text, so the readings are kept; it must answer 204, or 200 without one: {said}"
+            )
         }
         false => format!("answers {status}: {said}"),
     };

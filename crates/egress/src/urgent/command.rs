@@ -141,7 +141,15 @@ pub(crate) fn work(
             true => Ok(()),
             false => {
                 let listen = |from| listen(from, &alarm.name, &complaints);
-                one(queue, alarm, &run.message, &now_ms, around, &listen, &mut hung)
+                one(
+                    queue,
+                    alarm,
+                    &run.message,
+                    &now_ms,
+                    around,
+                    &listen,
+                    &mut hung,
+                )
             }
         };
         let is_late = deadline.is_late(run.born_ms, now_ms());

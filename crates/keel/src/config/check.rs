@@ -1,10 +1,10 @@
 //! `keel config check`: whether a file is right, what the node will do with it, and what its owner should know.
 
-use super::{programs, sharing};
 use super::{
     Config, HttpConfig, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig,
     directory, first_of, read,
 };
+use super::{programs, sharing};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::lasting;
 use crate::output::Output;
@@ -335,9 +335,9 @@ fn secret_warning(name: &str, path: &Path) -> Option<String> {
             let why = crate::error::describe(&error);
             Some(format!("{name} {shown} cannot be read: {why}"))
         }
-        Ok(metadata) if metadata.is_dir() => Some(format!(
-            "{name} {shown} is a directory; name a file"
-        )),
+        Ok(metadata) if metadata.is_dir() => {
+            Some(format!("{name} {shown} is a directory; name a file"))
+        }
         Ok(metadata) if metadata.permissions().mode() & OTHERS != 0 => Some(format!(
             "{name} {shown} is open to every user of this machine; chmod 600 {shown}"
         )),

@@ -39,7 +39,10 @@ fn clients(config: &Config) -> Vec<String> {
         }
     }
     for broker in &config.urgent.brokers {
-        let of = (broker.options.address.clone(), broker.options.client_id.as_str());
+        let of = (
+            broker.options.address.clone(),
+            broker.options.client_id.as_str(),
+        );
         let users = users.entry(of).or_default();
         users.push(format!("broker {}", broker.options.name));
     }
@@ -138,15 +141,20 @@ mod tests {
             [mqtt]\naddress = \"h:1883\"\nclient_id = \"me\"\n[[mqtt.subscribe]]\nfilter = \"keel/#\"\n\
             [[upstream]]\nname = \"up\"\nkind = \"mqtt\"\naddress = \"h:1883\"\nclient_id = \"me\"\n";
         let found = |text: &str| {
-            let config = Config::parse(text, "keel.toml", Path::new("")).map_err(|error| error.to_string());
+            let config =
+                Config::parse(text, "keel.toml", Path::new("")).map_err(|error| error.to_string());
             let config = config.unwrap();
             warnings(&config)
         };
         let all = found(text);
         assert_eq!(all.len(), 3, "{all:?}");
-        assert!(all[0].starts_with("[mqtt] and upstream up have the same client_id \"me\" at h:1883"));
+        assert!(
+            all[0].starts_with("[mqtt] and upstream up have the same client_id \"me\" at h:1883")
+        );
         assert!(all[1].contains("are the same port"));
-        assert!(all[2].starts_with("upstream up sends to keel/{key} at h:1883, where mqtt.subscribe keel/# takes it"));
+        assert!(all[2].starts_with(
+            "upstream up sends to keel/{key} at h:1883, where mqtt.subscribe keel/# takes it"
+        ));
         let apart = text
             .replacen("8094", "8095", 1)
             .replace("filter = \"keel/#\"", "filter = \"in/#\"")

@@ -66,8 +66,11 @@ impl Alarms {
         let watched = match told.rules.is_empty() {
             true => Ok(()),
             false => {
-                let names: Vec<String> =
-                    shown.alarms.iter().map(|alarm| alarm.name.clone()).collect();
+                let names: Vec<String> = shown
+                    .alarms
+                    .iter()
+                    .map(|alarm| alarm.name.clone())
+                    .collect();
                 let (before, written) = raised::read(db);
                 let was_raised = |rule: usize, key: &str| {
                     let name = names.get(rule);

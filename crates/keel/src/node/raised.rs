@@ -112,7 +112,9 @@ impl Raised {
             }
             Some(Err(error)) if !state.is_failing => {
                 state.is_failing = true;
-                let text = format!("which alarms are raised cannot be kept: {error}; a start would forget it");
+                let text = format!(
+                    "which alarms are raised cannot be kept: {error}; a start would forget it"
+                );
                 log::event("alarm", text);
             }
             _ => {}
@@ -158,7 +160,9 @@ fn decode(bytes: &[u8]) -> Result<BTreeSet<Pair>, String> {
     };
     let version = number(8)?;
     if version != VERSION {
-        return Err(format!("has version {version}, this program knows {VERSION}"));
+        return Err(format!(
+            "has version {version}, this program knows {VERSION}"
+        ));
     }
     let count = number(12)? as usize;
     let mut rest = body.get(HEADER_BYTES..).unwrap_or_default();
@@ -182,8 +186,14 @@ mod tests {
     const GOLDEN: &[u8] = include_bytes!("../../tests/golden/node-raised-1");
 
     fn golden() -> BTreeSet<Pair> {
-        let pairs = [("hot", "hall/1/temperature"), ("silent", "hall/door"), ("hot", "küche/herd")];
-        pairs.map(|(alarm, key)| (alarm.to_owned(), key.to_owned())).into()
+        let pairs = [
+            ("hot", "hall/1/temperature"),
+            ("silent", "hall/door"),
+            ("hot", "küche/herd"),
+        ];
+        pairs
+            .map(|(alarm, key)| (alarm.to_owned(), key.to_owned()))
+            .into()
     }
 
     #[test]

@@ -565,13 +565,20 @@ fn intake_refused(figures: &NodeFigures) -> String {
 
 /// What makes room in a store that is full.
 fn room_remedy(figures: &NodeFigures) -> String {
-    let waiting = figures.upstream.iter().max_by_key(|one| one.backlog_readings);
+    let waiting = figures
+        .upstream
+        .iter()
+        .max_by_key(|one| one.backlog_readings);
     match waiting {
-        Some(one) if one.backlog_readings > 0 && figures.history.bytes > figures.history.bytes_max => format!(
-            "{} readings wait for upstream {}, and are kept for it; mend that, lower store.backlog_mebibytes_max, set \
+        Some(one)
+            if one.backlog_readings > 0 && figures.history.bytes > figures.history.bytes_max =>
+        {
+            format!(
+                "{} readings wait for upstream {}, and are kept for it; mend that, lower store.backlog_mebibytes_max, set \
              hold = false there, or take a larger store",
-            one.backlog_readings, one.name
-        ),
+                one.backlog_readings, one.name
+            )
+        }
         _ => "keep less history (store.history_mebibytes_max) or take a larger one".to_owned(),
     }
 }

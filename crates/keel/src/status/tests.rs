@@ -428,11 +428,19 @@ fn each_reason_shows() {
         f.urgent.brokers[0].connects = 0;
     });
     degraded("intake_refused", |f| {
-        (f.last_ten_minutes.refused_input, f.last_ten_minutes.readings) = (3, 0);
+        (
+            f.last_ten_minutes.refused_input,
+            f.last_ten_minutes.readings,
+        ) = (3, 0);
     });
     // It is the senders' fault, unless nothing else comes.
     fine(|f| f.last_ten_minutes.refused_input = 1_000_000);
-    fine(|f| (f.last_ten_minutes.refused_input, f.last_ten_minutes.readings) = (2, 0));
+    fine(|f| {
+        (
+            f.last_ten_minutes.refused_input,
+            f.last_ten_minutes.readings,
+        ) = (2, 0)
+    });
     degraded("mqtt_refused", |f| {
         f.mqtt = Some(MqttFigures {
             subscriptions_refused: 1,

@@ -10,11 +10,7 @@ impl Engine {
         let mut sent = self.units.iter().take(self.sent_units);
         let index = sent.position(|unit| unit.state == State::Sent)?;
         let unit = self.units.get(index)?;
-        Some((
-            self.first_token + index as u64,
-            unit.end_lsn,
-            unit.readings,
-        ))
+        Some((self.first_token + index as u64, unit.end_lsn, unit.readings))
     }
 
     /// The upstream will not have a unit of one reading, for what that is. `firm`: it has taken another one a moment
@@ -36,8 +32,7 @@ impl Engine {
     #[must_use]
     pub fn waits_for_proof(&self) -> bool {
         let mut sent = self.units.iter().take(self.sent_units);
-        self.unanswered_units == 0
-            && sent.any(|unit| matches!(unit.state, State::Doubted { .. }))
+        self.unanswered_units == 0 && sent.any(|unit| matches!(unit.state, State::Doubted { .. }))
     }
 
     /// Nothing comes that could prove it: what was refused just after the upstream had taken something is refused.

@@ -382,9 +382,7 @@ fn answered<D: BlockDevice + 'static>(
     reason: u8,
 ) -> Result<(), Leave> {
     match reason {
-        0..=0x7f => {
-            context.acknowledged(forwarder, token)
-        }
+        0..=0x7f => context.acknowledged(forwarder, token),
         // Topic name invalid, payload format invalid: it is this message.
         0x90 | 0x99 => {
             let readings = forwarder.engine.readings_of(token);

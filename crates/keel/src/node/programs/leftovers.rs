@@ -35,10 +35,16 @@ pub(super) fn end(socket: &Path) {
         let name = |one: &Leftover| format!("{} (process {})", one.task, one.number);
         them.iter().map(name).collect::<Vec<_>>().join(", ")
     };
-    let text = format!("the node was killed before; ended what it had left: {}", names(&found));
+    let text = format!(
+        "the node was killed before; ended what it had left: {}",
+        names(&found)
+    );
     log::event("task", text);
     let mut left = found;
-    for (signal, patience) in [(libc::SIGTERM, END_TIME_MAX), (libc::SIGKILL, KILLED_TIME_MAX)] {
+    for (signal, patience) in [
+        (libc::SIGTERM, END_TIME_MAX),
+        (libc::SIGKILL, KILLED_TIME_MAX),
+    ] {
         let until = Instant::now() + patience;
         for one in &left {
             one.signal(signal);
@@ -50,7 +56,10 @@ pub(super) fn end(socket: &Path) {
         }
     }
     if !left.is_empty() {
-        let text = format!("these cannot be ended, and run beside those that are started now: {}", names(&left));
+        let text = format!(
+            "these cannot be ended, and run beside those that are started now: {}",
+            names(&left)
+        );
         log::event("warning", text);
     }
 }
@@ -59,7 +68,15 @@ impl Leftover {
     fn signal(&self, signal: libc::c_int) {
         let none: *const libc::siginfo_t = std::ptr::null();
         // SAFETY: a plain system call with a handle that is open. It reaches this process or nobody.
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.handle.as_raw_fd(), signal, none, 0) };
+        unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.handle.as_raw_fd(),
+                signal,
+                none,
+                0,
+            )
+        };
     }
 }
 
@@ -80,7 +97,9 @@ fn look(number: libc::pid_t, socket: &Path) -> Option<Leftover> {
     }
     // SAFETY: a plain system call.
     let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) };
-    let handle = libc::c_int::try_from(handle).ok().filter(|handle| *handle >= 0)?;
+    let handle = libc::c_int::try_from(handle)
+        .ok()
+        .filter(|handle| *handle >= 0)?;
     // SAFETY: the kernel has just given it to this call.
     let handle = unsafe { OwnedFd::from_raw_fd(handle) };
     let mut environment = Vec::new();
