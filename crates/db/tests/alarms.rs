@@ -511,22 +511,27 @@ proptest! {
                 model.get_mut(&(one.rule, one.object.0)).expect("it is watched").told.push(one.raised);
             }
         };
-        let each = |model: &mut BTreeMap<(u32, u32), Plain>, key: Option<usize>, value, now_ms| {
+        let each_that = |model: &mut BTreeMap<(u32, u32), Plain>, key: Option<usize>, stale_only: bool, value, now_ms| {
             for ((rule, object), plain) in model.iter_mut() {
-                if key.is_none_or(|key| ids[key].0 == *object) {
-                    plain.step(&given[*rule as usize].condition, value, now_ms);
+                let condition = &given[*rule as usize].condition;
+                let is_meant = !stale_only || matches!(condition, AlarmCondition::Stale { .. });
+                if is_meant && key.is_none_or(|key| ids[key].0 == *object) {
+                    plain.step(condition, value, now_ms);
                 }
             }
+        };
+        let each = |model: &mut BTreeMap<(u32, u32), Plain>, key, value, now_ms| {
+            each_that(model, key, false, value, now_ms);
         };
         for step in steps {
             match step {
                 Step::Put { key, value, age_ms } => {
                     let time_ms = now_ms as i64 - age_ms;
                     put(&db, ids[key], Value::Integer(value), time_ms);
-                    if time_ms >= last_ms[key] {
-                        last_ms[key] = time_ms;
-                        each(&mut model, Some(key), Some(Some(value as f64)), now_ms);
-                    }
+                    // An older one ends a silence, and is compared with no threshold.
+                    let is_older = time_ms < last_ms[key];
+                    last_ms[key] = last_ms[key].max(time_ms);
+                    each_that(&mut model, Some(key), is_older, Some(Some(value as f64)), now_ms);
                 }
                 Step::Text { key } => {
                     put(&db, ids[key], Value::Text("x"), now_ms as i64);

@@ -89,12 +89,7 @@ impl World {
                     if holds.iter().any(|(_, n)| n % 64 == unwanted) {
                         if readings == 1 {
                             self.upstream.refused.insert(holds[0].1);
-                            // What a refusal is worth is no matter of the engine's.
-                            match self.random.below(3) {
-                                0 => forwarder.engine.refuse(token),
-                                1 => forwarder.engine.doubt(token, true),
-                                _ => forwarder.engine.doubt(token, false),
-                            };
+                            forwarder.engine.refuse(token);
                         } else {
                             self.lose(forwarder, Some(token));
                         }
@@ -328,9 +323,7 @@ fn drain(world: &mut World, db: &Arc<Db>, forwarder: &mut Forwarder<SimDevice>) 
                 world.upstream.received.take(unit.payload);
                 world.upstream.answers.push_back(token);
             }
-        } else if world.upstream.answers.is_empty()
-            && (forwarder.engine.in_flight() > 0 || forwarder.engine.waits_for_proof())
-        {
+        } else if world.upstream.answers.is_empty() && forwarder.engine.in_flight() > 0 {
             // Nothing comes any more: the connection is given up.
             world.lose(forwarder, None);
         }

@@ -12,7 +12,6 @@
 //! **After a lost connection** everything that was not acknowledged in order is read from the log again: nothing is
 //! kept in memory for that, however long it lasts.
 
-mod blame;
 mod explain;
 mod size;
 
@@ -89,12 +88,6 @@ enum State {
     Sent,
     Acknowledged,
     Refused,
-    /// Refused; whether the upstream had taken another one before.
-    Doubted {
-        firm: bool,
-    },
-    /// Not sent over this connection, so that the one behind is.
-    Skipped,
 }
 
 struct Unit {
@@ -176,9 +169,6 @@ pub struct Engine {
     crash_left: u64,
     /// Until this number of this part, units hold at most so many readings: the upstream refused a larger one.
     cautious: Option<(u32, u64, u32)>,
-    /// See [`Engine::one_at_a_time`] and [`Engine::skip`].
-    is_alone: bool,
-    skip: usize,
     answers_unknown: u64,
 }
 
@@ -240,8 +230,6 @@ impl Engine {
                 u64::from(record.window_readings_max)
             },
             cautious: None,
-            is_alone: false,
-            skip: 0,
             answers_unknown: 0,
         };
         for span in &record.spans {
@@ -279,6 +267,13 @@ impl Engine {
     #[must_use]
     pub fn oldest_held(&self) -> u64 {
         self.written_oldest.min(self.oldest_wanted())
+    }
+
+    /// The first unit that was sent and has no answer: its token, its last number, and its readings.
+    #[must_use]
+    pub fn front(&self) -> Option<(u64, u64, u32)> {
+        let unit = self.units.front().filter(|_| self.sent_units > 0)?;
+        Some((self.first_token, unit.end_lsn, unit.readings))
     }
 
     /// Readings that are not acknowledged, wanted or not.
@@ -554,7 +549,7 @@ impl Engine {
 
     /// The next unit, if it may be sent; it then counts as sent.
     pub fn send(&mut self) -> Option<Outgoing<'_>> {
-        if self.must_write || !self.may_send() {
+        if self.must_write {
             return None;
         }
         let used = self.used();
@@ -608,7 +603,7 @@ impl Engine {
         self.answer(token, State::Acknowledged)
     }
 
-    /// A unit of one reading cannot go: it is counted and passed over. What an upstream says of one: [`Self::doubt`].
+    /// The upstream will not have a unit of one reading, for what that is: it is counted and passed over.
     pub fn refuse(&mut self, token: u64) -> bool {
         self.answer(token, State::Refused)
     }
@@ -632,12 +627,6 @@ impl Engine {
         unit.state = state;
         self.unanswered_units -= 1;
         self.unanswered_readings -= u64::from(unit.readings);
-        match state {
-            State::Acknowledged => self.confirm(),
-            // Sent again it is no copy, so it takes up no window.
-            State::Doubted { .. } => self.fresh_readings -= unit.fresh(),
-            _ => {}
-        }
         self.pass_answered();
         true
     }
@@ -707,9 +696,6 @@ impl Engine {
             if index >= self.sent_units {
                 break;
             }
-            if matches!(unit.state, State::Doubted { .. }) {
-                continue;
-            }
             if let Some(part) = self.parts.iter_mut().find(|part| part.id == unit.part) {
                 part.in_doubt += unit.fresh();
             }
@@ -720,7 +706,6 @@ impl Engine {
         (self.waiting_bytes, self.waiting_readings) = (0, 0);
         (self.fresh_readings, self.unanswered_readings) = (0, 0);
         self.unanswered_units = 0;
-        self.skip = 0;
         self.draft = None;
         self.passed = Counters::default();
         self.slots.go_back();

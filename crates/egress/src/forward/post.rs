@@ -81,11 +81,9 @@ pub fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
     }
     let said = match said.is_empty() {
         true => format!("answers {status}"),
-        false if status == StatusCode::OK => {
-            format!(
-                "answers {status} with a text, so the readings are kept; it must answer 204, or 200 without one: {said}"
-            )
-        }
+        false if status == StatusCode::OK => format!(
+            "answers {status} with a text, so the readings are kept; it must answer 204, or 200 without one: {said}"
+        ),
         false => format!("answers {status}: {said}"),
     };
     match status.as_u16() {
@@ -220,9 +218,6 @@ impl Connection {
             let serving = context.pull(forwarder);
             context.publish(forwarder);
             context.write_cursor(forwarder);
-            if let Err(leave) = context.settle(forwarder) {
-                return leave;
-            }
             if self.sender.is_closed() {
                 // A server may end a connection that nothing travels over.
                 return Leave::Again;
@@ -253,9 +248,8 @@ impl Connection {
             };
             match verdict {
                 Verdict::Taken => {
-                    if let Err(leave) = context.acknowledged(forwarder, token) {
-                        return leave;
-                    }
+                    context.reached();
+                    context.acknowledged(forwarder, token);
                 }
                 Verdict::TooLarge(why) => {
                     forwarder.engine.shrink(token);

@@ -20,28 +20,22 @@ const LOOK_MS: u64 = 5_000;
 const CURSOR_RETRY_MS: u64 = 1_000;
 /// Time between two updates of the figures, ms.
 const PUBLISH_MS: u64 = 100;
-/// Readings refused one after the other, with nothing taken between them, after which the upstream is left. At the next
-/// connection it may refuse twice as many: there may be as many that nobody wants.
-const REFUSED_IN_A_ROW_MIN: u32 = 16;
-const REFUSED_IN_A_ROW_MAX: u32 = 1 << 16;
-/// Connections that end with the same unit unanswered, after which that unit is sent in halves, or if it is a single
-/// reading alone; and after which others are tried instead of such a reading.
+/// Readings refused one after the other, with nothing taken between them, after which the upstream is at fault and not
+/// they: then they are kept.
+const REFUSED_IN_A_ROW_MAX: u32 = 16;
+/// Connections that end with the same unit unanswered, after which that unit is sent in halves; and after which a
+/// single reading is passed over, if it was for long enough that they did.
 const SAME_ENDS_MAX: u32 = 3;
 const SAME_ENDS_OF_ONE_MAX: u32 = 10;
-/// Readings that are skipped at once at most to find one that the upstream takes.
-const SKIPPED_MAX: usize = 1 << 10;
 
 /// A unit that was the first without an answer when a connection ended.
 #[derive(Clone, Copy, Debug)]
-struct Suspect {
+struct Blamed {
     /// Its last number.
     last: u64,
-    /// How often in a row.
+    /// How often in a row, and since when, ms.
     times: u32,
-    /// How many readings are skipped when it is next tried without it.
-    skip: usize,
-    /// Without it the upstream has taken a reading.
-    is_alone: bool,
+    since_ms: u64,
 }
 
 /// Why a connection is left.
@@ -51,7 +45,7 @@ pub(crate) enum Leave {
     Stopped,
     /// It is lost, or of no use.
     Lost(String),
-    /// The same, and the upstream said how long to wait, ms.
+    /// The upstream takes nothing now, whatever it is; how long it said to wait at least, ms.
     Later(String, u64),
     /// Another one is wanted at once.
     Again,
@@ -78,14 +72,9 @@ pub(crate) struct Context {
     /// When the cursor could not be written last.
     cursor_failed_ms: Option<u64>,
     refused_in_a_row: u32,
-    refused_in_a_row_max: u32,
-    suspect: Option<Suspect>,
+    ended_with: Option<Blamed>,
     /// What was sent over the last connection was not acknowledged: another connection alone does not show that it will.
     is_doubtful: bool,
-    /// It has taken something since it last failed.
-    takes: bool,
-    /// When a reading was refused last, ms.
-    refused_ms: u64,
     acknowledged_units: u64,
     /// The oldest reading that is not acknowledged, and since when it is that one, ms.
     oldest: (u64, u64),
@@ -110,11 +99,8 @@ impl Context {
             looked_ms: 0,
             cursor_failed_ms: None,
             refused_in_a_row: 0,
-            refused_in_a_row_max: REFUSED_IN_A_ROW_MIN,
-            suspect: None,
+            ended_with: None,
             is_doubtful: false,
-            takes: false,
-            refused_ms: 0,
             acknowledged_units: 0,
             oldest: (0, 0),
             answers_unknown: 0,
@@ -190,40 +176,22 @@ impl Context {
     }
 
     /// A unit has been acknowledged.
-    ///
-    /// # Errors
-    /// The connection has shown what it was made for.
     pub(crate) fn acknowledged<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
         token: u64,
-    ) -> Result<(), Leave> {
-        if !forwarder.engine.acknowledge(token) {
-            return Ok(());
-        }
-        self.refused_in_a_row = 0;
-        self.refused_in_a_row_max = REFUSED_IN_A_ROW_MIN;
-        self.acknowledged_units += 1;
-        self.is_doubtful = false;
-        self.takes = true;
-        self.reached();
-        if forwarder.engine.has_weak_doubts() {
-            return Err(Leave::Again);
-        }
-        if forwarder.engine.is_skipping() {
-            if let Some(suspect) = &mut self.suspect {
-                suspect.is_alone = true;
+    ) {
+        if forwarder.engine.acknowledge(token) {
+            self.refused_in_a_row = 0;
+            self.acknowledged_units += 1;
+            if std::mem::take(&mut self.is_doubtful) {
+                self.reached();
             }
-            return Err(Leave::Again);
         }
-        if self.suspect.take().is_some() {
-            forwarder.engine.one_at_a_time(false);
-        }
-        Ok(())
     }
 
     /// The upstream will not have a unit for what it holds. Several readings are sent in smaller units; one alone is
-    /// passed over once another is taken.
+    /// passed over, unless nothing but refusals has come for a while.
     pub(crate) fn unwanted<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
@@ -234,102 +202,51 @@ impl Context {
         let said = format!("{} {why}", self.options.address());
         self.say(&said);
         if readings > 1 {
-            // What was refused before is sent again, too.
-            self.refused_in_a_row = 0;
             forwarder.engine.split(token);
             return Ok(());
         }
-        self.refused_ms = forwarder.now_ms();
-        forwarder.engine.doubt(token, self.takes);
         self.refused_in_a_row = self.refused_in_a_row.saturating_add(1);
-        if self.refused_in_a_row >= self.refused_in_a_row_max {
-            self.refused_in_a_row_max = (2 * self.refused_in_a_row_max).min(REFUSED_IN_A_ROW_MAX);
-            return Err(Leave::Lost(format!("{why}, and so everything else")));
+        if self.refused_in_a_row > REFUSED_IN_A_ROW_MAX {
+            return Err(Leave::Later(format!("{why}, and so everything else"), 0));
         }
-        Ok(())
-    }
-
-    /// Decides of readings that were refused when nothing has come since that the upstream could have taken.
-    ///
-    /// # Errors
-    /// It takes nothing.
-    pub(crate) fn settle<D: BlockDevice + 'static>(
-        &mut self,
-        forwarder: &mut Forwarder<D>,
-    ) -> Result<(), Leave> {
-        let waited_ms = forwarder.now_ms().saturating_sub(self.refused_ms);
-        if !forwarder.engine.waits_for_proof() || waited_ms < self.options.answer_ms_max {
-            return Ok(());
-        }
-        if forwarder.engine.has_weak_doubts() {
-            return Err(Leave::Lost("nothing else has come that it takes".into()));
-        }
-        forwarder.engine.settle();
-        Ok(())
-    }
-
-    /// A reading is longer than anything that the upstream says it takes.
-    pub(crate) fn too_large<D: BlockDevice + 'static>(
-        &mut self,
-        forwarder: &mut Forwarder<D>,
-        token: u64,
-        why: &str,
-    ) {
-        self.say(&format!("{} {why}", self.options.address()));
         forwarder.engine.refuse(token);
+        Ok(())
     }
 
     /// A connection has ended. A unit that ends one after the other, as a packet that is too large for a broker without
-    /// a word for it, or one that takes longer than a slow line has, is sent in halves. A reading that does so alone is
-    /// skipped to see whether the upstream takes another; if it does, and the reading ends the connection once more, it
-    /// is passed over.
+    /// a word for it, or one that takes longer than a slow line has, is sent in halves; a reading that does so alone is
+    /// passed over at last, so that it costs itself.
     fn ended<D: BlockDevice + 'static>(&mut self, forwarder: &mut Forwarder<D>, is_progress: bool) {
-        self.refused_in_a_row = 0;
-        self.takes = false;
-        let engine = &mut forwarder.engine;
-        if engine.is_skipping() {
-            if let Some(suspect) = &mut self.suspect {
-                // None of those either, or nobody's fault: the next time one further on.
-                suspect.skip = match suspect.skip < SKIPPED_MAX {
-                    true => 2 * suspect.skip,
-                    false => 1,
-                };
-            }
-            return engine.go_back();
-        }
-        let (Some((token, last, readings)), false) = (engine.front(), is_progress) else {
-            self.suspect = None;
-            engine.one_at_a_time(false);
-            return engine.go_back();
+        let front = forwarder.engine.front();
+        let (Some((token, last, readings)), false) = (front, is_progress) else {
+            self.ended_with = None;
+            return forwarder.engine.go_back();
         };
-        self.is_doubtful = true;
-        let before = self.suspect.filter(|suspect| suspect.last == last);
-        let mut suspect = before.unwrap_or(Suspect {
-            last,
-            times: 0,
-            skip: 1,
-            is_alone: false,
+        let now_ms = forwarder.now_ms();
+        let before = self.ended_with.filter(|blamed| blamed.last == last);
+        let (times, since_ms) = before.map_or((1, now_ms), |blamed| {
+            (blamed.times.saturating_add(1), blamed.since_ms)
         });
-        suspect.times = suspect.times.saturating_add(1);
-        self.suspect = Some(suspect);
-        if readings > 1 && suspect.times >= SAME_ENDS_MAX {
+        self.ended_with = Some(Blamed {
+            last,
+            times,
+            since_ms,
+        });
+        if readings > 1 && times >= SAME_ENDS_MAX {
             // The halves end with other numbers, and are counted anew.
-            engine.shrink(token);
-            return engine.split(token);
+            forwarder.engine.shrink(token);
+            return forwarder.engine.split(token);
         }
-        if readings == 1 && suspect.is_alone {
-            self.suspect = None;
-            engine.refuse(token);
-            engine.one_at_a_time(false);
-            engine.go_back();
-            self.say("a reading is passed over: each connection ended when it was sent, and others were taken");
-            return;
+        let blamed_ms = now_ms.saturating_sub(since_ms);
+        if readings == 1
+            && times >= SAME_ENDS_OF_ONE_MAX
+            && blamed_ms >= self.options.give_up_ms_min
+        {
+            self.ended_with = None;
+            self.say("a reading is passed over: each connection ended when it was sent");
+            forwarder.engine.refuse(token);
         }
-        engine.go_back();
-        engine.one_at_a_time(readings == 1 && suspect.times >= SAME_ENDS_MAX);
-        if readings == 1 && suspect.times >= SAME_ENDS_OF_ONE_MAX {
-            engine.skip(suspect.skip);
-        }
+        forwarder.engine.go_back();
     }
 
     fn say(&self, error: &str) {
@@ -390,10 +307,15 @@ pub(crate) async fn run<D: BlockDevice + 'static>(
         let before = context.acknowledged_units;
         let leave = one_connection(&mut forwarder, &mut context).await;
         let is_progress = context.acknowledged_units > before;
+        let is_taken_back = forwarder.engine.in_flight() > 0;
         match leave {
-            // What was refused is in halves already, and what the node's end has cut off is at no fault.
-            Leave::Again | Leave::Stopped => forwarder.engine.go_back(),
-            Leave::Lost(_) | Leave::Later(..) => context.ended(&mut forwarder, is_progress),
+            // What was refused is in halves already, what the node's end has cut off is at no fault, and nor is what an
+            // upstream says nothing of.
+            Leave::Again | Leave::Stopped | Leave::Later(..) => forwarder.engine.go_back(),
+            Leave::Lost(_) => context.ended(&mut forwarder, is_progress),
+        }
+        if matches!(leave, Leave::Lost(_) | Leave::Later(..)) && !is_progress && is_taken_back {
+            context.is_doubtful = true;
         }
         let mut wait = Duration::ZERO;
         let (min, max) = (

@@ -188,9 +188,6 @@ impl Connection {
                 }
             }
             context.publish(forwarder);
-            if let Err(leave) = context.settle(forwarder) {
-                return leave;
-            }
             let due = self.keep_alive_ms * 3 / 4;
             if self.keep_alive_ms > 0 {
                 if ping_ms.is_some_and(|since| now_ms - since > self.keep_alive_ms) {
@@ -261,13 +258,11 @@ impl Connection {
             let bytes = packet::publish_bytes(self.version, unit.topic.len(), unit.payload.len());
             if bytes > self.packet_bytes_max {
                 let why = format!("takes no packets of {bytes} bytes");
+                context.unwanted(forwarder, token, readings, &why)?;
                 if readings > 1 {
-                    context.unwanted(forwarder, token, readings, &why)?;
                     // Packet ids of what is on its way still belong to it.
                     return Err(Leave::Again);
                 }
-                // The broker has said so of all of them.
-                context.too_large(forwarder, token, &why);
                 continue;
             }
             let packet_id = next_id(&mut self.packet_id, &self.on_the_way);
@@ -382,7 +377,10 @@ fn answered<D: BlockDevice + 'static>(
     reason: u8,
 ) -> Result<(), Leave> {
     match reason {
-        0..=0x7f => context.acknowledged(forwarder, token),
+        0..=0x7f => {
+            context.acknowledged(forwarder, token);
+            Ok(())
+        }
         // Topic name invalid, payload format invalid: it is this message.
         0x90 | 0x99 => {
             let readings = forwarder.engine.readings_of(token);
@@ -393,12 +391,14 @@ fn answered<D: BlockDevice + 'static>(
                 false => Ok(()),
             }
         }
-        0x87 => Err(Leave::Lost(
+        0x87 => Err(Leave::Later(
             "the broker does not let this client publish there".into(),
+            0,
         )),
-        0x97 => Err(Leave::Lost("the broker's quota is exceeded".into())),
-        other => Err(Leave::Lost(format!(
-            "the broker refuses messages with reason {other:#04x}"
-        ))),
+        0x97 => Err(Leave::Later("the broker's quota is exceeded".into(), 0)),
+        other => Err(Leave::Later(
+            format!("the broker refuses messages with reason {other:#04x}"),
+            0,
+        )),
     }
 }
