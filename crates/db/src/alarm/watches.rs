@@ -145,8 +145,8 @@ impl Watches {
         }
     }
 
-    /// A reading of an object has come; whether it is newer than what the object had. One that is older ends silence all
-    /// the same.
+    /// A reading of an object has come; whether it is newer than what the object had. One that is older ends silence
+    /// all the same.
     #[inline]
     pub(crate) fn reading(&mut self, reading: &Entry<'_>, newer: bool) {
         let mut at = self.first.get(reading.id as usize).copied().unwrap_or(NONE);

@@ -73,7 +73,8 @@ pub(crate) struct Context {
     cursor_failed_ms: Option<u64>,
     refused_in_a_row: u32,
     ended_with: Option<Blamed>,
-    /// What was sent over the last connection was not acknowledged: another connection alone does not show that it will.
+    /// What was sent over the last connection was not acknowledged: another connection alone does not show that it will
+    /// be.
     is_doubtful: bool,
     acknowledged_units: u64,
     /// The oldest reading that is not acknowledged, and since when it is that one, ms.

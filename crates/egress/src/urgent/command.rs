@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often is looked whether a run has ended: soon, then less often.
 const LOOK_MIN: Duration = Duration::from_millis(2);
@@ -24,7 +24,7 @@ const HUNG_MAX: usize = 8;
 
 /// Lines that the commands of all alarms may write within a time; more are counted. A line is read up to a length.
 const LINES_MAX: u32 = 20;
-const LINES_SPAN: Duration = Duration::from_secs(10);
+const LINES_SPAN_MS: u64 = 10_000;
 const LINE_BYTES_MAX: u64 = 512;
 /// Stack of the thread that reads them.
 const OUTPUT_STACK_BYTES: usize = 128 << 10;
@@ -127,7 +127,7 @@ pub(crate) fn work(
 ) {
     let now_ms = || clock.monotonic_ns() / 1_000_000;
     let mut hung = Vec::new();
-    let complaints = Arc::new(Mutex::new(Complaints::new(around.say)));
+    let complaints = Arc::new(Mutex::new(Complaints::new(around.say, Arc::clone(clock))));
     while let Some(run) = queue.next() {
         let Some(alarm) = alarms.get(run.alarm) else {
             continue;
@@ -249,24 +249,28 @@ fn one(
 /// What commands write to their standard error, as much of it as does not hide the rest.
 struct Complaints {
     say: fn(&str, &str),
-    begun: Instant,
+    clock: Arc<dyn Clock>,
+    begun_ms: u64,
     said: u32,
     left_out: u64,
 }
 
 impl Complaints {
-    fn new(say: fn(&str, &str)) -> Self {
+    fn new(say: fn(&str, &str), clock: Arc<dyn Clock>) -> Self {
         Self {
             say,
-            begun: Instant::now(),
+            begun_ms: clock.monotonic_ns() / 1_000_000,
+            clock,
             said: 0,
             left_out: 0,
         }
     }
 
     fn line(&mut self, alarm: &str, text: &str) {
-        if self.begun.elapsed() >= LINES_SPAN {
-            self.end_span(alarm);
+        let now_ms = self.clock.monotonic_ns() / 1_000_000;
+        if now_ms.saturating_sub(self.begun_ms) >= LINES_SPAN_MS {
+            self.say_left_out(alarm);
+            (self.begun_ms, self.said) = (now_ms, 0);
         }
         if self.said >= LINES_MAX {
             self.left_out += 1;
@@ -276,12 +280,12 @@ impl Complaints {
         (self.say)(alarm, text);
     }
 
-    fn end_span(&mut self, alarm: &str) {
-        if self.left_out > 0 {
-            let text = format!("{} more lines of commands were left out", self.left_out);
+    fn say_left_out(&mut self, alarm: &str) {
+        let left_out = std::mem::take(&mut self.left_out);
+        if left_out > 0 {
+            let text = format!("{left_out} more lines of commands were left out");
             (self.say)(alarm, &text);
         }
-        (self.begun, self.said, self.left_out) = (Instant::now(), 0, 0);
     }
 }
 
@@ -303,6 +307,8 @@ fn listen(from: ChildStderr, alarm: &str, complaints: &Arc<Mutex<Complaints>>) {
                 complaints.line(&alarm, &text);
             }
         }
+        let mut complaints = complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        complaints.say_left_out(&alarm);
     };
     // Without the thread its output is lost, and it gets an error for it: the run itself goes on.
     let thread = std::thread::Builder::new().name("alarm-output".to_owned());
@@ -416,7 +422,11 @@ mod tests {
         assert_eq!(found[0].command.delivered, 2, "{:?}", found[0].last_error);
         let said = SAID.lock().unwrap();
         assert_eq!(said.first().map(String::as_str), Some("a: /"));
-        assert_eq!(said.len(), LINES_MAX as usize, "{said:?}");
+        let (left_out, lines): (Vec<_>, Vec<_>) = said
+            .iter()
+            .partition(|line| line.ends_with("were left out"));
+        assert_eq!(lines.len(), LINES_MAX as usize, "{said:?}");
+        assert!(left_out.len() <= 2, "{said:?}");
     }
 
     #[test]

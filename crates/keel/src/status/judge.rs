@@ -574,8 +574,8 @@ fn room_remedy(figures: &NodeFigures) -> String {
             if one.backlog_readings > 0 && figures.history.bytes > figures.history.bytes_max =>
         {
             format!(
-                "{} readings wait for upstream {}, and are kept for it; mend that, lower store.backlog_mebibytes_max, set \
-             hold = false there, or take a larger store",
+                "{} readings wait for upstream {}, and are kept for it; mend that, lower store.backlog_mebibytes_max, \
+                 set hold = false there, or take a larger store",
                 one.backlog_readings, one.name
             )
         }

@@ -4,7 +4,8 @@
 //! a put needs. A process is the leader of a group of its own and is ended with it; when the node is killed, the kernel
 //! tells the process, and the next start ends what is left.
 //!
-//! **Files:** `leftovers.rs` programs of a node that was killed; `process.rs` one process: its start, its output, its end; `output.rs` what of it is in the log;
+//! **Files:** `leftovers.rs` programs of a node that was killed; `process.rs` one process: its start, its output, its
+//! end; `output.rs` what of it is in the log;
 //! `watch.rs` what a thread and the rest of the node tell each other; `mount.rs` mounts, `stay.rs` programs that stay,
 //! `periodic.rs` those that are started at each period.
 
