@@ -13,8 +13,8 @@
 //! `backup.rs` what a backup is sent, `notify.rs` what the service manager is told,
 //! `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `raised.rs` which of them are raised over a start,
 //! `http.rs` what the HTTP side is handed, `region.rs` the region in which others read values, `qos/` quality of
-//! service, `figures.rs` what the status shows, `jobs.rs` periodic jobs, `programs/` programs that the node keeps running, `clock.rs` the clock
-//! with the operator's word, `log.rs` events.
+//! service, `figures.rs` what the status shows, `jobs.rs` periodic jobs, `programs/` programs
+//! that the node keeps running, `clock.rs` the clock with the operator's word, `log.rs` events.
 //!
 //! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
 //! database writes a checkpoint and closes, then the image is free for another node.
