@@ -192,7 +192,7 @@ fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     };
     // SAFETY: room for what is asked for.
     let answer = unsafe { libc::getrlimit(resource, &raw mut found) };
-    (answer == 0 && found.rlim_cur != libc::RLIM_INFINITY).then_some(found.rlim_cur)
+    (answer == 0 && found.rlim_cur != libc::RLIM_INFINITY).then(|| u64::from(found.rlim_cur))
 }
 
 /// Too few descriptors are allowed.
