@@ -192,7 +192,10 @@ fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     };
     // SAFETY: room for what is asked for.
     let answer = unsafe { libc::getrlimit(resource, &raw mut found) };
-    (answer == 0 && found.rlim_cur != libc::RLIM_INFINITY).then(|| u64::from(found.rlim_cur))
+    let is_limited = answer == 0 && found.rlim_cur != libc::RLIM_INFINITY;
+    // It has 32 bits on some boards.
+    let allowed = found.rlim_cur;
+    is_limited.then_some(allowed as u64)
 }
 
 /// Too few descriptors are allowed.
