@@ -87,7 +87,7 @@ pub fn now_ns() -> u64 {
 pub(crate) fn nap(time: std::time::Duration) {
     let time = libc::timespec {
         tv_sec: 0,
-        tv_nsec: time.subsec_nanos().into(),
+        tv_nsec: time.subsec_nanos() as libc::c_long,
     };
     // SAFETY: a structure that lives as long as the call; what is left is not asked for.
     unsafe {

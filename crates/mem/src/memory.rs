@@ -284,7 +284,7 @@ impl Memory {
         }
         let timeout = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
-            tv_nsec: time.subsec_nanos().into(),
+            tv_nsec: time.subsec_nanos() as libc::c_long,
         };
         // SAFETY: a futex on a live word of the mapping, and a time that lives as long as the call.
         unsafe {

@@ -309,13 +309,14 @@ impl Store {
             return;
         };
         let from = at.offset.saturating_sub(SEGMENT_HEADER_BYTES as u64);
-        let length = i64::from(at.bytes) + SEGMENT_HEADER_BYTES as i64;
+        let length = u64::from(at.bytes) + SEGMENT_HEADER_BYTES as u64;
+        let size = |bytes: u64| libc::off_t::try_from(bytes).unwrap_or(libc::off_t::MAX);
         // SAFETY: the descriptor is open; the call changes no memory of this process.
         unsafe {
             libc::posix_fadvise(
                 pack.as_raw_fd(),
-                i64::try_from(from).unwrap_or(i64::MAX),
-                length,
+                size(from),
+                size(length),
                 libc::POSIX_FADV_WILLNEED,
             );
         }

@@ -147,7 +147,11 @@ pub(crate) fn read_tree(root: &Path) -> Result<Vec<TextFile>, String> {
                 .file_type()
                 .map_err(|error| format!("{}: {error}", entry.path().display()))?;
             let name = entry.file_name();
-            if kind.is_dir() && name != "target" && name != ".git" {
+            // A folder, or in a further working copy of the repository a file that names it.
+            if name == ".git" {
+                continue;
+            }
+            if kind.is_dir() && name != "target" {
                 pending.push(entry.path());
             } else if kind.is_file() {
                 paths.push(entry.path());
@@ -199,5 +203,18 @@ mod tests {
         let files = read_tree(root).expect("own folder is readable");
         assert!(files.iter().any(|file| file.path == "src/tidy/mod.rs"));
         assert!(files.iter().all(|file| !file.path.starts_with("target/")));
+    }
+
+    #[test]
+    fn tree_skips_version_control_whether_it_is_a_folder_or_a_file() {
+        let root = std::env::temp_dir().join(format!("xtask-tree-{}", std::process::id()));
+        fs::create_dir_all(root.join("folder/.git")).unwrap();
+        for path in [".git", "folder/.git/HEAD", "folder/seen"] {
+            fs::write(root.join(path), "text").unwrap();
+        }
+        let files = read_tree(&root);
+        fs::remove_dir_all(&root).unwrap();
+        let paths: Vec<String> = files.unwrap().into_iter().map(|file| file.path).collect();
+        assert_eq!(paths, ["folder/seen"]);
     }
 }

@@ -184,6 +184,11 @@ pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
     }
 }
 
+/// A number of the C library, which has 32 bits on some boards.
+fn wide(number: impl Into<u64>) -> u64 {
+    number.into()
+}
+
 /// The limit of this process, as the kernel counts it; `None` when there is none.
 fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut found = libc::rlimit {
@@ -192,7 +197,8 @@ fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     };
     // SAFETY: room for what is asked for.
     let answer = unsafe { libc::getrlimit(resource, &raw mut found) };
-    (answer == 0 && found.rlim_cur != libc::RLIM_INFINITY).then_some(found.rlim_cur)
+    let is_limited = answer == 0 && found.rlim_cur != libc::RLIM_INFINITY;
+    is_limited.then(|| wide(found.rlim_cur))
 }
 
 /// Too few descriptors are allowed.

@@ -45,7 +45,9 @@ pub(super) fn raise_limit_of_descriptors() -> Option<u64> {
     limit.rlim_cur = limit.rlim_max;
     // SAFETY: as above.
     let is_raised = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0;
-    Some(if is_raised { limit.rlim_max } else { before })
+    // They have 32 bits on some boards.
+    let allowed = if is_raised { limit.rlim_max } else { before };
+    Some(allowed as u64)
 }
 
 /// Keeps the kernel's queue of bytes that are not sent yet short.

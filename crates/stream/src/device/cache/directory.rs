@@ -247,7 +247,8 @@ impl Storage for DirectoryStorage {
 
     fn advise(&self, name: &str, offset: u64, bytes: u64) {
         let Ok(file) = self.file(name) else { return };
-        let (Ok(offset), Ok(bytes)) = (i64::try_from(offset), i64::try_from(bytes)) else {
+        let (offset, bytes) = (libc::off_t::try_from(offset), libc::off_t::try_from(bytes));
+        let (Ok(offset), Ok(bytes)) = (offset, bytes) else {
             return;
         };
         // SAFETY: the descriptor is open, and the call touches no memory. Whether the advice is taken does not matter.
