@@ -54,7 +54,9 @@ pub(crate) fn upstream_answer(data: &[u8]) {
         0 => MqttVersion::V311,
         1 => MqttVersion::V5,
         _ => {
-            if let Ok(Verdict::Unwanted(said) | Verdict::Later(said, _)) = post::read_answer(bytes)
+            if let Ok(
+                Verdict::Unwanted(said) | Verdict::Later(said, _) | Verdict::Failed(said, _),
+            ) = post::read_answer(bytes)
             {
                 assert!(said.chars().count() < 400 && !said.contains(char::is_control));
             }

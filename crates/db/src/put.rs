@@ -92,9 +92,9 @@ impl<S: SegmentStore> Database<S> {
             let mut queue = shared.queue.lock();
             if let Err(refused) = Self::check_taking(&mut queue, arrival_ns, 1) {
                 // It is not kept, and no less true: a full card must not silence an alarm.
-                if queue.alarms.is_some() && shared.table.is_news(id, timestamp_ms, entry.node_time)
-                {
-                    queue.judge_alarms(&entry);
+                if queue.alarms.is_some() {
+                    let newer = shared.table.is_news(id, timestamp_ms, entry.node_time);
+                    queue.judge_alarms(&entry, newer);
                 }
                 return Err(refused);
             }
@@ -113,15 +113,13 @@ impl<S: SegmentStore> Database<S> {
                 // Slot and log under one lock: their orders agree.
                 let newer = shared.table.write_alone(id, &self.slot(&entry))?;
                 queue.outdated += u64::from(!newer);
-                if newer {
-                    queue.judge_alarms(&entry);
-                }
+                queue.judge_alarms(&entry, newer);
             } else {
                 queue.shed += 1;
                 // An alarm does not wait for the load to go.
-                if queue.alarms.is_some() && shared.table.is_news(id, timestamp_ms, entry.node_time)
-                {
-                    queue.judge_alarms(&entry);
+                if queue.alarms.is_some() {
+                    let newer = shared.table.is_news(id, timestamp_ms, entry.node_time);
+                    queue.judge_alarms(&entry, newer);
                 }
             }
             queue.offered += u64::from(is_temporal);
@@ -302,9 +300,7 @@ impl<S: SegmentStore> Database<S> {
                     .unwrap_or(false);
                 queue.outdated += u64::from(!newer);
                 queue.offered += u64::from(shared.table.validity(id).1);
-                if newer {
-                    queue.judge_alarms(&entry);
-                }
+                queue.judge_alarms(&entry, newer);
                 last = queue.take(&entry);
             }
             let hurry = staged.is_urgent || queue.is_pressed();

@@ -154,11 +154,11 @@ impl Queue {
         }
     }
 
-    /// Judges a reading that is newer than what its object had.
+    /// Judges a reading; whether it is newer than what its object had.
     #[inline]
-    pub(crate) fn judge_alarms(&mut self, reading: &Entry<'_>) {
+    pub(crate) fn judge_alarms(&mut self, reading: &Entry<'_>, newer: bool) {
         if let Some(alarms) = &mut self.alarms {
-            alarms.reading(reading);
+            alarms.reading(reading, newer);
         }
     }
 

@@ -235,6 +235,31 @@ fn silence_is_found_by_the_scan_and_ended_by_a_reading() {
     assert_eq!(changes(&db), [(0, ids[1].0, false)]);
 }
 
+/// A sensor whose clock was ahead sends on after it was put right.
+#[test]
+fn an_older_reading_ends_a_silence_and_is_compared_with_no_threshold() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let id = declare(&db, "hall/1/temperature");
+    let stale = AlarmCondition::Stale { after_ms: 1000 };
+    let rules = [rule("#", above(60.0, 55.0, 0)), rule("#", stale)];
+    db.set_alarms(&rules, 16).expect("set");
+    put(&db, id, Value::Float(20.0), 1_000_000);
+    for n in 0..5 {
+        clock.advance_ns(500 * MS);
+        db.scan_alarms();
+        assert!(changes(&db).is_empty());
+        put(&db, id, Value::Float(61.0), 1000 + n);
+    }
+    clock.advance_ns(1500 * MS);
+    db.scan_alarms();
+    assert_eq!(changes(&db), [(1, id.0, true)]);
+    put(&db, id, Value::Float(61.0), 2000);
+    assert_eq!(changes(&db), [(1, id.0, false)]);
+    put(&db, id, Value::Float(61.0), 1_000_001);
+    assert_eq!(changes(&db), [(0, id.0, true)]);
+}
+
 #[test]
 fn values_of_before_a_start_are_judged_as_if_they_came_now() {
     let clock = sim_clock();
@@ -261,6 +286,76 @@ fn values_of_before_a_start_are_judged_as_if_they_came_now() {
     clock.advance_ns(1);
     db.scan_alarms();
     assert_eq!(changes(&db), [(1, hot.0, true)]);
+}
+
+/// Between the thresholds it depends on what was before; what is over meanwhile is told so.
+#[test]
+fn what_was_raised_before_a_start_goes_on() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let ids = ["a", "b", "c", "d", "e"].map(|key| declare(&db, key));
+    for (id, value) in ids.into_iter().zip([61.0, 58.0, 20.0, 58.0]) {
+        put(&db, id, Value::Float(value), 1000);
+    }
+    let stale = AlarmCondition::Stale { after_ms: 1000 };
+    let rules = [rule("#", above(60.0, 55.0, 0)), rule("#", stale)];
+    let was_raised = |rule: usize, key: &str| match rule {
+        0 => ["a", "b", "c", "later", "over"].contains(&key),
+        _ => key == "e",
+    };
+    db.set_alarms_after(&rules, 16, Box::new(was_raised))
+        .expect("set");
+    let [a, b, c, _, e] = ids.map(|id| id.0);
+    let mut told = changes(&db);
+    told.sort_unstable();
+    // Not d: it stands between the thresholds, and was not raised.
+    assert_eq!(
+        told,
+        [(0, a, true), (0, b, true), (0, c, false), (1, e, true)]
+    );
+    let active = |db: &Database<MemoryStore>| db.alarm_figures().rules[0].active;
+    assert_eq!(active(&db), 2);
+    put(&db, ids[1], Value::Float(54.0), 2000);
+    put(&db, ids[4], Value::Float(1.0), 2000);
+    put(&db, ids[3], Value::Float(59.0), 2000);
+    assert_eq!(changes(&db), [(0, b, false), (1, e, false)]);
+    assert_eq!(active(&db), 1);
+    // Keys that a crash has made unknown, and that come again.
+    let (later, over) = (declare(&db, "later"), declare(&db, "over"));
+    put(&db, later, Value::Float(57.0), 2000);
+    put(&db, over, Value::Float(50.0), 2000);
+    assert_eq!(changes(&db), [(0, over.0, false)]);
+    assert_eq!(active(&db), 2);
+    // What was told as raised and is over meanwhile is said once.
+    let raised = [(0, ids[0], true), (0, later, true)];
+    let mut found = db.raised_alarms(10);
+    found.retain(|one| one.2);
+    assert_eq!(found, raised);
+    put(&db, over, Value::Float(61.0), 3000);
+    put(&db, over, Value::Float(50.0), 4000);
+    let mut found = db.raised_alarms(10);
+    found.sort_unstable();
+    assert_eq!(found, [raised[0], raised[1], (0, over, false)]);
+    assert_eq!(db.raised_alarms(10).len(), 2);
+}
+
+/// What finds no room in the queue at a start is told as over all the same.
+#[test]
+fn what_goes_on_without_room_to_say_so_is_told_as_over() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let ids = ["a", "b", "c"].map(|key| declare(&db, key));
+    for id in ids {
+        put(&db, id, Value::Float(58.0), 1000);
+    }
+    let rules = [rule("#", above(60.0, 55.0, 0))];
+    db.set_alarms_after(&rules, 1, Box::new(|_, _| true))
+        .expect("set");
+    assert_eq!(changes(&db).len(), 1);
+    for id in ids {
+        put(&db, id, Value::Float(50.0), 2000);
+        assert_eq!(changes(&db), [(0, id.0, false)]);
+    }
 }
 
 #[test]
@@ -453,22 +548,27 @@ proptest! {
                 model.get_mut(&(one.rule, one.object.0)).expect("it is watched").told.push(one.raised);
             }
         };
-        let each = |model: &mut BTreeMap<(u32, u32), Plain>, key: Option<usize>, value, now_ms| {
+        let each_that = |model: &mut BTreeMap<(u32, u32), Plain>, key: Option<usize>, stale_only: bool, value, now_ms| {
             for ((rule, object), plain) in model.iter_mut() {
-                if key.is_none_or(|key| ids[key].0 == *object) {
-                    plain.step(&given[*rule as usize].condition, value, now_ms);
+                let condition = &given[*rule as usize].condition;
+                let is_meant = !stale_only || matches!(condition, AlarmCondition::Stale { .. });
+                if is_meant && key.is_none_or(|key| ids[key].0 == *object) {
+                    plain.step(condition, value, now_ms);
                 }
             }
+        };
+        let each = |model: &mut BTreeMap<(u32, u32), Plain>, key, value, now_ms| {
+            each_that(model, key, false, value, now_ms);
         };
         for step in steps {
             match step {
                 Step::Put { key, value, age_ms } => {
                     let time_ms = now_ms as i64 - age_ms;
                     put(&db, ids[key], Value::Integer(value), time_ms);
-                    if time_ms >= last_ms[key] {
-                        last_ms[key] = time_ms;
-                        each(&mut model, Some(key), Some(Some(value as f64)), now_ms);
-                    }
+                    // An older one ends a silence, and is compared with no threshold.
+                    let is_older = time_ms < last_ms[key];
+                    last_ms[key] = last_ms[key].max(time_ms);
+                    each_that(&mut model, Some(key), is_older, Some(Some(value as f64)), now_ms);
                 }
                 Step::Text { key } => {
                     put(&db, ids[key], Value::Text("x"), now_ms as i64);

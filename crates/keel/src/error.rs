@@ -109,6 +109,10 @@ impl CliError {
         let remedy = match error.raw_os_error() {
             Some(libc::EISDIR) => "name a file",
             Some(libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP) => "check the path",
+            Some(libc::EADDRINUSE) => {
+                "give another address or port, or end the program that has this one"
+            }
+            Some(libc::EADDRNOTAVAIL) => "give an address of this machine",
             Some(libc::EROFS) => "choose a place that can be written",
             Some(libc::EFBIG) => {
                 "the file system or a limit of this user allows no file of this size"

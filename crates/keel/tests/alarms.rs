@@ -351,3 +351,124 @@ fn what_waits_when_the_node_ends_is_said() {
         "{log}"
     );
 }
+
+#[test]
+fn an_alarm_between_its_thresholds_is_still_raised_after_a_start() {
+    let command = "command = [\"sh\", \"-c\", \"cat >> told\"]\n";
+    let mut node = Node::start(&format!("{SMALL}{HOT}{command}"));
+    let states = |node: &Node| -> Vec<String> {
+        let told = std::fs::read_to_string(node.dir.file("told")).unwrap_or_default();
+        let state = |line: &str| {
+            let said: Value = serde_json::from_str(line).unwrap();
+            format!("{} {}", said["state"].as_str().unwrap(), said["value"])
+        };
+        // The last one may not be whole yet.
+        let whole = told.rfind('\n').map_or("", |end| &told[..end]);
+        whole.lines().map(state).collect()
+    };
+    let wait_for = |node: &Node, what: &[&str]| wait_until("the words", || states(node) == what);
+    put(&node, "hall/1/temperature", "61.5");
+    put(&node, "hall/1/temperature", "58");
+    // Never raised.
+    put(&node, "hall/2/temperature", "58");
+    wait_for(&node, &["raised 61.5"]);
+    assert!(node.stop().success());
+    node.restart();
+    wait_for(&node, &["raised 61.5", "raised 58"]);
+    let active = status(&node)["alarms_active"].clone();
+    assert_eq!(active[0]["key"], "hall/1/temperature");
+    assert_eq!(active.as_array().unwrap().len(), 1);
+    put(&node, "hall/1/temperature", "54");
+    wait_for(&node, &["raised 61.5", "raised 58", "cleared 54"]);
+    assert!(node.stop().success());
+    node.restart();
+    assert_eq!(status(&node)["alarms_active"].as_array().unwrap().len(), 0);
+    // Nothing is told between the last one and another.
+    put(&node, "hall/1/temperature", "62");
+    wait_for(
+        &node,
+        &["raised 61.5", "raised 58", "cleared 54", "raised 62"],
+    );
+    node.stop();
+}
+
+/// Is this alarm raised after a start, with a value between its thresholds?
+fn is_raised(node: &Node) -> bool {
+    !status(node)["alarms_active"].as_array().unwrap().is_empty()
+}
+
+#[test]
+fn which_alarms_are_raised_outlives_a_crash_and_damage_is_said() {
+    let with_alarm = format!("{SMALL}{HOT}command = [\"true\"]\n");
+    let mut node = Node::start(&with_alarm);
+    put(&node, "hall/1/temperature", "61.5");
+    put(&node, "hall/1/temperature", "58");
+    wait_until("the file", || status(&node)["alarms_raised_writes"] == 1);
+    node.kill();
+    node.restart();
+    assert!(is_raised(&node));
+    assert!(node.stop().success());
+    let image = node.dir.file("keel-data/store.img");
+    let garbage = node.dir.file("garbage");
+    std::fs::write(&garbage, "keelrais and nothing else").unwrap();
+    crate::common::ok(&[
+        "flash",
+        "put",
+        image.to_str().unwrap(),
+        "node-raised",
+        garbage.to_str().unwrap(),
+    ]);
+    node.restart();
+    assert!(!is_raised(&node));
+    wait_until("the complaint", || {
+        node.log().contains("the file node-raised is damaged")
+    });
+    // Without alarms nothing is kept, so that one of this name begins anew.
+    put(&node, "hall/1/temperature", "61.5");
+    put(&node, "hall/1/temperature", "58");
+    assert!(node.stop().success());
+    std::fs::write(node.dir.file("keel.toml"), SMALL).unwrap();
+    node.restart();
+    assert!(node.stop().success());
+    std::fs::write(node.dir.file("keel.toml"), &with_alarm).unwrap();
+    node.restart();
+    assert!(!is_raised(&node));
+    node.stop();
+}
+
+/// Whoever was told that an alarm is raised is told that it is over, also by the next run.
+#[test]
+fn an_end_that_nobody_was_told_of_is_told_after_the_start() {
+    let script = "while ! test -e go; do sleep 0.05; done; cat >> told";
+    let command = format!("command = [\"sh\", \"-c\", \"{script}\"]\n");
+    let mut node = Node::start(&format!("{SMALL}{HOT}{command}"));
+    put(&node, "hall/1/temperature", "61.5");
+    put(&node, "hall/1/temperature", "54");
+    wait_until("both runs", || {
+        status(&node)["alarms"][0]["command"]["waiting"] == 2
+    });
+    assert!(node.stop().success());
+    std::fs::write(node.dir.file("go"), "").unwrap();
+    node.restart();
+    wait_until("the end of the alarm", || {
+        let told = std::fs::read_to_string(node.dir.file("told")).unwrap_or_default();
+        told.contains("\"cleared\"")
+    });
+    node.stop();
+}
+
+#[test]
+fn an_alarm_that_flaps_does_not_wear_the_card() {
+    let mut node = Node::start(&format!("{SMALL}{HOT}command = [\"true\"]\n"));
+    let begun = std::time::Instant::now();
+    // Long enough for each to be told, and written if nothing kept it from that.
+    for value in ["61", "54"] {
+        put(&node, "hall/1/temperature", value);
+        std::thread::sleep(std::time::Duration::from_millis(3_500));
+    }
+    let writes = status(&node)["alarms_raised_writes"].as_u64().unwrap();
+    // One at once, then one each ten seconds.
+    let writes_max = 1 + begun.elapsed().as_secs() / 10;
+    assert!((1..=writes_max).contains(&writes), "{writes}");
+    node.stop();
+}

@@ -72,6 +72,30 @@ fn a_mistake_is_one_line_and_exit_status_1() {
 }
 
 #[test]
+fn a_check_names_every_problem_in_a_line_of_its_own() {
+    let dir = TempDir::new();
+    let file = dir.file("keel.toml");
+    std::fs::write(
+        &file,
+        "[store]\nimages = \"a\"\n[keys]\nkeys_max = 0\n[mqtt]\n",
+    )
+    .unwrap();
+    let output = run(&["config", "check", text(&file)]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.len() >= 3, "{said}");
+    for (place, what) in [(2, "store.images"), (4, "keys.keys_max"), (5, "mqtt.")] {
+        let begin = format!("keel: {}:{place}: ", file.display());
+        let names = |line: &&&str| line.starts_with(&begin) && line.contains(what);
+        assert!(lines.iter().any(|line| names(&line)), "{what}: {said}");
+    }
+    // A start says the first one, and where the others are.
+    let line = fails(&["run", "-c", text(&file)], 1);
+    assert!(line.ends_with("; keel config check names all)"), "{line}");
+}
+
+#[test]
 fn what_is_no_configuration_is_refused_whatever_it_is() {
     let dir = TempDir::new();
     let file = dir.file("keel.toml");

@@ -15,16 +15,15 @@ fn send(node: &Node, lines: &str) -> String {
 
 #[test]
 fn a_node_and_its_store_export_the_same() {
-    let config = SMALL.replace("[line]", "[line]\nprecision = \"ms\"");
-    let mut node = Node::start(&config);
+    let mut node = Node::start(SMALL);
     let mut lines = String::new();
     for n in 0..500 {
-        let time = 1_700_000_000_000_i64 + n * 1000;
+        let time = (1_700_000_000_000_i64 + n * 1000) * 1_000_000;
         lines.push_str(&format!("hall,sensor={} t={n}.5 {time}\n", n % 3));
         lines.push_str(&format!("door open={} {time}\n", n % 2 == 0));
     }
-    lines.push_str("note text=\"a,\\\"b\\\" c\" 1700000000000\n");
-    lines.push_str("sum n=-3i,m=18446744073709551615u 1700000000000\n");
+    lines.push_str("note text=\"a,\\\"b\\\" c\" 1700000000000000000\n");
+    lines.push_str("sum n=-3i,m=18446744073709551615u 1700000000000000000\n");
     assert_eq!(send(&node, &lines), "ok 1003 0\n");
     let csv = node.ok(&["export", "--format", "csv"]);
     assert!(csv.starts_with("key,time,time_ms,value,type,node_time,clock_trusted,lsn\n"));
@@ -40,7 +39,7 @@ fn a_node_and_its_store_export_the_same() {
     assert_eq!(some.lines().count(), 10, "{some}");
     assert_eq!(
         some.lines().find(|line| line.contains("hall/1/")).unwrap(),
-        "keel,key=hall/1/t value=10.5 1700000010000"
+        "keel,key=hall/1/t value=10.5 1700000010000000000"
     );
     let all = node.ok(&["export", "--format", "line"]);
     let two = node.ok(&["export", "--format", "line", "door/open", "sum/+"]);

@@ -65,5 +65,6 @@ mod stream_words;
 mod tasks;
 mod tasks_page;
 mod upstream;
+mod upstream_broker;
 mod upstream_page;
 mod watch;

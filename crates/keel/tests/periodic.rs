@@ -354,5 +354,5 @@ fn a_configuration_says_what_its_jobs_do_and_what_is_wrong_with_them() {
     }
     let second = VIBRATION.replace("[time]\nwall_clock = \"trusted\"\n", "");
     fs::write(&file, format!("{VIBRATION}{second}")).unwrap();
-    assert!(fails(&["config", "check", &path], 1).contains("has the same name twice"));
+    assert!(fails(&["run", "-c", &path], 1).contains("has the same name twice"));
 }

@@ -74,7 +74,7 @@ fn the_manager_is_told_of_start_reload_and_end() {
         "{before:?}"
     );
     // Ready is ready: the socket and the sources are there, at once.
-    assert!(node.log().contains(" ready: "), "{}", node.log());
+    wait_until("the log", || node.log().contains(" ready: "));
     UnixStream::connect(node.socket()).unwrap();
     UnixStream::connect(node.dir.file("line.sock")).unwrap();
     for _ in 0..3 {

@@ -7,6 +7,7 @@ use crate::stream_common::{Server, cannot_mount, publish};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -260,6 +261,65 @@ command = ["sleep", "1000"]
     let plain = process(&node, "plain");
     node.kill();
     wait_until("the end of the program", || !is_alive(plain));
+}
+
+/// A program that does not hear what the kernel tells it, and one that its program has started and left alone.
+#[test]
+fn what_a_killed_node_leaves_is_ended_by_the_next_start() {
+    let mut node = node(
+        r#"
+[[task]]
+name = "deaf"
+command = ["sh", "-c", "trap '' TERM; echo $KEEL_STORE > store; echo ready; for n in $(seq 6000); do sleep 0.05; done"]
+[[task]]
+name = "pair"
+command = ["sh", "-c", "sleep 1000 & echo $! > child; echo ready; wait"]
+"#,
+    );
+    for ready in ["deaf: ready", "pair: ready"] {
+        wait_until(ready, || node.log().contains(ready));
+    }
+    let deaf = process(&node, "deaf");
+    let child: i32 = read(&node, "child").trim().parse().unwrap();
+    // Of a node with another store, which may have had the same socket; and of no node.
+    let stranger = |store: &str, task: &str| {
+        let mut command = Command::new("sleep");
+        command.arg("100").env("KEEL_NODE", node.socket());
+        command.env("KEEL_STORE", store).env_remove("KEEL_TASK");
+        // Those of the node's own group are spared anyway.
+        command.process_group(0);
+        if !task.is_empty() {
+            command.env("KEEL_TASK", task);
+        }
+        command.spawn().unwrap()
+    };
+    let store = read(&node, "store");
+    let store = store.trim();
+    let (identity, file) = store.split_once('-').unwrap();
+    let mut strangers = [
+        stranger(&format!("0123456789abcdef0123456789abcdef-{file}"), "deaf"),
+        // Of a copy.
+        stranger(&format!("{identity}-1-2"), "deaf"),
+        stranger(store, ""),
+    ];
+    node.kill();
+    assert!(is_alive(deaf) && is_alive(child));
+    node.restart();
+    wait_until("other programs", || process(&node, "deaf") != deaf);
+    assert!(!is_alive(deaf) && !is_alive(child));
+    for stranger in &mut strangers {
+        assert!(stranger.try_wait().unwrap().is_none());
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+    let log = node.log();
+    for left in [
+        format!("deaf (process {deaf})"),
+        format!("pair (process {child})"),
+    ] {
+        assert!(log.contains(&left), "{left}: {log}");
+    }
+    node.stop();
 }
 
 #[test]

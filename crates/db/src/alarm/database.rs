@@ -13,11 +13,14 @@ use crate::store::SegmentStore;
 /// States that are looked at under one hold of the queue's lock, which takes about as long as a put.
 const PIECE_STATES: usize = 64;
 
+/// Whether the rule at this place was raised for this key when the run before ended.
+pub type WasRaised = Box<dyn Fn(usize, &str) -> bool + Send + Sync>;
+
 /// What does not change once alarms are set: read without a lock.
-#[derive(Debug)]
 pub(crate) struct AlarmRules {
     patterns: Box<[String]>,
     ring: Arc<Ring>,
+    was_raised: WasRaised,
 }
 
 /// An alarm that is raised.
@@ -46,6 +49,21 @@ impl<S: SegmentStore> Database<S> {
     /// # Errors
     /// [`Error::AlarmInvalid`].
     pub fn set_alarms(&self, rules: &[AlarmRule], transitions_max: u32) -> Result<(), Error> {
+        self.set_alarms_after(rules, transitions_max, Box::new(|_, _| false))
+    }
+
+    /// The same after another run: `was_raised` is asked once for each rule and each key that fits it, also for those
+    /// that will be declared later. What was raised is so until its value says otherwise, also between the two
+    /// thresholds; it is told as over, or, where the key is there already, as raised once more.
+    ///
+    /// # Errors
+    /// [`Error::AlarmInvalid`].
+    pub fn set_alarms_after(
+        &self,
+        rules: &[AlarmRule],
+        transitions_max: u32,
+        was_raised: WasRaised,
+    ) -> Result<(), Error> {
         let invalid = |problem| Error::AlarmInvalid { problem };
         rules.iter().try_for_each(AlarmRule::check)?;
         if rules.len() > ALARM_RULES_MAX {
@@ -67,19 +85,25 @@ impl<S: SegmentStore> Database<S> {
         let known = AlarmRules {
             patterns: rules.iter().map(|rule| rule.pattern.clone()).collect(),
             ring,
+            was_raised,
         };
         if self.shared.alarms.set(known).is_err() {
             return Err(invalid("alarms can be set once"));
         }
         self.shared.queue.lock().alarms = Some(Box::new(watches));
         for id in 0..self.objects() {
-            self.bind_alarms(ObjectId(id));
+            self.bind(ObjectId(id), true);
         }
         Ok(())
     }
 
     /// Looks which rules fit an object; once for each.
     pub(crate) fn bind_alarms(&self, id: ObjectId) {
+        self.bind(id, false);
+    }
+
+    /// `is_start`: it was there when alarms were set. What is declared later is judged by its first reading.
+    fn bind(&self, id: ObjectId, is_start: bool) {
         let shared = &*self.shared;
         let Some(rules) = shared.alarms.get() else {
             return;
@@ -100,19 +124,28 @@ impl<S: SegmentStore> Database<S> {
             if !base::pattern::matches(pattern, key.as_str()) {
                 continue;
             }
+            let goes_on = (rules.was_raised)(rule, key.as_str());
             let now_ns = shared.clock.monotonic_ns();
             let mut queue = shared.queue.lock();
             let added = queue
                 .alarms
                 .as_mut()
-                .and_then(|all| all.add(rule, id.0, now_ns));
+                .and_then(|all| all.add(rule, id.0, goes_on, now_ns));
             drop(queue);
+            let Some(at) = added else {
+                continue;
+            };
             // Not under the lock: a reader may have to wait where others write over the memory.
-            if let Some(at) = added
-                && let Ok(read) = shared.table.read(id, &mut stored)
-                && let Some(alarms) = &mut shared.queue.lock().alarms
-            {
-                alarms.begin_with(at, &stored[..read.value_bytes], read.timestamp_ms, now_ns);
+            let read = shared.table.read(id, &mut stored).ok();
+            let wall_ms = shared.clock.wall_ms();
+            if let Some(alarms) = &mut shared.queue.lock().alarms {
+                if let Some(read) = &read {
+                    let value = stored.get(..read.value_bytes).unwrap_or_default();
+                    alarms.begin_with(at, value, read.timestamp_ms, now_ns);
+                }
+                if goes_on && is_start {
+                    alarms.tell_again(at, read.map_or(wall_ms, |read| read.timestamp_ms));
+                }
             }
         }
     }
@@ -168,8 +201,8 @@ impl<S: SegmentStore> Database<S> {
         let mut active = Vec::with_capacity(alarms_max.min(1 << 16));
         let mut from = 0;
         loop {
-            let queue = self.shared.queue.lock();
-            let Some(alarms) = &queue.alarms else {
+            let mut queue = self.shared.queue.lock();
+            let Some(alarms) = &mut queue.alarms else {
                 return active;
             };
             let is_more = alarms.each(from, PIECE_STATES, |state| {
@@ -186,6 +219,32 @@ impl<S: SegmentStore> Database<S> {
             });
             if !is_more {
                 return active;
+            }
+            drop(queue);
+            from += PIECE_STATES;
+        }
+    }
+
+    /// Rules and objects of alarms that are raised, or were told as raised since the previous call and are over, and
+    /// which of both; so many at most. For one caller.
+    pub fn raised_alarms(&self, alarms_max: usize) -> Vec<(u32, ObjectId, bool)> {
+        let mut raised = Vec::with_capacity(alarms_max.min(1 << 16));
+        let mut from = 0;
+        loop {
+            let mut queue = self.shared.queue.lock();
+            let Some(alarms) = &mut queue.alarms else {
+                return raised;
+            };
+            let is_more = alarms.each(from, PIECE_STATES, |state| {
+                let was_told = std::mem::take(&mut state.was_told);
+                // Never more than there is room for: nothing is allocated under the lock.
+                let is_raised = state.is_raised();
+                if (was_told || is_raised) && raised.len() < raised.capacity().min(alarms_max) {
+                    raised.push((state.rule, ObjectId(state.object), is_raised));
+                }
+            });
+            if !is_more {
+                return raised;
             }
             drop(queue);
             from += PIECE_STATES;

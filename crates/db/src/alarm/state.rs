@@ -21,6 +21,8 @@ pub(crate) struct State {
     pub(crate) phase: Phase,
     /// Whether those who are told know it as raised.
     pub(crate) told: bool,
+    /// Whether they were told so since somebody has asked.
+    pub(crate) was_told: bool,
     /// Since when it is in this phase; of a staleness that is not raised: when the last reading came.
     pub(crate) since_ns: u64,
     /// The last number.
@@ -40,6 +42,7 @@ impl State {
             next,
             phase: Phase::Clear,
             told: false,
+            was_told: false,
             since_ns: now_ns,
             value: None,
             time_ms: 0,

@@ -6,7 +6,7 @@ use base::seeded_bug::SeededBug;
 
 use super::ring::{AlarmTransition, Ring};
 use super::rule::{AlarmCondition, AlarmRule, AlarmValue};
-use super::state::State;
+use super::state::{Phase, State};
 use crate::options::ObjectId;
 use crate::queue::Entry;
 
@@ -95,8 +95,15 @@ impl Watches {
         }
     }
 
-    /// A rule fits an object: the place of its state, if there is room for it.
-    pub(crate) fn add(&mut self, rule: usize, object: u32, now_ns: u64) -> Option<usize> {
+    /// A rule fits an object: the place of its state, if there is room for it. `goes_on`: it was raised when the run
+    /// before ended, and those who are told know it as raised.
+    pub(crate) fn add(
+        &mut self,
+        rule: usize,
+        object: u32,
+        goes_on: bool,
+        now_ns: u64,
+    ) -> Option<usize> {
         let first = self.first.get_mut(object as usize)?;
         let counts = self.counts.get_mut(rule)?;
         let limit = *self.objects_max.get(rule)?;
@@ -107,10 +114,26 @@ impl Watches {
         }
         counts.watched += 1;
         let at = self.states.len();
-        self.states
-            .push(State::new(rule as u32, object, *first, now_ns));
+        let mut state = State::new(rule as u32, object, *first, now_ns);
+        if goes_on {
+            (state.phase, state.told) = (Phase::Raised, true);
+            counts.active += 1;
+        }
+        self.states.push(state);
         *first = at as u32;
         Some(at)
+    }
+
+    /// What has gone on is told once more if it holds still: nobody knows whether it arrived. Where there is no room
+    /// for that, its end is told all the same.
+    pub(crate) fn tell_again(&mut self, at: usize, time_ms: i64) {
+        let Some(state) = self.states.get_mut(at).filter(|state| state.is_raised()) else {
+            return;
+        };
+        state.time_ms = time_ms;
+        state.told = false;
+        self.settle(at, true);
+        self.states[at].told = true;
     }
 
     /// Judges the value that an object has had before it was watched, unless a reading was quicker. That no reading has
@@ -124,9 +147,10 @@ impl Watches {
         }
     }
 
-    /// A reading of an object has come, newer than what it had.
+    /// A reading of an object has come; whether it is newer than what the object had. One that is older ends silence
+    /// all the same.
     #[inline]
-    pub(crate) fn reading(&mut self, reading: &Entry<'_>) {
+    pub(crate) fn reading(&mut self, reading: &Entry<'_>, newer: bool) {
         let mut at = self.first.get(reading.id as usize).copied().unwrap_or(NONE);
         if at >= NONE {
             return;
@@ -134,7 +158,8 @@ impl Watches {
         let value = AlarmValue::of(reading.value);
         while let Some(state) = self.states.get_mut(at as usize) {
             let next = state.next;
-            if state.is_news(reading.timestamp_ms, reading.node_time) {
+            let is_stale = self.conditions[state.rule as usize].is_stale();
+            if is_stale || (newer && state.is_news(reading.timestamp_ms, reading.node_time)) {
                 self.judge(at as usize, value, reading.timestamp_ms, reading.arrival_ns);
             }
             at = next;
@@ -212,6 +237,7 @@ impl Watches {
         };
         if self.ring.push(&transition) {
             state.told = is_raised;
+            state.was_told |= is_raised;
         } else {
             self.queue_full += u64::from(has_changed);
             if SeededBug::AlarmForgetsWhenFull.is_on() {
@@ -229,13 +255,13 @@ impl Watches {
 
     /// States from `from` on, so many at most; whether there are more.
     pub(crate) fn each(
-        &self,
+        &mut self,
         from: usize,
         states_max: usize,
-        mut visit: impl FnMut(&State),
+        mut visit: impl FnMut(&mut State),
     ) -> bool {
-        let rest = self.states.get(from..).unwrap_or_default();
-        rest.iter().take(states_max).for_each(&mut visit);
+        let rest = self.states.get_mut(from..).unwrap_or_default();
+        rest.iter_mut().take(states_max).for_each(&mut visit);
         rest.len() > states_max
     }
 }

@@ -10,6 +10,8 @@ use std::io::Write as _;
 pub(crate) struct Encoder {
     format: Format,
     is_batched: bool,
+    /// Times of lines in ns, as whoever reads lines takes them unless told; over HTTP the unit is said.
+    is_ns: bool,
     topic: Option<String>,
     /// `measurement,tag=value,…,key=`, escaped.
     line_head: Vec<u8>,
@@ -29,6 +31,7 @@ impl Encoder {
         Self {
             format: options.format,
             is_batched: options.is_batched(),
+            is_ns: matches!(options.target, Target::Mqtt { .. }),
             topic: match &options.target {
                 Target::Mqtt { topic, .. } => Some(topic.clone()),
                 Target::Http { .. } => None,
@@ -144,6 +147,9 @@ impl Encoder {
                 }
                 out.push(b' ');
                 push_integer(out, time_ms);
+                if self.is_ns {
+                    out.extend_from_slice(b"000000");
+                }
                 out.push(b'\n');
             }
         }
@@ -352,6 +358,9 @@ mod tests {
         ] {
             assert_eq!(line(value), Ok(format!("{head}{text} -1500\n")));
         }
+        let over_mqtt = message(&encoder(Some("t"), Format::Line), "k", &[Value::Integer(1)]);
+        let line = over_mqtt.map(|(_, text)| text).unwrap();
+        assert!(line.ends_with(",key=k integer=1i -1500000000\n"), "{line}");
     }
 
     #[test]

@@ -269,11 +269,20 @@ impl Engine {
         self.written_oldest.min(self.oldest_wanted())
     }
 
-    /// The first unit that was sent and has no answer: its token, its last number, and its readings.
+    /// The first unit that was sent and has no answer: its token, the number of the reading that its part is at, and
+    /// its readings.
     #[must_use]
     pub fn front(&self) -> Option<(u64, u64, u32)> {
         let unit = self.units.front().filter(|_| self.sent_units > 0)?;
-        Some((self.first_token, unit.end_lsn, unit.readings))
+        let part = self.parts.iter().find(|part| part.id == unit.part)?;
+        Some((self.first_token, part.next, unit.readings))
+    }
+
+    /// Readings that cursors have passed after an answer of the upstream.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        let refused = self.counters.refused_total();
+        self.counters.acknowledged.saturating_add(refused)
     }
 
     /// Readings that are not acknowledged, wanted or not.

@@ -176,6 +176,8 @@ pub struct UpstreamOptions {
     /// How long after the start nothing is sent while the node's clock is not trusted: what it dates meanwhile would be
     /// wrong upstream for good, ms.
     pub clock_wait_ms_max: u64,
+    /// A reading at which every connection ends is passed over after so long at least.
+    pub give_up_ms_min: u64,
 }
 
 impl UpstreamOptions {
@@ -203,6 +205,7 @@ impl UpstreamOptions {
             backoff_ms_min: 500,
             backoff_ms_max: 60_000,
             clock_wait_ms_max: 300_000,
+            give_up_ms_min: 600_000,
         }
     }
 

@@ -22,13 +22,15 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 
-/// Bytes of an answer that are read; a connection whose answer is longer is given up.
+/// Bytes of an answer that are read; a connection whose answer is longer is left after it.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Characters of an answer that an error repeats.
 const EXCERPT_LETTERS_MAX: usize = 160;
 /// Headers and buffer of an answer.
 const HEADERS_MAX: usize = 64;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// How long a piece of the text of a refusal is waited for.
+const REFUSAL_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a stop waits for the answer that is due.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Longest wait that an upstream can ask for, seconds.
@@ -68,6 +70,8 @@ pub enum Verdict {
     TooLarge(String),
     /// It cannot take anything now; how long to wait at least, ms.
     Later(String, u64),
+    /// It has failed, perhaps for the length of the request; how long to wait at least, ms.
+    Failed(String, u64),
 }
 
 /// What an answer means.
@@ -75,12 +79,15 @@ pub enum Verdict {
 pub fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
     let said = excerpt(body);
     // A page in between (a portal, a proxy) answers 200 as well, and has something to say; a server that has taken
-    // lines has not.
-    if status == StatusCode::NO_CONTENT || (status.is_success() && said.is_empty()) {
+    // lines has not, or answers with another status.
+    if status.is_success() && (status != StatusCode::OK || said.is_empty()) {
         return Verdict::Taken;
     }
     let said = match said.is_empty() {
         true => format!("answers {status}"),
+        false if status == StatusCode::OK => format!(
+            "answers {status} with a text, so the readings are kept; it must answer 204, or 200 without one: {said}"
+        ),
         false => format!("answers {status}: {said}"),
     };
     match status.as_u16() {
@@ -91,8 +98,13 @@ pub fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
                 .get(header::RETRY_AFTER)
                 .and_then(|value| value.to_str().ok())
                 .and_then(|text| text.trim().parse::<u64>().ok());
-            let seconds = seconds.unwrap_or(0).min(RETRY_AFTER_SECONDS_MAX);
-            Verdict::Later(said, seconds * 1000)
+            let wait_ms = 1000 * seconds.unwrap_or(0).min(RETRY_AFTER_SECONDS_MAX);
+            let may_be_size = status == StatusCode::REQUEST_TIMEOUT
+                || (status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE);
+            match may_be_size {
+                true => Verdict::Failed(said, wait_ms),
+                false => Verdict::Later(said, wait_ms),
+            }
         }
     }
 }
@@ -215,7 +227,7 @@ impl Connection {
             let serving = context.pull(forwarder);
             context.publish(forwarder);
             context.write_cursor(forwarder);
-            if self.sender.is_closed() {
+            if self.sender.is_closed() && forwarder.engine.is_waiting() {
                 // A server may end a connection that nothing travels over.
                 return Leave::Again;
             }
@@ -259,7 +271,20 @@ impl Connection {
                         return leave;
                     }
                 }
-                Verdict::Later(why, wait_ms) => return Leave::Later(why, wait_ms),
+                Verdict::Later(why, wait_ms) => {
+                    return Leave::Later {
+                        why,
+                        wait_ms,
+                        may_be_size: false,
+                    };
+                }
+                Verdict::Failed(why, wait_ms) => {
+                    return Leave::Later {
+                        why,
+                        wait_ms,
+                        may_be_size: true,
+                    };
+                }
             }
             // Ready for the next one, or closed. One that has answered and does not read the rest is neither.
             let ready = tokio::select! {
@@ -283,16 +308,26 @@ async fn exchange(
     let (head, mut body) = response.into_parts();
     let mut content = Vec::new();
     loop {
-        let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+        let frame = match head.status.is_success() {
+            true => frame.await,
+            // A refusal is one, also where its text does not come.
+            false => match timeout(REFUSAL_TIME_MAX, frame).await {
+                Ok(frame) => frame,
+                Err(_) => break,
+            },
+        };
         match frame {
             None => break,
+            // A refusal is one, however its text ends; what nothing is said in has to end well.
+            Some(Err(_)) if !head.status.is_success() => break,
             Some(Err(error)) => return Err(error.to_string()),
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
                     content.extend_from_slice(&data);
                 }
                 if content.len() > ANSWER_BYTES_MAX {
-                    return Err("an answer above 64 KiB".into());
+                    break;
                 }
             }
         }
@@ -304,6 +339,7 @@ async fn exchange(
 #[doc(hidden)]
 pub fn read_answer(bytes: &[u8]) -> Result<Verdict, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
         .build()
         .map_err(|error| error.to_string())?;
     let local = tokio::task::LocalSet::new();

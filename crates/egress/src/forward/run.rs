@@ -20,13 +20,23 @@ const LOOK_MS: u64 = 5_000;
 const CURSOR_RETRY_MS: u64 = 1_000;
 /// Time between two updates of the figures, ms.
 const PUBLISH_MS: u64 = 100;
-/// Readings refused one after the other, with nothing taken between them, after which the upstream is at fault and not
-/// they: then they are kept.
+/// Readings refused one after the other, with nothing taken between them, after which the upstream may be at fault and
+/// not they: then they are kept, and no more than so many are passed over in each `give_up_ms_min`.
 const REFUSED_IN_A_ROW_MAX: u32 = 16;
 /// Connections that end with the same unit unanswered, after which that unit is sent in halves; and after which a
-/// single reading is passed over.
+/// single reading is passed over, if it was for long enough that they did.
 const SAME_ENDS_MAX: u32 = 3;
 const SAME_ENDS_OF_ONE_MAX: u32 = 10;
+
+/// A unit that was the first without an answer when a connection ended.
+#[derive(Clone, Copy, Debug)]
+struct Blamed {
+    /// The number of its first reading, or of an unwanted one before that.
+    first: u64,
+    /// How often in a row, and since when, ms.
+    times: u32,
+    since_ms: u64,
+}
 
 /// Why a connection is left.
 #[derive(Debug)]
@@ -35,10 +45,26 @@ pub(crate) enum Leave {
     Stopped,
     /// It is lost, or of no use.
     Lost(String),
-    /// The same, and the upstream said how long to wait, ms.
-    Later(String, u64),
+    /// The upstream takes nothing now, which is no judgement of a reading.
+    Later {
+        why: String,
+        /// How long it said to wait at least.
+        wait_ms: u64,
+        /// Whether it may be for the length of what was sent.
+        may_be_size: bool,
+    },
     /// Another one is wanted at once.
     Again,
+}
+
+impl Leave {
+    pub(crate) fn later(why: impl Into<String>) -> Self {
+        Self::Later {
+            why: why.into(),
+            wait_ms: 0,
+            may_be_size: false,
+        }
+    }
 }
 
 /// What one look at the log came to.
@@ -62,9 +88,16 @@ pub(crate) struct Context {
     /// When the cursor could not be written last.
     cursor_failed_ms: Option<u64>,
     refused_in_a_row: u32,
-    /// Last number of the unit that was the first without an answer when a connection ended, and how often in a row.
-    ended_with: Option<(u64, u32)>,
-    acknowledged_units: u64,
+    /// When the first of them was refused, ms.
+    refused_since_ms: u64,
+    ended_with: Option<Blamed>,
+    /// What was sent over the last connection was not acknowledged: another connection alone does not show that it will
+    /// be.
+    is_doubtful: bool,
+    /// The connection before has denied messages, and taken others behind them: perhaps it is for their topics.
+    pub(crate) denies_topics: bool,
+    /// Units that the upstream has not taken for what they hold.
+    judged_units: u64,
     /// The oldest reading that is not acknowledged, and since when it is that one, ms.
     oldest: (u64, u64),
     pub(crate) answers_unknown: u64,
@@ -88,8 +121,11 @@ impl Context {
             looked_ms: 0,
             cursor_failed_ms: None,
             refused_in_a_row: 0,
+            refused_since_ms: 0,
             ended_with: None,
-            acknowledged_units: 0,
+            is_doubtful: false,
+            denies_topics: false,
+            judged_units: 0,
             oldest: (0, 0),
             answers_unknown: 0,
         }
@@ -115,6 +151,9 @@ impl Context {
             self.say(&error.to_string());
             false
         });
+        if self.is_doubtful && forwarder.engine.backlog(forwarder.durable_end()) == 0 {
+            self.is_of_use();
+        }
         let now_ms = forwarder.now_ms();
         let linger_ms = forwarder.engine.close_due(now_ms).unwrap_or(u64::MAX);
         Serving { more, linger_ms }
@@ -171,7 +210,14 @@ impl Context {
     ) {
         if forwarder.engine.acknowledge(token) {
             self.refused_in_a_row = 0;
-            self.acknowledged_units += 1;
+            self.is_of_use();
+        }
+    }
+
+    /// The upstream has taken something, or there is nothing to be taken.
+    fn is_of_use(&mut self) {
+        if std::mem::take(&mut self.is_doubtful) {
+            self.reached();
         }
     }
 
@@ -184,38 +230,93 @@ impl Context {
         readings: u32,
         why: &str,
     ) -> Result<(), Leave> {
-        let said = format!("{} {why}", self.options.address());
-        self.say(&said);
         if readings > 1 {
+            self.is_judging();
+            self.say(&format!("{} {why}", self.options.address()));
             forwarder.engine.split(token);
             return Ok(());
         }
-        self.refused_in_a_row = self.refused_in_a_row.saturating_add(1);
-        if self.refused_in_a_row > REFUSED_IN_A_ROW_MAX {
-            return Err(Leave::Lost(format!("{why}, and so everything else")));
+        let now_ms = forwarder.now_ms();
+        if self.refused_in_a_row >= REFUSED_IN_A_ROW_MAX {
+            if now_ms.saturating_sub(self.refused_since_ms) < self.options.give_up_ms_min {
+                return Err(Leave::later(format!("{why}, and so everything else")));
+            }
+            self.refused_in_a_row = 0;
         }
-        forwarder.engine.refuse(token);
+        if self.refused_in_a_row == 0 {
+            self.refused_since_ms = now_ms;
+        }
+        self.refused_in_a_row += 1;
+        self.is_judging();
+        self.pass_over(forwarder, token, why);
         Ok(())
     }
 
-    /// A connection has ended. A unit that ends one after the other, as a packet that is too large for a broker without
-    /// a word for it, or one that takes longer than a slow line has, is sent in halves; a reading that does so alone is
-    /// passed over at last, so that it costs itself.
-    fn ended<D: BlockDevice + 'static>(&mut self, forwarder: &mut Forwarder<D>, is_progress: bool) {
-        let front = forwarder.engine.front();
-        let (Some((token, last, readings)), false) = (front, is_progress) else {
+    /// Whoever judges is there.
+    fn is_judging(&mut self) {
+        self.is_doubtful = false;
+        self.reached();
+        self.judged_units += 1;
+    }
+
+    /// The upstream will not have a unit of one reading, and it is certain that it is for this one.
+    pub(crate) fn pass_over<D: BlockDevice + 'static>(
+        &mut self,
+        forwarder: &mut Forwarder<D>,
+        token: u64,
+        why: &str,
+    ) {
+        self.say(&format!("{} {why}", self.options.address()));
+        forwarder.engine.refuse(token);
+    }
+
+    /// A connection has ended. A unit at which one ends after the other, as a packet that is too large for a broker
+    /// without a word for it, or one that takes longer than a slow line has, is sent in halves; a reading that does so
+    /// alone is passed over at last, so that it costs itself. Where the upstream has said that it takes nothing now,
+    /// no reading is passed over for that.
+    fn ended<D: BlockDevice + 'static>(
+        &mut self,
+        forwarder: &mut Forwarder<D>,
+        leave: &Leave,
+        is_progress: bool,
+    ) {
+        let is_silent = matches!(leave, Leave::Lost(_));
+        let may_be_size = match leave {
+            // What was refused is in halves already, and what the node's end has cut off is at no fault.
+            Leave::Again | Leave::Stopped => return forwarder.engine.go_back(),
+            Leave::Lost(_) => true,
+            Leave::Later { may_be_size, .. } => *may_be_size,
+        };
+        if is_progress {
             self.ended_with = None;
+        }
+        let front = forwarder.engine.front();
+        let blamed = front
+            .filter(|(_, _, readings)| !is_progress && may_be_size && (is_silent || *readings > 1));
+        let Some((token, first, readings)) = blamed else {
             return forwarder.engine.go_back();
         };
-        let before = self.ended_with.filter(|(same, _)| *same == last);
-        let times = before.map_or(0, |(_, times)| times) + 1;
-        self.ended_with = Some((last, times));
+        let now_ms = forwarder.now_ms();
+        let before = self.ended_with.filter(|blamed| blamed.first == first);
+        let (times, since_ms) = before.map_or((1, now_ms), |blamed| {
+            (blamed.times.saturating_add(1), blamed.since_ms)
+        });
+        self.ended_with = Some(Blamed {
+            first,
+            times,
+            since_ms,
+        });
         if readings > 1 && times >= SAME_ENDS_MAX {
-            // The halves end with other numbers, and are counted anew.
+            // The halves are counted anew.
+            self.ended_with = None;
             forwarder.engine.shrink(token);
             return forwarder.engine.split(token);
         }
-        if readings == 1 && times >= SAME_ENDS_OF_ONE_MAX {
+        let blamed_ms = now_ms.saturating_sub(since_ms);
+        if readings == 1
+            && times >= SAME_ENDS_OF_ONE_MAX
+            && blamed_ms >= self.options.give_up_ms_min
+        {
             self.ended_with = None;
             self.say("a reading is passed over: each connection ended when it was sent");
             forwarder.engine.refuse(token);
@@ -278,31 +379,34 @@ pub(crate) async fn run<D: BlockDevice + 'static>(
     context.hold(&forwarder);
     context.publish_now(&mut forwarder);
     while !context.is_stopping() {
-        let before = context.acknowledged_units;
+        let before = (forwarder.engine.answered(), context.judged_units);
         let leave = one_connection(&mut forwarder, &mut context).await;
-        let is_progress = context.acknowledged_units > before;
-        match leave {
-            // What was refused is in halves already, and what the node's end has cut off is at no fault.
-            Leave::Again | Leave::Stopped => forwarder.engine.go_back(),
-            Leave::Lost(_) | Leave::Later(..) => context.ended(&mut forwarder, is_progress),
+        // What was taken behind something that was not has to go again, and is none.
+        let is_progress = forwarder.engine.answered() > before.0;
+        let is_taken_back = forwarder.engine.in_flight() > 0;
+        context.ended(&mut forwarder, &leave, is_progress);
+        if matches!(leave, Leave::Lost(_) | Leave::Later { .. }) && !is_progress && is_taken_back {
+            context.is_doubtful = true;
         }
         let mut wait = Duration::ZERO;
         let (min, max) = (
             context.options.backoff_ms_min,
             context.options.backoff_ms_max,
         );
-        if is_progress {
+        if is_progress || context.judged_units > before.1 {
             backoff.reset();
         }
+        let is_http = matches!(context.options.target, Target::Http { .. });
         match leave {
             Leave::Stopped => break,
-            Leave::Again if is_progress => {}
+            // A server ends connections as it likes. A broker does not, and may be asked for one too often.
+            Leave::Again if is_progress && is_http => {}
             Leave::Again => wait = backoff.next(min, max),
             Leave::Lost(why) => {
                 wait = backoff.next(min, max);
                 lost(&context, &why);
             }
-            Leave::Later(why, wait_ms) => {
+            Leave::Later { why, wait_ms, .. } => {
                 wait = backoff.next(min, max).max(Duration::from_millis(wait_ms));
                 lost(&context, &why);
             }
@@ -328,8 +432,10 @@ pub(crate) async fn run<D: BlockDevice + 'static>(
 }
 
 fn lost(context: &Context, why: &str) {
-    context.say(why);
     let mut figures = context.state.lock();
+    if figures.last_error.as_deref() != Some(why) {
+        figures.last_error = Some(why.to_owned());
+    }
     if figures.connected {
         figures.losses += 1;
     }
@@ -368,8 +474,15 @@ async fn one_connection<D: BlockDevice + 'static>(
     forwarder.engine.connected(forwarder.durable_end());
     match way {
         Way::Mqtt(mut connection) => {
-            context.reached();
-            connection.serve(forwarder, context).await
+            if !context.is_doubtful {
+                context.reached();
+            }
+            let leave = connection.serve(forwarder, context).await;
+            // No message is to blame where each has its answer; the first that is not done with may be a denied one.
+            match leave {
+                Leave::Lost(why) if connection.on_the_way.is_empty() => Leave::later(why),
+                leave => leave,
+            }
         }
         // Whether an HTTP server is of use shows with its first answer.
         Way::Post(mut connection) => connection.serve(forwarder, context).await,

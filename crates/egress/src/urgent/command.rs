@@ -5,8 +5,9 @@ use super::options::AlarmOptions;
 use super::outbox::Deadline;
 use base::clock::Clock;
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,9 +22,27 @@ const KILLED_MS_MAX: u64 = 1_000;
 /// Runs that cannot be ended, at most; with as many no other is started.
 const HUNG_MAX: usize = 8;
 
-/// Ends a run that takes too long, with whatever it has started: it is the first of a process group. How one does that
-/// is for whoever may call the system.
-pub type EndCommand = fn(&mut Child);
+/// Lines that the commands of all alarms may write within a time; more are counted. A line is read up to a length.
+const LINES_MAX: u32 = 20;
+const LINES_SPAN_MS: u64 = 10_000;
+const LINE_BYTES_MAX: u64 = 512;
+/// Threads that read them, at most: what a run has started and left alone may hold its standard error for ever. That
+/// of further runs is thrown away.
+const LISTENERS_MAX: usize = 8;
+const LISTENER_STACK_BYTES: usize = 128 << 10;
+
+/// What the node does for runs, and where they run.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// Ends a run that takes too long, with whatever it has started: it is the first of a process group. How one does
+    /// that is for whoever may call the system.
+    pub end: fn(&mut Child),
+    /// Where a run begins.
+    pub folder: PathBuf,
+    /// Takes a line that a run of the alarm of this name has written to its standard error; without a name: that lines
+    /// were left out.
+    pub say: fn(Option<&str>, &str),
+}
 
 /// One run to come.
 #[derive(Debug)]
@@ -82,6 +101,10 @@ impl CommandQueue {
         self.changed.notify_all();
     }
 
+    fn is_stopping(&self) -> bool {
+        self.lock().is_stopping
+    }
+
     /// The next run; `None` when there will be none.
     fn next(&self) -> Option<Run> {
         let waiting = self.lock();
@@ -107,10 +130,11 @@ pub(crate) fn work(
     alarms: &[AlarmOptions],
     clock: &Arc<dyn Clock>,
     state: &UrgentState,
-    end: EndCommand,
+    around: &Surroundings,
 ) {
     let now_ms = || clock.monotonic_ns() / 1_000_000;
     let mut hung = Vec::new();
+    let complaints = Arc::new(Mutex::new(Complaints::new(around.say, Arc::clone(clock))));
     while let Some(run) = queue.next() {
         let Some(alarm) = alarms.get(run.alarm) else {
             continue;
@@ -122,7 +146,18 @@ pub(crate) fn work(
         let is_skipped = deadline.is_skipped(run.born_ms, now_ms());
         let ended = match is_skipped {
             true => Ok(()),
-            false => one(queue, alarm, &run.message, &now_ms, end, &mut hung),
+            false => {
+                let listen = || listen(&alarm.name, &complaints);
+                one(
+                    queue,
+                    alarm,
+                    &run.message,
+                    &now_ms,
+                    around,
+                    &listen,
+                    &mut hung,
+                )
+            }
         };
         let is_late = deadline.is_late(run.born_ms, now_ms());
         let mut figures = state.lock();
@@ -130,7 +165,10 @@ pub(crate) fn work(
             continue;
         };
         let delivery = &mut of_alarm.command;
-        delivery.waiting = delivery.waiting.saturating_sub(1);
+        // A run that the node's end has ended is as good as none: it waits for the next start.
+        if ended.is_ok() || !queue.is_stopping() {
+            delivery.waiting = delivery.waiting.saturating_sub(1);
+        }
         match ended {
             _ if is_skipped => delivery.skipped += 1,
             Ok(()) => {
@@ -154,7 +192,8 @@ fn one(
     alarm: &AlarmOptions,
     message: &[u8],
     now_ms: &dyn Fn() -> u64,
-    end: EndCommand,
+    around: &Surroundings,
+    listen: &dyn Fn() -> Stdio,
     hung: &mut Vec<Child>,
 ) -> Result<(), String> {
     let (program, arguments) = alarm.command.split_first().ok_or("no command")?;
@@ -167,8 +206,10 @@ fn one(
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        // What it complains of stands beside what the node says.
-        .stderr(Stdio::inherit())
+        .stderr(listen())
+        .current_dir(&around.folder)
+        // The node may be a program of another one, and this is none.
+        .env_remove("KEEL_TASK")
         .process_group(0)
         .spawn()
         .map_err(|error| format!("cannot be started: {error}"))?;
@@ -191,7 +232,7 @@ fn one(
             Ok(None) => {}
         }
         if now_ms() >= until_ms {
-            end(&mut child);
+            (around.end)(&mut child);
             // It was killed, so it ends; but for one of another user, or in a call that nothing interrupts.
             let killed_ms = now_ms();
             while matches!(child.try_wait(), Ok(None)) {
@@ -211,6 +252,85 @@ fn one(
             until_ms = until_ms.min(now_ms() + FAREWELL_MS);
         }
         pause = (pause * 2).min(LOOK_MAX);
+    }
+}
+
+/// What commands write to their standard error, as much of it as does not hide the rest.
+struct Complaints {
+    say: fn(Option<&str>, &str),
+    clock: Arc<dyn Clock>,
+    begun_ms: u64,
+    said: u32,
+    left_out: u64,
+}
+
+impl Complaints {
+    fn new(say: fn(Option<&str>, &str), clock: Arc<dyn Clock>) -> Self {
+        Self {
+            say,
+            begun_ms: clock.monotonic_ns() / 1_000_000,
+            clock,
+            said: 0,
+            left_out: 0,
+        }
+    }
+
+    fn line(&mut self, alarm: &str, text: &str) {
+        let now_ms = self.clock.monotonic_ns() / 1_000_000;
+        if now_ms.saturating_sub(self.begun_ms) >= LINES_SPAN_MS {
+            let left_out = std::mem::take(&mut self.left_out);
+            if left_out > 0 {
+                (self.say)(None, &format!("{left_out} lines of commands were left out"));
+            }
+            (self.begun_ms, self.said) = (now_ms, 0);
+        }
+        if self.said < LINES_MAX {
+            self.said += 1;
+            return (self.say)(Some(alarm), text);
+        }
+        if self.left_out == 0 {
+            let seconds = LINES_SPAN_MS / 1000;
+            let text = format!(
+                "further lines of commands are left out, {LINES_MAX} in {seconds} s are shown"
+            );
+            (self.say)(None, &text);
+        }
+        self.left_out += 1;
+    }
+}
+
+/// A standard error whose lines are read until every writer has gone, on a thread of its own, so that none of them
+/// waits.
+fn listen(alarm: &str, complaints: &Arc<Mutex<Complaints>>) -> Stdio {
+    // Each thread has one.
+    if Arc::strong_count(complaints) > LISTENERS_MAX {
+        return Stdio::null();
+    }
+    let begun = std::io::pipe().and_then(|(reader, writer): (PipeReader, PipeWriter)| {
+        let (alarm, complaints) = (alarm.to_owned(), Arc::clone(complaints));
+        let thread = std::thread::Builder::new()
+            .name("alarm-output".to_owned())
+            .stack_size(LISTENER_STACK_BYTES);
+        thread.spawn(move || read(reader, &alarm, &complaints))?;
+        Ok(writer)
+    });
+    begun.map_or_else(|_| Stdio::null(), Stdio::from)
+}
+
+fn read(reader: PipeReader, alarm: &str, complaints: &Mutex<Complaints>) {
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    while let Ok(1..) = reader
+        .by_ref()
+        .take(LINE_BYTES_MAX)
+        .read_until(b'\n', &mut line)
+    {
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        line.clear();
+        if !text.is_empty() {
+            let mut complaints = complaints.lock().unwrap_or_else(PoisonError::into_inner);
+            complaints.line(alarm, &text);
+        }
     }
 }
 
@@ -237,6 +357,14 @@ mod tests {
 
     /// Runs what is pushed until as many have ended, then stops.
     fn run(alarms: &[AlarmOptions], pushed: &[usize]) -> Vec<super::super::figures::AlarmFigures> {
+        run_with(alarms, pushed, |_, _| {})
+    }
+
+    fn run_with(
+        alarms: &[AlarmOptions],
+        pushed: &[usize],
+        say: fn(Option<&str>, &str),
+    ) -> Vec<super::super::figures::AlarmFigures> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let queue = CommandQueue::new(64);
         let state = UrgentState::new(0, alarms.len(), 0, 0);
@@ -244,9 +372,13 @@ mod tests {
             assert_eq!(queue.push(*at, b"{\"x\":1}".to_vec(), 0), None);
             state.lock().alarms[*at].command.waiting += 1;
         }
-        let kill: EndCommand = |child| drop(child.kill());
+        let around = Surroundings {
+            end: |child| drop(child.kill()),
+            folder: "/".into(),
+            say,
+        };
         std::thread::scope(|scope| {
-            scope.spawn(|| work(&queue, alarms, &clock, &state, kill));
+            scope.spawn(|| work(&queue, alarms, &clock, &state, &around));
             while state
                 .figures()
                 .alarms
@@ -296,6 +428,47 @@ mod tests {
         assert!(error(1).contains("exit status: 3"), "{}", error(1));
         assert!(error(2).contains("within 30 ms"), "{}", error(2));
         assert!(error(3).contains("cannot be started"), "{}", error(3));
+    }
+
+    #[test]
+    fn what_it_complains_of_has_a_limit_and_names_the_alarm() {
+        static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let script = "pwd >&2; yes complaint | head -n 100000 >&2";
+        let alarms = [alarm(&["sh", "-c", script], 60_000, 0, Late::Send)];
+        let found = run_with(&alarms, &[0, 0], |alarm, text| {
+            let alarm = alarm.unwrap_or("-");
+            SAID.lock().unwrap().push(format!("{alarm}: {text}"));
+        });
+        assert_eq!(found[0].command.delivered, 2, "{:?}", found[0].last_error);
+        let said = SAID.lock().unwrap();
+        assert_eq!(said.first().map(String::as_str), Some("a: /"));
+        let lines = said.iter().filter(|line| line.starts_with("a: ")).count();
+        // The two runs may take longer than one span.
+        assert!(lines >= LINES_MAX as usize, "{said:?}");
+        assert!(lines <= 10 * LINES_MAX as usize, "{said:?}");
+        assert!(said[LINES_MAX as usize].starts_with("-: further lines"));
+    }
+
+    #[test]
+    fn what_runs_leave_behind_costs_a_limited_number_of_threads() {
+        let complaints = Complaints::new(|_, _| {}, Arc::new(SystemClock::new()));
+        let complaints = Arc::new(Mutex::new(complaints));
+        let children = (0..2 * LISTENERS_MAX).map(|_| {
+            let mut command = Command::new("sleep");
+            command.arg("600").stderr(listen("a", &complaints));
+            command.spawn().unwrap()
+        });
+        let mut children: Vec<Child> = children.collect();
+        assert_eq!(Arc::strong_count(&complaints), 1 + LISTENERS_MAX);
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let ended = (0..60_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            Arc::strong_count(&complaints) == 1
+        });
+        assert!(ended);
     }
 
     #[test]

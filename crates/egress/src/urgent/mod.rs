@@ -19,7 +19,7 @@ pub mod outbox;
 mod publish;
 mod run;
 
-pub use command::EndCommand;
+pub use command::Surroundings;
 pub use figures::{
     ActuatorFigures, AlarmFigures, BrokerFigures, Delivery, UrgentFigures, UrgentState,
 };

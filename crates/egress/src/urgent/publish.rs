@@ -241,7 +241,7 @@ impl Publisher {
                     match found {
                         Packet::PingResp => {}
                         Packet::ConnAck(_) => break Err("a second CONNACK".to_owned()),
-                        Packet::Disconnect(why) => {
+                        Packet::Disconnect(_, why) => {
                             break Err(format!("the broker ends the connection: {why}"));
                         }
                         Packet::PubAck(id, reason) => {

@@ -2,7 +2,7 @@
 //! runs commands.
 
 use super::collect::Collector;
-use super::command::{self, CommandQueue, EndCommand};
+use super::command::{self, CommandQueue, Surroundings};
 use super::figures::UrgentState;
 use super::options::UrgentOptions;
 use super::publish::Publisher;
@@ -130,11 +130,11 @@ impl Drop for Urgent {
 }
 
 impl<S: SegmentStore + Send + 'static> Prepared<S> {
-    /// Starts the threads. `end` ends a command that takes too long.
+    /// Starts the threads. `around` is for commands.
     ///
     /// # Errors
     /// [`Error::Thread`].
-    pub fn start(self, end: EndCommand) -> Result<Urgent, Error> {
+    pub fn start(self, around: Surroundings) -> Result<Urgent, Error> {
         let Self {
             db,
             clock,
@@ -158,7 +158,7 @@ impl<S: SegmentStore + Send + 'static> Prepared<S> {
         if options.alarms.iter().any(|alarm| !alarm.command.is_empty()) {
             let (queue, clock) = (Arc::clone(&urgent.commands), Arc::clone(&clock));
             let (options, state) = (Arc::clone(&options), Arc::clone(&state));
-            let work = move || command::work(&queue, &options.alarms, &clock, &state, end);
+            let work = move || command::work(&queue, &options.alarms, &clock, &state, &around);
             urgent.threads.push(spawn("alarm-command", work)?);
         }
         if !options.alarms.is_empty() {

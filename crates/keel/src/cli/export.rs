@@ -22,7 +22,7 @@ pub(crate) enum ExportFormat {
     `keel history`. --image reads a store that no node has open: all keys in the order of arrival, with times as they\n\
     were recorded.\n\n\
     --format csv: key, time, time_ms, value, type, node_time, clock_trusted (empty with --image: not known), lsn.\n\
-    --format line: keel,key=KEY value=VALUE TIME_MS, as upstreams get it. What a line cannot write (NaN, infinite,\n\
+    --format line: keel,key=KEY value=VALUE TIME_NS, as upstreams get it. What a line cannot write (NaN, infinite,\n\
     a text with a line break) is left out and counted on standard error.\n\n\
     Exit status 1, after everything that is readable, when damage hides a part, or something was left out.")]
 pub(crate) struct ExportArgs {

@@ -283,7 +283,8 @@ impl Export<'_> {
             "keel",
             &[("key", key)],
             &[("value", value)],
-            Some(time_ms),
+            // Ns, as whoever reads lines takes them unless told.
+            Some(time_ms.saturating_mul(1_000_000)),
         );
         self.progress.add(self.line.len() + 1);
         self.output.line(&self.line)

@@ -1,10 +1,10 @@
 //! `keel config check`: whether a file is right, what the node will do with it, and what its owner should know.
 
-use super::programs;
 use super::{
     Config, HttpConfig, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig,
     directory, first_of, read,
 };
+use super::{programs, sharing};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::lasting;
 use crate::output::Output;
@@ -59,7 +59,16 @@ pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliErr
             }))?;
             refused.map_or(0, |_| STATUS_FAILURE)
         }
-        (Err(problems), false) => return Err(first_of(&problems, &origin)),
+        (Err(problems), false) => {
+            // One line each; whoever runs the program prints the last one.
+            let Some((last, others)) = problems.split_last() else {
+                return Err(first_of(&problems, &origin));
+            };
+            for problem in others {
+                eprintln!("keel: {}", problem.error(&origin));
+            }
+            return Err(last.error(&origin));
+        }
         (Err(problems), true) => {
             let problems: Vec<_> = problems.iter().map(problem_json).collect();
             output.json(&json!({
@@ -300,6 +309,7 @@ impl Config {
         warnings.extend(saved_to.and_then(lasting::memory_warning));
         warnings.extend(self.job.iter().flat_map(JobConfig::warnings));
         warnings.extend(self.urgent.warnings());
+        warnings.extend(sharing::warnings(self));
         warnings.extend(programs::warnings(&self.mount, &self.task));
         warnings
     }
@@ -333,6 +343,9 @@ fn secret_warning(name: &str, path: &Path) -> Option<String> {
         Err(error) => {
             let why = crate::error::describe(&error);
             Some(format!("{name} {shown} cannot be read: {why}"))
+        }
+        Ok(metadata) if metadata.is_dir() => {
+            Some(format!("{name} {shown} is a directory; name a file"))
         }
         Ok(metadata) if metadata.permissions().mode() & OTHERS != 0 => Some(format!(
             "{name} {shown} is open to every user of this machine; chmod 600 {shown}"

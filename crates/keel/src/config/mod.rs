@@ -12,6 +12,7 @@ mod programs_tests;
 mod reader;
 mod reload;
 mod sections;
+mod sharing;
 #[cfg(test)]
 mod tests;
 mod upstream;
@@ -636,18 +637,28 @@ pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<String, CliErr
     })
 }
 
+impl Problem {
+    /// As the one line of error.
+    fn error(&self, origin: &str) -> CliError {
+        CliError::failure(format!("{origin}:{}", self.line), &self.wrong, &self.remedy)
+    }
+}
+
 /// The first problem as the one line of error.
 fn first_of(problems: &[Problem], origin: &str) -> CliError {
     match problems {
         [] => CliError::coded(Code::Io, origin, "cannot be read", ""),
         [first, rest @ ..] => {
-            let thing = format!("{origin}:{}", first.line);
-            let remedy = match rest.len() {
-                0 => first.remedy.clone(),
-                1 => format!("{} (and 1 more problem)", first.remedy),
-                more => format!("{} (and {more} more problems)", first.remedy),
+            let error = first.error(origin);
+            let more = match rest.len() {
+                0 => return error,
+                1 => "1 more problem".to_owned(),
+                more => format!("{more} more problems"),
             };
-            CliError::failure(thing, &first.wrong, remedy)
+            error.with_remedy(format!(
+                "{} (and {more}; keel config check names all)",
+                first.remedy
+            ))
         }
     }
 }

@@ -105,7 +105,7 @@ fn a_misspelt_key_is_told_with_its_line_and_the_nearest_one() {
     let text = "[mqtt]\nclient_id = \"x\"\nadress = \"h:1\"\n[[mqtt.subscribe]]\nfilter = \"#\"\n";
     assert_eq!(
         error(text),
-        "keel.toml:3: unknown key mqtt.adress; did you mean address? (and 1 more problem)"
+        "keel.toml:3: unknown key mqtt.adress; did you mean address? (and 1 more problem; keel config check names all)"
     );
 }
 

@@ -207,6 +207,7 @@ fn upstream(section: &Section<'_, '_>, base_dir: &Path) -> UpstreamConfig {
         backoff_ms_max: wait("backoff_ms_max", 60_000),
         clock_wait_ms_max: 1000
             * section.integer("clock_wait_seconds_max", 300, (0, WAIT_MS_MAX / 1000)),
+        give_up_ms_min: 1000 * section.integer("give_up_seconds_min", 600, (1, 86_400)),
         ..UpstreamOptions::new(name.value.clone(), target)
     };
     let is_sound = !name.value.is_empty() && given.address() != ":0";

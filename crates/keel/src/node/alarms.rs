@@ -2,14 +2,16 @@
 //! cannot be used never keeps the node from starting.
 
 use super::image::Device;
+use super::raised::{self, Raised};
 use super::{Db, log};
 use crate::config::Config;
 use crate::status::{ACTIVE_MAX, ActiveFigures, AlarmFigures, UrgentFigures};
 use base::clock::Clock;
 use db::AlarmCondition;
-use egress::urgent::{Prepared, Urgent, UrgentOptions, UrgentState};
+use egress::urgent::{Prepared, Surroundings, Urgent, UrgentOptions, UrgentState};
 use flash::Store;
 use ingest::intake::{Destination, NodeDestination};
+use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
 
@@ -31,6 +33,8 @@ pub(crate) struct Shown {
     alarms: Vec<AlarmFigures>,
     error: Option<String>,
     delivery: Option<(Arc<UrgentOptions>, Arc<UrgentState>)>,
+    /// What keeps which alarms are raised; nothing where there are none.
+    raised: Option<Arc<Raised>>,
 }
 
 /// Delivery at work.
@@ -52,18 +56,36 @@ impl Alarms {
             alarms: alarms.collect(),
             ..Shown::default()
         };
-        if told.rules.is_empty() && told.options.is_empty() {
-            return Self {
-                prepared: None,
-                shown,
-            };
+        let names = shown.alarms.iter().map(|alarm| alarm.name.clone());
+        let names: Vec<String> = names.collect();
+        let before = raised::read(db);
+        let raised = Raised::new(Arc::clone(db), names.clone(), before.clone());
+        let before = before.unwrap_or_default();
+        if told.rules.is_empty() {
+            // What was raised once must not go on if there are such alarms again one day.
+            raised.look(true);
+            if told.options.is_empty() {
+                return Self {
+                    prepared: None,
+                    shown,
+                };
+            }
         }
         let watched = match told.rules.is_empty() {
             true => Ok(()),
-            false => db
-                .set_alarms(&told.rules, TRANSITIONS_MAX)
-                .map_err(|error| error.to_string()),
+            false => {
+                let was_raised = move |rule: usize, key: &str| {
+                    let name = names.get(rule);
+                    name.is_some_and(|name| before.contains(&(name.clone(), key.to_owned())))
+                };
+                let set = db.set_alarms_after(&told.rules, TRANSITIONS_MAX, Box::new(was_raised));
+                set.map_err(|error| error.to_string())
+            }
         };
+        // Alarms that are not watched are not over.
+        if watched.is_ok() && !told.rules.is_empty() {
+            shown.raised = Some(Arc::new(raised));
+        }
         let prepared = watched.and_then(|()| {
             let prepared = Urgent::prepare(Arc::clone(db), Arc::clone(clock), told.options);
             prepared.map_err(|error| error.to_string())
@@ -72,17 +94,32 @@ impl Alarms {
         Self { prepared, shown }
     }
 
-    /// Starts what delivers.
-    pub(crate) fn start(self) -> (Running, Shown) {
+    /// What keeps which alarms are raised; nothing where there are none.
+    pub(crate) fn raised(&self) -> Option<Arc<Raised>> {
+        self.shown.raised.clone()
+    }
+
+    /// Starts what delivers. Commands begin in `folder`.
+    pub(crate) fn start(self, folder: PathBuf) -> (Running, Shown) {
         let Self {
             prepared,
             mut shown,
         } = self;
         let urgent = prepared.and_then(|prepared| {
-            let started = prepared.start(end_group);
+            let started = prepared.start(Surroundings {
+                end: end_group,
+                folder,
+                say: |alarm, text| match alarm {
+                    Some(alarm) => log::event("alarm", format!("{alarm}: {text}")),
+                    None => log::event("alarm", text),
+                },
+            });
             started.map_err(|error| shown.fail(error.to_string())).ok()
         });
         if let Some(urgent) = &urgent {
+            if let Some(raised) = &shown.raised {
+                raised.delivered_by(urgent.state());
+            }
             shown.delivery = Some((Arc::clone(urgent.options()), Arc::clone(urgent.state())));
         }
         (Running { urgent }, shown)
@@ -152,6 +189,12 @@ impl Shown {
         let counted = db.alarm_figures();
         figures.alarms_queue_full = counted.queue_full;
         figures.alarms_lost = counted.lost;
+        if let Some(raised) = &self.raised {
+            (
+                figures.alarms_raised_writes,
+                figures.alarms_raised_bytes_max,
+            ) = raised.writes();
+        }
         for (shown, found) in figures.alarms.iter_mut().zip(&counted.rules) {
             shown.watched = found.watched;
             shown.unwatched = found.unwatched;

@@ -5,7 +5,7 @@ use super::region::NodeRegion;
 use super::upstreams::Shown;
 use super::{Db, Node, log};
 use crate::device::{Counts, CountsNow};
-use crate::status::{self, FlashFigures, NodeFigures, Report, TOTALS_NAME, Totals, Window};
+use crate::status::{self, FlashFigures, NodeFigures, Reason, Report, TOTALS_NAME, Totals, Window};
 use base::block::{BLOCK_BYTES, BlockDevice};
 use db::{DbOptions, FullPolicy};
 use egress::http::HttpFigures;
@@ -231,7 +231,11 @@ fn gather(node: &Node) -> NodeFigures {
     figures.device.flushes = counts.flushes;
     figures.device.reads = counts.reads;
     figures.device.writes = counts.writes;
-    figures.flash = flash_figures(&from.bounds, &from.lifetime, &stats, &counts);
+    let raised = (
+        figures.urgent.alarms_raised_writes,
+        figures.urgent.alarms_raised_bytes_max,
+    );
+    figures.flash = flash_figures(&from.bounds, &from.lifetime, &stats, &counts, raised);
     figures.http_unusable.clone_from(&from.http_unusable);
     figures.http = from.http.as_ref().map(|http| HttpFigures {
         listen: http.address.to_string(),
@@ -246,6 +250,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures.shedding = figures.qos.is_shedding();
     figures.jobs = node.jobs.figures();
     (figures.mounts, figures.tasks) = node.programs.figures();
+    figures.task_leftover = node.programs.leftover();
     figures.region = from.region.as_ref().map(|region| region.figures());
     let listener_error = counters.listener_error.borrow().clone();
     figures.listener_error = listener_error.or_else(|| from.line.accept_error());
@@ -261,6 +266,7 @@ fn flash_figures(
     lifetime: &Lifetime,
     stats: &db::Stats,
     counts: &CountsNow,
+    (raised_writes, raised_bytes_max): (u64, u64),
 ) -> FlashFigures {
     let of = |bound: flash::Bound| bound.writes + bound.flushes;
     let options = DbOptions::default();
@@ -280,7 +286,9 @@ fn flash_figures(
         + appends(pieces, stats.checkpoint_bytes)
         + checkpoints * made
         + segments * (2 * made + first)
-        + hours * of(bounds.replace(TOTALS_BYTES_MAX as u64));
+        + hours * of(bounds.replace(TOTALS_BYTES_MAX as u64))
+        // One more may be on its way.
+        + (raised_writes + 1) * of(bounds.replace(raised_bytes_max.max(1)));
     let before = &lifetime.counts_first;
     let operations = counts.writes - before.writes + counts.flushes - before.flushes;
     let each = |count: u64| (stats.readings > 0).then(|| count as f64 / stats.readings as f64);
@@ -326,7 +334,7 @@ pub(crate) async fn sample(node: &Node) {
     // Not at once: the link to a broker takes a moment.
     let first = tokio::time::Instant::now() + SAMPLE_PERIOD;
     let mut ticks = tokio::time::interval_at(first, SAMPLE_PERIOD);
-    let mut said = Vec::new();
+    let mut said: Vec<String> = Vec::new();
     let mut is_failing = false;
     loop {
         ticks.tick().await;
@@ -340,20 +348,29 @@ pub(crate) async fn sample(node: &Node) {
             .window
             .borrow_mut()
             .offer(report.figures.sample());
-        let mut codes: Vec<String> = report
+        let mut codes: Vec<&str> = report
             .reasons
-            .into_iter()
-            .map(|reason| reason.code)
+            .iter()
+            .map(|reason| reason.code.as_str())
             .collect();
-        codes.dedup();
+        codes.sort_unstable();
         if codes != said {
+            let mut shown = codes.clone();
+            shown.dedup();
             let why = if codes.is_empty() {
                 String::new()
             } else {
-                format!(": {}", codes.join(", "))
+                format!(": {}", shown.join(", "))
             };
             log::event("state", format!("{}{why}", report.state.name()));
-            said = codes;
+            // Afterwards nobody can ask what it was. Of several with one code nobody knows which are new.
+            let now = |code: &str| codes.iter().filter(|one| **one == code).count();
+            let before = |code: &str| said.iter().filter(|one| *one == code).count();
+            let is_new = |reason: &&Reason| now(&reason.code) > before(&reason.code);
+            for reason in report.reasons.iter().filter(is_new) {
+                log::event("reason", format!("{}: {}", reason.code, reason.text));
+            }
+            said = codes.into_iter().map(str::to_owned).collect();
         }
     }
 }

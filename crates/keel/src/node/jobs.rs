@@ -278,6 +278,8 @@ impl Running {
             .arg("--config")
             .arg(absolute(config_file))
             .arg(&job.name)
+            // The node may be a program of another one, and this is none.
+            .env_remove("KEEL_TASK")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -1,6 +1,8 @@
-//! The thread that keeps the log in order: index and retention, step by step, and the figures that outlive a start.
+//! The thread that keeps the log in order: index and retention, step by step, and the figures and alarms that
+//! outlive a start.
 
 use super::figures::Lifetime;
+use super::raised::Raised;
 use super::{Db, log};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -45,7 +47,11 @@ impl Shared {
 
 impl Keeper {
     /// Starts the thread.
-    pub(crate) fn start(db: Arc<Db>, lifetime: Arc<Lifetime>) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        db: Arc<Db>,
+        lifetime: Arc<Lifetime>,
+        raised: Option<Arc<Raised>>,
+    ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             stop: Mutex::new(false),
             changed: Condvar::new(),
@@ -82,6 +88,9 @@ impl Keeper {
                 }
                 if !pause.is_zero() {
                     lifetime.look();
+                }
+                if let Some(raised) = &raised {
+                    raised.look(false);
                 }
                 if theirs.pause(pause) {
                     return;

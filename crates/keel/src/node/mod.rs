@@ -11,10 +11,10 @@
 //! the socket, `wire.rs` one connection, `session.rs` get and status, `puts.rs` puts,
 //! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper,
 //! `backup.rs` what a backup is sent, `notify.rs` what the service manager is told,
-//! `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `http.rs` what the HTTP side is handed, `region.rs` the
-//! region in which others read values, `qos/` quality of service, `figures.rs` what the status shows, `jobs.rs`
-//! periodic jobs, `programs/` programs that the node keeps running, `clock.rs` the clock
-//! with the operator's word, `log.rs` events.
+//! `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `raised.rs` which of them are raised over a start,
+//! `http.rs` what the HTTP side is handed, `region.rs` the region in which others read values, `qos/` quality of
+//! service, `figures.rs` what the status shows, `jobs.rs` periodic jobs, `programs/` programs
+//! that the node keeps running, `clock.rs` the clock with the operator's word, `log.rs` events.
 //!
 //! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
 //! database writes a checkpoint and closes, then the image is free for another node.
@@ -34,6 +34,7 @@ mod notify;
 mod programs;
 mod puts;
 mod qos;
+mod raised;
 pub(crate) mod region;
 mod server;
 pub(crate) mod session;
@@ -63,6 +64,7 @@ use signals::{Signals, What};
 use sources::{Plan, Sources};
 use start::Opened;
 use std::cell::{Cell, RefCell};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -286,14 +288,17 @@ impl Serving<'_> {
             None => None,
         };
         let (http, http_unusable) = self::http::Http::bind(&config)?;
-        let keeper = Keeper::start(Arc::clone(&db), Arc::clone(&lifetime))
+        let raised = opened.alarms.raised();
+        let keeper = Keeper::start(Arc::clone(&db), Arc::clone(&lifetime), raised.clone())
             .map_err(|error| CliError::io("node", &error))?;
         let forwarding = opened.upstreams.start();
-        let (urgent, alarms_shown) = opened.alarms.start();
+        let (urgent, alarms_shown) = opened.alarms.start(programs::folder_of(path));
         let qos = qos::Qos::start(&config, &db, opened.not_permitted)
             .map_err(|error| CliError::io("node", &error))?;
         let jobs = jobs::Jobs::start(&config, path).map_err(|error| CliError::io("job", &error))?;
-        let programs = programs::Programs::start(&config, path, qos.own_tasks())
+        let store = store_identity(&db, &config.store.image);
+        let programs = programs::Programs::start(&config, path, store, qos.own_tasks())
+            .await
             .map_err(|error| CliError::io("task", &error))?;
         let (stop, stopped) = latest::channel(false);
         let http = http
@@ -391,6 +396,8 @@ impl Serving<'_> {
         node.jobs.finish();
         feeder.abort();
         node.notify.stopping();
+        // Programs that were failing end now: that does not make the node well.
+        sampler.abort();
         // First of all: what they report and put while they end is still taken.
         if let Some(ended) = node.programs.finish()
             && tokio::time::timeout(PROGRAMS_GRACE_MAX, ended)
@@ -418,7 +425,6 @@ impl Serving<'_> {
         }
         // What the last readings have raised is still told.
         urgent.stop();
-        sampler.abort();
         // Its thread has half a second for what is on its way, which has begun with the stop of the sources.
         drop(forwarding);
         urgent.finish();
@@ -429,8 +435,21 @@ impl Serving<'_> {
         drop(announcement);
         drop(keeper);
         lifetime.save();
+        if let Some(raised) = raised {
+            raised.look(true);
+        }
         Ok((holder, attendants))
     }
+}
+
+/// The identity of the store and of its file, which a copy shares with none.
+fn store_identity(db: &Db, image: &Path) -> String {
+    let identity = db.with_store(|store| store.layout().uuid);
+    let digits = identity
+        .unwrap_or_default()
+        .map(|byte| format!("{byte:02x}"));
+    let file = std::fs::metadata(image).map_or((0, 0), |found| (found.dev(), found.ino()));
+    format!("{}-{:x}-{:x}", digits.concat(), file.0, file.1)
 }
 
 /// Says what is allowed in a configuration and may surprise.

@@ -144,12 +144,12 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
         log::event("warning", warning);
     }
     let upstreams = Upstreams::prepare(config, &db, &clock);
-    let alarms = Alarms::prepare(config, &db, &clock);
     let rules = settings::key_rules(config);
-    let destination = NodeDestination::new(Arc::clone(&db), clock, rules);
+    let destination = NodeDestination::new(Arc::clone(&db), Arc::clone(&clock), rules);
     let declared = destination.declare_exact().map(drop);
     let declare_error = settings::declare_error(declared, destination.declare_failures());
     alarms::declare(config, &destination);
+    let alarms = Alarms::prepare(config, &db, &clock);
     let changes = Changes::new(objects_max);
     if let Some(region) = &region {
         region.publish();

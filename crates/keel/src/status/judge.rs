@@ -1,7 +1,7 @@
 //! Whether a node is well. A node that drops, lags or guesses must not look healthy, so every rule here only ever
 //! makes the state worse.
 
-use super::{Judgement, NO_ROOM, NodeFigures, Reason, State, UpstreamFigures};
+use super::{Judgement, NO_ROOM, NodeFigures, Reason, RefusalReason, State, UpstreamFigures};
 use crate::progress::bytes_text;
 
 /// A reading may wait for flash so many commit intervals before the node lags.
@@ -21,6 +21,10 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     (
         "job_failing",
         "the last run of a job of the configuration failed; readings are not touched by it",
+    ),
+    (
+        "task_leftover",
+        "programs of an earlier run are, or may be, still there",
     ),
     (
         "task_failing",
@@ -103,6 +107,10 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     (
         "key_shared",
         "readings are refused because another series has their key",
+    ),
+    (
+        "intake_refused",
+        "all lines and messages of the last ten minutes were refused",
     ),
     (
         "connections_max",
@@ -222,7 +230,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     if figures.store.full {
         add(
             "store_full",
-            "the store has no room: keep less history (store.history_mebibytes_max) or take a larger one".to_owned(),
+            format!("the store has no room: {}", room_remedy(figures)),
         );
     }
     lagging(figures, &mut add);
@@ -273,6 +281,9 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
             ),
         );
     }
+    if let Some(text) = &figures.task_leftover {
+        add("task_leftover", text.clone());
+    }
     super::programs::judge(&figures.tasks, &figures.mounts, &mut add);
     if let Some(why) = &figures.http_unusable {
         add(
@@ -282,6 +293,14 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     }
     upstream(figures, &mut add);
     let recent = &figures.last_ten_minutes;
+    // What a store without room turns away would have been taken.
+    let is_for_input = !figures.store.full
+        && figures.log.failed.is_none()
+        && recent.refused_full == 0
+        && recent.refused_busy == 0;
+    if recent.refused_input >= REFUSED_INPUT_MIN && recent.taken_input == 0 && is_for_input {
+        add("intake_refused", intake_refused(figures));
+    }
     figures.urgent.judge(
         recent.alarms_undelivered,
         recent.actuators_undelivered,
@@ -530,6 +549,50 @@ fn region(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     if region.checkpoint_failing {
         let why = region.checkpoint_error.as_deref().unwrap_or("unknown");
         add("region_checkpoint_failing", why.to_owned());
+    }
+}
+
+/// Bad input is its senders' fault and no reason, but for so much of it while no reading is taken.
+const REFUSED_INPUT_MIN: u64 = 3;
+
+fn intake_refused(figures: &NodeFigures) -> String {
+    let why: Vec<String> = figures
+        .intake
+        .refused
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    let unit = match figures.intake.refused_for(RefusalReason::TimeAbsurd) {
+        0 => "",
+        _ => ", and line.precision is the unit of their times",
+    };
+    format!(
+        "what lines and messages brought within the last ten minutes, {} pieces, was all refused; since the start: {}. \
+         Look whether [line], [[mqtt.subscribe]] and [[key]] fit what the senders send{unit}",
+        figures.last_ten_minutes.refused_input,
+        why.join(", ")
+    )
+}
+
+/// What makes room in a store that is full.
+fn room_remedy(figures: &NodeFigures) -> String {
+    let waiting = figures
+        .upstream
+        .iter()
+        .filter(|one| one.hold)
+        .max_by_key(|one| one.backlog_readings);
+    match waiting {
+        Some(one)
+            if one.backlog_readings > 0 && figures.history.bytes > figures.history.bytes_max =>
+        {
+            format!(
+                "{} readings wait for upstream {}, and are kept for it; mend that, lower store.backlog_mebibytes_max, \
+                 set hold = false there, or take a larger store",
+                one.backlog_readings, one.name
+            )
+        }
+        _ => "keep less history (store.history_mebibytes_max) or take a larger one".to_owned(),
     }
 }
 

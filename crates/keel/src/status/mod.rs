@@ -156,6 +156,8 @@ pub(crate) struct NodeFigures {
     /// Trees that programs come from, and programs that the node keeps running.
     pub(crate) mounts: Vec<MountFigures>,
     pub(crate) tasks: Vec<TaskFigures>,
+    /// Programs of an earlier run that are, or may be, still there; null: none.
+    pub(crate) task_leftover: Option<String>,
     /// Why index and retention do not go on; null while they do.
     pub(crate) history_failing: Option<String>,
     /// Connections that no listener could take over, of commands and of line protocol together: each failed accept.
@@ -389,6 +391,8 @@ pub(crate) struct UpstreamFigures {
     /// How long the oldest has been the oldest, and how long a reading may wait for others to go with it.
     pub(crate) unmoved_ms: u64,
     pub(crate) linger_ms: u64,
+    /// Whether the log is kept for it.
+    pub(crate) hold: bool,
     /// Nothing goes yet, because the wall clock has not been set.
     pub(crate) waits_for_clock: bool,
     pub(crate) in_flight: u64,
@@ -673,6 +677,7 @@ impl NodeFigures {
             backlog_age_ms: found.backlog_age_ms,
             unmoved_ms: found.unmoved_ms,
             linger_ms: upstream.options.linger_ms,
+            hold: upstream.options.hold,
             waits_for_clock: found.waits_for_clock,
             in_flight: found.in_flight,
             sent: counters.sent,
@@ -719,6 +724,15 @@ impl NodeFigures {
             forward_refused: self.upstream_sum(|one| one.refused_total),
             alarms_undelivered: self.urgent.alarms_undelivered(),
             actuators_undelivered: self.urgent.actuators_undelivered(),
+            taken_input: self
+                .intake
+                .readings
+                .saturating_add(self.intake.readings_shed),
+            // Values that a broker has retained come again with each connection.
+            refused_input: self
+                .intake
+                .refused_total
+                .saturating_sub(self.intake.refused_for(RefusalReason::RetainedUntimed)),
         }
     }
 }

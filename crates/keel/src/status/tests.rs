@@ -172,6 +172,7 @@ fn well() -> NodeFigures {
         jobs: Vec::new(),
         mounts: Vec::new(),
         tasks: Vec::new(),
+        task_leftover: None,
         history_failing: None,
         listeners_failed: 0,
         listener_error: None,
@@ -426,6 +427,34 @@ fn each_reason_shows() {
     fine(|f| {
         f.urgent.brokers[0].connected = false;
         f.urgent.brokers[0].connects = 0;
+    });
+    degraded("intake_refused", |f| {
+        (
+            f.last_ten_minutes.refused_input,
+            f.last_ten_minutes.taken_input,
+        ) = (3, 0);
+    });
+    // It is the senders' fault, unless nothing else comes.
+    fine(|f| {
+        (
+            f.last_ten_minutes.refused_input,
+            f.last_ten_minutes.taken_input,
+        ) = (1_000_000, 1)
+    });
+    // Nor is it where there is no room for what is good.
+    degraded("dropping", |f| {
+        f.last_minute.refused_full = 5;
+        (
+            f.last_ten_minutes.refused_input,
+            f.last_ten_minutes.refused_full,
+        ) = (3, 5);
+    });
+    degraded("task_leftover", |f| f.task_leftover = Some("x".into()));
+    fine(|f| {
+        (
+            f.last_ten_minutes.refused_input,
+            f.last_ten_minutes.taken_input,
+        ) = (2, 0)
     });
     degraded("mqtt_refused", |f| {
         f.mqtt = Some(MqttFigures {
@@ -703,7 +732,7 @@ fn the_window_knows_its_spans_and_stays_small() {
     let mut sample = at(5_001);
     sample.readings_dropped = 3;
     assert_eq!(window.last_minute(&sample).readings_dropped, 3);
-    assert!(std::mem::size_of::<Sample>() * 123 < 17 << 10);
+    assert!(std::mem::size_of::<Sample>() * 123 < 20 << 10);
     assert!(format!("{window:?}").matches("uptime_ms").count() <= 123);
 }
 

@@ -139,6 +139,9 @@ pub(crate) struct UrgentFigures {
     /// Changes that found no room on their way to delivery, and of these those that nobody will be told of.
     pub(crate) alarms_queue_full: u64,
     pub(crate) alarms_lost: u64,
+    /// Times that the file of raised alarms was written since the start, and the most bytes of it.
+    pub(crate) alarms_raised_writes: u64,
+    pub(crate) alarms_raised_bytes_max: u64,
     pub(crate) actuators: Vec<ActuatorFigures>,
     /// Why alarms and actuators do not work at all.
     pub(crate) urgent_error: Option<String>,

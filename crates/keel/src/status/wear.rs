@@ -38,6 +38,8 @@ pub(crate) struct Sample {
     pub(crate) forward_refused: u64,
     pub(crate) alarms_undelivered: u64,
     pub(crate) actuators_undelivered: u64,
+    pub(crate) refused_input: u64,
+    pub(crate) taken_input: u64,
 }
 
 /// What a span of time added to the counters.
@@ -67,9 +69,12 @@ pub(crate) struct Delta {
     /// Changes of alarms that nobody was told of, and values that reached no actuator.
     pub(crate) alarms_undelivered: u64,
     pub(crate) actuators_undelivered: u64,
+    /// Bad input, and readings from the same sources that were good.
+    pub(crate) refused_input: u64,
+    pub(crate) taken_input: u64,
 }
 
-/// The counters of the last ten minutes, a sample each 5 s; some 17 KiB.
+/// The counters of the last ten minutes, a sample each 5 s; some 19 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     samples: VecDeque<Sample>,
@@ -129,6 +134,8 @@ impl Window {
                 .saturating_sub(from.deadline_misses_apart),
             forward_lost: now.forward_lost.saturating_sub(from.forward_lost),
             forward_refused: now.forward_refused.saturating_sub(from.forward_refused),
+            refused_input: now.refused_input.saturating_sub(from.refused_input),
+            taken_input: now.taken_input.saturating_sub(from.taken_input),
             alarms_undelivered: now
                 .alarms_undelivered
                 .saturating_sub(from.alarms_undelivered),

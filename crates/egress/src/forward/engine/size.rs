@@ -20,7 +20,7 @@ impl Engine {
 
     /// The upstream says how long a payload may be, `usize::MAX` if it does not.
     pub fn limit(&mut self, bytes: usize) {
-        self.shared_bytes_said = bytes.max(SHARED_BYTES_MIN);
+        self.shared_bytes_said = bytes.max(1);
         self.shared_bytes_max = self.shared_bytes_max.min(self.shared_bytes_said);
     }
 

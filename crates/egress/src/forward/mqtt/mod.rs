@@ -22,6 +22,14 @@ const OUT_BYTES_MAX: usize = 256 << 10;
 const READ_BYTES: usize = 16 << 10;
 /// By which the length of a packet can take more bytes than that of an empty one.
 const LENGTH_BYTES_MAX: usize = 3;
+/// What ends an array of readings.
+const END_BYTES: usize = 1;
+/// A broker that takes shorter packets alone is likely set wrongly: what it does not take is passed over slowly.
+const PACKET_BYTES_USUAL: usize = 256;
+/// Reasons of MQTT 5: this client may not publish there; more than it may publish.
+const NOT_AUTHORIZED: u8 = 0x87;
+const QUOTA_EXCEEDED: u8 = 0x97;
+const DENIED: &str = "does not let this client publish there (0x87)";
 /// How long a stop waits for acknowledgements that are due.
 const FAREWELL_MS: u64 = 500;
 
@@ -40,6 +48,14 @@ pub(crate) struct Connection {
     /// Messages without an answer, in the order in which they were sent.
     pub(crate) on_the_way: VecDeque<(u16, u64)>,
     packet_id: u16,
+    /// Messages that the broker does not let this client publish, and since when there are any, ms.
+    denied: Vec<u64>,
+    denied_since_ms: u64,
+    /// Whether it has taken anything, and whether it is known that it denies messages for their topics; until when one
+    /// more sign of that is enough, ms.
+    has_taken: bool,
+    denies_topics: bool,
+    expected_until_ms: u64,
 }
 
 /// A broker, and as whom one comes to it.
@@ -137,6 +153,11 @@ pub(crate) async fn connect_to(session: Session<'_>) -> Result<Connection, Strin
         messages_end: 0,
         on_the_way: VecDeque::new(),
         packet_id: 0,
+        denied: Vec::new(),
+        denied_since_ms: 0,
+        has_taken: false,
+        denies_topics: false,
+        expected_until_ms: 0,
     })
 }
 
@@ -148,6 +169,9 @@ impl Connection {
         context: &mut Context,
     ) -> Leave {
         let (mut heard_ms, mut spoke_ms) = (forwarder.now_ms(), forwarder.now_ms());
+        if std::mem::take(&mut context.denies_topics) {
+            self.expected_until_ms = heard_ms.saturating_add(context.options.answer_ms_max);
+        }
         let mut ping_ms = None;
         // When an answer to a message was due last, or messages moved: what is said besides does not count.
         let mut asked_ms = heard_ms;
@@ -184,6 +208,13 @@ impl Connection {
                     wait_ms = wait_ms.min(linger_ms);
                     if let Err(leave) = self.fill(forwarder, context) {
                         return leave;
+                    }
+                    if !more && self.on_the_way.is_empty() && !self.denied.is_empty() {
+                        // Another one may come behind it that is taken; but not for ever.
+                        let denied_ms = now_ms.saturating_sub(self.denied_since_ms);
+                        if !self.has_taken || denied_ms > context.options.answer_ms_max {
+                            return Leave::later(format!("the broker {DENIED}"));
+                        }
                     }
                 }
             }
@@ -239,7 +270,8 @@ impl Connection {
             Target::Mqtt { topic, .. } => topic.len(),
             Target::Http { .. } => 0,
         };
-        let head = packet::publish_bytes(self.version, topic_bytes, 0) + LENGTH_BYTES_MAX;
+        let head =
+            packet::publish_bytes(self.version, topic_bytes, 0) + LENGTH_BYTES_MAX + END_BYTES;
         self.packet_bytes_max.saturating_sub(head)
     }
 
@@ -258,7 +290,11 @@ impl Connection {
             let bytes = packet::publish_bytes(self.version, unit.topic.len(), unit.payload.len());
             if bytes > self.packet_bytes_max {
                 let why = format!("takes no packets of {bytes} bytes");
-                context.unwanted(forwarder, token, readings, &why)?;
+                if readings > 1 || self.packet_bytes_max < PACKET_BYTES_USUAL {
+                    context.unwanted(forwarder, token, readings, &why)?;
+                } else {
+                    context.pass_over(forwarder, token, &why);
+                }
                 if readings > 1 {
                     // Packet ids of what is on its way still belong to it.
                     return Err(Leave::Again);
@@ -295,10 +331,12 @@ impl Connection {
                     match found {
                         Packet::PingResp => {}
                         Packet::ConnAck(_) => break Err(Leave::Lost("a second CONNACK".into())),
-                        Packet::Disconnect(why) => {
-                            break Err(Leave::Lost(format!(
-                                "the broker ends the connection: {why}"
-                            )));
+                        Packet::Disconnect(code, why) => {
+                            let why = format!("the broker ends the connection: {why}");
+                            break Err(match may_be_for_a_message(code) {
+                                true => Leave::Lost(why),
+                                false => Leave::later(why),
+                            });
                         }
                         Packet::PubAck(id, reason) => {
                             let place = self.on_the_way.iter().position(|(sent, _)| *sent == id);
@@ -308,7 +346,7 @@ impl Connection {
                                 continue;
                             };
                             has_answered = true;
-                            if let Err(leave) = answered(forwarder, context, token, reason) {
+                            if let Err(leave) = self.answered(forwarder, context, token, reason) {
                                 break Err(leave);
                             }
                         }
@@ -318,6 +356,86 @@ impl Connection {
         };
         self.input.drain(..at);
         result
+    }
+
+    fn answered<D: BlockDevice + 'static>(
+        &mut self,
+        forwarder: &mut Forwarder<D>,
+        context: &mut Context,
+        token: u64,
+        reason: u8,
+    ) -> Result<(), Leave> {
+        match reason {
+            0..=0x7f => {
+                context.acknowledged(forwarder, token);
+                self.judge_denied(forwarder, context, token)
+            }
+            NOT_AUTHORIZED => {
+                self.deny(forwarder, token);
+                Ok(())
+            }
+            // Topic name invalid, payload format invalid: it is this message.
+            0x90 | 0x99 => {
+                let readings = forwarder.engine.readings_of(token);
+                let why = format!("refuses a message with reason {reason:#04x}");
+                match context.unwanted(forwarder, token, readings, &why) {
+                    Ok(()) if readings > 1 => Err(Leave::Again),
+                    // What comes behind it decides about both.
+                    Err(_) if self.has_denied() => {
+                        self.deny(forwarder, token);
+                        Ok(())
+                    }
+                    result => result,
+                }
+            }
+            QUOTA_EXCEEDED => Err(Leave::later("the broker's quota is exceeded")),
+            // Nobody knows whether it is this message.
+            other => Err(Leave::Lost(format!(
+                "the broker refuses messages with reason {other:#04x}"
+            ))),
+        }
+    }
+
+    pub(crate) fn has_denied(&self) -> bool {
+        !self.denied.is_empty()
+    }
+
+    fn deny<D: BlockDevice + 'static>(&mut self, forwarder: &Forwarder<D>, token: u64) {
+        if self.denied.is_empty() {
+            self.denied_since_ms = forwarder.now_ms();
+        }
+        self.denied.push(token);
+    }
+
+    /// A message was taken. The broker denies those before it for their topics then, unless its permissions have
+    /// changed between them: so it is asked once more over another connection before they are passed over.
+    fn judge_denied<D: BlockDevice + 'static>(
+        &mut self,
+        forwarder: &mut Forwarder<D>,
+        context: &mut Context,
+        taken: u64,
+    ) -> Result<(), Leave> {
+        self.has_taken = true;
+        let (before, behind): (Vec<u64>, Vec<u64>) =
+            self.denied.drain(..).partition(|token| *token < taken);
+        self.denied = behind;
+        if before.is_empty() {
+            return Ok(());
+        }
+        self.denies_topics |= forwarder.now_ms() < self.expected_until_ms;
+        if !self.denies_topics {
+            context.denies_topics = true;
+            return Err(Leave::Again);
+        }
+        self.denied_since_ms = forwarder.now_ms();
+        for token in before {
+            if forwarder.engine.readings_of(token) > 1 {
+                forwarder.engine.split(token);
+                return Err(Leave::Again);
+            }
+            context.pass_over(forwarder, token, DENIED);
+        }
+        Ok(())
     }
 
     /// The socket has taken so many bytes; whether a message was among them.
@@ -360,6 +478,13 @@ impl Connection {
     }
 }
 
+/// Whether a broker that ends the connection for this reason may do so because of what it was sent last: a normal end,
+/// an unspecified error, a malformed packet, a protocol error, an error of its own kind, a wrong topic, topic alias or
+/// payload, a packet that is too large. All others are of itself or of this client.
+fn may_be_for_a_message(reason: u8) -> bool {
+    matches!(reason, 0 | 0x80..=0x83 | 0x90 | 0x94 | 0x95 | 0x99)
+}
+
 /// The next packet identifier that none of the messages on their way has; there are fewer of these than identifiers.
 fn next_id(last: &mut u16, on_the_way: &VecDeque<(u16, u64)>) -> u16 {
     loop {
@@ -367,36 +492,5 @@ fn next_id(last: &mut u16, on_the_way: &VecDeque<(u16, u64)>) -> u16 {
         if on_the_way.iter().all(|(used, _)| used != last) {
             return *last;
         }
-    }
-}
-
-fn answered<D: BlockDevice + 'static>(
-    forwarder: &mut Forwarder<D>,
-    context: &mut Context,
-    token: u64,
-    reason: u8,
-) -> Result<(), Leave> {
-    match reason {
-        0..=0x7f => {
-            context.acknowledged(forwarder, token);
-            Ok(())
-        }
-        // Topic name invalid, payload format invalid: it is this message.
-        0x90 | 0x99 => {
-            let readings = forwarder.engine.readings_of(token);
-            let why = format!("refuses a message with reason {reason:#04x}");
-            context.unwanted(forwarder, token, readings, &why)?;
-            match readings > 1 {
-                true => Err(Leave::Again),
-                false => Ok(()),
-            }
-        }
-        0x87 => Err(Leave::Lost(
-            "the broker does not let this client publish there".into(),
-        )),
-        0x97 => Err(Leave::Lost("the broker's quota is exceeded".into())),
-        other => Err(Leave::Lost(format!(
-            "the broker refuses messages with reason {other:#04x}"
-        ))),
     }
 }

@@ -41,8 +41,8 @@ pub enum Packet {
     PubAck(u16, u8),
     /// Answer to a probe.
     PingResp,
-    /// MQTT 5: the broker ends the connection, and why.
-    Disconnect(String),
+    /// MQTT 5: the broker ends the connection: the reason, and what it means.
+    Disconnect(u8, String),
 }
 
 /// Writes CONNECT. The session begins anew each time: what has no acknowledgement is in the log.
@@ -175,7 +175,7 @@ pub fn next(bytes: &[u8], version: MqttVersion) -> Result<Option<(Packet, usize)
                 Ok(reason) => words(&format!("{reason:?}")),
                 Err(_) => format!("reason {code}"),
             };
-            Packet::Disconnect(reason)
+            Packet::Disconnect(code, reason)
         }
         _ => return Err(Malformed("a packet that no publisher is sent")),
     };

@@ -2,12 +2,14 @@
 //!
 //! Each has a thread that starts its process, waits for its end, and starts it again. None of them holds anything that
 //! a put needs. A process is the leader of a group of its own and is ended with it; when the node is killed, the kernel
-//! tells the process.
+//! tells the process, and the next start ends what is left.
 //!
-//! **Files:** `process.rs` one process: its start, its output, its end; `output.rs` what of it is in the log;
+//! **Files:** `leftovers.rs` programs that earlier runs have left; `process.rs` one process: its start, its output, its
+//! end; `output.rs` what of it is in the log;
 //! `watch.rs` what a thread and the rest of the node tell each other; `mount.rs` mounts, `stay.rs` programs that stay,
 //! `periodic.rs` those that are started at each period.
 
+mod leftovers;
 mod mount;
 mod output;
 mod periodic;
@@ -36,6 +38,8 @@ pub(super) struct Surroundings {
     /// Where processes run: the folder of the configuration.
     folder: PathBuf,
     socket: PathBuf,
+    /// Identity of the store and of its file.
+    store: String,
     region: Option<PathBuf>,
     own_tasks: OwnTasks,
 }
@@ -65,30 +69,31 @@ struct All {
 
 /// They run until this is dropped.
 pub(crate) struct Programs {
+    /// What an earlier run has left and could not be ended.
+    leftover: Option<String>,
     surroundings: Arc<Surroundings>,
     all: RefCell<All>,
 }
 
 impl Programs {
-    /// Starts all that the configuration names.
-    pub(crate) fn start(
+    /// Ends what earlier runs have left, and starts all that the configuration names.
+    pub(crate) async fn start(
         config: &Config,
         config_file: &Path,
+        store: String,
         own_tasks: OwnTasks,
     ) -> std::io::Result<Self> {
-        let folder = absolute(config_file.parent().unwrap_or(Path::new("")));
         let surroundings = Surroundings {
             program: std::env::current_exe()?,
-            folder: if folder.as_os_str().is_empty() {
-                std::env::current_dir()?
-            } else {
-                folder
-            },
+            folder: folder_of(config_file),
             socket: absolute(&config.node.socket),
+            store,
             region: config.region.as_ref().map(|region| absolute(&region.file)),
             own_tasks,
         };
+        let leftover = leftovers::end(surroundings.store.clone()).await;
         let programs = Self {
+            leftover,
             surroundings: Arc::new(surroundings),
             all: RefCell::default(),
         };
@@ -215,6 +220,11 @@ impl Programs {
         )
     }
 
+    /// What of an earlier run is, or may be, still there.
+    pub(crate) fn leftover(&self) -> Option<String> {
+        self.leftover.clone()
+    }
+
     /// Ends them, tasks before mounts; the answer comes when they have ended, which takes seconds where programs do not
     /// do what they are asked for.
     pub(crate) fn finish(&self) -> Option<oneshot::Receiver<()>> {
@@ -265,6 +275,12 @@ fn thread(name: &str) -> std::thread::Builder {
     std::thread::Builder::new()
         .name(name.into())
         .stack_size(STACK_BYTES)
+}
+
+/// Where programs and commands run: the folder of the configuration.
+pub(super) fn folder_of(config_file: &Path) -> PathBuf {
+    let file = absolute(config_file);
+    file.parent().unwrap_or(Path::new("/")).to_path_buf()
 }
 
 fn absolute(path: &Path) -> PathBuf {

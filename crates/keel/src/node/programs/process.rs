@@ -19,7 +19,7 @@ const LINE_BYTES_MAX: u64 = 512;
 pub(super) const END_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// One that was killed is waited for so long: a call to a device or a mount that hangs holds it.
-const KILLED_TIME_MAX: Duration = Duration::from_secs(1);
+pub(super) const KILLED_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Once a process has ended its last lines are on the way for so long at most.
 const LAST_LINES: Duration = Duration::from_millis(50);
@@ -70,7 +70,10 @@ pub(super) fn command(program: &std::path::Path, around: &Surroundings) -> Comma
     let mut command = Command::new(program);
     command
         .current_dir(&around.folder)
-        .env("KEEL_NODE", &around.socket);
+        .env("KEEL_NODE", &around.socket)
+        .env("KEEL_STORE", &around.store)
+        // The node itself may be a program of another one.
+        .env_remove("KEEL_TASK");
     if let Some(region) = &around.region {
         command.env("KEEL_REGION", region);
     }

@@ -1,0 +1,175 @@
+//! What parts of a configuration must not share: a name at a broker, a port, and a topic that readings come from with
+//! one that they go to.
+
+use super::Config;
+use egress::forward::Target;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What its owner should know.
+pub(super) fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = clients(config);
+    warnings.extend(ports(config));
+    warnings.extend(circles(config));
+    warnings
+}
+
+fn input_broker(config: &Config) -> Option<String> {
+    let mqtt = config.mqtt.as_ref()?;
+    let (host, port) = (&mqtt.host, mqtt.port);
+    Some(match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    })
+}
+
+/// A broker ends the connection of a client when another one of the same name comes.
+fn clients(config: &Config) -> Vec<String> {
+    let mut users: BTreeMap<(String, &str), Vec<String>> = BTreeMap::new();
+    if let (Some(address), Some(mqtt)) = (input_broker(config), &config.mqtt) {
+        let users = users.entry((address, &mqtt.client_id)).or_default();
+        users.push("[mqtt]".to_owned());
+    }
+    for upstream in &config.upstream {
+        if let Target::Mqtt {
+            address, client_id, ..
+        } = &upstream.options.target
+        {
+            let users = users.entry((address.clone(), client_id)).or_default();
+            users.push(format!("upstream {}", upstream.options.name));
+        }
+    }
+    for broker in &config.urgent.brokers {
+        let of = (
+            broker.options.address.clone(),
+            broker.options.client_id.as_str(),
+        );
+        let users = users.entry(of).or_default();
+        users.push(format!("broker {}", broker.options.name));
+    }
+    let shared = users.into_iter().filter(|(_, users)| users.len() > 1);
+    shared
+        .map(|((address, client_id), users)| {
+            format!(
+                "{} have the same client_id \"{client_id}\" at {address}: each ends the connection of the other; \
+                 give each its own",
+                users.join(" and ")
+            )
+        })
+        .collect()
+}
+
+fn ports(config: &Config) -> Option<String> {
+    let (line, http) = (config.line.tcp_listen?, config.http.as_ref()?.listen);
+    // `::` takes connections to addresses of IPv4, too.
+    let takes_all =
+        |one: IpAddr, other: IpAddr| one.is_unspecified() && (one.is_ipv6() || other.is_ipv4());
+    let same_address = line.ip() == http.ip()
+        || takes_all(line.ip(), http.ip())
+        || takes_all(http.ip(), line.ip());
+    (same_address && line.port() == http.port() && line.port() != 0).then(|| {
+        format!("line.tcp_listen {line} and http.listen {http} are the same port; give one of them another")
+    })
+}
+
+/// What goes to a topic that the node subscribes to comes back as another reading, and goes again.
+fn circles(config: &Config) -> Vec<String> {
+    let (Some(input), Some(mqtt)) = (input_broker(config), &config.mqtt) else {
+        return Vec::new();
+    };
+    let mut warnings = Vec::new();
+    for upstream in &config.upstream {
+        let Target::Mqtt { address, topic, .. } = &upstream.options.target else {
+            continue;
+        };
+        let mut filters = mqtt.subscribe.iter().map(|subscribe| &subscribe.filter);
+        if *address == input
+            && let Some(filter) = filters.find(|filter| may_fit(filter, topic))
+        {
+            warnings.push(format!(
+                "upstream {} sends to {topic} at {input}, where mqtt.subscribe {filter} may take it: a reading then \
+                 comes back and goes again, for ever; change one of them",
+                upstream.options.name
+            ));
+        }
+    }
+    warnings
+}
+
+/// Whether a filter takes a topic that is made from a template.
+fn may_fit(filter: &str, template: &str) -> bool {
+    let filter = match filter.strip_prefix("$share/") {
+        Some(rest) => rest.split_once('/').map_or("", |(_, filter)| filter),
+        None => filter,
+    };
+    let (mut filter, mut topic) = (filter.split('/'), template.split('/'));
+    loop {
+        match (filter.next(), topic.next()) {
+            (Some("#"), _) | (None, None) => return true,
+            // A key has any number of levels.
+            (Some(wanted), Some(level)) if level.contains("{key}") => {
+                let literal = level.split('{').next().unwrap_or("");
+                return wanted == "+" || wanted.starts_with(literal);
+            }
+            (Some(_), Some(level)) if level.contains('{') => {}
+            (Some("+"), Some(_)) => {}
+            (Some(wanted), Some(level)) if wanted == level => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn a_filter_takes_what_a_template_can_make() {
+        for (filter, template, fits) in [
+            ("#", "keel/{key}", true),
+            ("keel/#", "keel/{key}", true),
+            ("keel/+", "keel/{key}", true),
+            ("keel/+/x", "keel/{1}/x", true),
+            ("$share/g/keel/#", "keel/{key}", true),
+            ("keel", "keel", true),
+            ("keel/#", "keel", true),
+            ("sensors/#", "keel/{key}", false),
+            ("keel/+/y", "keel/{1}/x", false),
+            ("keel/+", "keel", false),
+            ("keel", "keel/all", false),
+            ("keel", "keel/{key}", false),
+            ("other/#", "site-{key}", false),
+            ("site-a/#", "site-{key}", true),
+        ] {
+            assert_eq!(may_fit(filter, template), fits, "{filter} {template}");
+        }
+    }
+
+    #[test]
+    fn what_must_not_be_shared_is_warned_of() {
+        let text = "[line]\ntcp_listen = \"127.0.0.1:8094\"\n[http]\nlisten = \"127.0.0.1:8094\"\n\
+            [mqtt]\naddress = \"h:1883\"\nclient_id = \"me\"\n[[mqtt.subscribe]]\nfilter = \"keel/#\"\n\
+            [[upstream]]\nname = \"up\"\nkind = \"mqtt\"\naddress = \"h:1883\"\nclient_id = \"me\"\n";
+        let found = |text: &str| {
+            let config =
+                Config::parse(text, "keel.toml", Path::new("")).map_err(|error| error.to_string());
+            let config = config.unwrap();
+            warnings(&config)
+        };
+        let all = found(text);
+        assert_eq!(all.len(), 3, "{all:?}");
+        assert!(
+            all[0].starts_with("[mqtt] and upstream up have the same client_id \"me\" at h:1883")
+        );
+        assert!(all[1].contains("are the same port"));
+        assert!(all[2].starts_with(
+            "upstream up sends to keel/{key} at h:1883, where mqtt.subscribe keel/# may take it"
+        ));
+        let apart = text
+            .replacen("8094", "8095", 1)
+            .replace("filter = \"keel/#\"", "filter = \"in/#\"")
+            .replacen("client_id = \"me\"", "client_id = \"in\"", 1);
+        assert_eq!(found(&apart), [""; 0]);
+    }
+}

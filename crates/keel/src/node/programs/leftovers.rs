@@ -1,0 +1,221 @@
+//! Programs that earlier runs of the node have left. When a node is killed the kernel tells each program, but not what
+//! that one has started, and a program may ignore it. They are ended before any is started, so that no two drive one
+//! valve.
+//!
+//! They are known by their environment: `KEEL_TASK`, and `KEEL_STORE` with the identity of the store and of its file,
+//! which one node alone can hold. A copy of the file is another store.
+
+use super::process::{END_TIME_MAX, KILLED_TIME_MAX};
+use crate::node::log;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Bytes of an environment that are read; what the node sets stands anywhere in it.
+const ENVIRONMENT_BYTES_MAX: u64 = 1 << 20;
+/// Time between two looks whether they have ended.
+const LOOK: Duration = Duration::from_millis(10);
+/// A start waits for all of it so long at most: the kernel may let nobody look at a process that hangs.
+const TIME_MAX: Duration = Duration::from_secs(5);
+/// Processes between this one and the first of the machine.
+const ANCESTORS_MAX: usize = 64;
+
+struct Leftover {
+    number: libc::pid_t,
+    task: String,
+    handle: OwnedFd,
+}
+
+/// What there is to know of the search.
+struct Search {
+    store: String,
+    /// Processes that have started this one.
+    spared: BTreeSet<libc::pid_t>,
+    own_group: libc::pid_t,
+    /// The start waits no more: from now on programs may be of this run.
+    is_over: Mutex<bool>,
+}
+
+/// Ends what earlier runs with this store have left, and says so. What it could not end, or not look at, is returned.
+pub(super) async fn end(store: String) -> Option<String> {
+    // SAFETY: a plain system call.
+    let own_group = unsafe { libc::getpgid(0) };
+    let search = Arc::new(Search {
+        store,
+        spared: ancestors(),
+        own_group,
+        is_over: Mutex::new(false),
+    });
+    let (tell, told) = oneshot::channel();
+    let theirs = Arc::clone(&search);
+    let work = move || drop(tell.send(theirs.end()));
+    let begun = super::thread("leftovers").spawn(work);
+    let ended = match begun {
+        Ok(_) => tokio::time::timeout(TIME_MAX, told).await.ok(),
+        Err(_) => None,
+    };
+    let unknown = || {
+        let text = "programs that an earlier run has left may still be there: the system does not let the node look";
+        Some(text.to_owned())
+    };
+    let warning = ended.and_then(Result::ok).unwrap_or_else(|| {
+        *search.lock() = true;
+        unknown()
+    });
+    if let Some(warning) = &warning {
+        log::event("warning", warning);
+    }
+    warning
+}
+
+impl Search {
+    fn lock(&self) -> std::sync::MutexGuard<'_, bool> {
+        self.is_over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) -> Option<String> {
+        if let Err(error) = handle(std::process::id() as libc::pid_t) {
+            return Some(format!(
+                "programs that an earlier run has left may still be there: the node cannot look for them: {error}"
+            ));
+        }
+        let mut left = self.find();
+        let mut found: BTreeSet<String> = left.iter().map(Leftover::name).collect();
+        for (signal, patience) in [
+            (libc::SIGTERM, END_TIME_MAX),
+            (libc::SIGKILL, KILLED_TIME_MAX),
+        ] {
+            let until = Instant::now() + patience;
+            let mut told = BTreeSet::new();
+            while !left.is_empty() && Instant::now() < until {
+                let is_over = self.lock();
+                if *is_over {
+                    return None;
+                }
+                // Some start others as they end.
+                for one in left.iter().filter(|one| told.insert(one.number)) {
+                    one.signal(signal);
+                }
+                drop(is_over);
+                std::thread::sleep(LOOK);
+                left = self.find();
+                found.extend(left.iter().map(Leftover::name));
+            }
+        }
+        let names = |them: BTreeSet<String>| them.into_iter().collect::<Vec<_>>().join(", ");
+        let hanging: BTreeSet<String> = left.iter().map(Leftover::name).collect();
+        let ended: BTreeSet<String> = found.difference(&hanging).cloned().collect();
+        if !ended.is_empty() {
+            let text = format!("ended what an earlier run had left: {}", names(ended));
+            log::event("task", text);
+        }
+        (!hanging.is_empty()).then(|| {
+            format!(
+                "an earlier run has left programs that cannot be ended and run beside those that are started now: {}",
+                names(hanging)
+            )
+        })
+    }
+
+    fn find(&self) -> Vec<Leftover> {
+        let Ok(entries) = std::fs::read_dir("/proc") else {
+            return Vec::new();
+        };
+        let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        entries
+            .filter_map(|entry| self.look(entry.ok().and_then(number)?))
+            .collect()
+    }
+
+    /// Whether this process is one. The handle comes first: then the number is nobody else's when it is looked at.
+    fn look(&self, number: libc::pid_t) -> Option<Leftover> {
+        // SAFETY: a plain system call.
+        let group = unsafe { libc::getpgid(number) };
+        if self.spared.contains(&number) || group == self.own_group {
+            return None;
+        }
+        let handle = handle(number).ok()?;
+        let mut environment = Vec::new();
+        let file = File::open(format!("/proc/{number}/environ")).ok()?;
+        file.take(ENVIRONMENT_BYTES_MAX)
+            .read_to_end(&mut environment)
+            .ok()?;
+        let value = |name: &[u8]| {
+            let mut entries = environment.split(|byte| *byte == 0);
+            entries.find_map(|entry| entry.strip_prefix(name))
+        };
+        let task = value(b"KEEL_TASK=")?;
+        if value(b"KEEL_STORE=")? != self.store.as_bytes() || !sees_what_we_see(number) {
+            return None;
+        }
+        Some(Leftover {
+            number,
+            task: String::from_utf8_lossy(task).into_owned(),
+            handle,
+        })
+    }
+}
+
+/// A handle of a process.
+fn handle(number: libc::pid_t) -> std::io::Result<OwnedFd> {
+    // SAFETY: a plain system call.
+    let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) };
+    match libc::c_int::try_from(handle) {
+        // SAFETY: the kernel has just given it to this call.
+        Ok(handle) if handle >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(handle) }),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+impl Leftover {
+    fn name(&self) -> String {
+        format!("{} (process {})", self.task, self.number)
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        let none: *const libc::siginfo_t = std::ptr::null();
+        // SAFETY: a plain system call with a handle that is open. It reaches this process or nobody.
+        unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.handle.as_raw_fd(),
+                signal,
+                none,
+                0,
+            )
+        };
+    }
+}
+
+/// This process and those that have started it: a program may start the node of its own store again. Those of the
+/// node's own group, as what takes its output, are spared with them.
+fn ancestors() -> BTreeSet<libc::pid_t> {
+    let mut found = BTreeSet::new();
+    let mut number = std::process::id() as libc::pid_t;
+    while number > 0 && found.len() < ANCESTORS_MAX && found.insert(number) {
+        let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        // The name before it may hold anything, and ends with the last parenthesis.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let parent = fields.split_whitespace().nth(1);
+        number = parent.and_then(|parent| parent.parse().ok()).unwrap_or(0);
+    }
+    found
+}
+
+/// A copy of the store may be in another container.
+fn sees_what_we_see(number: libc::pid_t) -> bool {
+    let look = |name: &str, process: &str| {
+        let found = std::fs::metadata(format!("/proc/{process}/{name}")).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let theirs = number.to_string();
+    ["root", "ns/mnt"].iter().all(|name| {
+        let ours = look(name, "self");
+        ours.is_some() && ours == look(name, &theirs)
+    })
+}

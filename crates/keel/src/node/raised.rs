@@ -1,0 +1,309 @@
+//! Which alarms are raised, kept in the store over a start: one that stands between its two thresholds is then still
+//! raised, and one that is over is told so. `RAISED.md` beside this crate's manifest is the specification.
+
+use super::image::Device;
+use super::{Db, log};
+use egress::urgent::UrgentState;
+use flash::Store;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Name of the file in the store.
+const NAME: &str = "node-raised";
+const MAGIC: [u8; 8] = *b"keelrais";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 16;
+const CHECK_BYTES: usize = 4;
+/// Alarms in the file at most; what is beyond is forgotten by a start.
+const RAISED_MAX: usize = 4096;
+/// Bytes of it at most: two names of 255 bytes with their lengths for each.
+const BYTES_MAX: usize = HEADER_BYTES + RAISED_MAX * 512 + CHECK_BYTES;
+/// Time between two writes, for each piece of the file that is begun: an alarm that flaps must not wear the card.
+const PERIOD: Duration = Duration::from_secs(10);
+const PIECE_BYTES: usize = 16 << 10;
+
+/// Names of an alarm and of the key at which it is raised.
+pub(crate) type Pair = (String, String);
+
+/// The file, kept up to date: those who are told believe that these alarms are raised. One that is over stays in it
+/// until they have been told.
+pub(crate) struct Raised {
+    db: Arc<Db>,
+    /// Names of the alarms, by the places of their rules.
+    alarms: Vec<String>,
+    /// Who delivers; nobody yet, or for good.
+    delivery: OnceLock<Arc<UrgentState>>,
+    state: Mutex<State>,
+    /// Times that the file was written in this run, and the most bytes of it.
+    writes: AtomicU64,
+    bytes_max: AtomicU64,
+}
+
+struct State {
+    kept: BTreeSet<Pair>,
+    written: Vec<u8>,
+    /// Changes of each alarm that had been counted at the last look.
+    changes: Vec<u64>,
+    /// Nothing is to be written until alarms change.
+    is_settled: bool,
+    tried: Option<Instant>,
+    is_failing: bool,
+}
+
+/// What the last run has left; `None` where it is damaged, or of another version, which is said.
+pub(crate) fn read(db: &Db) -> Option<BTreeSet<Pair>> {
+    let bytes = db.with_store(content).flatten();
+    let Some(bytes) = bytes else {
+        return Some(BTreeSet::new());
+    };
+    let found = decode(&bytes);
+    if let Err(why) = &found {
+        let text = format!(
+            "which alarms were raised is not known: the file {NAME} {why}; what holds is raised anew"
+        );
+        log::event("alarm", text);
+    }
+    found.ok()
+}
+
+/// The bytes of the file; `None`: there is none.
+fn content(store: &mut Store<Device>) -> Option<Vec<u8>> {
+    let file = match store.open_file(NAME) {
+        Ok(file) => file,
+        Err(flash::Error::NotFound) => return None,
+        // What cannot be read is as good as damaged.
+        Err(_) => return Some(Vec::new()),
+    };
+    let length = store.length(file).unwrap_or(0).min(BYTES_MAX as u64) as usize;
+    let mut bytes = vec![0; length];
+    let read = store.read(file, 0, &mut bytes);
+    store.close_file(file);
+    Some(read.map_or_else(|_| Vec::new(), |_| bytes))
+}
+
+impl Raised {
+    /// `before`: what the last run has left.
+    pub(crate) fn new(db: Arc<Db>, alarms: Vec<String>, before: Option<BTreeSet<Pair>>) -> Self {
+        Self {
+            db,
+            alarms,
+            delivery: OnceLock::new(),
+            state: Mutex::new(State {
+                // What is damaged is replaced.
+                written: before.as_ref().map(encode).unwrap_or_default(),
+                kept: before.unwrap_or_default(),
+                changes: Vec::new(),
+                is_settled: false,
+                tried: None,
+                is_failing: false,
+            }),
+            writes: AtomicU64::new(0),
+            bytes_max: AtomicU64::new(0),
+        }
+    }
+
+    /// These deliver from now on.
+    pub(crate) fn delivered_by(&self, state: &Arc<UrgentState>) {
+        // There is one for a run.
+        self.delivery.set(Arc::clone(state)).ok();
+    }
+
+    /// Times that the file was written in this run, and the most bytes of it.
+    pub(crate) fn writes(&self) -> (u64, u64) {
+        let of = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        (of(&self.writes), of(&self.bytes_max))
+    }
+
+    /// Writes the file if alarms have changed, and not too often. `is_last`: at once, and nothing is delivered any
+    /// more.
+    pub(crate) fn look(&self, is_last: bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *state;
+        let changes = |counted: &db::AlarmFigures| -> Vec<u64> {
+            let rules = counted.rules.iter();
+            rules.map(|rule| rule.raised + rule.cleared).collect()
+        };
+        if state.is_settled && changes(&self.db.alarm_figures()) == state.changes {
+            return;
+        }
+        state.is_settled = false;
+        let period = PERIOD * (1 + state.written.len() / PIECE_BYTES) as u32;
+        if !is_last && state.tried.is_some_and(|tried| tried.elapsed() < period) {
+            return;
+        }
+        // Those that were raised and are over since the last look are among them.
+        let active = self.db.raised_alarms(RAISED_MAX);
+        // Counted afterwards, so that nothing changes unseen.
+        let counted = self.db.alarm_figures();
+        let before = std::mem::replace(&mut state.changes, changes(&counted));
+        let delivered = self.delivery.get().map(|state| state.figures().alarms);
+        let delivered = delivered.unwrap_or_default();
+        let is_told: Vec<bool> = (0..self.alarms.len())
+            .map(|rule| {
+                // A change of this moment may be between queues, and counted nowhere.
+                let is_quiet = before.get(rule) == state.changes.get(rule);
+                // Without figures nobody delivers.
+                let is_delivered = delivered
+                    .get(rule)
+                    .is_some_and(|alarm| alarm.mqtt.waiting + alarm.command.waiting == 0);
+                (is_quiet || is_last) && counted.waiting == 0 && is_delivered
+            })
+            .collect();
+        let active = active.iter().filter_map(|(rule, object, is_raised)| {
+            let rule = *rule as usize;
+            if is_told.get(rule) == Some(&true) && !is_raised {
+                return None;
+            }
+            let alarm = self.alarms.get(rule)?.clone();
+            Some((alarm, self.db.key(*object).as_str().to_owned()))
+        });
+        let stays = |(alarm, key): &&Pair| {
+            let rule = self.alarms.iter().position(|name| name == alarm);
+            let is_known = self.db.lookup(key).is_some();
+            rule.is_some_and(|rule| !(is_told[rule] && is_known))
+        };
+        let kept = state.kept.iter().filter(stays).cloned();
+        let is_all_told = is_told.iter().all(|told| *told);
+        let raised: BTreeSet<Pair> = active.chain(kept).take(RAISED_MAX).collect();
+        let bytes = encode(&raised);
+        state.kept = raised;
+        if bytes == state.written {
+            state.is_settled = is_all_told;
+            return;
+        }
+        state.tried = Some(Instant::now());
+        match self.db.with_store(|store| store.replace(NAME, &bytes)) {
+            Some(Ok(())) => {
+                self.writes.fetch_add(1, Ordering::Relaxed);
+                let length = bytes.len() as u64;
+                self.bytes_max.fetch_max(length, Ordering::Relaxed);
+                if std::mem::take(&mut state.is_failing) {
+                    log::event("alarm", "which alarms are raised is kept again");
+                }
+                (state.written, state.is_settled) = (bytes, is_all_told);
+            }
+            Some(Err(error)) if !state.is_failing => {
+                state.is_failing = true;
+                let text = format!(
+                    "which alarms are raised cannot be kept: {error}; a start would tell what was so before"
+                );
+                log::event("alarm", text);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn encode(raised: &BTreeSet<Pair>) -> Vec<u8> {
+    let raised = || raised.iter().take(RAISED_MAX);
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&(raised().count() as u32).to_le_bytes());
+    for (alarm, key) in raised() {
+        for name in [alarm, key] {
+            let name = name.as_bytes();
+            let name = name.get(..name.len().min(255)).unwrap_or_default();
+            bytes.push(name.len() as u8);
+            bytes.extend_from_slice(name);
+        }
+    }
+    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Result<BTreeSet<Pair>, String> {
+    let damaged = || "is damaged".to_owned();
+    let (body, check) = bytes
+        .len()
+        .checked_sub(CHECK_BYTES)
+        .map(|end| bytes.split_at(end))
+        .ok_or_else(damaged)?;
+    let check: [u8; CHECK_BYTES] = check.try_into().map_err(|_| damaged())?;
+    if body.get(..8) != Some(&MAGIC[..]) || crc32c::crc32c(body) != u32::from_le_bytes(check) {
+        return Err(damaged());
+    }
+    let number = |at: usize| {
+        let bytes: Option<[u8; 4]> = body.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u32::from_le_bytes).ok_or_else(damaged)
+    };
+    let version = number(8)?;
+    if version != VERSION {
+        return Err(format!(
+            "has version {version}, this program knows {VERSION}"
+        ));
+    }
+    let count = number(12)? as usize;
+    let mut rest = body.get(HEADER_BYTES..).unwrap_or_default();
+    let mut found = BTreeSet::new();
+    for _ in 0..count.min(RAISED_MAX) {
+        let mut name = || {
+            let (length, more) = rest.split_first()?;
+            let (name, more) = more.split_at_checked(usize::from(*length))?;
+            rest = more;
+            String::from_utf8(name.to_vec()).ok()
+        };
+        found.insert((name().ok_or_else(damaged)?, name().ok_or_else(damaged)?));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &[u8] = include_bytes!("../../tests/golden/node-raised-1");
+
+    fn golden() -> BTreeSet<Pair> {
+        let pairs = [
+            ("hot", "hall/1/temperature"),
+            ("silent", "hall/door"),
+            ("hot", "küche/herd"),
+        ];
+        pairs
+            .map(|(alarm, key)| (alarm.to_owned(), key.to_owned()))
+            .into()
+    }
+
+    #[test]
+    fn the_file_is_the_bytes_that_the_specification_says() {
+        assert_eq!(encode(&golden()), GOLDEN);
+        assert_eq!(decode(GOLDEN), Ok(golden()));
+        assert_eq!(decode(&encode(&BTreeSet::new())), Ok(BTreeSet::new()));
+    }
+
+    #[test]
+    fn what_is_damaged_or_of_another_version_is_refused() {
+        for bit in 0..GOLDEN.len() * 8 {
+            let mut bytes = GOLDEN.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(&bytes), Err("is damaged".to_owned()));
+        }
+        for end in 0..GOLDEN.len() {
+            assert!(decode(&GOLDEN[..end]).is_err());
+        }
+        let sealed = |mut body: Vec<u8>| {
+            body.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
+            body
+        };
+        let body = &GOLDEN[..GOLDEN.len() - CHECK_BYTES];
+        let mut later = body.to_vec();
+        later[8] = 2;
+        assert!(decode(&sealed(later)).unwrap_err().contains("version 2"));
+        // A count and lengths beyond what is there, with a checksum that is right.
+        for (at, value) in [(12, 200), (16, 255), (20, 255)] {
+            let mut wrong = body.to_vec();
+            wrong[at] = value;
+            assert!(decode(&sealed(wrong)).is_err(), "{at}");
+        }
+    }
+
+    #[test]
+    fn there_is_a_limit() {
+        let many = (0..RAISED_MAX + 10).map(|n| (format!("{n:0>300}"), format!("{n:0>300}")));
+        let bytes = encode(&many.collect());
+        assert!(bytes.len() <= BYTES_MAX);
+        assert!(decode(&bytes).is_ok());
+    }
+}
