@@ -499,7 +499,8 @@ fn stack(run: &Run) -> String {
             let copy_ns = run.value(case, copy, TIME.name);
             let part = call_ns
                 .zip(copy_ns)
-                .map(|(call, copy)| share(call, copy) * 100.0);
+                // Plus nothing: of what rounds to 0 the sign says nothing.
+                .map(|(call, copy)| (share(call, copy) * 100.0).round() + 0.0);
             let part = part.map_or_else(|| "–".to_owned(), |part| format!("{part:.0} %"));
             let _ = write!(out, " {} | {} | {part} |", cell(call_ns), cell(copy_ns));
         }
