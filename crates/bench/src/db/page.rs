@@ -220,7 +220,8 @@ fn writers(run: &Run) -> String {
 
 fn data(run: &Run) -> String {
     let mut out =
-        "| system | the other computes, µs | the other works on other values of the store, µs | divided |\n|---|---|---|---|\n"
+        "| system | the other computes, µs | the other works on other values of the store, µs | divided |\n\
+         |---|---|---|---|\n"
             .to_owned();
     for system in systems_of(run, DATA, "data_time_alone") {
         let value = |metric| cell(run.value(DATA, system, metric));
