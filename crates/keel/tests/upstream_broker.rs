@@ -215,7 +215,9 @@ fn a_reading_at_which_it_ends_every_connection_costs_itself() {
             "1" => refusal,
             _ => Reply::Answer(TAKEN),
         });
-        let mut node = Node::start(&config(broker.port, "give_up_seconds_min = 1\n"));
+        // Also where nothing else is on its way with it.
+        let more = "give_up_seconds_min = 1\ninflight_max = 1\n";
+        let mut node = Node::start(&config(broker.port, more));
         put(&node, "a", 0..4);
         wait_for(&node, "all", |found| found["backlog_readings"] == 0);
         let values = ["0", "2", "3"].map(str::to_owned);
