@@ -21,6 +21,7 @@ use fuser::{
 use stream::manifest::Kind;
 use stream::{BLOCK_BYTES, BlockAt, FileId, Token};
 
+use crate::loaders::Loaders;
 use crate::pages::PageCache;
 use crate::readers::Readers;
 use crate::source::Source;
@@ -55,6 +56,7 @@ pub(crate) struct Adapter {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) readers: Readers,
+    pub(crate) loaders: Arc<Loaders>,
     pub(crate) pages: Arc<PageCache>,
     pub(crate) read_ahead_kib: u32,
     /// Reads that the kernel has asked for, each of one block or of several that lie together.
@@ -145,8 +147,14 @@ impl Wanted {
     }
 }
 
-/// Waits for what is wanted, and answers.
-fn read(source: &dyn Source, token: Option<Token>, wanted: &Wanted, reply: ReplyData) {
+/// Waits for what is wanted, and answers. `look` is shown the beginning of the file, if that is wanted.
+fn read(
+    source: &dyn Source,
+    token: Option<Token>,
+    wanted: &Wanted,
+    look: impl FnOnce(&[u8]),
+    reply: ReplyData,
+) {
     if wanted.first < wanted.last {
         source.want(token, &wanted.blocks().collect::<Vec<_>>());
     }
@@ -155,7 +163,12 @@ fn read(source: &dyn Source, token: Option<Token>, wanted: &Wanted, reply: Reply
         .map(|block| source.read(token, block))
         .collect();
     match blocks {
-        Ok(blocks) => wanted.answer(&blocks, reply),
+        Ok(blocks) => {
+            if let (0, Some(block)) = (wanted.first, blocks.first()) {
+                look(block);
+            }
+            wanted.answer(&blocks, reply);
+        }
         Err(_) => reply.error(Errno::EIO),
     }
 }
@@ -306,13 +319,18 @@ impl Filesystem for Adapter {
         if let (Some(token), Some(block)) = (known, only)
             && let Some(bytes) = self.source.read_now(token, block)
         {
+            if wanted.first == 0 {
+                self.loaders.look(&self.view, file, &bytes);
+            }
             return wanted.answer(&[bytes], reply);
         }
         let (source, tasks) = (Arc::clone(&self.source), Arc::clone(&self.tasks));
+        let (loaders, view) = (Arc::clone(&self.loaders), Arc::clone(&self.view));
         // Dropped with a reply in it, it answers EIO.
         self.readers.give(move || {
             let token = known.unwrap_or_else(|| tasks.find(thread, file, is_executed));
-            read(source.as_ref(), token, &wanted, reply);
+            let look = |beginning: &[u8]| loaders.look(&view, file, beginning);
+            read(source.as_ref(), token, &wanted, look, reply);
         });
     }
 
@@ -372,8 +390,9 @@ impl Filesystem for Adapter {
             return reply.error(Errno::ENODATA);
         }
         let own = format!(
-            "{{\"fuse_reads\":{},",
-            self.fuse_reads.load(Ordering::Relaxed)
+            "{{\"fuse_reads\":{},\"loaders\":{},",
+            self.fuse_reads.load(Ordering::Relaxed),
+            self.loaders.told(&self.view)
         );
         let counters = self.source.counters().replacen('{', &own, 1);
         answer_attribute(reply, counters.as_bytes(), size);
