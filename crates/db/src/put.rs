@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::database::Database;
 use crate::error::Error;
 use crate::options::{Durability, ObjectId, ShedPolicy};
-use crate::qos::admission::{AdmissionFigures, Quality, Verdict};
+use crate::qos::admission::{AdmissionFigures, Verdict};
 use crate::queue::{self, Entries, Entry, EntryKind, Queue};
 use crate::store::SegmentStore;
 use crate::table::SlotValue;
@@ -388,35 +388,6 @@ impl<S: SegmentStore> Database<S> {
         let (wanted, _) = shared.admission.wanted_and_expected();
         shared.queue.lock().is_shedding = wanted < 1.0;
         expected
-    }
-
-    /// The same for a fraction of the freshness: of the temporal objects that would be fresh if all readings were
-    /// admitted so many still are, on the mean over time, as [`FreshCount`](crate::FreshCount) counts them. What is
-    /// never shed takes no part.
-    pub fn set_freshness(&self, fraction: f64) -> f64 {
-        let shared = &*self.shared;
-        let now_ns = shared.clock.monotonic_ns();
-        let validity_ns = |object: usize| {
-            let (ms, is_temporal) = shared.table.validity(ObjectId(object as u32));
-            is_temporal.then_some(u64::from(ms) * 1_000_000)
-        };
-        let expected = shared.admission.set_fresh(
-            fraction,
-            now_ns,
-            |object| shared.table.updates(object),
-            validity_ns,
-        );
-        let (wanted, _) = shared.admission.wanted_and_expected();
-        shared.queue.lock().is_shedding = wanted < 1.0;
-        expected
-    }
-
-    /// One of both.
-    pub fn set_quality_of_data(&self, quality: Quality, fraction: f64) -> f64 {
-        match quality {
-            Quality::Admitted => self.set_admission(fraction),
-            Quality::Fresh => self.set_freshness(fraction),
-        }
     }
 
     /// Never sheds readings of this object: each of them is acted upon. An object that is not known is passed over.

@@ -223,10 +223,6 @@ fn gains_of_another_period_or_actuator_are_refused_and_the_status_says_so() {
             "actuator = \"deadline\"",
             "gains.toml: was made with the actuator rtgroup, and qos.actuator is deadline;",
         ),
-        (
-            "quality_of_data = \"fresh\"",
-            "gains.toml: was made for the quality of data admitted, and qos.quality_of_data is fresh;",
-        ),
     ];
     for (other, said) in cases {
         let config = configured(&format!("gains = \"gains.toml\"\n{other}"));

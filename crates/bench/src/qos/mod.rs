@@ -32,7 +32,6 @@ mod work;
 use std::path::PathBuf;
 
 use clap::{ValueEnum, value_parser};
-use db::qos::admission::Quality;
 use db::qos::controller::SetPoints;
 use serde_json::json;
 
@@ -77,10 +76,6 @@ pub(crate) struct Options {
     /// Part of a processor that the updates of a real plant take alone, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = value_parser!(u32).range(1..=95))]
     update_share: u32,
-    /// What the updates of a real plant are driven by: the part of them that is admitted, or the part of the values that
-    /// is fresh, as in the paper. A model is for one of both.
-    #[arg(long, value_enum, default_value_t = QualityOfData::Admitted)]
-    quality_of_data: QualityOfData,
     /// Let the updates of a real plant run on any processor, also the task's while it waits, as in the paper.
     #[arg(long)]
     free_updates: bool,
@@ -116,24 +111,6 @@ pub(crate) struct Options {
     /// Draws the order of the runs and the noise of a simulated plant.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-}
-
-/// What the updates are driven by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum QualityOfData {
-    /// The part that is admitted.
-    Admitted,
-    /// The part of the values that is fresh.
-    Fresh,
-}
-
-impl QualityOfData {
-    fn quality(self) -> Quality {
-        match self {
-            Self::Admitted => Quality::Admitted,
-            Self::Fresh => Quality::Fresh,
-        }
-    }
 }
 
 /// The experiments, by the paper's figures.
@@ -375,7 +352,6 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             engine: options.engine,
             actuator: options.actuator,
             update_share: f64::from(options.update_share) / 100.0,
-            quality: options.quality_of_data.quality(),
             are_updates_free: options.free_updates,
             is_awake: options.keep_awake,
             line_ns_min: f64::from(options.line_ns_min),
@@ -387,14 +363,10 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         let origin = Origin {
             engine: options.engine.words().to_owned(),
             command: format!(
-                "keel qos experiment identification --plant real --update-share {} --mix {} --line-ns-min {}{}{}{}",
+                "keel qos experiment identification --plant real --update-share {} --mix {} --line-ns-min {}{}{}",
                 options.update_share,
                 options.mix.name(),
                 options.line_ns_min,
-                match options.quality_of_data {
-                    QualityOfData::Admitted => "",
-                    QualityOfData::Fresh => " --quality-of-data fresh",
-                },
                 if options.keep_awake {
                     " --keep-awake"
                 } else {

@@ -14,7 +14,6 @@ use base::sim::Random;
 use clap::ValueEnum;
 use db::Monitor;
 use db::qos::actuator::{Actuator, Cpufreq, Deadline, Lock, NoActuator, RtGroup, SystemFiles};
-use db::qos::admission::Quality;
 use db::qos::figures::Figures;
 
 use super::line::line_ns;
@@ -106,8 +105,6 @@ pub(crate) struct RealOptions {
     pub(crate) actuator: ActuatorKind,
     /// Part of a processor that the updates take alone, when all are admitted.
     pub(crate) update_share: f64,
-    /// What the updates are driven by.
-    pub(crate) quality: Quality,
     /// Whether updates may also run on the task's processor while it does not.
     pub(crate) are_updates_free: bool,
     /// Whether processors that have nothing to do are kept from halting.
@@ -207,7 +204,7 @@ impl RealPlant {
             EngineKind::Native => LOGGED_MAX,
             EngineKind::Bdb => f64::INFINITY,
         };
-        let updates = Updates::new(per_second.min(most), options.quality)?;
+        let updates = Updates::new(per_second.min(most))?;
         let mut notes = vec![format!(
             "{} ({}); alone, a get takes {:.2} µs and a put {:.2} µs; {:.0} updates in a second, the trace {:.0} times \
              as fast, which alone take {:.1} % of a processor",

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use db::qos::admission::{Admission, Quality, Verdict};
+use db::qos::admission::{Admission, Verdict};
 use ingest::trace::Trace;
 
 /// Trace that is played again and again, ms.
@@ -16,8 +16,6 @@ pub(crate) struct Updates {
     multiplier: f64,
     per_second: f64,
     admission: Admission,
-    /// What an admitted fraction is one of.
-    quality: Quality,
     /// Readings of each sensor that went to the store.
     admitted: Vec<AtomicU64>,
     /// When each sensor's value was last stored, µs since the start; -1: never.
@@ -31,7 +29,7 @@ impl Updates {
     ///
     /// # Errors
     /// The trace's.
-    pub(crate) fn new(per_second: f64, quality: Quality) -> Result<Self, String> {
+    pub(crate) fn new(per_second: f64) -> Result<Self, String> {
         let trace = ingest::trace::bundled(TRACE_MS).map_err(|error| error.to_string())?;
         let order = sensors_in_order(&trace);
         let recorded = order.len() as f64 * 1000.0 / TRACE_MS as f64;
@@ -43,7 +41,6 @@ impl Updates {
             multiplier,
             per_second,
             admission: Admission::new(sensors.len() as u32, 0.0),
-            quality,
             admitted: sensors.iter().map(|_| AtomicU64::new(0)).collect(),
             stored_us: sensors.iter().map(|_| AtomicI64::new(-1)).collect(),
             valid_us: sensors
@@ -68,16 +65,8 @@ impl Updates {
     /// Admits a fraction from now on; what it comes to.
     pub(crate) fn admit(&self, fraction: f64, now_us: i64) -> f64 {
         let admitted = |sensor: usize| Some(self.admitted.get(sensor)?.load(Ordering::Relaxed));
-        let now_ns = now_us.unsigned_abs() * 1000;
-        match self.quality {
-            Quality::Admitted => self.admission.set(fraction, now_ns, admitted),
-            Quality::Fresh => {
-                let valid_ns =
-                    |sensor: usize| Some(self.valid_us.get(sensor)?.unsigned_abs() * 1000);
-                self.admission
-                    .set_fresh(fraction, now_ns, admitted, valid_ns)
-            }
-        }
+        self.admission
+            .set(fraction, now_us.unsigned_abs() * 1000, admitted)
     }
 
     /// The sensor of an update, and whether it goes to the store.
@@ -127,7 +116,7 @@ mod tests {
 
     #[test]
     fn updates_come_at_their_rate_and_are_shed_by_their_fraction() {
-        let updates = Updates::new(50_000.0, Quality::Admitted).unwrap();
+        let updates = Updates::new(50_000.0).unwrap();
         assert!(
             updates.multiplier() > 100.0 && updates.multiplier() < 400.0,
             "{}",
@@ -146,42 +135,9 @@ mod tests {
         assert!((share - 0.6).abs() < 0.02, "{share}");
     }
 
-    /// Freshness as it is measured is what was asked for, and is not the admitted part.
-    #[test]
-    fn updates_are_shed_by_their_freshness() {
-        let updates = Updates::new(50_000.0, Quality::Fresh).unwrap();
-        // A sampling period of the trace: 20 µs an update.
-        let play = |from: u64, count: u64| {
-            let (mut fresh, mut looks, mut admitted) = (0.0, 0, 0);
-            for number in from..from + count {
-                let now_us = (number * 20) as i64;
-                let (sensor, is_admitted) = updates.next(number);
-                if is_admitted {
-                    updates.stored(sensor, now_us);
-                    admitted += 1;
-                }
-                if number % 997 == 0 {
-                    fresh += updates.fresh(now_us);
-                    looks += 1;
-                }
-            }
-            (fresh / f64::from(looks), admitted as f64 / count as f64)
-        };
-        play(0, 1_000_000);
-        let (all, part) = play(1_000_000, 500_000);
-        assert!(all > 0.9 && part >= 1.0, "{all} {part}");
-        for wanted in [0.9, 0.7] {
-            let expected = updates.admit(wanted, 30_000_000);
-            assert!((expected - wanted).abs() < 0.01, "{expected}");
-            let (fresh, part) = play(1_500_000, 500_000);
-            assert!((fresh / all - wanted).abs() < 0.05, "{fresh} {all}");
-            assert!(part < wanted, "{part}");
-        }
-    }
-
     #[test]
     fn what_was_stored_long_ago_is_not_fresh() {
-        let updates = Updates::new(50_000.0, Quality::Admitted).unwrap();
+        let updates = Updates::new(50_000.0).unwrap();
         assert_eq!(updates.fresh(0), 0.0);
         for sensor in 0..512 {
             updates.stored(sensor, 1_000_000);

@@ -5,9 +5,6 @@
 //! readings go first. Within an object they are spread evenly: of a fraction of three quarters every fourth is shed.
 //!
 //! Periods are measured, not configured: readings are counted, and those of long ago are forgotten.
-//!
-//! What is asked for is a part of the readings, or a part of the freshness that there would be if none were shed:
-//! [`Quality`]. The second is found from the first, since freshness falls as more is shed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -22,25 +19,12 @@ const ONE: u32 = 1 << 31;
 /// Steps of the search for the parts. Each passes at least one object that has come to the most it may shed; a few do.
 const SEARCH_STEPS: u32 = 60;
 
-/// Halvings in the search for a freshness: as many as a double can tell apart.
-const HALVINGS: u32 = 52;
-
 /// Time in which what was counted loses most of its say: long enough that an object which comes every ten seconds
 /// has a period, short enough that a sensor which has changed its own is soon believed.
 const FORGET_NS: f64 = 60e9;
 
 /// More readings than this between two looks were not taken by this table: somebody has written over its memory.
 const READINGS_MAX: u64 = u32::MAX as u64;
-
-/// What a fraction is one of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Quality {
-    /// Of the readings that are offered.
-    #[default]
-    Admitted,
-    /// Of the objects that would be fresh, on the mean over time, if all of their readings were admitted.
-    Fresh,
-}
 
 /// What becomes of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,16 +73,12 @@ struct Measured {
     seen: u64,
     /// Readings since then, those of long ago forgotten: in proportion to the rate.
     count: f64,
-    /// Readings that come while one is valid; 0: not known, or it is not temporal.
-    valid: f64,
 }
 
 #[derive(Debug)]
 struct Measurement {
     objects: Box<[Measured]>,
     looked_ns: u64,
-    /// Time in which the counts came together, that of long ago forgotten like them.
-    span_ns: f64,
     wanted: f64,
     expected: f64,
 }
@@ -128,14 +108,12 @@ impl Admission {
             weight: 1.0,
             seen: 0,
             count: 0.0,
-            valid: 0.0,
         };
         Self {
             shares: (0..objects_max).map(share).collect(),
             measured: Mutex::new(Measurement {
                 objects: vec![measured; objects_max as usize].into(),
                 looked_ns: 0,
-                span_ns: 0.0,
                 wanted: 1.0,
                 expected: 1.0,
             }),
@@ -241,88 +219,23 @@ impl Admission {
     ///
     /// Takes some passes over all objects: not for real-time callers. No producer waits for it.
     pub fn set(&self, fraction: f64, now_ns: u64, admitted: impl Fn(usize) -> Option<u64>) -> f64 {
-        let mut guard = lock(&self.measured);
-        let measured = &mut *guard;
-        let (fraction, total) = self.measure(measured, fraction, now_ns, &admitted);
-        let level = self.level_of(&measured.objects, fraction, total);
-        let shed = self.give(&measured.objects, fraction, level, total, &admitted);
-        measured.expected = if total > 0.0 {
-            // No object sheds more than that; their sum may, by its rounding.
-            (1.0 - shed / total).max(self.min)
-        } else {
-            fraction
+        let admitted = |object| match self.is_exempt(object) {
+            true => None,
+            false => admitted(object),
         };
-        measured.expected
-    }
-
-    /// The same for a fraction of the freshness: sheds so much that of the objects that would be fresh with all
-    /// readings so many still are, on the mean over time; what it comes to. `validity_ns` tells how long a value of an
-    /// object is fresh, and nothing for those that are not temporal. An object whose readings come more often than
-    /// they must loses no freshness by those that are shed in between. Where nothing is known of any object, as
-    /// [`set`](Self::set).
-    pub fn set_fresh(
-        &self,
-        fraction: f64,
-        now_ns: u64,
-        admitted: impl Fn(usize) -> Option<u64>,
-        validity_ns: impl Fn(usize) -> Option<u64>,
-    ) -> f64 {
-        let mut guard = lock(&self.measured);
-        let measured = &mut *guard;
-        let (fraction, total) = self.measure(measured, fraction, now_ns, &admitted);
-        for (object, it) in measured.objects.iter_mut().enumerate() {
-            let valid_ns = validity_ns(object).filter(|_| it.count > 0.0);
-            it.valid = match valid_ns {
-                Some(valid_ns) if measured.span_ns > 0.0 => {
-                    it.count / measured.span_ns * valid_ns as f64
-                }
-                _ => 0.0,
-            };
-        }
-        let most = 1.0 - self.min;
-        let fresh = |level: f64| -> f64 {
-            let known = measured.objects.iter().filter(|it| it.valid > 0.0);
-            known
-                .map(|it| freshness(1.0 - it.part(level, most), it.valid))
-                .sum()
-        };
-        let all = fresh(0.0);
-        let is_known = all > 0.0;
-        let level = match is_known {
-            true => highest(&measured.objects, most, |level| {
-                fresh(level) >= fraction * all
-            }),
-            false => self.level_of(&measured.objects, fraction, total),
-        };
-        self.give(&measured.objects, fraction, level, total, &admitted);
-        let expected = match is_known {
-            true => (fresh(level) / all).clamp(self.min, 1.0),
-            false => fraction,
-        };
-        measured.expected = expected;
-        expected
-    }
-
-    /// Looks at what has come since the last call: the fraction within the limits, and the sum of what was counted.
-    fn measure(
-        &self,
-        measured: &mut Measurement,
-        fraction: f64,
-        now_ns: u64,
-        admitted: &impl Fn(usize) -> Option<u64>,
-    ) -> (f64, f64) {
         let fraction = if fraction.is_finite() {
             fraction.clamp(self.min, 1.0)
         } else {
             1.0
         };
-        let passed_ns = now_ns.saturating_sub(measured.looked_ns) as f64;
+        let mut guard = lock(&self.measured);
+        let measured = &mut *guard;
+        let passed_ns = now_ns.saturating_sub(measured.looked_ns);
         measured.looked_ns = now_ns;
-        let kept = (-passed_ns / FORGET_NS).exp();
-        measured.span_ns = measured.span_ns * kept + passed_ns;
+        let kept = (-(passed_ns as f64) / FORGET_NS).exp();
         let mut total = 0.0;
         for (object, it) in measured.objects.iter_mut().enumerate() {
-            let Some(admitted) = self.shedable(object, admitted) else {
+            let Some(admitted) = admitted(object) else {
                 it.count = 0.0;
                 continue;
             };
@@ -332,38 +245,15 @@ impl Admission {
             it.count = it.count * kept + new.unwrap_or(0) as f64;
             total += it.count;
         }
-        measured.wanted = fraction;
-        (fraction, total)
-    }
-
-    /// Readings that went to the table so far, of an object that may be shed.
-    fn shedable(&self, object: usize, admitted: &impl Fn(usize) -> Option<u64>) -> Option<u64> {
-        match self.is_exempt(object) {
-            true => None,
-            false => admitted(object),
-        }
-    }
-
-    fn level_of(&self, objects: &[Measured], fraction: f64, total: f64) -> f64 {
-        level(objects, (1.0 - fraction) * total, 1.0 - self.min)
-    }
-
-    /// Gives each object its part; how many of what was counted that sheds.
-    fn give(
-        &self,
-        objects: &[Measured],
-        fraction: f64,
-        level: f64,
-        total: f64,
-        admitted: &impl Fn(usize) -> Option<u64>,
-    ) -> f64 {
+        let most = 1.0 - self.min;
+        let level = level(&measured.objects, (1.0 - fraction) * total, most);
         let mut shed = 0.0;
-        for (object, it) in objects.iter().enumerate() {
+        for (object, it) in measured.objects.iter().enumerate() {
             let part = if fraction >= 1.0 {
                 0.0
             } else if total > 0.0 {
-                it.part(level, 1.0 - self.min)
-            } else if self.shedable(object, admitted).is_some() {
+                (level * it.count / it.weight).min(most)
+            } else if admitted(object).is_some() {
                 1.0 - fraction
             } else {
                 0.0
@@ -374,47 +264,15 @@ impl Admission {
                 share.fraction.store(fixed.min(ONE), Ordering::Relaxed);
             }
         }
-        shed
+        measured.wanted = fraction;
+        measured.expected = if total > 0.0 {
+            // No object sheds more than that; their sum may, by its rounding.
+            (1.0 - shed / total).max(self.min)
+        } else {
+            fraction
+        };
+        measured.expected
     }
-}
-
-impl Measured {
-    /// The part of its readings that is shed at this level.
-    fn part(&self, level: f64, most: f64) -> f64 {
-        (level * self.count / self.weight).min(most)
-    }
-}
-
-/// The part of the time in which an object is fresh, of whose readings a fraction is admitted, spread evenly, and of
-/// which so many come while one is valid.
-fn freshness(admitted: f64, valid: f64) -> f64 {
-    if admitted <= 0.0 {
-        return 0.0;
-    }
-    // Of three quarters two readings follow each other, and each third one is two periods after the one before.
-    let mean = 1.0 / admitted;
-    let short = mean.floor();
-    let longer = mean - short;
-    admitted * ((1.0 - longer) * valid.min(short) + longer * valid.min(short + 1.0))
-}
-
-/// The highest level at which this holds, which it does up to some level and no further.
-fn highest(objects: &[Measured], most: f64, holds: impl Fn(f64) -> bool) -> f64 {
-    let counted = objects.iter().filter(|it| it.count > 0.0);
-    // From here on all are at the most that they may shed.
-    let all = counted.map(|it| most * it.weight / it.count);
-    let (mut low, mut high) = (0.0, all.fold(0.0, f64::max));
-    if holds(high) {
-        return high;
-    }
-    for _ in 0..HALVINGS {
-        let middle = f64::midpoint(low, high);
-        match holds(middle) {
-            true => low = middle,
-            false => high = middle,
-        }
-    }
-    low
 }
 
 /// The product of weight, period and part at which so many readings are shed of all, none of an object more than
@@ -543,76 +401,6 @@ mod tests {
         };
         // Those not at their least lose the same.
         assert!((loss(48) - loss(49)).abs() < 1e-3 * loss(49));
-    }
-
-    /// Against what objects are that offer readings at their periods, looked at each millisecond.
-    #[test]
-    fn the_freshness_is_what_was_set() {
-        // Period and validity, ms: exactly one period, less, more, much more.
-        let given = [(10, 10), (20, 10), (10, 14), (40, 40), (30, 100), (25, 30)];
-        for wanted in [1.0, 0.95, 0.8, 0.7, 0.6] {
-            let admission = Admission::new(given.len() as u32, 0.5);
-            let mut admitted = vec![0_u64; given.len()];
-            let mut stored = vec![None; given.len()];
-            let (mut fresh, mut fresh_of_all, mut expected) = (0, 0, 1.0);
-            for ms in 0..120_000_i64 {
-                for (object, (period, valid)) in given.iter().enumerate() {
-                    if ms % period == 0 && admission.judge(object) == Verdict::Admitted {
-                        admitted[object] += 1;
-                        stored[object] = Some(ms);
-                    }
-                    if ms >= 60_000 {
-                        fresh += u64::from(stored[object].is_some_and(|at| ms - at < *valid));
-                        fresh_of_all += u64::from(ms % period < *valid);
-                    }
-                }
-                if ms == 59_999 {
-                    let of = |object: usize| admitted.get(object).copied();
-                    let valid_ns =
-                        |object: usize| given.get(object).map(|it| it.1 as u64 * 1_000_000);
-                    expected = admission.set_fresh(wanted, 60_000_000_000, of, valid_ns);
-                }
-            }
-            let measured = fresh as f64 / fresh_of_all as f64;
-            assert!(
-                (measured - expected).abs() < 0.01,
-                "{wanted}: {measured} {expected}"
-            );
-            // The last one may be as far as it goes.
-            assert!(expected >= wanted - 1e-9, "{wanted} {expected}");
-            assert!(
-                wanted < 0.7 || expected < wanted + 0.01,
-                "{wanted} {expected}"
-            );
-        }
-    }
-
-    #[test]
-    fn freshness_falls_as_more_is_shed_and_surplus_costs_none() {
-        for valid in [0.3, 1.0, 1.5, 2.0, 3.7] {
-            let of = |percent: u32| freshness(f64::from(percent) / 100.0, valid);
-            assert!(
-                (1..100).all(|percent| of(percent) <= of(percent + 1) + 1e-12),
-                "{valid}"
-            );
-            assert!((of(100) - f64::min(valid, 1.0)).abs() < 1e-12);
-        }
-        assert!((freshness(0.5, 2.0) - 1.0).abs() < 1e-12);
-        assert!((freshness(0.75, 1.0) - 0.75).abs() < 1e-12);
-        assert!((freshness(0.75, 1.5) - 0.875).abs() < 1e-12);
-        assert!(freshness(0.0, 1.0) <= 0.0);
-    }
-
-    #[test]
-    fn without_anything_measured_freshness_is_the_fraction_itself() {
-        let admission = Admission::new(2, 0.5);
-        let set = admission.set_fresh(0.75, 9, |_| Some(0), |_| Some(1_000_000));
-        assert!((set - 0.75).abs() < 1e-9);
-        assert!((admission.fraction(0) - 0.75).abs() < 1e-9);
-        // Nothing is temporal.
-        let set = admission.set_fresh(0.6, 99, |_| Some(50), |_| None);
-        assert!((set - 0.6).abs() < 1e-9, "{set}");
-        assert!((admission.fraction(1) - 0.6).abs() < 1e-6);
     }
 
     #[test]

@@ -29,7 +29,6 @@ pub(crate) use upstream::UpstreamConfig;
 use crate::error::CliError;
 use crate::kernel::Kernel;
 use base::error::Code;
-use db::qos::admission::Quality;
 use db::qos::controller::Mode;
 use egress::Secret;
 use egress::http::Tokens;
@@ -374,8 +373,6 @@ pub(crate) struct QosConfig {
     pub(crate) instances_min: u32,
     /// Periods without an instance after which everything is at full.
     pub(crate) samples_missing_max: u32,
-    /// What the second input is a part of.
-    pub(crate) quality: Quality,
     /// Of the updates of any temporal key, how many are admitted at least.
     pub(crate) admitted_percent_min: u32,
     /// How far the admitted part goes from one period to the next.
@@ -401,22 +398,6 @@ pub(crate) const MODES: [(&str, Mode); 4] = [
     ("qod-only", Mode::AdmissionOnly),
     ("mimo", Mode::Both),
 ];
-
-/// What the second input is a part of, by its names.
-pub(crate) const QUALITIES: [(&str, Quality); 2] =
-    [("admitted", Quality::Admitted), ("fresh", Quality::Fresh)];
-
-/// The name of one of them.
-pub(crate) fn quality_name(quality: Quality) -> &'static str {
-    let found = QUALITIES.iter().find(|(_, known)| *known == quality);
-    found.map_or("", |(name, _)| name)
-}
-
-/// The one of a name.
-pub(crate) fn quality_of(name: &str) -> Option<Quality> {
-    let found = QUALITIES.iter().find(|(known, _)| *known == name);
-    found.map(|(_, quality)| *quality)
-}
 
 /// What sets the speed, by its names.
 pub(crate) const ACTUATORS: [(&str, ActuatorKind); 5] = [

@@ -5,9 +5,8 @@
 //! computed anew from the model and the gains that stand there.
 
 use super::check::{check_run, check_set_points};
-use crate::config::{quality_of, read_bounded};
+use crate::config::read_bounded;
 use crate::error::CliError;
-use db::qos::admission::Quality;
 use db::qos::controller::{ADMISSION, Controller, Mode, Range, SPEED, SetPoints};
 use db::qos::design::{Design, POLE_MAX, SingleGains};
 use db::qos::identify::{Model, Sample};
@@ -35,8 +34,6 @@ pub(crate) struct Identified {
     pub(crate) actuator: String,
     /// Length of a sampling period.
     pub(crate) sampling_period_ms: u32,
-    /// What the second input is a part of.
-    pub(crate) quality: Quality,
     /// Processor and kernel, for people.
     pub(crate) machine: String,
     /// RFC 3339.
@@ -72,7 +69,6 @@ struct Document {
     machine: String,
     actuator: String,
     sampling_period_ms: u32,
-    quality_of_data: Option<String>,
     data_ratio_min: f64,
     limits: Limits,
     model: ModelTable,
@@ -173,7 +169,7 @@ impl Identified {
         let _ = write!(
             text,
             "version = {VERSION}\nkind = \"{kind}\"\nmade = {made}\nmachine = {machine}\nactuator = {actuator}\n\
-             sampling_period_ms = {period}\n{quality}\
+             sampling_period_ms = {period}\n\
              data_ratio_min = {ratio:?}\n{run}\n[limits]\nspeed_min = {speed_min:?}\nspeed_step = {speed_step:?}\n\
              admission_min = {admission_min:?}\n\n\
              # y(k+1) = A y(k) + B u(k), as differences from outputs and inputs.\n\
@@ -184,11 +180,6 @@ impl Identified {
             machine = quoted(&self.machine),
             actuator = quoted(&self.actuator),
             period = self.sampling_period_ms,
-            quality = match self.quality {
-                // As files of before this field are read.
-                Quality::Admitted => "",
-                Quality::Fresh => "quality_of_data = \"fresh\"\n",
-            },
             ratio = self.data_ratio_min,
             speed_min = self.limits.speed_min,
             speed_step = self.limits.speed_step,
@@ -466,24 +457,12 @@ fn parse(text: &str, kind: &str) -> Result<(Identified, Rest), Wrong> {
         limits: document.limits,
         actuator: document.actuator,
         sampling_period_ms: document.sampling_period_ms,
-        quality: quality(document.quality_of_data.as_deref())?,
         machine: document.machine,
         made: document.made,
     };
     identified.check()?;
     let (set_points, gains) = (document.set_points, document.gains);
     Ok((identified, Rest { set_points, gains }))
-}
-
-fn quality(name: Option<&str>) -> Result<Quality, Wrong> {
-    let Some(name) = name else {
-        return Ok(Quality::Admitted);
-    };
-    quality_of(name).ok_or_else(|| {
-        let name: String = name.chars().take(40).collect();
-        let wrong = format!("quality_of_data is {}", name.escape_debug());
-        (wrong, OTHER_VERSION)
-    })
 }
 
 /// A text as TOML has it.

@@ -34,7 +34,6 @@ fn identified() -> Identified {
             admission_min: 0.5,
         },
         actuator: "rtgroup".to_owned(),
-        quality: Quality::Admitted,
         sampling_period_ms: 1000,
         machine: "a \"board\" with 4 cores, Linux 6.18".to_owned(),
         made: "2026-11-22T12:00:00Z".to_owned(),
@@ -91,22 +90,6 @@ fn files_of_version_1_are_read_and_written_as_before() {
         "what is written now:\n{}",
         gains().text()
     );
-}
-
-#[test]
-fn what_updates_are_driven_by_is_in_the_file_unless_it_is_the_admitted_part() {
-    let fresh = Identified {
-        quality: Quality::Fresh,
-        ..identified()
-    };
-    let text = fresh.text(&run());
-    assert!(text.contains("\nquality_of_data = \"fresh\"\n"), "{text}");
-    assert_eq!(Identified::parse(&text), Ok(fresh));
-    assert!(!MODEL_GOLDEN.contains("quality_of_data"));
-    let said = text.replace("\"fresh\"", "\"admitted\"");
-    assert_eq!(Identified::parse(&said), Ok(identified()));
-    let (wrong, _) = Identified::parse(&text.replace("\"fresh\"", "\"ripe\"")).unwrap_err();
-    assert_eq!(wrong, "quality_of_data is ripe");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! which it starts; what of the machine is not there. `keel config check` says it, and the node at its start.
 
 use super::{Gains, actuator_name, mode_name};
-use crate::config::{ActuatorKind, QosConfig, quality_name};
+use crate::config::{ActuatorKind, QosConfig};
 use db::qos::actuator::RtGroup;
 use db::qos::controller::Mode;
 use std::path::Path;
@@ -61,13 +61,6 @@ fn foreign(gains: &Gains, config: &QosConfig) -> Option<String> {
         return Some(format!(
             "was made for periods of {} ms, and qos.sampling_period_ms is {}; {again}, or set that to {0}",
             made.sampling_period_ms, config.sampling_period_ms
-        ));
-    }
-    if made.quality != config.quality {
-        return Some(format!(
-            "was made for the quality of data {}, and qos.quality_of_data is {}; {again}, or set that to {0}",
-            quality_name(made.quality),
-            quality_name(config.quality)
         ));
     }
     // With `none` only the updates are driven, and `auto` takes what the gains are for.

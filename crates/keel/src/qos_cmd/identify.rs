@@ -3,7 +3,6 @@
 use super::{matrix_lines, model_json};
 use crate::cli::NodeArgs;
 use crate::client::Connection;
-use crate::config::quality_of;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress;
@@ -168,7 +167,6 @@ fn finish(out: &Path, state: &QosState, tardiness_only: bool, json: bool) -> Res
         },
         actuator: state.actuator.clone(),
         sampling_period_ms: state.sampling_period_ms,
-        quality: quality_of(&state.quality_of_data).unwrap_or_default(),
         machine: machine(),
         made: crate::time_text::format_ms(crate::client::now_ms()),
     };

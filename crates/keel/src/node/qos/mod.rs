@@ -17,7 +17,6 @@ mod thread;
 
 use super::session::failure;
 use super::{Db, log};
-use crate::config::quality_name;
 use crate::config::{ActuatorKind, Config, QosConfig};
 use crate::qos::{self as words, DATA_RATIO, Gains, Loaded, QosState, TARDINESS, mode_name};
 use base::clock::{Clock, SystemClock};
@@ -461,7 +460,6 @@ impl Inner {
         state.tardiness_target = self.set_points.map(|points| points.tardiness);
         state.data_ratio_target = self.set_points.map(|points| points.data_ratio);
         state.sampling_period_ms = self.config.sampling_period_ms;
-        quality_name(self.config.quality).clone_into(&mut state.quality_of_data);
         [state.speed_min, state.admission_min] = self.least();
         state.tasks = self.tasks.show(self.sampling());
         state.tasks_max = self.config.tasks_max;

@@ -6,7 +6,6 @@ use super::{Inner, Shared, Wishes, speed};
 use crate::node::{Db, log};
 use crate::qos::{IdentificationState, PeriodState, QosState, SHED_KEYS_MAX, ShedKey, held_name};
 use db::qos::actuator::{Actuator, ActuatorError, NoActuator, RtGroup};
-use db::qos::admission::Quality;
 use db::qos::controller::{ADMISSION, Held, Mode, SPEED};
 use db::qos::figures::Figures;
 use db::qos::regulator::{Identification, Regulator};
@@ -65,13 +64,10 @@ struct Loop {
     is_given_up: bool,
     /// What the identification is measured with.
     measured_with: MeasuredWith,
-    /// What updates are driven by.
-    quality: Quality,
 }
 
-/// Length of a sampling period in ms, its instances, what sets the speed, and what updates are driven by: samples of
-/// others are of another model.
-type MeasuredWith = (u32, u32, crate::config::ActuatorKind, Quality);
+/// Length of a sampling period in ms, its instances, and what sets the speed: samples of others are of another model.
+type MeasuredWith = (u32, u32, crate::config::ActuatorKind);
 
 /// Runs until the node ends.
 pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
@@ -109,8 +105,7 @@ impl Loop {
             last: None,
             was_blind: false,
             is_given_up: false,
-            measured_with: (0, 0, crate::config::ActuatorKind::None, Quality::Admitted),
-            quality: Quality::Admitted,
+            measured_with: (0, 0, crate::config::ActuatorKind::None),
         }
     }
 
@@ -136,13 +131,10 @@ impl Loop {
         if ended.is_unheard {
             self.regulator.lose();
         }
-        let quality = self.quality;
         let followed = figures.as_ref().filter(|_| !ended.is_without_task);
         let decision = self
             .regulator
-            .period(followed, &mut |fraction| {
-                db.set_quality_of_data(quality, fraction)
-            })
+            .period(followed, &mut |fraction| db.set_admission(fraction))
             .clone();
         if let Identification::GivenUp(why) = self.regulator.identification()
             && !std::mem::replace(&mut self.is_given_up, true)
@@ -283,8 +275,7 @@ impl Loop {
         let is_without_task = inner.tasks.is_empty();
         let root = speed::root(&inner.config.machine_root);
         let sampling = (inner.config.sampling_period_ms, inner.config.instances_min);
-        self.quality = inner.config.quality;
-        let with = (sampling.0, sampling.1, kind, self.quality);
+        let with = (sampling.0, sampling.1, kind);
         if changed {
             let gains = inner.gains.clone();
             let config = inner.config.clone();
@@ -353,8 +344,7 @@ impl Loop {
             return;
         }
         if self.measured_with != with {
-            let why = "the configuration has another sampling period, other instances, another actuator or quality \
-                       of data now";
+            let why = "the configuration has another sampling period, other instances or another actuator now";
             self.regulator.give_up(why);
         } else if !is_without_task && let Some(why) = self.why_no_speed() {
             // Seven minutes at one speed would end with a model that does not tell the inputs apart.
