@@ -7,9 +7,9 @@ use crate::stream_common::device::{
 use crate::stream_common::{
     Mount, Server, TABLE_BLOCKS, bytes_of, cannot_mount, publish, run_within, runs_well, tree,
 };
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -359,7 +359,10 @@ fn a_mount_names_the_loader_that_a_program_lacks() {
     std::fs::read(mount.at.join("bin/text")).unwrap();
     let lost = serde_json::json!({"file": "bin/lost", "loader": "/nowhere/shell"});
     let late = serde_json::json!({"file": "bin/late", "loader": installed});
-    let mut missing = mount.status()["loaders_missing"].as_array().unwrap().clone();
+    let mut missing = mount.status()["loaders_missing"]
+        .as_array()
+        .unwrap()
+        .clone();
     missing.sort_by_key(|named| named["file"].as_str().unwrap().to_owned());
     assert_eq!(missing, [late, lost.clone()]);
     let printed = String::from_utf8(ok(&["stream", "status", &path(&dir, "at")])).unwrap();

@@ -35,7 +35,8 @@ impl Loaders {
             return;
         }
         let loader = stream::program::loader(beginning).filter(|loader| loader.is_absolute());
-        let Some(loader) = loader.and_then(|loader| loader.into_os_string().into_string().ok()) else {
+        let Some(loader) = loader.and_then(|loader| loader.into_os_string().into_string().ok())
+        else {
             return;
         };
         if view.reach(loader.as_bytes()).is_some() {
@@ -61,7 +62,11 @@ impl Loaders {
             }
             let comma = if told.len() > 1 { "," } else { "" };
             // A text takes everything.
-            write!(told, "{comma}{{\"file\":\"{path}\",\"loader\":\"{loader}\"}}").ok();
+            write!(
+                told,
+                "{comma}{{\"file\":\"{path}\",\"loader\":\"{loader}\"}}"
+            )
+            .ok();
         }
         told + "]"
     }

@@ -124,7 +124,10 @@ impl View {
     /// What a path leads to from the root of the tree, through its links; `None`: nothing that appears.
     pub(crate) fn reach(&self, path: &[u8]) -> Option<FileId> {
         let parts = |path: &[u8]| -> Vec<Box<[u8]>> {
-            path.split(|byte| *byte == b'/').rev().map(Box::from).collect()
+            path.split(|byte| *byte == b'/')
+                .rev()
+                .map(Box::from)
+                .collect()
         };
         let mut at = ROOT;
         let mut links = 0;

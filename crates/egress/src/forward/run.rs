@@ -478,12 +478,9 @@ async fn one_connection<D: BlockDevice + 'static>(
                 context.reached();
             }
             let leave = connection.serve(forwarder, context).await;
-            // Where each message has its answer and some are denied, the first that is not done with is a denied one, and
-            // not to blame. Without any it may be the one whose answer nobody understands.
+            // No message is to blame where each has its answer; the first that is not done with may be a denied one.
             match leave {
-                Leave::Lost(why) if connection.has_denied() && connection.on_the_way.is_empty() => {
-                    Leave::later(why)
-                }
+                Leave::Lost(why) if connection.on_the_way.is_empty() => Leave::later(why),
                 leave => leave,
             }
         }

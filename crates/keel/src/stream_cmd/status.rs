@@ -44,7 +44,9 @@ pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
 
 /// Leaves, of the loaders that are not in the tree, those that are not on this machine either, as `loaders_missing`.
 fn keep_missing(value: &mut Value) {
-    let Some(Value::Array(mut loaders)) = value.as_object_mut().and_then(|all| all.remove("loaders")) else {
+    let Some(Value::Array(mut loaders)) =
+        value.as_object_mut().and_then(|all| all.remove("loaders"))
+    else {
         return;
     };
     loaders.retain(|named| {
@@ -74,7 +76,9 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
         };
         out.line(format_args!("{:<22} {what}: {failure}", "server_failure"))?;
     }
-    let missing = value["loaders_missing"].as_array().map_or(&[][..], Vec::as_slice);
+    let missing = value["loaders_missing"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
     for named in missing {
         out.line(format_args!(
             "{} needs {}, which is neither in the tree nor on this machine, and ends with `No such file or \
