@@ -6,6 +6,10 @@ cd "$(dirname "$0")/.."
 # There, whatever the folder of the build is.
 report=target/nextest/whole/junit.xml
 rm -f "$report"
+# What a test that was killed left there would meet another process of its number.
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/keel-t.XXXXXX")
+export TMPDIR
+trap 'rm -rf --one-file-system "$TMPDIR"' EXIT
 status=0
 cargo nextest run --locked --cargo-quiet --workspace --profile whole --show-progress none "$@" || status=$?
 if [ -e "$report" ]; then scripts/test-report.py "$report" || [ "$status" -ne 0 ] || status=1; fi

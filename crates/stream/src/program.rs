@@ -9,8 +9,8 @@ const PATH_BYTES_MAX: usize = 4096;
 /// `PT_INTERP`: the part of an ELF file that names its loader.
 const PART_LOADER: u64 = 3;
 
-/// The loader of an ELF file, or the interpreter of a script, by the file's beginning; `None` where it names none there.
-/// It may be a relative path.
+/// The loader of an ELF file, or the interpreter of a script, by the file's beginning; `None` where that names none. It
+/// may be a relative path.
 #[must_use]
 pub fn loader(beginning: &[u8]) -> Option<PathBuf> {
     let name = match beginning.strip_prefix(b"#!") {
@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(loader(&bytes), Some(PathBuf::from("/lib/ld-x.so.1")));
             // Cut anywhere it is no worse than none.
             for length in 0..bytes.len() {
-                loader(&bytes[..length]);
+                let _ = loader(&bytes[..length]);
             }
         }
         for (text, name) in [
@@ -150,7 +150,7 @@ mod tests {
             if is_elf && bytes.len() > 4 {
                 bytes[..4].copy_from_slice(b"\x7fELF");
             }
-            loader(&bytes);
+            let _ = loader(&bytes);
         }
     }
 }
