@@ -27,6 +27,8 @@ use std::collections::VecDeque;
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 /// Readings asked of the log at a time, at most.
 const READ_READINGS_MAX: usize = 4096;
+/// With recent ones first, a backlog of more than so many readings steps back behind what comes from now on.
+const BACKLOG_MIN: u64 = 10_000;
 
 /// A reading as the engine is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -325,8 +327,8 @@ impl Engine {
         let Some(last) = self.parts.last_mut() else {
             return;
         };
-        // What fits one window is not worth a part of its own.
-        if durable_end.saturating_sub(last.next) > self.window {
+        // A few are not worth a part of their own.
+        if durable_end.saturating_sub(last.next) > self.window.min(BACKLOG_MIN) {
             last.end = durable_end;
             last.sent = last.sent.min(durable_end);
             self.push_part(durable_end, u64::MAX);

@@ -11,6 +11,8 @@ pub const RULES_MAX: usize = 1024;
 pub const NAME_BYTES_MAX: usize = 32;
 /// Bytes of the longest topic.
 pub const TOPIC_BYTES_MAX: usize = 1024;
+/// `window_readings_max` unless it is chosen.
+pub const WINDOW_READINGS: u32 = 100_000;
 /// Range of `window_readings_max`.
 pub const WINDOW_RANGE: (u32, u32) = (2, 1_000_000);
 /// Range of `batch_bytes_max`.
@@ -198,7 +200,7 @@ impl UpstreamOptions {
             order: Order::default(),
             begin: Begin::default(),
             hold: true,
-            window_readings_max: 10_000,
+            window_readings_max: WINDOW_READINGS,
             batch_bytes_max: 256 << 10,
             linger_ms,
             answer_ms_max: 10_000,
