@@ -74,48 +74,50 @@ has_preload() { [ "$1" != armhf ]; }
 oldest=bullseye
 oldest_libc=2.31
 
-# c_library ARCH: sets `sysroot`, a folder with that library, and `compiler`, which uses it. Checked with Debian's keys.
+# c_library ARCH: sets `compiler`, which uses that library. Checked with Debian's keys.
 c_library() {
-    local arch=$1 gnu work options link to mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+    local arch=$1 gnu work sysroot options link to mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+    local names=(libc6 libc6-dev linux-libc-dev libgcc-s1) keys=/usr/share/keyrings/debian-archive-keyring.gpg
     gnu=$(gnu_of "$arch")
     mkdir -p "$target/sysroot"
     sysroot=$(cd "$target/sysroot" && pwd)/$oldest-$arch
-    compiler=$sysroot/cc
-    [ ! -x "$compiler" ] || return 0
+    compiler=$sysroot.cc
+    # Named before everything that the compiler looks for by itself, for it looks beside itself first. Written at each
+    # run, as this folder may have been moved.
+    printf '#!/bin/sh\nexec %s-gcc --sysroot="%s" %s %s "$@"\n' "$gnu" "$sysroot" \
+        "-B'$sysroot/usr/lib/$gnu' -B'$sysroot/lib/$gnu'" \
+        "-isystem '$sysroot/usr/include/$gnu' -isystem '$sysroot/usr/include'" >"$compiler"
+    chmod 755 "$compiler"
+    [ "$(cat "$sysroot/names" 2>/dev/null)" != "${names[*]}" ] || return 0
     printf 'package: fetching the C library of %s for %s\n' "$oldest" "$arch"
-    rm -rf "$sysroot"
-    mkdir -p "$sysroot"
+    [ -e "$keys" ] || fail "$keys is missing: install debian-archive-keyring"
     work=$stage/apt-$arch
-    mkdir -p "$work/lists/partial" "$work/archives/partial"
-    printf 'deb [signed-by=%s] %s %s main\n' /usr/share/keyrings/debian-archive-keyring.gpg "$mirror" "$oldest" \
-        >"$work/list"
+    mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/root"
+    printf 'deb [signed-by=%s] %s %s main\n' "$keys" "$mirror" "$oldest" >"$work/list"
     : >"$work/status"
     options=(-qq -o "APT::Architecture=$arch" -o "APT::Architectures=$arch" -o APT::Sandbox::User=root
         -o "Dir::Etc::sourcelist=$work/list" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null
         -o "Dir::State::lists=$work/lists" -o "Dir::State::status=$work/status" -o "Dir::Cache=$work"
         -o Acquire::Languages=none)
-    (cd "$work/archives" && apt-get "${options[@]}" update &&
-        apt-get "${options[@]}" download libc6 libc6-dev linux-libc-dev libgcc-s1) >"$work/log" 2>&1 || {
+    (cd "$work/archives" && apt-get "${options[@]}" update && apt-get "${options[@]}" download "${names[@]}") \
+        >"$work/log" 2>&1 || {
         cat "$work/log" >&2
         fail "no C library of $oldest for $arch from $mirror; name a mirror that has it: DEBIAN_MIRROR=URL"
     }
-    for archive in "$work"/archives/*.deb; do dpkg-deb --extract "$archive" "$sysroot"; done
+    for archive in "$work"/archives/*.deb; do dpkg-deb --extract "$archive" "$work/root"; done
     # Links that would lead to the libraries of this machine.
-    find "$sysroot" -type l -lname '/*' -print0 | while IFS= read -r -d '' link; do
+    find "$work/root" -type l -lname '/*' -print0 | while IFS= read -r -d '' link; do
         to=$(readlink "$link")
-        ln -sfnr "$sysroot$to" "$link"
+        ln -sfnr "$work/root$to" "$link"
     done
-    # Named before everything that the compiler looks for by itself, for it looks beside itself first.
-    printf '#!/bin/sh\nexec %s-gcc --sysroot="%s" %s %s "$@"\n' "$gnu" "$sysroot" \
-        "-B'$sysroot/usr/lib/$gnu' -B'$sysroot/lib/$gnu'" \
-        "-isystem '$sysroot/usr/include/$gnu' -isystem '$sysroot/usr/include'" >"$sysroot/cc.new"
-    chmod 755 "$sysroot/cc.new"
-    mv "$sysroot/cc.new" "$compiler"
+    printf '%s' "${names[*]}" >"$work/root/names"
+    rm -rf "$sysroot"
+    mv "$work/root" "$sysroot"
 }
 
 # build ARCH: sets `built`, the folder of what was built, and `tools`, the prefix of strip and objdump.
 build() {
-    local arch=$1 rust upper arguments=(-p keel --features keel/web -p libkeel-c -p flash-c -p bench)
+    local arch=$1 rust upper compiler arguments=(-p keel --features keel/web -p libkeel-c -p flash-c -p bench)
     rust=$(rust_of "$arch")
     if has_preload "$arch"; then arguments+=(-p mem-preload); fi
     c_library "$arch"

@@ -31,6 +31,9 @@ use crate::view::{View, file_of, inode_of, kind_of};
 /// The extended attribute of the mount's root that holds the counters, as JSON.
 pub const COUNTERS_NAME: &str = "user.keel.stream";
 
+/// Bytes of the counters, about: the kernel takes 64 KiB of an attribute.
+const COUNTERS_BYTES_MAX: usize = 63 << 10;
+
 /// Bytes that the kernel reads in one request, at most: a segment.
 const REQUEST_BYTES_MAX: u32 = stream::SEGMENT_BLOCKS * BLOCK_BYTES as u32;
 
@@ -389,12 +392,14 @@ impl Filesystem for Adapter {
         if inode != INodeNo::ROOT || name != COUNTERS_NAME {
             return reply.error(Errno::ENODATA);
         }
+        let counters = self.source.counters();
+        let room = COUNTERS_BYTES_MAX.saturating_sub(counters.len());
         let own = format!(
             "{{\"fuse_reads\":{},\"loaders\":{},",
             self.fuse_reads.load(Ordering::Relaxed),
-            self.loaders.told(&self.view)
+            self.loaders.told(&self.view, room)
         );
-        let counters = self.source.counters().replacen('{', &own, 1);
+        let counters = counters.replacen('{', &own, 1);
         answer_attribute(reply, counters.as_bytes(), size);
     }
 

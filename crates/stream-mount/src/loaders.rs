@@ -14,10 +14,7 @@ use crate::device::escaped;
 use crate::view::View;
 
 /// Loaders that are kept, each with the first program that names it; further ones are left out.
-const LOADERS_MAX: usize = 64;
-
-/// Bytes of what is told of them, at most: the whole attribute has 64 KiB.
-const TOLD_BYTES_MAX: usize = 16 << 10;
+const LOADERS_MAX: usize = 256;
 
 /// Permission bits with which a file may be executed.
 const EXECUTABLE: u16 = 0o111;
@@ -48,8 +45,8 @@ impl Loaders {
         }
     }
 
-    /// As a JSON array of `{"file", "loader"}`.
-    pub(crate) fn told(&self, view: &View) -> String {
+    /// As a JSON array of `{"file", "loader"}`, in about `bytes_max`; what has no room is left out.
+    pub(crate) fn told(&self, view: &View, bytes_max: usize) -> String {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut told = String::from("[");
         for (loader, file) in known.iter() {
@@ -57,8 +54,8 @@ impl Loaders {
                 continue;
             };
             let (path, loader) = (escaped(&path.to_string_lossy()), escaped(loader));
-            if told.len() + path.len() + loader.len() > TOLD_BYTES_MAX {
-                break;
+            if told.len() + path.len() + loader.len() > bytes_max {
+                continue;
             }
             let comma = if told.len() > 1 { "," } else { "" };
             // A text takes everything.

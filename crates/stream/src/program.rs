@@ -33,13 +33,12 @@ fn loader_of_elf(bytes: &[u8]) -> Option<&[u8]> {
     let is_wide = *bytes.get(4)? == 2;
     let is_big = *bytes.get(5)? == 2;
     let number = |at: usize, length: usize| -> Option<u64> {
-        let found = bytes.get(at..at.checked_add(length)?)?;
-        let digits: Box<dyn Iterator<Item = &u8>> = if is_big {
-            Box::new(found.iter())
-        } else {
-            Box::new(found.iter().rev())
-        };
-        Some(digits.fold(0, |sum, byte| (sum << 8) | u64::from(*byte)))
+        let digits = bytes.get(at..at.checked_add(length)?)?;
+        let add = |sum: u64, digit: &u8| (sum << 8) | u64::from(*digit);
+        Some(match is_big {
+            true => digits.iter().fold(0, add),
+            false => digits.iter().rev().fold(0, add),
+        })
     };
     // Where the table of parts begins, how long an entry is, and how many there are.
     let (table, entry, count) = if is_wide {
@@ -47,6 +46,10 @@ fn loader_of_elf(bytes: &[u8]) -> Option<&[u8]> {
     } else {
         (number(28, 4)?, number(42, 2)?, number(44, 2)?)
     };
+    // The kernel runs no others.
+    if entry != if is_wide { 56 } else { 32 } {
+        return None;
+    }
     for index in 0..count {
         let at = usize::try_from(table.checked_add(index.checked_mul(entry)?)?).ok()?;
         if number(at, 4)? != PART_LOADER {

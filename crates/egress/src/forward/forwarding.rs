@@ -15,9 +15,6 @@ use std::thread::JoinHandle;
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
 
-/// How much forwarding yields to what takes readings: a backlog may wait, commits may not.
-const NICE: i32 = 10;
-
 /// Stack of the thread.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -119,10 +116,7 @@ impl<D: BlockDevice + 'static> Prepared<D> {
         let thread = std::thread::Builder::new()
             .name("egress".into())
             .stack_size(STACK_BYTES)
-            .spawn(move || {
-                base::priority::yield_to_others(NICE);
-                forward(self, states, &stopped);
-            })
+            .spawn(move || forward(self, states, &stopped))
             .map_err(failed)?;
         Ok(Forwarding {
             upstreams,

@@ -1,5 +1,6 @@
 //! What an upstream is told: where it is, what it gets, and every limit.
 
+use super::engine::UNANSWERED_MAX;
 use crate::{Error, Secret};
 use std::fmt;
 
@@ -183,7 +184,7 @@ pub struct UpstreamOptions {
 }
 
 impl UpstreamOptions {
-    /// The defaults: everything from now on, oldest first, 10,000 readings of window, batches of 256 KiB.
+    /// The defaults: everything from now on, oldest first, 100,000 readings of window, batches of 256 KiB.
     #[must_use]
     pub fn new(name: impl Into<String>, target: Target) -> Self {
         let (format, linger_ms) = match target {
@@ -228,12 +229,12 @@ impl UpstreamOptions {
         }
     }
 
-    /// Readings of one message or request, at most: two of them fit the window, so that one can be made while the other
-    /// is on its way.
+    /// Readings of one message or request, at most: two of them may go without an answer, so that one can be made while
+    /// the other is on its way.
     #[must_use]
     pub fn batch_readings_max(&self) -> u32 {
         match self.is_batched() {
-            true => (self.window_readings_max / 2).max(1),
+            true => (self.window_readings_max.min(UNANSWERED_MAX) / 2).max(1),
             false => 1,
         }
     }

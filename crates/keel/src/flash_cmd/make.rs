@@ -289,7 +289,9 @@ fn create_empty(image: &Path, is_private: bool) -> std::io::Result<()> {
         .create_new(true)
         .mode(mode)
         .open(image)?;
-    super::sync_folder(image)
+    super::sync_folder(image).inspect_err(|_| {
+        std::fs::remove_file(image).ok();
+    })
 }
 
 fn file_length(image: &Path) -> Result<u64, CliError> {

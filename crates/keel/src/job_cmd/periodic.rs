@@ -54,7 +54,7 @@ const MEASURE_RANKS_MAX: usize = 4;
 const FILE_BYTES_MAX: u64 = 2 << 20;
 
 /// How much lower the priority of a job in the background is.
-const NICE: i32 = 10;
+const NICE: libc::c_int = 10;
 
 pub(crate) fn run(arguments: &ClusterJobArgs) -> Result<u8, CliError> {
     if let Some(node) = arguments.background {
@@ -79,10 +79,12 @@ pub(crate) fn run(arguments: &ClusterJobArgs) -> Result<u8, CliError> {
 fn go_to_background() {
     // SAFETY: all zero is a valid `sched_param`, and the one that SCHED_BATCH takes.
     let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
-    // SAFETY: a plain system call about this process, for which `parameters` is valid. Where it is refused the job runs
-    // as it is.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
-    base::priority::yield_to_others(NICE);
+    // SAFETY: plain system calls about this process; `parameters` is valid for the first. Where one is refused the job
+    // runs as it is.
+    unsafe {
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters);
+        libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
+    }
 }
 
 fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {

@@ -3,6 +3,7 @@
 
 use super::counters::{Counters, add};
 use super::shelf::Shelf;
+use super::system;
 use super::trouble::Trouble;
 use crate::block::{BlockAt, block_bytes};
 use crate::predict::Plan;
@@ -20,9 +21,6 @@ pub(super) const LEVEL_FAST: i32 = 3;
 
 /// Bytes that an entry takes beside its content.
 const ENTRY_BYTES: u64 = 160;
-
-/// How much the thread that compresses in the background yields to others.
-const NICE: i32 = 15;
 
 /// Plans that may wait to be compressed anew; more wait for the end of another run.
 const PLANS_WAITING_MAX: usize = 16;
@@ -250,7 +248,7 @@ impl Worker {
             }
             // Not before: what was kept is to be there when the first device comes.
             if !std::mem::replace(&mut is_nice, true) {
-                base::priority::yield_to_others(NICE);
+                system::be_nice();
             }
             if self.stop.load(Ordering::Relaxed) {
                 return;

@@ -3,9 +3,18 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
+/// How much the thread that compresses in the background yields to others, 0 to 19.
+const NICE: libc::c_int = 15;
+
 /// Bytes that the kernel keeps of a connection before they are sent, at most: so many go before a demand at most. What
 /// is on its way and not yet acknowledged does not count, so a long line is filled all the same.
 const UNSENT_BYTES_MAX: libc::c_int = 32 << 10;
+
+/// Lets the calling thread yield to all others.
+pub(super) fn be_nice() {
+    // SAFETY: the call takes no pointers; on Linux 0 means the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+}
 
 /// Locks a file until it is closed, at once or [`io::ErrorKind::WouldBlock`].
 pub(super) fn lock(file: &impl AsRawFd) -> io::Result<()> {
