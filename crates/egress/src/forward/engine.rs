@@ -28,8 +28,8 @@ const QUEUE_BYTES_MAX: usize = 1 << 20;
 /// Readings asked of the log at a time, at most.
 const READ_READINGS_MAX: usize = 4096;
 /// Readings without an answer, readings that wait to be sent, and units in memory, at most so many of each: a slow line
-/// holds no more of them, nor does memory, however large the window is. What a connection leaves is no more than that: a
-/// longer backlog is that of an outage.
+/// holds no more of them, nor does memory, however large the window is. What a connection leaves is no more; a longer
+/// backlog is that of an outage.
 pub(super) const UNANSWERED_MAX: u32 = 10_000;
 
 /// A reading as the engine is told of it.
