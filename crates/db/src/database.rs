@@ -111,6 +111,7 @@ impl<S: SegmentStore> Database<S> {
         let admission = Admission::new(
             options.objects_max,
             f64::from(options.admission_percent_min) / 100.0,
+            options.admission_quality,
         );
         admission.begin(clock.monotonic_ns(), |object| table.updates(object));
         let capacity_bytes = store.capacity_bytes();

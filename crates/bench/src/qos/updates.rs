@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use db::qos::admission::{Admission, Verdict};
+use db::qos::admission::{Admission, Offer, Quality, Verdict};
 use ingest::trace::Trace;
 
 /// Trace that is played again and again, ms.
@@ -40,7 +40,7 @@ impl Updates {
             order,
             multiplier,
             per_second,
-            admission: Admission::new(sensors.len() as u32, 0.0),
+            admission: Admission::new(sensors.len() as u32, 0.0, Quality::Admitted),
             admitted: sensors.iter().map(|_| AtomicU64::new(0)).collect(),
             stored_us: sensors.iter().map(|_| AtomicI64::new(-1)).collect(),
             valid_us: sensors
@@ -64,9 +64,13 @@ impl Updates {
 
     /// Admits a fraction from now on; what it comes to.
     pub(crate) fn admit(&self, fraction: f64, now_us: i64) -> f64 {
-        let admitted = |sensor: usize| Some(self.admitted.get(sensor)?.load(Ordering::Relaxed));
+        let offer = |sensor: usize| {
+            let admitted = self.admitted.get(sensor)?.load(Ordering::Relaxed);
+            let valid_ns = self.valid_us.get(sensor)?.unsigned_abs() * 1000;
+            Some(Offer { admitted, valid_ns })
+        };
         self.admission
-            .set(fraction, now_us.unsigned_abs() * 1000, admitted)
+            .set(fraction, now_us.unsigned_abs() * 1000, offer)
     }
 
     /// The sensor of an update, and whether it goes to the store.

@@ -5,6 +5,9 @@
 //! readings go first. Within an object they are spread evenly: of a fraction of three quarters every fourth is shed.
 //!
 //! Periods are measured, not configured: readings are counted, and those of long ago are forgotten.
+//!
+//! What an object keeps at least is a part of its readings, or a part of the freshness that it would have with all of
+//! them ([`Quality`]): a value that is valid for ten periods loses none with every tenth reading.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -23,8 +26,33 @@ const SEARCH_STEPS: u32 = 60;
 /// has a period, short enough that a sensor which has changed its own is soon believed.
 const FORGET_NS: f64 = 60e9;
 
+/// After so long without a look rates are those of hours, and say little of now.
+const STALE_NS: f64 = 10.0 * FORGET_NS;
+
+/// A count below this is that of an object whose last reading is long ago.
+const COUNT_MIN: f64 = 1e-6;
+
 /// More readings than this between two looks were not taken by this table: somebody has written over its memory.
 const READINGS_MAX: u64 = u32::MAX as u64;
+
+/// What the least that an object keeps is a part of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Quality {
+    /// Of its readings.
+    #[default]
+    Admitted,
+    /// Of the time in which it would be fresh if all of its readings were admitted.
+    Fresh,
+}
+
+/// How often a value is offered, and how long it is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Readings that went to the table so far.
+    pub admitted: u64,
+    /// How long a value is fresh, ns.
+    pub valid_ns: u64,
+}
 
 /// What becomes of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +72,8 @@ pub struct AdmissionFigures {
     pub wanted: f64,
     /// What that came to by the rates measured then.
     pub expected: f64,
+    /// The least that may be asked for, by the same rates.
+    pub least: f64,
     /// Readings taken, admitted or shed.
     pub offered: u64,
     /// Of those, readings that went to the table (and to the log).
@@ -73,14 +103,20 @@ struct Measured {
     seen: u64,
     /// Readings since then, those of long ago forgotten: in proportion to the rate.
     count: f64,
+    /// The part of them that costs no freshness, and the part that may be shed at most.
+    free: f64,
+    most: f64,
 }
 
 #[derive(Debug)]
 struct Measurement {
     objects: Box<[Measured]>,
     looked_ns: u64,
+    /// Time in which the counts came together, that of long ago forgotten like them.
+    span_ns: f64,
     wanted: f64,
     expected: f64,
+    least: f64,
 }
 
 /// The admission of a database's objects. All memory is taken at the start.
@@ -90,12 +126,18 @@ pub struct Admission {
     /// No producer takes this lock.
     measured: Mutex<Measurement>,
     min: f64,
+    quality: Quality,
 }
 
 impl Admission {
-    /// Admits all. `min` is the least fraction of any object's readings, 0 to 1.
+    /// Admits all. `min` is the least that any object keeps, 0 to 1, of what `quality` says.
     #[must_use]
-    pub fn new(objects_max: u32, min: f64) -> Self {
+    pub fn new(objects_max: u32, min: f64, quality: Quality) -> Self {
+        let min = if min.is_finite() {
+            min.clamp(0.0, 1.0)
+        } else {
+            1.0
+        };
         let share = |number: u32| Share {
             shed: AtomicU64::new(0),
             fraction: AtomicU32::new(ONE),
@@ -108,20 +150,25 @@ impl Admission {
             weight: 1.0,
             seen: 0,
             count: 0.0,
+            free: 0.0,
+            most: 0.0,
         };
         Self {
             shares: (0..objects_max).map(share).collect(),
             measured: Mutex::new(Measurement {
                 objects: vec![measured; objects_max as usize].into(),
                 looked_ns: 0,
+                span_ns: 0.0,
                 wanted: 1.0,
                 expected: 1.0,
+                least: match quality {
+                    Quality::Admitted => min,
+                    // Nothing is known of any object.
+                    Quality::Fresh => 1.0,
+                },
             }),
-            min: if min.is_finite() {
-                min.clamp(0.0, 1.0)
-            } else {
-                1.0
-            },
+            min,
+            quality,
         }
     }
 
@@ -192,11 +239,11 @@ impl Admission {
         })
     }
 
-    /// The fraction set last, and what it came to.
+    /// The fraction set last, what it came to, and the least that may be set, by the rates measured then.
     #[must_use]
-    pub fn wanted_and_expected(&self) -> (f64, f64) {
+    pub fn wanted_expected_least(&self) -> [f64; 3] {
         let measured = lock(&self.measured);
-        (measured.wanted, measured.expected)
+        [measured.wanted, measured.expected, measured.least]
     }
 
     /// Keeps in memory what producers look at; what was not permitted.
@@ -214,46 +261,34 @@ impl Admission {
     }
 
     /// Admits a fraction of all readings from now on, as far as the least of each object allows; what it comes to by
-    /// the rates since the last call. `admitted` tells how many readings of an object went to the table so far, and
-    /// nothing for those that are never shed. Before anything was measured each object gets the fraction itself.
+    /// the rates since the last call. `offer` tells how often an object was offered and how long it is valid, and
+    /// nothing for those that are never shed. Before anything was measured each object gets the fraction itself, or with
+    /// [`Quality::Fresh`] all are admitted.
     ///
     /// Takes some passes over all objects: not for real-time callers. No producer waits for it.
-    pub fn set(&self, fraction: f64, now_ns: u64, admitted: impl Fn(usize) -> Option<u64>) -> f64 {
-        let admitted = |object| match self.is_exempt(object) {
-            true => None,
-            false => admitted(object),
+    pub fn set(&self, fraction: f64, now_ns: u64, offer: impl Fn(usize) -> Option<Offer>) -> f64 {
+        let mut guard = lock(&self.measured);
+        let measured = &mut *guard;
+        let total = self.measure(measured, now_ns, &offer);
+        let full: f64 = measured.objects.iter().map(|it| it.most * it.count).sum();
+        measured.least = match self.quality {
+            Quality::Admitted => self.min,
+            Quality::Fresh if total > 0.0 => (1.0 - full / total).clamp(0.0, 1.0),
+            Quality::Fresh => 1.0,
         };
         let fraction = if fraction.is_finite() {
-            fraction.clamp(self.min, 1.0)
+            fraction.clamp(measured.least, 1.0)
         } else {
             1.0
         };
-        let mut guard = lock(&self.measured);
-        let measured = &mut *guard;
-        let passed_ns = now_ns.saturating_sub(measured.looked_ns);
-        measured.looked_ns = now_ns;
-        let kept = (-(passed_ns as f64) / FORGET_NS).exp();
-        let mut total = 0.0;
-        for (object, it) in measured.objects.iter_mut().enumerate() {
-            let Some(admitted) = admitted(object) else {
-                it.count = 0.0;
-                continue;
-            };
-            let taken = admitted.wrapping_add(self.shed(object));
-            let new = Some(taken.wrapping_sub(it.seen)).filter(|new| *new <= READINGS_MAX);
-            it.seen = taken;
-            it.count = it.count * kept + new.unwrap_or(0) as f64;
-            total += it.count;
-        }
-        let most = 1.0 - self.min;
-        let level = level(&measured.objects, (1.0 - fraction) * total, most);
+        let plan = Plan::new(&measured.objects, (1.0 - fraction) * total);
         let mut shed = 0.0;
         for (object, it) in measured.objects.iter().enumerate() {
             let part = if fraction >= 1.0 {
                 0.0
             } else if total > 0.0 {
-                (level * it.count / it.weight).min(most)
-            } else if admitted(object).is_some() {
+                plan.part(it)
+            } else if self.offered(object, &offer).is_some() {
                 1.0 - fraction
             } else {
                 0.0
@@ -267,22 +302,136 @@ impl Admission {
         measured.wanted = fraction;
         measured.expected = if total > 0.0 {
             // No object sheds more than that; their sum may, by its rounding.
-            (1.0 - shed / total).max(self.min)
+            (1.0 - shed / total).max(measured.least)
         } else {
             fraction
         };
         measured.expected
     }
+
+    /// Looks at what has come since the last call; the sum of what was counted.
+    fn measure(
+        &self,
+        measured: &mut Measurement,
+        now_ns: u64,
+        offer: &impl Fn(usize) -> Option<Offer>,
+    ) -> f64 {
+        let passed_ns = now_ns.saturating_sub(measured.looked_ns) as f64;
+        measured.looked_ns = now_ns;
+        let kept = (-passed_ns / FORGET_NS).exp();
+        measured.span_ns = measured.span_ns * kept + passed_ns;
+        // The least in readings needs the proportions of rates alone, that in freshness the rates of now.
+        let is_stale = self.quality == Quality::Fresh && passed_ns > STALE_NS;
+        if is_stale {
+            measured.span_ns = 0.0;
+        }
+        let mut total = 0.0;
+        for (object, it) in measured.objects.iter_mut().enumerate() {
+            let Some(offer) = self.offered(object, offer) else {
+                (it.count, it.free, it.most) = (0.0, 0.0, 0.0);
+                continue;
+            };
+            let taken = offer.admitted.wrapping_add(self.shed(object));
+            let new = Some(taken.wrapping_sub(it.seen)).filter(|new| *new <= READINGS_MAX);
+            it.seen = taken;
+            it.count = it.count * kept + new.unwrap_or(0) as f64;
+            if is_stale || it.count < COUNT_MIN {
+                it.count = 0.0;
+            }
+            total += it.count;
+            (it.free, it.most) = match self.quality {
+                Quality::Admitted => (0.0, 1.0 - self.min),
+                Quality::Fresh if it.count > 0.0 => {
+                    // Readings that come while one is valid.
+                    let valid = it.count / measured.span_ns * offer.valid_ns as f64;
+                    (free_of(valid), most_of(valid, self.min))
+                }
+                Quality::Fresh => (0.0, 0.0),
+            };
+        }
+        total
+    }
+
+    /// How often an object that may be shed was offered.
+    fn offered(&self, object: usize, offer: &impl Fn(usize) -> Option<Offer>) -> Option<Offer> {
+        match self.is_exempt(object) {
+            true => None,
+            false => offer(object),
+        }
+    }
 }
 
-/// The product of weight, period and part at which so many readings are shed of all, none of an object more than
-/// `most`. What is shed grows with the level in straight pieces, ever flatter, so steps along the tangent
-/// approach from below and arrive on the last piece.
-fn level(objects: &[Measured], wanted: f64, most: f64) -> f64 {
+/// The part of an object's readings without which it is as fresh as with all of them: with every third reading it is, if
+/// three come while one is valid.
+fn free_of(valid: f64) -> f64 {
+    match valid.floor() {
+        each if each >= 2.0 => 1.0 - 1.0 / each,
+        _ => 0.0,
+    }
+}
+
+/// The part of its readings without which it has the part `min` of the freshness that it has with all of them.
+///
+/// With one of m readings admitted, evenly spread, an object is fresh for min(v, ⌊m⌋) and min(v, ⌈m⌉) periods in turn, in
+/// the mean of m of them: for v/m of the time where v is below both, always where it is above both.
+fn most_of(valid: f64, min: f64) -> f64 {
+    if min <= 0.0 {
+        return 1.0;
+    }
+    let whole = valid.floor();
+    let rest = valid - whole;
+    let wanted = min * valid.min(1.0);
+    // Between the last m with which it is always fresh and the next whole one.
+    let between = whole * (1.0 - rest) / (wanted - rest);
+    let mean = if whole >= 1.0 && wanted > rest && between <= whole + 1.0 {
+        between
+    } else {
+        valid / wanted
+    };
+    match mean.is_finite() && mean > 1.0 {
+        true => 1.0 - 1.0 / mean,
+        false => 0.0,
+    }
+}
+
+/// Of whom how much is shed.
+struct Plan {
+    /// The part of what costs no freshness.
+    free: f64,
+    /// The product of weight, period and part of what does.
+    level: f64,
+}
+
+impl Plan {
+    /// Sheds so many readings of all.
+    fn new(objects: &[Measured], wanted: f64) -> Self {
+        let free: f64 = objects.iter().map(|it| it.free * it.count).sum();
+        if wanted <= free {
+            let free = if free > 0.0 { wanted / free } else { 0.0 };
+            return Self { free, level: 0.0 };
+        }
+        Self {
+            free: 1.0,
+            level: level(objects, wanted - free),
+        }
+    }
+
+    /// The part of an object's readings.
+    fn part(&self, it: &Measured) -> f64 {
+        let costly = (self.level * it.count / it.weight).min(it.most - it.free);
+        self.free * it.free + costly.max(0.0)
+    }
+}
+
+/// The product of weight, period and part at which so many readings are shed of all, none of an object more than it may
+/// beyond what costs nothing. What is shed grows with the level in straight pieces, ever flatter, so steps along the
+/// tangent approach from below and arrive on the last piece.
+fn level(objects: &[Measured], wanted: f64) -> f64 {
     let mut level = 0.0;
     for _ in 0..SEARCH_STEPS {
         let (mut full, mut slope) = (0.0, 0.0);
         for it in objects {
+            let most = (it.most - it.free).max(0.0);
             if level * it.count >= most * it.weight {
                 full += most * it.count;
             } else {
@@ -314,7 +463,7 @@ mod tests {
             .collect()
     }
 
-    /// Objects that offer readings at their periods.
+    /// Objects that offer readings at their periods; each value is valid for a second.
     struct Plant {
         admission: Admission,
         objects: Vec<(f64, f64)>,
@@ -324,7 +473,11 @@ mod tests {
 
     impl Plant {
         fn new(objects: Vec<(f64, f64)>) -> Self {
-            let admission = Admission::new(objects.len() as u32, 0.5);
+            Self::of(objects, Quality::Admitted)
+        }
+
+        fn of(objects: Vec<(f64, f64)>, quality: Quality) -> Self {
+            let admission = Admission::new(objects.len() as u32, 0.5, quality);
             for (object, (weight, _)) in objects.iter().enumerate() {
                 admission.set_quality(object, *weight, ShedPolicy::Log);
             }
@@ -355,9 +508,31 @@ mod tests {
         }
 
         fn set(&self, fraction: f64) -> f64 {
-            let admitted = |object: usize| self.admitted.get(object).copied();
-            self.admission.set(fraction, self.now_ns, admitted)
+            let offer = |object: usize| {
+                let admitted = *self.admitted.get(object)?;
+                let valid_ns = VALID_NS;
+                Some(Offer { admitted, valid_ns })
+            };
+            self.admission.set(fraction, self.now_ns, offer)
         }
+
+        /// The part of its freshness that an object keeps, by its own period and what is admitted of it.
+        fn kept(&self, object: usize) -> f64 {
+            let valid = VALID_NS as f64 / 1e6 / self.objects[object].1;
+            freshness(self.admission.fraction(object), valid) / valid.min(1.0)
+        }
+    }
+
+    const VALID_NS: u64 = 1_000_000_000;
+
+    /// The part of the time in which an object is fresh, of whose readings a fraction is admitted, spread evenly, and of
+    /// which so many come while one is valid.
+    fn freshness(admitted: f64, valid: f64) -> f64 {
+        // Of three quarters two readings follow each other, and each third one is two periods after the one before.
+        let mean = 1.0 / admitted;
+        let short = mean.floor();
+        let longer = mean - short;
+        admitted * ((1.0 - longer) * valid.min(short) + longer * valid.min(short + 1.0))
     }
 
     #[test]
@@ -373,8 +548,8 @@ mod tests {
             let set = plant.set(wanted);
             assert!((set - expected).abs() < 1e-9, "{wanted} {set}");
             assert_eq!(
-                plant.admission.wanted_and_expected(),
-                (expected, set),
+                plant.admission.wanted_expected_least(),
+                [expected, set, 0.5],
                 "{wanted}"
             );
             let (each, all) = plant.run(20_000);
@@ -416,7 +591,7 @@ mod tests {
 
     #[test]
     fn an_objects_readings_are_shed_evenly() {
-        let admission = Admission::new(1, 0.5);
+        let admission = Admission::new(1, 0.5, Quality::Admitted);
         // Nothing was measured yet: the fraction itself.
         assert!((admission.set(0.75, 9, |_| Some(0)) - 0.75).abs() < 1e-9);
         let verdicts: Vec<_> = (0..400).map(|_| admission.judge(0)).collect();
@@ -464,5 +639,91 @@ mod tests {
         counts[1].set(u64::MAX / 3);
         let after = look(2400, [100, 0]);
         assert!((after[0] - before[0]).abs() < 0.01, "{after:?}");
+    }
+
+    #[test]
+    fn the_most_that_may_be_shed_leaves_the_wanted_freshness_and_no_more() {
+        for valid in [0.05, 0.5, 0.99, 1.0, 1.3, 1.5, 1.99, 2.0, 2.7, 10.0, 59.6, 3600.0] {
+            let all = f64::min(valid, 1.0);
+            let free = free_of(valid);
+            assert!(freshness(1.0 - free, valid) > all - 1e-9, "{valid}");
+            for min in [0.01, 0.3, 0.5, 0.8, 0.95, 0.99, 1.0] {
+                let most = most_of(valid, min);
+                assert!(most >= free - 1e-12 && most < 1.0, "{valid} {min} {most}");
+                let kept = freshness(1.0 - most, valid) / all;
+                assert!((kept - min).abs() < 1e-9, "{valid} {min} {kept}");
+            }
+        }
+    }
+
+    /// Periods of 100 ms to 4 s beside a validity of a second.
+    fn frequent_and_seldom() -> Vec<(f64, f64)> {
+        [100.0, 100.0, 350.0, 1000.0, 1000.0, 4000.0]
+            .map(|period_ms| (1.0, period_ms))
+            .into()
+    }
+
+    #[test]
+    fn each_object_keeps_its_part_of_the_freshness() {
+        let mut plant = Plant::of(frequent_and_seldom(), Quality::Fresh);
+        // Nothing is known yet.
+        assert_eq!(plant.set(0.0), 1.0);
+        plant.run(60);
+        let least = plant.set(0.0);
+        // 100 ms: one of twenty; 350 ms: one of 5.7; 1 s and 4 s: every other one.
+        let rates = [10.0, 10.0, 1.0 / 0.35, 1.0, 1.0, 0.25];
+        let parts = [0.05, 0.05, 0.175, 0.5, 0.5, 0.5];
+        let admitted: f64 = rates.iter().zip(parts).map(|(rate, part)| rate * part).sum();
+        let expected = admitted / rates.iter().sum::<f64>();
+        assert!((least - expected).abs() < 0.01, "{least} {expected}");
+        let kept: Vec<f64> = (0..6).map(|object| plant.kept(object)).collect();
+        assert!(kept.iter().all(|kept| (kept - 0.5).abs() < 0.02), "{kept:?}");
+        let (_, all) = plant.run(600);
+        assert!((all - expected).abs() < 0.01, "{all} {expected}");
+    }
+
+    #[test]
+    fn what_costs_no_freshness_is_shed_first() {
+        let mut plant = Plant::of(frequent_and_seldom(), Quality::Fresh);
+        plant.run(60);
+        for wanted in [0.9, 0.5, 0.3] {
+            assert!((plant.set(wanted) - wanted).abs() < 1e-6);
+            let kept: Vec<f64> = (0..6).map(|object| plant.kept(object)).collect();
+            assert!(kept.iter().all(|kept| *kept > 0.98), "{wanted} {kept:?}");
+        }
+        // Of 25 readings a second 22 are not needed.
+        plant.set(0.12);
+        assert!(plant.kept(3) < 0.95, "{}", plant.kept(3));
+    }
+
+    #[test]
+    fn an_object_that_has_fallen_silent_keeps_nobody_from_being_shed() {
+        for quality in [Quality::Admitted, Quality::Fresh] {
+            let mut plant = Plant::of(frequent_and_seldom(), quality);
+            plant.run(60);
+            let silent = plant.objects[3];
+            plant.objects[3].1 = 1e12;
+            for _ in 0..240 {
+                assert!((plant.set(0.6) - 0.6).abs() < 1e-6, "{quality:?}");
+                plant.run(60);
+            }
+            plant.objects[3] = silent;
+            plant.run(60);
+            assert!((plant.set(0.6) - 0.6).abs() < 1e-6, "{quality:?}");
+        }
+    }
+
+    /// A sensor that has become slower during a pause would lose what it needs.
+    #[test]
+    fn rates_of_before_a_pause_are_not_believed() {
+        let mut plant = Plant::of(vec![(1.0, 100.0); 4], Quality::Fresh);
+        plant.run(36_000);
+        plant.objects = vec![(1.0, 1000.0); 4];
+        plant.run(1_000);
+        assert_eq!(plant.set(0.3), 1.0, "nothing is known");
+        plant.run(10);
+        let set = plant.set(0.3);
+        assert!((set - 0.5).abs() < 0.01, "{set}");
+        assert!((plant.kept(0) - 0.5).abs() < 0.02, "{}", plant.kept(0));
     }
 }

@@ -17,7 +17,7 @@ mod thread;
 
 use super::session::failure;
 use super::{Db, log};
-use crate::config::{ActuatorKind, Config, QosConfig};
+use crate::config::{ActuatorKind, Config, QosConfig, quality_name};
 use crate::qos::{self as words, DATA_RATIO, Gains, Loaded, QosState, TARDINESS, mode_name};
 use base::clock::{Clock, SystemClock};
 use base::error::Code;
@@ -438,7 +438,7 @@ impl Inner {
         let part = |percent: u32| f64::from(percent) / 100.0;
         [
             part(self.config.speed_percent_min),
-            part(self.config.admitted_percent_min),
+            self.state.admission_min,
         ]
     }
 
@@ -460,6 +460,7 @@ impl Inner {
         state.tardiness_target = self.set_points.map(|points| points.tardiness);
         state.data_ratio_target = self.set_points.map(|points| points.data_ratio);
         state.sampling_period_ms = self.config.sampling_period_ms;
+        quality_name(self.config.quality).clone_into(&mut state.quality_of_data);
         [state.speed_min, state.admission_min] = self.least();
         state.tasks = self.tasks.show(self.sampling());
         state.tasks_max = self.config.tasks_max;
