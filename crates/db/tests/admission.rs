@@ -272,22 +272,23 @@ fn a_part_of_the_freshness_is_kept_where_that_was_asked_for() {
         temporal: true,
     };
     let id = db.declare(&spec).expect("declared");
-    let mut buffer = [0; 64];
+    let (mut buffer, mut now_ms) = ([0; 64], 0);
     for (wanted, fresh, admitted) in [(0.5, 1.0, 0.5), (0.0, 0.5, 0.05)] {
         // What is admitted settles in the first minute.
         let mut ages = (0, 0);
         let before = db.admission();
         for n in 0..1200_i64 {
             clock.advance_ns(100_000_000);
-            db.put(id, &n.to_le_bytes(), n, Durability::Batched)
+            now_ms += 100;
+            db.put(id, &n.to_le_bytes(), now_ms, Durability::Batched)
                 .expect("taken");
             if n % 10 == 9 {
                 db.pump().expect("committed");
                 db.set_admission(wanted);
             }
             if n >= 600 {
-                let got = db.get(id, &mut buffer).expect("there");
-                ages = (ages.0 + u32::from(got.is_fresh), ages.1 + 1);
+                let got = db.get_at(id, now_ms + 50, &mut buffer).expect("there");
+                ages = (ages.0 + u32::from(got.fresh), ages.1 + 1);
             }
         }
         let part = f64::from(ages.0) / f64::from(ages.1);

@@ -508,12 +508,8 @@ mod tests {
         }
 
         fn set(&self, fraction: f64) -> f64 {
-            let offer = |object: usize| {
-                let admitted = *self.admitted.get(object)?;
-                let valid_ns = VALID_NS;
-                Some(Offer { admitted, valid_ns })
-            };
-            self.admission.set(fraction, self.now_ns, offer)
+            let offered = |object: usize| self.admitted.get(object).copied().map(offer);
+            self.admission.set(fraction, self.now_ns, offered)
         }
 
         /// The part of its freshness that an object keeps, by its own period and what is admitted of it.
@@ -524,6 +520,11 @@ mod tests {
     }
 
     const VALID_NS: u64 = 1_000_000_000;
+
+    fn offer(admitted: u64) -> Offer {
+        let valid_ns = VALID_NS;
+        Offer { admitted, valid_ns }
+    }
 
     /// The part of the time in which an object is fresh, of whose readings a fraction is admitted, spread evenly, and of
     /// which so many come while one is valid.
@@ -593,7 +594,7 @@ mod tests {
     fn an_objects_readings_are_shed_evenly() {
         let admission = Admission::new(1, 0.5, Quality::Admitted);
         // Nothing was measured yet: the fraction itself.
-        assert!((admission.set(0.75, 9, |_| Some(0)) - 0.75).abs() < 1e-9);
+        assert!((admission.set(0.75, 9, |_| Some(offer(0))) - 0.75).abs() < 1e-9);
         let verdicts: Vec<_> = (0..400).map(|_| admission.judge(0)).collect();
         for four in verdicts.windows(4) {
             let shed = four.iter().filter(|it| **it == Verdict::Logged).count();
@@ -610,7 +611,7 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_late_and_what_is_never_shed_takes_no_part() {
-        let admission = Admission::new(4, 0.5);
+        let admission = Admission::new(4, 0.5, Quality::Admitted);
         let counts = [std::cell::Cell::new(1000_u64), std::cell::Cell::new(0)];
         let admitted = |object: usize| counts.get(object).map(std::cell::Cell::get);
         // What the start has found is not counted.
@@ -619,7 +620,9 @@ mod tests {
             for (count, more) in counts.iter().zip(each) {
                 count.set(count.get() + more);
             }
-            admission.set(0.9, second * 1_000_000_000, admitted);
+            admission.set(0.9, second * 1_000_000_000, |object| {
+                admitted(object).map(offer)
+            });
             [0, 1, 2].map(|object| admission.fraction(object))
         };
         let [rare, frequent, never] = look(1, [10, 100]);
@@ -643,7 +646,9 @@ mod tests {
 
     #[test]
     fn the_most_that_may_be_shed_leaves_the_wanted_freshness_and_no_more() {
-        for valid in [0.05, 0.5, 0.99, 1.0, 1.3, 1.5, 1.99, 2.0, 2.7, 10.0, 59.6, 3600.0] {
+        for valid in [
+            0.05, 0.5, 0.99, 1.0, 1.3, 1.5, 1.99, 2.0, 2.7, 10.0, 59.6, 3600.0,
+        ] {
             let all = f64::min(valid, 1.0);
             let free = free_of(valid);
             assert!(freshness(1.0 - free, valid) > all - 1e-9, "{valid}");
@@ -673,11 +678,18 @@ mod tests {
         // 100 ms: one of twenty; 350 ms: one of 5.7; 1 s and 4 s: every other one.
         let rates = [10.0, 10.0, 1.0 / 0.35, 1.0, 1.0, 0.25];
         let parts = [0.05, 0.05, 0.175, 0.5, 0.5, 0.5];
-        let admitted: f64 = rates.iter().zip(parts).map(|(rate, part)| rate * part).sum();
+        let admitted: f64 = rates
+            .iter()
+            .zip(parts)
+            .map(|(rate, part)| rate * part)
+            .sum();
         let expected = admitted / rates.iter().sum::<f64>();
         assert!((least - expected).abs() < 0.01, "{least} {expected}");
         let kept: Vec<f64> = (0..6).map(|object| plant.kept(object)).collect();
-        assert!(kept.iter().all(|kept| (kept - 0.5).abs() < 0.02), "{kept:?}");
+        assert!(
+            kept.iter().all(|kept| (kept - 0.5).abs() < 0.02),
+            "{kept:?}"
+        );
         let (_, all) = plant.run(600);
         assert!((all - expected).abs() < 0.01, "{all} {expected}");
     }
