@@ -163,6 +163,93 @@ fn a_packet_that_breaks_the_protocol_is_counted_and_the_session_comes_back() {
     }
 }
 
+/// The name of the subscription in the one SUBSCRIBE that comes, in the four bytes of a long one.
+fn name_in(subscribe: &[u8]) -> Option<&[u8]> {
+    match subscribe[2] {
+        0 => None,
+        bytes => {
+            assert_eq!(subscribe[3], 0x0b, "a subscription identifier");
+            Some(&subscribe[4..3 + usize::from(bytes)])
+        }
+    }
+}
+
+#[test]
+fn only_what_certainly_comes_for_another_filter_too_is_left_out() {
+    let fake = Fake::new(Version::V5);
+    let store = Store::new();
+    let mut options = options(fake.port(), Version::V5, "a/+");
+    let all = subscription("a/#", Qos::AtLeastOnce);
+    options.subscriptions.push(all);
+    let session = Running::start(options, &store);
+    let mut peer = fake.welcome(false);
+    let names = [0, 1].map(|_| peer.grant(&[1]));
+    let [first, second] = [&names[0], &names[1]].map(|body| name_in(body).unwrap());
+    let unknown = &[7_u8][..];
+    let mut publish = |id: u8, names: &[&[u8]]| {
+        let mut properties = Vec::new();
+        for name in names {
+            // A property of another kind before it.
+            properties.extend_from_slice(&[0x26, 0, 1, b'n', 0, 0, 0x0b]);
+            properties.extend_from_slice(name);
+        }
+        let mut body = vec![0, 3, b'a', b'/', b'b', 0, id];
+        body.push(u8::try_from(properties.len()).unwrap());
+        body.extend_from_slice(&properties);
+        body.push(b'0' + id);
+        let length = u8::try_from(body.len()).unwrap();
+        peer.send(&[&[0x32, length][..], &body].concat());
+    };
+    publish(1, &[first]);
+    publish(2, &[second]);
+    publish(3, &[first, second]);
+    publish(4, &[]);
+    publish(5, &[unknown]);
+    publish(6, &[second, unknown]);
+    until("the last", || session.figures().messages == 6);
+    assert_eq!(store.payloads("a/b"), ["1", "3", "4", "5", "6"]);
+    // It is acknowledged all the same.
+    assert_eq!(session.figures().copies, 1);
+    store.set_durable(100);
+    let mut acknowledged: Vec<u8> = (0..6).map(|_| peer.packet().unwrap().1[1]).collect();
+    acknowledged.sort_unstable();
+    assert_eq!(acknowledged, [1, 2, 3, 4, 5, 6]);
+    session.stop(0);
+}
+
+#[test]
+fn subscriptions_have_names_where_filters_overlap_and_the_broker_can_tell() {
+    for (filters, is_offered, is_named) in [
+        (["a/+", "b/#"], true, false),
+        (["a/+", "+/b"], true, true),
+        (["a/+", "+/b"], false, false),
+        (["a/b/#", "a/b"], true, true),
+        (["a", "a/b"], true, false),
+    ] {
+        let fake = Fake::new(Version::V5);
+        let store = Store::new();
+        let mut options = options(fake.port(), Version::V5, filters[0]);
+        let other = subscription(filters[1], Qos::AtLeastOnce);
+        options.subscriptions.push(other);
+        let session = Running::start(options, &store);
+        let mut peer = fake.accept();
+        match is_offered {
+            true => peer.send(&[0x20, 3, 0, 0, 0]),
+            false => peer.send(&[0x20, 5, 0, 0, 2, 0x29, 0]),
+        }
+        let body = match is_named {
+            true => peer.grant(&[1]),
+            false => peer.grant(&[1, 1]),
+        };
+        assert_eq!(name_in(&body).is_some(), is_named, "{filters:?}");
+        if is_named {
+            let other = peer.grant(&[1]);
+            assert_ne!(name_in(&other), name_in(&body));
+        }
+        session.stop(0);
+    }
+}
+
 #[test]
 fn no_bytes_end_a_session_for_good() {
     for version in BOTH {

@@ -119,7 +119,8 @@ impl<C: Consumer> Life<'_, C> {
 
     async fn session(&mut self, connection: Connection) -> Next {
         let began = now_of(&self.clock);
-        self.filters.connected(connection.session_present);
+        self.filters
+            .connected(connection.session_present, connection.names_subscriptions);
         if !connection.session_present {
             self.received.forget();
         }

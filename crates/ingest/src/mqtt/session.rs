@@ -202,6 +202,7 @@ impl<'a, C: Consumer> Session<'a, C> {
     fn drain(&mut self, now: Duration) -> Result<(), Leave> {
         let mut consumer = self.consumer.borrow_mut();
         let (mut taken, mut redelivered, mut retained, mut oversized) = (0, 0, 0, 0);
+        let mut copies = 0;
         let mut progress = false;
         let inflight_max = usize::from(self.options.inflight_max);
         let result = loop {
@@ -223,8 +224,19 @@ impl<'a, C: Consumer> Session<'a, C> {
                         _ => None,
                     };
                     let rest = publish.payload.get(self.offset..).unwrap_or_default();
+                    // What has been offered in part goes on as what it was taken for.
+                    let is_copy = self.offset == 0
+                        && self.filters.is_copy(
+                            &self.options.subscriptions,
+                            publish.topic,
+                            publish.subscriptions(),
+                        );
                     let outcome = match before {
                         Some(lsn_end) => Outcome::Accepted { lsn_end },
+                        None if is_copy => {
+                            copies += 1;
+                            Outcome::Accepted { lsn_end: 0 }
+                        }
                         None => consumer.message(publish.topic, rest, publish.retained),
                     };
                     let lsn_end = match outcome {
@@ -288,6 +300,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             self.state.messages.fetch_add(taken, Relaxed);
             self.state.redelivered.fetch_add(redelivered, Relaxed);
             self.state.retained.fetch_add(retained, Relaxed);
+            self.state.copies.fetch_add(copies, Relaxed);
             self.state.oversized.fetch_add(oversized, Relaxed);
         }
         let pause = result?;
