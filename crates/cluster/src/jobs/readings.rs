@@ -4,6 +4,7 @@
 //! two is longer than one and a half times the usual, the readings have a break: no window reaches across it.
 
 use crate::Error;
+use crate::csv::Rows;
 use crate::error::excerpt;
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -13,9 +14,6 @@ pub const COLUMNS_MAX: usize = 16;
 
 /// Numbers in all columns at most (128 MiB).
 pub const VALUES_MAX: usize = 1 << 24;
-
-/// Bytes of a line at most; a longer one is left out.
-const LINE_BYTES_MAX: usize = 1 << 16;
 
 /// Headings of a file at most.
 const HEADINGS_MAX: usize = 1_024;
@@ -263,27 +261,24 @@ impl Readings {
     /// # Errors
     /// A column that is not there or not clear, more than a job takes, a file that cannot be read.
     pub fn from_csv(reader: impl BufRead, wanted: &[String]) -> Result<(Self, LeftOut), Error> {
-        let mut lines = Lines::new(reader);
-        let mut fields = Vec::new();
-        let first = loop {
-            match lines.next_line()? {
-                None => return Err(Error::invalid("readings", "are none: the file is empty")),
-                Some(Ok(line)) if line.trim().is_empty() => {}
-                Some(Ok(line)) => break line.to_owned(),
-                Some(Err(reason)) => return Err(Error::malformed(1, reason)),
+        let mut rows = Rows::new(reader);
+        let fields: Vec<String> = match rows.next_row()? {
+            None => return Err(Error::invalid("readings", "are none: the file is empty")),
+            Some(Err(reason)) => return Err(Error::malformed(1, reason)),
+            Some(Ok(fields)) => {
+                // Spreadsheets begin a file with a mark of its encoding.
+                let clean = |field: &String| field.trim_start_matches('\u{feff}').trim().to_owned();
+                fields.iter().map(clean).collect()
             }
         };
-        if !split(first.trim_start_matches('\u{feff}'), &mut fields) {
-            return Err(Error::malformed(1, "has a quote that is not closed"));
-        }
-        let is_number = |field: &String| field.trim().parse::<f64>().is_ok();
+        let is_number = |field: &String| field.parse::<f64>().is_ok();
         let is_data = fields.iter().all(is_number);
         let headings: Vec<String> = if is_data {
             (1..=fields.len())
                 .map(|at| format!("column_{at}"))
                 .collect()
         } else {
-            fields.iter().map(|field| field.trim().to_owned()).collect()
+            fields.clone()
         };
         if headings.len() > HEADINGS_MAX {
             return Err(Error::Limit {
@@ -309,11 +304,9 @@ impl Readings {
         if is_data {
             take(&mut taker, &fields)?;
         }
-        while let Some(line) = lines.next_line()? {
-            match line {
-                Ok(line) if line.trim().is_empty() => {}
-                Ok(line) if split(line, &mut fields) => take(&mut taker, &fields)?,
-                Ok(_) => taker.leave_out("a quote is not closed"),
+        while let Some(row) = rows.next_row()? {
+            match row {
+                Ok(fields) => take(&mut taker, fields)?,
                 Err(reason) => taker.leave_out(reason),
             }
         }
@@ -377,75 +370,6 @@ fn choose(headings: &[String], wanted: &[String]) -> Result<Chosen, Error> {
     Ok((columns, time))
 }
 
-/// Splits a line into fields (RFC 4180, without line feeds in quotes); `false` where a quote is not closed.
-fn split(line: &str, fields: &mut Vec<String>) -> bool {
-    fields.clear();
-    let mut field = String::new();
-    let mut is_quoted = false;
-    let mut letters = line.trim_end_matches(['\r', '\n']).chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '"' if is_quoted && letters.peek() == Some(&'"') => {
-                letters.next();
-                field.push('"');
-            }
-            '"' => is_quoted = !is_quoted,
-            ',' if !is_quoted => fields.push(std::mem::take(&mut field)),
-            other => field.push(other),
-        }
-    }
-    fields.push(field);
-    !is_quoted
-}
-
-/// Lines of bounded length.
-struct Lines<R> {
-    reader: R,
-    line: Vec<u8>,
-}
-
-impl<R: BufRead> Lines<R> {
-    fn new(reader: R) -> Self {
-        let line = Vec::new();
-        Self { reader, line }
-    }
-
-    /// The next line, or why it is none; `None` at the end.
-    fn next_line(&mut self) -> Result<Option<Result<&str, &'static str>>, Error> {
-        self.line.clear();
-        let (mut is_long, mut has_any) = (false, false);
-        loop {
-            let failed =
-                |error: std::io::Error| Error::invalid("file", format!("cannot be read: {error}"));
-            let buffer = self.reader.fill_buf().map_err(failed)?;
-            if buffer.is_empty() {
-                break;
-            }
-            has_any = true;
-            let end = buffer.iter().position(|&byte| byte == b'\n');
-            let part = &buffer[..end.unwrap_or(buffer.len())];
-            is_long |= self.line.len() + part.len() > LINE_BYTES_MAX;
-            if !is_long {
-                self.line.extend_from_slice(part);
-            }
-            let used = end.map_or(buffer.len(), |end| end + 1);
-            self.reader.consume(used);
-            if end.is_some() {
-                break;
-            }
-        }
-        if !has_any {
-            return Ok(None);
-        }
-        if is_long {
-            return Ok(Some(Err("a line of more than 64 KiB")));
-        }
-        Ok(Some(
-            std::str::from_utf8(&self.line).map_err(|_| "not UTF-8"),
-        ))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -458,6 +382,18 @@ mod tests {
 
     fn reasons(left_out: &LeftOut) -> Vec<(&'static str, u64)> {
         left_out.reasons().collect()
+    }
+
+    /// What `keel history --csv` writes of a log text with line breaks.
+    #[test]
+    fn a_text_with_line_breaks_is_one_row() {
+        let text = "time,time_ms,value,type\n\
+            x,1000,1.5,float\n\
+            x,1500,\"err\nx,1600,99999,float\nx,1700,99999,float\n\",text\n\
+            x,2000,2.5,float\n";
+        let (readings, left_out) = read(text, &[]).unwrap();
+        assert_eq!(readings.columns, [[1.5, 2.5]]);
+        assert_eq!(reasons(&left_out), [("not a number", 1)]);
     }
 
     #[test]

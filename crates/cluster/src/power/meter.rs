@@ -4,9 +4,12 @@
 
 use super::{Meaning, Power, Root, Source};
 use crate::Error;
+use crate::csv::Rows;
 use crate::error::excerpt;
 use base::clock::Clock;
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::{BufReader, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,9 +18,6 @@ const ROWS_MAX: usize = 4_000_000;
 
 /// Bytes of a log at most.
 pub const LOG_BYTES_MAX: usize = 256 << 20;
-
-/// Bytes at the end of a growing file that are looked at.
-const TAIL_BYTES: u64 = 4_096;
 
 /// A value older than this is not the power of now; meters write each second.
 const AGE_S_MAX: f64 = 5.0;
@@ -46,15 +46,18 @@ struct Columns {
 }
 
 impl Columns {
-    fn parse(heading: &str) -> Result<Self, Error> {
+    fn of(names: &[String]) -> Result<Self, Error> {
         // Spreadsheets begin a file with a mark of its encoding.
-        let heading = heading.trim_start_matches('\u{feff}');
-        let names: Vec<&str> = heading.trim_end().split(',').map(str::trim).collect();
-        let find = |wanted: &str| {
-            names
-                .iter()
-                .position(|name| name.eq_ignore_ascii_case(wanted))
-        };
+        let clean = |name: &str| name.trim_start_matches('\u{feff}').trim().to_ascii_lowercase();
+        let names: Vec<String> = names.iter().map(|name| clean(name)).collect();
+        let find = |wanted: &str| names.iter().position(|name| name == wanted);
+        let twice = |wanted: &str| names.iter().filter(|name| *name == wanted).count() > 1;
+        for name in ["time_s", "time_ms", "watts", "power_w"] {
+            if twice(name) {
+                let wrong = format!("the heading has the column `{name}` twice");
+                return Err(Error::malformed(1, wrong));
+            }
+        }
         let (time, time_per_s) = find("time_s")
             .map(|at| (at, 1.0))
             .or_else(|| find("time_ms").map(|at| (at, 1_000.0)))
@@ -71,9 +74,9 @@ impl Columns {
         })
     }
 
-    fn row(&self, line: usize, row: &str) -> Result<MeterPoint, Error> {
+    fn row(&self, line: usize, row: &[String]) -> Result<MeterPoint, Error> {
         let number = |at: usize| {
-            let text = row.split(',').nth(at).map_or("", str::trim);
+            let text = row.get(at).map_or("", String::as_str);
             let number = text
                 .parse::<f64>()
                 .ok()
@@ -102,12 +105,26 @@ impl MeterLog {
                 limit,
             });
         }
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        let mut lines = (1..).zip(whole.lines());
-        let columns = Columns::parse(lines.next().map_or("", |(_, heading)| heading))?;
+        let mut rows = Rows::new(text.as_bytes());
+        let mut columns = None;
         let mut points: Vec<MeterPoint> = Vec::new();
-        for (line, row) in lines.filter(|(_, row)| !row.trim().is_empty()) {
-            let point = columns.row(line, row)?;
+        loop {
+            let before = rows.whole_bytes();
+            let Some(row) = rows.next_row()? else {
+                break;
+            };
+            let row = row.map(<[String]>::to_vec);
+            // Another program writes it: the last row may be half there.
+            if rows.whole_bytes() == before {
+                break;
+            }
+            let line = rows.line();
+            let row = row.map_err(|wrong| Error::malformed(line, wrong))?;
+            let Some(columns) = &columns else {
+                columns = Some(Columns::of(&row)?);
+                continue;
+            };
+            let point = columns.row(line, &row)?;
             if points
                 .last()
                 .is_some_and(|last| last.time_s >= point.time_s)
@@ -126,6 +143,9 @@ impl MeterLog {
                 });
             }
             points.push(point);
+        }
+        if columns.is_none() {
+            Columns::of(&[])?;
         }
         Ok(Self { points })
     }
@@ -175,6 +195,17 @@ pub struct Meter {
     path: PathBuf,
     name: String,
     clock: Arc<dyn Clock>,
+    followed: Option<Followed>,
+}
+
+/// How far a file was read: only what comes behind it is looked at.
+struct Followed {
+    /// Which file: its device and number.
+    file: (u64, u64),
+    columns: Columns,
+    /// Where its last whole row ends, and that row, or why it is none.
+    end: u64,
+    last: Option<Result<MeterPoint, String>>,
 }
 
 impl Meter {
@@ -185,40 +216,27 @@ impl Meter {
             path: root.path(path),
             name: format!("meter {path}"),
             clock,
+            followed: None,
         }
     }
 
-    fn watts(&self) -> Result<f64, String> {
+    fn watts(&mut self) -> Result<f64, String> {
         let io = |error: std::io::Error| format!("{}: {error}", self.path.display());
         let mut file = std::fs::OpenOptions::new()
             .read(true)
             .open(&self.path)
             .map_err(io)?;
-        let mut head = Vec::new();
-        (&mut file)
-            .take(TAIL_BYTES)
-            .read_to_end(&mut head)
-            .map_err(io)?;
-        let head = String::from_utf8_lossy(&head);
-        let heading = head.split_once('\n').map_or("", |(heading, _)| heading);
-        let columns = Columns::parse(heading).map_err(|error| error.to_string())?;
-        let length = file.metadata().map_err(io)?.len();
-        let start = length.saturating_sub(TAIL_BYTES);
+        let found = file.metadata().map_err(io)?;
+        let id = (found.dev(), found.ino());
+        // Another file, or one that was begun anew, is read from its beginning.
+        let followed = self.followed.take();
+        let followed = followed.filter(|before| before.file == id && before.end <= found.len());
+        let start = followed.as_ref().map_or(0, |before| before.end);
         file.seek(SeekFrom::Start(start)).map_err(io)?;
-        let mut tail = Vec::new();
-        file.take(TAIL_BYTES).read_to_end(&mut tail).map_err(io)?;
-        let tail = String::from_utf8_lossy(&tail);
-        let whole = tail.rfind('\n').map_or("", |end| &tail[..end]);
-        // The first line of the tail is the heading, or perhaps half a row.
-        let row = whole
-            .split_once('\n')
-            .and_then(|(_, rows)| rows.lines().next_back());
-        let row = row
-            .filter(|row| !row.trim().is_empty())
-            .ok_or("the meter has written nothing yet")?;
-        let point = columns
-            .row(1, row)
-            .map_err(|_| format!("its last row is `{}`", excerpt(row)))?;
+        let followed = follow(followed, id, file).map_err(|error| error.to_string())?;
+        let last = followed.last.clone();
+        self.followed = Some(followed);
+        let point = last.ok_or("the meter has written nothing yet")??;
         let age_s = self.clock.wall_ms() as f64 / 1e3 - point.time_s;
         if age_s.abs() > AGE_S_MAX {
             return Err(format!(
@@ -226,6 +244,51 @@ impl Meter {
             ));
         }
         Ok(point.watts)
+    }
+}
+
+/// Reads what a file has more than before.
+fn follow(followed: Option<Followed>, id: (u64, u64), file: File) -> Result<Followed, Error> {
+    let mut rows = Rows::new(BufReader::new(file));
+    let (mut followed, begin) = match followed {
+        Some(before) => {
+            let begin = before.end;
+            (before, begin)
+        }
+        None => {
+            let heading = match rows.next_row()? {
+                Some(Ok(heading)) => Columns::of(heading)?,
+                Some(Err(wrong)) => return Err(Error::malformed(1, wrong)),
+                None => Columns::of(&[])?,
+            };
+            if rows.whole_bytes() == 0 {
+                return Err(Error::malformed(1, "the heading is not whole yet"));
+            }
+            let read = Followed {
+                file: id,
+                columns: heading,
+                end: 0,
+                last: None,
+            };
+            (read, 0)
+        }
+    };
+    followed.end = begin + rows.whole_bytes();
+    loop {
+        let row = match rows.next_row()? {
+            None => return Ok(followed),
+            Some(Ok(row)) => match followed.columns.row(1, row) {
+                Ok(point) => Ok(point),
+                Err(_) => Err(format!("its last row is `{}`", excerpt(&row.join(",")))),
+            },
+            Some(Err(wrong)) => Err(format!("its last row has {wrong}")),
+        };
+        let end = begin + rows.whole_bytes();
+        // The last one may be half there.
+        if end == followed.end {
+            return Ok(followed);
+        }
+        (followed.end, followed.last) = (end, Some(row));
     }
 }
 
@@ -309,6 +372,36 @@ mod tests {
             panic!("an old value was taken");
         };
         assert!(why.contains("60 s ago"), "{why}");
+    }
+
+    /// A note may hold what looks like columns or rows; it is followed also while it grows.
+    #[test]
+    fn what_stands_in_quotes_is_no_power() {
+        let tree = Tree::new();
+        let clock = Arc::new(SimClock::new(1));
+        let now_s = clock.wall_ms() / 1_000;
+        let mut meter = Meter::new(&tree.root(), "meter.csv", clock.clone());
+        let mut text = "time_s,note,watts\n".to_owned();
+        for (row, watts) in [
+            (format!("{now_s},\"a,3,b\",5\n"), 5.0),
+            (format!("{now_s},\"a\n"), 5.0),
+            (format!("{now_s},x,999\n"), 5.0),
+            ("\",6\n".to_owned(), 6.0),
+            (format!("{now_s},\"half"), 6.0),
+        ] {
+            text.push_str(&row);
+            tree.write("meter.csv", &text);
+            assert_eq!(meter.read(0), Power::Measured { watts }, "{text}");
+            // One that begins now sees the same.
+            let mut other = Meter::new(&tree.root(), "meter.csv", clock.clone());
+            assert_eq!(other.read(0), Power::Measured { watts }, "{text}");
+        }
+        let rows = "time_s,note,watts\n1,\"a\n2,x,999\n\",6\n3,c,7\n";
+        let log = MeterLog::parse(rows).expect("a log");
+        let watts: Vec<f64> = log.points().iter().map(|point| point.watts).collect();
+        assert_eq!(watts, [6.0, 7.0]);
+        let twice = MeterLog::parse("time_s,watts,watts\n1,2,3\n").expect_err("two columns");
+        assert!(twice.to_string().contains("twice"), "{twice}");
     }
 
     proptest! {
