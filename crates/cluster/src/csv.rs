@@ -9,6 +9,9 @@ use std::io::BufRead;
 /// Bytes of a row at most; a longer one is left out.
 pub(crate) const ROW_BYTES_MAX: usize = 1 << 16;
 
+/// What spreadsheets begin a file with: a mark of its encoding.
+const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
+
 /// Where a byte stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
@@ -32,6 +35,8 @@ pub(crate) struct Rows<R> {
     fields: Vec<String>,
     line: usize,
     bytes: u64,
+    /// Bytes of the mark that have come; all of them, once anything else has.
+    mark: usize,
 }
 
 impl<R: BufRead> Rows<R> {
@@ -43,6 +48,15 @@ impl<R: BufRead> Rows<R> {
             fields: Vec::new(),
             line: 0,
             bytes: 0,
+            mark: 0,
+        }
+    }
+
+    /// The same from the middle of a file on.
+    pub(crate) fn behind(reader: R) -> Self {
+        Self {
+            mark: MARK.len(),
+            ..Self::new(reader)
         }
     }
 
@@ -95,6 +109,7 @@ impl<R: BufRead> Rows<R> {
     fn read(&mut self) -> Result<Option<(Option<Wrong>, bool)>, Error> {
         let (mut at, mut wrong, mut has_any) = (At::Begin, None, false);
         let (mut from, mut row_bytes) = (0, 0_u64);
+        let begin = self.line + 1;
         loop {
             let failed =
                 |error: std::io::Error| Error::invalid("file", format!("cannot be read: {error}"));
@@ -109,6 +124,11 @@ impl<R: BufRead> Rows<R> {
             let mut is_over = false;
             for &byte in buffer {
                 used += 1;
+                if MARK.get(self.mark) == Some(&byte) {
+                    self.mark += 1;
+                    continue;
+                }
+                self.mark = MARK.len();
                 self.line += usize::from(byte == b'\n');
                 if byte == b'\n' && at != At::Quoted {
                     is_over = true;
@@ -151,7 +171,7 @@ impl<R: BufRead> Rows<R> {
                 if self.text.len() + self.ends.len() > ROW_BYTES_MAX {
                     if at == At::Quoted {
                         let wrong = "a quote that does not end within 64 KiB";
-                        return Err(Error::malformed(self.line + 1, wrong));
+                        return Err(Error::malformed(begin, wrong));
                     }
                     wrong = Some("a line of more than 64 KiB");
                     self.text.clear();
@@ -231,6 +251,12 @@ mod tests {
         // Nobody knows what behind it is in quotes.
         let open = [b"1,2\n3,\"".as_slice(), &[b'\n'; 70_000], b"4,5\n"].concat();
         assert!(rows(&open, 100).is_err());
+    }
+
+    #[test]
+    fn a_mark_of_the_encoding_is_no_part_of_a_field() {
+        let found = rows(b"\xef\xbb\xbf\"time_ms\",\"value\"\n1,2\n", 2).unwrap();
+        assert_eq!(found, [fields(&["time_ms", "value"]), fields(&["1", "2"])]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::Error;
 pub use base::pattern::{PATTERN_BYTES_MAX, is_exact, matches};
 
 /// How the filter of a shared subscription begins.
-pub(crate) const SHARED: &str = "$share/";
+const SHARED: &str = "$share/";
 
 /// Checks that `pattern` is one.
 ///

@@ -75,7 +75,8 @@ fn a_message_that_fits_several_filters_is_taken_once() {
         return;
     }
     for version in BOTH {
-        let broker = Broker::start("");
+        // Newer brokers send copies over MQTT 3.1.1, too, where nothing tells them apart.
+        let broker = Broker::start("allow_duplicate_messages false\n");
         let mut publisher = Publisher::connect(broker.port, "publisher");
         let mut options = broker.options(version, "t/+/state");
         let mut filters = vec!["t/#", "other/#"];

@@ -175,18 +175,16 @@ fn name_in(subscribe: &[u8]) -> Option<&[u8]> {
 }
 
 #[test]
-fn only_what_certainly_comes_for_another_filter_too_is_left_out() {
+fn the_first_copy_of_a_message_is_taken_and_the_others_are_acknowledged_with_it() {
     let fake = Fake::new(Version::V5);
     let store = Store::new();
     let mut options = options(fake.port(), Version::V5, "a/+");
     let all = subscription("a/#", Qos::AtLeastOnce);
     options.subscriptions.push(all);
     let session = Running::start(options, &store);
-    let mut peer = fake.welcome(false);
-    let names = [0, 1].map(|_| peer.grant(&[1]));
-    let [first, second] = [&names[0], &names[1]].map(|body| name_in(body).unwrap());
-    let unknown = &[7_u8][..];
-    let mut publish = |id: u8, names: &[&[u8]]| {
+    let mut peer = fake.welcome(true);
+    // Of messages that waited some come before the answers to SUBSCRIBE, and for filters of an earlier run.
+    let mut publish = |peer: &mut Peer, id: u8, value: u8, names: &[&[u8]]| {
         let mut properties = Vec::new();
         for name in names {
             // A property of another kind before it.
@@ -196,24 +194,32 @@ fn only_what_certainly_comes_for_another_filter_too_is_left_out() {
         let mut body = vec![0, 3, b'a', b'/', b'b', 0, id];
         body.push(u8::try_from(properties.len()).unwrap());
         body.extend_from_slice(&properties);
-        body.push(b'0' + id);
+        body.push(value);
         let length = u8::try_from(body.len()).unwrap();
         peer.send(&[&[0x32, length][..], &body].concat());
     };
-    publish(1, &[first]);
-    publish(2, &[second]);
-    publish(3, &[first, second]);
-    publish(4, &[]);
-    publish(5, &[unknown]);
-    publish(6, &[second, unknown]);
-    until("the last", || session.figures().messages == 6);
-    assert_eq!(store.payloads("a/b"), ["1", "3", "4", "5", "6"]);
-    // It is acknowledged all the same.
+    let unknown = &[7_u8][..];
+    publish(&mut peer, 1, b'0', &[unknown]);
+    let names = [0, 1].map(|_| peer.grant(&[1]));
+    let [first, second] = [&names[0], &names[1]].map(|body| name_in(body).unwrap());
+    publish(&mut peer, 2, b'1', &[second]);
+    publish(&mut peer, 3, b'1', &[first]);
+    publish(&mut peer, 4, b'2', &[first, second]);
+    publish(&mut peer, 5, b'3', &[second]);
+    publish(&mut peer, 6, b'3', &[second]);
+    publish(&mut peer, 7, b'4', &[]);
+    publish(&mut peer, 8, b'4', &[]);
+    until("the last", || session.figures().messages == 8);
+    assert_eq!(store.payloads("a/b"), ["0", "1", "2", "3", "3", "4", "4"]);
     assert_eq!(session.figures().copies, 1);
+    // The copy is acknowledged when the one that was taken is durable.
+    store.set_durable(1);
+    assert_eq!(peer.packet().unwrap().1[1], 1);
+    assert_eq!(session.figures().acknowledged, 1);
     store.set_durable(100);
-    let mut acknowledged: Vec<u8> = (0..6).map(|_| peer.packet().unwrap().1[1]).collect();
+    let mut acknowledged: Vec<u8> = (0..7).map(|_| peer.packet().unwrap().1[1]).collect();
     acknowledged.sort_unstable();
-    assert_eq!(acknowledged, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(acknowledged, [2, 3, 4, 5, 6, 7, 8]);
     session.stop(0);
 }
 

@@ -265,11 +265,7 @@ impl Readings {
         let fields: Vec<String> = match rows.next_row()? {
             None => return Err(Error::invalid("readings", "are none: the file is empty")),
             Some(Err(reason)) => return Err(Error::malformed(1, reason)),
-            Some(Ok(fields)) => {
-                // Spreadsheets begin a file with a mark of its encoding.
-                let clean = |field: &String| field.trim_start_matches('\u{feff}').trim().to_owned();
-                fields.iter().map(clean).collect()
-            }
+            Some(Ok(fields)) => fields.to_vec(),
         };
         let is_number = |field: &String| field.parse::<f64>().is_ok();
         let is_data = fields.iter().all(is_number);
@@ -479,7 +475,7 @@ mod tests {
         assert!(said("\"value\n").contains("line 1"));
         let wide = vec!["x"; HEADINGS_MAX + 1].join(",");
         assert!(matches!(read(&wide, &[]), Err(Error::Limit { .. })));
-        let long = format!("value\n{}\n7\n", "1".repeat(LINE_BYTES_MAX + 1));
+        let long = format!("value\n{}\n7\n", "1".repeat(crate::csv::ROW_BYTES_MAX + 1));
         let (readings, left_out) = read(&long, &[]).expect("one");
         assert_eq!((readings.columns, left_out.total()), (vec![vec![7.0]], 1));
     }

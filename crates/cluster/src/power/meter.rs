@@ -9,7 +9,7 @@ use crate::error::excerpt;
 use base::clock::Clock;
 use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -47,9 +47,7 @@ struct Columns {
 
 impl Columns {
     fn of(names: &[String]) -> Result<Self, Error> {
-        // Spreadsheets begin a file with a mark of its encoding.
-        let clean = |name: &str| name.trim_start_matches('\u{feff}').trim().to_ascii_lowercase();
-        let names: Vec<String> = names.iter().map(|name| clean(name)).collect();
+        let names: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
         let find = |wanted: &str| names.iter().position(|name| name == wanted);
         let twice = |wanted: &str| names.iter().filter(|name| *name == wanted).count() > 1;
         for name in ["time_s", "time_ms", "watts", "power_w"] {
@@ -200,12 +198,57 @@ pub struct Meter {
 
 /// How far a file was read: only what comes behind it is looked at.
 struct Followed {
-    /// Which file: its device and number.
+    /// Which file: its device and number, and its heading.
     file: (u64, u64),
+    heading: Vec<String>,
     columns: Columns,
     /// Where its last whole row ends, and that row, or why it is none.
     end: u64,
     last: Option<Result<MeterPoint, String>>,
+}
+
+impl Followed {
+    /// A file from its beginning on.
+    fn begin(file: (u64, u64), heading: Vec<String>, end: u64) -> Result<Self, Error> {
+        Ok(Self {
+            file,
+            columns: Columns::of(&heading)?,
+            heading,
+            end,
+            last: None,
+        })
+    }
+
+    /// Whether this is the file that was read, and it has only grown.
+    fn is_of(&self, id: (u64, u64), heading: &[String], file: &File) -> bool {
+        let mut byte = [0];
+        let last = file.read_exact_at(&mut byte, self.end.saturating_sub(1));
+        self.file == id && self.heading == heading && last.is_ok() && byte == *b"\n"
+    }
+
+    /// Reads what it has more than before.
+    fn read(&mut self, file: &File) -> Result<(), Error> {
+        let mut reader = file;
+        let failed = |error: std::io::Error| Error::invalid("file", error.to_string());
+        let begin = reader.seek(SeekFrom::Start(self.end)).map_err(failed)?;
+        let mut rows = Rows::behind(BufReader::new(reader));
+        loop {
+            let row = match rows.next_row()? {
+                None => return Ok(()),
+                Some(Ok(row)) => match self.columns.row(1, row) {
+                    Ok(point) => Ok(point),
+                    Err(_) => Err(format!("its last row is `{}`", excerpt(&row.join(",")))),
+                },
+                Some(Err(wrong)) => Err(format!("its last row has {wrong}")),
+            };
+            let end = begin + rows.whole_bytes();
+            // The last one may be half there.
+            if end == self.end {
+                return Ok(());
+            }
+            (self.end, self.last) = (end, Some(row));
+        }
+    }
 }
 
 impl Meter {
@@ -221,21 +264,34 @@ impl Meter {
     }
 
     fn watts(&mut self) -> Result<f64, String> {
-        let io = |error: std::io::Error| format!("{}: {error}", self.path.display());
-        let mut file = std::fs::OpenOptions::new()
-            .read(true)
-            .open(&self.path)
-            .map_err(io)?;
+        let path = self.path.display();
+        let io = |error: std::io::Error| format!("{path}: {error}");
+        let file = File::open(&self.path).map_err(io)?;
         let found = file.metadata().map_err(io)?;
         let id = (found.dev(), found.ino());
+        let mut rows = Rows::new(BufReader::new(&file));
+        let heading = match rows.next_row().map_err(|error| error.to_string())? {
+            Some(Ok(heading)) => heading.to_vec(),
+            Some(Err(wrong)) => return Err(format!("its heading has {wrong}")),
+            None => Vec::new(),
+        };
+        let end = rows.whole_bytes();
         // Another file, or one that was begun anew, is read from its beginning.
-        let followed = self.followed.take();
-        let followed = followed.filter(|before| before.file == id && before.end <= found.len());
-        let start = followed.as_ref().map_or(0, |before| before.end);
-        file.seek(SeekFrom::Start(start)).map_err(io)?;
-        let followed = follow(followed, id, file).map_err(|error| error.to_string())?;
+        let before = self.followed.take();
+        let before = before.filter(|before| before.is_of(id, &heading, &file));
+        let followed = match before {
+            Some(before) => before,
+            None => Followed::begin(id, heading, end).map_err(|error| error.to_string())?,
+        };
+        if end == 0 {
+            return Err("the meter has written nothing yet".to_owned());
+        }
+        let followed = self.followed.insert(followed);
+        if let Err(error) = followed.read(&file) {
+            // Where a quote does not end nobody knows what is a row: it goes on with what comes from now on.
+            (followed.end, followed.last) = (found.len(), Some(Err(error.to_string())));
+        }
         let last = followed.last.clone();
-        self.followed = Some(followed);
         let point = last.ok_or("the meter has written nothing yet")??;
         let age_s = self.clock.wall_ms() as f64 / 1e3 - point.time_s;
         if age_s.abs() > AGE_S_MAX {
@@ -244,51 +300,6 @@ impl Meter {
             ));
         }
         Ok(point.watts)
-    }
-}
-
-/// Reads what a file has more than before.
-fn follow(followed: Option<Followed>, id: (u64, u64), file: File) -> Result<Followed, Error> {
-    let mut rows = Rows::new(BufReader::new(file));
-    let (mut followed, begin) = match followed {
-        Some(before) => {
-            let begin = before.end;
-            (before, begin)
-        }
-        None => {
-            let heading = match rows.next_row()? {
-                Some(Ok(heading)) => Columns::of(heading)?,
-                Some(Err(wrong)) => return Err(Error::malformed(1, wrong)),
-                None => Columns::of(&[])?,
-            };
-            if rows.whole_bytes() == 0 {
-                return Err(Error::malformed(1, "the heading is not whole yet"));
-            }
-            let read = Followed {
-                file: id,
-                columns: heading,
-                end: 0,
-                last: None,
-            };
-            (read, 0)
-        }
-    };
-    followed.end = begin + rows.whole_bytes();
-    loop {
-        let row = match rows.next_row()? {
-            None => return Ok(followed),
-            Some(Ok(row)) => match followed.columns.row(1, row) {
-                Ok(point) => Ok(point),
-                Err(_) => Err(format!("its last row is `{}`", excerpt(&row.join(",")))),
-            },
-            Some(Err(wrong)) => Err(format!("its last row has {wrong}")),
-        };
-        let end = begin + rows.whole_bytes();
-        // The last one may be half there.
-        if end == followed.end {
-            return Ok(followed);
-        }
-        (followed.end, followed.last) = (end, Some(row));
     }
 }
 
@@ -396,6 +407,19 @@ mod tests {
             let mut other = Meter::new(&tree.root(), "meter.csv", clock.clone());
             assert_eq!(other.read(0), Power::Measured { watts }, "{text}");
         }
+        // Written anew in the same place, with other columns.
+        let text = format!("time_s,volts,watts,note\n{now_s},230,4,{}\n", "x".repeat(200));
+        tree.write("meter.csv", &text);
+        assert_eq!(meter.read(0), Power::Measured { watts: 4.0 });
+        // A quote that does not end costs what is there.
+        let open = format!("{text}{now_s},230,4,\"{}", "x\n".repeat(40_000));
+        tree.write("meter.csv", &open);
+        let Power::Unavailable { why } = meter.read(0) else {
+            panic!("a value behind an open quote was taken");
+        };
+        assert!(why.contains("does not end"), "{why}");
+        tree.write("meter.csv", format!("{open}\n{now_s},230,8,y\n"));
+        assert_eq!(meter.read(0), Power::Measured { watts: 8.0 });
         let rows = "time_s,note,watts\n1,\"a\n2,x,999\n\",6\n3,c,7\n";
         let log = MeterLog::parse(rows).expect("a log");
         let watts: Vec<f64> = log.points().iter().map(|point| point.watts).collect();

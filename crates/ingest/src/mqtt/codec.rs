@@ -162,11 +162,12 @@ pub(super) fn welcome(
         Version::V5 if packet.len() == 4 => Ok(Err("it does not speak MQTT 5".into())),
         Version::V5 => match v5::Packet::read(&mut BytesMut::from(packet), None) {
             Ok(v5::Packet::ConnAck(ack)) if ack.code == v5::ConnectReturnCode::Success => {
-                let found = ack.properties.unwrap_or_else(v5::ConnAckProperties::new);
+                let found = ack.properties.as_ref();
+                let names = found.and_then(|found| found.subscription_identifiers_available);
                 Ok(Ok(Welcome {
                     session_present: ack.session_present,
-                    keep_alive_seconds: found.server_keep_alive,
-                    names_subscriptions: found.subscription_identifiers_available != Some(0),
+                    keep_alive_seconds: found.and_then(|found| found.server_keep_alive),
+                    names_subscriptions: names != Some(0),
                 }))
             }
             Ok(v5::Packet::ConnAck(ack)) => {

@@ -31,8 +31,7 @@ fn name_of(filter: &str) -> u32 {
 fn have_overlap(wanted: &[Subscription]) -> bool {
     let filters: Vec<&str> = wanted.iter().map(|want| want.filter.as_str()).collect();
     let pair = |(at, one): (usize, &&str)| {
-        let others = filters.iter().skip(at + 1);
-        others.into_iter().any(|other| overlap(one, other))
+        filters[at + 1..].iter().any(|other| overlap(one, other))
     };
     filters.iter().enumerate().any(pair)
 }
@@ -220,45 +219,6 @@ impl Filters {
         version == Version::V5
             && self.can_name
             && *overlap.get_or_insert_with(|| have_overlap(wanted))
-    }
-
-    /// Whether a message is a copy of one that comes for another filter: for the first of `wanted` that fits its topic,
-    /// is held and is not shared with other clients, to whom the broker may send it instead. `named`: the subscriptions
-    /// for which this one comes. One that comes for a subscription that is not known here, as of an earlier run, is none.
-    pub(super) fn is_copy(
-        &self,
-        wanted: &[Subscription],
-        topic: &[u8],
-        named: impl Iterator<Item = u32>,
-    ) -> bool {
-        if self.overlap != Some(true) {
-            return false;
-        }
-        let Ok(topic) = std::str::from_utf8(topic) else {
-            return false;
-        };
-        let is_held = |want: &&Subscription| {
-            let found = |held: &Held| held.is_named && held.subscription.filter == want.filter;
-            self.held.iter().any(found)
-        };
-        let fits = |want: &&Subscription| {
-            pattern::matches(pattern::topic_filter(&want.filter), topic)
-        };
-        let fitting = wanted.iter().filter(fits).filter(is_held);
-        let fitting: Vec<&str> = fitting.map(|want| want.filter.as_str()).collect();
-        let is_own = |filter: &&&str| !filter.starts_with(pattern::SHARED);
-        let Some(first) = fitting.iter().find(is_own).map(|filter| name_of(filter)) else {
-            return false;
-        };
-        let others: Vec<u32> = fitting.iter().map(|filter| name_of(filter)).collect();
-        let mut is_named = false;
-        for name in named {
-            is_named = true;
-            if name == first || !others.contains(&name) {
-                return false;
-            }
-        }
-        is_named
     }
 
     /// Shows the numbers.

@@ -32,35 +32,53 @@ pub struct Publish<'a> {
 }
 
 impl Publish<'_> {
-    /// The identifiers of the subscriptions for which the broker sends this, as far as its properties can be read.
-    pub fn subscriptions(&self) -> impl Iterator<Item = u32> + '_ {
+    /// The identifiers of the subscriptions for which the broker sends this; `None` and the end where its properties
+    /// cannot be read.
+    pub fn subscriptions(&self) -> impl Iterator<Item = Option<u32>> + '_ {
         let mut rest = self.properties;
         std::iter::from_fn(move || {
-            loop {
-                let (&kind, behind) = rest.split_first()?;
-                let text_bytes = |at| number(behind, at).map(|bytes| 2 + usize::from(bytes));
-                let bytes = match kind {
-                    // The format of the payload, its time to live, an alias of the topic.
-                    0x01 => 1,
-                    0x02 => 4,
-                    0x23 => 2,
-                    // The type of its content, the topic of an answer, what the answer is to.
-                    0x03 | 0x08 | 0x09 => text_bytes(0)?,
-                    0x26 => {
-                        let name = text_bytes(0)?;
-                        name + text_bytes(name)?
+            while !rest.is_empty() {
+                match property(rest) {
+                    Some((id, behind)) => {
+                        rest = behind;
+                        if id.is_some() {
+                            return Some(id);
+                        }
                     }
-                    0x0b => {
-                        let (bytes, id) = variable_integer(behind).ok()??;
-                        rest = behind.get(bytes..)?;
-                        return u32::try_from(id).ok();
+                    None => {
+                        rest = &[];
+                        return Some(None);
                     }
-                    _ => return None,
-                };
-                rest = behind.get(bytes..)?;
+                }
             }
+            None
         })
     }
+}
+
+/// The first property of a PUBLISH: the identifier of a subscription, if it is one, and what comes behind it.
+fn property(bytes: &[u8]) -> Option<(Option<u32>, &[u8])> {
+    let (&kind, behind) = bytes.split_first()?;
+    let text_bytes = |at| number(behind, at).map(|bytes| 2 + usize::from(bytes));
+    let bytes = match kind {
+        // The format of the payload, its time to live, an alias of the topic.
+        0x01 => 1,
+        0x02 => 4,
+        0x23 => 2,
+        // The type of its content, the topic of an answer, what the answer is to.
+        0x03 | 0x08 | 0x09 => text_bytes(0)?,
+        0x26 => {
+            let name = text_bytes(0)?;
+            name + text_bytes(name)?
+        }
+        0x0b => {
+            let (bytes, id) = variable_integer(behind).ok()??;
+            let id = u32::try_from(id).ok()?;
+            return Some((Some(id), behind.get(bytes..)?));
+        }
+        _ => return None,
+    };
+    Some((None, behind.get(bytes..)?))
 }
 
 /// The beginning of a PUBLISH packet that is too large to be taken.

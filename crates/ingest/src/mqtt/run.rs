@@ -7,6 +7,7 @@ use super::filters::Filters;
 use super::options::{MqttOptions, OptionInvalid};
 use super::pace::Backoff;
 use super::packet::Malformed;
+use super::copies::Copies;
 use super::received::Received;
 use super::resolve::Resolver;
 use super::session::{Leave, Session, now_of};
@@ -55,6 +56,7 @@ pub async fn run<C: Consumer>(
         state: &state,
         filters: Filters::default(),
         received: Received::default(),
+        copies: Copies::default(),
         backoff: Backoff::default(),
         resolver: Resolver::default(),
         clock: SystemClock::new(),
@@ -86,6 +88,7 @@ struct Life<'a, C> {
     state: &'a MqttState,
     filters: Filters,
     received: Received,
+    copies: Copies,
     backoff: Backoff,
     resolver: Resolver,
     clock: SystemClock,
@@ -131,7 +134,7 @@ impl<C: Consumer> Life<'_, C> {
             self.options.clone(),
             self.consumer,
             &mut self.durable,
-            (&mut self.filters, &mut self.received),
+            (&mut self.filters, &mut self.received, &mut self.copies),
             self.state,
             &self.clock,
             connection,

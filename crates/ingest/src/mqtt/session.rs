@@ -9,6 +9,7 @@ use super::link::{Link, Ready};
 use super::options::MqttOptions;
 use super::pace::{self, Pace};
 use super::packet::{self, Kind, Malformed, Reader, Step};
+use super::copies::Copies;
 use super::received::Received;
 use super::state::{MqttState, Pause};
 use crate::durable::DurableWatch;
@@ -81,6 +82,7 @@ pub(super) struct Session<'a, C> {
     durable: &'a mut DurableWatch,
     filters: &'a mut Filters,
     received: &'a mut Received,
+    copies: &'a mut Copies,
     state: &'a MqttState,
     clock: &'a dyn Clock,
     link: Link,
@@ -112,7 +114,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         options: Arc<MqttOptions>,
         consumer: &'a RefCell<C>,
         durable: &'a mut DurableWatch,
-        (filters, received): (&'a mut Filters, &'a mut Received),
+        (filters, received, copies): (&'a mut Filters, &'a mut Received, &'a mut Copies),
         state: &'a MqttState,
         clock: &'a dyn Clock,
         connection: super::connect::Connection,
@@ -127,6 +129,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             durable,
             filters,
             received,
+            copies,
             state,
             clock,
             link: Link::Watched(connection.stream),
@@ -224,19 +227,13 @@ impl<'a, C: Consumer> Session<'a, C> {
                         _ => None,
                     };
                     let rest = publish.payload.get(self.offset..).unwrap_or_default();
+                    let copy = self.copies.of(&publish);
                     // What has been offered in part goes on as what it was taken for.
-                    let is_copy = self.offset == 0
-                        && self.filters.is_copy(
-                            &self.options.subscriptions,
-                            publish.topic,
-                            publish.subscriptions(),
-                        );
-                    let outcome = match before {
+                    let other = copy.as_ref().filter(|_| self.offset == 0 && before.is_none());
+                    let other = other.and_then(|copy| self.copies.before(copy));
+                    copies += u64::from(other.is_some());
+                    let outcome = match before.or(other) {
                         Some(lsn_end) => Outcome::Accepted { lsn_end },
-                        None if is_copy => {
-                            copies += 1;
-                            Outcome::Accepted { lsn_end: 0 }
-                        }
                         None => consumer.message(publish.topic, rest, publish.retained),
                     };
                     let lsn_end = match outcome {
@@ -250,6 +247,9 @@ impl<'a, C: Consumer> Session<'a, C> {
                         }
                         Outcome::Failed => break Err(Leave::LogFailed),
                     };
+                    if let Some(copy) = copy.filter(|_| before.or(other).is_none()) {
+                        self.copies.take(copy, lsn_end);
+                    }
                     redelivered += u64::from(publish.duplicate);
                     retained += u64::from(publish.retained);
                     (publish.qos, publish.packet_id, lsn_end, bytes)
@@ -297,11 +297,11 @@ impl<'a, C: Consumer> Session<'a, C> {
         drop(consumer);
         if taken > 0 {
             self.pace.count(taken);
-            self.state.messages.fetch_add(taken, Relaxed);
             self.state.redelivered.fetch_add(redelivered, Relaxed);
             self.state.retained.fetch_add(retained, Relaxed);
             self.state.copies.fetch_add(copies, Relaxed);
             self.state.oversized.fetch_add(oversized, Relaxed);
+            self.state.messages.fetch_add(taken, Relaxed);
         }
         let pause = result?;
         self.note_pause(pause, progress || taken > 0, now);
