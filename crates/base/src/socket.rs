@@ -8,8 +8,8 @@ use std::time::Duration;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TRIES: u32 = 3;
 
-/// Lets the system find out within two minutes whether the peer of a TCP connection is still there. Where it cannot, the
-/// limits on idle connections remain.
+/// Lets the system find out within two minutes whether the peer of a TCP connection is still there. Where it cannot,
+/// the limits on idle connections remain.
 pub fn keep_alive(stream: &impl AsFd) {
     let socket = socket2::SockRef::from(stream);
     let probes = socket2::TcpKeepalive::new()

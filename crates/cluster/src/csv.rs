@@ -1,4 +1,4 @@
-//! Rows of comma-separated values (RFC 4180): a field in quotes may hold commas, quotes that are doubled, and line feeds.
+//! Rows of comma-separated values (RFC 4180): a field in quotes may hold commas, doubled quotes and line feeds.
 //!
 //! **Invariants:** what stands in quotes is never a row of its own; a row has a limit; no bytes make it panic. The same
 //! rows come out however the reader cuts its bytes.
@@ -116,7 +116,11 @@ impl<R: BufRead> Rows<R> {
             let buffer = self.reader.fill_buf().map_err(failed)?;
             if buffer.is_empty() {
                 let is_open = at == At::Quoted;
-                let wrong = if is_open { Some("a quote is not closed") } else { wrong };
+                let wrong = if is_open {
+                    Some("a quote is not closed")
+                } else {
+                    wrong
+                };
                 return Ok(has_any.then_some((wrong, false)));
             }
             has_any = true;
@@ -210,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_field_in_quotes_holds_what_it_likes() {
-        let text = "time_s,note,watts\r\n1,\"a,3,b\",5\n\n2,\"a\n3,x,999\n\", 6 \n3,\"say \"\"no\"\"\",7\n4, \"b\" ,8\n";
+        let text = "time_s,note,watts\r\n1,\"a,3,b\",5\n\n2,\"a\n3,x,999\n\", 6 \n\
+            3,\"say \"\"no\"\"\",7\n4, \"b\" ,8\n";
         for piece in [1, 2, 7, 100] {
             assert_eq!(
                 rows(text.as_bytes(), piece).unwrap(),

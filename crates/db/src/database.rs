@@ -434,6 +434,7 @@ impl<S: SegmentStore> Database<S> {
                 end_lsn,
                 readings_max,
                 is_wanted,
+                is_awaited: &|| self.shared.commit_waits.load(Ordering::Relaxed),
             };
             follow::step(source, cursor, &mut wanted)
         })?;

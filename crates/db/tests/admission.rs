@@ -257,7 +257,7 @@ fn the_table_shows_the_newest_admitted_reading_of_each_object() {
     }
 }
 
-/// Ten readings come while one is valid: of its updates a twentieth keeps half of the freshness, a half keeps all of it.
+/// Ten readings come while one is valid: a twentieth of them keeps half of the freshness, a half keeps all of it.
 #[test]
 fn a_part_of_the_freshness_is_kept_where_that_was_asked_for() {
     let clock = sim_clock();

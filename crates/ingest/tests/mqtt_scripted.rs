@@ -184,7 +184,7 @@ fn the_first_copy_of_a_message_is_taken_and_the_others_are_acknowledged_with_it(
     let session = Running::start(options, &store);
     let mut peer = fake.welcome(true);
     // Of messages that waited some come before the answers to SUBSCRIBE, and for filters of an earlier run.
-    let mut publish = |peer: &mut Peer, id: u8, value: u8, names: &[&[u8]]| {
+    let publish = |peer: &mut Peer, id: u8, value: u8, names: &[&[u8]]| {
         let mut properties = Vec::new();
         for name in names {
             // A property of another kind before it.

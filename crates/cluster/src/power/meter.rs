@@ -266,7 +266,10 @@ impl Meter {
     fn watts(&mut self) -> Result<f64, String> {
         let path = self.path.display();
         let io = |error: std::io::Error| format!("{path}: {error}");
-        let file = File::open(&self.path).map_err(io)?;
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .open(&self.path)
+            .map_err(io)?;
         let found = file.metadata().map_err(io)?;
         let id = (found.dev(), found.ino());
         let mut rows = Rows::new(BufReader::new(&file));
@@ -408,7 +411,10 @@ mod tests {
             assert_eq!(other.read(0), Power::Measured { watts }, "{text}");
         }
         // Written anew in the same place, with other columns.
-        let text = format!("time_s,volts,watts,note\n{now_s},230,4,{}\n", "x".repeat(200));
+        let text = format!(
+            "time_s,volts,watts,note\n{now_s},230,4,{}\n",
+            "x".repeat(200)
+        );
         tree.write("meter.csv", &text);
         assert_eq!(meter.read(0), Power::Measured { watts: 4.0 });
         // A quote that does not end costs what is there.

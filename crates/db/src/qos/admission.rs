@@ -262,8 +262,8 @@ impl Admission {
 
     /// Admits a fraction of all readings from now on, as far as the least of each object allows; what it comes to by
     /// the rates since the last call. `offer` tells how often an object was offered and how long it is valid, and
-    /// nothing for those that are never shed. Before anything was measured each object gets the fraction itself, or with
-    /// [`Quality::Fresh`] all are admitted.
+    /// nothing for those that are never shed. Before anything was measured each object gets the fraction itself, or
+    /// with [`Quality::Fresh`] all are admitted.
     ///
     /// Takes some passes over all objects: not for real-time callers. No producer waits for it.
     pub fn set(&self, fraction: f64, now_ns: u64, offer: impl Fn(usize) -> Option<Offer>) -> f64 {
@@ -361,8 +361,8 @@ impl Admission {
     }
 }
 
-/// The part of an object's readings without which it is as fresh as with all of them: with every third reading it is, if
-/// three come while one is valid.
+/// The part of an object's readings without which it is as fresh as with all of them: with every third reading it is,
+/// if three come while one is valid.
 fn free_of(valid: f64) -> f64 {
     match valid.floor() {
         each if each >= 2.0 => 1.0 - 1.0 / each,
@@ -372,8 +372,8 @@ fn free_of(valid: f64) -> f64 {
 
 /// The part of its readings without which it has the part `min` of the freshness that it has with all of them.
 ///
-/// With one of m readings admitted, evenly spread, an object is fresh for min(v, ⌊m⌋) and min(v, ⌈m⌉) periods in turn, in
-/// the mean of m of them: for v/m of the time where v is below both, always where it is above both.
+/// With one of m readings admitted, evenly spread, an object is fresh for min(v, ⌊m⌋) and min(v, ⌈m⌉) periods in turn,
+/// in the mean of m of them: for v/m of the time where v is below both, always where it is above both.
 fn most_of(valid: f64, min: f64) -> f64 {
     if min <= 0.0 {
         return 1.0;
@@ -526,8 +526,8 @@ mod tests {
         Offer { admitted, valid_ns }
     }
 
-    /// The part of the time in which an object is fresh, of whose readings a fraction is admitted, spread evenly, and of
-    /// which so many come while one is valid.
+    /// The part of the time in which an object is fresh, of whose readings a fraction is admitted, spread evenly, and
+    /// of which so many come while one is valid.
     fn freshness(admitted: f64, valid: f64) -> f64 {
         // Of three quarters two readings follow each other, and each third one is two periods after the one before.
         let mean = 1.0 / admitted;

@@ -224,8 +224,8 @@ impl Regulator {
         self.controller.as_mut()
     }
 
-    /// The least fraction that may be admitted has changed: with [`Quality::Fresh`](super::admission::Quality) it follows
-    /// the rates of the readings.
+    /// The least fraction that may be admitted has changed: with [`Quality::Fresh`](super::admission::Quality) it
+    /// follows the rates of the readings.
     pub fn set_admission_min(&mut self, min: f64) {
         if let Some(controller) = &mut self.controller {
             controller.set_min(ADMISSION, min);

@@ -120,13 +120,22 @@ mod tests {
     #[test]
     fn one_of_the_copies_of_a_message_is_taken_whatever_comes_first() {
         for (sent, left_out) in [
-            (&[(1, "a"), (2, "a"), (3, "a")][..], &[false, true, true][..]),
+            (
+                &[(1, "a"), (2, "a"), (3, "a")][..],
+                &[false, true, true][..],
+            ),
             (&[(2, "a"), (1, "a")], &[false, true]),
             // Only the second filter brings anything.
             (&[(2, "a"), (2, "b"), (2, "a")], &[false, false, false]),
             // The same value twice, one behind the other and mixed.
-            (&[(1, "a"), (2, "a"), (1, "a"), (2, "a")], &[false, true, false, true]),
-            (&[(1, "a"), (1, "a"), (2, "a"), (2, "a")], &[false, false, true, true]),
+            (
+                &[(1, "a"), (2, "a"), (1, "a"), (2, "a")],
+                &[false, true, false, true],
+            ),
+            (
+                &[(1, "a"), (1, "a"), (2, "a"), (2, "a")],
+                &[false, false, true, true],
+            ),
             // Without names each one is a message.
             (&[(0, "a"), (0, "a"), (1, "a"), (0, "a")], &[false; 4]),
         ] {

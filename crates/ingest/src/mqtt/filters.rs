@@ -30,9 +30,8 @@ fn name_of(filter: &str) -> u32 {
 /// Whether two filters fit one topic.
 fn have_overlap(wanted: &[Subscription]) -> bool {
     let filters: Vec<&str> = wanted.iter().map(|want| want.filter.as_str()).collect();
-    let pair = |(at, one): (usize, &&str)| {
-        filters[at + 1..].iter().any(|other| overlap(one, other))
-    };
+    let pair =
+        |(at, one): (usize, &&str)| filters[at + 1..].iter().any(|other| overlap(one, other));
     filters.iter().enumerate().any(pair)
 }
 

@@ -3,11 +3,11 @@
 use super::Consumer;
 use super::connect::{Connection, Refusal, connect};
 use super::control::{Control, Wish};
+use super::copies::Copies;
 use super::filters::Filters;
 use super::options::{MqttOptions, OptionInvalid};
 use super::pace::Backoff;
 use super::packet::Malformed;
-use super::copies::Copies;
 use super::received::Received;
 use super::resolve::Resolver;
 use super::session::{Leave, Session, now_of};

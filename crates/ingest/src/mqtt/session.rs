@@ -4,12 +4,12 @@ use super::Consumer;
 use super::acks::{self, Acks};
 use super::codec::{self, Farewell};
 use super::control::{Control, Wish};
+use super::copies::Copies;
 use super::filters::Filters;
 use super::link::{Link, Ready};
 use super::options::MqttOptions;
 use super::pace::{self, Pace};
 use super::packet::{self, Kind, Malformed, Reader, Step};
-use super::copies::Copies;
 use super::received::Received;
 use super::state::{MqttState, Pause};
 use crate::durable::DurableWatch;
@@ -229,7 +229,9 @@ impl<'a, C: Consumer> Session<'a, C> {
                     let rest = publish.payload.get(self.offset..).unwrap_or_default();
                     let copy = self.copies.of(&publish);
                     // What has been offered in part goes on as what it was taken for.
-                    let other = copy.as_ref().filter(|_| self.offset == 0 && before.is_none());
+                    let other = copy
+                        .as_ref()
+                        .filter(|_| self.offset == 0 && before.is_none());
                     let other = other.and_then(|copy| self.copies.before(copy));
                     copies += u64::from(other.is_some());
                     let outcome = match before.or(other) {
