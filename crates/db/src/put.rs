@@ -105,7 +105,7 @@ impl<S: SegmentStore> Database<S> {
             }
             let (_, is_temporal) = shared.table.validity(id);
             let verdict = if is_temporal && queue.is_shedding && shared.table.has_value(id) {
-                shared.admission.judge(id.0 as usize)
+                shared.admission.judge(id.0 as usize, arrival_ns)
             } else {
                 Verdict::Admitted
             };

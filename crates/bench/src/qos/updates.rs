@@ -76,7 +76,7 @@ impl Updates {
     /// The sensor of an update, and whether it goes to the store.
     pub(crate) fn next(&self, number: u64) -> (u32, bool) {
         let sensor = self.order[(number % self.order.len() as u64) as usize];
-        let is_admitted = self.admission.judge(sensor as usize) == Verdict::Admitted;
+        let is_admitted = self.admission.judge(sensor as usize, 0) == Verdict::Admitted;
         if let Some(admitted) = self.admitted.get(sensor as usize).filter(|_| is_admitted) {
             admitted.fetch_add(1, Ordering::Relaxed);
         }

@@ -29,6 +29,9 @@ const FORGET_NS: f64 = 60e9;
 /// After so long without a look rates are those of hours, and say little of now.
 const STALE_NS: f64 = 10.0 * FORGET_NS;
 
+/// While all are admitted, rates are looked at no more often.
+const LOOK_NS: u64 = 1_000_000_000;
+
 /// A count below this is that of an object whose last reading is long ago.
 const COUNT_MIN: f64 = 1e-6;
 
@@ -93,6 +96,10 @@ struct Share {
     drops: AtomicBool,
     /// All of its readings are admitted, whatever the load.
     is_exempt: AtomicBool,
+    /// So long after the last one that was admitted the next one is, whatever rate was measured; 0: no matter how long.
+    gap_ns_max: AtomicU64,
+    /// When one was admitted last while not all were.
+    admitted_ns: AtomicU64,
 }
 
 /// One object, as whoever sets fractions sees it.
@@ -145,6 +152,8 @@ impl Admission {
             phase: AtomicU32::new(number.wrapping_mul(0x9e37_79b9)),
             drops: AtomicBool::new(false),
             is_exempt: AtomicBool::new(false),
+            gap_ns_max: AtomicU64::new(0),
+            admitted_ns: AtomicU64::new(0),
         };
         let measured = Measured {
             weight: 1.0,
@@ -199,10 +208,10 @@ impl Admission {
         share.is_some_and(|share| share.is_exempt.load(Ordering::Relaxed))
     }
 
-    /// What becomes of the next reading of an object; counts it if it is shed. An object that is not known is
-    /// admitted. Neither waits nor allocates.
+    /// What becomes of the next reading of an object, which arrives now; counts it if it is shed. An object that is not
+    /// known is admitted. Neither waits nor allocates.
     #[inline]
-    pub fn judge(&self, object: usize) -> Verdict {
+    pub fn judge(&self, object: usize, now_ns: u64) -> Verdict {
         let Some(share) = self.shares.get(object) else {
             return Verdict::Admitted;
         };
@@ -212,7 +221,11 @@ impl Admission {
             return Verdict::Admitted;
         }
         let phase = share.phase.fetch_add(fraction, Ordering::Relaxed) & (ONE - 1);
-        if phase + fraction >= ONE {
+        let gap_ns_max = share.gap_ns_max.load(Ordering::Relaxed);
+        let passed_ns = now_ns.saturating_sub(share.admitted_ns.load(Ordering::Relaxed));
+        let is_due = gap_ns_max > 0 && passed_ns >= gap_ns_max;
+        if phase + fraction >= ONE || is_due {
+            share.admitted_ns.store(now_ns, Ordering::Relaxed);
             return Verdict::Admitted;
         }
         share.shed.fetch_add(1, Ordering::Relaxed);
@@ -269,6 +282,14 @@ impl Admission {
     pub fn set(&self, fraction: f64, now_ns: u64, offer: impl Fn(usize) -> Option<Offer>) -> f64 {
         let mut guard = lock(&self.measured);
         let measured = &mut *guard;
+        if fraction >= 1.0 && measured.wanted >= 1.0 {
+            // All are admitted, and stay so. Proportions may be looked at when that ends, rates must be of late.
+            let passed_ns = now_ns.saturating_sub(measured.looked_ns);
+            let is_due = self.quality == Quality::Fresh && passed_ns >= LOOK_NS;
+            if !is_due {
+                return measured.expected;
+            }
+        }
         let total = self.measure(measured, now_ns, &offer);
         let full: f64 = measured.objects.iter().map(|it| it.most * it.count).sum();
         measured.least = match self.quality {
@@ -331,6 +352,11 @@ impl Admission {
                 (it.count, it.free, it.most) = (0.0, 0.0, 0.0);
                 continue;
             };
+            if let (Some(share), Quality::Fresh) = (self.shares.get(object), self.quality) {
+                // With a value in each such time the object has its part of the freshness, whatever the rate.
+                let gap_ns_max = offer.valid_ns as f64 / self.min;
+                share.gap_ns_max.store(gap_ns_max as u64, Ordering::Relaxed);
+            }
             let taken = offer.admitted.wrapping_add(self.shed(object));
             let new = Some(taken.wrapping_sub(it.seen)).filter(|new| *new <= READINGS_MAX);
             it.seen = taken;
@@ -496,7 +522,10 @@ mod tests {
                 let readings = (f64::from(seconds) * 1000.0 / period_ms) as u64;
                 let before = self.admission.shed(object);
                 let admitted = (0..readings)
-                    .filter(|_| self.admission.judge(object) == Verdict::Admitted)
+                    .filter(|n| {
+                        let now_ns = self.now_ns + (*n as f64 * period_ms * 1e6) as u64;
+                        self.admission.judge(object, now_ns) == Verdict::Admitted
+                    })
                     .count() as u64;
                 assert_eq!(readings - admitted, self.admission.shed(object) - before);
                 self.admitted[object] += admitted;
@@ -595,16 +624,16 @@ mod tests {
         let admission = Admission::new(1, 0.5, Quality::Admitted);
         // Nothing was measured yet: the fraction itself.
         assert!((admission.set(0.75, 9, |_| Some(offer(0))) - 0.75).abs() < 1e-9);
-        let verdicts: Vec<_> = (0..400).map(|_| admission.judge(0)).collect();
+        let verdicts: Vec<_> = (0..400).map(|_| admission.judge(0, 0)).collect();
         for four in verdicts.windows(4) {
             let shed = four.iter().filter(|it| **it == Verdict::Logged).count();
             assert_eq!(shed, 1);
         }
-        assert_eq!(admission.judge(7), Verdict::Admitted, "it is not known");
+        assert_eq!(admission.judge(7, 0), Verdict::Admitted, "it is not known");
         assert_eq!(admission.shed(0), 100);
         admission.set_quality(0, f64::NAN, ShedPolicy::Drop);
         let dropped = (0..400)
-            .filter(|_| admission.judge(0) == Verdict::Dropped)
+            .filter(|_| admission.judge(0, 0) == Verdict::Dropped)
             .count();
         assert_eq!(dropped, 100);
     }
@@ -722,6 +751,24 @@ mod tests {
             plant.objects[3] = silent;
             plant.run(60);
             assert!((plant.set(0.6) - 0.6).abs() < 1e-6, "{quality:?}");
+        }
+    }
+
+    /// The rate that was measured is believed for a while; what an object keeps does not depend on it.
+    #[test]
+    fn an_object_whose_readings_become_rare_keeps_its_part() {
+        let mut plant = Plant::of(vec![(1.0, 100.0); 4], Quality::Fresh);
+        plant.run(60);
+        assert!(plant.set(0.0) < 0.06);
+        for period_ms in [1_000.0, 350.0, 4_000.0] {
+            plant.objects = vec![(1.0, period_ms); 4];
+            let (each, _) = plant.run(200);
+            // A value in each two seconds, and all of those that come more rarely.
+            let least = f64::min(1.0, period_ms / 2_000.0) * 0.9;
+            assert!(
+                each.iter().all(|part| *part >= least),
+                "{period_ms} {each:?}"
+            );
         }
     }
 
