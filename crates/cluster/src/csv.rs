@@ -35,6 +35,8 @@ pub(crate) struct Rows<R> {
     fields: Vec<String>,
     line: usize,
     bytes: u64,
+    /// Whether the last row ended with a line feed.
+    is_whole: bool,
     /// Bytes of the mark that have come; all of them, once anything else has.
     mark: usize,
 }
@@ -48,6 +50,7 @@ impl<R: BufRead> Rows<R> {
             fields: Vec::new(),
             line: 0,
             bytes: 0,
+            is_whole: false,
             mark: 0,
         }
     }
@@ -65,7 +68,12 @@ impl<R: BufRead> Rows<R> {
         self.line
     }
 
-    /// Bytes of all whole rows that were read; one without a line feed at the end of the file is none.
+    /// Whether the last row ended with a line feed: another one may be half there.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Bytes of all whole rows and empty lines that were read.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.bytes
     }
@@ -79,12 +87,12 @@ impl<R: BufRead> Rows<R> {
         loop {
             self.text.clear();
             self.ends.clear();
-            let Some((wrong, ends_whole)) = self.read()? else {
+            let Some(wrong) = self.read()? else {
                 return Ok(None);
             };
             let is_empty = self.ends.is_empty() && self.text.iter().all(u8::is_ascii_whitespace);
             if is_empty && wrong.is_none() {
-                if ends_whole {
+                if self.is_whole {
                     continue;
                 }
                 return Ok(None);
@@ -105,8 +113,9 @@ impl<R: BufRead> Rows<R> {
         }
     }
 
-    /// One row into `text` and `ends`: why it is none, and whether it ended with a line feed; `None` at the end.
-    fn read(&mut self) -> Result<Option<(Option<Wrong>, bool)>, Error> {
+    /// One row into `text` and `ends`, or why it is none; `None` at the end.
+    fn read(&mut self) -> Result<Option<Option<Wrong>>, Error> {
+        self.is_whole = false;
         let (mut at, mut wrong, mut has_any) = (At::Begin, None, false);
         let (mut from, mut row_bytes) = (0, 0_u64);
         let begin = self.line + 1;
@@ -121,7 +130,7 @@ impl<R: BufRead> Rows<R> {
                 } else {
                     wrong
                 };
-                return Ok(has_any.then_some((wrong, false)));
+                return Ok(has_any.then_some(wrong));
             }
             has_any = true;
             let mut used = 0;
@@ -132,7 +141,14 @@ impl<R: BufRead> Rows<R> {
                     self.mark += 1;
                     continue;
                 }
-                self.mark = MARK.len();
+                if self.mark < MARK.len() {
+                    // A letter that begins as the mark does.
+                    self.text.extend_from_slice(&MARK[..self.mark]);
+                    if self.mark > 0 {
+                        at = At::Plain;
+                    }
+                    self.mark = MARK.len();
+                }
                 self.line += usize::from(byte == b'\n');
                 if byte == b'\n' && at != At::Quoted {
                     is_over = true;
@@ -187,7 +203,8 @@ impl<R: BufRead> Rows<R> {
             row_bytes += used as u64;
             if is_over {
                 self.bytes += row_bytes;
-                return Ok(Some((wrong, true)));
+                self.is_whole = true;
+                return Ok(Some(wrong));
             }
         }
     }
@@ -262,15 +279,24 @@ mod tests {
     fn a_mark_of_the_encoding_is_no_part_of_a_field() {
         let found = rows(b"\xef\xbb\xbf\"time_ms\",\"value\"\n1,2\n", 2).unwrap();
         assert_eq!(found, [fields(&["time_ms", "value"]), fields(&["1", "2"])]);
+        // These begin with the same one and two bytes.
+        for name in ["\u{ff7c}", "\u{fec0}"] {
+            let text = format!("{name},value\n1,2\n");
+            let found = rows(text.as_bytes(), 1).unwrap();
+            assert_eq!(found, [fields(&[name, "value"]), fields(&["1", "2"])]);
+        }
     }
 
     #[test]
     fn what_has_no_line_feed_is_not_whole() {
-        let mut rows = Rows::new(b"1,2\n3,4".as_slice());
+        let mut rows = Rows::new(b"1,2\n\n3,4".as_slice());
         assert!(rows.next_row().unwrap().is_some());
-        assert_eq!(rows.whole_bytes(), 4);
+        assert_eq!((rows.whole_bytes(), rows.is_whole()), (4, true));
         assert!(rows.next_row().unwrap().is_some());
-        assert_eq!((rows.whole_bytes(), rows.line()), (4, 1));
+        assert_eq!(
+            (rows.whole_bytes(), rows.line(), rows.is_whole()),
+            (5, 2, false)
+        );
         assert!(rows.next_row().unwrap().is_none());
     }
 

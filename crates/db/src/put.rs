@@ -104,16 +104,19 @@ impl<S: SegmentStore> Database<S> {
                 return Err(Error::Busy);
             }
             let (_, is_temporal) = shared.table.validity(id);
-            let verdict = if is_temporal && queue.is_shedding && shared.table.has_value(id) {
-                shared.admission.judge(id.0 as usize, arrival_ns)
-            } else {
-                Verdict::Admitted
+            let is_judged = is_temporal && queue.is_shedding && shared.table.has_value(id);
+            let verdict = match is_judged {
+                true => shared.admission.judge(id.0 as usize, arrival_ns),
+                false => Verdict::Admitted,
             };
             if verdict == Verdict::Admitted {
                 // Slot and log under one lock: their orders agree.
                 let newer = shared.table.write_alone(id, &self.slot(&entry))?;
                 queue.outdated += u64::from(!newer);
                 queue.judge_alarms(&entry, newer);
+                if is_judged && newer {
+                    shared.admission.note_new(id.0 as usize, arrival_ns);
+                }
             } else {
                 queue.shed += 1;
                 // An alarm does not wait for the load to go.
@@ -300,6 +303,7 @@ impl<S: SegmentStore> Database<S> {
                     .unwrap_or(false);
                 queue.outdated += u64::from(!newer);
                 queue.offered += u64::from(shared.table.validity(id).1);
+                shared.admission.count_unshed(id.0 as usize);
                 queue.judge_alarms(&entry, newer);
                 last = queue.take(&entry);
             }

@@ -300,11 +300,19 @@ impl Readings {
         if is_data {
             take(&mut taker, &fields)?;
         }
-        while let Some(row) = rows.next_row()? {
-            match row {
-                Ok(fields) => take(&mut taker, fields)?,
-                Err(reason) => taker.leave_out(reason),
-            }
+        loop {
+            let before = rows.line();
+            let reason = match rows.next_row()? {
+                None => break,
+                Some(Ok(fields)) => {
+                    take(&mut taker, fields)?;
+                    continue;
+                }
+                Some(Err(reason)) => reason,
+            };
+            // Behind a quote that is none several lines may be one row.
+            let lines = rows.line() - before + usize::from(!rows.is_whole());
+            (0..lines.max(1)).for_each(|_| taker.leave_out(reason));
         }
         let (readings, left_out) = taker.finish();
         if readings.rows() == 0 {
@@ -407,7 +415,9 @@ mod tests {
             x,7000,4.5,number\n\
             \n\
             x,12000,\"5.5\",number\n\
-            x,13000,\"6.5,number\n";
+            x,13000,\"6.5,number\n\
+            x,14000,7.5,number\n\
+            x,15000,8.5,number";
         let (readings, left_out) = read(text, &[]).expect("readings");
         assert_eq!(readings.names, ["value"]);
         assert_eq!(readings.columns, [[1.5, 2.5, 3.5, 4.5, 5.5]]);
@@ -421,7 +431,7 @@ mod tests {
         assert_eq!(
             reasons(&left_out),
             [
-                ("a quote is not closed", 1),
+                ("a quote is not closed", 3),
                 ("no time", 1),
                 ("not a number", 2),
                 ("not finite", 1),
@@ -429,7 +439,7 @@ mod tests {
                 ("too few fields", 1),
             ]
         );
-        assert_eq!((left_out.total(), readings.check()), (7, Ok(())));
+        assert_eq!((left_out.total(), readings.check()), (9, Ok(())));
     }
 
     #[test]

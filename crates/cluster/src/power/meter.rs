@@ -4,7 +4,7 @@
 
 use super::{Meaning, Power, Root, Source};
 use crate::Error;
-use crate::csv::Rows;
+use crate::csv::{ROW_BYTES_MAX, Rows};
 use crate::error::excerpt;
 use base::clock::Clock;
 use std::fs::File;
@@ -107,13 +107,12 @@ impl MeterLog {
         let mut columns = None;
         let mut points: Vec<MeterPoint> = Vec::new();
         loop {
-            let before = rows.whole_bytes();
             let Some(row) = rows.next_row()? else {
                 break;
             };
             let row = row.map(<[String]>::to_vec);
             // Another program writes it: the last row may be half there.
-            if rows.whole_bytes() == before {
+            if !rows.is_whole() {
                 break;
             }
             let line = rows.line();
@@ -241,14 +240,25 @@ impl Followed {
                 },
                 Some(Err(wrong)) => Err(format!("its last row has {wrong}")),
             };
-            let end = begin + rows.whole_bytes();
             // The last one may be half there.
-            if end == self.end {
+            if !rows.is_whole() {
                 return Ok(());
             }
-            (self.end, self.last) = (end, Some(row));
+            (self.end, self.last) = (begin + rows.whole_bytes(), Some(row));
         }
     }
+}
+
+/// Where the last line begins that ends behind `end_min`, of the first `end` bytes; looks at the last ones alone.
+fn line_begin(file: &File, end_min: u64, end: u64) -> std::io::Result<u64> {
+    let from = end
+        .saturating_sub(ROW_BYTES_MAX as u64)
+        .max(end_min.min(end));
+    let mut bytes = vec![0; (end - from) as usize];
+    file.read_exact_at(&mut bytes, from)?;
+    let line_feed = bytes.iter().rposition(|byte| *byte == b'\n');
+    // Without one it is looked for again when there is more.
+    Ok(line_feed.map_or(end_min, |at| from + at as u64 + 1))
 }
 
 impl Meter {
@@ -291,8 +301,9 @@ impl Meter {
         }
         let followed = self.followed.insert(followed);
         if let Err(error) = followed.read(&file) {
-            // Where a quote does not end nobody knows what is a row: it goes on with what comes from now on.
-            (followed.end, followed.last) = (found.len(), Some(Err(error.to_string())));
+            // Where a quote does not end nobody knows what is a row: it goes on with the lines that come from now on.
+            followed.end = line_begin(&file, followed.end, found.len()).map_err(io)?;
+            followed.last = Some(Err(error.to_string()));
         }
         let last = followed.last.clone();
         let point = last.ok_or("the meter has written nothing yet")??;
@@ -417,15 +428,26 @@ mod tests {
         );
         tree.write("meter.csv", &text);
         assert_eq!(meter.read(0), Power::Measured { watts: 4.0 });
-        // A quote that does not end costs what is there.
-        let open = format!("{text}{now_s},230,4,\"{}", "x\n".repeat(40_000));
-        tree.write("meter.csv", &open);
-        let Power::Unavailable { why } = meter.read(0) else {
-            panic!("a value behind an open quote was taken");
-        };
-        assert!(why.contains("does not end"), "{why}");
-        tree.write("meter.csv", format!("{open}\n{now_s},230,8,y\n"));
-        assert_eq!(meter.read(0), Power::Measured { watts: 8.0 });
+        // A quote that does not end costs what is there, wherever its writer's buffer ends.
+        for rest in ["", "x"] {
+            let open = format!("{text}{now_s},230,4,\"{}{rest}", "x\n".repeat(40_000));
+            tree.write("meter.csv", &open);
+            let Power::Unavailable { why } = meter.read(0) else {
+                panic!("a value behind an open quote was taken");
+            };
+            assert!(why.contains("does not end"), "{why}");
+            tree.write("meter.csv", format!("{open}\n{now_s},230,8,y\n"));
+            assert_eq!(meter.read(0), Power::Measured { watts: 8.0 });
+            tree.write("meter.csv", &text);
+            assert_eq!(meter.read(0), Power::Measured { watts: 4.0 });
+        }
+        // Half a row behind an empty line is half a row.
+        for more in ["", "\n", "\r\n"] {
+            tree.write("meter.csv", format!("{text}{more}{now_s},230,1"));
+            assert_eq!(meter.read(0), Power::Measured { watts: 4.0 }, "{more:?}");
+        }
+        let log = MeterLog::parse("time_s,watts\n1,2\n\n2,1").expect("a log");
+        assert_eq!(log.points().len(), 1);
         let rows = "time_s,note,watts\n1,\"a\n2,x,999\n\",6\n3,c,7\n";
         let log = MeterLog::parse(rows).expect("a log");
         let watts: Vec<f64> = log.points().iter().map(|point| point.watts).collect();

@@ -200,7 +200,7 @@ impl<S: SegmentStore> Database<S> {
     /// Alarms that are raised, so many at most. Producers wait for a piece of the way through them at most.
     pub fn active_alarms(&self, alarms_max: usize) -> Vec<ActiveAlarm> {
         self.pick_alarms(alarms_max, |state| {
-            state.is_raised().then(|| ActiveAlarm {
+            state.is_raised().then_some(ActiveAlarm {
                 rule: state.rule,
                 object: ObjectId(state.object),
                 since_ns: state.since_ns,

@@ -24,8 +24,8 @@ use super::{HistoryEntry, Matches, Source};
 /// is in it is not read again.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// Readings after which it is looked whether a commit waits: some ten microseconds.
-const LOOK_READINGS: u64 = 64;
+/// Records after which it is looked whether a commit waits: some ten microseconds.
+const LOOK_RECORDS: u64 = 64;
 
 /// Where a follower of the log stands.
 pub struct LogCursor {
@@ -181,7 +181,9 @@ fn read<S: SegmentStore>(
     let (index, live, present) = (&*source.index, source.live, source.present);
     let mut boots: Option<Boots> = None;
     let mut is_over = false;
+    let mut records: u64 = 0;
     let tail = scan::read_segment(source.store, reader, segment, begin, &mut |found| {
+        records += 1;
         if let Record::Reading(reading) = &found.record
             && found.lsn >= *next_lsn
         {
@@ -202,9 +204,7 @@ fn read<S: SegmentStore>(
         }
         let is_enough = found.offset >= until
             || matches.entries.len() >= wanted.readings_max
-            || step.readings >= LOOK_READINGS
-                && step.readings.is_multiple_of(LOOK_READINGS)
-                && (wanted.is_awaited)();
+            || records.is_multiple_of(LOOK_RECORDS) && (wanted.is_awaited)();
         Ok(if is_enough {
             ControlFlow::Break(())
         } else {

@@ -73,7 +73,7 @@ pub enum Verdict {
 pub struct AdmissionFigures {
     /// Fraction that was asked for last, within the limits; 1 at the start.
     pub wanted: f64,
-    /// What that came to by the rates measured then.
+    /// What that came to of the readings that can be shed, by the rates measured then.
     pub expected: f64,
     /// The least that may be asked for, by the same rates.
     pub least: f64,
@@ -91,6 +91,8 @@ pub struct AdmissionFigures {
 #[derive(Debug)]
 struct Share {
     shed: AtomicU64,
+    /// Readings that went to the table without being judged: what firm tasks commit.
+    unshed: AtomicU64,
     fraction: AtomicU32,
     phase: AtomicU32,
     drops: AtomicBool,
@@ -98,7 +100,7 @@ struct Share {
     is_exempt: AtomicBool,
     /// So long after the last one that was admitted the next one is, whatever rate was measured; 0: no matter how long.
     gap_ns_max: AtomicU64,
-    /// When one was admitted last while not all were.
+    /// When one was admitted last, and replaced the value, while not all were.
     admitted_ns: AtomicU64,
 }
 
@@ -108,6 +110,8 @@ struct Measured {
     weight: f64,
     /// Readings taken up to the last look.
     seen: u64,
+    /// It could not be shed at the last look: nobody knows what it was taken for.
+    is_new: bool,
     /// Readings since then, those of long ago forgotten: in proportion to the rate.
     count: f64,
     /// The part of them that costs no freshness, and the part that may be shed at most.
@@ -147,6 +151,7 @@ impl Admission {
         };
         let share = |number: u32| Share {
             shed: AtomicU64::new(0),
+            unshed: AtomicU64::new(0),
             fraction: AtomicU32::new(ONE),
             // Not all shed at the same moment: multiples of the golden ratio are spread evenly.
             phase: AtomicU32::new(number.wrapping_mul(0x9e37_79b9)),
@@ -158,6 +163,7 @@ impl Admission {
         let measured = Measured {
             weight: 1.0,
             seen: 0,
+            is_new: false,
             count: 0.0,
             free: 0.0,
             most: 0.0,
@@ -209,7 +215,8 @@ impl Admission {
     }
 
     /// What becomes of the next reading of an object, which arrives now; counts it if it is shed. An object that is not
-    /// known is admitted. Neither waits nor allocates.
+    /// known is admitted. Of one that is admitted and replaces the value [`note_new`](Self::note_new) is to be told.
+    /// Neither waits nor allocates.
     #[inline]
     pub fn judge(&self, object: usize, now_ns: u64) -> Verdict {
         let Some(share) = self.shares.get(object) else {
@@ -225,7 +232,6 @@ impl Admission {
         let passed_ns = now_ns.saturating_sub(share.admitted_ns.load(Ordering::Relaxed));
         let is_due = gap_ns_max > 0 && passed_ns >= gap_ns_max;
         if phase + fraction >= ONE || is_due {
-            share.admitted_ns.store(now_ns, Ordering::Relaxed);
             return Verdict::Admitted;
         }
         share.shed.fetch_add(1, Ordering::Relaxed);
@@ -233,6 +239,22 @@ impl Admission {
             Verdict::Dropped
         } else {
             Verdict::Logged
+        }
+    }
+
+    /// Notes that an admitted reading of an object has replaced its value. One that is older than the value keeps
+    /// nothing fresh.
+    #[inline]
+    pub fn note_new(&self, object: usize, now_ns: u64) {
+        if let Some(share) = self.shares.get(object) {
+            share.admitted_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a reading that went to the table without being judged: it can never be shed.
+    pub fn count_unshed(&self, object: usize) {
+        if let Some(share) = self.shares.get(object) {
+            share.unshed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -349,22 +371,35 @@ impl Admission {
         let mut total = 0.0;
         for (object, it) in measured.objects.iter_mut().enumerate() {
             let Some(offer) = self.offered(object, offer) else {
+                // Begins anew, should it ever be one that may be shed.
                 (it.count, it.free, it.most) = (0.0, 0.0, 0.0);
+                it.is_new = true;
                 continue;
             };
-            if let (Some(share), Quality::Fresh) = (self.shares.get(object), self.quality) {
-                // With a value in each such time the object has its part of the freshness, whatever the rate.
-                let gap_ns_max = offer.valid_ns as f64 / self.min;
-                share.gap_ns_max.store(gap_ns_max as u64, Ordering::Relaxed);
-            }
-            let taken = offer.admitted.wrapping_add(self.shed(object));
+            let unshed = self.shares.get(object);
+            let unshed = unshed.map_or(0, |share| share.unshed.load(Ordering::Relaxed));
+            let taken = offer
+                .admitted
+                .wrapping_add(self.shed(object))
+                .wrapping_sub(unshed);
             let new = Some(taken.wrapping_sub(it.seen)).filter(|new| *new <= READINGS_MAX);
+            let new = new.filter(|_| !std::mem::take(&mut it.is_new));
             it.seen = taken;
             it.count = it.count * kept + new.unwrap_or(0) as f64;
             if is_stale || it.count < COUNT_MIN {
                 it.count = 0.0;
             }
             total += it.count;
+            if let (Some(share), Quality::Fresh) = (self.shares.get(object), self.quality) {
+                // With a value in each such time the object has its part of the freshness, whatever rate is believed.
+                // Where its own period is longer than the validity, what is planned is that part already.
+                let period_ns = match it.count > 0.0 {
+                    true => (measured.span_ns / it.count).min(FORGET_NS),
+                    false => 0.0,
+                };
+                let gap_ns_max = period_ns.max(offer.valid_ns as f64) / self.min;
+                share.gap_ns_max.store(gap_ns_max as u64, Ordering::Relaxed);
+            }
             (it.free, it.most) = match self.quality {
                 Quality::Admitted => (0.0, 1.0 - self.min),
                 Quality::Fresh if it.count > 0.0 => {
@@ -524,7 +559,11 @@ mod tests {
                 let admitted = (0..readings)
                     .filter(|n| {
                         let now_ns = self.now_ns + (*n as f64 * period_ms * 1e6) as u64;
-                        self.admission.judge(object, now_ns) == Verdict::Admitted
+                        let is_admitted = self.admission.judge(object, now_ns) == Verdict::Admitted;
+                        if is_admitted {
+                            self.admission.note_new(object, now_ns);
+                        }
+                        is_admitted
                     })
                     .count() as u64;
                 assert_eq!(readings - admitted, self.admission.shed(object) - before);
@@ -754,7 +793,49 @@ mod tests {
         }
     }
 
-    /// The rate that was measured is believed for a while; what an object keeps does not depend on it.
+    /// What is planned is what happens, where values are valid for less than a period too.
+    #[test]
+    fn of_readings_that_come_more_rarely_than_they_are_valid_the_planned_part_is_admitted() {
+        for period_ms in [900.0, 1_150.0, 2_000.0, 4_000.0, 10_000.0] {
+            let mut plant = Plant::of(vec![(1.0, period_ms); 10], Quality::Fresh);
+            plant.run(600);
+            for wanted in [0.9, 0.6, 0.0] {
+                let set = plant.set(wanted);
+                assert!(set < 0.95, "{period_ms} {set}");
+                let (_, all) = plant.run(6_000);
+                assert!(
+                    (all - set).abs() < 0.02,
+                    "{period_ms} {wanted}: {set} {all}"
+                );
+                // The rates that were measured stay what they are.
+                plant.set(1.0);
+            }
+        }
+    }
+
+    /// What a firm task commits is never shed: it is no surplus of its object.
+    #[test]
+    fn readings_that_are_never_judged_give_nothing_and_take_nothing() {
+        let mut plant = Plant::of(vec![(1.0, 1_000.0); 4], Quality::Fresh);
+        plant.set(1.0);
+        plant.run(60);
+        for _ in 0..60_000 {
+            plant.admission.count_unshed(0);
+        }
+        plant.admitted[0] += 60_000;
+        let set = plant.set(0.75);
+        assert!((set - 0.75).abs() < 0.01, "{set}");
+        assert!((plant.admission.wanted_expected_least()[2] - 0.5).abs() < 0.01);
+        let fractions: Vec<f64> = (0..4)
+            .map(|object| plant.admission.fraction(object))
+            .collect();
+        assert!(
+            fractions.iter().all(|part| (part - 0.75).abs() < 0.01),
+            "{fractions:?}"
+        );
+    }
+
+    /// The rate that was measured is believed for a while: what an object keeps may be less by one of its periods.
     #[test]
     fn an_object_whose_readings_become_rare_keeps_its_part() {
         let mut plant = Plant::of(vec![(1.0, 100.0); 4], Quality::Fresh);

@@ -208,12 +208,8 @@ where
     state.accept_succeeded();
     let place = match shared.places.take() {
         Taken::Place(place) => place,
-        Taken::PlaceOfSender(place) => {
+        Taken::PlaceOfAnother(place) => {
             state.connections_made_room.fetch_add(1, Relaxed);
-            place
-        }
-        Taken::PlaceOfMute(place) => {
-            state.connections_idle.fetch_add(1, Relaxed);
             place
         }
         Taken::Refused => {

@@ -1,6 +1,7 @@
 //! Which subscriptions the broker's session holds, and the packets that bring it to what is wanted.
 
 use super::codec::{self, Grant};
+use super::copies::name_of;
 use super::options::{Qos, Subscription, Version};
 use super::packet::Malformed;
 use super::state::MqttState;
@@ -20,11 +21,6 @@ enum Asked {
 struct Pending {
     packet_id: u16,
     asked: Asked,
-}
-
-/// The name of a subscription, 1 to 268,435,455: the same in each run, as messages wait at the broker meanwhile.
-fn name_of(filter: &str) -> u32 {
-    (crc32c::crc32c(filter.as_bytes()) & 0x0fff_ffff).max(1)
 }
 
 /// Whether two filters fit one topic.

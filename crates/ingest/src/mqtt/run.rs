@@ -126,6 +126,7 @@ impl<C: Consumer> Life<'_, C> {
             .connected(connection.session_present, connection.names_subscriptions);
         if !connection.session_present {
             self.received.forget();
+            self.copies.forget();
         }
         self.filters.publish(self.state);
         self.state.connects.fetch_add(1, Relaxed);
@@ -183,6 +184,7 @@ impl<C: Consumer> Life<'_, C> {
                 if !self.options.same_owner(&options) {
                     self.filters.forget();
                     self.received.forget();
+                    self.copies.forget();
                 }
                 self.options = options;
                 self.backoff.reset();

@@ -232,7 +232,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                     let other = copy
                         .as_ref()
                         .filter(|_| self.offset == 0 && before.is_none());
-                    let other = other.and_then(|copy| self.copies.before(copy));
+                    let other = other.and_then(|copy| self.copies.before(copy, now));
                     copies += u64::from(other.is_some());
                     let outcome = match before.or(other) {
                         Some(lsn_end) => Outcome::Accepted { lsn_end },
@@ -250,7 +250,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                         Outcome::Failed => break Err(Leave::LogFailed),
                     };
                     if let Some(copy) = copy.filter(|_| before.or(other).is_none()) {
-                        self.copies.take(copy, lsn_end);
+                        self.copies.take(copy, lsn_end, now);
                     }
                     redelivered += u64::from(publish.duplicate);
                     retained += u64::from(publish.retained);
@@ -274,6 +274,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                         options: &self.options,
                         filters: self.filters,
                         received: self.received,
+                        copies: self.copies,
                         state: self.state,
                         out: &mut self.out,
                         now,
@@ -530,6 +531,7 @@ struct Parts<'a> {
     options: &'a MqttOptions,
     filters: &'a mut Filters,
     received: &'a mut Received,
+    copies: &'a mut Copies,
     state: &'a MqttState,
     out: &'a mut Vec<u8>,
     now: Duration,
@@ -552,7 +554,10 @@ impl Parts<'_> {
                 let (packet_id, grants) = codec::grants(version, packet)?;
                 self.filters.granted(packet_id, grants, self.state)?;
             }
-            Kind::UnsubAck => self.filters.released(id()?, self.state)?,
+            Kind::UnsubAck => {
+                self.filters.released(id()?, self.state)?;
+                self.copies.forget();
+            }
             Kind::ConnAck => return Err(Malformed("a second CONNACK").into()),
             Kind::Disconnect => {
                 let reason = codec::reason_of_disconnect(packet, header);

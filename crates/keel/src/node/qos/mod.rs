@@ -22,7 +22,8 @@ use crate::qos::{self as words, DATA_RATIO, Gains, Loaded, QosState, TARDINESS, 
 use base::clock::{Clock, SystemClock};
 use base::error::Code;
 use db::qos::actuator::RtGroup;
-use db::qos::controller::{Mode, SetPoints};
+use db::qos::admission::Quality;
+use db::qos::controller::{ADMISSION, Mode, SetPoints};
 use db::qos::regulator::Excitation;
 use libkeel::protocol::Failure;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -324,7 +325,13 @@ impl Inner {
             is_changed: true,
             asked_at: None,
             asked_by: None,
-            state: thread::at_rest(),
+            state: QosState {
+                admission_min: match config.quality {
+                    Quality::Admitted => f64::from(config.admitted_percent_min) / 100.0,
+                    Quality::Fresh => 1.0,
+                },
+                ..thread::at_rest()
+            },
             figures_at: None,
             actuator_error: None,
             warnings,
@@ -422,6 +429,12 @@ impl Inner {
         }
         if let Some(why) = missing {
             return refused(&format!("the speed cannot be set: {why}"), speed::REMEDY);
+        }
+        if self.config.quality == Quality::Fresh && self.least()[ADMISSION] > 0.98 {
+            return refused(
+                "no update can be left out: how often they come is not known yet, or each of them is needed",
+                "try again in some sampling periods, or set qos.quality_of_data = \"admitted\"",
+            );
         }
         excitation.check(self.least()).map_err(|error| {
             failure(

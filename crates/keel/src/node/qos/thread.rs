@@ -325,7 +325,7 @@ impl Loop {
         }
         if let Some(excitation) = wishes.identify {
             let least = shared.lock().least();
-            // Checked when it was asked for.
+            // It was checked when it was asked for; the least may have become another since.
             match self.regulator.identify(excitation, least) {
                 Ok(()) => {
                     self.is_given_up = false;
@@ -338,7 +338,7 @@ impl Loop {
                         ),
                     );
                 }
-                Err(error) => log::event("qos", error),
+                Err(error) => self.regulator.give_up(&error.to_string()),
             }
         }
         if !self.is_identifying() {
