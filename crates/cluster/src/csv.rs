@@ -34,6 +34,8 @@ pub(crate) struct Rows<R> {
     ends: Vec<usize>,
     fields: Vec<String>,
     line: usize,
+    /// Lines of the last row, the one without a line feed at the end of the file among them.
+    row_lines: usize,
     bytes: u64,
     /// Whether the last row ended with a line feed.
     is_whole: bool,
@@ -49,6 +51,7 @@ impl<R: BufRead> Rows<R> {
             ends: Vec::new(),
             fields: Vec::new(),
             line: 0,
+            row_lines: 0,
             bytes: 0,
             is_whole: false,
             mark: 0,
@@ -71,6 +74,11 @@ impl<R: BufRead> Rows<R> {
     /// Whether the last row ended with a line feed: another one may be half there.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole
+    }
+
+    /// Lines of the last row: behind a quote that is none several may be one row.
+    pub(crate) fn row_lines(&self) -> usize {
+        self.row_lines
     }
 
     /// Bytes of all whole rows and empty lines that were read.
@@ -116,6 +124,8 @@ impl<R: BufRead> Rows<R> {
     /// One row into `text` and `ends`, or why it is none; `None` at the end.
     fn read(&mut self) -> Result<Option<Option<Wrong>>, Error> {
         self.is_whole = false;
+        self.row_lines = 0;
+        let mut is_in_line = false;
         let (mut at, mut wrong, mut has_any) = (At::Begin, None, false);
         let (mut from, mut row_bytes) = (0, 0_u64);
         let begin = self.line + 1;
@@ -124,6 +134,7 @@ impl<R: BufRead> Rows<R> {
                 |error: std::io::Error| Error::invalid("file", format!("cannot be read: {error}"));
             let buffer = self.reader.fill_buf().map_err(failed)?;
             if buffer.is_empty() {
+                self.row_lines += usize::from(is_in_line);
                 let is_open = at == At::Quoted;
                 let wrong = if is_open {
                     Some("a quote is not closed")
@@ -149,7 +160,9 @@ impl<R: BufRead> Rows<R> {
                     }
                     self.mark = MARK.len();
                 }
-                self.line += usize::from(byte == b'\n');
+                is_in_line = byte != b'\n';
+                self.line += usize::from(!is_in_line);
+                self.row_lines += usize::from(!is_in_line);
                 if byte == b'\n' && at != At::Quoted {
                     is_over = true;
                     break;

@@ -300,19 +300,15 @@ impl Readings {
         if is_data {
             take(&mut taker, &fields)?;
         }
-        loop {
-            let before = rows.line();
-            let reason = match rows.next_row()? {
-                None => break,
-                Some(Ok(fields)) => {
+        while let Some(row) = rows.next_row()? {
+            let reason = match row {
+                Ok(fields) => {
                     take(&mut taker, fields)?;
                     continue;
                 }
-                Some(Err(reason)) => reason,
+                Err(reason) => reason,
             };
-            // Behind a quote that is none several lines may be one row.
-            let lines = rows.line() - before + usize::from(!rows.is_whole());
-            (0..lines.max(1)).for_each(|_| taker.leave_out(reason));
+            (0..rows.row_lines()).for_each(|_| taker.leave_out(reason));
         }
         let (readings, left_out) = taker.finish();
         if readings.rows() == 0 {
@@ -440,6 +436,21 @@ mod tests {
             ]
         );
         assert_eq!((left_out.total(), readings.check()), (9, Ok(())));
+    }
+
+    #[test]
+    fn each_line_that_a_wrong_quote_takes_is_counted() {
+        for (rest, reason, lines) in [
+            ("2,\"6.5\n", "a quote is not closed", 1),
+            ("2,\"6.5", "a quote is not closed", 1),
+            ("\n\n2,\"6.5\n3,4\n", "a quote is not closed", 2),
+            ("\r\n\n2,\"6.5\n3,4", "a quote is not closed", 2),
+            ("\n\n2,\"a\" x\n3,4\n", "a quote inside of a field", 1),
+            ("2,\"a\n\nb\" x\n3,4\n", "a quote inside of a field", 3),
+        ] {
+            let (_, left_out) = read(&format!("time_s,value\n1,5\n{rest}"), &[]).expect("one");
+            assert_eq!(reasons(&left_out), [(reason, lines)], "{rest:?}");
+        }
     }
 
     #[test]

@@ -106,10 +106,7 @@ impl MeterLog {
         let mut rows = Rows::new(text.as_bytes());
         let mut columns = None;
         let mut points: Vec<MeterPoint> = Vec::new();
-        loop {
-            let Some(row) = rows.next_row()? else {
-                break;
-            };
+        while let Some(row) = rows.next_row()? {
             let row = row.map(<[String]>::to_vec);
             // Another program writes it: the last row may be half there.
             if !rows.is_whole() {

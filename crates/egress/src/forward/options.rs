@@ -239,6 +239,18 @@ impl UpstreamOptions {
         }
     }
 
+    /// Whether a reading's message says whose it is, by its topic or by what it holds.
+    #[must_use]
+    pub fn tells_keys_apart(&self) -> bool {
+        match &self.target {
+            Target::Mqtt { topic, .. } if self.format == Format::Number => {
+                let sent = self.rules.iter().filter(|rule| rule.forward);
+                tells_apart(topic, sent.map(|rule| rule.pattern.as_str()))
+            }
+            _ => true,
+        }
+    }
+
     /// Whether every option is in its range.
     ///
     /// # Errors
@@ -316,14 +328,10 @@ fn check_target(options: &UpstreamOptions) -> Result<(), Error> {
                 );
             }
             check_topic(topic)?;
-            let sent = options.rules.iter().filter(|rule| rule.forward);
-            let is_clear =
-                !options.is_batched() && tells_apart(topic, sent.map(|rule| rule.pattern.as_str()));
-            if options.format == Format::Number && !is_clear {
+            if options.format == Format::Number && options.is_batched() {
                 return bad(
                     "topic",
-                    "must hold {key}, or each level of the keys that is not the same in all of them, where the payload \
-                     is a number: nobody could tell whose it is",
+                    "must hold {key} where the payload is a number: nobody could tell whose it is",
                 );
             }
             if *keep_alive_seconds == 0 || *inflight_max == 0 {

@@ -3,9 +3,10 @@
 //!
 //! **Invariant:** nothing is left out but what was taken a moment ago, for another subscription. Which copy comes, and
 //! whether all do, is the broker's affair: it may queue only those with QoS 1, send one for several filters, or leave
-//! some of them out. Two messages that are alike come for the same subscription, so the second is no copy. That holds as
-//! long as one subscription brings every message: a shared one does not, as others of its group get a part, nor does one
-//! that has just come or gone. So of two shared ones both are taken, and what was taken before such a change is forgotten.
+//! some of them out. Two messages that are alike come for the same subscription, so the second is no copy. That holds
+//! as long as one subscription brings every message: a shared one does not, as others of its group get a part, nor does
+//! one that has just come or gone. So of two shared ones both are taken, and what was taken before such a change is
+//! forgotten.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;

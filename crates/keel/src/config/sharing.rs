@@ -12,7 +12,25 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(ports(config));
     warnings.extend(circles(config));
     warnings.extend(keys(config));
+    warnings.extend(topics(config));
     warnings
+}
+
+/// Numbers of several keys that go to one topic: nobody there can tell whose they are.
+fn topics(config: &Config) -> Vec<String> {
+    let unclear = config
+        .upstream
+        .iter()
+        .filter(|one| !one.options.tells_keys_apart());
+    unclear
+        .map(|upstream| {
+            format!(
+                "upstream {} may send several keys to one topic, and the payload does not say which; put {{key}} into \
+                 its topic, set payload = \"json\", or narrow the patterns of its keys",
+                upstream.options.name
+            )
+        })
+        .collect()
 }
 
 /// Topics of one value each that come to one key: nobody can tell them apart later. Lines have keys of their own.
@@ -28,19 +46,25 @@ fn keys(config: &Config) -> Vec<String> {
         let is_open = |(at, level): (usize, &&str)| *level == "#" || *level == "+" && !is_drawn(at);
         if levels.iter().enumerate().any(is_open) {
             warnings.push(format!(
-                "mqtt.subscribe {} makes one key of several topics: `+` and `#` stand for levels that key \"{}\" leaves \
-                 out, and their readings share a history; use {{topic}}, or a filter for each",
+                "mqtt.subscribe {} makes one key of several topics: `+` and `#` stand for levels that key \"{}\" \
+                 leaves out, and their readings share a history; use {{topic}}, or a filter for each, unless that \
+                 is meant",
                 rule.filter, rule.key
             ));
         }
         for (other, theirs) in &rules[..place] {
-            let differs = |(at, (one, other)): (usize, (&&str, &&str))| {
+            let pairs = || levels.iter().zip(theirs).enumerate();
+            let is_other =
+                |(at, (one, other)): (usize, (&&str, &&str))| one != other && !is_drawn(at);
+            // What the key tells apart, as far as both have one.
+            let is_clear = |(at, (one, other)): (usize, (&&str, &&str))| {
                 one != other && !is_wild(one) && !is_wild(other) && is_drawn(at)
             };
-            if rule.key == other.key && !levels.iter().zip(theirs).enumerate().any(differs) {
+            let may_share = levels.len() != theirs.len() || pairs().any(is_other);
+            if rule.key == other.key && may_share && !pairs().any(is_clear) {
                 warnings.push(format!(
                     "mqtt.subscribe {} and {} make the same keys (\"{}\"): their readings share a history; give each a \
-                     key of its own",
+                     key of its own, unless that is meant",
                     other.filter, rule.filter, rule.key
                 ));
             }
@@ -203,7 +227,7 @@ mod tests {
                     format!("[[mqtt.subscribe]]\nfilter = \"{filter}\"\n{more}\n")
                 })
                 .collect();
-            let text = format!("[mqtt]\naddress = \"h:1883\"\n{rules}");
+            let text = format!("[mqtt]\naddress = \"h:1883\"\nclient_id = \"me\"\n{rules}");
             let config = Config::parse(&text, "keel.toml", Path::new(""));
             keys(&config.map_err(|error| error.to_string()).unwrap())
         };
@@ -215,6 +239,9 @@ mod tests {
             &[("a/+/t", &second), ("b/+/t", &second)],
             &[("a/+", "key = \"a/{2}\""), ("b/+", "key = \"b/{2}\"")],
             &[("a/#", "payload = \"line\""), ("b/#", "payload = \"line\"")],
+            // An exception beside its rule, and two groups: one key is of one topic.
+            &[("p/7/state", &first), ("p/+/state", &first)],
+            &[("$share/g/a/+", &first), ("$share/h/a/+", &first)],
         ] {
             assert_eq!(found(rules), [""; 0], "{rules:?}");
         }
@@ -250,6 +277,14 @@ mod tests {
         assert!(all[2].starts_with(
             "upstream up sends to keel/{key} at h:1883, where mqtt.subscribe keel/# may take it"
         ));
+        let number = |topic: &str| format!("{text}payload = \"number\"\ntopic = \"up/{topic}\"\n");
+        let one = found(&number("{1}"));
+        assert!(
+            one.last()
+                .unwrap()
+                .starts_with("upstream up may send several keys to one topic")
+        );
+        assert_eq!(found(&number("{key}")).len(), 2);
         let apart = text
             .replacen("8094", "8095", 1)
             .replace("filter = \"keel/#\"", "filter = \"in/#\"")
