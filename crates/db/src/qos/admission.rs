@@ -294,8 +294,17 @@ impl Admission {
         let mut measured = lock(&self.measured);
         measured.looked_ns = now_ns;
         for (object, it) in measured.objects.iter_mut().enumerate() {
-            it.seen = admitted(object).unwrap_or(0);
+            it.seen = self.taken(object, admitted(object).unwrap_or(0));
         }
+    }
+
+    /// Readings of an object that could be shed, of which so many went to the table with those that could not.
+    fn taken(&self, object: usize, admitted: u64) -> u64 {
+        let unshed = self.shares.get(object);
+        let unshed = unshed.map_or(0, |share| share.unshed.load(Ordering::Relaxed));
+        admitted
+            .wrapping_add(self.shed(object))
+            .wrapping_sub(unshed)
     }
 
     /// Admits a fraction of all readings from now on, as far as the least of each object allows; what it comes to by
@@ -379,12 +388,7 @@ impl Admission {
                 it.is_new = true;
                 continue;
             };
-            let unshed = self.shares.get(object);
-            let unshed = unshed.map_or(0, |share| share.unshed.load(Ordering::Relaxed));
-            let taken = offer
-                .admitted
-                .wrapping_add(self.shed(object))
-                .wrapping_sub(unshed);
+            let taken = self.taken(object, offer.admitted);
             let new = Some(taken.wrapping_sub(it.seen)).filter(|new| *new <= READINGS_MAX);
             let new = new.filter(|_| !std::mem::take(&mut it.is_new));
             it.seen = taken;
