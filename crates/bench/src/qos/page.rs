@@ -384,7 +384,10 @@ mod tests {
 
     #[test]
     fn an_identification_shows_the_gains_and_poles_that_follow() {
-        let row = |metric: &str, value: f64| json!({"case": "identification", "system": "model", "metric": metric, "unit": "1", "value": value});
+        let row = |metric: &str, value: f64| {
+            let (case, system) = ("identification", "model");
+            json!({"case": case, "system": system, "metric": metric, "unit": "1", "value": value})
+        };
         let entries = [
             ("a11", 0.39),
             ("a12", -0.006),
