@@ -318,7 +318,10 @@ mod tests {
     #[test]
     fn words_that_a_term_has_replaced_are_found() {
         for (word, _) in TERMS {
-            assert_eq!(rules("README.md", &format!("what is {word} here")), ["term"]);
+            assert_eq!(
+                rules("README.md", &format!("what is {word} here")),
+                ["term"]
+            );
         }
         // Part of a name that stays for one release.
         assert!(rules("README.md", &format!("`tasks_{}`", TERMS[0].0)).is_empty());

@@ -663,7 +663,11 @@ impl State {
     fn shorten_queues(&mut self) {
         let staged = &self.staged;
         let limit = 2 * staged.len() + 64;
-        for queue in [&mut self.neighbours, &mut self.prefetched, &mut self.to_store] {
+        for queue in [
+            &mut self.neighbours,
+            &mut self.prefetched,
+            &mut self.to_store,
+        ] {
             if queue.len() > limit {
                 queue.retain(|(at, order)| staged.get(at).is_some_and(|s| s.order == *order));
             }

@@ -146,7 +146,9 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         let (whole, blocks) = match next {
             Next::Piece { whole, blocks } => (whole, blocks),
             Next::Done { was_stopped } => {
-                return self.send(&Answer::PrefetchDone { token, was_stopped }).await;
+                return self
+                    .send(&Answer::PrefetchDone { token, was_stopped })
+                    .await;
             }
         };
         if self.hashes(&blocks).await?.is_err() {
