@@ -27,6 +27,14 @@ passed=0
 failed=0
 skipped=0
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/keel-arm.XXXXXX")
+# The program of this machine, of its package where there is one.
+own_keel=${CARGO_TARGET_DIR:-target}/release/keel
+own_name="evenkeel_*_$(dpkg --print-architecture).deb"
+package=$(find "$packages" -maxdepth 1 -name "$own_name" 2>/dev/null | sort -V | tail -n 1 || true)
+if [ -n "$package" ]; then
+    dpkg-deb --extract "$package" "$work/own"
+    own_keel=$work/own/usr/bin/keel
+fi
 trap 'rm -rf "$work"' EXIT
 
 # of ARCH QEMU LIBRARIES CLASS MACHINE: its package, emulated on the cross compiler's C library. Class and machine are
@@ -65,7 +73,7 @@ of() {
     check cmp README.md "$folder/words"
     check "$keel" flash check "$folder/store.img"
     # The program of this machine reads what that one wrote.
-    check "${CARGO_TARGET_DIR:-target}/release/keel" flash check "$folder/store.img"
+    check "$own_keel" flash check "$folder/store.img"
     check "$keel" demo --headless --seconds 20 --speed 2 --dir "$folder/demo"
     check "$keel" flash check "$folder/demo/demo.img"
 }

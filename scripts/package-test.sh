@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Installs the packages for this machine in a fresh Debian root and runs the commands of docs/start.md and then of
-# docs/install.md there, to the letter. Takes root, debootstrap and a mirror of Debian (DEBIAN_MIRROR, else the one that
-# debootstrap knows).
-#   scripts/package-test.sh [FOLDER OF PACKAGES]      default target/packages
+# Installs the packages for this machine in fresh roots of Debian 11, 12 and 13, and runs the commands of docs/start.md
+# and then of docs/install.md there, to the letter. Takes root, debootstrap and a mirror of Debian (DEBIAN_MIRROR, else
+# the one that debootstrap knows).
+#   scripts/package-test.sh [FOLDER OF PACKAGES [SUITE]...]      default target/packages bullseye bookworm trixie
 # Prints, at last, N passed, N failed, N skipped.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
 source scripts/page-keel.sh
 packages=${1:-${CARGO_TARGET_DIR:-target}/packages}
+suites=("${@:2}")
+[ "${#suites[@]}" -gt 0 ] || suites=(bullseye bookworm trixie)
 arch=$(dpkg --print-architecture)
 
 skip() {
@@ -27,14 +29,9 @@ version=$(dpkg-deb --field "$package" Version)
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/keel-root.XXXXXX")
 trap 'rm -rf --one-file-system "$work"' EXIT
-root=$work/debian
-suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-debootstrap --variant=minbase "${suite:-bookworm}" "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >"$work/log" 2>&1 || {
-    tail -n 5 "$work/log" >&2
-    skip "debootstrap could not make one (no mirror?)"
-}
-mkdir "$root/packages" "$root/blocks"
-cp "$packages"/*_"${version}_$arch.deb" "$root/packages"
+passed=0
+failed=0
+skipped=0
 
 # inside SECONDS COMMAND...: in the root, with processes and a loopback address of its own, so that whatever is started
 # there ends with it and meets no node of this machine.
@@ -55,26 +52,7 @@ inside() {
         inside == 1 { print }
         inside == 2 { print > text }
         END { printf "echo %d >/blocks/done\n", count }' folder="$work" docs/start.md docs/install.md
-} >"$root/blocks/commands"
-
-failed=0
-inside 300 bash /blocks/commands >"$work/said" 2>&1 || failed=1
-passed=$(find "$root/blocks" -name '*.out' | wc -l)
-if [ "$failed" -eq 1 ] || [ ! -e "$root/blocks/done" ]; then
-    failed=1
-    passed=$((passed - 1))
-    block=$(cat "$root/blocks/failed" 2>/dev/null || echo '?')
-    printf 'package-test: block %s of docs/start.md and docs/install.md failed:\n' "$block"
-    tail -n 20 "$work/said"
-    tail -n 5 "$root"/blocks/*.out "$root/tmp/keel.log" 2>/dev/null || true
-fi
-for expected in "$work"/*.expected; do
-    out=$root/blocks/$(basename "$expected" .expected).out
-    if ! matches "$expected" "$out"; then
-        printf 'package-test: %s prints something else than the pages show\n' "$(basename "$out")"
-        failed=$((failed + 1))
-    fi
-done
+} >"$work/commands"
 
 # check COMMANDS: what the pages do not say. The package is purged when they end, and the store is there.
 check() {
@@ -82,27 +60,64 @@ check() {
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        printf 'package-test: failed: %s\n' "$1"
+        printf 'package-test: %s: failed: %s\n' "$suite" "$1"
         tail -n 5 "$work/said"
     fi
 }
-check 'dpkg --install /packages/evenkeel_*.deb && keel flash check /var/lib/keel/store.img'
-check 'test "$(stat -c %U:%a /var/lib/keel)" = keel:750'
-check '! keel restore /var/backups/keel.backup -c /etc/keel/keel.toml'
-check 'keel restore /var/backups/keel.backup -c /etc/keel/keel.toml --force'
-check 'keel flash check /var/lib/keel/store.img && test "$(stat -c %U /var/lib/keel/store.img)" = keel'
-# A configuration that somebody has changed stays as it is.
-check 'echo "# mine" >>/etc/keel/keel.toml && dpkg --install /packages/evenkeel_*.deb && grep mine /etc/keel/keel.toml'
-check 'keel demo --headless --seconds 20 --speed 20'
-check 'grep -aq uplot-license.txt /usr/bin/keel'
-check 'cd /usr/share/man/man1 && zcat keel-backup.1.gz | grep -q "keel backup" && zcat keel.1.gz >/dev/null'
-check 'bash -n /usr/share/bash-completion/completions/keel'
-check '! ldd /usr/bin/keel /usr/lib/*/libkeel.so | grep "not found"'
-if [ -e "$root/packages/evenkeel-bench_${version}_$arch.deb" ]; then
-    check 'dpkg --install /packages/evenkeel-bench_*.deb && keel-bench --version'
-fi
-# Where there are no readings, nothing stays but the user.
-check 'find /var/lib/keel -mindepth 1 -delete && dpkg --purge evenkeel-bench evenkeel && ! test -e /var/lib/keel'
-check '! test -e /etc/keel'
-printf 'package-test: %d passed, %d failed, 0 skipped\n' "$passed" "$failed"
+
+# In a fresh root of one suite.
+in_suite() {
+    suite=$1
+    root=$work/$suite
+    debootstrap --variant=minbase "$suite" "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >"$work/log" 2>&1 || {
+        tail -n 5 "$work/log" >&2
+        printf 'skipped: packages in a fresh root: debootstrap could not make one of %s (no mirror?)\n' "$suite"
+        skipped=$((skipped + 1))
+        return
+    }
+    mkdir "$root/packages" "$root/blocks"
+    cp "$packages"/*_"${version}_$arch.deb" "$root/packages"
+    cp "$work/commands" "$root/blocks/commands"
+    local block expected out
+    if inside 300 bash /blocks/commands >"$work/said" 2>&1 && [ -e "$root/blocks/done" ]; then
+        passed=$((passed + $(find "$root/blocks" -name '*.out' | wc -l)))
+    else
+        failed=$((failed + 1))
+        passed=$((passed + $(find "$root/blocks" -name '*.out' | wc -l) - 1))
+        block=$(cat "$root/blocks/failed" 2>/dev/null || echo '?')
+        printf 'package-test: %s: block %s of docs/start.md and docs/install.md failed:\n' "$suite" "$block"
+        tail -n 20 "$work/said"
+        tail -n 5 "$root"/blocks/*.out "$root/tmp/keel.log" 2>/dev/null || true
+    fi
+    for expected in "$work"/*.expected; do
+        out=$root/blocks/$(basename "$expected" .expected).out
+        if ! matches "$expected" "$out"; then
+            printf 'package-test: %s: %s prints something else than the pages show\n' "$suite" "$(basename "$out")"
+            failed=$((failed + 1))
+        fi
+    done
+    check 'dpkg --install /packages/evenkeel_*.deb && keel flash check /var/lib/keel/store.img'
+    check 'test "$(stat -c %U:%a /var/lib/keel)" = keel:750'
+    check '! keel restore /var/backups/keel.backup -c /etc/keel/keel.toml'
+    check 'keel restore /var/backups/keel.backup -c /etc/keel/keel.toml --force'
+    check 'keel flash check /var/lib/keel/store.img && test "$(stat -c %U /var/lib/keel/store.img)" = keel'
+    # A configuration that somebody has changed stays as it is.
+    check 'echo "# mine" >>/etc/keel/keel.toml && dpkg --install /packages/evenkeel_*.deb &&
+        grep mine /etc/keel/keel.toml'
+    check 'keel demo --headless --seconds 20 --speed 20'
+    check 'grep -aq uplot-license.txt /usr/bin/keel'
+    check 'cd /usr/share/man/man1 && zcat keel-backup.1.gz | grep -q "keel backup" && zcat keel.1.gz >/dev/null'
+    check 'bash -n /usr/share/bash-completion/completions/keel'
+    check '! ldd /usr/bin/keel /usr/lib/*/libkeel.so | grep "not found"'
+    if [ -e "$root/packages/evenkeel-bench_${version}_$arch.deb" ]; then
+        check 'dpkg --install /packages/evenkeel-bench_*.deb && keel-bench --version'
+    fi
+    # Where there are no readings, nothing stays but the user.
+    check 'find /var/lib/keel -mindepth 1 -delete && dpkg --purge evenkeel-bench evenkeel && ! test -e /var/lib/keel'
+    check '! test -e /etc/keel'
+    rm -rf --one-file-system "$root" || true
+}
+
+for suite in "${suites[@]}"; do in_suite "$suite"; done
+printf 'package-test: %d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]

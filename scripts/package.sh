@@ -4,6 +4,8 @@
 #   scripts/package.sh [--arch amd64|arm64|armhf]... [--out DIR] [--container]
 # Without --arch: for this machine. Into target/packages unless --out says where. Times in the files are that of the
 # commit. --container: also packaging/container, with buildah, for this machine.
+# They start on Debian 11 and later: they are linked with its C library, which comes from a mirror of Debian
+# (DEBIAN_MIRROR, else the usual one).
 set -euo pipefail
 umask 022
 exec </dev/null
@@ -67,23 +69,63 @@ gnu_of() {
 # The library that programs preload is written for x86-64 and 64-bit ARM.
 has_preload() { [ "$1" != armhf ]; }
 
+# The oldest Debian that packages start on, and its C library: one that is linked with a newer one asks for symbols that
+# it lacks.
+oldest=bullseye
+oldest_libc=2.31
+
+# c_library ARCH: sets `compiler`, which uses that library. Checked with Debian's keys.
+c_library() {
+    local arch=$1 gnu work sysroot options link to mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+    local names=(libc6 libc6-dev linux-libc-dev libgcc-s1) keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    gnu=$(gnu_of "$arch")
+    mkdir -p "$target/sysroot"
+    sysroot=$(cd "$target/sysroot" && pwd)/$oldest-$arch
+    compiler=$sysroot.cc
+    # Named before everything that the compiler looks for by itself, for it looks beside itself first. Written at each
+    # run, as this folder may have been moved.
+    printf '#!/bin/sh\nexec %s-gcc --sysroot="%s" %s %s "$@"\n' "$gnu" "$sysroot" \
+        "-B'$sysroot/usr/lib/$gnu' -B'$sysroot/lib/$gnu'" \
+        "-isystem '$sysroot/usr/include/$gnu' -isystem '$sysroot/usr/include'" >"$compiler"
+    chmod 755 "$compiler"
+    [ "$(cat "$sysroot/names" 2>/dev/null)" != "${names[*]}" ] || return 0
+    printf 'package: fetching the C library of %s for %s\n' "$oldest" "$arch"
+    [ -e "$keys" ] || fail "$keys is missing: install debian-archive-keyring"
+    work=$stage/apt-$arch
+    mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/root"
+    printf 'deb [signed-by=%s] %s %s main\n' "$keys" "$mirror" "$oldest" >"$work/list"
+    : >"$work/status"
+    options=(-qq -o "APT::Architecture=$arch" -o "APT::Architectures=$arch" -o APT::Sandbox::User=root
+        -o "Dir::Etc::sourcelist=$work/list" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null
+        -o "Dir::State::lists=$work/lists" -o "Dir::State::status=$work/status" -o "Dir::Cache=$work"
+        -o Acquire::Languages=none)
+    (cd "$work/archives" && apt-get "${options[@]}" update && apt-get "${options[@]}" download "${names[@]}") \
+        >"$work/log" 2>&1 || {
+        cat "$work/log" >&2
+        fail "no C library of $oldest for $arch from $mirror; name a mirror that has it: DEBIAN_MIRROR=URL"
+    }
+    for archive in "$work"/archives/*.deb; do dpkg-deb --extract "$archive" "$work/root"; done
+    # Links that would lead to the libraries of this machine.
+    find "$work/root" -type l -lname '/*' -print0 | while IFS= read -r -d '' link; do
+        to=$(readlink "$link")
+        ln -sfnr "$work/root$to" "$link"
+    done
+    printf '%s' "${names[*]}" >"$work/root/names"
+    rm -rf "$sysroot"
+    mv "$work/root" "$sysroot"
+}
+
 # build ARCH: sets `built`, the folder of what was built, and `tools`, the prefix of strip and objdump.
 build() {
-    local arch=$1 rust gnu upper arguments=(-p keel --features keel/web -p libkeel-c -p flash-c -p bench)
+    local arch=$1 rust upper compiler arguments=(-p keel --features keel/web -p libkeel-c -p flash-c -p bench)
     rust=$(rust_of "$arch")
-    gnu=$(gnu_of "$arch")
     if has_preload "$arch"; then arguments+=(-p mem-preload); fi
+    c_library "$arch"
     printf 'package: building for %s\n' "$arch"
-    if [ "$arch" = "$own" ]; then
-        tools=
-        built=$target/release
-        cargo build --release --locked --quiet "${arguments[@]}"
-        return
-    fi
-    tools=$gnu-
+    tools=$(gnu_of "$arch")-
     upper=$(printf '%s' "$rust" | tr 'a-z-' 'A-Z_')
     built=$target/$rust/release
-    env "CARGO_TARGET_${upper}_LINKER=${gnu}-gcc" "CC_${rust//-/_}=${gnu}-gcc" "AR_${rust//-/_}=${gnu}-ar" \
+    env "CARGO_TARGET_${upper}_LINKER=$compiler" "CC_${rust//-/_}=$compiler" "AR_${rust//-/_}=${tools}ar" \
         cargo build --release --locked --quiet --target "$rust" "${arguments[@]}"
 }
 
@@ -119,11 +161,13 @@ notices() {
     esac
 }
 
-# The newest version of a library's symbols that a program asks for.
-symbols() {
-    local prefix=$1
-    shift
-    "${tools}objdump" -T "$@" | grep -o "${prefix}_[0-9.]*" | sort -uV | tail -n 1 | sed "s/^${prefix}_//"
+# libc_of PROGRAM...: the oldest C library that has what they ask for.
+libc_of() {
+    local newest
+    newest=$("${tools}objdump" -T "$@" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | sed 's/^GLIBC_//')
+    [ "$(printf '%s\n%s\n' "$newest" "$oldest_libc" | sort -V | tail -n 1)" = "$oldest_libc" ] ||
+        fail "$*: asks for the C library $newest, and $oldest has $oldest_libc"
+    printf '%s' "$newest"
 }
 
 # control PACKAGE ARCH ROOT DEPENDS FIELDS DESCRIPTION
@@ -190,7 +234,7 @@ package_node() {
         gzip -9n <"$page" >"$root/usr/share/man/man1/$(basename "$page").gz"
     done
     documents "$root" evenkeel "$arch" "${crates[@]}"
-    libc=$(symbols GLIBC "${programs[@]}")
+    libc=$(libc_of "${programs[@]}")
     control evenkeel "$arch" "$root" \
         "libc6 (>= $libc), libgcc-s1, init-system-helpers (>= 1.54~), passwd" \
         "Recommends: fuse3
@@ -212,7 +256,7 @@ package_libraries() {
     install -D -m 644 crates/libkeel-c/include/keel.h "$root/usr/include/keel.h"
     install -D -m 644 crates/flash-c/include/keelflash.h "$root/usr/include/keelflash.h"
     documents "$root" libkeel "$arch" libkeel-c flash-c
-    libc=$(symbols GLIBC "$folder"/*.so)
+    libc=$(libc_of "$folder"/*.so)
     control libkeel "$arch" "$root" "libc6 (>= $libc), libgcc-s1" "" \
         'Libraries and headers for programs that use an Evenkeel node or its stores
  libkeel reads values of a node where they lie, puts readings and declares
@@ -226,7 +270,7 @@ package_bench() {
     install -D -m 755 "$built/keel-bench" "$root/usr/bin/keel-bench"
     "${tools}strip" --strip-unneeded "$root/usr/bin/keel-bench"
     documents "$root" evenkeel-bench "$arch" bench
-    libc=$(symbols GLIBC "$root/usr/bin/keel-bench")
+    libc=$(libc_of "$root/usr/bin/keel-bench")
     control evenkeel-bench "$arch" "$root" "libc6 (>= $libc), libgcc-s1, evenkeel (= $version)" "" \
         'Measurements of Evenkeel beside its peers
  The program that `keel bench` runs, and whose short measurements

@@ -182,11 +182,18 @@ install_missing() {
     if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
 }
 
-# The compiler of another architecture of Debian, its C library for linking, and Rust's library for it.
-install_cross() {
+# What packages for an architecture of Debian are built with: its compiler, and Rust's library for it. The C library is
+# fetched by scripts/package.sh.
+install_compiler() {
     local arch=$1 gnu=$2 rust=$3
-    install_missing "$gnu-gcc:gcc-${gnu/_/-}" qemu-arm:qemu-user
-    [ -e "/usr/$gnu/include/stdio.h" ] || install_packages "libc6-dev-$arch-cross"
+    if [ "$arch" = "$(dpkg --print-architecture)" ]; then
+        install_missing "$gnu-gcc:gcc"
+    else
+        install_missing "$gnu-gcc:gcc-${gnu/_/-}" qemu-arm:qemu-user
+        # For what is emulated.
+        [ -e "/usr/$gnu/include/stdio.h" ] || install_packages "libc6-dev-$arch-cross"
+    fi
+    [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || install_packages debian-archive-keyring
     [ -d "$(rustc --print target-libdir --target "$rust")" ] || {
         command -v rustup >/dev/null 2>&1 || fail "Rust's library for $rust is missing: install it beside rustc"
         say "adding $rust (rustup)"
@@ -198,10 +205,9 @@ if [ "${1:-}" = --package ]; then
     install_missing npm:npm node:nodejs objdump:binutils
     for word in "${@:2}"; do
         case $word in
-        "$(dpkg --print-architecture)") ;;
-        amd64) install_cross amd64 x86_64-linux-gnu x86_64-unknown-linux-gnu ;;
-        arm64) install_cross arm64 aarch64-linux-gnu aarch64-unknown-linux-gnu ;;
-        armhf) install_cross armhf arm-linux-gnueabihf armv7-unknown-linux-gnueabihf ;;
+        amd64) install_compiler amd64 x86_64-linux-gnu x86_64-unknown-linux-gnu ;;
+        arm64) install_compiler arm64 aarch64-linux-gnu aarch64-unknown-linux-gnu ;;
+        armhf) install_compiler armhf arm-linux-gnueabihf armv7-unknown-linux-gnueabihf ;;
         root) install_missing debootstrap:debootstrap unshare:util-linux ip:iproute2 ;;
         container) install_missing debootstrap:debootstrap buildah:buildah ;;
         *) fail "$word: is none of amd64, arm64, armhf, root, container" ;;

@@ -4,8 +4,8 @@
 # the fuzz targets, where cargo-fuzz is installed, a quarter. The in-memory file system gets as much again, beside it:
 # kills, states of a crash, drawn orders, regions written over, and every program of its table, with the suites of
 # others. The tests of the workspace run five times on a loaded machine, for about an hour. Packages are made for three
-# architectures, installed in a fresh Debian root, and started in an emulator. The first failure ends the run; its seed,
-# or the file that reproduces it, stands above the last line.
+# architectures, installed in fresh roots of three Debian releases, and started in an emulator. The first failure ends
+# the run; its seed, or the file that reproduces it, stands above the last line.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."

@@ -6,6 +6,12 @@ cd "$(dirname "$0")/.."
 # There, whatever the folder of the build is.
 report=target/nextest/whole/junit.xml
 rm -f "$report"
+# What a test that was killed left there would meet another process of its number.
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/keel-t.XXXXXX")
+# Some tests act as another user there.
+chmod 755 "$TMPDIR"
+export TMPDIR
+trap 'rm -rf --one-file-system "$TMPDIR" || printf "tests: %s is left\n" "$TMPDIR" >&2' EXIT
 status=0
 cargo nextest run --locked --cargo-quiet --workspace --profile whole --show-progress none "$@" || status=$?
 if [ -e "$report" ]; then scripts/test-report.py "$report" || [ "$status" -ne 0 ] || status=1; fi

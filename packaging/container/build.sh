@@ -28,10 +28,8 @@ quietly() {
         fail "this failed: $*"
     }
 }
-# The suite that the package was built on, whose C library it needs.
-suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 root=$work/debian
-quietly debootstrap --variant=minbase "${suite:-bookworm}" "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
+quietly debootstrap --variant=minbase bookworm "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
 cp "$package" "$root/evenkeel.deb"
 quietly chroot "$root" dpkg --install /evenkeel.deb
 rm "$root/evenkeel.deb"

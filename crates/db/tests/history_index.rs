@@ -26,6 +26,7 @@ fn history<S: SegmentStore>(db: &Database<S>, query: HistoryQuery) -> Vec<(u64, 
 #[derive(Default)]
 struct Faults {
     opens: u64,
+    bytes_read: u64,
     delete_damaged: Option<String>,
     read_failed: Option<String>,
 }
@@ -65,7 +66,9 @@ impl SegmentStore for Probe {
                 message: "bad sector".into(),
             });
         }
-        self.inner.read(f, o, b)
+        let bytes = self.inner.read(f, o, b)?;
+        self.faults.lock().unwrap().bytes_read += bytes as u64;
+        Ok(bytes)
     }
     fn length(&mut self, f: usize) -> Result<u64, StoreError> {
         self.inner.length(f)
@@ -429,4 +432,50 @@ fn index_made_from_a_damaged_segment() {
         })
         .sum();
     assert_eq!((all, narrow), (500, 500));
+}
+
+/// A step is shorter than the buffer: what is in there is not read again.
+#[test]
+fn a_follower_reads_the_log_once() {
+    let clock = sim_clock();
+    let options = DbOptions {
+        checkpoint_bytes: 1 << 30,
+        segment_bytes_max: 1 << 20,
+        queue_bytes_max: 1 << 20,
+        ..small_options()
+    };
+    let (store, faults) = probe(MemoryStore::new());
+    let db = open(store, &clock, options);
+    let ids = declare(&db, 2);
+    for n in 0..20_000_u64 {
+        db.put(ids[0], &n.to_le_bytes(), n as i64, Durability::Batched)
+            .unwrap();
+        if n % 100 == 99 {
+            db.pump().unwrap();
+        }
+    }
+    let log_bytes = db
+        .with_store(|store| {
+            let file = store.open("log-00000000").unwrap();
+            let bytes = store.length(file).unwrap();
+            store.close(file);
+            bytes
+        })
+        .unwrap();
+    assert!(log_bytes > 6 * 65_536, "{log_bytes}");
+    let mut cursor = LogCursor::new(0);
+    // The first step finds the segment.
+    let (mut passed, mut steps) = (0, 0);
+    let mut follow = |cursor: &mut LogCursor| {
+        steps += 1;
+        let step = db.follow(cursor, u64::MAX, 4096, &mut |_| true, &mut |_| passed += 1);
+        step.unwrap().more
+    };
+    follow(&mut cursor);
+    faults.lock().unwrap().bytes_read = 0;
+    while follow(&mut cursor) {}
+    assert_eq!(passed, 20_000);
+    let read = faults.lock().unwrap().bytes_read;
+    assert!(read <= log_bytes, "{read} of {log_bytes}");
+    assert!(steps as u64 >= log_bytes / 20_000, "{steps}");
 }

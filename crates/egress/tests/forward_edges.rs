@@ -174,3 +174,56 @@ fn the_age_is_that_of_the_oldest_part() {
     one.look().expect("looked");
     assert_eq!(one.backlog_age_ms(), Some(1_001_000));
 }
+
+/// However large the window is: a line that is slow holds no more of them.
+#[test]
+fn ten_thousand_readings_at_most_go_without_an_answer() {
+    const UNANSWERED_MAX: u64 = 10_000;
+    let clock = clock();
+    let db = open(format(8 << 10, 1), &clock, crate::common::options());
+    let ids = declare(&db);
+    let options = UpstreamOptions {
+        begin: Begin::Oldest,
+        order: Order::RecentFirst,
+        window_readings_max: 30_000,
+        ..batched()
+    };
+    let mut one = forwarder(&db, &clock, options);
+    record(&db, &ids, 0..25_000);
+    let mut received = Received::default();
+    let fill = |one: &mut Forwarder<SimDevice>, received: &mut Received| {
+        let mut tokens = Vec::new();
+        for _ in 0..1_000 {
+            one.pull().expect("read");
+            one.write_cursor_if_due(false).expect("written");
+            while let Some(unit) = one.engine.send() {
+                received.take(unit.payload);
+                tokens.push(unit.token);
+            }
+        }
+        tokens
+    };
+    let tokens = fill(&mut one, &mut received);
+    let sent = received.times.len() as u64;
+    assert!((9_900..=UNANSWERED_MAX).contains(&sent), "{sent}");
+    // What a connection left without an answer is no backlog of its own, with what has come meanwhile.
+    one.engine.go_back();
+    one.engine.connected(db.durable_end() - 25_000 + sent);
+    assert_eq!(one.engine.record(false).spans.len(), 1);
+    // All answers but that to the first: then the units in memory are the limit.
+    drop(tokens);
+    let mut tokens = fill(&mut one, &mut received);
+    let first = tokens.remove(0);
+    let mut acknowledged = 0;
+    while !tokens.is_empty() {
+        for token in std::mem::take(&mut tokens) {
+            assert!(one.engine.acknowledge(token));
+            acknowledged += 1;
+        }
+        tokens = fill(&mut one, &mut received);
+    }
+    assert!(acknowledged < UNANSWERED_MAX, "{acknowledged}");
+    assert!(one.engine.acknowledge(first));
+    flow(&mut one, usize::MAX, &mut received);
+    assert_eq!(received.times.len(), 25_000);
+}

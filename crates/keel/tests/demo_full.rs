@@ -5,16 +5,27 @@ use crate::common::{TempDir, keel, mem};
 use serde_json::Value;
 use std::process::{Output, Stdio};
 
+/// What the demo says; nothing of its region is left where it was.
 fn demo(dir: &TempDir, arguments: &[&str]) -> Option<Output> {
     let library = mem::library()?;
-    let output = keel()
+    let demo = keel()
         .args(["demo", "--full"])
         .args(arguments)
         .env("TMPDIR", dir.path())
         .env("KEEL_MEM_LIBRARY", library)
         .stdin(Stdio::null())
-        .output();
-    Some(output.unwrap())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let name = format!("keel-demo-{}.", demo.id());
+    let output = demo.wait_with_output().unwrap();
+    if let Ok(entries) = std::fs::read_dir("/dev/shm") {
+        let left = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let left: Vec<_> = left.filter(|left| left.starts_with(&name)).collect();
+        assert_eq!(left, [""; 0]);
+    }
+    Some(output)
 }
 
 /// Whether each was kept, in the order of the summary.

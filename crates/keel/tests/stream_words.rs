@@ -7,8 +7,10 @@ use crate::stream_common::device::{
 use crate::stream_common::{
     Mount, Server, TABLE_BLOCKS, bytes_of, cannot_mount, publish, run_within, runs_well, tree,
 };
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -320,6 +322,56 @@ fn a_part_of_the_tree_may_be_named_as_a_shell_does() {
         found.sort();
         assert_eq!(found, names, "{only}");
     }
+}
+
+/// Also from the page cache, and not when the loader is in the tree or has been installed since.
+#[test]
+fn a_mount_names_the_loader_that_a_program_lacks() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let root = tree(&dir);
+    let installed = path(&dir, "installed");
+    for (name, text) in [
+        ("bin/lost", "#!/nowhere/shell -e\n".to_owned()),
+        ("bin/late", format!("#!{installed}\n")),
+        ("bin/own", "#!/own/link/shell\n".to_owned()),
+        ("bin/text", "#!/nowhere/else\n".to_owned()),
+        ("own/real/shell", "x".to_owned()),
+    ] {
+        let file = root.join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, text).unwrap();
+        let mode = if name == "bin/text" { 0o644 } else { 0o755 };
+        std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+    }
+    std::os::unix::fs::symlink("/own/real", root.join("own/link")).unwrap();
+    let server = Server::start(&publish(&dir), &[]);
+    let mount = Mount::start(&dir, "at", server.address, &[]);
+    assert_eq!(mount.status()["loaders_missing"], serde_json::json!([]));
+    for _ in 0..2 {
+        for name in ["lost", "late", "own"] {
+            let ended = std::process::Command::new(mount.at.join("bin").join(name)).output();
+            assert_eq!(ended.unwrap_err().kind(), std::io::ErrorKind::NotFound);
+        }
+    }
+    std::fs::read(mount.at.join("bin/text")).unwrap();
+    let lost = serde_json::json!({"file": "bin/lost", "loader": "/nowhere/shell"});
+    let late = serde_json::json!({"file": "bin/late", "loader": installed});
+    let mut missing = mount.status()["loaders_missing"]
+        .as_array()
+        .unwrap()
+        .clone();
+    missing.sort_by_key(|named| named["file"].as_str().unwrap().to_owned());
+    assert_eq!(missing, [late, lost.clone()]);
+    let printed = String::from_utf8(ok(&["stream", "status", &path(&dir, "at")])).unwrap();
+    assert!(
+        printed.contains("\"bin/lost\" needs \"/nowhere/shell\", which is neither in the tree nor on this machine"),
+        "{printed}"
+    );
+    std::fs::write(&installed, "").unwrap();
+    assert_eq!(mount.status()["loaders_missing"], serde_json::json!([lost]));
 }
 
 #[test]

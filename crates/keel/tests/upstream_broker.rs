@@ -210,12 +210,19 @@ fn one_at_fault_costs_no_reading() {
 /// A reason that may be for the message: it costs itself, in the end.
 #[test]
 fn a_reading_at_which_it_ends_every_connection_costs_itself() {
-    for refusal in [Reply::End(TOO_LARGE), Reply::Answer(UNSPECIFIED)] {
+    for (refusal, inflight_max) in [
+        (Reply::End(TOO_LARGE), 1),
+        (Reply::End(TOO_LARGE), 20),
+        (Reply::Answer(UNSPECIFIED), 1),
+        (Reply::Answer(UNSPECIFIED), 20),
+    ] {
         let broker = Broker::start(move |_, payload| match payload {
             "1" => refusal,
             _ => Reply::Answer(TAKEN),
         });
-        let mut node = Node::start(&config(broker.port, "give_up_seconds_min = 1\n"));
+        // With 1 nothing else is on its way with it.
+        let more = format!("give_up_seconds_min = 1\ninflight_max = {inflight_max}\n");
+        let mut node = Node::start(&config(broker.port, &more));
         put(&node, "a", 0..4);
         wait_for(&node, "all", |found| found["backlog_readings"] == 0);
         let values = ["0", "2", "3"].map(str::to_owned);
@@ -259,28 +266,34 @@ fn a_topic_without_permission_does_not_block_the_others() {
     node.stop();
 }
 
-/// Behind a message of a closed topic, too.
+/// Behind a message of a closed topic, too, also where nothing else is on its way.
 #[test]
-fn a_reading_that_ends_connections_behind_a_closed_topic_costs_itself() {
-    let broker = Broker::start(|topic, _| match topic {
-        "closed" => Reply::Answer(NOT_AUTHORIZED),
-        "poison" => Reply::End(TOO_LARGE),
-        _ => Reply::Answer(TAKEN),
-    });
-    let mut node = Node::prepare(&config(
-        broker.port,
-        "give_up_seconds_min = 1\nwindow_readings_max = 100\n",
-    ));
-    node.restart();
-    put(&node, "open", 0..1);
-    wait_for(&node, "the first", |found| found["acknowledged"] == 1);
-    for key in ["closed", "poison", "open"] {
-        put(&node, key, 1..2);
+fn a_reading_that_is_refused_behind_a_closed_topic_costs_itself() {
+    for (refusal, inflight_max) in [
+        (Reply::End(TOO_LARGE), 20),
+        (Reply::Answer(UNSPECIFIED), 20),
+        (Reply::Answer(UNSPECIFIED), 1),
+    ] {
+        let broker = Broker::start(move |topic, _| match topic {
+            "closed" => Reply::Answer(NOT_AUTHORIZED),
+            "poison" => refusal,
+            _ => Reply::Answer(TAKEN),
+        });
+        let more = format!(
+            "give_up_seconds_min = 1\nwindow_readings_max = 100\ninflight_max = {inflight_max}\n"
+        );
+        let mut node = Node::prepare(&config(broker.port, &more));
+        node.restart();
+        put(&node, "open", 0..1);
+        wait_for(&node, "the first", |found| found["acknowledged"] == 1);
+        for key in ["closed", "poison", "open"] {
+            put(&node, key, 1..2);
+        }
+        wait_for(&node, "all", |found| found["backlog_readings"] == 0);
+        assert_eq!(upstream(&node)["refused"]["upstream"], 2);
+        assert_eq!(broker.values("open").len(), 2);
+        node.stop();
     }
-    wait_for(&node, "all", |found| found["backlog_readings"] == 0);
-    assert_eq!(upstream(&node)["refused"]["upstream"], 2);
-    assert_eq!(broker.values("open").len(), 2);
-    node.stop();
 }
 
 /// What can be of no use to it, for certain, costs only itself, however many there are in a row.

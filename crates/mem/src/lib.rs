@@ -64,7 +64,7 @@ pub use lend::{Lent, Line, Moment};
 pub use names::Entry;
 pub use open::{Opened, Swept};
 pub use path::{Credentials, Last, PathBuffer, Walked};
-pub use region::{Backing, FORMAT_VERSION, Region};
+pub use region::{Backing, FORMAT_VERSION, Region, stubs_path};
 pub use stub::LIVENESS_BASE;
 pub use writer::{Changes, Rename, Writer};
 

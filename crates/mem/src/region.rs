@@ -474,7 +474,8 @@ impl Region {
 }
 
 /// The folder of stubs beside a region.
-pub(crate) fn stubs_path(region: &Path) -> PathBuf {
+#[must_use]
+pub fn stubs_path(region: &Path) -> PathBuf {
     let mut path = region.as_os_str().to_owned();
     path.push(".stubs");
     path.into()

@@ -21,6 +21,7 @@ use fuser::{
 use stream::manifest::Kind;
 use stream::{BLOCK_BYTES, BlockAt, FileId, Token};
 
+use crate::loaders::Loaders;
 use crate::pages::PageCache;
 use crate::readers::Readers;
 use crate::source::Source;
@@ -29,6 +30,9 @@ use crate::view::{View, file_of, inode_of, kind_of};
 
 /// The extended attribute of the mount's root that holds the counters, as JSON.
 pub const COUNTERS_NAME: &str = "user.keel.stream";
+
+/// Bytes of the counters, about: the kernel takes 64 KiB of an attribute.
+const COUNTERS_BYTES_MAX: usize = 63 << 10;
 
 /// Bytes that the kernel reads in one request, at most: a segment.
 const REQUEST_BYTES_MAX: u32 = stream::SEGMENT_BLOCKS * BLOCK_BYTES as u32;
@@ -55,6 +59,7 @@ pub(crate) struct Adapter {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) tasks: Arc<Tasks>,
     pub(crate) readers: Readers,
+    pub(crate) loaders: Arc<Loaders>,
     pub(crate) pages: Arc<PageCache>,
     pub(crate) read_ahead_kib: u32,
     /// Reads that the kernel has asked for, each of one block or of several that lie together.
@@ -145,8 +150,14 @@ impl Wanted {
     }
 }
 
-/// Waits for what is wanted, and answers.
-fn read(source: &dyn Source, token: Option<Token>, wanted: &Wanted, reply: ReplyData) {
+/// Waits for what is wanted, and answers. `look` is shown the beginning of the file, if that is wanted.
+fn read(
+    source: &dyn Source,
+    token: Option<Token>,
+    wanted: &Wanted,
+    look: impl FnOnce(&[u8]),
+    reply: ReplyData,
+) {
     if wanted.first < wanted.last {
         source.want(token, &wanted.blocks().collect::<Vec<_>>());
     }
@@ -155,7 +166,12 @@ fn read(source: &dyn Source, token: Option<Token>, wanted: &Wanted, reply: Reply
         .map(|block| source.read(token, block))
         .collect();
     match blocks {
-        Ok(blocks) => wanted.answer(&blocks, reply),
+        Ok(blocks) => {
+            if let (0, Some(block)) = (wanted.first, blocks.first()) {
+                look(block);
+            }
+            wanted.answer(&blocks, reply);
+        }
         Err(_) => reply.error(Errno::EIO),
     }
 }
@@ -306,13 +322,18 @@ impl Filesystem for Adapter {
         if let (Some(token), Some(block)) = (known, only)
             && let Some(bytes) = self.source.read_now(token, block)
         {
+            if wanted.first == 0 {
+                self.loaders.look(&self.view, file, &bytes);
+            }
             return wanted.answer(&[bytes], reply);
         }
         let (source, tasks) = (Arc::clone(&self.source), Arc::clone(&self.tasks));
+        let (loaders, view) = (Arc::clone(&self.loaders), Arc::clone(&self.view));
         // Dropped with a reply in it, it answers EIO.
         self.readers.give(move || {
             let token = known.unwrap_or_else(|| tasks.find(thread, file, is_executed));
-            read(source.as_ref(), token, &wanted, reply);
+            let look = |beginning: &[u8]| loaders.look(&view, file, beginning);
+            read(source.as_ref(), token, &wanted, look, reply);
         });
     }
 
@@ -371,11 +392,14 @@ impl Filesystem for Adapter {
         if inode != INodeNo::ROOT || name != COUNTERS_NAME {
             return reply.error(Errno::ENODATA);
         }
+        let counters = self.source.counters();
+        let room = COUNTERS_BYTES_MAX.saturating_sub(counters.len());
         let own = format!(
-            "{{\"fuse_reads\":{},",
-            self.fuse_reads.load(Ordering::Relaxed)
+            "{{\"fuse_reads\":{},\"loaders\":{},",
+            self.fuse_reads.load(Ordering::Relaxed),
+            self.loaders.told(&self.view, room)
         );
-        let counters = self.source.counters().replacen('{', &own, 1);
+        let counters = counters.replacen('{', &own, 1);
         answer_attribute(reply, counters.as_bytes(), size);
     }
 

@@ -92,7 +92,7 @@ fn path_of(manifest: &Manifest, file: FileId) -> String {
 }
 
 /// As the inside of a JSON text.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

@@ -13,15 +13,14 @@
 //! be waiting for us.
 //!
 //! **Files:** `source.rs` where blocks come from, `device.rs` a device as that, `view.rs` the tree as the kernel sees
-//! it, `adapter.rs` the requests of
-//! the kernel, `readers.rs` the threads that wait for blocks, `processes.rs` what `/proc` knows of a process,
-//! `tasks.rs`
-//! which task a read belongs to, `watcher.rs` when processes end, `pages.rs` the page cache, `guard.rs` the guard,
-//! `session.rs` mounting and unmounting.
+//! it, `adapter.rs` the requests of the kernel, `readers.rs` the threads that wait for blocks, `processes.rs` what
+//! `/proc` knows of a process, `tasks.rs` which task a read belongs to, `watcher.rs` when processes end, `pages.rs` the
+//! page cache, `loaders.rs` which loaders programs name, `guard.rs` the guard, `session.rs` mounting and unmounting.
 
 mod adapter;
 mod device;
 mod guard;
+mod loaders;
 mod pages;
 mod processes;
 mod readers;

@@ -18,6 +18,7 @@ use stream::block::block_bytes;
 use stream::device::Pages;
 use stream::{BLOCK_BYTES, FileId};
 
+use crate::loaders::Loaders;
 use crate::processes::FileSystem;
 use crate::view::{View, inode_of};
 
@@ -32,15 +33,17 @@ struct Place {
 /// The page cache behind one mount.
 pub struct PageCache {
     view: Arc<View>,
+    loaders: Arc<Loaders>,
     place: OnceLock<Place>,
     /// None before the mount and from its end on: as long as it is there, the kernel waits for answers.
     notifier: RwLock<Option<Notifier>>,
 }
 
 impl PageCache {
-    pub(crate) fn new(view: Arc<View>) -> Self {
+    pub(crate) fn new(view: Arc<View>, loaders: Arc<Loaders>) -> Self {
         Self {
             view,
+            loaders,
             place: OnceLock::new(),
             notifier: RwLock::new(None),
         }
@@ -108,6 +111,10 @@ impl Pages for PageCache {
         let (Some(notifier), Some(())) = (notifier, self.look_up(file)) else {
             return false;
         };
+        if first == 0 {
+            let beginning = &bytes[..bytes.len().min(BLOCK_BYTES)];
+            self.loaders.look(&self.view, file, beginning);
+        }
         let inode = INodeNo(inode_of(file));
         let mut at = offset;
         bytes.chunks(STORE_BYTES_MAX).all(|part| {

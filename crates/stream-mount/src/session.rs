@@ -10,6 +10,7 @@ use fuse::{Ending, Session, Settings};
 
 use crate::adapter::Adapter;
 use crate::guard::Guard;
+use crate::loaders::Loaders;
 use crate::pages::PageCache;
 use crate::processes::FileSystem;
 use crate::readers::Readers;
@@ -67,7 +68,8 @@ pub fn mount(
         .map_err(|path| MountError::Refused(format!("{} is not in the tree", path.display())))?;
     let view = Arc::new(view);
     let tasks = Arc::new(Tasks::new(Arc::clone(&source), Arc::clone(&view)));
-    let pages = Arc::new(PageCache::new(Arc::clone(&view)));
+    let loaders = Arc::new(Loaders::default());
+    let pages = Arc::new(PageCache::new(Arc::clone(&view), Arc::clone(&loaders)));
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let settings = Settings {
         source: &format!("{SOURCE_PREFIX}{}", options.source),
@@ -82,6 +84,7 @@ pub fn mount(
             source: Arc::clone(&source),
             tasks: Arc::clone(&tasks),
             readers: Readers::default(),
+            loaders,
             pages: Arc::clone(&pages),
             read_ahead_kib: options.read_ahead_kib,
             fuse_reads: AtomicU64::new(0),

@@ -17,6 +17,9 @@ const STAT_UNIT_BYTES: u64 = 512;
 /// Bytes of a page, in which all sizes are rounded up.
 const PAGE_BYTES: u64 = stream::BLOCK_BYTES as u64;
 
+/// Links that a path leads through, at most, as in the kernel.
+const LINKS_MAX: usize = 40;
+
 /// In place of a name's number: there is none.
 const NO_NAME: u32 = u32::MAX;
 
@@ -116,6 +119,45 @@ impl View {
             .binary_search_by(|entry| entry.name.as_ref().cmp(name))
             .ok()?;
         self.name_appears(first + at).then(|| entries[at].node)
+    }
+
+    /// What a path leads to from the root of the tree, through its links; `None`: nothing that appears.
+    pub(crate) fn reach(&self, path: &[u8]) -> Option<FileId> {
+        let parts = |path: &[u8]| -> Vec<Box<[u8]>> {
+            path.split(|byte| *byte == b'/')
+                .rev()
+                .map(Box::from)
+                .collect()
+        };
+        let mut at = ROOT;
+        let mut links = 0;
+        // The next part is the last.
+        let mut left = parts(path);
+        while let Some(part) = left.pop() {
+            match part.as_ref() {
+                b"" | b"." => continue,
+                b".." => {
+                    at = self.parent(at);
+                    continue;
+                }
+                _ => {}
+            }
+            let found = self.look_up(at, &part)?;
+            match &self.node(found)?.kind {
+                Kind::Link { target } => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return None;
+                    }
+                    if target.starts_with(b"/") {
+                        at = ROOT;
+                    }
+                    left.extend(parts(target));
+                }
+                _ => at = found,
+            }
+        }
+        Some(at)
     }
 
     /// What of a directory appears, each with its place in the whole list.

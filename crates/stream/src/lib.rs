@@ -11,9 +11,9 @@
 //!
 //! **Files:** `block.rs` blocks and their proofs, `manifest/` a version of a tree, `publish/` from a tree to a store,
 //! `store.rs` reading a store, `wire/` messages, `link/` a device's connection, `tls/` who is who, `predict/` what a
-//! task will need, `provide/` what a server keeps in memory, `server/` many devices at once, `device/` the other end,
-//! `group.rs` hashes in groups that are proven each by itself, `recent.rs` what was used last, `regular.rs` how files
-//! of a store are opened.
+//! task will need, `program.rs` which loader a program names, `provide/` what a server keeps in memory, `server/` many
+//! devices at once, `device/` the other end, `group.rs` hashes in groups that are proven each by itself, `recent.rs`
+//! what was used last, `regular.rs` how files of a store are opened.
 
 pub mod block;
 pub mod device;
@@ -21,6 +21,7 @@ pub mod group;
 pub mod link;
 pub mod manifest;
 pub mod predict;
+pub mod program;
 pub mod provide;
 pub mod publish;
 mod recent;

@@ -1,5 +1,6 @@
 //! What is measured.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -285,7 +286,9 @@ impl Course {
         remove(&folder)
     }
 
-    /// A periodic task's time with data, alone and beside another processor that works on the same store.
+    /// A periodic task's time with data, beside another processor that only computes and beside one that works on other
+    /// values of the same store. Of the same values it would keep what the task reads in the cache that both share, and
+    /// make it faster; and one that rests would change the speed of the first one, on a virtual machine above all.
     pub(crate) fn data_time(&mut self) -> Result<(), String> {
         let extent = self.extent;
         let size = Size {
@@ -508,6 +511,8 @@ fn task(
     is_beside: bool,
 ) -> Result<(f64, u64), String> {
     let (stop, ready) = (AtomicBool::new(false), Barrier::new(2));
+    // The task has those before these.
+    let others = size.objects / 2..size.objects;
     let beside = || -> Result<u64, String> {
         let pinned = crate::realtime::pin(other_core());
         let session = engine.session();
@@ -517,18 +522,19 @@ fn task(
         let mut refused = 0;
         let (mut random, mut value) = (Random::new(5), vec![9; size.value_bytes]);
         while !stop.load(Ordering::Relaxed) {
-            refused += one_pair(&mut *session, &mut random, size, &mut value)?;
+            if is_beside {
+                refused += one_pair(&mut *session, &mut random, others.clone(), &mut value)?;
+            } else {
+                std::hint::black_box(random.below(u64::from(others.end)));
+            }
         }
         Ok(refused)
     };
     std::thread::scope(|scope| {
         // Between two instances its processor would halt, and alone the task would pay for it.
         let awake = scope.spawn(|| stay_awake(cores()[0], || stop.load(Ordering::Relaxed)));
-        let other = is_beside.then(|| {
-            let other = scope.spawn(beside);
-            ready.wait();
-            other
-        });
+        let other = scope.spawn(beside);
+        ready.wait();
         let mean = measured(cores()[0], || {
             let mut session = engine.session()?;
             let (mut random, mut value) = (Random::new(6), vec![0; size.value_bytes]);
@@ -538,7 +544,7 @@ fn task(
                 let release = begin + PERIOD * instance;
                 std::thread::sleep(release.saturating_duration_since(Instant::now()));
                 let keys: Vec<Key> = (0..extent.instance_gets)
-                    .map(|_| Key::new(random.below(u64::from(size.objects)) as u32))
+                    .map(|_| Key::new(random.below(u64::from(others.start)) as u32))
                     .collect();
                 let begin = Instant::now();
                 for key in &keys {
@@ -551,25 +557,23 @@ fn task(
         stop.store(true, Ordering::Relaxed);
         let kept_awake = awake.join();
         kept_awake.map_err(|_| "the thread of no work has panicked".to_owned())??;
-        let refused = match other {
-            Some(other) => other
-                .join()
-                .map_err(|_| "the other processor's thread has panicked".to_owned())??,
-            None => 0,
-        };
+        let refused = other
+            .join()
+            .map_err(|_| "the other processor's thread has panicked".to_owned())??;
         check_interrupted()?;
         Ok((mean?, refused))
     })
 }
 
-/// One get and one put of the other processor; 1 when the put was refused.
+/// One get and one put of the other processor, of these objects; 1 when the put was refused.
 fn one_pair(
     session: &mut dyn Session,
     random: &mut Random,
-    size: &Size,
+    objects: Range<u32>,
     value: &mut [u8],
 ) -> Result<u64, String> {
-    let mut draw = || Key::new(random.below(u64::from(size.objects)) as u32);
+    let count = u64::from(objects.end - objects.start);
+    let mut draw = || Key::new(objects.start + random.below(count) as u32);
     let (read, written) = (draw(), draw());
     session.get(&read, value)?;
     Ok(u64::from(!session.put(&written, value)?))

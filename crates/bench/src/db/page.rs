@@ -95,7 +95,10 @@ fn metric_words(metric: &str) -> String {
     match (metric, known) {
         (_, Some((_, words))) => format!("{words}, µs"),
         ("rate_to_lone", _) => "rate, divided by that of one writer".to_owned(),
-        ("data_time_ratio", _) => "beside another processor, divided by alone".to_owned(),
+        ("data_time_ratio", _) => {
+            "beside a processor on other values of the store, divided by beside one that only computes"
+                .to_owned()
+        }
         (other, _) => other.replace('_', " "),
     }
 }
@@ -217,7 +220,8 @@ fn writers(run: &Run) -> String {
 
 fn data(run: &Run) -> String {
     let mut out =
-        "| system | alone, µs | beside another processor, µs | divided |\n|---|---|---|---|\n"
+        "| system | the other computes, µs | the other works on other values of the store, µs | divided |\n\
+         |---|---|---|---|\n"
             .to_owned();
     for system in systems_of(run, DATA, "data_time_alone") {
         let value = |metric| cell(run.value(DATA, system, metric));

@@ -66,8 +66,8 @@ const TAKEOVER_US: f64 = 10_000.0;
 /// Several threads, against one.
 const SCALING_MIN: f64 = 1.7;
 
-/// States all goals for which there are figures.
-pub(crate) fn state(figures: &mut Figures) {
+/// States all goals for which there are figures, on a machine with this many processors.
+pub(crate) fn state(figures: &mut Figures, cores: usize) {
     let case = |kind, pattern, request_bytes| {
         Case {
             kind,
@@ -120,7 +120,11 @@ pub(crate) fn state(figures: &mut Figures) {
         let bound = Bound::Below(TAKEOVER_US);
         add(case, WAIT_MAX, None, bound, figures);
     }
-    for kind in [Kind::TwoThreads, Kind::FourThreads] {
+    // Threads that share processors are shown, and not judged.
+    let scaling = [Kind::TwoThreads, Kind::FourThreads]
+        .into_iter()
+        .filter(|kind| kind.threads() <= cores);
+    for kind in scaling {
         for case in Case::all(kind, &REQUESTS_BYTES) {
             let bound = Bound::AtLeast(SCALING_MIN);
             add(case.name(), OF_ONE_THREAD, None, bound, figures);
@@ -155,7 +159,7 @@ mod tests {
         record("fio-random-read-1024", [160.0, 100.0, 90.0, 80.0]);
         record("fio-sequential-write-4096", [290.0, 50.0, 90.0, 100.0]);
         record("fio-sequential-write-16384", [720.0, 50.0, 600.0, 100.0]);
-        state(&mut figures);
+        state(&mut figures, 2);
         let report = figures.json("mem", &Machine::detect(), json!({}));
         let report = serde_json::to_value(report).unwrap();
         let judged: Vec<_> = report["ratios"]

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::case::{
-    Case, FAULTS, Kind, OF_ONE_THREAD, Pattern, REQUESTS_BYTES, STACK, THROUGHPUT, TIME, bytes_text,
+    Case, FAULTS, Kind, OF_ONE_THREAD, Pattern, RATE, REQUESTS_BYTES, STACK, THROUGHPUT, TIME,
+    bytes_text,
 };
 use super::goals::PAPERS_CASE;
 use super::mapping::{ATTACH_CASE, ATTACH_TIME, GROWTH_CASE, SIZES};
-use super::paper::share;
+use super::paper::{FIGURES_6, share};
 use super::systems::{EXT4_LARGE, EXT4_SMALL, KEEL, KEEL_TMPFS, PEERS, TMPFS, TMPFS_HUGE};
 use super::takeover::{CASES as TAKEOVERS, Doing, WAIT_MAX, WAIT_P50, WAIT_P99};
 use super::{LOGS, MEMCPY, MEMCPY_TMPFS};
@@ -380,11 +381,23 @@ fn logs(run: &Run) -> String {
 
 fn threads(run: &Run) -> String {
     let mut out = String::new();
-    for (kind, count) in [(Kind::TwoThreads, "two"), (Kind::FourThreads, "four")] {
+    let cores = run.report["machine"]["cores"].as_u64().unwrap_or(u64::MAX);
+    for (kind, count) in [
+        (Kind::OneThread, "one thread"),
+        (Kind::TwoThreads, "two threads"),
+        (Kind::FourThreads, "four threads"),
+    ] {
         for pattern in Pattern::ALL {
-            let first = format!("{}, {count} threads", pattern.words());
+            let mut first = format!("{}, {count}", pattern.words());
+            if kind.threads() as u64 > cores {
+                let _ = write!(first, " on {cores} processors");
+            }
             let table = grid(run, &first, &cases(kind, pattern), ALL, THROUGHPUT.name);
             if table.is_empty() {
+                continue;
+            }
+            if kind == Kind::OneThread {
+                let _ = writeln!(out, "{table}");
                 continue;
             }
             // One more column: ours, divided by one thread of ours.
@@ -418,6 +431,17 @@ fn mapping(run: &Run) -> String {
     };
     if !out.is_empty() {
         let (ours, peers) = (faults(KEEL), faults(TMPFS));
+        let (largest_bytes, largest) = &cases[cases.len() - 1];
+        let times: Vec<_> = MAPPINGS[1..]
+            .iter()
+            .filter_map(|(peer, heading)| {
+                let ratio = run.ratio(largest, peer, RATE.name)?;
+                Some(format!("{} times faster than {heading}", number(ratio)))
+            })
+            .collect();
+        if !times.is_empty() {
+            let _ = writeln!(out, "\nAt {largest_bytes}, keel is {}.", times.join(", "));
+        }
         let _ = writeln!(
             out,
             "\nPage faults when all of the file is touched after that, at most: keel {}, tmpfs {}.",
@@ -475,7 +499,8 @@ fn stack(run: &Run) -> String {
             let copy_ns = run.value(case, copy, TIME.name);
             let part = call_ns
                 .zip(copy_ns)
-                .map(|(call, copy)| share(call, copy) * 100.0);
+                // Plus nothing: of what rounds to 0 the sign says nothing.
+                .map(|(call, copy)| (share(call, copy) * 100.0).round() + 0.0);
             let part = part.map_or_else(|| "–".to_owned(), |part| format!("{part:.0} %"));
             let _ = write!(out, " {} | {} | {part} |", cell(call_ns), cell(copy_ns));
         }
@@ -496,13 +521,12 @@ fn drawing(run: &Run, case: &str, name: &str) -> String {
 
 /// Those of several threads.
 fn several(run: &Run) -> String {
-    let two = drawing(run, "threads-2-random-read-4096", "figure-6");
-    let four = drawing(run, "threads-4-random-read-4096", "figure-6-four-threads");
-    if four.is_empty() {
-        two
-    } else {
-        format!("{two}\n{four}")
-    }
+    let drawings = FIGURES_6.map(|(_, name, case)| drawing(run, case, name));
+    let made: Vec<_> = drawings
+        .into_iter()
+        .filter(|made| !made.is_empty())
+        .collect();
+    made.join("\n")
 }
 
 /// Where a peer was faster than ours.

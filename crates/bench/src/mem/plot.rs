@@ -19,7 +19,7 @@ const RULES_MAX: f64 = 6.0;
 pub(crate) enum Scale {
     /// From 0, in MiB/s, written as GiB/s.
     Throughput,
-    /// From 0 to 100 %, of shares of one.
+    /// Shares of one, up to 100 %, from 0 or from the quarter below the least value.
     Share,
     /// Nanoseconds, logarithmically.
     Time,
@@ -66,7 +66,7 @@ impl Axis {
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let (from, to) = match scale {
-            Scale::Share => (0.0, 1.0),
+            Scale::Share => ((least.min(0.0) * 4.0).floor() / 4.0, 1.0),
             Scale::Throughput => {
                 let step = step(most.max(1.0));
                 (0.0, (most.max(1.0) / step).ceil() * step)
@@ -93,7 +93,8 @@ impl Axis {
         let steps = |step: f64| (0..=((self.to - self.from) / step).round() as u32).map(f64::from);
         match self.scale {
             Scale::Share => steps(0.25)
-                .map(|count| (count * 0.25, format!("{} %", count * 25.0)))
+                .map(|count| self.from + count * 0.25)
+                .map(|share| (share, format!("{} %", share * 100.0)))
                 .collect(),
             Scale::Throughput => {
                 let step = step(self.to);
@@ -265,6 +266,11 @@ mod tests {
         assert_eq!(axis.rules()[0].1, "1 µs");
         let axis = Axis::around(Scale::Share, &[panel(&[0.5])]);
         assert_eq!(axis.rules()[4].1, "100 %");
+        let axis = Axis::around(Scale::Share, &[panel(&[0.5, -0.3])]);
+        let rules: Vec<_> = axis.rules().into_iter().map(|(_, label)| label).collect();
+        let expected = ["-50 %", "-25 %", "0 %", "25 %", "50 %", "75 %", "100 %"];
+        assert_eq!(rules, expected);
+        assert!(axis.y(-0.3) < BOTTOM && axis.y(-0.3) > axis.y(0.0));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(crate) const FORWARDED: Metric = Metric::compared("forwarded_per_second", "1
 /// Keys that readings are of, as many as are measured each second elsewhere.
 const KEYS: u64 = 260;
 /// Readings on their way at most; the default of an upstream.
-const WINDOW: u32 = 10_000;
+const WINDOW: u32 = egress::forward::WINDOW_READINGS;
 /// Messages without an acknowledgement; the default of an upstream.
 const INFLIGHT: u16 = 1_000;
 /// Bytes of a body; the default of an upstream.

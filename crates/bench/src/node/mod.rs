@@ -165,7 +165,7 @@ fn goals(extent: &Extent) -> Vec<Goal> {
             None,
             Bound::AtMost(0.0),
         ),
-        // One window, by default.
+        // As many as one connection may leave unanswered.
         goal(
             extent.offline.case,
             offline::TWICE.name,

@@ -109,6 +109,9 @@ pub struct Reader {
     next_lsn: Option<u64>,
     /// Bytes lost since the last anchor: they may have held readings that have numbers.
     lost_bytes: u64,
+    /// The segment in which the visitor stopped, and where: what the buffer holds of it need not be read again, since a
+    /// segment only grows.
+    stopped: Option<(u32, u64)>,
     /// What was found broken so far, in all files.
     pub damage: Damage,
 }
@@ -134,6 +137,7 @@ impl Reader {
             context: None,
             next_lsn: None,
             lost_bytes: 0,
+            stopped: None,
             damage: Damage::default(),
         }
     }
@@ -184,9 +188,43 @@ impl Reader {
         offset: u64,
         visit: &mut dyn FnMut(&Found<'_>) -> Result<ControlFlow<()>, Error>,
     ) -> Result<Tail, Error> {
-        let seal = Seal::of(store.secret());
+        self.stopped = None;
         self.length = store.length(file)?;
         (self.start, self.end, self.read_at, self.hole_end) = (0, 0, offset.min(self.length), None);
+        self.read_on(store, file, visit)
+    }
+
+    /// Reads the segment `number` from `offset` to its end: as [`read`](Self::read), but goes on with what is in the
+    /// buffer where the visitor stopped there.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_segment<S: SegmentStore>(
+        &mut self,
+        store: &mut S,
+        (number, file): (u32, S::File),
+        offset: u64,
+        visit: &mut dyn FnMut(&Found<'_>) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<Tail, Error> {
+        let tail = if self.stopped.take() == Some((number, offset)) {
+            self.length = store.length(file)?;
+            self.read_on(store, file, visit)?
+        } else {
+            self.read(store, file, offset, visit)?
+        };
+        if tail == Tail::Stopped {
+            self.stopped = Some((number, self.position()));
+        }
+        Ok(tail)
+    }
+
+    fn read_on<S: SegmentStore>(
+        &mut self,
+        store: &mut S,
+        file: S::File,
+        visit: &mut dyn FnMut(&Found<'_>) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<Tail, Error> {
+        let seal = Seal::of(store.secret());
         // Set while the bytes ahead belong to damage that has been counted already.
         let mut counted = false;
         let mut tail = Tail::Clean;

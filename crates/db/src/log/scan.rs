@@ -134,7 +134,7 @@ pub(crate) fn read_segment<S: SegmentStore>(
         }
         Err(error) => return Err(error.into()),
     };
-    let tail = reader.read(store, file, offset, visit);
+    let tail = reader.read_segment(store, (number, file), offset, visit);
     store.close(file);
     tail
 }

@@ -27,6 +27,10 @@ use std::collections::VecDeque;
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 /// Readings asked of the log at a time, at most.
 const READ_READINGS_MAX: usize = 4096;
+/// Readings without an answer, readings that wait to be sent, and units in memory, at most so many of each: a slow line
+/// holds no more of them, nor does memory, however large the window is. What a connection leaves is no more; a longer
+/// backlog is that of an outage.
+pub(super) const UNANSWERED_MAX: u32 = 10_000;
 
 /// A reading as the engine is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -322,11 +326,12 @@ impl Engine {
         if self.order != Order::RecentFirst || self.parts.len() >= PARTS_MAX {
             return;
         }
+        let unanswered_max = self.unanswered_max();
         let Some(last) = self.parts.last_mut() else {
             return;
         };
-        // What fits one window is not worth a part of its own.
-        if durable_end.saturating_sub(last.next) > self.window {
+        // What one connection may leave unanswered is not worth a part of its own.
+        if durable_end.saturating_sub(last.next) > unanswered_max {
             last.end = durable_end;
             last.sent = last.sent.min(durable_end);
             self.push_part(durable_end, u64::MAX);
@@ -362,7 +367,7 @@ impl Engine {
     /// What to read of a log that is durable up to `durable_end`. `None`: nothing, or there is no room for it.
     #[must_use]
     pub fn want(&self, durable_end: u64) -> Option<Want> {
-        let room = self.window.saturating_sub(self.waiting_readings);
+        let room = self.unanswered_max().saturating_sub(self.waiting_readings);
         if room == 0 || self.waiting_bytes >= QUEUE_BYTES_MAX.max(2 * self.batch_bytes_max) {
             return None;
         }
@@ -552,8 +557,17 @@ impl Engine {
 
     /// Readings that may have been sent and are beyond the durable cursor.
     fn used(&self) -> u64 {
+        self.unwritten + self.unanswered()
+    }
+
+    /// Readings that may have arrived and have no answer.
+    fn unanswered(&self) -> u64 {
         let doubt: u64 = self.parts.iter().map(|part| part.in_doubt).sum();
-        self.unwritten + doubt + self.fresh_readings
+        doubt + self.fresh_readings
+    }
+
+    fn unanswered_max(&self) -> u64 {
+        self.window.min(UNANSWERED_MAX.into())
     }
 
     /// The next unit, if it may be sent; it then counts as sent.
@@ -561,9 +575,14 @@ impl Engine {
         if self.must_write {
             return None;
         }
-        let used = self.used();
+        let (used, unanswered) = (self.used(), self.unanswered());
+        let unanswered_max = self.unanswered_max();
         let unit = self.units.get_mut(self.sent_units)?;
-        if used + unit.fresh() > self.window && !SeededBug::WindowUnbounded.is_on() {
+        let fresh = unit.fresh();
+        let is_full = used + fresh > self.window
+            || unanswered + fresh > unanswered_max
+            || self.sent_units >= UNANSWERED_MAX as usize;
+        if is_full && !SeededBug::WindowUnbounded.is_on() {
             return None;
         }
         unit.state = State::Sent;

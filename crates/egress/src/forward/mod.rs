@@ -24,4 +24,6 @@ pub(crate) mod wire;
 pub use figures::{Counters, Figures, Refusal, UpstreamState};
 pub use forwarder::Forwarder;
 pub use forwarding::{Forwarding, Prepared, Upstream};
-pub use options::{Begin, Format, KeyRule, Late, MqttVersion, Order, Target, UpstreamOptions};
+pub use options::{
+    Begin, Format, KeyRule, Late, MqttVersion, Order, Target, UpstreamOptions, WINDOW_READINGS,
+};

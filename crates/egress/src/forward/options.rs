@@ -1,5 +1,6 @@
 //! What an upstream is told: where it is, what it gets, and every limit.
 
+use super::engine::UNANSWERED_MAX;
 use crate::{Error, Secret};
 use std::fmt;
 
@@ -11,6 +12,8 @@ pub const RULES_MAX: usize = 1024;
 pub const NAME_BYTES_MAX: usize = 32;
 /// Bytes of the longest topic.
 pub const TOPIC_BYTES_MAX: usize = 1024;
+/// `window_readings_max` unless it is chosen.
+pub const WINDOW_READINGS: u32 = 100_000;
 /// Range of `window_readings_max`.
 pub const WINDOW_RANGE: (u32, u32) = (2, 1_000_000);
 /// Range of `batch_bytes_max`.
@@ -181,7 +184,7 @@ pub struct UpstreamOptions {
 }
 
 impl UpstreamOptions {
-    /// The defaults: everything from now on, oldest first, 10,000 readings of window, batches of 256 KiB.
+    /// The defaults: everything from now on, oldest first, 100,000 readings of window, batches of 256 KiB.
     #[must_use]
     pub fn new(name: impl Into<String>, target: Target) -> Self {
         let (format, linger_ms) = match target {
@@ -198,7 +201,7 @@ impl UpstreamOptions {
             order: Order::default(),
             begin: Begin::default(),
             hold: true,
-            window_readings_max: 10_000,
+            window_readings_max: WINDOW_READINGS,
             batch_bytes_max: 256 << 10,
             linger_ms,
             answer_ms_max: 10_000,
@@ -226,12 +229,12 @@ impl UpstreamOptions {
         }
     }
 
-    /// Readings of one message or request, at most: two of them fit the window, so that one can be made while the other
-    /// is on its way.
+    /// Readings of one message or request, at most: two of them may go without an answer, so that one can be made while
+    /// the other is on its way.
     #[must_use]
     pub fn batch_readings_max(&self) -> u32 {
         match self.is_batched() {
-            true => (self.window_readings_max / 2).max(1),
+            true => (self.window_readings_max.min(UNANSWERED_MAX) / 2).max(1),
             false => 1,
         }
     }

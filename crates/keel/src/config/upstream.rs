@@ -193,7 +193,7 @@ fn upstream(section: &Section<'_, '_>, base_dir: &Path) -> UpstreamConfig {
         hold: section.boolean("hold", true),
         window_readings_max: section.integer(
             "window_readings_max",
-            10_000,
+            options::WINDOW_READINGS.into(),
             (u64::from(window_min), u64::from(window_max)),
         ) as u32,
         batch_bytes_max: section.integer(

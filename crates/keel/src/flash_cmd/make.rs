@@ -11,6 +11,7 @@ use crate::error::CliError;
 use crate::lasting;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
+use crate::signals;
 use base::block::{
     BLOCK_BYTES, BlockDevice, Content, DeviceError, FileDevice, FileDeviceOptions, Geometry,
     find_content,
@@ -182,8 +183,13 @@ pub(super) fn prepare(
             (resize(image, bytes, file_bytes)?, Some(held))
         }
         None => {
+            // Noted from here on: a signal that came between the next two lines would leave the file.
+            signals::catch_stop();
             let held = create(image, wanted.is_private)?;
             (created, interruption) = Unfinished::new(image);
+            if signals::stop_requested() {
+                return Err(CliError::failure(shown, "interrupted", "nothing was made"));
+            }
             (resize(image, bytes, 0)?, Some(held))
         }
     };
@@ -283,7 +289,9 @@ fn create_empty(image: &Path, is_private: bool) -> std::io::Result<()> {
         .create_new(true)
         .mode(mode)
         .open(image)?;
-    super::sync_folder(image)
+    super::sync_folder(image).inspect_err(|_| {
+        std::fs::remove_file(image).ok();
+    })
 }
 
 fn file_length(image: &Path) -> Result<u64, CliError> {

@@ -170,12 +170,11 @@ fn fill(
         _ => region_error(region, &error),
     })?;
     let mode = u32::from(mode);
-    let mut stubs = region.as_os_str().to_owned();
-    stubs.push(".stubs");
+    let stubs = mem::stubs_path(region);
     // Whoever may read the region may enter the folder of its stubs, and whoever may write to it makes some.
     for (path, bits) in [
         (region, mode),
-        (Path::new(&stubs), mode | (mode & 0o444) >> 2),
+        (stubs.as_path(), mode | (mode & 0o444) >> 2),
     ] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits))
             .map_err(|error| CliError::io(path.display(), &error))?;

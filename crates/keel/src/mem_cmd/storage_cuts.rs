@@ -55,9 +55,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
-        let mut stubs = self.path.clone().into_os_string();
-        stubs.push(".stubs");
-        let _ = std::fs::remove_dir_all(stubs);
+        let _ = std::fs::remove_dir_all(mem::stubs_path(&self.path));
     }
 }
 

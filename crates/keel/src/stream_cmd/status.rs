@@ -30,7 +30,8 @@ pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
     })?;
     let not_understood =
         |error| CliError::failure(directory.display(), error, "use the keel that mounted it");
-    let value: Value = serde_json::from_slice(&text).map_err(not_understood)?;
+    let mut value: Value = serde_json::from_slice(&text).map_err(not_understood)?;
+    keep_missing(&mut value);
     let mut out = Output::new();
     if arguments.json {
         out.line(&value)?;
@@ -39,6 +40,20 @@ pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
     }
     out.flush()?;
     Ok(0)
+}
+
+/// Leaves, of the loaders that are not in the tree, those that are not on this machine either, as `loaders_missing`.
+fn keep_missing(value: &mut Value) {
+    let Some(Value::Array(mut loaders)) =
+        value.as_object_mut().and_then(|all| all.remove("loaders"))
+    else {
+        return;
+    };
+    loaders.retain(|named| {
+        let loader = named["loader"].as_str().unwrap_or_default();
+        matches!(Path::new(loader).try_exists(), Ok(false))
+    });
+    value["loaders_missing"] = Value::Array(loaders);
 }
 
 fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
@@ -60,6 +75,16 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
             _ => "no connection",
         };
         out.line(format_args!("{:<22} {what}: {failure}", "server_failure"))?;
+    }
+    let missing = value["loaders_missing"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    for named in missing {
+        out.line(format_args!(
+            "{} needs {}, which is neither in the tree nor on this machine, and ends with `No such file or \
+             directory`: install it here, or put it into the tree and run the program from its root",
+            named["file"], named["loader"]
+        ))?;
     }
     let starts = value["starts"].as_array().map_or(&[][..], Vec::as_slice);
     for start in starts {

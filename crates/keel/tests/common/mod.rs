@@ -8,7 +8,7 @@ pub mod mem;
 pub mod node;
 pub mod plant;
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -21,10 +21,17 @@ pub struct TempDir(PathBuf);
 impl TempDir {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("keel-test-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("keel-test-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Self(path),
+                // Of a test that was killed, whose number this process has now.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        }
     }
 
     pub fn path(&self) -> &Path {

@@ -146,18 +146,18 @@ fn the_root_tells_the_counters() {
     let root = mount.path("");
     assert_eq!(
         attribute(&root, COUNTERS_NAME, 100).unwrap(),
-        b"{\"fuse_reads\":0,\"reads\":0}"
+        b"{\"fuse_reads\":0,\"loaders\":[],\"reads\":0}"
     );
     fs::read(mount.path("z")).unwrap();
     let counters = attribute(&root, COUNTERS_NAME, 100).unwrap();
     // Block by block, or together, as the kernel likes.
-    let expected =
-        [1, 2, 3].map(|calls| format!("{{\"fuse_reads\":{calls},\"reads\":3}}").into_bytes());
+    let expected = [1, 2, 3]
+        .map(|calls| format!("{{\"fuse_reads\":{calls},\"loaders\":[],\"reads\":3}}").into_bytes());
     assert!(expected.contains(&counters), "{counters:?}");
     refused(attribute(&root, COUNTERS_NAME, 5), libc::ERANGE);
     assert_eq!(
         attribute(&root, COUNTERS_NAME, 0).unwrap().len(),
-        26,
+        39,
         "only how long"
     );
     refused(

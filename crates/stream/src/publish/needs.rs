@@ -3,17 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use crate::program::loader;
 
 /// Loaders that are kept, each with the first file that needs it; further ones are not looked for.
 const LOADERS_MAX: usize = 256;
-
-/// Bytes of the longest path of a loader.
-const PATH_BYTES_MAX: usize = 4096;
-
-/// `PT_INTERP`: the part of an ELF file that names its loader.
-const PART_LOADER: u64 = 3;
 
 /// Loaders and interpreters of a tree's programs.
 #[derive(Debug, Default)]
@@ -44,153 +39,9 @@ impl Loaders {
     }
 }
 
-/// The loader or interpreter that a file names.
-fn loader(beginning: &[u8]) -> Option<PathBuf> {
-    let name = match beginning.strip_prefix(b"#!") {
-        Some(rest) => {
-            let line = rest.split(|byte| *byte == b'\n').next()?;
-            let words = line.split(|byte| matches!(byte, b' ' | b'\t' | b'\r'));
-            words.into_iter().find(|word| !word.is_empty())?
-        }
-        None => loader_of_elf(beginning)?,
-    };
-    let is_path = !name.is_empty() && name.len() <= PATH_BYTES_MAX && !name.contains(&0);
-    is_path.then(|| PathBuf::from(std::ffi::OsStr::from_bytes(name)))
-}
-
-/// The loader of an ELF file of either width and order; `None` where it is none, or one without a loader.
-fn loader_of_elf(bytes: &[u8]) -> Option<&[u8]> {
-    if !bytes.starts_with(b"\x7fELF") {
-        return None;
-    }
-    let is_wide = *bytes.get(4)? == 2;
-    let is_big = *bytes.get(5)? == 2;
-    let number = |at: usize, length: usize| -> Option<u64> {
-        let found = bytes.get(at..at.checked_add(length)?)?;
-        let digits: Box<dyn Iterator<Item = &u8>> = if is_big {
-            Box::new(found.iter())
-        } else {
-            Box::new(found.iter().rev())
-        };
-        Some(digits.fold(0, |sum, byte| (sum << 8) | u64::from(*byte)))
-    };
-    // Where the table of parts begins, how long an entry is, and how many there are.
-    let (table, entry, count) = if is_wide {
-        (number(32, 8)?, number(54, 2)?, number(56, 2)?)
-    } else {
-        (number(28, 4)?, number(42, 2)?, number(44, 2)?)
-    };
-    for index in 0..count {
-        let at = usize::try_from(table.checked_add(index.checked_mul(entry)?)?).ok()?;
-        if number(at, 4)? != PART_LOADER {
-            continue;
-        }
-        let (offset, length) = if is_wide {
-            (
-                number(at.checked_add(8)?, 8)?,
-                number(at.checked_add(32)?, 8)?,
-            )
-        } else {
-            (
-                number(at.checked_add(4)?, 4)?,
-                number(at.checked_add(16)?, 4)?,
-            )
-        };
-        let from = usize::try_from(offset).ok()?;
-        let until = from.checked_add(usize::try_from(length).ok()?)?;
-        let name = bytes.get(from..until)?;
-        return name.split(|byte| *byte == 0).next();
-    }
-    None
-}
-
 /// Whether a file has extended attributes, such as capabilities or a list of who may do what.
 pub(crate) fn has_attributes(file: &File) -> bool {
     // SAFETY: an open descriptor, and no buffer: only the length of the list is asked for.
     let bytes = unsafe { libc::flistxattr(file.as_raw_fd(), std::ptr::null_mut(), 0) };
     bytes > 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An ELF header with one part, which names the loader.
-    fn elf(is_wide: bool, is_big: bool, name: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![0; 200];
-        bytes[..4].copy_from_slice(b"\x7fELF");
-        (bytes[4], bytes[5]) = (1 + u8::from(is_wide), 1 + u8::from(is_big));
-        let mut put = |at: usize, length: usize, value: u64| {
-            let all = value.to_be_bytes();
-            let mut digits = all[8 - length..].to_vec();
-            if !is_big {
-                digits.reverse();
-            }
-            bytes[at..at + length].copy_from_slice(&digits);
-        };
-        let name_bytes = name.len() as u64 + 1;
-        if is_wide {
-            for (at, length, value) in [
-                (32, 8, 64),
-                (54, 2, 56),
-                (56, 2, 1),
-                (64, 4, 3),
-                (72, 8, 150),
-                (96, 8, name_bytes),
-            ] {
-                put(at, length, value);
-            }
-        } else {
-            for (at, length, value) in [
-                (28, 4, 52),
-                (42, 2, 32),
-                (44, 2, 1),
-                (52, 4, 3),
-                (56, 4, 150),
-                (68, 4, name_bytes),
-            ] {
-                put(at, length, value);
-            }
-        }
-        bytes[150..150 + name.len()].copy_from_slice(name);
-        bytes
-    }
-
-    #[test]
-    fn loaders_of_programs_and_interpreters_of_scripts_are_found() {
-        for (is_wide, is_big) in [(true, false), (false, false), (true, true), (false, true)] {
-            let bytes = elf(is_wide, is_big, b"/lib/ld-x.so.1");
-            assert_eq!(loader(&bytes), Some(PathBuf::from("/lib/ld-x.so.1")));
-            // Cut anywhere it is no worse than none.
-            for length in 0..bytes.len() {
-                loader(&bytes[..length]);
-            }
-        }
-        for (text, name) in [
-            ("#!/bin/sh\n", Some("/bin/sh")),
-            ("#! /usr/bin/env python3\n", Some("/usr/bin/env")),
-            ("#!\n", None),
-            ("#!", None),
-            ("\x7fELF", None),
-            ("text", None),
-            ("", None),
-        ] {
-            assert_eq!(loader(text.as_bytes()), name.map(PathBuf::from), "{text:?}");
-        }
-        let itself = std::fs::read(std::env::current_exe().expect("known")).expect("readable");
-        assert!(loader(&itself).is_some_and(|loader| loader.exists()));
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn whatever_a_file_begins_with_is_looked_at(
-            mut bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
-            is_elf: bool,
-        ) {
-            if is_elf && bytes.len() > 4 {
-                bytes[..4].copy_from_slice(b"\x7fELF");
-            }
-            loader(&bytes);
-        }
-    }
 }

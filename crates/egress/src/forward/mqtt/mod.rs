@@ -347,6 +347,10 @@ impl Connection {
                             };
                             has_answered = true;
                             if let Err(leave) = self.answered(forwarder, context, token, reason) {
+                                if matches!(leave, Leave::Lost(_)) {
+                                    // What its answer means nobody knows, so it has none.
+                                    self.on_the_way.push_front((id, token));
+                                }
                                 break Err(leave);
                             }
                         }

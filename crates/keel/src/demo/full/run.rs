@@ -88,6 +88,7 @@ type Say<'s> = &'s mut dyn FnMut(&str) -> Result<(), CliError>;
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         std::fs::remove_file(&self.region).ok();
+        std::fs::remove_dir_all(mem::stubs_path(&self.region)).ok();
     }
 }
 
