@@ -11,8 +11,8 @@
 //! on a path that a real-time caller uses.
 //!
 //! **Files:** `block/` the device seam and the file device, `clock.rs`, `histogram.rs`, `error.rs`,
-//! `mount.rs`, `pattern.rs` patterns over keys, `seeded_bug.rs`, `wire.rs` (every byte of it in `WIRE.md`), `sim/` the
-//! simulated device and clock, the fault model and the generator behind them.
+//! `mount.rs`, `pattern.rs` patterns over keys, `seeded_bug.rs`, `socket.rs` peers that vanish, `wire.rs` (every byte
+//! of it in `WIRE.md`), `sim/` the simulated device and clock, the fault model and the generator behind them.
 
 pub mod block;
 pub mod clock;
@@ -22,4 +22,5 @@ pub mod mount;
 pub mod pattern;
 pub mod seeded_bug;
 pub mod sim;
+pub mod socket;
 pub mod wire;

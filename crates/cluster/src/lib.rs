@@ -17,6 +17,7 @@
 
 pub mod advisor;
 pub mod compare;
+mod csv;
 pub mod error;
 pub mod host;
 pub mod jobs;

@@ -63,56 +63,79 @@ pub struct Drawing {
     pub svg: String,
 }
 
-/// One drawing for each benchmark, number of ranks and carrier that has two sizes or more.
+/// Ranks and what carried their messages.
+type Group = (u32, Transport);
+
+/// One drawing for each benchmark, number of ranks and carrier that has two sizes or more; and where a benchmark has
+/// several of these, one more that holds them all, such as one board beside several.
 #[must_use]
 pub fn drawings(comparison: &Comparison) -> Vec<Drawing> {
-    let mut kinds: Vec<(Benchmark, u32, Transport)> = Vec::new();
+    let mut kinds: Vec<(Benchmark, Vec<Group>)> = Vec::new();
     for (key, _) in &comparison.rows {
-        let kind = (key.benchmark, key.ranks, key.transport);
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
+        let group = (key.ranks, key.transport);
+        match kinds.iter_mut().find(|(known, _)| *known == key.benchmark) {
+            Some((_, groups)) if groups.contains(&group) => {}
+            Some((_, groups)) => groups.push(group),
+            None => kinds.push((key.benchmark, vec![group])),
         }
     }
-    let drawn = kinds
-        .into_iter()
-        .filter_map(|(benchmark, ranks, transport)| {
+    let runs = 0..comparison.labels.len();
+    let mut drawn = Vec::new();
+    for (benchmark, groups) in kinds {
+        let curve = |group: Group, run: usize| {
             let is_of = |key: &Key| {
-                (key.benchmark, key.ranks, key.transport) == (benchmark, ranks, transport)
+                (key.benchmark, key.ranks, key.transport) == (benchmark, group.0, group.1)
             };
-            let curves: Vec<Curve> = (0..comparison.labels.len())
-                .map(|run| curve(comparison, run, &is_of))
+            curve(comparison, run, &is_of)
+        };
+        for &(ranks, transport) in &groups {
+            let curves = runs
+                .clone()
+                .map(|run| curve((ranks, transport), run))
                 .collect();
-            if curves.iter().all(|curve| curve.points.len() < 2) {
-                return None;
-            }
-            let carrier = match transport {
-                Transport::Memory => "memory",
+            let (carrier, through) = match transport {
+                Transport::Memory => ("memory", "the memory of one host"),
+                Transport::Network => ("network", "the network"),
+            };
+            let title = format!("{}, {ranks} ranks, through {through}", benchmark.name());
+            let name = format!("{}-{ranks}-{carrier}", benchmark.name());
+            drawn.extend(drawing(benchmark, name, &title, curves));
+        }
+        if groups.len() < 2 {
+            continue;
+        }
+        let named = |group: Group, run: usize| {
+            let of_one = curve(group, run);
+            let place = match group.1 {
+                Transport::Memory => "one host",
                 Transport::Network => "network",
             };
-            let title = format!(
-                "{}, {ranks} ranks, through {}",
-                benchmark.name(),
-                match transport {
-                    Transport::Memory => "the memory of one host",
-                    Transport::Network => "the network",
-                }
-            );
-            Some(Drawing {
-                name: format!("{}-{ranks}-{carrier}", benchmark.name()),
-                svg: draw(
-                    &title,
-                    [
-                        SIZES,
-                        Scale {
-                            label: benchmark.unit(),
-                            kind: Kind::Decades,
-                        },
-                    ],
-                    &curves,
-                ),
-            })
-        });
-    drawn.collect()
+            Curve {
+                label: format!("{}, {} ranks, {place}", of_one.label, group.0),
+                ..of_one
+            }
+        };
+        let all = groups
+            .iter()
+            .flat_map(|group| runs.clone().map(|run| named(*group, run)));
+        let all = all.filter(|curve| curve.points.len() > 1).collect();
+        let title = format!("{}, by number of ranks", benchmark.name());
+        drawn.extend(drawing(benchmark, benchmark.name().to_owned(), &title, all));
+    }
+    drawn
+}
+
+/// Results against sizes; nothing where no curve has two points.
+fn drawing(benchmark: Benchmark, name: String, title: &str, curves: Vec<Curve>) -> Option<Drawing> {
+    let results = Scale {
+        label: benchmark.unit(),
+        kind: Kind::Decades,
+    };
+    let is_drawn = curves.iter().any(|curve| curve.points.len() > 1);
+    is_drawn.then(|| Drawing {
+        name,
+        svg: draw(title, [SIZES, results], &curves),
+    })
 }
 
 fn curve(comparison: &Comparison, run: usize, is_of: &dyn Fn(&Key) -> bool) -> Curve {
@@ -458,6 +481,25 @@ mod tests {
         };
         assert!(height(curves[1]) < height(curves[0]));
         assert!(drawing.svg.contains("a&lt;b&gt;") && !drawing.svg.contains("a<b>"));
+    }
+
+    /// As one board, two and more stand in one figure of the thesis.
+    #[test]
+    fn groups_of_ranks_stand_side_by_side_in_a_drawing_of_their_own() {
+        let mut comparison = comparison();
+        // Of the second run half are of four ranks.
+        for (key, cells) in comparison.rows.clone() {
+            if key.bytes > 16 {
+                let key = Key { ranks: 4, ..key };
+                comparison.rows.push((key, vec![None, cells[1].clone()]));
+            }
+        }
+        let drawn = drawings(&comparison);
+        let names: Vec<&str> = drawn.iter().map(|drawing| drawing.name.as_str()).collect();
+        assert_eq!(names, ["latency-2-network", "latency-4-network", "latency"]);
+        let all = &drawn[2].svg;
+        assert_eq!(all.matches("<polyline").count(), 3);
+        assert!(all.contains("b, 4 ranks, network") && !all.contains("a&lt;b&gt;, 4 ranks"));
     }
 
     #[test]

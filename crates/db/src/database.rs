@@ -111,6 +111,7 @@ impl<S: SegmentStore> Database<S> {
         let admission = Admission::new(
             options.objects_max,
             f64::from(options.admission_percent_min) / 100.0,
+            options.admission_quality,
         );
         admission.begin(clock.monotonic_ns(), |object| table.updates(object));
         let capacity_bytes = store.capacity_bytes();
@@ -433,6 +434,7 @@ impl<S: SegmentStore> Database<S> {
                 end_lsn,
                 readings_max,
                 is_wanted,
+                is_awaited: &|| self.shared.commit_waits.load(Ordering::Relaxed),
             };
             follow::step(source, cursor, &mut wanted)
         })?;

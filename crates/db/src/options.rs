@@ -1,6 +1,7 @@
 //! What a caller chooses at start: sizes, limits and intervals, each with its range.
 
 use crate::error::Error;
+use crate::qos::admission::Quality;
 
 /// Bytes of the longest key.
 pub const KEY_BYTES_MAX: usize = 64;
@@ -102,9 +103,11 @@ pub struct DbOptions {
     pub commit_driver: CommitDriver,
     /// How long readings are kept.
     pub retention: Retention,
-    /// Least part of each object's readings that is admitted to the table, in hundredths; see
+    /// Least part of each object's readings that is admitted to the table, or of its freshness, in hundredths; see
     /// [`crate::Database::set_admission`].
     pub admission_percent_min: u32,
+    /// What that is a part of.
+    pub admission_quality: Quality,
 }
 
 impl Default for DbOptions {
@@ -121,6 +124,7 @@ impl Default for DbOptions {
             commit_driver: CommitDriver::Thread,
             retention: Retention::default(),
             admission_percent_min: 50,
+            admission_quality: Quality::Admitted,
         }
     }
 }

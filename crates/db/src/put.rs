@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::database::Database;
 use crate::error::Error;
 use crate::options::{Durability, ObjectId, ShedPolicy};
-use crate::qos::admission::{AdmissionFigures, Verdict};
+use crate::qos::admission::{AdmissionFigures, Offer, Verdict};
 use crate::queue::{self, Entries, Entry, EntryKind, Queue};
 use crate::store::SegmentStore;
 use crate::table::SlotValue;
@@ -104,16 +104,19 @@ impl<S: SegmentStore> Database<S> {
                 return Err(Error::Busy);
             }
             let (_, is_temporal) = shared.table.validity(id);
-            let verdict = if is_temporal && queue.is_shedding && shared.table.has_value(id) {
-                shared.admission.judge(id.0 as usize)
-            } else {
-                Verdict::Admitted
+            let is_judged = is_temporal && queue.is_shedding && shared.table.has_value(id);
+            let verdict = match is_judged {
+                true => shared.admission.judge(id.0 as usize, arrival_ns),
+                false => Verdict::Admitted,
             };
             if verdict == Verdict::Admitted {
                 // Slot and log under one lock: their orders agree.
                 let newer = shared.table.write_alone(id, &self.slot(&entry))?;
                 queue.outdated += u64::from(!newer);
                 queue.judge_alarms(&entry, newer);
+                if is_judged && newer {
+                    shared.admission.note_new(id.0 as usize, arrival_ns);
+                }
             } else {
                 queue.shed += 1;
                 // An alarm does not wait for the load to go.
@@ -300,6 +303,7 @@ impl<S: SegmentStore> Database<S> {
                     .unwrap_or(false);
                 queue.outdated += u64::from(!newer);
                 queue.offered += u64::from(shared.table.validity(id).1);
+                shared.admission.count_unshed(id.0 as usize);
                 queue.judge_alarms(&entry, newer);
                 last = queue.take(&entry);
             }
@@ -378,14 +382,21 @@ impl<S: SegmentStore> Database<S> {
     /// policy is [`ShedPolicy::Drop`]. Never shed are readings of objects that are not temporal, the first one of an
     /// object, those of [`never_shed`](Self::never_shed), and what firm tasks commit.
     ///
+    /// With [`admission_quality`](crate::DbOptions::admission_quality) of freshness the least depends on the rates of
+    /// readings and their validity ([`AdmissionFigures::least`]), and what costs no freshness is shed first. Called
+    /// once in a sampling period, also with 1, it knows the rates of now.
+    ///
     /// Takes some passes over all objects; no producer waits for that.
     pub fn set_admission(&self, fraction: f64) -> f64 {
         let shared = &*self.shared;
         let now_ns = shared.clock.monotonic_ns();
-        let expected = shared
-            .admission
-            .set(fraction, now_ns, |object| shared.table.updates(object));
-        let (wanted, _) = shared.admission.wanted_and_expected();
+        let expected = shared.admission.set(fraction, now_ns, |object| {
+            let admitted = shared.table.updates(object)?;
+            let (valid_ms, _) = shared.table.validity(ObjectId(object as u32));
+            let valid_ns = u64::from(valid_ms) * 1_000_000;
+            Some(Offer { admitted, valid_ns })
+        });
+        let [wanted, ..] = shared.admission.wanted_expected_least();
         shared.queue.lock().is_shedding = wanted < 1.0;
         expected
     }
@@ -406,11 +417,12 @@ impl<S: SegmentStore> Database<S> {
 
     /// What was asked for and what was admitted.
     pub fn admission(&self) -> AdmissionFigures {
-        let (wanted, expected) = self.shared.admission.wanted_and_expected();
+        let [wanted, expected, least] = self.shared.admission.wanted_expected_least();
         let queue = self.shared.queue.lock();
         AdmissionFigures {
             wanted,
             expected,
+            least,
             offered: queue.offered,
             admitted: queue.offered - queue.shed,
             shed: queue.shed,

@@ -6,7 +6,7 @@ use crate::common::{declare, open, scan, sim_clock, small_options};
 use base::sim::Random;
 use db::{
     Database, DbOptions, Durability, HistoryCursor, HistoryQuery, MemoryStore, ObjectId,
-    ObjectSpec, SegmentStore, ShedPolicy,
+    ObjectSpec, SegmentStore, ShedPolicy, qos::admission::Quality,
 };
 
 fn options() -> DbOptions {
@@ -254,5 +254,49 @@ fn the_table_shows_the_newest_admitted_reading_of_each_object() {
         assert_eq!((figures.offered, figures.shed), (offered, shed), "{seed}");
         assert_eq!(figures.admitted + figures.shed, offered);
         assert_eq!(db.stats().puts, taken);
+    }
+}
+
+/// Ten readings come while one is valid: a twentieth of them keeps half of the freshness, a half keeps all of it.
+#[test]
+fn a_part_of_the_freshness_is_kept_where_that_was_asked_for() {
+    let clock = sim_clock();
+    let options = DbOptions {
+        admission_quality: Quality::Fresh,
+        ..options()
+    };
+    let db = open(MemoryStore::new(), &clock, options);
+    let spec = ObjectSpec {
+        key: "often",
+        avi_ms: 1000,
+        temporal: true,
+    };
+    let id = db.declare(&spec).expect("declared");
+    let (mut buffer, mut now_ms) = ([0; 64], 0);
+    for (wanted, fresh, admitted) in [(0.5, 1.0, 0.5), (0.0, 0.5, 0.05)] {
+        // What is admitted settles in the first minute.
+        let mut ages = (0, 0);
+        let before = db.admission();
+        for n in 0..1200_i64 {
+            clock.advance_ns(100_000_000);
+            now_ms += 100;
+            db.put(id, &n.to_le_bytes(), now_ms, Durability::Batched)
+                .expect("taken");
+            if n % 10 == 9 {
+                db.pump().expect("committed");
+                db.set_admission(wanted);
+            }
+            if n >= 600 {
+                let got = db.get_at(id, now_ms + 50, &mut buffer).expect("there");
+                ages = (ages.0 + u32::from(got.fresh), ages.1 + 1);
+            }
+        }
+        let part = f64::from(ages.0) / f64::from(ages.1);
+        assert!((part - fresh).abs() < 0.05, "{wanted}: {part}");
+        let after = db.admission();
+        let offered = (after.offered - before.offered) as f64;
+        let part = (after.admitted - before.admitted) as f64 / offered;
+        assert!((part - admitted).abs() < 0.05, "{wanted}: {part}");
+        assert!((after.least - 0.05).abs() < 0.01, "{after:?}");
     }
 }

@@ -271,3 +271,47 @@ fn what_is_held_stays_beyond_the_limits_up_to_its_own() {
     }
     assert!(db.stats().history_bytes <= 12_000);
 }
+
+#[test]
+fn a_step_ends_early_where_a_commit_waits_and_nothing_is_skipped() {
+    const READINGS: u64 = 2_000;
+    let clock = sim_clock();
+    let options = DbOptions {
+        checkpoint_bytes: 1 << 30,
+        segment_bytes_max: 1 << 20,
+        queue_bytes_max: 1 << 20,
+        ..small_options()
+    };
+    let db = open(MemoryStore::new(), &clock, options);
+    let ids = declare(&db, 1);
+    let mut random = Random::new(1);
+    for n in 0..READINGS {
+        put(&db, &clock, &ids, n, &mut random);
+    }
+    let mut cursor = LogCursor::new(0);
+    let mut passed = Vec::new();
+    let step = std::thread::scope(|scope| {
+        let mut writer = None;
+        let mut is_wanted = |_| {
+            // From the first reading on somebody commits, who cannot go on before this step is over. It may take a
+            // while to begin.
+            writer.get_or_insert_with(|| {
+                scope.spawn(|| put(&db, &clock, &ids, READINGS, &mut Random::new(2)))
+            });
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            true
+        };
+        let visit = &mut |entry: &db::HistoryEntry<'_>| passed.push(entry.lsn);
+        db.follow(&mut cursor, u64::MAX, usize::MAX, &mut is_wanted, visit)
+            .expect("followed")
+    });
+    assert!(step.more);
+    assert!(step.readings < READINGS / 2, "{step:?}");
+    passed.extend(
+        follow_all(&db, &mut cursor, 1000)
+            .0
+            .iter()
+            .map(|(lsn, _)| lsn),
+    );
+    assert_eq!(passed, (0..=READINGS).collect::<Vec<u64>>());
+}

@@ -116,6 +116,24 @@ fn a_number_of_json_that_is_too_great_is_not_finite() {
 }
 
 #[test]
+fn a_mark_of_the_encoding_before_a_payload_is_left_out() {
+    let fake = Fake::new();
+    let mut intake = intake(&fake);
+    for (topic, payload) in [
+        ("k/a", "\u{feff}{\"a\":{\"b\":1}}"),
+        ("n/a", "\u{feff}2.5\n"),
+    ] {
+        let outcome = intake.mqtt(topic.as_bytes(), payload.as_bytes());
+        assert!(matches!(outcome, Outcome::Accepted { .. }), "{payload:?}");
+    }
+    // One mark, and nothing else that cannot be seen.
+    for payload in ["\u{feff}\u{feff}2.5", "2.5\u{feff}", "\u{a0}2.5"] {
+        assert_eq!(intake.mqtt(b"n/a", payload.as_bytes()), Outcome::Refused);
+    }
+    assert_eq!(fake.texts().len(), 2);
+}
+
+#[test]
 fn a_mark_of_the_encoding_before_a_line_is_left_out() {
     let fake = Fake::new();
     let mut intake = intake(&fake);

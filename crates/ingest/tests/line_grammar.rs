@@ -313,14 +313,12 @@ fn a_quote_elsewhere_begins_no_text() {
 }
 
 #[test]
-fn a_quote_too_many_costs_its_own_line() {
-    // The next quote ends the text, and what follows it shows that it was none.
-    let stream = "m v=\"cut off\nm v=1\nlog msg=\"good\"\nm v=2\n";
-    let found = lines(stream);
-    assert_eq!(
-        found,
-        ["m v=\"cut off", "m v=1", "log msg=\"good\"", "m v=2"]
-    );
+fn a_text_that_was_cut_off_costs_the_lines_up_to_the_next_quote() {
+    // What follows the next quote shows that it was none. Which of the lines before it were text nobody knows: whoever
+    // writes a text decides what stands in it, and with its length whether its sender cuts it.
+    let cut = "log msg=\"first\nboiler,unit=61 temperature=999\nyyylog msg=\"good\"";
+    assert_eq!(lines(&format!("{cut}\nm v=2\n")), [cut, "m v=2"]);
+    assert!(parse(cut).is_err());
     let stream = "m path=\"C:\\\"\nm v=1\nm path=\"C:\\\"\nm v=2\nm msg=\"x\"\n";
     let found = lines(stream);
     assert_eq!(found.last().unwrap(), "m msg=\"x\"");

@@ -517,7 +517,7 @@ fn idle_connections_make_room_for_new_senders() {
     let figures = node.figures();
     assert_eq!(
         (figures.connections_idle, figures.connections_made_room),
-        (63, 0)
+        (0, 63)
     );
     assert_eq!(figures.connections_refused, 1);
     node.stop(0);

@@ -68,6 +68,45 @@ fn only_durable_messages_are_acknowledged_and_all_others_come_again() {
     }
 }
 
+/// MQTT 5 lets a broker send a message once for each filter that fits it.
+#[test]
+fn a_message_that_fits_several_filters_is_taken_once() {
+    if !installed() {
+        return;
+    }
+    for version in BOTH {
+        // Newer brokers send copies over MQTT 3.1.1, too, where nothing tells them apart.
+        let broker = Broker::start("allow_duplicate_messages false\n");
+        let mut publisher = Publisher::connect(broker.port, "publisher");
+        let mut options = broker.options(version, "t/+/state");
+        let mut filters = vec!["t/#", "other/#"];
+        if version == Version::V5 {
+            filters.push("$share/group/t/#");
+        }
+        for filter in &filters {
+            let another = subscription(filter, Qos::AtLeastOnce);
+            options.subscriptions.push(another);
+        }
+        let store = Store::new();
+        store.set_durable(1_000);
+        let session = Running::start(options, &store).subscribed(filters.len() as u64 + 1);
+        for topic in ["t/a/state", "t/b", "other/c"] {
+            publisher.publish(topic, &numbers(0..20));
+        }
+        fence(&mut publisher, &store);
+        for topic in ["t/a/state", "t/b", "other/c"] {
+            assert_eq!(store.payloads(topic), numbers(0..20), "{version:?}");
+        }
+        let figures = session.stop(60_000);
+        // For `t/#`, and for the group, in which this one is alone.
+        match version {
+            Version::V5 => assert!(figures.copies >= 60, "{figures:?}"),
+            Version::V311 => assert_eq!(figures.copies, 0),
+        }
+        assert_eq!(figures.in_flight, 0, "{figures:?}");
+    }
+}
+
 #[test]
 fn a_broker_that_ends_and_comes_back_loses_nothing_it_kept() {
     if !installed() {

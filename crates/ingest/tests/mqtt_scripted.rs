@@ -110,6 +110,22 @@ impl Peer {
         body
     }
 
+    /// Sends a message of the topic `a/b`, of MQTT 5, for the subscriptions of these names.
+    fn publish_for(&mut self, id: u8, value: u8, names: &[&[u8]]) {
+        let mut properties = Vec::new();
+        for name in names {
+            // A property of another kind before it.
+            properties.extend_from_slice(&[0x26, 0, 1, b'n', 0, 0, 0x0b]);
+            properties.extend_from_slice(name);
+        }
+        let mut body = vec![0, 3, b'a', b'/', b'b', 0, id];
+        body.push(u8::try_from(properties.len()).unwrap());
+        body.extend_from_slice(&properties);
+        body.push(value);
+        let length = u8::try_from(body.len()).unwrap();
+        self.send(&[&[0x32, length][..], &body].concat());
+    }
+
     fn publish(&self, first: u8, id: u16, payload: &[u8]) -> Vec<u8> {
         let mut body = vec![0, 1, b't'];
         if first & 6 != 0 {
@@ -160,6 +176,114 @@ fn a_packet_that_breaks_the_protocol_is_counted_and_the_session_comes_back() {
         assert_eq!(figures.packets_invalid, 9);
         assert_eq!((figures.connects, figures.losses), (10, 9));
         assert_eq!(store.lock().refused, [Reason::PacketInvalid; 9]);
+    }
+}
+
+/// The name of the subscription in the one SUBSCRIBE that comes, in the four bytes of a long one.
+fn name_in(subscribe: &[u8]) -> Option<&[u8]> {
+    match subscribe[2] {
+        0 => None,
+        bytes => {
+            assert_eq!(subscribe[3], 0x0b, "a subscription identifier");
+            Some(&subscribe[4..3 + usize::from(bytes)])
+        }
+    }
+}
+
+#[test]
+fn the_first_copy_of_a_message_is_taken_and_the_others_are_acknowledged_with_it() {
+    let fake = Fake::new(Version::V5);
+    let store = Store::new();
+    let mut options = options(fake.port(), Version::V5, "a/+");
+    let all = subscription("a/#", Qos::AtLeastOnce);
+    options.subscriptions.push(all);
+    let session = Running::start(options, &store);
+    let mut peer = fake.welcome(true);
+    // Of messages that waited some come before the answers to SUBSCRIBE, and for filters of an earlier run.
+    let unknown = &[7_u8][..];
+    peer.publish_for(1, b'0', &[unknown]);
+    let names = [0, 1].map(|_| peer.grant(&[1]));
+    let [first, second] = [&names[0], &names[1]].map(|body| name_in(body).unwrap());
+    peer.publish_for(2, b'1', &[second]);
+    peer.publish_for(3, b'1', &[first]);
+    peer.publish_for(4, b'2', &[first, second]);
+    peer.publish_for(5, b'3', &[second]);
+    peer.publish_for(6, b'3', &[second]);
+    peer.publish_for(7, b'4', &[]);
+    peer.publish_for(8, b'4', &[]);
+    until("the last", || session.figures().messages == 8);
+    assert_eq!(store.payloads("a/b"), ["0", "1", "2", "3", "3", "4", "4"]);
+    assert_eq!(session.figures().copies, 1);
+    // The copy is acknowledged when the one that was taken is durable.
+    store.set_durable(1);
+    assert_eq!(peer.packet().unwrap().1[1], 1);
+    assert_eq!(session.figures().acknowledged, 1);
+    store.set_durable(100);
+    let mut acknowledged: Vec<u8> = (0..7).map(|_| peer.packet().unwrap().1[1]).collect();
+    acknowledged.sort_unstable();
+    assert_eq!(acknowledged, [2, 3, 4, 5, 6, 7, 8]);
+    session.stop(0);
+}
+
+/// A value that comes again after its filter was replaced is no copy of what came for the one before.
+#[test]
+fn what_comes_for_a_subscription_that_took_another_ones_place_is_no_copy() {
+    let fake = Fake::new(Version::V5);
+    let store = Store::new();
+    store.set_durable(100);
+    let mut options = options(fake.port(), Version::V5, "a/+");
+    let all = subscription("a/#", Qos::AtLeastOnce);
+    options.subscriptions.push(all);
+    let session = Running::start(options.clone(), &store);
+    let mut peer = fake.welcome(true);
+    let names = [0, 1].map(|_| peer.grant(&[1]));
+    let first = name_in(&names[0]).unwrap();
+    let session = session.subscribed(2);
+    peer.publish_for(1, b'1', &[first]);
+    until("the first", || store.count("a/b") == 1);
+    assert_eq!(peer.packet().unwrap().0, 0x40);
+    options.subscriptions[0] = subscription("+/b", Qos::AtLeastOnce);
+    session.controller.reload(options).unwrap();
+    let (kind, body) = peer.packet().unwrap();
+    assert_eq!(kind, 0xa2, "an UNSUBSCRIBE");
+    peer.send(&[0xb0, 4, body[0], body[1], 0, 0]);
+    let new = peer.grant(&[1]);
+    peer.publish_for(2, b'1', &[name_in(&new).unwrap()]);
+    until("the second", || session.figures().messages == 2);
+    assert_eq!((store.count("a/b"), session.figures().copies), (2, 0));
+    session.stop(0);
+}
+
+#[test]
+fn subscriptions_have_names_where_filters_overlap_and_the_broker_can_tell() {
+    for (filters, is_offered, is_named) in [
+        (["a/+", "b/#"], true, false),
+        (["a/+", "+/b"], true, true),
+        (["a/+", "+/b"], false, false),
+        (["a/b/#", "a/b"], true, true),
+        (["a", "a/b"], true, false),
+    ] {
+        let fake = Fake::new(Version::V5);
+        let store = Store::new();
+        let mut options = options(fake.port(), Version::V5, filters[0]);
+        let other = subscription(filters[1], Qos::AtLeastOnce);
+        options.subscriptions.push(other);
+        let session = Running::start(options, &store);
+        let mut peer = fake.accept();
+        match is_offered {
+            true => peer.send(&[0x20, 3, 0, 0, 0]),
+            false => peer.send(&[0x20, 5, 0, 0, 2, 0x29, 0]),
+        }
+        let body = match is_named {
+            true => peer.grant(&[1]),
+            false => peer.grant(&[1, 1]),
+        };
+        assert_eq!(name_in(&body).is_some(), is_named, "{filters:?}");
+        if is_named {
+            let other = peer.grant(&[1]);
+            assert_ne!(name_in(&other), name_in(&body));
+        }
+        session.stop(0);
     }
 }
 

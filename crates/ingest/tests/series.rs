@@ -74,6 +74,36 @@ fn one_series_has_its_key_however_it_is_written() {
 }
 
 #[test]
+fn a_key_stays_with_its_series_over_a_reload() {
+    let template = |text: &str| Template::parse(text, TemplateKind::Line).unwrap();
+    let fake = Fake::new();
+    let mut intake = Intake::new(options(), fake.clone());
+    let taken = |outcome: Outcome| matches!(outcome, Outcome::Accepted { .. });
+    assert!(taken(intake.line(b"m,room=1 v=1")));
+    // The same rules, and other ones beside the same template.
+    intake.reload(options());
+    assert!(!taken(intake.line(b"m,floor=1 v=2")));
+    let mut more = options();
+    more.subscriptions
+        .insert(0, topic_rule("t/#", "{2}", PayloadKind::Number));
+    intake.reload(more.clone());
+    assert!(!taken(intake.line(b"m,floor=1 v=2")));
+    assert!(taken(intake.line(b"m,room=1 v=3")));
+    // Numbers of templates do not meet, however rules come and go.
+    assert!(taken(intake.mqtt(b"t/a", b"1")));
+    more.subscriptions[0] = topic_rule("t/#", "{1}", PayloadKind::Number);
+    more.line_key = template("{measurement}/{tag:no}/{field}");
+    intake.reload(more.clone());
+    assert!(taken(intake.mqtt(b"t/a", b"1")));
+    assert!(taken(intake.line(b"m,no=1 v=1")));
+    // A template that nobody had in between begins anew.
+    intake.reload(options());
+    assert!(taken(intake.line(b"m,floor=1 v=2")));
+    assert!(!taken(intake.line(b"m,room=1 v=3")));
+    assert_eq!(intake.counters().refused(Reason::KeyShared), 3);
+}
+
+#[test]
 fn a_template_tells_series_apart_by_what_it_names() {
     let of = |template: &str, kind| Template::parse(template, kind).unwrap();
     let fake = Fake::new();

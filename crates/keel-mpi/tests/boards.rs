@@ -250,6 +250,7 @@ fn each_board_has_its_power_during_each_benchmark() {
     for (name, text) in [
         ("name", "ina226\n"),
         ("power1_input", "4500000\n"),
+        ("curr1_input", "900\n"),
         ("in1_input", "5000\n"),
     ] {
         std::fs::write(chip.join(name), text).unwrap();

@@ -539,6 +539,14 @@ fn labelled_results_are_compared_in_tables_values_and_drawings() {
         plain.contains("latency, 2 ranks, memory [us]") && plain.contains(": worse)"),
         "{plain}"
     );
+    let forks = said["hosts"][2]["forks_since_boot"].as_u64().unwrap();
+    assert_eq!(said["hosts"][2]["label"], "yocto");
+    assert!(
+        plain.lines().any(|line| {
+            line.trim_start().starts_with("yocto ") && line.ends_with(&format!(" {forks}"))
+        }),
+        "{plain}"
+    );
     // What is no result, is cut off or is there twice.
     let broken = dir.file("broken.jsonl");
     let text = fs::read_to_string(&files[0]).unwrap();

@@ -230,6 +230,7 @@ fn energy_is_measured_where_the_board_has_a_sensor() {
     for (name, text) in [
         ("name", "ina226\n"),
         ("power1_input", "6000000\n"),
+        ("curr1_input", "1200\n"),
         ("in1_input", "5000\n"),
     ] {
         fs::write(hwmon.join(name), text).unwrap();

@@ -65,7 +65,7 @@ fn senders_that_find_no_place_degrade_the_node() {
         "{text}"
     );
     drop(first);
-    // One that has never sent anything does not.
+    // One that has never sent anything makes room, and that is told: it may be about to.
     wait_until("a place", || {
         node.json_degraded(&["status", "--json"])["line"]["connections"] == 0
     });
@@ -74,6 +74,10 @@ fn senders_that_find_no_place_degrade_the_node() {
         node.json_degraded(&["status", "--json"])["line"]["connections"] == 1
     });
     assert_eq!(send(&mut sender(&node), "m v=2\n\n"), "ok 1 0\n");
+    let status = node.json_degraded(&["status", "--json"]);
+    assert_eq!(status["line"]["connections_made_room"], 1);
+    let text = reason(&status, "connections_max").unwrap();
+    assert!(text.contains("1 idle ones"), "{text}");
     drop(mute);
     assert!(node.stop().success());
 }

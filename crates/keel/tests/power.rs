@@ -17,6 +17,7 @@ fn board(dir: &TempDir) -> String {
     };
     write("sys/class/hwmon/hwmon3/name", "ina219\n");
     write("sys/class/hwmon/hwmon3/power1_input", "4987000\n");
+    write("sys/class/hwmon/hwmon3/curr1_input", "997\n");
     std::os::unix::fs::symlink("../../5-0040", root.join("sys/class/hwmon/hwmon3/device")).unwrap();
     write("sys/class/powercap/intel-rapl:0/name", "package-0\n");
     write("sys/class/powercap/intel-rapl:0/energy_uj", "1000\n");

@@ -407,6 +407,34 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
     );
 }
 
+/// Of values that are valid for a minute and come many times a second nearly all may be left out.
+#[test]
+fn with_freshness_as_the_quality_of_data_what_is_not_needed_is_left_out() {
+    let mut node = Node::prepare(&config(
+        "gains = \"gains.toml\"\nmode = \"qod-only\"\nquality_of_data = \"fresh\"\n",
+    ));
+    let folder = start_with_gains(&mut node);
+    let state = qos(&node);
+    assert_eq!(state["quality_of_data"], "fresh", "{state}");
+    assert_eq!(state["admission_min"], 1.0, "nothing is known: {state}");
+    let _plant = start_plant(&node, &folder, 1.0);
+    let attached = libkeel::Node::attach(node.socket()).unwrap();
+    let key = attached.key("d/x").unwrap();
+    let mut number = 0.0;
+    wait_until("less than half of the updates", || {
+        for _ in 0..20 {
+            number += 1.0;
+            key.put(libkeel::Value::Float(number), None).unwrap();
+        }
+        qos(&node)["admitted"].as_f64().unwrap() < 0.4
+    });
+    let state = qos(&node);
+    assert!(state["admission_min"].as_f64().unwrap() < 0.1, "{state}");
+    assert!(node.json_degraded(&["status", "--json"])["shedding"] == true);
+    let value = node.json(&["get", "d/x", "--json"]);
+    assert_eq!(value["fresh"], true, "{value}");
+}
+
 #[test]
 fn an_identification_ends_at_once_where_the_speed_cannot_be_set_any_more() {
     type Step<'a> = &'a dyn Fn();

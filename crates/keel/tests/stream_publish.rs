@@ -59,24 +59,20 @@ fn what_a_tree_lacks_for_its_programs_and_what_is_left_out_of_it_is_said() {
     file("bin/text", "#!/nowhere/text\n", 0o644);
     file("bin/lost", "#!/nowhere/shell -e\n", 0o755);
     let marked = file("bin/marked", "x", 0o644);
-    let path = std::ffi::CString::new(marked.as_os_str().as_encoded_bytes()).unwrap();
-    // SAFETY: two texts that end with zero, and a value of the length that is said.
-    let is_marked = unsafe {
-        libc::setxattr(
-            path.as_ptr(),
-            c"user.mark".as_ptr(),
-            c"x".as_ptr().cast(),
-            1,
-            0,
-        ) == 0
+    let mark = |path: &Path| {
+        let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        let (name, value) = (c"user.mark".as_ptr(), c"x".as_ptr().cast());
+        // SAFETY: two texts that end with zero, and a value of the length that is said.
+        unsafe { libc::setxattr(path.as_ptr(), name, value, 1, 0) == 0 }
     };
+    let is_marked = mark(&marked) && mark(&Path::new(&tree).join("bin"));
     let said = ok_json(&["stream", "pack", &tree, &store, "--json"]);
     assert_eq!(
         said["loaders_missing"],
         json!([{"file": "bin/lost", "loader": "/nowhere/shell"}])
     );
     if is_marked {
-        assert_eq!(said["attributes_left_out"], 1);
+        assert_eq!(said["attributes_left_out"], 2);
     } else {
         println!("skipped: this file system has no extended attributes");
     }

@@ -16,7 +16,8 @@ pub fn loader(beginning: &[u8]) -> Option<PathBuf> {
     let name = match beginning.strip_prefix(b"#!") {
         Some(rest) => {
             let line = rest.split(|byte| *byte == b'\n').next()?;
-            let words = line.split(|byte| matches!(byte, b' ' | b'\t' | b'\r'));
+            // As the kernel does: a carriage return belongs to the name, and then there is none of it.
+            let words = line.split(|byte| matches!(byte, b' ' | b'\t'));
             words.into_iter().find(|word| !word.is_empty())?
         }
         None => loader_of_elf(beginning)?,
@@ -132,6 +133,7 @@ mod tests {
         for (text, name) in [
             ("#!/bin/sh\n", Some("/bin/sh")),
             ("#! /usr/bin/env python3\n", Some("/usr/bin/env")),
+            ("#!/bin/sh\r\n", Some("/bin/sh\r")),
             ("#!\n", None),
             ("#!", None),
             ("\x7fELF", None),

@@ -1,5 +1,6 @@
 //! The approaches that are compared, and the loop that runs one of them on a plant.
 
+use db::qos::admission::Quality;
 use db::qos::controller::{ADMISSION, Controller, Held, Mode, Range, SPEED, SetPoints};
 use db::qos::design::{Design, Weights};
 use db::qos::identify::Model;
@@ -27,8 +28,10 @@ pub(crate) enum Approach {
     DvfsOnly,
     /// Admission holds tardiness, at a fixed speed in percent.
     QodOnly(u32),
-    /// Both hold tardiness and the data response ratio.
+    /// Both hold tardiness and the data response ratio. The least of a sensor is a part of its updates.
     Mimo,
+    /// As [`Self::Mimo`], and the least of a sensor is a part of its freshness, the paper's quality of data.
+    MimoFresh,
 }
 
 impl Approach {
@@ -38,6 +41,14 @@ impl Approach {
             Self::DvfsOnly => "dvfs-only".to_owned(),
             Self::QodOnly(percent) => format!("qod-only-{percent}"),
             Self::Mimo => "mimo".to_owned(),
+            Self::MimoFresh => "mimo-fresh".to_owned(),
+        }
+    }
+
+    pub(crate) fn quality(self) -> Quality {
+        match self {
+            Self::MimoFresh => Quality::Fresh,
+            _ => Quality::Admitted,
         }
     }
 }
@@ -96,7 +107,7 @@ impl Pilot {
                 speed = f64::from(percent) / 100.0;
                 Mode::AdmissionOnly
             }
-            Approach::Mimo => Mode::Both,
+            Approach::Mimo | Approach::MimoFresh => Mode::Both,
         });
         controller.applied([speed, 1.0]);
         Ok(Self {
@@ -122,6 +133,9 @@ impl Pilot {
                 is_single: false,
                 is_model_true: true,
             };
+        }
+        if let Some(least) = observed.least {
+            self.controller.set_min(ADMISSION, least);
         }
         // Steps and other programs may have made something else of the inputs.
         self.controller.applied(observed.applied);
@@ -257,7 +271,7 @@ mod tests {
                     );
                     assert!(moves(&admitted), "{admitted:?}");
                 }
-                Approach::Mimo => assert!(moves(&speeds)),
+                Approach::Mimo | Approach::MimoFresh => assert!(moves(&speeds)),
             }
         }
     }

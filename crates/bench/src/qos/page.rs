@@ -4,6 +4,8 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use db::qos::design::{Design, Weights};
+use db::qos::identify::Model;
 use serde_json::Value;
 
 use super::scenario::Mix;
@@ -168,6 +170,7 @@ fn part(run: &Run, experiment: &str, folder: &str, results: &Path) -> String {
     let mut out = match experiment {
         "workloads" | "cores" => grid(run, &AVERAGES),
         "transient" => grid(run, &TRANSIENT),
+        "identification" => rows(run) + &gains(run),
         _ => rows(run),
     };
     let mut drawings: Vec<String> = std::fs::read_dir(results)
@@ -258,6 +261,58 @@ fn rows(run: &Run) -> String {
     out
 }
 
+/// The gains and poles that follow from the model of an identification (Kang and Chung, section 4.3.2).
+fn gains(run: &Run) -> String {
+    let entry = |name: &str| run.value("identification", "model", name);
+    let matrix = |letter: &str| -> Option<[[f64; 2]; 2]> {
+        let row = |row: u8| {
+            let entry = |column: u8| entry(&format!("{letter}{row}{column}"));
+            Some([entry(1)?, entry(2)?])
+        };
+        Some([row(1)?, row(2)?])
+    };
+    let (Some(a), Some(b)) = (matrix("a"), matrix("b")) else {
+        return String::new();
+    };
+    // Gains depend on the two matrices alone.
+    let model = Model {
+        a,
+        b,
+        inputs: [0.0; 2],
+        outputs: [0.0; 2],
+        r2: [1.0; 2],
+        residual: [0.0; 2],
+        condition: 1.0,
+        samples: 0,
+    };
+    let design = match Design::robust(&model, &Weights::default()) {
+        Ok(design) => design,
+        Err(error) => return format!("\nNo gains: {error}.\n"),
+    };
+    let mut out = "\n| gains | tardiness | data response ratio | sum of tardiness | sum of data response ratio |\n\
+                   |---|---|---|---|---|\n"
+        .to_owned();
+    for (name, proportional, integral) in [
+        ("speed", design.proportional[0], design.integral[0]),
+        ("admitted", design.proportional[1], design.integral[1]),
+    ] {
+        let [p1, p2] = proportional;
+        let [i1, i2] = integral;
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "| {name} | {p1:.4} | {p2:.4} | {i1:.4} | {i2:.4} |");
+    }
+    let poles = design.poles.map(|[re, im]| match im == 0.0 {
+        true => format!("{re:.3}"),
+        false => format!(
+            "{re:.3} {} {:.3}i",
+            if im < 0.0 { '-' } else { '+' },
+            im.abs()
+        ),
+    });
+    let _ = writeln!(out, "\nPoles of the closed loop: {}.", poles.join(", "));
+    out
+}
+
 fn missing(measured: &[(&str, &str, &Run)]) -> String {
     list(measured.iter().flat_map(|(folder, _, run)| {
         let named = move |what| format!("{folder}: {}", text(what));
@@ -325,6 +380,53 @@ mod tests {
         );
         assert_eq!(missing(&measured), "- sim-workloads: m\n");
         assert!(rows(&run).contains("| none | mimo | speed | 0.5000 |"));
+    }
+
+    #[test]
+    fn an_identification_shows_the_gains_and_poles_that_follow() {
+        let row = |metric: &str, value: f64| {
+            let (case, system) = ("identification", "model");
+            json!({"case": case, "system": system, "metric": metric, "unit": "1", "value": value})
+        };
+        let entries = [
+            ("a11", 0.39),
+            ("a12", -0.006),
+            ("a21", 0.09),
+            ("a22", 0.04),
+            ("b11", -0.88),
+            ("b12", 0.26),
+            ("b21", 0.04),
+            ("b22", 0.22),
+        ];
+        let rows: Vec<Value> = entries
+            .iter()
+            .map(|(name, value)| row(name, *value))
+            .collect();
+        let shown = gains(&Run {
+            report: json!({"rows": rows}),
+        });
+        let lines: Vec<&str> = shown.lines().collect();
+        // A task that is too slow is given more speed: tardiness above its target is an error below 0.
+        let speed: Vec<f64> = lines[3]
+            .split('|')
+            .filter_map(|cell| cell.trim().parse().ok())
+            .collect();
+        assert!(
+            speed.len() == 4 && speed[0] > 0.1 && speed[2] > 0.1,
+            "{shown}"
+        );
+        let poles = lines
+            .last()
+            .unwrap()
+            .strip_prefix("Poles of the closed loop: ")
+            .unwrap();
+        assert_eq!(poles.split(", ").count(), 4, "{poles}");
+        assert_eq!(
+            gains(&Run {
+                report: json!({"rows": []})
+            }),
+            ""
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use base::sim::Random;
 use clap::ValueEnum;
 use db::Monitor;
 use db::qos::actuator::{Actuator, Cpufreq, Deadline, Lock, NoActuator, RtGroup, SystemFiles};
+use db::qos::admission::Quality;
 use db::qos::figures::Figures;
 
 use super::line::line_ns;
@@ -171,6 +172,8 @@ pub(crate) struct RealPlant {
     last_line_ns: Option<f64>,
     line_ns_min: f64,
     elsewhere: u32,
+    /// Whether the least that a sensor keeps is a part of its freshness.
+    by_freshness: bool,
 }
 
 impl RealPlant {
@@ -261,6 +264,7 @@ impl RealPlant {
             last_line_ns: None,
             line_ns_min: options.line_ns_min,
             elsewhere: 0,
+            by_freshness: false,
         };
         let (told, ready) = std::sync::mpsc::channel();
         let is_pinned = options.actuator != ActuatorKind::Deadline;
@@ -348,6 +352,7 @@ impl RealPlant {
             tardiness_p95: figures.as_ref().map(|figures| figures.tardiness_p95),
             miss_ratio: figures.as_ref().map(|figures| figures.miss_ratio),
             fresh: Some(self.shared.updates.fresh(self.shared.now_us())),
+            least: self.by_freshness.then(|| self.shared.updates.least()),
         };
         Ok((observed, line_ns(self.neighbours, LINE_PRIORITY)))
     }
@@ -411,6 +416,13 @@ impl Plant for RealPlant {
                 return Err(too_near(self.line_ns_min));
             }
         }
+    }
+
+    fn set_quality(&mut self, quality: Quality) -> bool {
+        self.by_freshness = quality == Quality::Fresh;
+        let now_us = self.shared.now_us();
+        self.shared.updates.set_quality(quality, now_us);
+        true
     }
 
     fn set_separate(&mut self, is_separate: bool) -> bool {
@@ -619,7 +631,7 @@ fn updates_loop(shared: &Shared, cores: Option<&[usize]>) -> Result<(), String> 
         while number < due {
             keys.clear();
             while number < due && keys.len() < TOGETHER {
-                let (sensor, is_admitted) = updates.next(number);
+                let (sensor, is_admitted) = updates.next(number, now_us);
                 number += 1;
                 if is_admitted {
                     keys.push(Key::new(sensor));

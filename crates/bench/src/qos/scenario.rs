@@ -1,6 +1,7 @@
 //! What all experiments share: the mixes of best-effort transactions, and the seam between a loop and a plant.
 
 use clap::ValueEnum;
+use db::qos::admission::Quality;
 
 /// Time between two releases of the real-time task, ms.
 pub(crate) const PERIOD_MS: f64 = 100.0;
@@ -121,6 +122,8 @@ pub(crate) struct Observed {
     pub(crate) miss_ratio: Option<f64>,
     /// Fresh objects ÷ all; only of a machine.
     pub(crate) fresh: Option<f64>,
+    /// The least fraction that can be admitted; only where that follows from the freshness.
+    pub(crate) least: Option<f64>,
 }
 
 /// What is controlled: a machine, or a simulation of one.
@@ -132,6 +135,11 @@ pub(crate) trait Plant {
 
     /// One sampling period with these inputs, speed and admitted fraction, under this load.
     fn sample(&mut self, inputs: [f64; 2], load: Load) -> Result<Observed, String>;
+
+    /// What the least that a sensor keeps is a part of, from now on; whether this plant can tell.
+    fn set_quality(&mut self, quality: Quality) -> bool {
+        quality == Quality::Admitted
+    }
 
     /// Gives the best-effort transactions a store of their own, or the task's; which of both they have now.
     fn set_separate(&mut self, _is_separate: bool) -> bool {

@@ -1,9 +1,11 @@
 //! Sensor updates: the bundled fire trace, faster by a multiplier, through an admission.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use db::qos::admission::{Admission, Verdict};
+use db::qos::admission::{Admission, Offer, Quality, Verdict};
 use ingest::trace::Trace;
+
+use super::scenario::ADMITTED_MIN;
 
 /// Trace that is played again and again, ms.
 const TRACE_MS: u64 = 120_000;
@@ -15,7 +17,9 @@ pub(crate) struct Updates {
     /// How much faster than recorded.
     multiplier: f64,
     per_second: f64,
-    admission: Admission,
+    /// One for each quality of data: of the readings, and of the freshness.
+    admissions: [Admission; 2],
+    by_freshness: AtomicBool,
     /// Readings of each sensor that went to the store.
     admitted: Vec<AtomicU64>,
     /// When each sensor's value was last stored, µs since the start; -1: never.
@@ -40,7 +44,9 @@ impl Updates {
             order,
             multiplier,
             per_second,
-            admission: Admission::new(sensors.len() as u32, 0.0),
+            admissions: [(0.0, Quality::Admitted), (ADMITTED_MIN, Quality::Fresh)]
+                .map(|(min, quality)| Admission::new(sensors.len() as u32, min, quality)),
+            by_freshness: AtomicBool::new(false),
             admitted: sensors.iter().map(|_| AtomicU64::new(0)).collect(),
             stored_us: sensors.iter().map(|_| AtomicI64::new(-1)).collect(),
             valid_us: sensors
@@ -62,17 +68,46 @@ impl Updates {
         self.per_second
     }
 
+    fn admission(&self) -> &Admission {
+        &self.admissions[usize::from(self.by_freshness.load(Ordering::Relaxed))]
+    }
+
+    /// What the least that a sensor keeps is a part of from now on; all are admitted.
+    pub(crate) fn set_quality(&self, quality: Quality, now_us: i64) {
+        self.admit(1.0, now_us);
+        self.by_freshness
+            .store(quality == Quality::Fresh, Ordering::Relaxed);
+        let admitted = |sensor: usize| Some(self.admitted.get(sensor)?.load(Ordering::Relaxed));
+        self.admission()
+            .begin(now_us.unsigned_abs() * 1000, admitted);
+        self.admit(1.0, now_us);
+    }
+
+    /// The least fraction that can be admitted, by the rates of the last look.
+    pub(crate) fn least(&self) -> f64 {
+        let [.., least] = self.admission().wanted_expected_least();
+        least
+    }
+
     /// Admits a fraction from now on; what it comes to.
     pub(crate) fn admit(&self, fraction: f64, now_us: i64) -> f64 {
-        let admitted = |sensor: usize| Some(self.admitted.get(sensor)?.load(Ordering::Relaxed));
-        self.admission
-            .set(fraction, now_us.unsigned_abs() * 1000, admitted)
+        let offer = |sensor: usize| {
+            let admitted = self.admitted.get(sensor)?.load(Ordering::Relaxed);
+            let valid_ns = self.valid_us.get(sensor)?.unsigned_abs() * 1000;
+            Some(Offer { admitted, valid_ns })
+        };
+        self.admission()
+            .set(fraction, now_us.unsigned_abs() * 1000, offer)
     }
 
     /// The sensor of an update, and whether it goes to the store.
-    pub(crate) fn next(&self, number: u64) -> (u32, bool) {
+    pub(crate) fn next(&self, number: u64, now_us: i64) -> (u32, bool) {
         let sensor = self.order[(number % self.order.len() as u64) as usize];
-        let is_admitted = self.admission.judge(sensor as usize) == Verdict::Admitted;
+        let (admission, now_ns) = (self.admission(), now_us.unsigned_abs() * 1000);
+        let is_admitted = admission.judge(sensor as usize, now_ns) == Verdict::Admitted;
+        if is_admitted {
+            admission.note_new(sensor as usize, now_ns);
+        }
         if let Some(admitted) = self.admitted.get(sensor as usize).filter(|_| is_admitted) {
             admitted.fetch_add(1, Ordering::Relaxed);
         }
@@ -125,14 +160,24 @@ mod tests {
         assert!(updates.valid_us.len() == 1024);
         let admitted = |from: u64| {
             (from..from + 100_000)
-                .filter(|number| updates.next(*number).1)
+                .filter(|number| updates.next(*number, 1_000_000 + (*number * 20) as i64).1)
                 .count()
         };
         assert_eq!(admitted(0), 100_000);
-        let expected = updates.admit(0.6, 1_000_000);
+        let expected = updates.admit(0.6, 3_000_000);
         assert!((expected - 0.6).abs() < 0.01, "{expected}");
         let share = admitted(100_000) as f64 / 100_000.0;
         assert!((share - 0.6).abs() < 0.02, "{share}");
+        // Of the freshness: what has surplus goes first, and the least is another figure.
+        updates.set_quality(Quality::Fresh, 5_000_000);
+        assert_eq!(admitted(200_000), 100_000);
+        updates.admit(1.0, 7_000_000);
+        let least = updates.least();
+        assert!(least > 0.0 && least < 0.9, "{least}");
+        let expected = updates.admit(0.0, 7_000_000);
+        assert!((expected - least).abs() < 0.01, "{expected} {least}");
+        let share = admitted(300_000) as f64 / 100_000.0;
+        assert!((share - least).abs() < 0.05, "{share} {least}");
     }
 
     #[test]

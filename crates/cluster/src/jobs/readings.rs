@@ -4,6 +4,7 @@
 //! two is longer than one and a half times the usual, the readings have a break: no window reaches across it.
 
 use crate::Error;
+use crate::csv::Rows;
 use crate::error::excerpt;
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -13,9 +14,6 @@ pub const COLUMNS_MAX: usize = 16;
 
 /// Numbers in all columns at most (128 MiB).
 pub const VALUES_MAX: usize = 1 << 24;
-
-/// Bytes of a line at most; a longer one is left out.
-const LINE_BYTES_MAX: usize = 1 << 16;
 
 /// Headings of a file at most.
 const HEADINGS_MAX: usize = 1_024;
@@ -263,27 +261,20 @@ impl Readings {
     /// # Errors
     /// A column that is not there or not clear, more than a job takes, a file that cannot be read.
     pub fn from_csv(reader: impl BufRead, wanted: &[String]) -> Result<(Self, LeftOut), Error> {
-        let mut lines = Lines::new(reader);
-        let mut fields = Vec::new();
-        let first = loop {
-            match lines.next_line()? {
-                None => return Err(Error::invalid("readings", "are none: the file is empty")),
-                Some(Ok(line)) if line.trim().is_empty() => {}
-                Some(Ok(line)) => break line.to_owned(),
-                Some(Err(reason)) => return Err(Error::malformed(1, reason)),
-            }
+        let mut rows = Rows::new(reader);
+        let fields: Vec<String> = match rows.next_row()? {
+            None => return Err(Error::invalid("readings", "are none: the file is empty")),
+            Some(Err(reason)) => return Err(Error::malformed(1, reason)),
+            Some(Ok(fields)) => fields.to_vec(),
         };
-        if !split(first.trim_start_matches('\u{feff}'), &mut fields) {
-            return Err(Error::malformed(1, "has a quote that is not closed"));
-        }
-        let is_number = |field: &String| field.trim().parse::<f64>().is_ok();
+        let is_number = |field: &String| field.parse::<f64>().is_ok();
         let is_data = fields.iter().all(is_number);
         let headings: Vec<String> = if is_data {
             (1..=fields.len())
                 .map(|at| format!("column_{at}"))
                 .collect()
         } else {
-            fields.iter().map(|field| field.trim().to_owned()).collect()
+            fields.clone()
         };
         if headings.len() > HEADINGS_MAX {
             return Err(Error::Limit {
@@ -309,13 +300,15 @@ impl Readings {
         if is_data {
             take(&mut taker, &fields)?;
         }
-        while let Some(line) = lines.next_line()? {
-            match line {
-                Ok(line) if line.trim().is_empty() => {}
-                Ok(line) if split(line, &mut fields) => take(&mut taker, &fields)?,
-                Ok(_) => taker.leave_out("a quote is not closed"),
-                Err(reason) => taker.leave_out(reason),
-            }
+        while let Some(row) = rows.next_row()? {
+            let reason = match row {
+                Ok(fields) => {
+                    take(&mut taker, fields)?;
+                    continue;
+                }
+                Err(reason) => reason,
+            };
+            (0..rows.row_lines()).for_each(|_| taker.leave_out(reason));
         }
         let (readings, left_out) = taker.finish();
         if readings.rows() == 0 {
@@ -377,75 +370,6 @@ fn choose(headings: &[String], wanted: &[String]) -> Result<Chosen, Error> {
     Ok((columns, time))
 }
 
-/// Splits a line into fields (RFC 4180, without line feeds in quotes); `false` where a quote is not closed.
-fn split(line: &str, fields: &mut Vec<String>) -> bool {
-    fields.clear();
-    let mut field = String::new();
-    let mut is_quoted = false;
-    let mut letters = line.trim_end_matches(['\r', '\n']).chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '"' if is_quoted && letters.peek() == Some(&'"') => {
-                letters.next();
-                field.push('"');
-            }
-            '"' => is_quoted = !is_quoted,
-            ',' if !is_quoted => fields.push(std::mem::take(&mut field)),
-            other => field.push(other),
-        }
-    }
-    fields.push(field);
-    !is_quoted
-}
-
-/// Lines of bounded length.
-struct Lines<R> {
-    reader: R,
-    line: Vec<u8>,
-}
-
-impl<R: BufRead> Lines<R> {
-    fn new(reader: R) -> Self {
-        let line = Vec::new();
-        Self { reader, line }
-    }
-
-    /// The next line, or why it is none; `None` at the end.
-    fn next_line(&mut self) -> Result<Option<Result<&str, &'static str>>, Error> {
-        self.line.clear();
-        let (mut is_long, mut has_any) = (false, false);
-        loop {
-            let failed =
-                |error: std::io::Error| Error::invalid("file", format!("cannot be read: {error}"));
-            let buffer = self.reader.fill_buf().map_err(failed)?;
-            if buffer.is_empty() {
-                break;
-            }
-            has_any = true;
-            let end = buffer.iter().position(|&byte| byte == b'\n');
-            let part = &buffer[..end.unwrap_or(buffer.len())];
-            is_long |= self.line.len() + part.len() > LINE_BYTES_MAX;
-            if !is_long {
-                self.line.extend_from_slice(part);
-            }
-            let used = end.map_or(buffer.len(), |end| end + 1);
-            self.reader.consume(used);
-            if end.is_some() {
-                break;
-            }
-        }
-        if !has_any {
-            return Ok(None);
-        }
-        if is_long {
-            return Ok(Some(Err("a line of more than 64 KiB")));
-        }
-        Ok(Some(
-            std::str::from_utf8(&self.line).map_err(|_| "not UTF-8"),
-        ))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -458,6 +382,18 @@ mod tests {
 
     fn reasons(left_out: &LeftOut) -> Vec<(&'static str, u64)> {
         left_out.reasons().collect()
+    }
+
+    /// What `keel history --csv` writes of a log text with line breaks.
+    #[test]
+    fn a_text_with_line_breaks_is_one_row() {
+        let text = "time,time_ms,value,type\n\
+            x,1000,1.5,float\n\
+            x,1500,\"err\nx,1600,99999,float\nx,1700,99999,float\n\",text\n\
+            x,2000,2.5,float\n";
+        let (readings, left_out) = read(text, &[]).unwrap();
+        assert_eq!(readings.columns, [[1.5, 2.5]]);
+        assert_eq!(reasons(&left_out), [("not a number", 1)]);
     }
 
     #[test]
@@ -475,7 +411,9 @@ mod tests {
             x,7000,4.5,number\n\
             \n\
             x,12000,\"5.5\",number\n\
-            x,13000,\"6.5,number\n";
+            x,13000,\"6.5,number\n\
+            x,14000,7.5,number\n\
+            x,15000,8.5,number";
         let (readings, left_out) = read(text, &[]).expect("readings");
         assert_eq!(readings.names, ["value"]);
         assert_eq!(readings.columns, [[1.5, 2.5, 3.5, 4.5, 5.5]]);
@@ -489,7 +427,7 @@ mod tests {
         assert_eq!(
             reasons(&left_out),
             [
-                ("a quote is not closed", 1),
+                ("a quote is not closed", 3),
                 ("no time", 1),
                 ("not a number", 2),
                 ("not finite", 1),
@@ -497,7 +435,22 @@ mod tests {
                 ("too few fields", 1),
             ]
         );
-        assert_eq!((left_out.total(), readings.check()), (7, Ok(())));
+        assert_eq!((left_out.total(), readings.check()), (9, Ok(())));
+    }
+
+    #[test]
+    fn each_line_that_a_wrong_quote_takes_is_counted() {
+        for (rest, reason, lines) in [
+            ("2,\"6.5\n", "a quote is not closed", 1),
+            ("2,\"6.5", "a quote is not closed", 1),
+            ("\n\n2,\"6.5\n3,4\n", "a quote is not closed", 2),
+            ("\r\n\n2,\"6.5\n3,4", "a quote is not closed", 2),
+            ("\n\n2,\"a\" x\n3,4\n", "a quote inside of a field", 1),
+            ("2,\"a\n\nb\" x\n3,4\n", "a quote inside of a field", 3),
+        ] {
+            let (_, left_out) = read(&format!("time_s,value\n1,5\n{rest}"), &[]).expect("one");
+            assert_eq!(reasons(&left_out), [(reason, lines)], "{rest:?}");
+        }
     }
 
     #[test]
@@ -543,7 +496,7 @@ mod tests {
         assert!(said("\"value\n").contains("line 1"));
         let wide = vec!["x"; HEADINGS_MAX + 1].join(",");
         assert!(matches!(read(&wide, &[]), Err(Error::Limit { .. })));
-        let long = format!("value\n{}\n7\n", "1".repeat(LINE_BYTES_MAX + 1));
+        let long = format!("value\n{}\n7\n", "1".repeat(crate::csv::ROW_BYTES_MAX + 1));
         let (readings, left_out) = read(&long, &[]).expect("one");
         assert_eq!((readings.columns, left_out.total()), (vec![vec![7.0]], 1));
     }

@@ -196,6 +196,7 @@ fn energy_is_measured_where_a_board_has_a_sensor_and_unavailable_where_not() {
     let tree = Tree::new();
     tree.write("sys/class/hwmon/hwmon0/name", "ina226\n");
     tree.write("sys/class/hwmon/hwmon0/power1_input", "5000000\n");
+    tree.write("sys/class/hwmon/hwmon0/curr1_input", "1000\n");
     tree.write("sys/class/hwmon/hwmon0/in1_input", "5000\n");
     let options = |root: PathBuf, sensor: Option<&str>| Options {
         root,

@@ -292,6 +292,7 @@ mod tests {
         let tree = Tree::new();
         tree.write(&format!("{CHIP}/name"), "ina226\n");
         tree.write(&format!("{CHIP}/in1_input"), "5000\n");
+        tree.write(&format!("{CHIP}/curr1_input"), "400\n");
         tree.write(&format!("{CHIP}/power1_input"), "2000000\n");
         let plan = PowerPlan {
             root: tree.path(""),
@@ -320,6 +321,7 @@ mod tests {
         };
         tree.write(&format!("{CHIP}/name"), "ina226\n");
         tree.write(&format!("{CHIP}/in1_input"), "5000\n");
+        tree.write(&format!("{CHIP}/curr1_input"), "400\n");
         watts(2);
         let mut log = log(&tree, None);
         log.sample(SECOND);
@@ -376,6 +378,7 @@ mod tests {
         tree.write(&format!("{CHIP}/name"), "ina226\n");
         tree.write(&format!("{CHIP}/power1_input"), "1000000\n");
         tree.write(&format!("{CHIP}/in1_input"), "5000\n");
+        tree.write(&format!("{CHIP}/curr1_input"), "400\n");
         let plan = |sensor: &str| PowerPlan {
             root: tree.path(""),
             sensor: Some(sensor.to_owned()),

@@ -118,10 +118,13 @@ impl Channel {
                 return Err("0 V and 0 W: nothing is connected to it".to_owned());
             }
             // These chips multiply without the sign, which only the current has: power that flows back is below 0.
-            let current = read_number(&folder.join(format!("curr{channel}_input")));
-            let is_back = microwatts > 0 && matches!(current, Ok(..0));
             let watts = microwatts as f64 / 1e6;
-            return Ok(if is_back { -watts } else { watts });
+            if microwatts <= 0 {
+                return Ok(watts);
+            }
+            let current = read_number(&folder.join(format!("curr{channel}_input")))
+                .map_err(|why| format!("nobody knows which way the power goes: {why}"))?;
+            return Ok(if current < 0 { -watts } else { watts });
         }
         for _ in 0..TRIES {
             let before = read_number(&volt_path)? as f64;
@@ -187,6 +190,7 @@ mod tests {
         chip(&tree, 0, "coretemp", "coretemp.0");
         let ina219 = chip(&tree, 1, "ina219", "5-0040");
         tree.write(&format!("{ina219}/power1_input"), "4987000\n");
+        tree.write(&format!("{ina219}/curr1_input"), "997\n");
         let ina3221 = chip(&tree, 2, "ina3221", "1-0041");
         for (file, text) in [
             ("in1_label", "VDD_IN\n"),
@@ -216,6 +220,9 @@ mod tests {
         // Power that flows back: both kinds of chips say so.
         tree.write(&format!("{ina219}/curr1_input"), "-997\n");
         assert_eq!(found[0].read(0), Power::Measured { watts: -4.987 });
+        // And where it cannot be read, no sign is made up.
+        tree.remove(&format!("{ina219}/curr1_input"));
+        assert!(why(&found[0].read(0)).contains("which way"));
         tree.write(&format!("{ina3221}/curr1_input"), "-800\n");
         assert_eq!(found[1].read(0), Power::Measured { watts: -4.0 });
         assert!(why(&found[2].read(0)).contains("switched off"));
@@ -227,6 +234,7 @@ mod tests {
         let tree = Tree::new();
         let folder = chip(&tree, 2, "ina226", "1-0040");
         tree.write(&format!("{folder}/power1_input"), "3000000\n");
+        tree.write(&format!("{folder}/curr1_input"), "600\n");
         let mut found = discover(&tree.root());
         tree.rename(&folder, &format!("{FOLDER}/hwmon7"));
         let other = chip(&tree, 2, "ina226", "1-0044");

@@ -4,9 +4,12 @@
 
 use super::{Meaning, Power, Root, Source};
 use crate::Error;
+use crate::csv::{ROW_BYTES_MAX, Rows};
 use crate::error::excerpt;
 use base::clock::Clock;
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::{BufReader, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,9 +18,6 @@ const ROWS_MAX: usize = 4_000_000;
 
 /// Bytes of a log at most.
 pub const LOG_BYTES_MAX: usize = 256 << 20;
-
-/// Bytes at the end of a growing file that are looked at.
-const TAIL_BYTES: u64 = 4_096;
 
 /// A value older than this is not the power of now; meters write each second.
 const AGE_S_MAX: f64 = 5.0;
@@ -46,15 +46,16 @@ struct Columns {
 }
 
 impl Columns {
-    fn parse(heading: &str) -> Result<Self, Error> {
-        // Spreadsheets begin a file with a mark of its encoding.
-        let heading = heading.trim_start_matches('\u{feff}');
-        let names: Vec<&str> = heading.trim_end().split(',').map(str::trim).collect();
-        let find = |wanted: &str| {
-            names
-                .iter()
-                .position(|name| name.eq_ignore_ascii_case(wanted))
-        };
+    fn of(names: &[String]) -> Result<Self, Error> {
+        let names: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+        let find = |wanted: &str| names.iter().position(|name| name == wanted);
+        let twice = |wanted: &str| names.iter().filter(|name| *name == wanted).count() > 1;
+        for name in ["time_s", "time_ms", "watts", "power_w"] {
+            if twice(name) {
+                let wrong = format!("the heading has the column `{name}` twice");
+                return Err(Error::malformed(1, wrong));
+            }
+        }
         let (time, time_per_s) = find("time_s")
             .map(|at| (at, 1.0))
             .or_else(|| find("time_ms").map(|at| (at, 1_000.0)))
@@ -71,9 +72,9 @@ impl Columns {
         })
     }
 
-    fn row(&self, line: usize, row: &str) -> Result<MeterPoint, Error> {
+    fn row(&self, line: usize, row: &[String]) -> Result<MeterPoint, Error> {
         let number = |at: usize| {
-            let text = row.split(',').nth(at).map_or("", str::trim);
+            let text = row.get(at).map_or("", String::as_str);
             let number = text
                 .parse::<f64>()
                 .ok()
@@ -102,12 +103,22 @@ impl MeterLog {
                 limit,
             });
         }
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        let mut lines = (1..).zip(whole.lines());
-        let columns = Columns::parse(lines.next().map_or("", |(_, heading)| heading))?;
+        let mut rows = Rows::new(text.as_bytes());
+        let mut columns = None;
         let mut points: Vec<MeterPoint> = Vec::new();
-        for (line, row) in lines.filter(|(_, row)| !row.trim().is_empty()) {
-            let point = columns.row(line, row)?;
+        while let Some(row) = rows.next_row()? {
+            let row = row.map(<[String]>::to_vec);
+            // Another program writes it: the last row may be half there.
+            if !rows.is_whole() {
+                break;
+            }
+            let line = rows.line();
+            let row = row.map_err(|wrong| Error::malformed(line, wrong))?;
+            let Some(columns) = &columns else {
+                columns = Some(Columns::of(&row)?);
+                continue;
+            };
+            let point = columns.row(line, &row)?;
             if points
                 .last()
                 .is_some_and(|last| last.time_s >= point.time_s)
@@ -126,6 +137,9 @@ impl MeterLog {
                 });
             }
             points.push(point);
+        }
+        if columns.is_none() {
+            Columns::of(&[])?;
         }
         Ok(Self { points })
     }
@@ -175,6 +189,73 @@ pub struct Meter {
     path: PathBuf,
     name: String,
     clock: Arc<dyn Clock>,
+    followed: Option<Followed>,
+}
+
+/// How far a file was read: only what comes behind it is looked at.
+struct Followed {
+    /// Which file: its device and number, and its heading.
+    file: (u64, u64),
+    heading: Vec<String>,
+    columns: Columns,
+    /// Where its last whole row ends, and that row, or why it is none.
+    end: u64,
+    last: Option<Result<MeterPoint, String>>,
+}
+
+impl Followed {
+    /// A file from its beginning on.
+    fn begin(file: (u64, u64), heading: Vec<String>, end: u64) -> Result<Self, Error> {
+        Ok(Self {
+            file,
+            columns: Columns::of(&heading)?,
+            heading,
+            end,
+            last: None,
+        })
+    }
+
+    /// Whether this is the file that was read, and it has only grown.
+    fn is_of(&self, id: (u64, u64), heading: &[String], file: &File) -> bool {
+        let mut byte = [0];
+        let last = file.read_exact_at(&mut byte, self.end.saturating_sub(1));
+        self.file == id && self.heading == heading && last.is_ok() && byte == *b"\n"
+    }
+
+    /// Reads what it has more than before.
+    fn read(&mut self, file: &File) -> Result<(), Error> {
+        let mut reader = file;
+        let failed = |error: std::io::Error| Error::invalid("file", error.to_string());
+        let begin = reader.seek(SeekFrom::Start(self.end)).map_err(failed)?;
+        let mut rows = Rows::behind(BufReader::new(reader));
+        loop {
+            let row = match rows.next_row()? {
+                None => return Ok(()),
+                Some(Ok(row)) => match self.columns.row(1, row) {
+                    Ok(point) => Ok(point),
+                    Err(_) => Err(format!("its last row is `{}`", excerpt(&row.join(",")))),
+                },
+                Some(Err(wrong)) => Err(format!("its last row has {wrong}")),
+            };
+            // The last one may be half there.
+            if !rows.is_whole() {
+                return Ok(());
+            }
+            (self.end, self.last) = (begin + rows.whole_bytes(), Some(row));
+        }
+    }
+}
+
+/// Where the last line begins that ends behind `end_min`, of the first `end` bytes; looks at the last ones alone.
+fn line_begin(file: &File, end_min: u64, end: u64) -> std::io::Result<u64> {
+    let from = end
+        .saturating_sub(ROW_BYTES_MAX as u64)
+        .max(end_min.min(end));
+    let mut bytes = vec![0; (end - from) as usize];
+    file.read_exact_at(&mut bytes, from)?;
+    let line_feed = bytes.iter().rposition(|byte| *byte == b'\n');
+    // Without one it is looked for again when there is more.
+    Ok(line_feed.map_or(end_min, |at| from + at as u64 + 1))
 }
 
 impl Meter {
@@ -185,40 +266,44 @@ impl Meter {
             path: root.path(path),
             name: format!("meter {path}"),
             clock,
+            followed: None,
         }
     }
 
-    fn watts(&self) -> Result<f64, String> {
-        let io = |error: std::io::Error| format!("{}: {error}", self.path.display());
-        let mut file = std::fs::OpenOptions::new()
+    fn watts(&mut self) -> Result<f64, String> {
+        let path = self.path.display();
+        let io = |error: std::io::Error| format!("{path}: {error}");
+        let file = std::fs::OpenOptions::new()
             .read(true)
             .open(&self.path)
             .map_err(io)?;
-        let mut head = Vec::new();
-        (&mut file)
-            .take(TAIL_BYTES)
-            .read_to_end(&mut head)
-            .map_err(io)?;
-        let head = String::from_utf8_lossy(&head);
-        let heading = head.split_once('\n').map_or("", |(heading, _)| heading);
-        let columns = Columns::parse(heading).map_err(|error| error.to_string())?;
-        let length = file.metadata().map_err(io)?.len();
-        let start = length.saturating_sub(TAIL_BYTES);
-        file.seek(SeekFrom::Start(start)).map_err(io)?;
-        let mut tail = Vec::new();
-        file.take(TAIL_BYTES).read_to_end(&mut tail).map_err(io)?;
-        let tail = String::from_utf8_lossy(&tail);
-        let whole = tail.rfind('\n').map_or("", |end| &tail[..end]);
-        // The first line of the tail is the heading, or perhaps half a row.
-        let row = whole
-            .split_once('\n')
-            .and_then(|(_, rows)| rows.lines().next_back());
-        let row = row
-            .filter(|row| !row.trim().is_empty())
-            .ok_or("the meter has written nothing yet")?;
-        let point = columns
-            .row(1, row)
-            .map_err(|_| format!("its last row is `{}`", excerpt(row)))?;
+        let found = file.metadata().map_err(io)?;
+        let id = (found.dev(), found.ino());
+        let mut rows = Rows::new(BufReader::new(&file));
+        let heading = match rows.next_row().map_err(|error| error.to_string())? {
+            Some(Ok(heading)) => heading.to_vec(),
+            Some(Err(wrong)) => return Err(format!("its heading has {wrong}")),
+            None => Vec::new(),
+        };
+        let end = rows.whole_bytes();
+        // Another file, or one that was begun anew, is read from its beginning.
+        let before = self.followed.take();
+        let before = before.filter(|before| before.is_of(id, &heading, &file));
+        let followed = match before {
+            Some(before) => before,
+            None => Followed::begin(id, heading, end).map_err(|error| error.to_string())?,
+        };
+        if end == 0 {
+            return Err("the meter has written nothing yet".to_owned());
+        }
+        let followed = self.followed.insert(followed);
+        if let Err(error) = followed.read(&file) {
+            // Where a quote does not end nobody knows what is a row: it goes on with the lines that come from now on.
+            followed.end = line_begin(&file, followed.end, found.len()).map_err(io)?;
+            followed.last = Some(Err(error.to_string()));
+        }
+        let last = followed.last.clone();
+        let point = last.ok_or("the meter has written nothing yet")??;
         let age_s = self.clock.wall_ms() as f64 / 1e3 - point.time_s;
         if age_s.abs() > AGE_S_MAX {
             return Err(format!(
@@ -309,6 +394,63 @@ mod tests {
             panic!("an old value was taken");
         };
         assert!(why.contains("60 s ago"), "{why}");
+    }
+
+    /// A note may hold what looks like columns or rows; it is followed also while it grows.
+    #[test]
+    fn what_stands_in_quotes_is_no_power() {
+        let tree = Tree::new();
+        let clock = Arc::new(SimClock::new(1));
+        let now_s = clock.wall_ms() / 1_000;
+        let mut meter = Meter::new(&tree.root(), "meter.csv", clock.clone());
+        let mut text = "time_s,note,watts\n".to_owned();
+        for (row, watts) in [
+            (format!("{now_s},\"a,3,b\",5\n"), 5.0),
+            (format!("{now_s},\"a\n"), 5.0),
+            (format!("{now_s},x,999\n"), 5.0),
+            ("\",6\n".to_owned(), 6.0),
+            (format!("{now_s},\"half"), 6.0),
+        ] {
+            text.push_str(&row);
+            tree.write("meter.csv", &text);
+            assert_eq!(meter.read(0), Power::Measured { watts }, "{text}");
+            // One that begins now sees the same.
+            let mut other = Meter::new(&tree.root(), "meter.csv", clock.clone());
+            assert_eq!(other.read(0), Power::Measured { watts }, "{text}");
+        }
+        // Written anew in the same place, with other columns.
+        let text = format!(
+            "time_s,volts,watts,note\n{now_s},230,4,{}\n",
+            "x".repeat(200)
+        );
+        tree.write("meter.csv", &text);
+        assert_eq!(meter.read(0), Power::Measured { watts: 4.0 });
+        // A quote that does not end costs what is there, wherever its writer's buffer ends.
+        for rest in ["", "x"] {
+            let open = format!("{text}{now_s},230,4,\"{}{rest}", "x\n".repeat(40_000));
+            tree.write("meter.csv", &open);
+            let Power::Unavailable { why } = meter.read(0) else {
+                panic!("a value behind an open quote was taken");
+            };
+            assert!(why.contains("does not end"), "{why}");
+            tree.write("meter.csv", format!("{open}\n{now_s},230,8,y\n"));
+            assert_eq!(meter.read(0), Power::Measured { watts: 8.0 });
+            tree.write("meter.csv", &text);
+            assert_eq!(meter.read(0), Power::Measured { watts: 4.0 });
+        }
+        // Half a row behind an empty line is half a row.
+        for more in ["", "\n", "\r\n"] {
+            tree.write("meter.csv", format!("{text}{more}{now_s},230,1"));
+            assert_eq!(meter.read(0), Power::Measured { watts: 4.0 }, "{more:?}");
+        }
+        let log = MeterLog::parse("time_s,watts\n1,2\n\n2,1").expect("a log");
+        assert_eq!(log.points().len(), 1);
+        let rows = "time_s,note,watts\n1,\"a\n2,x,999\n\",6\n3,c,7\n";
+        let log = MeterLog::parse(rows).expect("a log");
+        let watts: Vec<f64> = log.points().iter().map(|point| point.watts).collect();
+        assert_eq!(watts, [6.0, 7.0]);
+        let twice = MeterLog::parse("time_s,watts,watts\n1,2,3\n").expect_err("two columns");
+        assert!(twice.to_string().contains("twice"), "{twice}");
     }
 
     proptest! {

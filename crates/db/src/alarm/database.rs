@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::ring::{AlarmTransition, Ring};
 use super::rule::{ALARM_QUEUE_MAX, ALARM_RULES_MAX, ALARM_WATCHES_MAX, AlarmRule, AlarmValue};
+use super::state::State;
 use super::watches::{AlarmFigures, AlarmRuleFigures, Watches};
 use crate::database::Database;
 use crate::error::Error;
@@ -198,53 +199,51 @@ impl<S: SegmentStore> Database<S> {
 
     /// Alarms that are raised, so many at most. Producers wait for a piece of the way through them at most.
     pub fn active_alarms(&self, alarms_max: usize) -> Vec<ActiveAlarm> {
-        let mut active = Vec::with_capacity(alarms_max.min(1 << 16));
-        let mut from = 0;
-        loop {
-            let mut queue = self.shared.queue.lock();
-            let Some(alarms) = &mut queue.alarms else {
-                return active;
-            };
-            let is_more = alarms.each(from, PIECE_STATES, |state| {
-                // Never more than there is room for: nothing is allocated under the lock.
-                if state.is_raised() && active.len() < active.capacity().min(alarms_max) {
-                    active.push(ActiveAlarm {
-                        rule: state.rule,
-                        object: ObjectId(state.object),
-                        since_ns: state.since_ns,
-                        time_ms: state.time_ms,
-                        value: state.value,
-                    });
-                }
-            });
-            if !is_more {
-                return active;
-            }
-            drop(queue);
-            from += PIECE_STATES;
-        }
+        self.pick_alarms(alarms_max, |state| {
+            state.is_raised().then_some(ActiveAlarm {
+                rule: state.rule,
+                object: ObjectId(state.object),
+                since_ns: state.since_ns,
+                time_ms: state.time_ms,
+                value: state.value,
+            })
+        })
     }
 
     /// Rules and objects of alarms that are raised, or were told as raised since the previous call and are over, and
     /// which of both; so many at most. For one caller.
     pub fn raised_alarms(&self, alarms_max: usize) -> Vec<(u32, ObjectId, bool)> {
-        let mut raised = Vec::with_capacity(alarms_max.min(1 << 16));
+        self.pick_alarms(alarms_max, |state| {
+            let was_told = std::mem::take(&mut state.was_told);
+            let is_raised = state.is_raised();
+            let raised = (state.rule, ObjectId(state.object), is_raised);
+            (was_told || is_raised).then_some(raised)
+        })
+    }
+
+    /// What is picked of the states of all alarms, so much at most.
+    fn pick_alarms<T>(
+        &self,
+        alarms_max: usize,
+        mut pick: impl FnMut(&mut State) -> Option<T>,
+    ) -> Vec<T> {
+        let mut picked = Vec::with_capacity(alarms_max.min(1 << 16));
         let mut from = 0;
         loop {
             let mut queue = self.shared.queue.lock();
             let Some(alarms) = &mut queue.alarms else {
-                return raised;
+                return picked;
             };
             let is_more = alarms.each(from, PIECE_STATES, |state| {
-                let was_told = std::mem::take(&mut state.was_told);
                 // Never more than there is room for: nothing is allocated under the lock.
-                let is_raised = state.is_raised();
-                if (was_told || is_raised) && raised.len() < raised.capacity().min(alarms_max) {
-                    raised.push((state.rule, ObjectId(state.object), is_raised));
+                if let Some(one) = pick(state)
+                    && picked.len() < picked.capacity().min(alarms_max)
+                {
+                    picked.push(one);
                 }
             });
             if !is_more {
-                return raised;
+                return picked;
             }
             drop(queue);
             from += PIECE_STATES;

@@ -19,10 +19,13 @@ use crate::store::SegmentStore;
 use super::summary::Boots;
 use super::{HistoryEntry, Matches, Source};
 
-/// Bytes of log that one step looks at, at most (and what a damaged place needs to be passed): some 700 readings, a
-/// tenth of a millisecond. A follower goes on for hours, beside commits that wait for it. A buffer's length is read at
-/// a time, so most steps read nothing.
-const STEP_BYTES: u64 = 16 << 10;
+/// Bytes of log that one step looks at, at most (and what a damaged place needs to be passed). A follower goes on for
+/// hours, beside commits: where one of them waits, the step ends sooner. A buffer's length is read at a time, and what
+/// is in it is not read again.
+const STEP_BYTES: u64 = 64 << 10;
+
+/// Records after which it is looked whether a commit waits: some ten microseconds.
+const LOOK_RECORDS: u64 = 64;
 
 /// Where a follower of the log stands.
 pub struct LogCursor {
@@ -89,6 +92,8 @@ pub(crate) struct Wanted<'a> {
     /// At most so many.
     pub(crate) readings_max: usize,
     pub(crate) is_wanted: &'a mut dyn FnMut(ObjectId) -> bool,
+    /// Whether a commit waits for the store: then the step ends.
+    pub(crate) is_awaited: &'a dyn Fn() -> bool,
 }
 
 /// One step: fills `cursor.found`.
@@ -176,7 +181,9 @@ fn read<S: SegmentStore>(
     let (index, live, present) = (&*source.index, source.live, source.present);
     let mut boots: Option<Boots> = None;
     let mut is_over = false;
+    let mut records: u64 = 0;
     let tail = scan::read_segment(source.store, reader, segment, begin, &mut |found| {
+        records += 1;
         if let Record::Reading(reading) = &found.record
             && found.lsn >= *next_lsn
         {
@@ -195,7 +202,9 @@ fn read<S: SegmentStore>(
                 matches.push(entry(found, reading, dated), reading.value);
             }
         }
-        let is_enough = found.offset >= until || matches.entries.len() >= wanted.readings_max;
+        let is_enough = found.offset >= until
+            || matches.entries.len() >= wanted.readings_max
+            || records.is_multiple_of(LOOK_RECORDS) && (wanted.is_awaited)();
         Ok(if is_enough {
             ControlFlow::Break(())
         } else {

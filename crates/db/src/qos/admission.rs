@@ -5,26 +5,56 @@
 //! readings go first. Within an object they are spread evenly: of a fraction of three quarters every fourth is shed.
 //!
 //! Periods are measured, not configured: readings are counted, and those of long ago are forgotten.
+//!
+//! What an object keeps at least is a part of its readings, or a part of the freshness that it would have with all of
+//! them ([`Quality`]): a value that is valid for ten periods loses none with every tenth reading.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::commit::lock;
 use crate::options::ShedPolicy;
+
+use super::plan::{Plan, free_of, most_of};
 use crate::realtime;
 
 /// 1 in the fixed point of fractions. The phase is what is left by it.
 const ONE: u32 = 1 << 31;
 
-/// Steps of the search for the parts. Each passes at least one object that has come to the most it may shed; a few do.
-const SEARCH_STEPS: u32 = 60;
-
 /// Time in which what was counted loses most of its say: long enough that an object which comes every ten seconds
 /// has a period, short enough that a sensor which has changed its own is soon believed.
 const FORGET_NS: f64 = 60e9;
 
+/// After so long without a look rates are those of hours, and say little of now.
+const STALE_NS: f64 = 10.0 * FORGET_NS;
+
+/// While all are admitted, rates are looked at no more often.
+const LOOK_NS: u64 = 1_000_000_000;
+
+/// A count below this is that of an object whose last reading is long ago.
+const COUNT_MIN: f64 = 1e-6;
+
 /// More readings than this between two looks were not taken by this table: somebody has written over its memory.
 const READINGS_MAX: u64 = u32::MAX as u64;
+
+/// What the least that an object keeps is a part of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Quality {
+    /// Of its readings.
+    #[default]
+    Admitted,
+    /// Of the time in which it would be fresh if all of its readings were admitted.
+    Fresh,
+}
+
+/// How often a value is offered, and how long it is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Readings that went to the table so far.
+    pub admitted: u64,
+    /// How long a value is fresh, ns.
+    pub valid_ns: u64,
+}
 
 /// What becomes of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +72,10 @@ pub enum Verdict {
 pub struct AdmissionFigures {
     /// Fraction that was asked for last, within the limits; 1 at the start.
     pub wanted: f64,
-    /// What that came to by the rates measured then.
+    /// What that came to of the readings that can be shed, by the rates measured then.
     pub expected: f64,
+    /// The least that may be asked for, by the same rates.
+    pub least: f64,
     /// Readings taken, admitted or shed.
     pub offered: u64,
     /// Of those, readings that went to the table (and to the log).
@@ -58,29 +90,43 @@ pub struct AdmissionFigures {
 #[derive(Debug)]
 struct Share {
     shed: AtomicU64,
+    /// Readings that went to the table without being judged: what firm tasks commit.
+    unshed: AtomicU64,
     fraction: AtomicU32,
     phase: AtomicU32,
     drops: AtomicBool,
     /// All of its readings are admitted, whatever the load.
     is_exempt: AtomicBool,
+    /// So long after the last one that was admitted the next one is, whatever rate was measured; 0: no matter how long.
+    gap_ns_max: AtomicU64,
+    /// When one was admitted last in its turn, or replaced the value, while not all were.
+    admitted_ns: AtomicU64,
 }
 
 /// One object, as whoever sets fractions sees it.
 #[derive(Clone, Copy, Debug)]
-struct Measured {
-    weight: f64,
+pub(super) struct Measured {
+    pub(super) weight: f64,
     /// Readings taken up to the last look.
     seen: u64,
+    /// It could not be shed at the last look: nobody knows what it was taken for.
+    is_new: bool,
     /// Readings since then, those of long ago forgotten: in proportion to the rate.
-    count: f64,
+    pub(super) count: f64,
+    /// The part of them that costs no freshness, and the part that may be shed at most.
+    pub(super) free: f64,
+    pub(super) most: f64,
 }
 
 #[derive(Debug)]
 struct Measurement {
     objects: Box<[Measured]>,
     looked_ns: u64,
+    /// Time in which the counts came together, that of long ago forgotten like them.
+    span_ns: f64,
     wanted: f64,
     expected: f64,
+    least: f64,
 }
 
 /// The admission of a database's objects. All memory is taken at the start.
@@ -90,38 +136,53 @@ pub struct Admission {
     /// No producer takes this lock.
     measured: Mutex<Measurement>,
     min: f64,
+    quality: Quality,
 }
 
 impl Admission {
-    /// Admits all. `min` is the least fraction of any object's readings, 0 to 1.
+    /// Admits all. `min` is the least that any object keeps, 0 to 1, of what `quality` says.
     #[must_use]
-    pub fn new(objects_max: u32, min: f64) -> Self {
+    pub fn new(objects_max: u32, min: f64, quality: Quality) -> Self {
+        let min = if min.is_finite() {
+            min.clamp(0.0, 1.0)
+        } else {
+            1.0
+        };
         let share = |number: u32| Share {
             shed: AtomicU64::new(0),
+            unshed: AtomicU64::new(0),
             fraction: AtomicU32::new(ONE),
             // Not all shed at the same moment: multiples of the golden ratio are spread evenly.
             phase: AtomicU32::new(number.wrapping_mul(0x9e37_79b9)),
             drops: AtomicBool::new(false),
             is_exempt: AtomicBool::new(false),
+            gap_ns_max: AtomicU64::new(0),
+            admitted_ns: AtomicU64::new(0),
         };
         let measured = Measured {
             weight: 1.0,
             seen: 0,
+            is_new: false,
             count: 0.0,
+            free: 0.0,
+            most: 0.0,
         };
         Self {
             shares: (0..objects_max).map(share).collect(),
             measured: Mutex::new(Measurement {
                 objects: vec![measured; objects_max as usize].into(),
                 looked_ns: 0,
+                span_ns: 0.0,
                 wanted: 1.0,
                 expected: 1.0,
+                least: match quality {
+                    Quality::Admitted => min,
+                    // Nothing is known of any object.
+                    Quality::Fresh => 1.0,
+                },
             }),
-            min: if min.is_finite() {
-                min.clamp(0.0, 1.0)
-            } else {
-                1.0
-            },
+            min,
+            quality,
         }
     }
 
@@ -152,10 +213,11 @@ impl Admission {
         share.is_some_and(|share| share.is_exempt.load(Ordering::Relaxed))
     }
 
-    /// What becomes of the next reading of an object; counts it if it is shed. An object that is not known is
-    /// admitted. Neither waits nor allocates.
+    /// What becomes of the next reading of an object, which arrives now; counts it if it is shed. An object that is not
+    /// known is admitted. Of one that is admitted and replaces the value [`note_new`](Self::note_new) is to be told.
+    /// Neither waits nor allocates.
     #[inline]
-    pub fn judge(&self, object: usize) -> Verdict {
+    pub fn judge(&self, object: usize, now_ns: u64) -> Verdict {
         let Some(share) = self.shares.get(object) else {
             return Verdict::Admitted;
         };
@@ -165,7 +227,14 @@ impl Admission {
             return Verdict::Admitted;
         }
         let phase = share.phase.fetch_add(fraction, Ordering::Relaxed) & (ONE - 1);
+        let gap_ns_max = share.gap_ns_max.load(Ordering::Relaxed);
+        let passed_ns = now_ns.saturating_sub(share.admitted_ns.load(Ordering::Relaxed));
+        let is_due = gap_ns_max > 0 && passed_ns >= gap_ns_max;
         if phase + fraction >= ONE {
+            share.admitted_ns.store(now_ns, Ordering::Relaxed);
+            return Verdict::Admitted;
+        }
+        if is_due {
             return Verdict::Admitted;
         }
         share.shed.fetch_add(1, Ordering::Relaxed);
@@ -173,6 +242,22 @@ impl Admission {
             Verdict::Dropped
         } else {
             Verdict::Logged
+        }
+    }
+
+    /// Notes that an admitted reading of an object has replaced its value. One that is older than the value keeps
+    /// nothing fresh, so where it was admitted out of its turn the next one is, too.
+    #[inline]
+    pub fn note_new(&self, object: usize, now_ns: u64) {
+        if let Some(share) = self.shares.get(object) {
+            share.admitted_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a reading that went to the table without being judged: it can never be shed.
+    pub fn count_unshed(&self, object: usize) {
+        if let Some(share) = self.shares.get(object) {
+            share.unshed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -192,11 +277,11 @@ impl Admission {
         })
     }
 
-    /// The fraction set last, and what it came to.
+    /// The fraction set last, what it came to, and the least that may be set, by the rates measured then.
     #[must_use]
-    pub fn wanted_and_expected(&self) -> (f64, f64) {
+    pub fn wanted_expected_least(&self) -> [f64; 3] {
         let measured = lock(&self.measured);
-        (measured.wanted, measured.expected)
+        [measured.wanted, measured.expected, measured.least]
     }
 
     /// Keeps in memory what producers look at; what was not permitted.
@@ -209,51 +294,56 @@ impl Admission {
         let mut measured = lock(&self.measured);
         measured.looked_ns = now_ns;
         for (object, it) in measured.objects.iter_mut().enumerate() {
-            it.seen = admitted(object).unwrap_or(0);
+            it.seen = self.taken(object, admitted(object).unwrap_or(0));
         }
     }
 
+    /// Readings of an object that could be shed, of which so many went to the table with those that could not.
+    fn taken(&self, object: usize, admitted: u64) -> u64 {
+        let unshed = self.shares.get(object);
+        let unshed = unshed.map_or(0, |share| share.unshed.load(Ordering::Relaxed));
+        admitted
+            .wrapping_add(self.shed(object))
+            .wrapping_sub(unshed)
+    }
+
     /// Admits a fraction of all readings from now on, as far as the least of each object allows; what it comes to by
-    /// the rates since the last call. `admitted` tells how many readings of an object went to the table so far, and
-    /// nothing for those that are never shed. Before anything was measured each object gets the fraction itself.
+    /// the rates since the last call. `offer` tells how often an object was offered and how long it is valid, and
+    /// nothing for those that are never shed. Before anything was measured each object gets the fraction itself, or
+    /// with [`Quality::Fresh`] all are admitted.
     ///
     /// Takes some passes over all objects: not for real-time callers. No producer waits for it.
-    pub fn set(&self, fraction: f64, now_ns: u64, admitted: impl Fn(usize) -> Option<u64>) -> f64 {
-        let admitted = |object| match self.is_exempt(object) {
-            true => None,
-            false => admitted(object),
+    pub fn set(&self, fraction: f64, now_ns: u64, offer: impl Fn(usize) -> Option<Offer>) -> f64 {
+        let mut guard = lock(&self.measured);
+        let measured = &mut *guard;
+        if fraction >= 1.0 && measured.wanted >= 1.0 {
+            // All are admitted, and stay so. Proportions may be looked at when that ends, rates must be of late.
+            let passed_ns = now_ns.saturating_sub(measured.looked_ns);
+            let is_due = self.quality == Quality::Fresh && passed_ns >= LOOK_NS;
+            if !is_due {
+                return measured.expected;
+            }
+        }
+        let total = self.measure(measured, now_ns, &offer);
+        let full: f64 = measured.objects.iter().map(|it| it.most * it.count).sum();
+        measured.least = match self.quality {
+            Quality::Admitted => self.min,
+            Quality::Fresh if total > 0.0 => (1.0 - full / total).clamp(0.0, 1.0),
+            Quality::Fresh => 1.0,
         };
         let fraction = if fraction.is_finite() {
-            fraction.clamp(self.min, 1.0)
+            fraction.clamp(measured.least, 1.0)
         } else {
             1.0
         };
-        let mut guard = lock(&self.measured);
-        let measured = &mut *guard;
-        let passed_ns = now_ns.saturating_sub(measured.looked_ns);
-        measured.looked_ns = now_ns;
-        let kept = (-(passed_ns as f64) / FORGET_NS).exp();
-        let mut total = 0.0;
-        for (object, it) in measured.objects.iter_mut().enumerate() {
-            let Some(admitted) = admitted(object) else {
-                it.count = 0.0;
-                continue;
-            };
-            let taken = admitted.wrapping_add(self.shed(object));
-            let new = Some(taken.wrapping_sub(it.seen)).filter(|new| *new <= READINGS_MAX);
-            it.seen = taken;
-            it.count = it.count * kept + new.unwrap_or(0) as f64;
-            total += it.count;
-        }
-        let most = 1.0 - self.min;
-        let level = level(&measured.objects, (1.0 - fraction) * total, most);
+        let plan = Plan::new(&measured.objects, (1.0 - fraction) * total);
         let mut shed = 0.0;
         for (object, it) in measured.objects.iter().enumerate() {
             let part = if fraction >= 1.0 {
                 0.0
             } else if total > 0.0 {
-                (level * it.count / it.weight).min(most)
-            } else if admitted(object).is_some() {
+                plan.part(it)
+            } else if self.offered(object, &offer).is_some() {
                 1.0 - fraction
             } else {
                 0.0
@@ -267,37 +357,76 @@ impl Admission {
         measured.wanted = fraction;
         measured.expected = if total > 0.0 {
             // No object sheds more than that; their sum may, by its rounding.
-            (1.0 - shed / total).max(self.min)
+            (1.0 - shed / total).max(measured.least)
         } else {
             fraction
         };
         measured.expected
     }
-}
 
-/// The product of weight, period and part at which so many readings are shed of all, none of an object more than
-/// `most`. What is shed grows with the level in straight pieces, ever flatter, so steps along the tangent
-/// approach from below and arrive on the last piece.
-fn level(objects: &[Measured], wanted: f64, most: f64) -> f64 {
-    let mut level = 0.0;
-    for _ in 0..SEARCH_STEPS {
-        let (mut full, mut slope) = (0.0, 0.0);
-        for it in objects {
-            if level * it.count >= most * it.weight {
-                full += most * it.count;
-            } else {
-                slope += it.count * it.count / it.weight;
+    /// Looks at what has come since the last call; the sum of what was counted.
+    fn measure(
+        &self,
+        measured: &mut Measurement,
+        now_ns: u64,
+        offer: &impl Fn(usize) -> Option<Offer>,
+    ) -> f64 {
+        let passed_ns = now_ns.saturating_sub(measured.looked_ns) as f64;
+        measured.looked_ns = now_ns;
+        let kept = (-passed_ns / FORGET_NS).exp();
+        measured.span_ns = measured.span_ns * kept + passed_ns;
+        // The least in readings needs the proportions of rates alone, that in freshness the rates of now.
+        let is_stale = self.quality == Quality::Fresh && passed_ns > STALE_NS;
+        if is_stale {
+            measured.span_ns = 0.0;
+        }
+        let mut total = 0.0;
+        for (object, it) in measured.objects.iter_mut().enumerate() {
+            let Some(offer) = self.offered(object, offer) else {
+                // Begins anew, should it ever be one that may be shed.
+                (it.count, it.free, it.most) = (0.0, 0.0, 0.0);
+                it.is_new = true;
+                continue;
+            };
+            let taken = self.taken(object, offer.admitted);
+            let new = Some(taken.wrapping_sub(it.seen)).filter(|new| *new <= READINGS_MAX);
+            let new = new.filter(|_| !std::mem::take(&mut it.is_new));
+            it.seen = taken;
+            it.count = it.count * kept + new.unwrap_or(0) as f64;
+            if is_stale || it.count < COUNT_MIN {
+                it.count = 0.0;
             }
+            total += it.count;
+            if let (Some(share), Quality::Fresh) = (self.shares.get(object), self.quality) {
+                // With a value in each such time the object has its part of the freshness, whatever rate is believed.
+                // Where its own period is longer than the validity, what is planned is that part already.
+                let period_ns = match it.count > 0.0 {
+                    true => (measured.span_ns / it.count).min(FORGET_NS),
+                    false => 0.0,
+                };
+                let gap_ns_max = period_ns.max(offer.valid_ns as f64) / self.min;
+                share.gap_ns_max.store(gap_ns_max as u64, Ordering::Relaxed);
+            }
+            (it.free, it.most) = match self.quality {
+                Quality::Admitted => (0.0, 1.0 - self.min),
+                Quality::Fresh if it.count > 0.0 => {
+                    // Readings that come while one is valid.
+                    let valid = it.count / measured.span_ns * offer.valid_ns as f64;
+                    (free_of(valid), most_of(valid, self.min))
+                }
+                Quality::Fresh => (0.0, 0.0),
+            };
         }
-        let next = (wanted - full) / slope;
-        // Also where all are at the most and the slope is 0.
-        let is_nearer = next.is_finite() && next > level * (1.0 + 1e-12);
-        if !is_nearer {
-            break;
-        }
-        level = next;
+        total
     }
-    level
+
+    /// How often an object that may be shed was offered.
+    fn offered(&self, object: usize, offer: &impl Fn(usize) -> Option<Offer>) -> Option<Offer> {
+        match self.is_exempt(object) {
+            true => None,
+            false => offer(object),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -314,7 +443,7 @@ mod tests {
             .collect()
     }
 
-    /// Objects that offer readings at their periods.
+    /// Objects that offer readings at their periods; each value is valid for a second.
     struct Plant {
         admission: Admission,
         objects: Vec<(f64, f64)>,
@@ -324,7 +453,11 @@ mod tests {
 
     impl Plant {
         fn new(objects: Vec<(f64, f64)>) -> Self {
-            let admission = Admission::new(objects.len() as u32, 0.5);
+            Self::of(objects, Quality::Admitted)
+        }
+
+        fn of(objects: Vec<(f64, f64)>, quality: Quality) -> Self {
+            let admission = Admission::new(objects.len() as u32, 0.5, quality);
             for (object, (weight, _)) in objects.iter().enumerate() {
                 admission.set_quality(object, *weight, ShedPolicy::Log);
             }
@@ -343,7 +476,14 @@ mod tests {
                 let readings = (f64::from(seconds) * 1000.0 / period_ms) as u64;
                 let before = self.admission.shed(object);
                 let admitted = (0..readings)
-                    .filter(|_| self.admission.judge(object) == Verdict::Admitted)
+                    .filter(|n| {
+                        let now_ns = self.now_ns + (*n as f64 * period_ms * 1e6) as u64;
+                        let is_admitted = self.admission.judge(object, now_ns) == Verdict::Admitted;
+                        if is_admitted {
+                            self.admission.note_new(object, now_ns);
+                        }
+                        is_admitted
+                    })
                     .count() as u64;
                 assert_eq!(readings - admitted, self.admission.shed(object) - before);
                 self.admitted[object] += admitted;
@@ -355,9 +495,32 @@ mod tests {
         }
 
         fn set(&self, fraction: f64) -> f64 {
-            let admitted = |object: usize| self.admitted.get(object).copied();
-            self.admission.set(fraction, self.now_ns, admitted)
+            let offered = |object: usize| self.admitted.get(object).copied().map(offer);
+            self.admission.set(fraction, self.now_ns, offered)
         }
+
+        /// The part of its freshness that an object keeps, by its own period and what is admitted of it.
+        fn kept(&self, object: usize) -> f64 {
+            let valid = VALID_NS as f64 / 1e6 / self.objects[object].1;
+            freshness(self.admission.fraction(object), valid) / valid.min(1.0)
+        }
+    }
+
+    const VALID_NS: u64 = 1_000_000_000;
+
+    fn offer(admitted: u64) -> Offer {
+        let valid_ns = VALID_NS;
+        Offer { admitted, valid_ns }
+    }
+
+    /// The part of the time in which an object is fresh, of whose readings a fraction is admitted, spread evenly, and
+    /// of which so many come while one is valid.
+    fn freshness(admitted: f64, valid: f64) -> f64 {
+        // Of three quarters two readings follow each other, and each third one is two periods after the one before.
+        let mean = 1.0 / admitted;
+        let short = mean.floor();
+        let longer = mean - short;
+        admitted * ((1.0 - longer) * valid.min(short) + longer * valid.min(short + 1.0))
     }
 
     #[test]
@@ -373,8 +536,8 @@ mod tests {
             let set = plant.set(wanted);
             assert!((set - expected).abs() < 1e-9, "{wanted} {set}");
             assert_eq!(
-                plant.admission.wanted_and_expected(),
-                (expected, set),
+                plant.admission.wanted_expected_least(),
+                [expected, set, 0.5],
                 "{wanted}"
             );
             let (each, all) = plant.run(20_000);
@@ -416,26 +579,26 @@ mod tests {
 
     #[test]
     fn an_objects_readings_are_shed_evenly() {
-        let admission = Admission::new(1, 0.5);
+        let admission = Admission::new(1, 0.5, Quality::Admitted);
         // Nothing was measured yet: the fraction itself.
-        assert!((admission.set(0.75, 9, |_| Some(0)) - 0.75).abs() < 1e-9);
-        let verdicts: Vec<_> = (0..400).map(|_| admission.judge(0)).collect();
+        assert!((admission.set(0.75, 9, |_| Some(offer(0))) - 0.75).abs() < 1e-9);
+        let verdicts: Vec<_> = (0..400).map(|_| admission.judge(0, 0)).collect();
         for four in verdicts.windows(4) {
             let shed = four.iter().filter(|it| **it == Verdict::Logged).count();
             assert_eq!(shed, 1);
         }
-        assert_eq!(admission.judge(7), Verdict::Admitted, "it is not known");
+        assert_eq!(admission.judge(7, 0), Verdict::Admitted, "it is not known");
         assert_eq!(admission.shed(0), 100);
         admission.set_quality(0, f64::NAN, ShedPolicy::Drop);
         let dropped = (0..400)
-            .filter(|_| admission.judge(0) == Verdict::Dropped)
+            .filter(|_| admission.judge(0, 0) == Verdict::Dropped)
             .count();
         assert_eq!(dropped, 100);
     }
 
     #[test]
     fn rates_are_those_of_late_and_what_is_never_shed_takes_no_part() {
-        let admission = Admission::new(4, 0.5);
+        let admission = Admission::new(4, 0.5, Quality::Admitted);
         let counts = [std::cell::Cell::new(1000_u64), std::cell::Cell::new(0)];
         let admitted = |object: usize| counts.get(object).map(std::cell::Cell::get);
         // What the start has found is not counted.
@@ -444,7 +607,9 @@ mod tests {
             for (count, more) in counts.iter().zip(each) {
                 count.set(count.get() + more);
             }
-            admission.set(0.9, second * 1_000_000_000, admitted);
+            admission.set(0.9, second * 1_000_000_000, |object| {
+                admitted(object).map(offer)
+            });
             [0, 1, 2].map(|object| admission.fraction(object))
         };
         let [rare, frequent, never] = look(1, [10, 100]);
@@ -464,5 +629,164 @@ mod tests {
         counts[1].set(u64::MAX / 3);
         let after = look(2400, [100, 0]);
         assert!((after[0] - before[0]).abs() < 0.01, "{after:?}");
+    }
+
+    #[test]
+    fn the_most_that_may_be_shed_leaves_the_wanted_freshness_and_no_more() {
+        for valid in [
+            0.05, 0.5, 0.99, 1.0, 1.3, 1.5, 1.99, 2.0, 2.7, 10.0, 59.6, 3600.0,
+        ] {
+            let all = f64::min(valid, 1.0);
+            let free = free_of(valid);
+            assert!(freshness(1.0 - free, valid) > all - 1e-9, "{valid}");
+            for min in [0.01, 0.3, 0.5, 0.8, 0.95, 0.99, 1.0] {
+                let most = most_of(valid, min);
+                assert!(most >= free - 1e-12 && most < 1.0, "{valid} {min} {most}");
+                let kept = freshness(1.0 - most, valid) / all;
+                assert!((kept - min).abs() < 1e-9, "{valid} {min} {kept}");
+            }
+        }
+    }
+
+    /// Periods of 100 ms to 4 s beside a validity of a second.
+    fn frequent_and_seldom() -> Vec<(f64, f64)> {
+        [100.0, 100.0, 350.0, 1000.0, 1000.0, 4000.0]
+            .map(|period_ms| (1.0, period_ms))
+            .into()
+    }
+
+    #[test]
+    fn each_object_keeps_its_part_of_the_freshness() {
+        let mut plant = Plant::of(frequent_and_seldom(), Quality::Fresh);
+        // Nothing is known yet.
+        assert_eq!(plant.set(0.0), 1.0);
+        plant.run(60);
+        let least = plant.set(0.0);
+        // 100 ms: one of twenty; 350 ms: one of 5.7; 1 s and 4 s: every other one.
+        let rates = [10.0, 10.0, 1.0 / 0.35, 1.0, 1.0, 0.25];
+        let parts = [0.05, 0.05, 0.175, 0.5, 0.5, 0.5];
+        let admitted: f64 = rates
+            .iter()
+            .zip(parts)
+            .map(|(rate, part)| rate * part)
+            .sum();
+        let expected = admitted / rates.iter().sum::<f64>();
+        assert!((least - expected).abs() < 0.01, "{least} {expected}");
+        let kept: Vec<f64> = (0..6).map(|object| plant.kept(object)).collect();
+        assert!(
+            kept.iter().all(|kept| (kept - 0.5).abs() < 0.02),
+            "{kept:?}"
+        );
+        let (_, all) = plant.run(600);
+        assert!((all - expected).abs() < 0.01, "{all} {expected}");
+    }
+
+    #[test]
+    fn what_costs_no_freshness_is_shed_first() {
+        let mut plant = Plant::of(frequent_and_seldom(), Quality::Fresh);
+        plant.run(60);
+        for wanted in [0.9, 0.5, 0.3] {
+            assert!((plant.set(wanted) - wanted).abs() < 1e-6);
+            let kept: Vec<f64> = (0..6).map(|object| plant.kept(object)).collect();
+            assert!(kept.iter().all(|kept| *kept > 0.98), "{wanted} {kept:?}");
+        }
+        // Of 25 readings a second 22 are not needed.
+        plant.set(0.12);
+        assert!(plant.kept(3) < 0.95, "{}", plant.kept(3));
+    }
+
+    #[test]
+    fn an_object_that_has_fallen_silent_keeps_nobody_from_being_shed() {
+        for quality in [Quality::Admitted, Quality::Fresh] {
+            let mut plant = Plant::of(frequent_and_seldom(), quality);
+            plant.run(60);
+            let silent = plant.objects[3];
+            plant.objects[3].1 = 1e12;
+            for _ in 0..240 {
+                assert!((plant.set(0.6) - 0.6).abs() < 1e-6, "{quality:?}");
+                plant.run(60);
+            }
+            plant.objects[3] = silent;
+            plant.run(60);
+            assert!((plant.set(0.6) - 0.6).abs() < 1e-6, "{quality:?}");
+        }
+    }
+
+    /// What is planned is what happens, where values are valid for less than a period too.
+    #[test]
+    fn of_readings_that_come_more_rarely_than_they_are_valid_the_planned_part_is_admitted() {
+        for period_ms in [900.0, 1_150.0, 2_000.0, 4_000.0, 10_000.0] {
+            let mut plant = Plant::of(vec![(1.0, period_ms); 10], Quality::Fresh);
+            plant.run(300);
+            for wanted in [0.9, 0.6, 0.0] {
+                let set = plant.set(wanted);
+                assert!(set < 0.95, "{period_ms} {set}");
+                let parts: f64 = (0..10)
+                    .map(|_| {
+                        plant.set(wanted);
+                        plant.run(300).1
+                    })
+                    .sum();
+                let all = parts / 10.0;
+                assert!(
+                    (all - set).abs() < 0.04,
+                    "{period_ms} {wanted}: {set} {all}"
+                );
+            }
+        }
+    }
+
+    /// What a firm task commits is never shed: it is no surplus of its object.
+    #[test]
+    fn readings_that_are_never_judged_give_nothing_and_take_nothing() {
+        let mut plant = Plant::of(vec![(1.0, 1_000.0); 4], Quality::Fresh);
+        plant.set(1.0);
+        plant.run(60);
+        for _ in 0..60_000 {
+            plant.admission.count_unshed(0);
+        }
+        plant.admitted[0] += 60_000;
+        let set = plant.set(0.75);
+        assert!((set - 0.75).abs() < 0.01, "{set}");
+        assert!((plant.admission.wanted_expected_least()[2] - 0.5).abs() < 0.01);
+        let fractions: Vec<f64> = (0..4)
+            .map(|object| plant.admission.fraction(object))
+            .collect();
+        assert!(
+            fractions.iter().all(|part| (part - 0.75).abs() < 0.01),
+            "{fractions:?}"
+        );
+    }
+
+    /// The rate that was measured is believed for a while: what an object keeps may be less by one of its periods.
+    #[test]
+    fn an_object_whose_readings_become_rare_keeps_its_part() {
+        let mut plant = Plant::of(vec![(1.0, 100.0); 4], Quality::Fresh);
+        plant.run(60);
+        assert!(plant.set(0.0) < 0.06);
+        for period_ms in [1_000.0, 350.0, 4_000.0] {
+            plant.objects = vec![(1.0, period_ms); 4];
+            let (each, _) = plant.run(200);
+            // A value in each two seconds, and all of those that come more rarely.
+            let least = f64::min(1.0, period_ms / 2_000.0) * 0.9;
+            assert!(
+                each.iter().all(|part| *part >= least),
+                "{period_ms} {each:?}"
+            );
+        }
+    }
+
+    /// A sensor that has become slower during a pause would lose what it needs.
+    #[test]
+    fn rates_of_before_a_pause_are_not_believed() {
+        let mut plant = Plant::of(vec![(1.0, 100.0); 4], Quality::Fresh);
+        plant.run(36_000);
+        plant.objects = vec![(1.0, 1000.0); 4];
+        plant.run(1_000);
+        assert_eq!(plant.set(0.3), 1.0, "nothing is known");
+        plant.run(10);
+        let set = plant.set(0.3);
+        assert!((set - 0.5).abs() < 0.01, "{set}");
+        assert!((plant.kept(0) - 0.5).abs() < 0.02, "{}", plant.kept(0));
     }
 }

@@ -226,6 +226,13 @@ impl Controller {
         Ok(())
     }
 
+    /// Changes the least value of an input, which may also be its greatest: then nothing can be taken from it.
+    pub fn set_min(&mut self, input: usize, min: f64) {
+        if let Some(range) = self.ranges.get_mut(input).filter(|_| min.is_finite()) {
+            range.min = min.clamp(0.0, range.max);
+        }
+    }
+
     /// Changes which inputs are driven; those that are go on from where they stand. [`Mode::Both`] with gains that are
     /// not for both is [`Mode::Open`].
     pub fn set_mode(&mut self, mode: Mode) {

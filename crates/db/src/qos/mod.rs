@@ -9,6 +9,7 @@ pub mod controller;
 pub mod design;
 pub mod figures;
 pub mod identify;
+mod plan;
 pub mod regulator;
 
 #[cfg(test)]

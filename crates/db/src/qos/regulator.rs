@@ -224,6 +224,14 @@ impl Regulator {
         self.controller.as_mut()
     }
 
+    /// The least fraction that may be admitted has changed: with [`Quality::Fresh`](super::admission::Quality) it
+    /// follows the rates of the readings.
+    pub fn set_admission_min(&mut self, min: f64) {
+        if let Some(controller) = &mut self.controller {
+            controller.set_min(ADMISSION, min);
+        }
+    }
+
     /// Whether there are gains.
     #[must_use]
     pub fn has_controller(&self) -> bool {
@@ -477,12 +485,10 @@ impl Regulator {
     }
 
     fn admit(&mut self, wanted: f64, admit: &mut dyn FnMut(f64) -> f64) {
-        // Below full each period anew: how often objects come changes, and with it what a fraction of all is.
-        if self.admitted != Some(wanted) || wanted < FULL[ADMISSION] {
-            self.admitted = Some(wanted);
-            let became = admit(wanted);
-            self.decision.inputs[ADMISSION] = if became.is_finite() { became } else { wanted };
-        }
+        // Each period anew: how often objects come changes, and with it what a fraction of all is.
+        self.admitted = Some(wanted);
+        let became = admit(wanted);
+        self.decision.inputs[ADMISSION] = if became.is_finite() { became } else { wanted };
     }
 
     fn note(&mut self, failure: Option<ActuatorError>) {

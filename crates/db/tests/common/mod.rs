@@ -25,6 +25,7 @@ pub fn small_options() -> DbOptions {
         commit_driver: CommitDriver::Manual,
         retention: Retention::default(),
         admission_percent_min: 50,
+        admission_quality: Default::default(),
     }
 }
 

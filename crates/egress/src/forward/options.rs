@@ -239,6 +239,18 @@ impl UpstreamOptions {
         }
     }
 
+    /// Whether a reading's message says whose it is, by its topic or by what it holds.
+    #[must_use]
+    pub fn tells_keys_apart(&self) -> bool {
+        match &self.target {
+            Target::Mqtt { topic, .. } if self.format == Format::Number => {
+                let sent = self.rules.iter().filter(|rule| rule.forward);
+                tells_apart(topic, sent.map(|rule| rule.pattern.as_str()))
+            }
+            _ => true,
+        }
+    }
+
     /// Whether every option is in its range.
     ///
     /// # Errors
@@ -370,6 +382,41 @@ pub fn check_topic(topic: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether a topic that [`check_topic`] lets pass is another one for each key that fits one of `patterns`: where a
+/// message holds a value alone, its topic is all that says whose.
+#[must_use]
+pub fn tells_apart<'a>(topic: &str, patterns: impl IntoIterator<Item = &'a str>) -> bool {
+    if topic.contains("{key}") {
+        return true;
+    }
+    // Levels of the keys; none: not the same in all of them.
+    let mut levels: Option<Vec<Option<&str>>> = None;
+    for pattern in patterns {
+        let of_this: Vec<Option<&str>> = pattern
+            .split('/')
+            .map(|level| (level != "+").then_some(level))
+            .collect();
+        let levels = levels.get_or_insert_with(|| of_this.clone());
+        if of_this.last() == Some(&Some("#")) || levels.len() != of_this.len() {
+            return false;
+        }
+        for (level, other) in levels.iter_mut().zip(of_this) {
+            *level = level.filter(|level| Some(*level) == other);
+        }
+    }
+    let levels = levels.unwrap_or_default();
+    let varying = (1..).zip(&levels).filter(|(_, level)| level.is_none());
+    let varying: Vec<String> = varying.map(|(place, _)| format!("{{{place}}}")).collect();
+    // Right beside another one, within one level of the topic, nobody sees where it ends.
+    let is_alone = |wanted: &String, level: &str| {
+        let mut others = varying.iter().filter(|other| *other != wanted);
+        level.contains(wanted.as_str()) && !others.any(|other| level.contains(other.as_str()))
+    };
+    varying
+        .iter()
+        .all(|wanted| topic.split('/').any(|level| is_alone(wanted, level)))
+}
+
 pub(crate) fn is_address(address: &str) -> bool {
     address
         .rsplit_once(':')
@@ -382,4 +429,39 @@ pub(crate) fn bad(option: &'static str, problem: &str) -> Result<(), Error> {
         option,
         problem: problem.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_tells_keys_apart_by_every_level_that_varies() {
+        for (topic, patterns, does) in [
+            ("up/{key}", &["#"][..], true),
+            ("up", &["valve"], true),
+            ("up", &["valve", "valve"], true),
+            ("up", &[], true),
+            ("up", &["valve/+"], false),
+            ("up/{2}", &["valve/+"], true),
+            ("up/{1}", &["valve/+/position"], false),
+            ("up/{2}", &["hall/+/temp"], true),
+            ("up/{1}-{2}", &["hall/+/temp"], true),
+            // One of another building has the same topic, or one of another kind.
+            ("up/{2}", &["hall/+/temp", "shed/+/temp"], false),
+            ("up/{2}", &["hall/+/temp", "hall/+/hum"], false),
+            ("up/{2}/{3}", &["hall/+/temp", "hall/+/hum"], true),
+            ("up/{2}", &["hall/+", "hall/+/hum"], false),
+            ("up/{1}", &["#"], false),
+            ("up/{2}", &["hall/#"], false),
+            ("up/{2}/{3}", &["hall/+/+", "hall/1/#"], false),
+            // `a` and `bc`, `ab` and `c`.
+            ("up/{1}{2}", &["+/+"], false),
+            ("up/{1}{2}/{2}", &["+/+"], false),
+            ("up/{1}/{2}", &["+/+"], true),
+        ] {
+            let found = tells_apart(topic, patterns.iter().copied());
+            assert_eq!(found, does, "{topic} {patterns:?}");
+        }
+    }
 }

@@ -266,6 +266,7 @@ async fn serve(
     connection: &Rc<Connection>,
 ) {
     stream.set_nodelay(true).ok();
+    base::socket::keep_alive(&stream);
     let patience = Duration::from_secs(STALLED_SECONDS_MAX);
     let io = TokioIo::new(Patient::new(stream, patience, Arc::clone(&app.counters)));
     // Answers in work. Kept apart from the connection, which other threads' bodies may not touch.

@@ -44,9 +44,14 @@ pub(crate) fn finite(text: &str) -> Result<f64, Reason> {
     }
 }
 
+/// The text of a payload, without the byte order mark that some tools put in front.
+fn text(payload: &[u8]) -> Result<&str, Reason> {
+    let text = std::str::from_utf8(payload).map_err(|_| Reason::InvalidUtf8)?;
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+}
+
 pub(crate) fn number(payload: &[u8]) -> Result<f64, Reason> {
-    let text = std::str::from_utf8(payload.trim_ascii()).map_err(|_| Reason::InvalidUtf8)?;
-    finite(text)
+    finite(text(payload)?.trim_matches(|character: char| character.is_ascii_whitespace()))
 }
 
 /// Decodes a payload of any kind but lines, which hold any number of readings.
@@ -64,7 +69,7 @@ fn json<'a>(bytes: &[u8], field: &str, time_field: Option<&str>) -> Result<Decod
     if bytes.len() > JSON_BYTES_MAX {
         return Err(Reason::Oversized);
     }
-    let text = std::str::from_utf8(bytes).map_err(|_| Reason::InvalidUtf8)?;
+    let text = text(bytes)?;
     // The parser refuses documents nested deeper than 128 levels.
     let document: serde_json::Value =
         serde_json::from_str(text).map_err(|error| json_reason(&error))?;

@@ -11,8 +11,10 @@ pub(super) const IDENTITY_BYTES_MAX: usize = 1024;
 
 /// The owner of each key that a template has made. It takes some 200 bytes a key, 1,200 at most, and there are never
 /// more keys than the destination has, for each template.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KeyOwners {
+    /// The templates that are in use, each with its number.
+    templates: Vec<(char, Template)>,
     /// Numbers of the templates, of lines first and then of each subscription. Rules with the same template have the
     /// same number: what they give one key is one series.
     numbers: Vec<char>,
@@ -24,24 +26,34 @@ pub(super) struct KeyOwners {
 
 impl KeyOwners {
     pub(super) fn new(options: &IntakeOptions) -> Self {
+        let mut owners = Self::default();
+        owners.reload(options);
+        owners
+    }
+
+    /// Takes other rules. What a template has given away stays given away as long as a rule has this template.
+    pub(super) fn reload(&mut self, options: &IntakeOptions) {
         let of_rules = options.subscriptions.iter().map(|rule| &rule.key);
-        let templates: Vec<&Template> =
-            std::iter::once(&options.line_key).chain(of_rules).collect();
-        let first = |template: &&Template| templates.iter().position(|other| other == template);
-        let number = |place: Option<usize>| {
-            let place = place.and_then(|place| u32::try_from(place).ok());
-            // Nobody has so many rules; those beyond would count as one.
-            place
-                .and_then(|place| char::from_u32(0x100 + place))
-                .unwrap_or('\u{ff}')
-        };
-        Self {
-            numbers: templates
-                .iter()
-                .map(|template| number(first(template)))
-                .collect(),
-            owners: HashMap::new(),
-            place: String::new(),
+        let wanted: Vec<&Template> = std::iter::once(&options.line_key).chain(of_rules).collect();
+        let templates = &mut self.templates;
+        templates.retain(|(_, template)| wanted.contains(&template));
+        self.owners.retain(|place, _| {
+            let number = place.chars().next().unwrap_or_default();
+            templates.iter().any(|(known, _)| *known == number)
+        });
+        self.numbers.clear();
+        for template in wanted {
+            let number = match templates.iter().find(|(_, known)| known == template) {
+                Some((number, _)) => *number,
+                None => {
+                    let is_free = |number: &char| templates.iter().all(|(used, _)| used != number);
+                    // There are more characters than a configuration can have rules.
+                    let number = ('\u{100}'..).find(is_free).unwrap_or('\u{ff}');
+                    templates.push((number, template.clone()));
+                    number
+                }
+            };
+            self.numbers.push(number);
         }
     }
 

@@ -137,7 +137,7 @@ impl<D: Destination> Intake<D> {
         self.scratch.value = vec![0; options.value_bytes_max];
         self.topics.clear();
         self.fields.clear();
-        self.owners = KeyOwners::new(&options);
+        self.owners.reload(&options);
         self.options = options;
     }
 

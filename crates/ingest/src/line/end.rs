@@ -138,14 +138,8 @@ impl LineEnd {
             (Head, b' ') => Fields,
             (Blank | Head | Indented, _) => Head,
             (Comment, _) => Comment,
-            (Closed, byte) if !matches!(byte, b',' | b' ' | b'\r') => {
-                // No text ends like this. If it has held line breaks, its quote was one too many, or its line was
-                // cut off: that line ends where it seemed to.
-                if let Some(at) = self.text_break {
-                    return Found::At(at);
-                }
-                Fields
-            }
+            // No text ends like this. If it has held line breaks its line was perhaps cut off, and this is the quote of
+            // a later one: all of them are one line, which is refused, since nobody knows which were text.
             (Fields | Value | Closed, byte) => {
                 self.text_break = None;
                 self.is_escaped = byte == b'\\';

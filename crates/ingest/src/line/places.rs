@@ -34,10 +34,8 @@ struct Seat {
 /// What a new connection gets.
 pub(super) enum Taken {
     Place(Place),
-    /// A place whose holder has to go. It had sent something before.
-    PlaceOfSender(Place),
-    /// A place whose holder has to go. It had never sent anything.
-    PlaceOfMute(Place),
+    /// A place whose holder has to go.
+    PlaceOfAnother(Place),
     Refused,
 }
 
@@ -78,11 +76,7 @@ impl Places {
         goes.is_leaving.set(true);
         self.leaving.set(self.leaving.get() + 1);
         goes.has_to_go.notify_one();
-        if goes.has_sent.get() {
-            Taken::PlaceOfSender(place)
-        } else {
-            Taken::PlaceOfMute(place)
-        }
+        Taken::PlaceOfAnother(place)
     }
 }
 
@@ -146,7 +140,7 @@ mod tests {
 
     fn place(taken: Taken) -> Place {
         match taken {
-            Taken::Place(place) | Taken::PlaceOfSender(place) | Taken::PlaceOfMute(place) => place,
+            Taken::Place(place) | Taken::PlaceOfAnother(place) => place,
             Taken::Refused => panic!("there is no place"),
         }
     }
@@ -162,10 +156,10 @@ mod tests {
         third.has_sent();
         third.set_idle(true);
         let fourth = places.take();
-        assert!(matches!(fourth, Taken::PlaceOfMute(_)));
+        assert!(matches!(fourth, Taken::PlaceOfAnother(_)));
         assert!(second.seat.is_leaving.get());
         let fifth = places.take();
-        assert!(first.seat.is_leaving.get() && matches!(fifth, Taken::PlaceOfMute(_)));
+        assert!(first.seat.is_leaving.get() && matches!(fifth, Taken::PlaceOfAnother(_)));
         // The third one has sent something, not long ago; the new ones are at work.
         assert!(matches!(places.take(), Taken::Refused));
         drop(second);
@@ -184,7 +178,7 @@ mod tests {
         assert!(matches!(places.take(), Taken::Refused));
         only.set_silent();
         let next = places.take();
-        assert!(matches!(next, Taken::PlaceOfSender(_)));
+        assert!(matches!(next, Taken::PlaceOfAnother(_)));
         drop(only);
         drop(next);
         assert!(matches!(places.take(), Taken::Place(_)));
@@ -198,7 +192,7 @@ mod tests {
         sender.set_idle(true);
         sender.set_silent();
         mute.set_idle(true);
-        assert!(matches!(places.take(), Taken::PlaceOfMute(_)));
+        assert!(matches!(places.take(), Taken::PlaceOfAnother(_)));
         assert!(mute.seat.is_leaving.get() && !sender.seat.is_leaving.get());
     }
 
@@ -214,6 +208,6 @@ mod tests {
         }
         assert!(matches!(places.take(), Taken::Refused));
         drop(held.swap_remove(0));
-        assert!(matches!(places.take(), Taken::PlaceOfMute(_)));
+        assert!(matches!(places.take(), Taken::PlaceOfAnother(_)));
     }
 }

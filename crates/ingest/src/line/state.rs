@@ -36,10 +36,9 @@ pub struct LineFigures {
     pub connections_total: u64,
     /// Connections that were closed at once because there were `connections_max` already, none of them idle.
     pub connections_refused: u64,
-    /// Connections that were closed because nothing came for too long, or because they had never sent anything when
-    /// another needed the place.
+    /// Connections that were closed because nothing came for too long.
     pub connections_idle: u64,
-    /// Connections that had sent something and were idle, and were closed because another needed the place.
+    /// Connections that were idle, and were closed because another needed the place. What they send next may be lost.
     pub connections_made_room: u64,
     /// Connections that ended with a reset, vanished, or left their answers unread: what they had sent last may not
     /// have arrived. What had is taken.

@@ -24,6 +24,8 @@ pub(super) struct Welcome {
     pub session_present: bool,
     /// The broker's keep-alive, which overrules the node's.
     pub keep_alive_seconds: Option<u16>,
+    /// Whether the broker says with each message for which subscription it is, where it was asked to.
+    pub names_subscriptions: bool,
 }
 
 /// What became of one filter of a SUBSCRIBE.
@@ -69,6 +71,7 @@ pub(super) fn subscribe(
     version: Version,
     packet_id: u16,
     wanted: &[Subscription],
+    id: Option<u32>,
 ) -> Result<BytesMut, &'static str> {
     let mut out = BytesMut::new();
     let written = match version {
@@ -95,7 +98,11 @@ pub(super) fn subscribe(
                 filter.retain_forward_rule = v5::RetainForwardRule::OnNewSubscribe;
                 filter
             };
-            let mut packet = v5::Subscribe::new_many(wanted.iter().map(one), None);
+            let properties = id.map(|id| v5::SubscribeProperties {
+                id: Some(id as usize),
+                user_properties: Vec::new(),
+            });
+            let mut packet = v5::Subscribe::new_many(wanted.iter().map(one), properties);
             packet.pkid = packet_id;
             packet.write(&mut out).is_ok()
         }
@@ -145,6 +152,7 @@ pub(super) fn welcome(
                 Ok(Ok(Welcome {
                     session_present: ack.session_present,
                     keep_alive_seconds: None,
+                    names_subscriptions: false,
                 }))
             }
             Ok(v4::Packet::ConnAck(ack)) => Ok(Err(words(&format!("{:?}", ack.code)))),
@@ -154,9 +162,12 @@ pub(super) fn welcome(
         Version::V5 if packet.len() == 4 => Ok(Err("it does not speak MQTT 5".into())),
         Version::V5 => match v5::Packet::read(&mut BytesMut::from(packet), None) {
             Ok(v5::Packet::ConnAck(ack)) if ack.code == v5::ConnectReturnCode::Success => {
+                let found = ack.properties.as_ref();
+                let names = found.and_then(|found| found.subscription_identifiers_available);
                 Ok(Ok(Welcome {
                     session_present: ack.session_present,
-                    keep_alive_seconds: ack.properties.and_then(|found| found.server_keep_alive),
+                    keep_alive_seconds: found.and_then(|found| found.server_keep_alive),
+                    names_subscriptions: names != Some(0),
                 }))
             }
             Ok(v5::Packet::ConnAck(ack)) => {

@@ -13,6 +13,8 @@ pub(super) struct Connection {
     /// Holds what came behind the consent.
     pub reader: Reader,
     pub session_present: bool,
+    /// Whether it names the subscriptions of a message.
+    pub names_subscriptions: bool,
     /// The broker's, if it insists on another one.
     pub keep_alive_seconds: Option<u16>,
 }
@@ -67,6 +69,7 @@ pub(super) async fn connect(
                     stream,
                     reader,
                     session_present: welcome.session_present,
+                    names_subscriptions: welcome.names_subscriptions,
                     keep_alive_seconds: welcome.keep_alive_seconds,
                 });
             }

@@ -1,9 +1,11 @@
 //! Which subscriptions the broker's session holds, and the packets that bring it to what is wanted.
 
 use super::codec::{self, Grant};
+use super::copies::name_of;
 use super::options::{Qos, Subscription, Version};
 use super::packet::Malformed;
 use super::state::MqttState;
+use crate::pattern;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -11,7 +13,8 @@ use std::time::Duration;
 const FILTERS_PER_PACKET: usize = 8;
 
 enum Asked {
-    Subscribe(Vec<Subscription>),
+    /// And whether they were named.
+    Subscribe(Vec<Subscription>, bool),
     Unsubscribe(Vec<String>),
 }
 
@@ -20,11 +23,40 @@ struct Pending {
     asked: Asked,
 }
 
+/// Whether two filters fit one topic.
+fn have_overlap(wanted: &[Subscription]) -> bool {
+    let filters: Vec<&str> = wanted.iter().map(|want| want.filter.as_str()).collect();
+    let pair =
+        |(at, one): (usize, &&str)| filters[at + 1..].iter().any(|other| overlap(one, other));
+    filters.iter().enumerate().any(pair)
+}
+
+fn overlap(one: &str, other: &str) -> bool {
+    let levels = |filter| pattern::topic_filter(filter).split('/');
+    let (mut one, mut other) = (levels(one), levels(other));
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) | (Some("#"), _) | (_, Some("#")) => return true,
+            (None, _) | (_, None) => return false,
+            (Some("+"), _) | (_, Some("+")) => {}
+            (Some(one), Some(other)) if one != other => return false,
+            _ => {}
+        }
+    }
+}
+
+/// A subscription that was granted.
+struct Held {
+    /// With the QoS asked for (a broker may grant less).
+    subscription: Subscription,
+    /// Whether the broker names it with each message.
+    is_named: bool,
+}
+
 /// The subscriptions of one client id at one broker, over all its connections.
 #[derive(Default)]
 pub(super) struct Filters {
-    /// Granted, with the QoS asked for (a broker may grant less).
-    held: Vec<Subscription>,
+    held: Vec<Held>,
     /// Those of `held` that the broker granted with less than asked.
     lowered: Vec<String>,
     /// Refused on this connection; asked for again on the next one.
@@ -32,11 +64,17 @@ pub(super) struct Filters {
     pending: Vec<Pending>,
     pending_since: Option<Duration>,
     last_id: u16,
+    /// Whether the broker names the subscriptions of a message, where it was asked to.
+    can_name: bool,
+    /// Whether two of the filters that are wanted fit one topic; `None`: not looked at yet.
+    overlap: Option<bool>,
 }
 
 impl Filters {
     /// A new connection. Without a session at the broker nothing is held there.
-    pub(super) fn connected(&mut self, session_present: bool) {
+    pub(super) fn connected(&mut self, session_present: bool, can_name: bool) {
+        self.can_name = can_name;
+        self.overlap = None;
         self.pending.clear();
         self.pending_since = None;
         self.refused.clear();
@@ -53,6 +91,7 @@ impl Filters {
 
     /// New options: what was refused may be asked for again.
     pub(super) fn changed(&mut self) {
+        self.overlap = None;
         self.refused.clear();
     }
 
@@ -79,15 +118,19 @@ impl Filters {
         if !self.pending.is_empty() {
             return Ok(());
         }
-        let gone = |held: &&Subscription| wanted.iter().all(|want| want.filter != held.filter);
         let gone: Vec<String> = self
             .held
             .iter()
-            .filter(gone)
-            .map(|held| held.filter.clone())
+            .map(|held| &held.subscription.filter)
+            .filter(|held| wanted.iter().all(|want| want.filter != **held))
+            .cloned()
             .collect();
-        let missing =
-            |want: &&Subscription| !self.held.contains(want) && !self.refused.contains(want);
+        let is_named = self.is_named(version, wanted);
+        let is_held = |want: &Subscription| {
+            let found = |held: &Held| held.subscription == *want && held.is_named == is_named;
+            self.held.iter().any(found)
+        };
+        let missing = |want: &&Subscription| !is_held(want) && !self.refused.contains(want);
         let missing: Vec<Subscription> = wanted.iter().filter(missing).cloned().collect();
         for filters in gone.chunks(FILTERS_PER_PACKET) {
             let packet_id = self.next_id();
@@ -95,10 +138,14 @@ impl Filters {
             let asked = Asked::Unsubscribe(filters.to_vec());
             self.pending.push(Pending { packet_id, asked });
         }
-        for wanted in missing.chunks(FILTERS_PER_PACKET) {
+        // A name is that of all filters in a packet.
+        let together = if is_named { 1 } else { FILTERS_PER_PACKET };
+        for wanted in missing.chunks(together) {
             let packet_id = self.next_id();
-            out.extend_from_slice(&codec::subscribe(version, packet_id, wanted)?);
-            let asked = Asked::Subscribe(wanted.to_vec());
+            let name = wanted.first().filter(|_| is_named);
+            let name = name.map(|wanted| name_of(&wanted.filter));
+            out.extend_from_slice(&codec::subscribe(version, packet_id, wanted, name)?);
+            let asked = Asked::Subscribe(wanted.to_vec(), is_named);
             self.pending.push(Pending { packet_id, asked });
         }
         self.pending_since = (!self.pending.is_empty()).then_some(now);
@@ -112,14 +159,15 @@ impl Filters {
         grants: Vec<Grant>,
         state: &MqttState,
     ) -> Result<(), Malformed> {
-        let Some(Asked::Subscribe(asked)) = self.take(packet_id) else {
+        let Some(Asked::Subscribe(asked, is_named)) = self.take(packet_id) else {
             return Err(Malformed("a SUBACK that nobody asked for"));
         };
         if asked.len() != grants.len() {
             return Err(Malformed("a SUBACK with another number of filters"));
         }
         for (asked, grant) in asked.into_iter().zip(grants) {
-            self.held.retain(|held| held.filter != asked.filter);
+            self.held
+                .retain(|held| held.subscription.filter != asked.filter);
             self.lowered.retain(|lowered| *lowered != asked.filter);
             match grant {
                 Grant::Refused(reason) => {
@@ -137,7 +185,10 @@ impl Filters {
                             asked.filter
                         ));
                     }
-                    self.held.push(asked);
+                    self.held.push(Held {
+                        subscription: asked,
+                        is_named,
+                    });
                 }
             }
         }
@@ -150,10 +201,19 @@ impl Filters {
         let Some(Asked::Unsubscribe(filters)) = self.take(packet_id) else {
             return Err(Malformed("an UNSUBACK that nobody asked for"));
         };
-        self.held.retain(|held| !filters.contains(&held.filter));
+        self.held
+            .retain(|held| !filters.contains(&held.subscription.filter));
         self.lowered.retain(|lowered| !filters.contains(lowered));
         self.publish(state);
         Ok(())
+    }
+
+    /// Whether subscriptions have names: where filters overlap, a broker of MQTT 5 may send a message for each of them.
+    fn is_named(&mut self, version: Version, wanted: &[Subscription]) -> bool {
+        let overlap = &mut self.overlap;
+        version == Version::V5
+            && self.can_name
+            && *overlap.get_or_insert_with(|| have_overlap(wanted))
     }
 
     /// Shows the numbers.

@@ -12,6 +12,7 @@ mod acks;
 mod codec;
 mod connect;
 mod control;
+mod copies;
 mod filters;
 mod link;
 pub mod options;

@@ -17,8 +17,10 @@ pub struct Malformed(pub &'static str);
 pub struct Publish<'a> {
     /// As sent: not checked to be UTF-8.
     pub topic: &'a [u8],
-    /// As sent. Properties of MQTT 5 are left out.
+    /// As sent.
     pub payload: &'a [u8],
+    /// Those of MQTT 5, as sent.
+    pub properties: &'a [u8],
     /// 0 with QoS 0, else never 0.
     pub packet_id: u16,
     /// 0, 1 or 2.
@@ -27,6 +29,56 @@ pub struct Publish<'a> {
     pub duplicate: bool,
     /// It was kept by the broker for new subscribers.
     pub retained: bool,
+}
+
+impl Publish<'_> {
+    /// The identifiers of the subscriptions for which the broker sends this; `None` and the end where its properties
+    /// cannot be read.
+    pub fn subscriptions(&self) -> impl Iterator<Item = Option<u32>> + '_ {
+        let mut rest = self.properties;
+        std::iter::from_fn(move || {
+            while !rest.is_empty() {
+                match property(rest) {
+                    Some((id, behind)) => {
+                        rest = behind;
+                        if id.is_some() {
+                            return Some(id);
+                        }
+                    }
+                    None => {
+                        rest = &[];
+                        return Some(None);
+                    }
+                }
+            }
+            None
+        })
+    }
+}
+
+/// The first property of a PUBLISH: the identifier of a subscription, if it is one, and what comes behind it.
+fn property(bytes: &[u8]) -> Option<(Option<u32>, &[u8])> {
+    let (&kind, behind) = bytes.split_first()?;
+    let text_bytes = |at| number(behind, at).map(|bytes| 2 + usize::from(bytes));
+    let bytes = match kind {
+        // The format of the payload, its time to live, an alias of the topic.
+        0x01 => 1,
+        0x02 => 4,
+        0x23 => 2,
+        // The type of its content, the topic of an answer, what the answer is to.
+        0x03 | 0x08 | 0x09 => text_bytes(0)?,
+        0x26 => {
+            let name = text_bytes(0)?;
+            name + text_bytes(name)?
+        }
+        0x0b => {
+            let (bytes, id) = variable_integer(behind).ok()??;
+            let id = u32::try_from(id).ok()?;
+            return Some((Some(id), behind.get(bytes..)?));
+        }
+        _ => return None,
+    };
+    Some((None, behind.get(bytes..)?))
 }
 
 /// The beginning of a PUBLISH packet that is too large to be taken.
@@ -160,6 +212,7 @@ fn publish(body: &[u8], flags: u8, qos: u8, version: Version) -> Result<Publish<
     let topic_end = 2 + usize::from(number(body, 0).ok_or(SHORT)?);
     let topic = body.get(2..topic_end).ok_or(SHORT)?;
     let mut at = topic_end;
+    let mut properties = &[][..];
     let mut packet_id = 0;
     if qos > 0 {
         packet_id = number(body, at).ok_or(SHORT)?;
@@ -172,6 +225,7 @@ fn publish(body: &[u8], flags: u8, qos: u8, version: Version) -> Result<Publish<
         let rest = body.get(at..).ok_or(SHORT)?;
         let (size, length) =
             variable_integer(rest)?.ok_or(Malformed("a PUBLISH without properties"))?;
+        properties = rest.get(size..size + length).unwrap_or_default();
         at += size + length;
         if topic.is_empty() {
             return Err(Malformed("a topic alias, which was never allowed"));
@@ -183,6 +237,7 @@ fn publish(body: &[u8], flags: u8, qos: u8, version: Version) -> Result<Publish<
     Ok(Publish {
         topic,
         payload,
+        properties,
         packet_id,
         qos,
         duplicate: flags & 8 != 0,

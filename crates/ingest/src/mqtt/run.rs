@@ -3,6 +3,7 @@
 use super::Consumer;
 use super::connect::{Connection, Refusal, connect};
 use super::control::{Control, Wish};
+use super::copies::Copies;
 use super::filters::Filters;
 use super::options::{MqttOptions, OptionInvalid};
 use super::pace::Backoff;
@@ -55,6 +56,7 @@ pub async fn run<C: Consumer>(
         state: &state,
         filters: Filters::default(),
         received: Received::default(),
+        copies: Copies::default(),
         backoff: Backoff::default(),
         resolver: Resolver::default(),
         clock: SystemClock::new(),
@@ -86,6 +88,7 @@ struct Life<'a, C> {
     state: &'a MqttState,
     filters: Filters,
     received: Received,
+    copies: Copies,
     backoff: Backoff,
     resolver: Resolver,
     clock: SystemClock,
@@ -119,9 +122,11 @@ impl<C: Consumer> Life<'_, C> {
 
     async fn session(&mut self, connection: Connection) -> Next {
         let began = now_of(&self.clock);
-        self.filters.connected(connection.session_present);
+        self.filters
+            .connected(connection.session_present, connection.names_subscriptions);
         if !connection.session_present {
             self.received.forget();
+            self.copies.forget();
         }
         self.filters.publish(self.state);
         self.state.connects.fetch_add(1, Relaxed);
@@ -130,7 +135,7 @@ impl<C: Consumer> Life<'_, C> {
             self.options.clone(),
             self.consumer,
             &mut self.durable,
-            (&mut self.filters, &mut self.received),
+            (&mut self.filters, &mut self.received, &mut self.copies),
             self.state,
             &self.clock,
             connection,
@@ -179,6 +184,7 @@ impl<C: Consumer> Life<'_, C> {
                 if !self.options.same_owner(&options) {
                     self.filters.forget();
                     self.received.forget();
+                    self.copies.forget();
                 }
                 self.options = options;
                 self.backoff.reset();

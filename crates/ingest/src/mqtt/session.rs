@@ -4,6 +4,7 @@ use super::Consumer;
 use super::acks::{self, Acks};
 use super::codec::{self, Farewell};
 use super::control::{Control, Wish};
+use super::copies::Copies;
 use super::filters::Filters;
 use super::link::{Link, Ready};
 use super::options::MqttOptions;
@@ -81,6 +82,7 @@ pub(super) struct Session<'a, C> {
     durable: &'a mut DurableWatch,
     filters: &'a mut Filters,
     received: &'a mut Received,
+    copies: &'a mut Copies,
     state: &'a MqttState,
     clock: &'a dyn Clock,
     link: Link,
@@ -112,7 +114,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         options: Arc<MqttOptions>,
         consumer: &'a RefCell<C>,
         durable: &'a mut DurableWatch,
-        (filters, received): (&'a mut Filters, &'a mut Received),
+        (filters, received, copies): (&'a mut Filters, &'a mut Received, &'a mut Copies),
         state: &'a MqttState,
         clock: &'a dyn Clock,
         connection: super::connect::Connection,
@@ -127,6 +129,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             durable,
             filters,
             received,
+            copies,
             state,
             clock,
             link: Link::Watched(connection.stream),
@@ -202,6 +205,7 @@ impl<'a, C: Consumer> Session<'a, C> {
     fn drain(&mut self, now: Duration) -> Result<(), Leave> {
         let mut consumer = self.consumer.borrow_mut();
         let (mut taken, mut redelivered, mut retained, mut oversized) = (0, 0, 0, 0);
+        let mut copies = 0;
         let mut progress = false;
         let inflight_max = usize::from(self.options.inflight_max);
         let result = loop {
@@ -223,7 +227,14 @@ impl<'a, C: Consumer> Session<'a, C> {
                         _ => None,
                     };
                     let rest = publish.payload.get(self.offset..).unwrap_or_default();
-                    let outcome = match before {
+                    let copy = self.copies.of(&publish);
+                    // What has been offered in part goes on as what it was taken for.
+                    let other = copy
+                        .as_ref()
+                        .filter(|_| self.offset == 0 && before.is_none());
+                    let other = other.and_then(|copy| self.copies.before(copy, now));
+                    copies += u64::from(other.is_some());
+                    let outcome = match before.or(other) {
                         Some(lsn_end) => Outcome::Accepted { lsn_end },
                         None => consumer.message(publish.topic, rest, publish.retained),
                     };
@@ -238,6 +249,9 @@ impl<'a, C: Consumer> Session<'a, C> {
                         }
                         Outcome::Failed => break Err(Leave::LogFailed),
                     };
+                    if let Some(copy) = copy.filter(|_| before.or(other).is_none()) {
+                        self.copies.take(copy, lsn_end, now);
+                    }
                     redelivered += u64::from(publish.duplicate);
                     retained += u64::from(publish.retained);
                     (publish.qos, publish.packet_id, lsn_end, bytes)
@@ -260,6 +274,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                         options: &self.options,
                         filters: self.filters,
                         received: self.received,
+                        copies: self.copies,
                         state: self.state,
                         out: &mut self.out,
                         now,
@@ -285,10 +300,11 @@ impl<'a, C: Consumer> Session<'a, C> {
         drop(consumer);
         if taken > 0 {
             self.pace.count(taken);
-            self.state.messages.fetch_add(taken, Relaxed);
             self.state.redelivered.fetch_add(redelivered, Relaxed);
             self.state.retained.fetch_add(retained, Relaxed);
+            self.state.copies.fetch_add(copies, Relaxed);
             self.state.oversized.fetch_add(oversized, Relaxed);
+            self.state.messages.fetch_add(taken, Relaxed);
         }
         let pause = result?;
         self.note_pause(pause, progress || taken > 0, now);
@@ -515,6 +531,7 @@ struct Parts<'a> {
     options: &'a MqttOptions,
     filters: &'a mut Filters,
     received: &'a mut Received,
+    copies: &'a mut Copies,
     state: &'a MqttState,
     out: &'a mut Vec<u8>,
     now: Duration,
@@ -537,7 +554,10 @@ impl Parts<'_> {
                 let (packet_id, grants) = codec::grants(version, packet)?;
                 self.filters.granted(packet_id, grants, self.state)?;
             }
-            Kind::UnsubAck => self.filters.released(id()?, self.state)?,
+            Kind::UnsubAck => {
+                self.filters.released(id()?, self.state)?;
+                self.copies.forget();
+            }
             Kind::ConnAck => return Err(Malformed("a second CONNACK").into()),
             Kind::Disconnect => {
                 let reason = codec::reason_of_disconnect(packet, header);

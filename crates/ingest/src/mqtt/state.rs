@@ -32,6 +32,7 @@ pub struct MqttState {
     pub(super) busy_us: AtomicU64,
     pub(super) full_us: AtomicU64,
     pub(super) redelivered: AtomicU64,
+    pub(super) copies: AtomicU64,
     pub(super) retained: AtomicU64,
     pub(super) oversized: AtomicU64,
     pub(super) packets_invalid: AtomicU64,
@@ -67,6 +68,8 @@ pub struct MqttFigures {
     pub paused_full_ms: u64,
     /// Messages that the broker marked as sent before.
     pub redelivered: u64,
+    /// Copies of messages that came for another filter, too; they were left out.
+    pub copies: u64,
     /// Messages that the broker had kept for new subscribers.
     pub retained: u64,
     /// Messages above `packet_bytes_max`.
@@ -100,6 +103,7 @@ impl MqttState {
             paused_busy_ms: self.busy_us.load(Relaxed) / 1_000,
             paused_full_ms: self.full_us.load(Relaxed) / 1_000,
             redelivered: self.redelivered.load(Relaxed),
+            copies: self.copies.load(Relaxed),
             retained: self.retained.load(Relaxed),
             oversized: self.oversized.load(Relaxed),
             packets_invalid: self.packets_invalid.load(Relaxed),

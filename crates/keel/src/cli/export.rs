@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub(crate) enum ExportFormat {
     /// Comma-separated values with a header
     Csv,
-    /// Line protocol with times in milliseconds
+    /// Line protocol with times in nanoseconds
     Line,
 }
 

@@ -5,7 +5,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use cluster::compare::{Cell, Comparison, Key, Verdict};
 use cluster::plot::drawings;
-use cluster::results::{FILE_BYTES_MAX, ResultFile, Transport};
+use cluster::results::{FILE_BYTES_MAX, Known, ResultFile, Transport};
 use serde_json::json;
 use std::io::Read;
 use std::path::Path;
@@ -44,11 +44,13 @@ pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
             .collect();
         out.json(&json!({
             "labels": comparison.labels,
+            "hosts": files.iter().flat_map(hosts_json).collect::<Vec<_>>(),
             "remarks": comparison.remarks,
             "rows": rows,
             "plots": drawn,
         }))?;
     } else {
+        print_forks(&files, &mut out)?;
         print(&comparison, &mut out)?;
         for path in arguments
             .csv
@@ -120,6 +122,34 @@ fn row_json(key: &Key, labels: &[String], cells: &[Option<Cell>]) -> serde_json:
         "unit": key.benchmark.unit(),
         "cells": cells,
     })
+}
+
+/// What else ran on each host of a run, as the thesis compares systems by.
+fn hosts_json(file: &ResultFile) -> Vec<serde_json::Value> {
+    let hosts = file.header.hosts.iter().map(|host| {
+        json!({
+            "label": file.header.label,
+            "host": host.name,
+            "system": host.system.value(),
+            "forks_since_boot": host.forks_since_boot.value(),
+        })
+    });
+    hosts.collect()
+}
+
+fn print_forks(files: &[ResultFile], out: &mut Output) -> Result<(), CliError> {
+    out.line("processes that each host had started since its boot:")?;
+    for file in files {
+        let label: String = file.header.label.chars().take(24).collect();
+        for host in &file.header.hosts {
+            let forks = match &host.forks_since_boot {
+                Known::Value(forks) => forks.to_string(),
+                Known::Unavailable(why) => format!("not known: {why}"),
+            };
+            out.line(format_args!("  {label:<24}  {:<24}  {forks}", host.name))?;
+        }
+    }
+    Ok(())
 }
 
 fn print(comparison: &Comparison, out: &mut Output) -> Result<(), CliError> {

@@ -534,7 +534,7 @@ fn actuator(
         &[("number", Format::Number), ("json", Format::Json)],
     );
     let topic = topic(section, "keel/actuator/{key}".to_owned());
-    if payload == Format::Number && !topic.contains('{') && !base::pattern::is_exact(&pattern) {
+    if payload == Format::Number && !forward::tells_apart(&topic, [pattern.as_str()]) {
         let wrong = "is one for several keys, and the payload does not say which";
         section.wrong(
             section.line(),
@@ -694,6 +694,10 @@ mod tests {
                 actuator("pattern = \"v/+\"\ntopic = \"all\""),
                 "keel.toml:5: actuator.topic is one for several keys, and the payload does not say which; put {key} \
                  into it, or set payload = \"json\"",
+            ),
+            (
+                actuator("pattern = \"v/+/position\"\ntopic = \"act/{1}\""),
+                "keel.toml:5: actuator.topic is one for several keys",
             ),
             (
                 actuator(

@@ -29,6 +29,7 @@ pub(crate) use upstream::UpstreamConfig;
 use crate::error::CliError;
 use crate::kernel::Kernel;
 use base::error::Code;
+use db::qos::admission::Quality;
 use db::qos::controller::Mode;
 use egress::Secret;
 use egress::http::Tokens;
@@ -373,7 +374,9 @@ pub(crate) struct QosConfig {
     pub(crate) instances_min: u32,
     /// Periods without an instance after which everything is at full.
     pub(crate) samples_missing_max: u32,
-    /// Of the updates of any temporal key, how many are admitted at least.
+    /// What a temporal key keeps a part of.
+    pub(crate) quality: Quality,
+    /// That part at least, in percent.
     pub(crate) admitted_percent_min: u32,
     /// How far the admitted part goes from one period to the next.
     pub(crate) admitted_change_percent_max: u32,
@@ -398,6 +401,16 @@ pub(crate) const MODES: [(&str, Mode); 4] = [
     ("qod-only", Mode::AdmissionOnly),
     ("mimo", Mode::Both),
 ];
+
+/// What a temporal key keeps a part of, by its names.
+pub(crate) const QUALITIES: [(&str, Quality); 2] =
+    [("admitted", Quality::Admitted), ("fresh", Quality::Fresh)];
+
+/// The name of one of them.
+pub(crate) fn quality_name(quality: Quality) -> &'static str {
+    let found = QUALITIES.iter().find(|(_, known)| *known == quality);
+    found.map_or("", |(name, _)| name)
+}
 
 /// What sets the speed, by its names.
 pub(crate) const ACTUATORS: [(&str, ActuatorKind); 5] = [

@@ -76,6 +76,7 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     can_change!(qos.sampling_period_ms, "qos.sampling_period_ms");
     can_change!(qos.instances_min, "qos.instances_min");
     can_change!(qos.samples_missing_max, "qos.samples_missing_max");
+    needs_restart!(qos.quality, "qos.quality_of_data");
     needs_restart!(qos.admitted_percent_min, "qos.admitted_percent_min");
     can_change!(
         qos.admitted_change_percent_max,

@@ -7,10 +7,11 @@ use super::reader::{At, Document, Section};
 use super::upstream::upstreams;
 use super::{
     ACTUATORS, ActuatorKind, Config, HttpConfig, JobConfig, KeyConfig, KeysConfig, LineConfig,
-    MODES, MqttConfig, MqttVersion, NodeConfig, Payload, QosConfig, RegionConfig, StoreConfig,
-    SubscribeConfig, TimeConfig, beside,
+    MODES, MqttConfig, MqttVersion, NodeConfig, Payload, QUALITIES, QosConfig, RegionConfig,
+    StoreConfig, SubscribeConfig, TimeConfig, beside,
 };
 use crate::kernel::Kernel;
+use db::qos::admission::Quality;
 use db::qos::controller::Mode;
 use ingest::intake::{Retained, TEMPLATE_BYTES_MAX, Template, TemplateKind};
 use ingest::line::Precision;
@@ -637,6 +638,7 @@ impl Reader<'_> {
             sampling_period_ms: section.integer("sampling_period_ms", 1_000, (100, 60_000)) as u32,
             instances_min: section.integer("instances_min", 10, (1, 10_000)) as u32,
             samples_missing_max: section.integer("samples_missing_max", 3, (1, 100)) as u32,
+            quality: section.choice("quality_of_data", Quality::Admitted, &QUALITIES),
             admitted_percent_min: percent("admitted_percent_min", 50, (1, 99)),
             admitted_change_percent_max: percent("admitted_change_percent_max", 25, (1, 100)),
             actuator: section.choice("actuator", ActuatorKind::None, &ACTUATORS),

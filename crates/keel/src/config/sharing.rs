@@ -1,7 +1,7 @@
 //! What parts of a configuration must not share: a name at a broker, a port, and a topic that readings come from with
 //! one that they go to.
 
-use super::Config;
+use super::{Config, Payload};
 use egress::forward::Target;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,83 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = clients(config);
     warnings.extend(ports(config));
     warnings.extend(circles(config));
+    warnings.extend(keys(config));
+    warnings.extend(topics(config));
     warnings
+}
+
+/// Numbers of several keys that go to one topic: nobody there can tell whose they are.
+fn topics(config: &Config) -> Vec<String> {
+    let unclear = config
+        .upstream
+        .iter()
+        .filter(|one| !one.options.tells_keys_apart());
+    unclear
+        .map(|upstream| {
+            format!(
+                "upstream {} may send several keys to one topic, and the payload does not say which; put {{key}} into \
+                 its topic, set payload = \"json\", or narrow the patterns of its keys",
+                upstream.options.name
+            )
+        })
+        .collect()
+}
+
+/// Topics of one value each that come to one key: nobody can tell them apart later. Lines have keys of their own.
+fn keys(config: &Config) -> Vec<String> {
+    let subscribe = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscribe);
+    let rules: Vec<_> = subscribe
+        .filter(|rule| rule.payload != Payload::Line && !rule.key.contains("{topic}"))
+        .map(|rule| (rule, levels(&rule.filter)))
+        .collect();
+    let mut warnings = Vec::new();
+    for (place, (rule, levels)) in rules.iter().enumerate() {
+        let is_drawn = |at: usize| rule.key.contains(&format!("{{{}}}", at + 1));
+        let is_open = |(at, level): (usize, &&str)| *level == "#" || *level == "+" && !is_drawn(at);
+        if levels.iter().enumerate().any(is_open) {
+            warnings.push(format!(
+                "mqtt.subscribe {} makes one key of several topics: `+` and `#` stand for levels that key \"{}\" \
+                 leaves out, and their readings share a history; use {{topic}}, or a filter for each, unless that \
+                 is meant",
+                rule.filter, rule.key
+            ));
+        }
+        for (other, theirs) in &rules[..place] {
+            let pairs = || levels.iter().zip(theirs).enumerate();
+            let is_other =
+                |(at, (one, other)): (usize, (&&str, &&str))| one != other && !is_drawn(at);
+            // What the key tells apart, as far as both have one.
+            let is_clear = |(at, (one, other)): (usize, (&&str, &&str))| {
+                one != other && !is_wild(one) && !is_wild(other) && is_drawn(at)
+            };
+            let may_share = levels.len() != theirs.len() || pairs().any(is_other);
+            if rule.key == other.key && may_share && !pairs().any(is_clear) {
+                warnings.push(format!(
+                    "mqtt.subscribe {} and {} make the same keys (\"{}\"): their readings share a history; give each a \
+                     key of its own, unless that is meant",
+                    other.filter, rule.filter, rule.key
+                ));
+            }
+        }
+    }
+    warnings
+}
+
+/// Levels of what a filter takes.
+fn levels(filter: &str) -> Vec<&str> {
+    of_group(filter).split('/').collect()
+}
+
+fn is_wild(level: &str) -> bool {
+    matches!(level, "+" | "#")
+}
+
+/// A filter without the name of the group that shares what it takes.
+fn of_group(filter: &str) -> &str {
+    match filter.strip_prefix("$share/") {
+        Some(rest) => rest.split_once('/').map_or("", |(_, filter)| filter),
+        None => filter,
+    }
 }
 
 fn input_broker(config: &Config) -> Option<String> {
@@ -98,11 +174,7 @@ fn circles(config: &Config) -> Vec<String> {
 
 /// Whether a filter takes a topic that is made from a template.
 fn may_fit(filter: &str, template: &str) -> bool {
-    let filter = match filter.strip_prefix("$share/") {
-        Some(rest) => rest.split_once('/').map_or("", |(_, filter)| filter),
-        None => filter,
-    };
-    let (mut filter, mut topic) = (filter.split('/'), template.split('/'));
+    let (mut filter, mut topic) = (of_group(filter).split('/'), template.split('/'));
     loop {
         match (filter.next(), topic.next()) {
             (Some("#"), _) | (None, None) => return true,
@@ -147,6 +219,45 @@ mod tests {
     }
 
     #[test]
+    fn topics_that_come_to_one_key_are_warned_of() {
+        let found = |rules: &[(&str, &str)]| {
+            let rules: String = rules
+                .iter()
+                .map(|(filter, more)| {
+                    format!("[[mqtt.subscribe]]\nfilter = \"{filter}\"\n{more}\n")
+                })
+                .collect();
+            let text = format!("[mqtt]\naddress = \"h:1883\"\nclient_id = \"me\"\n{rules}");
+            let config = Config::parse(&text, "keel.toml", Path::new(""));
+            keys(&config.map_err(|error| error.to_string()).unwrap())
+        };
+        let key = |text| format!("key = \"{text}\"");
+        let (first, second, all) = (key("k/{2}"), key("{1}/{2}"), key("x/{topic}"));
+        for rules in [
+            &[("a/#", ""), ("b/#", all.as_str())][..],
+            &[("a/+", &first)],
+            &[("a/+/t", &second), ("b/+/t", &second)],
+            &[("a/+", "key = \"a/{2}\""), ("b/+", "key = \"b/{2}\"")],
+            &[("a/#", "payload = \"line\""), ("b/#", "payload = \"line\"")],
+            // An exception beside its rule, and two groups: one key is of one topic.
+            &[("p/7/state", &first), ("p/+/state", &first)],
+            &[("$share/g/a/+", &first), ("$share/h/a/+", &first)],
+        ] {
+            assert_eq!(found(rules), [""; 0], "{rules:?}");
+        }
+        let one = found(&[("js/+/#", &first)]);
+        assert_eq!(one.len(), 1);
+        assert!(one[0].starts_with("mqtt.subscribe js/+/# makes one key of several topics"));
+        assert_eq!(found(&[("$share/g/+/x", &first)]).len(), 1);
+        let two = found(&[("m/+/temp", &first), ("m/+/hum", &first)]);
+        assert_eq!(two.len(), 1);
+        assert!(
+            two[0]
+                .starts_with("mqtt.subscribe m/+/temp and m/+/hum make the same keys (\"k/{2}\")")
+        );
+    }
+
+    #[test]
     fn what_must_not_be_shared_is_warned_of() {
         let text = "[line]\ntcp_listen = \"127.0.0.1:8094\"\n[http]\nlisten = \"127.0.0.1:8094\"\n\
             [mqtt]\naddress = \"h:1883\"\nclient_id = \"me\"\n[[mqtt.subscribe]]\nfilter = \"keel/#\"\n\
@@ -166,6 +277,14 @@ mod tests {
         assert!(all[2].starts_with(
             "upstream up sends to keel/{key} at h:1883, where mqtt.subscribe keel/# may take it"
         ));
+        let number = |topic: &str| format!("{text}payload = \"number\"\ntopic = \"up/{topic}\"\n");
+        let one = found(&number("{1}"));
+        assert!(
+            one.last()
+                .unwrap()
+                .starts_with("upstream up may send several keys to one topic")
+        );
+        assert_eq!(found(&number("{key}")).len(), 2);
         let apart = text
             .replacen("8094", "8095", 1)
             .replace("filter = \"keel/#\"", "filter = \"in/#\"")

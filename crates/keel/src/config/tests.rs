@@ -481,6 +481,7 @@ fn what_the_example_marks_needs_a_restart_and_nothing_else_does() {
                 ("precision", _) => "\"s\"".to_owned(),
                 ("wall_clock", _) => "\"trusted\"".to_owned(),
                 ("actuator", _) => "\"auto\"".to_owned(),
+                ("quality_of_data", _) => "\"fresh\"".to_owned(),
                 ("mode", _) => "\"qod-only\"\ngains = \"g\"".to_owned(),
                 (_, "true") => "false".to_owned(),
                 ("card_rated_write_terabytes", _) => "7.5".to_owned(),

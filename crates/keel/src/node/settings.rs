@@ -23,6 +23,7 @@ pub(crate) fn database(config: &Config, capacity_bytes: u64) -> DbOptions {
         append_bytes_max: 512 << 10,
         retention: config.retention(capacity_bytes),
         admission_percent_min: config.qos.admitted_percent_min,
+        admission_quality: config.qos.quality,
         ..DbOptions::default()
     }
 }

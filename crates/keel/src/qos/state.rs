@@ -22,6 +22,8 @@ pub(crate) struct QosState {
     pub(crate) tardiness_target: Option<f64>,
     pub(crate) data_ratio_target: Option<f64>,
     pub(crate) sampling_period_ms: u32,
+    /// What a temporal key keeps a part of: `admitted`, of its updates; `fresh`, of its freshness.
+    pub(crate) quality_of_data: String,
     /// What sets the speed, and the smallest change of it that does anything.
     pub(crate) actuator: String,
     pub(crate) speed_step: f64,

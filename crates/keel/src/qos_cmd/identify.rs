@@ -8,6 +8,7 @@ use crate::output::Output;
 use crate::progress;
 use crate::qos::{Identified, Limits, Out, QosState, clean, model_bytes};
 use crate::signals;
+use db::qos::controller::ADMISSION;
 use db::qos::identify::{Model, R2_MIN, Sample};
 use db::qos::regulator::Run;
 use libkeel::protocol::{Kind, Qos};
@@ -155,6 +156,12 @@ fn finish(out: &Path, state: &QosState, tardiness_only: bool, json: bool) -> Res
         is_enough
     }
     .map_err(|error| refused(error.to_string()))?;
+    // What may be asked for at least is another figure each time where freshness decides; so much was tried.
+    let admitted = measured
+        .driven
+        .iter()
+        .map(|sample| sample.inputs[ADMISSION]);
+    let admitted_least = admitted.fold(1.0, f64::min);
     let identified = Identified {
         model,
         data_ratio_min: measured
@@ -163,7 +170,7 @@ fn finish(out: &Path, state: &QosState, tardiness_only: bool, json: bool) -> Res
         limits: Limits {
             speed_min: state.speed_min,
             speed_step: state.speed_step,
-            admission_min: state.admission_min,
+            admission_min: state.admission_min.min(admitted_least),
         },
         actuator: state.actuator.clone(),
         sampling_period_ms: state.sampling_period_ms,

@@ -697,7 +697,7 @@ fn listeners(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
         add(
             "connections_max",
             format!(
-                "within the last minute {refused} senders of line protocol were turned away and {moved} silent ones \
+                "within the last minute {refused} senders of line protocol were turned away and {moved} idle ones \
                  had to make room, because there were {} connections: raise line.connections_max, or let senders \
                  close what they do not need",
                 figures.line.connections_max

@@ -365,6 +365,8 @@ pub(crate) struct MqttFigures {
     pub(crate) acknowledged: u64,
     pub(crate) in_flight: u64,
     pub(crate) redelivered: u64,
+    #[serde(default)]
+    pub(crate) copies: u64,
     pub(crate) oversized: u64,
     pub(crate) packets_invalid: u64,
     /// Time in which nothing was read because the store was slower than the broker, and because it was full.
@@ -647,6 +649,7 @@ impl NodeFigures {
             acknowledged: figures.acknowledged,
             in_flight: figures.in_flight,
             redelivered: figures.redelivered,
+            copies: figures.copies,
             oversized: figures.oversized,
             packets_invalid: figures.packets_invalid,
             paused_busy_ms: figures.paused_busy_ms,

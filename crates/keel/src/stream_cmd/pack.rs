@@ -99,7 +99,7 @@ fn tell(report: &PackReport, out: &mut Output) -> Result<(), CliError> {
         (tree.read_again, "files read again, as they changed"),
         (
             tree.with_attributes,
-            "files have capabilities or other extended attributes, which are not published",
+            "files or directories have capabilities or other extended attributes, which are not published",
         ),
     ] {
         if count > 0 {

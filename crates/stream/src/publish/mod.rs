@@ -112,7 +112,7 @@ pub struct TreeCounts {
     pub read_again: u64,
     /// Directories that are empty because another file system is mounted there.
     pub other_file_systems: u64,
-    /// Files with extended attributes, such as capabilities, which are left out.
+    /// Files and directories with extended attributes, such as capabilities, which are left out.
     pub with_attributes: u64,
 }
 

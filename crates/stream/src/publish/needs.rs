@@ -1,8 +1,8 @@
 //! What a program needs that a tree does not say: its loader or interpreter, and attributes that are not published.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::program::loader;
@@ -39,9 +39,12 @@ impl Loaders {
     }
 }
 
-/// Whether a file has extended attributes, such as capabilities or a list of who may do what.
-pub(crate) fn has_attributes(file: &File) -> bool {
-    // SAFETY: an open descriptor, and no buffer: only the length of the list is asked for.
-    let bytes = unsafe { libc::flistxattr(file.as_raw_fd(), std::ptr::null_mut(), 0) };
+/// Whether what is there has extended attributes, such as capabilities or a list of who may do what.
+pub(crate) fn has_attributes(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
+    // SAFETY: a text that ends with zero, and no buffer: only the length of the list is asked for.
+    let bytes = unsafe { libc::llistxattr(path.as_ptr(), std::ptr::null_mut(), 0) };
     bytes > 0
 }

@@ -213,6 +213,7 @@ impl<'w, 's> Walk<'w, 's> {
             });
         }
         count(&mut self.counts, &kind);
+        self.counts.with_attributes += u64::from(has_attributes(path));
         self.nodes.push(Node {
             kind,
             mode: (found.mode() & u32::from(MODE_MAX)) as u16,
@@ -254,7 +255,6 @@ impl<'w, 's> Walk<'w, 's> {
             let size_bytes = self.read(&file, path, before.len(), is_program)?;
             let after = file.metadata().map_err(failed)?;
             if size_bytes == before.len() && state_of(&before) == state_of(&after) {
-                self.counts.with_attributes += u64::from(has_attributes(&file));
                 let content = self.batch.end_file()?;
                 let kind = Kind::File {
                     size_bytes,

@@ -196,6 +196,7 @@ async fn greet(
 ) -> Result<(Box<dyn Io>, FrameReader, Connection), Reason> {
     // What of these cannot be set makes the connection slower, not wrong.
     socket.set_nodelay(true).ok();
+    base::socket::keep_alive(&socket);
     system::keep_unsent_short(&socket).ok();
     if let Some(bytes) = state.settings.send_buffer_bytes {
         system::send_buffer(&socket, bytes).ok();

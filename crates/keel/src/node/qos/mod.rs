@@ -17,12 +17,13 @@ mod thread;
 
 use super::session::failure;
 use super::{Db, log};
-use crate::config::{ActuatorKind, Config, QosConfig};
+use crate::config::{ActuatorKind, Config, QosConfig, quality_name};
 use crate::qos::{self as words, DATA_RATIO, Gains, Loaded, QosState, TARDINESS, mode_name};
 use base::clock::{Clock, SystemClock};
 use base::error::Code;
 use db::qos::actuator::RtGroup;
-use db::qos::controller::{Mode, SetPoints};
+use db::qos::admission::Quality;
+use db::qos::controller::{ADMISSION, Mode, SetPoints};
 use db::qos::regulator::Excitation;
 use libkeel::protocol::Failure;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -324,7 +325,13 @@ impl Inner {
             is_changed: true,
             asked_at: None,
             asked_by: None,
-            state: thread::at_rest(),
+            state: QosState {
+                admission_min: match config.quality {
+                    Quality::Admitted => f64::from(config.admitted_percent_min) / 100.0,
+                    Quality::Fresh => 1.0,
+                },
+                ..thread::at_rest()
+            },
             figures_at: None,
             actuator_error: None,
             warnings,
@@ -423,6 +430,12 @@ impl Inner {
         if let Some(why) = missing {
             return refused(&format!("the speed cannot be set: {why}"), speed::REMEDY);
         }
+        if self.config.quality == Quality::Fresh && self.least()[ADMISSION] > 0.98 {
+            return refused(
+                "no update can be left out: how often they come is not known yet, or each of them is needed",
+                "try again in some sampling periods, or set qos.quality_of_data = \"admitted\"",
+            );
+        }
         excitation.check(self.least()).map_err(|error| {
             failure(
                 Code::Invalid,
@@ -438,7 +451,7 @@ impl Inner {
         let part = |percent: u32| f64::from(percent) / 100.0;
         [
             part(self.config.speed_percent_min),
-            part(self.config.admitted_percent_min),
+            self.state.admission_min,
         ]
     }
 
@@ -460,6 +473,7 @@ impl Inner {
         state.tardiness_target = self.set_points.map(|points| points.tardiness);
         state.data_ratio_target = self.set_points.map(|points| points.data_ratio);
         state.sampling_period_ms = self.config.sampling_period_ms;
+        quality_name(self.config.quality).clone_into(&mut state.quality_of_data);
         [state.speed_min, state.admission_min] = self.least();
         state.tasks = self.tasks.show(self.sampling());
         state.tasks_max = self.config.tasks_max;

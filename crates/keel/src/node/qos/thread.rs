@@ -132,6 +132,7 @@ impl Loop {
             self.regulator.lose();
         }
         let followed = figures.as_ref().filter(|_| !ended.is_without_task);
+        self.regulator.set_admission_min(db.admission().least);
         let decision = self
             .regulator
             .period(followed, &mut |fraction| db.set_admission(fraction))
@@ -324,7 +325,7 @@ impl Loop {
         }
         if let Some(excitation) = wishes.identify {
             let least = shared.lock().least();
-            // Checked when it was asked for.
+            // It was checked when it was asked for; the least may have become another since.
             match self.regulator.identify(excitation, least) {
                 Ok(()) => {
                     self.is_given_up = false;
@@ -337,7 +338,7 @@ impl Loop {
                         ),
                     );
                 }
-                Err(error) => log::event("qos", error),
+                Err(error) => self.regulator.give_up(&error.to_string()),
             }
         }
         if !self.is_identifying() {
@@ -414,6 +415,7 @@ impl Loop {
             speed_step: self.regulator.speed_step(),
             speed: decision.inputs[SPEED],
             admitted: decision.inputs[ADMISSION],
+            admission_min: stats.least,
             speed_held: held_name(decision.held[SPEED]).to_owned(),
             admitted_held: held_name(decision.held[ADMISSION]).to_owned(),
             saturated: decision.is_saturated(),

@@ -1,0 +1,22 @@
+//! Peers that vanish: a connection to one keeps its place until the system finds out.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// Silence after which a peer is asked whether it is there, and between the questions, of which so many are left
+/// without an answer.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TRIES: u32 = 3;
+
+/// Lets the system find out within two minutes whether the peer of a TCP connection is still there. Where it cannot,
+/// the limits on idle connections remain.
+pub fn keep_alive(stream: &impl AsFd) {
+    let socket = socket2::SockRef::from(stream);
+    let probes = socket2::TcpKeepalive::new()
+        .with_time(KEEP_ALIVE)
+        .with_interval(KEEP_ALIVE)
+        .with_retries(KEEP_ALIVE_TRIES);
+    let _ = socket.set_tcp_keepalive(&probes);
+    // The same for a peer that vanishes while answers are on their way to it.
+    let _ = socket.set_tcp_user_timeout(Some(KEEP_ALIVE * (1 + KEEP_ALIVE_TRIES)));
+}

@@ -1,0 +1,95 @@
+//! Of which object how many readings are shed, so that so many are of all: what costs no freshness first, then of each
+//! so much that weight, period and part have one product.
+
+use super::admission::Measured;
+
+/// Steps of the search for the parts. Each passes at least one object that has come to the most it may shed; a few do.
+const SEARCH_STEPS: u32 = 60;
+
+/// The part of an object's readings without which it is as fresh as with all of them: with every third reading it is,
+/// if three come while one is valid.
+pub(super) fn free_of(valid: f64) -> f64 {
+    match valid.floor() {
+        each if each >= 2.0 => 1.0 - 1.0 / each,
+        _ => 0.0,
+    }
+}
+
+/// The part of its readings without which it has the part `min` of the freshness that it has with all of them.
+///
+/// With one of m readings admitted, evenly spread, an object is fresh for min(v, ⌊m⌋) and min(v, ⌈m⌉) periods in turn,
+/// in the mean of m of them: for v/m of the time where v is below both, always where it is above both.
+pub(super) fn most_of(valid: f64, min: f64) -> f64 {
+    if min <= 0.0 {
+        return 1.0;
+    }
+    let whole = valid.floor();
+    let rest = valid - whole;
+    let wanted = min * valid.min(1.0);
+    // Between the last m with which it is always fresh and the next whole one.
+    let between = whole * (1.0 - rest) / (wanted - rest);
+    let mean = if whole >= 1.0 && wanted > rest && between <= whole + 1.0 {
+        between
+    } else {
+        valid / wanted
+    };
+    match mean.is_finite() && mean > 1.0 {
+        true => 1.0 - 1.0 / mean,
+        false => 0.0,
+    }
+}
+
+/// Of whom how much is shed.
+pub(super) struct Plan {
+    /// The part of what costs no freshness.
+    free: f64,
+    /// The product of weight, period and part of what does.
+    level: f64,
+}
+
+impl Plan {
+    /// Sheds so many readings of all.
+    pub(super) fn new(objects: &[Measured], wanted: f64) -> Self {
+        let free: f64 = objects.iter().map(|it| it.free * it.count).sum();
+        if wanted <= free {
+            let free = if free > 0.0 { wanted / free } else { 0.0 };
+            return Self { free, level: 0.0 };
+        }
+        Self {
+            free: 1.0,
+            level: level(objects, wanted - free),
+        }
+    }
+
+    /// The part of an object's readings.
+    pub(super) fn part(&self, it: &Measured) -> f64 {
+        let costly = (self.level * it.count / it.weight).min(it.most - it.free);
+        self.free * it.free + costly.max(0.0)
+    }
+}
+
+/// The product of weight, period and part at which so many readings are shed of all, none of an object more than it may
+/// beyond what costs nothing. What is shed grows with the level in straight pieces, ever flatter, so steps along the
+/// tangent approach from below and arrive on the last piece.
+fn level(objects: &[Measured], wanted: f64) -> f64 {
+    let mut level = 0.0;
+    for _ in 0..SEARCH_STEPS {
+        let (mut full, mut slope) = (0.0, 0.0);
+        for it in objects {
+            let most = (it.most - it.free).max(0.0);
+            if level * it.count >= most * it.weight {
+                full += most * it.count;
+            } else {
+                slope += it.count * it.count / it.weight;
+            }
+        }
+        let next = (wanted - full) / slope;
+        // Also where all are at the most and the slope is 0.
+        let is_nearer = next.is_finite() && next > level * (1.0 + 1e-12);
+        if !is_nearer {
+            break;
+        }
+        level = next;
+    }
+    level
+}
