@@ -77,7 +77,7 @@ pub(crate) fn tell_end(directory: &Path, ending: &Ending, kept_in: &str, state: 
     if ending.files_open > 0 {
         eprintln!(
             "keel: {directory}: {} lost the mount; what programs had written there is {kept_in}",
-            counted(ending.files_open, "open file")
+            counted(ending.files_open as u64, "open file")
         );
     }
     if ending.was_aborted {

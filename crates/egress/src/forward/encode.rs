@@ -384,7 +384,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_number_is_written_as_it_is_shown(
-            bits in any::<u64>(), whole in -1_000_000_000_000_000_000_i64..1_000_000_000_000_000_000, decimals in 0_u32..20,
+            bits in any::<u64>(), whole in -1_000_000_000_000_000_000_i64..1_000_000_000_000_000_000,
+            decimals in 0_u32..20,
         ) {
             let rounded = whole as f64 / 10_f64.powi(decimals as i32);
             for value in [f64::from_bits(bits), whole as f64, rounded, -rounded, 1e15, -1e-4, 0.0, -0.0] {
