@@ -326,3 +326,7 @@ fn damaged(address: u32, index: u32) -> Error {
         offset: Some(u64::from(index) * PAYLOAD_BYTES as u64),
     }
 }
+
+#[cfg(test)]
+#[path = "read_tests.rs"]
+mod tests;
