@@ -39,7 +39,7 @@ impl Catalogue for Version {
 }
 
 /// A file of actions, the first byte which mode reads it and whether its checksum is put right. What is taken names
-/// blocks of the version alone, is foretold within the limits of a message, and comes back as it was when it is
+/// blocks of the version alone, is prefetched within the limits of a message, and comes back as it was when it is
 /// written and read again; what is refused leaves nothing.
 pub fn stream_actions(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else {

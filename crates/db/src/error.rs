@@ -17,7 +17,7 @@ pub enum LogFailure {
 }
 
 impl LogFailure {
-    /// A short word for status output: `device`, `full` or `closed`.
+    /// A short word for status output: `device`, `full`, `torn` or `closed`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

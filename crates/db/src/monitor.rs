@@ -56,7 +56,8 @@ impl Monitor {
         }
     }
 
-    /// Data time / (data time + compute time) over all instances; 0 before the first one.
+    /// Data time / (data time + compute time) over all instances; 0 before the first one. The controller holds another
+    /// ratio, with the response time below: `qos::figures::Figures::data_ratio`.
     #[must_use]
     pub fn data_ratio(&self) -> f64 {
         let (data, compute) = (self.data_ns.sum() as f64, self.compute_ns.sum() as f64);

@@ -24,8 +24,9 @@ pub const STAGED_PUTS_MAX: u32 = 128;
 pub const STAGED_BYTES_MAX: usize = 64 << 10;
 
 impl<S: SegmentStore> Database<S> {
-    /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates;
-    /// it calls the system only to wake a commit thread that sleeps, and then to ask whether the clock is trusted.
+    /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates. It
+    /// calls the system to wake a commit thread that sleeps, then to ask whether the clock is trusted, and to wait for
+    /// the queue's lock while another producer or the commit thread holds it.
     ///
     /// A reading whose timestamp is older than the slot's is logged but does not replace the newer value; of equal
     /// timestamps the later put wins. `get` shows a value at once, before it is durable. A reading that is not admitted

@@ -5,7 +5,8 @@
 //! **Files:** `read.rs` reading, with a copy and in place; this one all else.
 //!
 //! **Invariants:** everything is an atomic word found by its offset, so the memory may lie in a region that
-//! several processes map; an id, once given, keeps its slot and key; a slot's timestamp never goes back.
+//! several processes map; an id, once given, keeps its slot and key; a slot's timestamp never goes back, unless the
+//! node's clock gave one of the two times: that clock can be set.
 //!
 //! **Sequence lock** (after Boehm, "Can seqlocks get along with programming language memory models?", 2012):
 //! a writer makes the sequence odd, passes a release fence, stores the words relaxed and makes the sequence

@@ -1,6 +1,6 @@
 //! Index files that are old, half made, unreadable or made from a damaged segment. Each test stands for a fault that
 //! was there once.
-use crate::common::{declare, open, sim_clock, small_options};
+use crate::common::{declare, long_log_options, open, sim_clock, small_options};
 use db::*;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
@@ -218,14 +218,7 @@ fn a_slice_is_bounded() {
 #[test]
 fn partial_summary_is_not_believed() {
     let clock = sim_clock();
-    let options = DbOptions {
-        queue_bytes_max: 1 << 16,
-        append_bytes_max: 8 << 10,
-        segment_bytes_max: 2 << 20,
-        checkpoint_bytes: 1 << 30,
-        ..small_options()
-    };
-    let db = open(MemoryStore::new(), &clock, options);
+    let db = open(MemoryStore::new(), &clock, long_log_options());
     let id = declare(&db, 1)[0];
     for n in 0..40_000u64 {
         db.put(id, &n.to_le_bytes(), n as i64, Durability::Batched)

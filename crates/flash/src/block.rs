@@ -19,7 +19,7 @@ pub(crate) const NEAR_POINTERS: usize = 7;
 const FAR_LEVEL_FIRST: u32 = 3;
 /// Backward pointers in a header.
 pub(crate) const POINTERS: usize = NEAR_POINTERS + (u32::BITS - FAR_LEVEL_FIRST) as usize;
-/// Blocks in one atomic group: 16 KiB, the largest request that the store makes.
+/// Blocks in one atomic group: 16 KiB, the largest request that an append makes.
 pub(crate) const GROUP_BLOCKS_MAX: usize = 4;
 
 const MAGIC: u32 = 0x4442_4b45; // "EKBD"

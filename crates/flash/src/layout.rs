@@ -1,6 +1,7 @@
 //! Where everything lies on the device: the superblock and the regions that follow from it.
 //!
-//! Invariant: every number here is fixed when the store is formatted; nothing of it is written again.
+//! Invariant: every number here is fixed when the store is formatted; only growing a store (`grow.rs`) writes the
+//! superblocks again.
 
 use base::block::{BLOCK_BYTES, Geometry};
 

@@ -1,11 +1,16 @@
-//! Reading: from the last block, or a nearer known one, backwards by pointers, then in requests of as many
-//! neighbouring blocks as the pointers show.
+//! Reading: from the last block, or a nearer known one, backwards by pointers, then in requests of neighbouring blocks.
+//!
+//! A header shows where the seven blocks before it are. Where they lie side by side, those before them most often do,
+//! too, since files grow in runs: one request takes as many as fit. A block that was guessed counts only if the block
+//! behind it points to it, as in a walk; so a wrong guess costs nothing but what was transferred.
 //!
 //! Invariant: a byte is returned only from a block whose checksum, address, file and position all agree.
 
 use base::block::{BLOCK_BYTES, BlockDevice, DeviceError};
 
-use crate::block::{GROUP_BLOCKS_MAX, HEADER_BYTES, Header, PAYLOAD_BYTES, pointer_towards};
+use crate::block::{
+    GROUP_BLOCKS_MAX, HEADER_BYTES, Header, NEAR_POINTERS, PAYLOAD_BYTES, pointer_towards,
+};
 use crate::error::{Error, Part, Result};
 use crate::record::read_through;
 use crate::root::FileState;
@@ -14,13 +19,27 @@ use crate::store::{FileHandle, Store, is_readable};
 /// Damaged blocks that one read walks around before it gives up.
 pub(crate) const DAMAGED_AROUND_MAX: usize = 8;
 
+/// Blocks of one request at most, 64 KiB: a run can be four times as long, and a request takes its time on a card.
+pub(crate) const READ_BLOCKS_MAX: usize = 16;
+
+/// Blocks side by side, which should be those of a file.
+#[derive(Clone, Copy)]
+struct Row {
+    /// Where the first one is, and its number in the file.
+    address: u32,
+    first: u32,
+    blocks: u32,
+    /// So many at the end are known to be there; those before them are guessed.
+    known: u32,
+}
+
 impl<D: BlockDevice> Store<D> {
     /// Reads into `buffer` from byte `offset` on; returns how many bytes, short only at the end of the file.
     ///
     /// A damaged block costs its own bytes only, as a rule: the walk goes around it.
     ///
     /// Finding the place costs at most ceil(log2 n) + 1 block reads in a file of n blocks, one if its address
-    /// is remembered; each further block costs one.
+    /// is remembered; each further block costs one request at most, and in a row of blocks 16 share one.
     ///
     /// # Errors
     /// [`Error::Damaged`] when a block that is needed is not intact, [`Error::StaleHandle`],
@@ -72,15 +91,21 @@ impl<D: BlockDevice> Store<D> {
         };
         let side_by_side = (1..blocks).all(|number| known(first + number) == Some(start + number));
         if side_by_side {
-            self.read_neighbours(state, start, first, blocks, offset, buffer)
-                .map(Some)
+            let row = Row {
+                address: start,
+                first,
+                blocks,
+                known: blocks,
+            };
+            self.read_row(state, row, offset, buffer).map(Some)
         } else {
             Ok(None)
         }
     }
 
-    /// Reads the blocks before the one of `header`: as many as its pointers show to lie side by side, in one
-    /// request, but none before block `first`.
+    /// Reads the blocks before the one of `header` in one request, but none before block `first`: as many as its
+    /// pointers show to lie side by side, and where all of them do, further ones. Returns the header of the first
+    /// block that was read.
     fn read_before(
         &mut self,
         state: &FileState,
@@ -90,29 +115,41 @@ impl<D: BlockDevice> Store<D> {
         buffer: &mut [u8],
     ) -> Result<Header> {
         let before = header.index - 1;
-        let mut blocks = 1;
-        while (blocks as usize) < GROUP_BLOCKS_MAX
-            && before - first >= blocks
-            && header.pointers[blocks as usize] == header.pointers[0].wrapping_sub(blocks)
-        {
-            blocks += 1;
-        }
-        let lowest = blocks - 1;
-        let address = header.pointers[0].wrapping_sub(lowest);
-        self.read_neighbours(state, address, before - lowest, blocks, offset, buffer)
+        let wanted = header.index - first;
+        let shown_max = wanted.min(NEAR_POINTERS as u32);
+        let is_beside = |place: &u32| {
+            header.pointers[*place as usize] == header.pointers[0].wrapping_sub(*place)
+        };
+        let known = (1..shown_max).take_while(is_beside).count() as u32 + 1;
+        let row = |blocks: u32| Row {
+            address: header.pointers[0].wrapping_sub(blocks - 1),
+            first: before - (blocks - 1),
+            blocks,
+            known,
+        };
+        let longest = row(wanted.min(READ_BLOCKS_MAX as u32));
+        let may_be = known == shown_max
+            && longest.address <= header.pointers[0]
+            && self.layout.is_data_block(longest.address);
+        let row = if may_be { longest } else { row(known) };
+        self.read_row(state, row, offset, buffer)
     }
 
-    /// Reads `blocks` blocks from `address` on, which should be number `first` and following of the file.
-    /// Returns the header of the first.
-    fn read_neighbours(
+    /// Reads a row of blocks. Returns the header of the first of them; where a guessed one is not there, of the last
+    /// that is, counted from the end.
+    fn read_row(
         &mut self,
         state: &FileState,
-        address: u32,
-        first: u32,
-        blocks: u32,
+        row: Row,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<Header> {
+        let Row {
+            address,
+            first,
+            blocks,
+            known,
+        } = row;
         if !self.layout.is_data_block(address) || !self.layout.is_data_block(address + (blocks - 1))
         {
             return Err(damaged(address, first));
@@ -125,6 +162,16 @@ impl<D: BlockDevice> Store<D> {
             &mut self.neighbours[..bytes],
         );
         if !is_readable(read)? {
+            let guessed = blocks - known;
+            if guessed > 0 {
+                let row = Row {
+                    address: address + guessed,
+                    first: first + guessed,
+                    blocks: known,
+                    known,
+                };
+                return self.read_row(state, row, offset, buffer);
+            }
             // Each by itself: only those that the device cannot read are damaged.
             for number in 0..blocks {
                 let block = self.neighbours.block_mut(number as usize);
@@ -135,13 +182,23 @@ impl<D: BlockDevice> Store<D> {
                 }
             }
         }
-        let mut lowest = None;
+        let mut lowest: Option<Header> = None;
         for number in (0..blocks).rev() {
             let block = self.neighbours.block(number as usize);
             let (address, index) = (address + number, first + number);
-            let header = Header::open(block, address, self.seed)
-                .filter(|header| belongs(header, state, index))
-                .ok_or_else(|| damaged(address, index))?;
+            let is_known = blocks - number <= known;
+            let is_elsewhere = lowest.is_some_and(|behind| behind.pointers[0] != address);
+            if !is_known && is_elsewhere {
+                break;
+            }
+            let found = Header::open(block, address, self.seed)
+                .filter(|header| belongs(header, state, index));
+            let header = match found {
+                Some(header) => header,
+                // The next request takes it for known, and says so.
+                None if !is_known => break,
+                None => return Err(damaged(address, index)),
+            };
             copy_out(state, &header, block, offset, buffer);
             if index < state.tail.index {
                 self.addresses.put(state.file_id, index, address);
@@ -269,3 +326,7 @@ fn damaged(address: u32, index: u32) -> Error {
         offset: Some(u64::from(index) * PAYLOAD_BYTES as u64),
     }
 }
+
+#[cfg(test)]
+#[path = "read_tests.rs"]
+mod tests;

@@ -15,6 +15,7 @@ use crate::layout::{
     BLOCKS_MIN, CLUSTER_BLOCKS, FormatOptions, Layout, RECORD_PLACE_BLOCKS, SUPERBLOCK_FIRST,
     SUPERBLOCK_NEAR, TABLE_COPIES, superblock_far,
 };
+use crate::read::READ_BLOCKS_MAX;
 use crate::record::{ImageStage, read_through};
 use crate::root::{COUNTER_END, FileState, IMAGES_MAX, ImageReferences, Piece, Root, SLOTS_MAX};
 use crate::table::{Bucket, format_bucket};
@@ -281,7 +282,7 @@ impl<D: BlockDevice> Store<D> {
             record: BlockBuffer::zeroed(IMAGES_MAX + 2),
             group: BlockBuffer::zeroed(GROUP_BLOCKS_MAX),
             scratch: BlockBuffer::zeroed(SCRATCH_BLOCKS),
-            neighbours: BlockBuffer::zeroed(GROUP_BLOCKS_MAX),
+            neighbours: BlockBuffer::zeroed(READ_BLOCKS_MAX),
             overlay: Vec::new(),
             recovery: Recovery::default(),
             table_blocks_healed: 0,

@@ -1,5 +1,5 @@
-//! A job's rank on MPI: the six operations that jobs need, on the library's own. What a job is and what a rank says are
-//! `cluster::jobs`'s business.
+//! A job's rank on MPI: the five operations that jobs need, on the library's own. What a job is and what a rank says
+//! are `cluster::jobs`'s business.
 
 use crate::{ORDERLY_END, STATUS_FAILURE, STATUS_LATE, end_after};
 use cluster::jobs::communicator::{Communicator, Failure, LENGTH_MAX, check_parts};

@@ -6,8 +6,8 @@
 //! **Must not know:** the algorithms of a room; it calls them. (The analysis of the demo's burning building is the
 //! demo's own, an example of a program that uses the database.)
 //!
-//! **Invariants:** exit status 0 is success, 1 failure, 2 wrong usage, 3 (`keel status`) degraded
-//! or (`keel advise`) no advice; a failure is
+//! **Invariants:** exit status 0 is success, 1 failure, 2 wrong usage, 3 (`keel status`, `keel doctor`) degraded or
+//! (`keel advise`) no advice; a failure is
 //! one line on standard error that names the thing and the remedy; `--json` prints one JSON value on standard
 //! output and nothing else; a closed standard output ends a command quietly; every exit path of the demo removes
 //! what it made and gives the terminal back.

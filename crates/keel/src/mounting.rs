@@ -1,6 +1,7 @@
 //! What the commands that mount have in common: when they end, what they say then, and their errors.
 
 use crate::error::CliError;
+use crate::output::counted;
 use base::mount::MountError;
 use flash_mount::Ending;
 use std::path::Path;
@@ -75,8 +76,8 @@ pub(crate) fn tell_end(directory: &Path, ending: &Ending, kept_in: &str, state: 
     let directory = directory.display();
     if ending.files_open > 0 {
         eprintln!(
-            "keel: {directory}: {} open file(s) lost the mount; what they had written is {kept_in}",
-            ending.files_open
+            "keel: {directory}: {} lost the mount; what programs had written there is {kept_in}",
+            counted(ending.files_open as u64, "open file")
         );
     }
     if ending.was_aborted {

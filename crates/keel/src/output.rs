@@ -74,3 +74,10 @@ impl Drop for Output {
         }
     }
 }
+/// `1 file`, `2 files`.
+pub(crate) fn counted(count: u64, thing: &str) -> String {
+    match count {
+        1 => format!("1 {thing}"),
+        count => format!("{count} {thing}s"),
+    }
+}

@@ -271,7 +271,7 @@ fn who_has_a_file_open_does_not_hold_up_the_end() {
     let (status, text) = mount.wait();
     assert_eq!(status, Some(0));
     let told = one_line(text.as_bytes());
-    assert!(told.contains("2 open file(s) lost the mount"), "{told}");
+    assert!(told.contains("2 open files lost the mount"), "{told}");
     assert!(file.write_all(b"more").is_err());
     assert!(!is_mounted(&mount.directory));
     assert_eq!(ok(&["flash", "get", &image, "log"]), b"written");

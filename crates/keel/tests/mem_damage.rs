@@ -180,7 +180,7 @@ fn a_restore_that_misses_something_says_so_with_its_exit_status() {
     let output = run(&["mem", "restore", &small, &image]);
     let (status, said, warning) = text(&output);
     assert_eq!(status, Some(3), "{said}{warning}");
-    assert!(warning.contains("1 file(s) are lost"), "{warning}");
+    assert!(warning.contains("1 file lost"), "{warning}");
     ok(&["mem", "check", &small]);
     // What no region can be is refused before it is needed.
     let other = dir.file("other").display().to_string();

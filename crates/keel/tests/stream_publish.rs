@@ -175,7 +175,7 @@ fn old_versions_are_dropped() {
     assert!(line.contains("has no version 1; list them with"), "{line}");
     fails(&["stream", "prune", &store, "--keep", "0"], 2);
     let said = ok(&["stream", "prune", &store, "--keep", "5"]);
-    assert!(lines(&said)[0].contains("0 version(s) dropped, 1 kept; 0 B freed"));
+    assert!(lines(&said)[0].contains("0 versions dropped, 1 kept; 0 B freed"));
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn what_was_learned_at_the_first_start_is_sent_ahead_at_the_second() {
 }
 
 #[test]
-fn nothing_is_foretold_where_that_was_asked_for() {
+fn nothing_is_prefetched_where_that_was_asked_for() {
     if cannot_mount() {
         return;
     }

@@ -107,7 +107,7 @@ fn bomb() -> Vec<u8> {
 }
 
 /// What a server may say wrong of blocks, and the counter that must show it; none: no message was wrong. What was
-/// foretold has no place of its own: there another place is another hash.
+/// prefetched has no place of its own: there another place is another hash.
 fn lies_about_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'static str)> {
     let (task, long) = (file(manifest, "bin/task"), file(manifest, "share/long"));
     let at_end = manifest.blocks(task);
@@ -328,7 +328,7 @@ fn lies_beside_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'sta
                         blocks: u32::MAX,
                         is_audit: true,
                     }),
-                    said(&Answer::Foretold {
+                    said(&Answer::PrefetchDone {
                         token: Token([3; 16]),
                         was_stopped: true,
                     }),

@@ -394,7 +394,7 @@ fn a_mount_that_is_ended_says_that_programs_still_run() {
     // Which of both a program that is about to read makes it is not what this is about.
     assert!(matches!(told.mount.end(libc::SIGINT), Some(0 | 1)));
     let said = std::fs::read_to_string(log).unwrap();
-    assert!(said.contains("1 program(s) still run from here"), "{said}");
+    assert!(said.contains("1 program running from here"), "{said}");
     held.kill().ok();
     held.wait().ok();
 }

@@ -1,4 +1,4 @@
-//! Executables that run from the network: published, foretold, sent ahead of what asks for them, verified, kept.
+//! Executables that run from the network: published, predicted, sent ahead of what asks for them, verified, kept.
 //!
 //! **Holds:** publishing a tree, the server with what it has learned, and the device with what it keeps. After SYSFLOW
 //! (Lu et al., "SYSFLOW: Efficient Execution Platform for IoT Devices").

@@ -33,7 +33,7 @@ fn every_block_of_every_file_is_what_was_published() {
 }
 
 #[test]
-fn a_foretold_start_needs_no_request_and_is_traced_in_order() {
+fn a_prefetched_start_needs_no_request_and_is_traced_in_order() {
     let tree = Tree::usual();
     let plan: Vec<BlockAt> = tree.all().into_iter().step_by(3).collect();
     let fake = Fake::start(tree, support::learned(plan.clone(), true));
@@ -112,7 +112,7 @@ fn first_of_files(plan: &[BlockAt]) -> Vec<BlockAt> {
 }
 
 #[test]
-fn foretold_blocks_go_to_the_page_cache_but_not_while_all_reads_are_to_be_seen() {
+fn prefetched_blocks_go_to_the_page_cache_but_not_while_all_reads_are_to_be_seen() {
     for is_audit in [false, true] {
         let tree = Tree::usual();
         let plan = tree.all();

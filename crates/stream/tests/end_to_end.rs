@@ -145,7 +145,7 @@ fn all_files_are_what_was_published() {
 }
 
 #[test]
-fn the_second_start_is_foretold_the_third_after_a_restart_too() {
+fn the_second_start_is_prefetched_the_third_after_a_restart_too() {
     let mut served = Served::new("end-learned");
     let first = Device::start(served.settings()).unwrap();
     run(&served, &first);
@@ -172,7 +172,7 @@ fn the_second_start_is_foretold_the_third_after_a_restart_too() {
 }
 
 #[test]
-fn a_foretold_start_over_the_page_cache() {
+fn a_prefetched_start_over_the_page_cache() {
     let served = Served::new("end-pages");
     let first = Device::start(served.settings()).unwrap();
     run(&served, &first);

@@ -92,7 +92,7 @@ fn what_one_run_read_is_pushed_to_the_next_one_whole() {
     assert_eq!(came, needed);
     let counters = running.watch.counters();
     assert_eq!(
-        counters.blocks_foretold.load(Ordering::Relaxed),
+        counters.blocks_prefetched.load(Ordering::Relaxed),
         needed.len() as u64
     );
     assert_eq!(counters.blocks_unread.load(Ordering::Relaxed), 0);
@@ -131,7 +131,7 @@ fn what_the_device_holds_or_asked_for_is_left_out_of_the_plan() {
         .filter(|at| !held.contains(at))
         .copied()
         .collect();
-    assert_eq!(device.foretold(2), rest);
+    assert_eq!(device.prefetched(2), rest);
     // Asked for, it comes once more, and what is held comes, too.
     for at in [needed[5], held[0]] {
         device.read(6, Some(2), at);
@@ -159,11 +159,11 @@ fn a_demand_overtakes_the_plan_and_is_not_sent_with_it() {
     device.begin(2, "bin/task", Held::default());
     assert_eq!(device.begun(2).0, 2500);
     // Nothing is read until the buffers are full and the server waits.
-    let foretold = &running.watch.counters().blocks_foretold;
+    let prefetched = &running.watch.counters().blocks_prefetched;
     let mut before = u64::MAX;
     until("the server waits", || {
         std::thread::sleep(Duration::from_millis(50));
-        std::mem::replace(&mut before, foretold.load(Ordering::Relaxed)) == before && before > 0
+        std::mem::replace(&mut before, prefetched.load(Ordering::Relaxed)) == before && before > 0
     });
     device.ask(9, Some(2), all[2490], 0);
     let (mut came, mut position) = (Vec::new(), None);
@@ -174,7 +174,7 @@ fn a_demand_overtakes_the_plan_and_is_not_sent_with_it() {
                 position = Some(came.len());
             }
             Answer::Blocks { id: 0, blocks, .. } => came.extend(blocks),
-            Answer::Foretold { .. } => break,
+            Answer::PrefetchDone { .. } => break,
             other => panic!("{other:?}"),
         }
     }
@@ -320,7 +320,7 @@ fn tokens_are_used_once_and_belong_to_who_began_them() {
     for (number, blocks) in [(2, 5), (3, 0)] {
         device.begin(number, "bin/task", Held::default());
         assert_eq!(device.begun(number).0, blocks);
-        device.foretold(number);
+        device.prefetched(number);
     }
     device.begin(4, "bin/task", Held::default());
     assert_eq!(device.checked(), refused(Some(token(4)), Refusal::Limit));
@@ -658,7 +658,7 @@ fn blocks_of_two_tasks_take_turns() {
                 assert!(first.len() < needed.len());
                 second.extend(blocks);
             }
-            Answer::Foretold { .. } => over += 1,
+            Answer::PrefetchDone { .. } => over += 1,
             Answer::Begun { .. } => {}
             other => panic!("{other:?}"),
         }

@@ -23,7 +23,7 @@ fn two_starts_at_once_are_sent_each_block_once() {
     while over < 2 {
         match device.checked() {
             Answer::Blocks { blocks, .. } => came.extend(blocks),
-            Answer::Foretold { .. } => over += 1,
+            Answer::PrefetchDone { .. } => over += 1,
             Answer::Begun { is_audit, .. } => assert!(!is_audit),
             other => panic!("{other:?}"),
         }
@@ -98,7 +98,7 @@ fn the_second_server_on_a_store_keeps_nothing_and_says_so() {
     let needed = needed(&device);
     device.run(1, "bin/task", &needed);
     drop(device);
-    // It foretells what it has learned itself, as long as it runs.
+    // It predicts what it has learned itself, as long as it runs.
     let mut device = Device::new(&second, &scratch, 1);
     device.run(1, "bin/other", &needed[..30]);
     assert_eq!(device.run(2, "bin/other", &needed[..30]), needed[..30]);
@@ -175,12 +175,12 @@ fn segments_in_mode_paper_have_the_length_that_is_set() {
         device.begun(2);
         device.ask(2, Some(2), read[0], 0);
         assert_eq!(device.blocks().blocks, [read[0]]);
-        assert_eq!(device.foretold(2), [read[1]]);
+        assert_eq!(device.prefetched(2), [read[1]]);
         // The second match position, which was not sent: up to the last one, SEG_MAX - 2.
         device.ask(3, Some(2), read[2], 0);
         assert_eq!(device.blocks().blocks, [read[2]]);
         let last = seg_max as usize - 2;
-        assert_eq!(device.foretold(2), read[3..last]);
+        assert_eq!(device.prefetched(2), read[3..last]);
     }
 }
 

@@ -167,7 +167,7 @@ fn answer() -> impl Strategy<Value = Answer> {
             }
         }),
         (token(), any::<bool>())
-            .prop_map(|(token, was_stopped)| Answer::Foretold { token, was_stopped }),
+            .prop_map(|(token, was_stopped)| Answer::PrefetchDone { token, was_stopped }),
         id.clone().prop_map(|id| Answer::Fetched { id }),
         (id.clone(), any::<bool>(), blocks(0, BLOCKS_PER_MESSAGE_MAX)).prop_map(
             |(id, has_more, blocks)| Answer::Plan {

@@ -176,7 +176,7 @@ fn messages(protocol: u16) -> Vec<(&'static str, Message)> {
             }),
         ),
         (
-            "Blocks, foretold",
+            "Blocks, prefetched",
             answer(Answer::Blocks {
                 id: 0,
                 token: TOKEN,
@@ -193,8 +193,8 @@ fn messages(protocol: u16) -> Vec<(&'static str, Message)> {
             }),
         ),
         (
-            "Foretold",
-            answer(Answer::Foretold {
+            "Prefetch done",
+            answer(Answer::PrefetchDone {
                 token: TOKEN,
                 was_stopped: true,
             }),

@@ -42,6 +42,12 @@ const WORDS: &[&str] = &[
     concat!("sub", "agent"),
 ];
 
+/// Words that the terms of docs/glossary.md have replaced, and the terms. In pieces, as above.
+const TERMS: &[(&str, &str)] = &[
+    (concat!("fore", "told"), "prefetched, or predicted"),
+    (concat!("fore", "tell"), "predict, or prefetch"),
+];
+
 /// Headings that open each library, in this order.
 const OPENING: &[&str] = &["Holds", "Must not know", "Invariants", "Files"];
 
@@ -177,6 +183,10 @@ fn check_words(file: &TextFile) -> Vec<Finding> {
                 format!("`{word}` has no place here"),
             ));
         }
+        for (word, term) in TERMS.iter().filter(|(word, _)| has_word(&lower, word)) {
+            let text = format!("`{word}`: write {term} (docs/glossary.md)");
+            findings.push(Finding::new(&file.path, index + 1, "term", text));
+        }
     }
     findings
 }
@@ -303,6 +313,18 @@ mod tests {
         }
         assert!(rules("README.md", &format!("src/net{}", &WORDS[0][1..])).is_empty());
         assert!(rules("README.md", &format!("a{}", WORDS[0])).is_empty());
+    }
+
+    #[test]
+    fn words_that_a_term_has_replaced_are_found() {
+        for (word, _) in TERMS {
+            assert_eq!(
+                rules("README.md", &format!("what is {word} here")),
+                ["term"]
+            );
+        }
+        // Part of a name that stays for one release.
+        assert!(rules("README.md", &format!("`tasks_{}`", TERMS[0].0)).is_empty());
     }
 
     #[test]

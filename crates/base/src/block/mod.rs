@@ -1,4 +1,5 @@
-//! The block device seam: everything that Evenkeel stores goes through [`BlockDevice`].
+//! The block device seam: the flash store reaches its device through [`BlockDevice`] alone. Published trees and the
+//! cache of streamed blocks are folders of the host's file system.
 //!
 //! The contract is deliberately weak, because SD cards and eMMC are: a write is neither atomic nor ordered
 //! against other writes until [`BlockDevice::flush`] has returned. Whoever needs more builds it from

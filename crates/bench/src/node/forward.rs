@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use base::block::FileDevice;
 use base::clock::{Clock, SystemClock};
 use db::value::Value;
-use db::{Database, DbOptions, Durability, ObjectId, ObjectSpec};
+use db::{Database, DbOptions, Durability, LogCursor, ObjectId, ObjectSpec};
 use egress::forward::mqtt::packet;
 use egress::forward::{Begin, MqttVersion, Prepared, Target, UpstreamOptions};
 use flash::{FormatOptions, Store};
@@ -28,6 +28,9 @@ pub(crate) const FORWARD_HTTP: &str = "forward-http";
 pub(crate) const PLAIN: &str = "plain-client";
 pub(crate) const FORWARDED: Metric = Metric::compared("forwarded_per_second", "1/s");
 
+/// The log alone, followed as forwarding follows it, without a reading going anywhere: no way out can be faster.
+pub(crate) const FOLLOWED: Metric = Metric::shown("followed_per_second", "1/s");
+
 /// Keys that readings are of, as many as are measured each second elsewhere.
 const KEYS: u64 = 260;
 /// Readings on their way at most; the default of an upstream.
@@ -36,6 +39,8 @@ const WINDOW: u32 = egress::forward::WINDOW_READINGS;
 const INFLIGHT: u16 = 1_000;
 /// Bytes of a body; the default of an upstream.
 const BODY_BYTES_MAX: usize = 256 << 10;
+/// Readings of a step through the log at most, as forwarding has it.
+const STEP_READINGS: usize = 4_096;
 /// Longest time for a round.
 const ROUND_MAX: Duration = Duration::from_secs(600);
 
@@ -97,8 +102,41 @@ pub(crate) fn measure(
                 );
             }
         }
+        let time = follow(&db, readings)?;
+        figures.record(
+            FORWARD_HTTP,
+            OURS,
+            FOLLOWED,
+            readings as f64 / time.as_secs_f64(),
+        );
     }
     Ok(())
+}
+
+/// Follows the log from its beginning to its end, in the steps in which forwarding does.
+fn follow(db: &Db, readings: u64) -> Result<Duration, String> {
+    let begin = Instant::now();
+    let (mut cursor, mut found) = (LogCursor::for_backlog(0), 0_u64);
+    loop {
+        let step = db.follow(
+            &mut cursor,
+            u64::MAX,
+            STEP_READINGS,
+            &mut |_| true,
+            &mut |entry| {
+                found += u64::from(!entry.value.is_empty());
+            },
+        );
+        if !step.map_err(|error| format!("forward: {error}"))?.more {
+            break;
+        }
+    }
+    match found == readings {
+        true => Ok(begin.elapsed()),
+        false => Err(format!(
+            "forward: the log has {found} of {readings} readings"
+        )),
+    }
 }
 
 fn key(number: u64) -> String {

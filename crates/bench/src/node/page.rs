@@ -8,7 +8,7 @@ use super::cases::{
     CPU_PER_READING, CPU_SHARE, FIRST_ACKNOWLEDGED, FLUSHES, RATE, RATE_ACKNOWLEDGED, RESIDENT_MAX,
     STEADY, WRITTEN,
 };
-use super::forward::{FORWARD_HTTP, FORWARD_MQTT, FORWARDED, PLAIN};
+use super::forward::{FOLLOWED, FORWARD_HTTP, FORWARD_MQTT, FORWARDED, PLAIN};
 use super::live::{self, CPU_OF_PAGE, LIVE};
 use super::offline;
 use super::wear::WEAR;
@@ -94,6 +94,10 @@ fn metric_words(metric: &str) -> String {
         (FLUSHES.name, "flushes per reading"),
         (FIRST_ACKNOWLEDGED.name, "first acknowledged, s"),
         (FORWARDED.name, "readings acknowledged per second"),
+        (
+            FOLLOWED.name,
+            "readings of the log followed per second, without sending them",
+        ),
         (offline::LOST.name, "readings lost"),
         (offline::TWICE.name, "readings sent twice"),
         (offline::DRAINED.name, "backlog, readings per second"),
@@ -221,7 +225,7 @@ fn outwards(run: &Run) -> String {
     let offline = offline.first().map_or("offline", |(case, _)| case);
     let rows = [
         (FORWARD_MQTT, &[FORWARDED.name][..]),
-        (FORWARD_HTTP, &[FORWARDED.name]),
+        (FORWARD_HTTP, &[FORWARDED.name, FOLLOWED.name]),
         (
             offline,
             &[

@@ -172,8 +172,6 @@ pub(crate) struct RealPlant {
     last_line_ns: Option<f64>,
     line_ns_min: f64,
     elsewhere: u32,
-    /// Whether the least that a sensor keeps is a part of its freshness.
-    by_freshness: bool,
 }
 
 impl RealPlant {
@@ -264,7 +262,6 @@ impl RealPlant {
             last_line_ns: None,
             line_ns_min: options.line_ns_min,
             elsewhere: 0,
-            by_freshness: false,
         };
         let (told, ready) = std::sync::mpsc::channel();
         let is_pinned = options.actuator != ActuatorKind::Deadline;
@@ -352,7 +349,7 @@ impl RealPlant {
             tardiness_p95: figures.as_ref().map(|figures| figures.tardiness_p95),
             miss_ratio: figures.as_ref().map(|figures| figures.miss_ratio),
             fresh: Some(self.shared.updates.fresh(self.shared.now_us())),
-            least: self.by_freshness.then(|| self.shared.updates.least()),
+            least: self.shared.updates.least(),
         };
         Ok((observed, line_ns(self.neighbours, LINE_PRIORITY)))
     }
@@ -419,7 +416,6 @@ impl Plant for RealPlant {
     }
 
     fn set_quality(&mut self, quality: Quality) -> bool {
-        self.by_freshness = quality == Quality::Fresh;
         let now_us = self.shared.now_us();
         self.shared.updates.set_quality(quality, now_us);
         true

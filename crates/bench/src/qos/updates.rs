@@ -83,10 +83,11 @@ impl Updates {
         self.admit(1.0, now_us);
     }
 
-    /// The least fraction that can be admitted, by the rates of the last look.
-    pub(crate) fn least(&self) -> f64 {
+    /// The least fraction that can be admitted, by the rates of the last look; `None` where freshness does not decide
+    /// what a sensor keeps.
+    pub(crate) fn least(&self) -> Option<f64> {
         let [.., least] = self.admission().wanted_expected_least();
-        least
+        self.by_freshness.load(Ordering::Relaxed).then_some(least)
     }
 
     /// Admits a fraction from now on; what it comes to.
@@ -172,7 +173,7 @@ mod tests {
         updates.set_quality(Quality::Fresh, 5_000_000);
         assert_eq!(admitted(200_000), 100_000);
         updates.admit(1.0, 7_000_000);
-        let least = updates.least();
+        let least = updates.least().expect("by freshness");
         assert!(least > 0.0 && least < 0.9, "{least}");
         let expected = updates.admit(0.0, 7_000_000);
         assert!((expected - least).abs() < 0.01, "{expected} {least}");

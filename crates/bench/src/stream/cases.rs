@@ -32,7 +32,7 @@ pub(crate) const NEEDED_BLOCKS: Metric = Metric::shown("needed_blocks", "1");
 pub(crate) const COMPRESSED_BYTES: Metric = Metric::shown("compressed_bytes", "B");
 /// Requests that somebody waited for.
 pub(crate) const REQUESTS: Metric = Metric::shown("requests", "1");
-/// Blocks that were foretold and came.
+/// Blocks that were prefetched and came.
 pub(crate) const PUSHED: Metric = Metric::shown("pushed_blocks", "1");
 /// Mean time of a read that came to the mount.
 pub(crate) const READ_TIME: Metric = Metric::shown("read_time", "us");

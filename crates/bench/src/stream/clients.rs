@@ -61,10 +61,10 @@ pub(crate) struct Options {
     /// Devices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     count: usize,
-    /// File with the blocks to read, as JSON; without it those that the server foretells.
+    /// File with the blocks to read, as JSON; without it those that the server predicts.
     #[arg(long, value_name = "FILE")]
     blocks: Option<PathBuf>,
-    /// Only prints what the server foretells.
+    /// Only prints what the server predicts.
     #[arg(long)]
     plan: bool,
     /// A connection for each request.
@@ -321,7 +321,7 @@ impl Drop for Clients {
     }
 }
 
-/// What the server foretells of a program, in the order in which it is needed.
+/// What the server predicts of a program, in the order in which it is needed.
 ///
 /// # Errors
 /// One line: it knows nothing.

@@ -24,7 +24,7 @@ pub(crate) const LOSS: &str = "loss";
 /// Blocks that were pushed and that nobody read, divided by those pushed.
 pub(crate) const UNREAD_SHARE: Metric = Metric::shown("unread_of_pushed", "1");
 /// Needed blocks that were not asked for by themselves, divided by those needed.
-const HIT_SHARE: Metric = Metric::shown("foretold_of_needed", "1");
+const HIT_SHARE: Metric = Metric::shown("prefetched_of_needed", "1");
 /// The most memory of the mount's processes that holds no file.
 pub(crate) const MEMORY_MEBIBYTES: Metric = Metric::shown("memory_max", "MiB");
 /// The same with the pages of its program.

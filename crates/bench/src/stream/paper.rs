@@ -284,7 +284,7 @@ impl Course<'_> {
     }
 
     /// Connections for each request or for good, pages made for each block or taken from a pool; everything in the
-    /// server's memory, nothing foretold.
+    /// server's memory, nothing prefetched.
     fn figure_7a(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let prepared = &self.prepared[place];

@@ -1,5 +1,5 @@
 //! The peer "FUSE on demand": the same mount and the same wire as ours, and nothing else. No neighbours are asked for
-//! with a block, nothing is foretold, nothing is put into the page cache: what the kernel asks for is what comes.
+//! with a block, nothing is prefetched, nothing is put into the page cache: what the kernel asks for is what comes.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -70,7 +70,7 @@ pub(crate) fn write(folder: &Path, figures: &Figures, machine: &Machine) -> Resu
     )?;
     drawing.by_program(
         "modes",
-        "A start by how it is foretold, 100 Mbit/s, 10 ms",
+        "A start by how it is prefetched, 100 Mbit/s, 10 ms",
         &of(MODES),
         &mode_names,
         RUN_TIME,

@@ -1,5 +1,5 @@
 //! Table I of the paper: where the time of one page goes that is asked for by itself, on a disk as slow as a card, on a
-//! file system of the network, and on ours without foretelling.
+//! file system of the network, and on ours without prefetching.
 //!
 //! The paper times it beneath the virtual file system, from the request to its completion; here it is the call that
 //! reads one block, of a file that is open, and that nothing was read ahead of. The same blocks are read of all three.

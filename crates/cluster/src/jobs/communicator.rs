@@ -1,5 +1,5 @@
-//! What a job needs of whoever connects its ranks: six operations, the same on MPI, between processes of one machine,
-//! and with one rank alone.
+//! What a job needs of whoever connects its ranks: its rank, the number of ranks and five operations, the same on MPI,
+//! between processes of one machine, and with one rank alone.
 //!
 //! Every rank calls the same operations in the same order. Rank 0 is the one that hands out and takes in.
 //!

@@ -360,6 +360,13 @@ fn choose(headings: &[String], wanted: &[String]) -> Result<Chosen, Error> {
         };
         wanted.iter().map(find).collect::<Result<_, _>>()?
     };
+    let used = columns.iter().copied().chain(time.map(|(at, _)| at));
+    for name in used.map(|at| &headings[at]) {
+        if headings.iter().filter(|heading| *heading == name).count() > 1 {
+            let wrong = "is there twice; give each column a name of its own";
+            return Err(Error::invalid(format!("column `{}`", excerpt(name)), wrong));
+        }
+    }
     if columns.len() > COLUMNS_MAX {
         return Err(Error::Limit {
             what: "columns of a job",
@@ -462,6 +469,15 @@ mod tests {
         );
         let said = read(text, &[]).expect_err("not clear").to_string();
         assert!(said.contains("time_s, x, y"), "{said}");
+        for twice in [
+            "time_s,value,value\n0,1,2\n",
+            "time_s,value,time_s\n0,1,2\n",
+        ] {
+            let said = read(twice, &[]).expect_err("which one?").to_string();
+            assert!(said.contains("is there twice"), "{said}");
+        }
+        // What is not used may be there as often as it likes.
+        assert!(read("time_s,value,x,x\n0,1,2,3\n", &[]).is_ok());
         let said = read(text, &["z"]).expect_err("not there").to_string();
         assert_eq!(said, "column `z` is not there; there are: time_s, x, y");
         let (only, _) = read("time_s,x\n0,1\n0.5,3\n", &[]).expect("one");

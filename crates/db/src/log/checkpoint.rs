@@ -7,8 +7,9 @@
 //! How many pieces go between two commits follows the log, not the commits: [`bytes_due`].
 //!
 //! The values are those of the moment when their piece is written, after the log position was taken. Replaying
-//! the log from that position ends in the same table, because a slot takes a reading only if its sensor time is
-//! not older, and the last of equal ones wins, as it did before.
+//! the log from that position ends in the same table, because a slot decides by the same rule as before: a reading
+//! whose sensor time is older is not taken, the last of equal ones wins, and so does the last one where the node's
+//! clock gave a time.
 
 use std::ops::ControlFlow;
 

@@ -22,6 +22,10 @@ use super::codec::{
 /// Bytes of the reading buffer: a few records of the longest kind.
 pub const READ_BYTES: usize = 64 << 10;
 
+/// Bytes of the buffer of whoever reads the whole log: the store finds a place once for all of it, and reads the rest in
+/// long requests.
+pub(crate) const READ_LONG_BYTES: usize = 256 << 10;
+
 /// Unreadable pieces in a row after which the device is taken for dead.
 const FAILURES_MAX: u32 = 8;
 
@@ -126,8 +130,13 @@ impl Reader {
     /// A reader with its buffer.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_buffer(vec![0; READ_BYTES])
+    }
+
+    /// A reader that reads as much at a time as the buffer holds, [`READ_BYTES`] at least.
+    pub(crate) fn with_buffer(buffer: Vec<u8>) -> Self {
         Self {
-            buffer: vec![0; READ_BYTES],
+            buffer,
             start: 0,
             end: 0,
             read_at: 0,
@@ -140,6 +149,11 @@ impl Reader {
             stopped: None,
             damage: Damage::default(),
         }
+    }
+
+    /// Forgets what it has read, and keeps its buffer.
+    pub(crate) fn restart(&mut self) {
+        *self = Self::with_buffer(std::mem::take(&mut self.buffer));
     }
 
     /// Where the next record begins, after a read that was stopped; otherwise the end of what was read.
@@ -281,6 +295,10 @@ impl Reader {
                     }
                 }
                 Err(why) => {
+                    // A search takes its time: no more of it at once, however long the buffer is.
+                    let is_part = window.len() > READ_BYTES;
+                    let window = &window[..window.len().min(READ_BYTES)];
+                    let last = last && !is_part;
                     let at_end = last && self.hole_end.is_none();
                     let window_bytes = window.len();
                     match resynchronise(window, seal, self.context.as_ref(), last, at_end) {

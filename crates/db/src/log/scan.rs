@@ -1,4 +1,4 @@
-//! The whole log, read in its order: for recovery, for verification, later for history.
+//! The whole log, read in its order: for recovery, verification and history.
 
 use std::ops::ControlFlow;
 

@@ -209,8 +209,8 @@ impl<M: AsRef<[Line]>> Table<M> {
             .is_ok_and(|slot| slot[0].0[TIMESTAMP].load(Ordering::Relaxed) as i64 != NO_TIMESTAMP)
     }
 
-    /// How often something was put into the slot of a temporal object; nothing for others. Costs the writers nothing:
-    /// each of them counts the sequence on by two.
+    /// Readings that were offered to the slot of a temporal object, older ones that it refused among them; `None` for
+    /// other objects. Costs the writers nothing: each of them counts the sequence on by two.
     pub(crate) fn updates(&self, object: usize) -> Option<u64> {
         let id = ObjectId(u32::try_from(object).ok()?);
         let (_, is_temporal) = self.validity(id);

@@ -29,6 +29,17 @@ pub fn small_options() -> DbOptions {
     }
 }
 
+/// One long segment that no checkpoint ends.
+pub fn long_log_options() -> DbOptions {
+    DbOptions {
+        queue_bytes_max: 1 << 20,
+        append_bytes_max: 8 << 10,
+        segment_bytes_max: 2 << 20,
+        checkpoint_bytes: 1 << 30,
+        ..small_options()
+    }
+}
+
 pub fn sim_clock() -> SimClock {
     let clock = SimClock::new(7);
     clock.set_wall_ms(1_700_000_000_000);

@@ -58,7 +58,7 @@ pub enum Format {
     Number,
     /// A JSON object with `key`, `time_ms` and `value`; several in an array where a message takes several.
     Json,
-    /// Line protocol with times in milliseconds.
+    /// Line protocol: times in ns over MQTT, in ms over HTTP, where the request names the unit.
     Line,
 }
 

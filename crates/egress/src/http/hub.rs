@@ -1,9 +1,9 @@
 //! The hub: looks for changes while somebody reads the stream, encodes each update once, and hands it to all.
 //!
-//! **Method.** Puts are counted per object on their way in. Four times a second the hub compares these counts with
-//! those that it has seen, reads the values of the objects that differ, and writes them into one message, which every
-//! reader of all keys gets as it is. For a reader of some keys the pieces that fit are put together. Of several puts
-//! between two looks the latest value is shown; `replaced` counts the others.
+//! **Method.** Puts are counted per object on their way in. In each period (250 ms by default) the hub compares these
+//! counts with those that it has seen, reads the values of the objects that differ, and writes them into one message,
+//! which every reader of all keys gets as it is. For a reader of some keys the pieces that fit are put together. Of
+//! several puts between two looks the latest value is shown; `replaced` counts the others.
 
 use std::fmt::Write;
 use std::ops::Range;

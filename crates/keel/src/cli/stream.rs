@@ -187,7 +187,7 @@ pub(crate) enum StreamIdentityCommand {
         /// Name of the device
         #[arg(long)]
         name: String,
-        /// Whose device it is: what devices of one tenant do moves what is foretold to that tenant only
+        /// Whose device it is: what devices of one tenant do moves what is prefetched to that tenant only
         #[arg(long, default_value = "default")]
         tenant: String,
     },
@@ -239,7 +239,7 @@ pub(crate) enum StreamComplete {
     Files,
 }
 
-/// How a server foretells.
+/// How a server predicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StreamPredict {
     /// One action for a task across all files, sent whole

@@ -2,11 +2,11 @@
 
 use super::withheld::Withheld;
 use super::{
-    Access, counted, device_error, file_error, find_image, make, open, refuse_the_image,
-    shown_path, store_error,
+    Access, device_error, file_error, find_image, make, open, refuse_the_image, shown_path,
+    store_error,
 };
 use crate::error::CliError;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use crate::signals;
 use base::block::{BLOCK_BYTES, BlockDevice};

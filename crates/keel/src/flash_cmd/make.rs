@@ -5,11 +5,11 @@ use super::interruption::Interruption;
 use super::unfinished::Unfinished;
 use super::whole::uuid_text;
 use super::{
-    Access, counted, device_error, device_options, find_image, open_device, shown_path, store_error,
+    Access, device_error, device_options, find_image, open_device, shown_path, store_error,
 };
 use crate::error::CliError;
 use crate::lasting;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use crate::signals;
 use base::block::{

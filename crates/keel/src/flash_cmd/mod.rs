@@ -520,14 +520,6 @@ fn shown_path(path: &Path) -> String {
     shown_name(&path.display().to_string())
 }
 
-/// `1 file`, `2 files`.
-fn counted(count: u64, thing: &str) -> String {
-    match count {
-        1 => format!("1 {thing}"),
-        count => format!("{count} {thing}s"),
-    }
-}
-
 /// Whether the path stands for standard input or output.
 fn is_dash(path: &Path) -> bool {
     path.as_os_str() == "-"

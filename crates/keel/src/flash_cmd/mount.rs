@@ -4,7 +4,7 @@ use super::{device_error, find_image, store_error};
 use crate::cli::MountArgs;
 use crate::error::CliError;
 use crate::mounting::{self, Stops, unmount_command};
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::bytes_text;
 use base::block::{BLOCK_BYTES, FileDevice, FileDeviceOptions};
 use base::clock::SystemClock;
@@ -130,8 +130,8 @@ fn tell_leftovers(image: &Path, found: Leftovers) {
     let image = image.display();
     if found.files_deleted > 0 {
         eprintln!(
-            "keel: {image}: {} file(s) deleted that had been deleted while they were open",
-            found.files_deleted
+            "keel: {image}: freed {}, open when the last mount ended",
+            counted(found.files_deleted, "deleted file")
         );
     }
     if found.renames_finished > 0 {

@@ -1,9 +1,9 @@
 //! `keel flash check --repair`.
 
 use super::interruption::Interruption;
-use super::{Access, check_error, counted, open_device, shown_name, shown_path, store_error};
+use super::{Access, check_error, open_device, shown_name, shown_path, store_error};
 use crate::error::{CliError, STATUS_FAILURE};
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use base::block::{BLOCK_BYTES, FileDevice};
 use flash::{CheckReport, Finding, LostFile, OpenOptions, RepairReport, Store};

@@ -3,14 +3,14 @@
 use super::copy::{self, Stop};
 use super::withheld::Withheld;
 use super::{
-    Access, counted, device_error, find_image, make, open, open_device, refuse_the_image,
-    shown_path, store_error,
+    Access, device_error, find_image, make, open, open_device, refuse_the_image, shown_path,
+    store_error,
 };
 use crate::cli::RestoreArgs;
 use crate::config::Config;
 use crate::error::CliError;
 use crate::node::image::{files_max, with_suffix};
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use crate::signals;
 use base::block::{BLOCK_BYTES, BlockDevice};

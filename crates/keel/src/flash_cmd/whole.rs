@@ -2,9 +2,9 @@
 
 use super::interruption::Interruption;
 use super::observed::Observed;
-use super::{Access, check_error, counted, open, open_device, shown_path, store_error};
+use super::{Access, check_error, open, open_device, shown_path, store_error};
 use crate::error::{CliError, STATUS_FAILURE};
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use base::block::BLOCK_BYTES;
 use flash::{OpenOptions, Store};

@@ -3,7 +3,7 @@
 use super::region_error;
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::flash_cmd::interruption::Interruption;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use mem::check::CheckReport;
 use mem::{Error, PAGE_BYTES};
@@ -59,6 +59,7 @@ fn as_value(report: &CheckReport) -> serde_json::Value {
         "packed_bytes": report.pages_packed * PAGE_BYTES,
         "slot_bytes": report.pages_slots * PAGE_BYTES,
         "dead_writers": report.settled,
+        "interrupted_writers": report.interrupted,
         "findings": findings,
         "finding_count": report.finding_count,
         "mended": report.is_mended,
@@ -80,10 +81,11 @@ fn tell(
     for loss in &report.losses {
         out.line(format_args!("lost: {loss}"))?;
     }
-    if report.settled > 0 {
+    // Threads that end at rest leave their places behind, and are nothing to worry about.
+    if report.interrupted > 0 {
         out.line(format_args!(
-            "{shown}: {} writer(s) had ended without a word; what they were doing, if anything, is finished or undone",
-            report.settled
+            "{shown}: {} had died in the middle of a change, which is finished or undone",
+            counted(report.interrupted, "writer")
         ))?;
     }
     let counts = format!(
@@ -92,26 +94,27 @@ fn tell(
         report.directories,
         bytes_text(report.pages_pool * PAGE_BYTES)
     );
-    let wrong = report.finding_count;
+    let wrong = counted(report.finding_count, "finding");
     if report.is_clean() {
         return out.line(format_args!("{shown}: whole; {counts}"));
     }
     if report.is_unreadable {
         return out.line(format_args!(
-            "{shown}: {wrong} finding(s), and it cannot be read before they are mended; do so with \
+            "{shown}: {wrong}, and it cannot be read before they are mended; do so with \
              `keel mem check --repair {shown}`"
         ));
     }
     out.line(match (repairs, report.is_mended, report.loss_count) {
-        (false, ..) => format!(
-            "{shown}: {wrong} finding(s); {counts}; mend them with `keel mem check --repair {shown}`"
-        ),
-        (true, true, 0) => format!("{shown}: mended {wrong} finding(s), nothing is lost; {counts}"),
+        (false, ..) => {
+            format!("{shown}: {wrong}; {counts}; mend them with `keel mem check --repair {shown}`")
+        }
+        (true, true, 0) => format!("{shown}: mended {wrong}, nothing is lost; {counts}"),
         (true, true, lost) => format!(
-            "{shown}: mended {wrong} finding(s), {lost} thing(s) lost; {counts}"
+            "{shown}: mended {wrong}, {} lost; {counts}",
+            counted(lost, "thing")
         ),
         (true, false, _) => format!(
-            "{shown}: {wrong} finding(s), and not all could be mended; end the programs that use it and try \
+            "{shown}: {wrong}, and not all could be mended; end the programs that use it and try \
              again, or restore it from a checkpoint with `keel mem restore`"
         ),
     })

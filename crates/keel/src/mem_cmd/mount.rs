@@ -3,7 +3,7 @@
 use super::region_error;
 use crate::error::CliError;
 use crate::mounting::{self, Stops, unmount_command};
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::bytes_text;
 use mem::{Attachment, Swept};
 use mem_mount::{MountError, MountOptions};
@@ -119,8 +119,8 @@ fn tell_leftovers(region: &Path, found: Swept) {
     // Places of writers are left by every program that ends, and are nothing to worry about.
     if found.files > 0 {
         eprintln!(
-            "keel: {region}: {} deleted file(s) given back that dead programs had open",
-            found.files
+            "keel: {region}: freed {} that programs had open when they died",
+            counted(found.files, "deleted file")
         );
     }
 }

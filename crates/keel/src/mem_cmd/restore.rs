@@ -5,7 +5,7 @@ use super::checkpoint::{AT, checkpoint_error, close, open};
 use super::create;
 use super::region_error;
 use crate::error::CliError;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use crate::time_text::{age_text, format_ms};
 use mem::checkpoint::{self, CheckpointError, RestoreReport};
@@ -212,27 +212,33 @@ fn tell_restored(
     if let Some(difference) = flush.difference() {
         eprintln!("keel: {region_shown}: {difference}");
     }
-    for (count, what) in [
+    for (count, [thing, what]) in [
         (
             report.generations_skipped,
-            "newer checkpoint(s) could not be taken",
+            ["newer checkpoint", "cannot be used"],
         ),
         (
             report.parts_damaged,
-            "part(s) of the list of files could not be read; their files are lost",
+            [
+                "unreadable part",
+                "of the list of files; their files are lost",
+            ],
         ),
         (
             report.missed,
-            "file(s) could not be read when the checkpoint was taken",
+            [
+                "file",
+                "not in the checkpoint: unreadable when it was taken",
+            ],
         ),
         (
             report.older_count,
-            "file(s) are as the checkpoint before had them",
+            ["file", "restored as the checkpoint before had them"],
         ),
-        (report.lost_count, "file(s) are lost"),
+        (report.lost_count, ["file", "lost"]),
     ] {
         if count > 0 {
-            eprintln!("keel: {region_shown}: {count} {what}");
+            eprintln!("keel: {region_shown}: {} {what}", counted(count, thing));
         }
     }
     for path in report.older.iter().take(SHOWN_MAX) {

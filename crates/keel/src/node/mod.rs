@@ -1,10 +1,9 @@
 //! `keel run`: the node. Sources bring readings into the database, clients ask for them over a Unix socket.
 //!
-//! **Threads:** the main one runs everything that talks (one runtime: sources, socket, signals); the database's own
-//! commits; one announces how far the log is durable; the keeper indexes and deletes; one looks after jobs, if there
-//! are any; at most
-//! [`BLOCKING_THREADS_MAX`] read history. None but the commit thread waits for the device while it holds anything
-//! that a put needs.
+//! **Threads**, the main ones: the first runs everything that talks (one runtime: sources, socket, signals); the
+//! database's own commits; one announces how far the log is durable; the keeper indexes and deletes; one looks after
+//! jobs, if there are any; at most [`BLOCKING_THREADS_MAX`] read history. None but the commit thread waits for the
+//! device while it holds anything that a put needs.
 //!
 //! **Files:** `start.rs` the start, `signals.rs` the signals, `image.rs` the store's image and who holds it,
 //! `settings.rs` from the configuration to the options of the rooms, `sources.rs` line protocol and MQTT, `server.rs`

@@ -3,7 +3,7 @@
 use super::store_error::store_error;
 use crate::cli::StreamCheckArgs;
 use crate::error::{CliError, STATUS_FAILURE};
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use serde_json::json;
 use std::path::Path;
@@ -84,10 +84,10 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
         out.line(format_args!("{shown}: all but the key is whole; {counts}"))?;
     } else {
         out.line(format_args!(
-            "{shown}: {} finding(s); {counts}; `keel stream pack` of the tree puts back packs and indexes that are \
+            "{shown}: {}; {counts}; `keel stream pack` of the tree puts back packs and indexes that are \
              missing, and packs that are cut; for all else publish the tree into a new store with the same key and \
              --version-min {}",
-            report.finding_count,
+            counted(report.finding_count, "finding"),
             report.newest.unwrap_or(0).saturating_add(1)
         ))?;
     }

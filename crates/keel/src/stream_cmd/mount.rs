@@ -4,7 +4,7 @@ use super::link::{self, Need};
 use crate::cli::{StreamComplete, StreamMountArgs};
 use crate::error::CliError;
 use crate::mounting::{self, Stops, unmount_command};
-use crate::output::Output;
+use crate::output::{Output, counted};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -190,8 +190,9 @@ fn tell_running(directory: &Path, device: &Device) {
     let running = device.counters().tasks_now;
     if running > 0 {
         eprintln!(
-            "keel: {}: {running} program(s) still run from here; what they have not read yet ends them (SIGBUS)",
-            directory.display()
+            "keel: {}: {} running from here; a block that is not read yet ends a program (SIGBUS)",
+            directory.display(),
+            counted(running, "program")
         );
     }
 }

@@ -3,7 +3,7 @@
 use super::store_error::publish_error;
 use crate::cli::StreamPruneArgs;
 use crate::error::CliError;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use serde_json::json;
 use stream::publish;
@@ -28,9 +28,9 @@ pub(super) fn run(arguments: &StreamPruneArgs) -> Result<u8, CliError> {
         }))?;
     } else {
         out.line(format_args!(
-            "{}: {} version(s) dropped, {} kept; {} freed, {} left",
+            "{}: {} dropped, {} kept; {} freed, {} left",
             store.display(),
-            report.removed.len(),
+            counted(report.removed.len() as u64, "version"),
             report.kept.len(),
             bytes_text(freed_bytes),
             bytes_text(report.pack_bytes)

@@ -102,7 +102,7 @@ fn identity(folder: &Path, devices: Option<&Path>) -> Result<Identity, CliError>
     })
 }
 
-/// How to foretell.
+/// How to predict.
 pub(super) fn mode(predict: StreamPredict) -> Mode {
     match predict {
         StreamPredict::Task => Mode::Task,

@@ -32,8 +32,14 @@ pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> 
                 }
             }
         } else if owner != region.owner().as_word() && !Owner::from_word(owner).is_alive() {
+            let is_at_rest = [word::STATE, word::FREES, word::INODE]
+                .iter()
+                .all(|word| region.lane_word(lane, *word) == 0);
             match region.settle(lane, owner) {
-                Ok(()) => report.settled += 1,
+                Ok(()) => {
+                    report.settled += 1;
+                    report.interrupted += u64::from(!is_at_rest);
+                }
                 Err(error) => {
                     report.find(Kind::Lane, at, error.to_string());
                     if mends {

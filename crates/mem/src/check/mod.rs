@@ -124,8 +124,10 @@ pub struct CheckReport {
     pub pages_packed: u64,
     /// See [`pages_pool`](Self::pages_pool).
     pub pages_slots: u64,
-    /// Dead writers whose work was finished or undone, before anything was looked at.
+    /// Places of dead writers that were given back, before anything was looked at.
     pub settled: u64,
+    /// Of these, writers that died in the middle of a change, which was finished or undone.
+    pub interrupted: u64,
     /// The region cannot be opened as it is, and only that was looked at: nothing is known of its files.
     pub is_unreadable: bool,
     /// What is wrong, as much as fits.

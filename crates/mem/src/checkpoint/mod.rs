@@ -5,7 +5,8 @@
 //! **Must not know:** what the place is. A program hands over a [`Storage`].
 //!
 //! **Invariants:** a generation counts when its last bytes are there, which are written when all others are durable;
-//! nothing that one of the two newest generations needs is deleted. A power cut at any moment leaves the newest
+//! nothing that one of the two newest generations needs is deleted, but where the storage is full: then the older one
+//! makes room. A power cut at any moment leaves the newest
 //! generation or the one that was being written. Each extent and each part of the table has its checksum, and no byte
 //! is restored whose checksum does not agree.
 //!

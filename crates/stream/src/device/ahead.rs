@@ -1,5 +1,5 @@
-//! What is asked for beside a block that is missing, while nothing is foretold: in the first run of a program, and for
-//! whoever reads without being one.
+//! What is asked for beside a missing block while nothing is prefetched: in the first run of a program, and for readers
+//! outside a task.
 //!
 //! - The whole aligned run of 32 blocks that the block lies in. The block itself is a request of its own, answered
 //!   first; the others come behind everything that programs wait for: those that follow it, then those before it.

@@ -143,19 +143,19 @@ counters! {
     requests_ahead,
     /// Times that programs waited for a round trip: requests, without those made while another was under way.
     round_trips,
-    /// Blocks that came because they were foretold.
+    /// Blocks that came because they were prefetched.
     pushed,
-    /// Foretold blocks that a read was answered with.
+    /// Prefetched blocks that a read was answered with.
     pushed_read,
-    /// Foretold blocks that the page cache took before they were read.
+    /// Prefetched blocks that the page cache took before they were read.
     pushed_stored,
-    /// Foretold blocks that the page cache did not take.
+    /// Prefetched blocks that the page cache did not take.
     pushed_not_stored,
-    /// Foretold blocks of starts in which all reads were seen.
+    /// Prefetched blocks of starts in which all reads were seen.
     audited_pushed,
     /// Of these, those that nobody read.
     audited_unread,
-    /// Foretold blocks that had been read or had come before.
+    /// Prefetched blocks that had been read or had come before.
     pushed_repeated,
     /// Blocks that the cache had of what a task needed last time, and that were put onto the stage.
     fed,
@@ -203,7 +203,9 @@ counters! {
     tasks,
     /// Tasks running.
     tasks_now,
-    /// Of the tasks begun, those of which something was foretold.
+    /// Of the tasks begun, those of which something was prefetched.
+    tasks_predicted,
+    /// The same under its earlier name, which goes with the next release.
     tasks_foretold,
     /// Of these, those of which all reads were to be seen.
     audits,
@@ -236,7 +238,7 @@ pub struct Start {
     pub task: FileId,
     /// Blocks that its programs read and that was seen.
     pub read: u64,
-    /// Blocks that were foretold and came.
+    /// Blocks that were prefetched and came.
     pub pushed: u64,
     /// Of these, those that were not seen being read; exact only if `is_exact`.
     pub unread: u64,

@@ -367,7 +367,7 @@ impl Inner {
     pub fn counters(&self) -> Counters {
         let mut all = self.counts.snapshot();
         let (stage, staged, spare) = self.stage.counts();
-        all.pushed_read = stage.foretold_read;
+        all.pushed_read = stage.prefetched_read;
         all.pushed_stored = stage.stored;
         all.pushed_not_stored = stage.not_stored;
         all.neighbours_read = stage.neighbours_read;

@@ -225,7 +225,7 @@ fn feed_blocks(inner: &Inner, token: Token, blocks: &[(BlockAt, BlockHash)]) {
             continue;
         }
         if let Some(bytes) = cache.get(hash, block_bytes(size_bytes, at.index)) {
-            let kind = Kind::Foretold { token, is_storable };
+            let kind = Kind::Prefetched { token, is_storable };
             let arrived = inner.stage.arrive(*at, bytes, kind);
             add(&inner.counts.fed, u64::from(arrived == Arrived::Staged));
         }

@@ -1,4 +1,4 @@
-//! The other end: asks a server for what programs read, takes what was foretold, verifies both and keeps what it may.
+//! The other end: asks a server for what programs read, takes what is prefetched, verifies both and keeps what it may.
 //!
 //! **Holds:** the connections to a server, the pool of blocks that were sent and not yet read, what has been read by
 //! whom, and what hands blocks to the page cache.

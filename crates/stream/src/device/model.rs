@@ -33,8 +33,8 @@ fn bytes(index: u32) -> Arc<[u8]> {
     vec![index as u8; 4096].into()
 }
 
-fn foretold(is_storable: bool) -> Kind {
-    Kind::Foretold {
+fn prefetched(is_storable: bool) -> Kind {
+    Kind::Prefetched {
         token: Token([1; 16]),
         is_storable,
     }
@@ -69,7 +69,7 @@ fn every_reader_gets_its_block_whoever_comes_first() {
             let (network, again) = (Arc::clone(&stage), Arc::clone(&stage));
             let brings = thread::spawn(move || {
                 for index in 0..4 {
-                    network.arrive(at(index), network.page(&bytes(index)), foretold(false));
+                    network.arrive(at(index), network.page(&bytes(index)), prefetched(false));
                 }
             });
             let other = thread::spawn(move || read(&again, 3));
@@ -103,7 +103,7 @@ fn what_is_stored_stays_until_it_is_and_readers_get_it_meanwhile() {
                 let stores = thread::spawn(move || store(&storer, takes));
                 let brings = thread::spawn(move || {
                     for index in 0..4 {
-                        network.arrive(at(index), network.page(&bytes(index)), foretold(true));
+                        network.arrive(at(index), network.page(&bytes(index)), prefetched(true));
                     }
                     network.store_arrived();
                 });
@@ -146,7 +146,7 @@ fn a_full_stage_holds_up_the_network_until_somebody_reads_stores_or_waits() {
                 let stores = thread::spawn(move || store(&storer, true));
                 let brings = thread::spawn(move || {
                     for index in 0..6 {
-                        let kind = foretold(is_stored);
+                        let kind = prefetched(is_stored);
                         network.arrive(at(index), network.page(&bytes(index)), kind);
                     }
                     // What was pushed out or stored before it was read is brought again for whoever waits.

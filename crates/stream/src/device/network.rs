@@ -378,7 +378,7 @@ pub(super) struct Network {
     wake: Condvar,
     is_stopped: AtomicBool,
     started: Instant,
-    /// The server has sent neighbours of a block: one that foretells as SYSFLOW does sends none, and learns of what is
+    /// The server has sent neighbours of a block: one that predicts as SYSFLOW does sends none, and learns of what is
     /// asked for by itself.
     pub gives_neighbours: AtomicBool,
     /// Answers in a row without the neighbours that were asked for.

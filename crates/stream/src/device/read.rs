@@ -25,7 +25,7 @@ const WITHOUT_NEIGHBOURS_MAX: u32 = 8;
 /// Bytes that a server may have given to its system and that are not on the wire yet.
 const SERVER_BUFFER_BYTES: u64 = 128 << 10;
 
-/// A foretold block that comes within so many milliseconds is waited for, even where a request would bring it sooner:
+/// A prefetched block that comes within so many milliseconds is waited for, even where a request would bring it sooner:
 /// the line is busy with what is needed next, and what is asked for takes room from that.
 const AHEAD_MS: u64 = 60;
 
@@ -33,7 +33,7 @@ const AHEAD_MS: u64 = 60;
 const EXPECTED_MIN: Duration = Duration::from_millis(20);
 
 /// The same for a block of a plan of which nothing has come for so long.
-const FORETOLD_MIN: Duration = Duration::from_millis(100);
+const PREFETCH_WAIT_MIN: Duration = Duration::from_millis(100);
 
 /// The kernel asks a second time for a page that could not be read. Who asks within so long has waited already.
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
@@ -292,7 +292,7 @@ impl Inner {
             + SERVER_BUFFER_BYTES;
         let under_way = under_way.max(self.network.bandwidth() / 1_000 * AHEAD_MS);
         let mut last_came = None;
-        let is_foretold = token.is_some_and(|token| {
+        let is_prefetched = token.is_some_and(|token| {
             let mut tasks = locked(&self.tasks);
             let ahead = (under_way / WIRE_BLOCK_BYTES) as u32;
             let coming = |task: &mut Task| {
@@ -302,8 +302,8 @@ impl Inner {
             // What comes for another start is there for all.
             tasks.get(&token).is_some_and(coming) || tasks.coming(at, ahead)
         });
-        let limit = match is_foretold {
-            true => FORETOLD_MIN.max(3 * round_trip + self.network.line_time(under_way)),
+        let limit = match is_prefetched {
+            true => PREFETCH_WAIT_MIN.max(3 * round_trip + self.network.line_time(under_way)),
             false if wanted.tries > 0 => return None,
             // As a neighbour of what was asked for: as long as that may take.
             false => match self.network.brings(at)? {
@@ -317,7 +317,7 @@ impl Inner {
         let limit = limit.max(EXPECTED_MIN).min(self.settings.deadline / 4);
         let since = *wanted.expected_since.get_or_insert(now);
         // A plan that goes on brings it: on a loaded machine or a lossy line that may take long.
-        let since = since.max(last_came.filter(|_| is_foretold).unwrap_or(since));
+        let since = since.max(last_came.filter(|_| is_prefetched).unwrap_or(since));
         let left = (since + limit).saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
     }
@@ -409,7 +409,7 @@ impl Inner {
         })
     }
 
-    // Whether nothing is foretold for who reads; None: that is not known yet.
+    // Whether nothing is prefetched for who reads; None: that is not known yet.
     fn is_first(&self, token: Option<Token>) -> Option<bool> {
         let Some(token) = &token else {
             return Some(true);

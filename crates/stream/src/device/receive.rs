@@ -25,7 +25,7 @@ enum Cause {
     Asked { id: u32, at: BlockAt, around: u32 },
     Fetched { id: u32 },
     Ahead { id: u32 },
-    Foretold { token: Token },
+    Prefetched { token: Token },
     // For a task that has ended meanwhile.
     Late,
 }
@@ -86,14 +86,16 @@ impl<'a> Receiver<'a> {
                     task.is_audit = is_audit;
                     task.is_coming = blocks > 0;
                     task.start.is_audit = is_audit;
-                    add(&inner.counts.tasks_foretold, u64::from(blocks > 0));
+                    for count in [&inner.counts.tasks_predicted, &inner.counts.tasks_foretold] {
+                        add(count, u64::from(blocks > 0));
+                    }
                     add(&inner.counts.audits, u64::from(blocks > 0 && is_audit));
                 }
                 inner.stage.look_again();
             }
-            Answer::Foretold { token, .. } => {
+            Answer::PrefetchDone { token, .. } => {
                 if let Some((_, task)) = locked(&inner.tasks).by_wire(&token) {
-                    task.foretold_is_over();
+                    task.prefetch_is_over();
                 }
                 inner.stage.look_again();
             }
@@ -140,7 +142,7 @@ impl<'a> Receiver<'a> {
         if id == 0 {
             let mut tasks = locked(&inner.tasks);
             if let Some((token, _)) = tasks.by_wire(&wire) {
-                return Ok(Some(Cause::Foretold { token }));
+                return Ok(Some(Cause::Prefetched { token }));
             }
             if tasks.has_ended(&wire) {
                 return Ok(Some(Cause::Late));
@@ -271,7 +273,7 @@ impl<'a> Receiver<'a> {
                     }
                 }
             }
-            Cause::Foretold { token } => {
+            Cause::Prefetched { token } => {
                 add(&counts.pushed, blocks.len() as u64);
                 let mut is_storable = vec![false; blocks.len()];
                 let mut is_read = vec![false; blocks.len()];
@@ -286,7 +288,7 @@ impl<'a> Receiver<'a> {
                 let each = each().zip(is_storable.into_iter().zip(is_read));
                 self.connection.is_placing.store(true, Ordering::Release);
                 for ((at, page), (is_storable, is_read)) in each {
-                    let kind = Kind::Foretold { token, is_storable };
+                    let kind = Kind::Prefetched { token, is_storable };
                     // Who has read it once and asks again waits for it; nobody else needs it twice.
                     let arrived = match is_read && !inner.stage.is_wanted(*at) {
                         true => Arrived::Repeated,

@@ -50,7 +50,7 @@ pub struct Settings {
     pub cache: Option<Arc<dyn Cache>>,
     /// The folder of notes: publisher and highest version seen of each server. The cache has them too, if there is one.
     pub state: Option<PathBuf>,
-    /// Whether neighbours are asked for with what nobody foretold.
+    /// Whether neighbours are asked for with what nobody predicted.
     pub around: bool,
     /// Whether a connection is kept from one request to the next. Without, each demand makes its own: what SYSFLOW
     /// compares persistent connections with.

@@ -24,8 +24,8 @@ pub(crate) const STAGED_MAX_DEFAULT: usize = 2048;
 /// Why a block is on the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It was foretold for a task. `is_storable`: it may be stored before it was read.
-    Foretold { token: Token, is_storable: bool },
+    /// It was prefetched for a task. `is_storable`: it may be stored before it was read.
+    Prefetched { token: Token, is_storable: bool },
     /// It lies beside one that was asked for.
     Neighbour,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Run {
 /// What has happened on the stage. Blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StageCounts {
-    pub foretold_read: u64,
+    pub prefetched_read: u64,
     pub neighbours_read: u64,
     pub stored: u64,
     pub not_stored: u64,
@@ -107,7 +107,7 @@ struct State {
     shelf: Shelf,
     wanted: HashMap<BlockAt, Wanted>,
     neighbours: VecDeque<(BlockAt, u64)>,
-    foretold: VecDeque<(BlockAt, u64)>,
+    prefetched: VecDeque<(BlockAt, u64)>,
     to_store: VecDeque<(BlockAt, u64)>,
     order: u64,
     // A bit for each block that was handed to the kernel and not asked for again.
@@ -231,7 +231,7 @@ impl Stage {
         }
     }
 
-    /// A block, verified. Holds the caller up while the stage is full of foretold ones and nobody waits. Behind the
+    /// A block, verified. Holds the caller up while the stage is full of prefetched ones and nobody waits. Behind the
     /// last of a message comes [`Stage::store_arrived`].
     pub fn arrive(&self, at: BlockAt, bytes: Arc<[u8]>, kind: Kind) -> Arrived {
         let mut state = self.lock();
@@ -266,7 +266,7 @@ impl Stage {
                     self.patience
                 }
             };
-            if (waits_for_others || left.is_zero()) && state.push_out_foretold(self.spare_max) {
+            if (waits_for_others || left.is_zero()) && state.evict_prefetched(self.spare_max) {
                 break;
             }
             state.counts.waits_for_room += 1;
@@ -285,8 +285,8 @@ impl Stage {
                 state.neighbours.push_back((at, order));
                 false
             }
-            Kind::Foretold { is_storable, .. } => {
-                state.foretold.push_back((at, order));
+            Kind::Prefetched { is_storable, .. } => {
+                state.prefetched.push_back((at, order));
                 is_storable
             }
         };
@@ -389,7 +389,7 @@ impl Stage {
                 state.remove(at, self.spare_max);
                 state.deliver(at);
             } else {
-                if let Kind::Foretold { is_storable, .. } = &mut staged.kind {
+                if let Kind::Prefetched { is_storable, .. } = &mut staged.kind {
                     *is_storable = false;
                 }
                 state.counts.not_stored += 1;
@@ -399,7 +399,7 @@ impl Stage {
         self.room.notify_all();
     }
 
-    /// A task has ended: what was foretold for it and is here still is the first to go. How many that are.
+    /// A task has ended: what is prefetched for it and is here still is the first to go. How many that are.
     pub fn end(&self, token: Token) -> u64 {
         let mut state = self.lock();
         let state = &mut *state;
@@ -408,7 +408,7 @@ impl Stage {
             .iter_mut()
             .filter(|(_, staged)| {
                 !staged.was_read
-                    && matches!(staged.kind, Kind::Foretold { token: owner, is_storable: false }
+                    && matches!(staged.kind, Kind::Prefetched { token: owner, is_storable: false }
                         if owner == token)
             })
             .collect();
@@ -535,7 +535,7 @@ impl State {
         let bytes = Arc::clone(&staged.bytes);
         if !staged.was_read {
             match staged.kind {
-                Kind::Foretold { .. } => self.counts.foretold_read += 1,
+                Kind::Prefetched { .. } => self.counts.prefetched_read += 1,
                 Kind::Neighbour => self.counts.neighbours_read += 1,
             }
         }
@@ -607,14 +607,14 @@ impl State {
         !gone.is_empty()
     }
 
-    fn push_out_foretold(&mut self, spare_max: usize) -> bool {
-        for place in 0..self.foretold.len() {
-            let (at, order) = self.foretold[place];
+    fn evict_prefetched(&mut self, spare_max: usize) -> bool {
+        for place in 0..self.prefetched.len() {
+            let (at, order) = self.prefetched[place];
             let Some(staged) = self.staged.get(&at).filter(|s| s.order == order) else {
                 continue;
             };
             if !staged.is_storing {
-                self.foretold.remove(place);
+                self.prefetched.remove(place);
                 self.push_out(at, spare_max);
                 return true;
             }
@@ -625,7 +625,7 @@ impl State {
     fn may_store(&self, at: BlockAt) -> bool {
         self.staged.get(&at).is_some_and(|staged| {
             !staged.is_storing
-                && matches!(staged.kind, Kind::Foretold { is_storable, .. } if is_storable)
+                && matches!(staged.kind, Kind::Prefetched { is_storable, .. } if is_storable)
         })
     }
 
@@ -663,7 +663,11 @@ impl State {
     fn shorten_queues(&mut self) {
         let staged = &self.staged;
         let limit = 2 * staged.len() + 64;
-        for queue in [&mut self.neighbours, &mut self.foretold, &mut self.to_store] {
+        for queue in [
+            &mut self.neighbours,
+            &mut self.prefetched,
+            &mut self.to_store,
+        ] {
             if queue.len() > limit {
                 queue.retain(|(at, order)| staged.get(at).is_some_and(|s| s.order == *order));
             }

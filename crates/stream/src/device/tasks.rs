@@ -1,4 +1,4 @@
-//! The tasks that run: what each has read, what is foretold for it, and whether all of that was seen.
+//! The tasks that run: what each has read, what is prefetched for it, and whether all of that was seen.
 //!
 //! Pure: whoever uses this says the time. A task is known here by the token that the mount has; what the server knows
 //! it by is made anew on each connection, as a server that was started again has forgotten it.
@@ -34,16 +34,16 @@ pub(super) struct Task {
     pub file: FileId,
     /// What the server knows it by, and on which connection it was begun. None: no server knows it.
     pub wire: Option<(Token, u64)>,
-    /// The server has answered: so many blocks are foretold.
+    /// The server has answered: so many blocks are prefetched.
     pub begun: Option<u32>,
     /// All reads are to be seen.
     pub is_audit: bool,
-    /// Foretold blocks are still coming.
+    /// Prefetched blocks are still coming.
     pub is_coming: bool,
     /// The server's plan, in order.
     pub plan: Vec<BlockAt>,
     positions: HashMap<BlockAt, u32>,
-    // Foretold blocks have come up to here.
+    // Prefetched blocks have come up to here.
     came_to: u32,
     /// When the last of it came.
     pub last_came: Option<Instant>,
@@ -52,10 +52,10 @@ pub(super) struct Task {
     told: usize,
     last_new: Instant,
     before: Arc<Vec<BlockAt>>,
-    // Files of which a foretold block has come.
+    // Files of which a prefetched block has come.
     probed: HashSet<FileId>,
-    // Foretold blocks that came while all reads were to be seen.
-    foretold: HashSet<BlockAt>,
+    // Prefetched blocks that came while all reads were to be seen.
+    prefetched: HashSet<BlockAt>,
     // Something could be read without being seen.
     is_blind: bool,
     /// The end of its first action was told to the server, or there was none to be told.
@@ -138,7 +138,7 @@ impl Tasks {
             last_new: now,
             before,
             probed: HashSet::new(),
-            foretold: HashSet::new(),
+            prefetched: HashSet::new(),
             is_blind,
             is_told_end: false,
             start_blocks: None,
@@ -387,13 +387,13 @@ impl Task {
         self.is_blind = true;
     }
 
-    /// A foretold block has come; whether its read must be seen: the first of each file shows the server that the file
-    /// is used.
+    /// A prefetched block has come. Returns whether its read must be seen: the first of each file shows the server that
+    /// the file is used.
     pub fn came(&mut self, at: BlockAt, now: Instant) -> bool {
         self.start.pushed += 1;
         self.last_came = Some(now);
-        if self.is_audit && self.foretold.len() < PLAN_BLOCKS_MAX {
-            self.foretold.insert(at);
+        if self.is_audit && self.prefetched.len() < PLAN_BLOCKS_MAX {
+            self.prefetched.insert(at);
         }
         self.probed.insert(at.file)
     }
@@ -412,8 +412,8 @@ impl Task {
         }
     }
 
-    /// No more is coming of what was foretold.
-    pub fn foretold_is_over(&mut self) {
+    /// No more is coming of what is prefetched.
+    pub fn prefetch_is_over(&mut self) {
         self.is_coming = false;
         self.positions = HashMap::new();
     }
@@ -431,9 +431,9 @@ impl Task {
         }
     }
 
-    /// Foretold blocks that came and were not seen being read; known only if all reads were to be seen.
+    /// Prefetched blocks that came and were not seen being read; known only if all reads were to be seen.
     pub fn unread(&self) -> u64 {
-        self.foretold.difference(&self.seen).count() as u64
+        self.prefetched.difference(&self.seen).count() as u64
     }
 
     /// Whether all that was read was seen.
@@ -441,7 +441,7 @@ impl Task {
         !self.is_blind && (self.is_audit || self.begun == Some(0))
     }
 
-    /// What its next start will need, as far as this one knows: in order, what the server foretold and what was read
+    /// What its next start will need, as far as this one knows: in order, what the server prefetched and what was read
     /// beside it; only what was read where all reads were seen.
     pub fn needed(&self) -> Vec<BlockAt> {
         if self.is_exact() {
@@ -527,7 +527,7 @@ mod tests {
         assert_eq!(task.coming(block(1), 9), Coming::No, "passed by");
         assert_eq!(task.coming(block(8), 3), Coming::Soon);
         assert_eq!(task.coming(block(4), 9), Coming::No, "in no plan");
-        task.foretold_is_over();
+        task.prefetch_is_over();
         assert_eq!(task.coming(block(8), 9), Coming::No);
     }
 
@@ -540,7 +540,7 @@ mod tests {
         task.begun = Some(3);
         assert!(
             !task.is_exact(),
-            "foretold blocks are stored before they are read"
+            "prefetched blocks are stored before they are read"
         );
         task.is_audit = true;
         assert!(task.is_exact());

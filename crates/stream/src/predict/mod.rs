@@ -22,7 +22,7 @@ use crate::wire::Held;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How to foretell.
+/// How to predict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// One action for a task across all files, sent whole on its first match.
@@ -30,7 +30,7 @@ pub enum Mode {
     Task,
     /// As in SYSFLOW: actions of an executable, segment by segment.
     Paper,
-    /// Nothing is foretold or learned.
+    /// Nothing is prefetched or learned.
     None,
 }
 
@@ -106,7 +106,7 @@ pub trait Catalogue {
     fn find(&self, path: &[u8]) -> Option<(FileId, ContentId, u32)>;
 }
 
-/// Foretells and learns for one tenant and one version. Times are milliseconds of any clock that does not go back.
+/// Predicts and learns for one tenant and one version. Times are milliseconds of any clock that does not go back.
 pub trait Predictor: Send {
     /// A task begins.
     fn begin(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun;
@@ -174,7 +174,7 @@ pub struct Counters {
     pub runs_learned: u64,
     /// Plans that were stopped because the task did other things.
     pub plans_stopped: u64,
-    /// Requests that were other than the foretold one, in mode `paper`.
+    /// Requests that were other than the predicted one, in mode `paper`.
     pub misses: u64,
 }
 

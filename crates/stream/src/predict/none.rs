@@ -1,4 +1,4 @@
-//! Nothing is foretold and nothing learned: what the other modes are measured against.
+//! Nothing is prefetched and nothing learned: what the other modes are measured against.
 
 use super::{ActionInfo, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push, file};
 use crate::block::{BlockAt, FileId, Token};
@@ -6,7 +6,7 @@ use crate::predict::Mode;
 use crate::wire::Held;
 use std::sync::Arc;
 
-/// Foretells nothing.
+/// Predicts nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NonePredictor;
 

@@ -52,7 +52,7 @@ impl<State> Tokens<State> {
         if self.alive.len() < self.alive_max {
             return Ok(None);
         }
-        // Devices that vanished leave runs behind; a run that is merely quiet loses its foretelling, no more.
+        // Devices that vanished leave runs behind; a run that is merely quiet loses its prefetching, no more.
         let silent = self
             .alive
             .iter()

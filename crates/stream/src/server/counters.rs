@@ -81,16 +81,16 @@ pub struct Counters {
     /// Tasks that began.
     pub tasks_begun: AtomicU64,
     /// Starts of which something was known.
-    pub tasks_foretold: AtomicU64,
+    pub tasks_predicted: AtomicU64,
     /// Blocks that programs waited for.
     pub blocks_demand: AtomicU64,
     /// Their neighbours.
     pub blocks_around: AtomicU64,
-    /// Blocks that were foretold.
-    pub blocks_foretold: AtomicU64,
+    /// Blocks that were prefetched.
+    pub blocks_prefetched: AtomicU64,
     /// Blocks that nobody waited for.
     pub blocks_fetched: AtomicU64,
-    /// Foretold blocks that were left out because the device holds them.
+    /// Prefetched blocks that were left out because the device holds them.
     pub blocks_held: AtomicU64,
     /// Blocks that were sent ahead and that an exact run did not read.
     pub blocks_unread: AtomicU64,

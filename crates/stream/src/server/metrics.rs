@@ -163,9 +163,9 @@ pub(super) fn text(state: &State) -> String {
         read(&counters.tasks_begun),
     );
     text.counter(
-        "tasks_foretold_total",
+        "tasks_predicted_total",
         "Tasks of which something was known when they began.",
-        read(&counters.tasks_foretold),
+        read(&counters.tasks_predicted),
     );
     text.counters(
         "blocks_total",
@@ -174,18 +174,18 @@ pub(super) fn text(state: &State) -> String {
         &[
             ("demand", read(&counters.blocks_demand)),
             ("around", read(&counters.blocks_around)),
-            ("foretold", read(&counters.blocks_foretold)),
+            ("prefetched", read(&counters.blocks_prefetched)),
             ("fetched", read(&counters.blocks_fetched)),
         ],
     );
     text.counter(
         "blocks_held_total",
-        "Foretold blocks that were left out because the device holds them.",
+        "Prefetched blocks that were left out because the device holds them.",
         read(&counters.blocks_held),
     );
     text.counter(
         "blocks_unread_total",
-        "Foretold blocks that were sent and not read, of runs that told all they read.",
+        "Prefetched blocks that were sent and not read, of runs that told all they read.",
         read(&counters.blocks_unread),
     );
     text.counters(

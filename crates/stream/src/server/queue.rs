@@ -1,4 +1,4 @@
-//! What a connection has to send beside what was foretold: lists of things to do, never their bytes, so that a slow
+//! What a connection has to send beside what is prefetched: lists of things to do, never their bytes, so that a slow
 //! reader costs a few bytes for each request. Pure.
 
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
@@ -142,7 +142,7 @@ impl Queue {
         self.fetch_blocks
     }
 
-    /// What goes before anything foretold.
+    /// What goes before anything prefetched.
     pub(super) fn next_urgent(&mut self) -> Option<Job> {
         if let Some(answer) = self.answers.pop_front() {
             return Some(Job::Answer(answer));

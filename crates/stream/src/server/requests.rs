@@ -89,7 +89,7 @@ fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
     session.accompany(&mut new, now_ms);
     let blocks = new.push(begun.push);
     add(&state.counters.tasks_begun, 1);
-    add(&state.counters.tasks_foretold, usize::from(new.has_next()));
+    add(&state.counters.tasks_predicted, usize::from(new.has_next()));
     add(&state.counters.blocks_held, new.held_blocks());
     if state.provider.arm() == Arm::Madvise {
         let mut files: BTreeSet<FileId> = new.ahead(usize::MAX).map(|at| at.file).collect();
@@ -130,7 +130,7 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
             predictor.request(token, at, state.now_ms())
         };
         // In SYSFLOW an action goes on when certain blocks of it are asked for: one that came as a neighbour would not
-        // be. While an action is recorded nothing is foretold, and neighbours spare round trips.
+        // be. While an action is recorded nothing is prefetched, and neighbours spare round trips.
         let is_followed = state.settings.predict == Mode::Paper && push != Push::Nothing;
         let around = if is_followed { 0 } else { around };
         let now_ms = state.now_ms();
@@ -246,7 +246,7 @@ fn end(connection: &Connection, token: Token, is_exact: bool, has_exited: bool) 
         session.end(token);
         if was_sending {
             let was_stopped = true;
-            connection.answer(Answer::Foretold { token, was_stopped });
+            connection.answer(Answer::PrefetchDone { token, was_stopped });
         }
     }
     if let Some(plan) = plan {

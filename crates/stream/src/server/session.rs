@@ -181,7 +181,7 @@ impl Session {
         inner.tasks.remove(&token);
     }
 
-    /// What is to be sent next on a connection of what was foretold; and, of that task, what comes `ahead` pieces
+    /// What is to be sent next on a connection of what is prefetched; and, of that task, what comes `ahead` pieces
     /// later.
     pub(super) fn next(&self, id: u64, ahead: usize) -> Option<(Token, Next, Vec<BlockAt>)> {
         let mut inner = self.inner();

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Words of 64 blocks that the records of what was sent may have together, of all tasks of a device (some 2.5 MiB).
-/// Behind that a block may be foretold twice.
+/// Behind that a block may be prefetched twice.
 pub(super) const SENT_WORDS_MAX: usize = 1 << 16;
 
 /// A start, at most; what runs for longer without a pause is none any more.
 const START_MS_MAX: u64 = 60_000;
 
-/// Blocks outside plans that may wait to be sent; more are not foretold.
+/// Blocks outside plans that may wait to be sent; more are not prefetched.
 const LOOSE_BLOCKS_MAX: usize = 4096;
 
 /// Words that the records of a device's tasks may still have.
@@ -120,7 +120,7 @@ pub(super) enum Next {
         /// 1 to [`SEGMENT_BLOCKS`].
         blocks: Vec<BlockAt>,
     },
-    /// Nothing more was foretold.
+    /// Nothing more was prefetched.
     Done {
         /// Because the task did other things.
         was_stopped: bool,
@@ -134,7 +134,7 @@ pub(super) struct Task {
     pub(super) token: Token,
     /// The executable.
     pub(super) task: FileId,
-    /// The connection that it was begun on, which its foretold blocks go to and with which it ends.
+    /// The connection that it was begun on, which its prefetched blocks go to and with which it ends.
     pub(super) home: u64,
     /// It has ended, but its processes live.
     pub(super) is_paused: bool,
@@ -145,7 +145,7 @@ pub(super) struct Task {
     has_company: bool,
     held: Held,
     sent: Sent,
-    /// Of what was foretold and sent, what no trace has.
+    /// Of what is prefetched and sent, what no trace has.
     unread: Sent,
     plan: Option<(Arc<Plan>, usize)>,
     loose: VecDeque<BlockAt>,
@@ -200,7 +200,7 @@ impl Task {
         self.sent.blocks()
     }
 
-    /// Takes in what was foretold; blocks of the plan that will be sent.
+    /// Takes in what is prefetched; blocks of the plan that will be sent.
     pub(super) fn push(&mut self, push: Push) -> u32 {
         match push {
             Push::Nothing => return 0,
@@ -227,7 +227,7 @@ impl Task {
         blocks.filter(|at| self.held.has(*at)).count()
     }
 
-    /// No more is sent of what was foretold.
+    /// No more is sent of what is prefetched.
     pub(super) fn drop_rest(&mut self) {
         self.plan = None;
         self.loose.clear();
@@ -306,7 +306,7 @@ impl Task {
         }
     }
 
-    /// Blocks that were foretold, sent, and are in no trace; 0 where another task may have read them.
+    /// Blocks that were prefetched, sent, and are in no trace; 0 where another task may have read them.
     pub(super) fn unread_blocks(&self) -> usize {
         if self.has_company {
             return 0;

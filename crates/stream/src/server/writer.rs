@@ -1,5 +1,5 @@
 //! What is sent on a connection, and in which order: short answers, blocks that programs wait for, what was asked for
-//! beside them, what was foretold, and last what nobody waits for. One message at a time is made, and taken by the
+//! beside them, what is prefetched, and last what nobody waits for. One message at a time is made, and taken by the
 //! socket before the next one: a demand waits for at most one piece, and a slow reader costs one message of memory.
 
 use super::State;
@@ -46,7 +46,7 @@ pub(super) async fn run(
                 .state
                 .provider
                 .expect(&connection.published, &ahead);
-            writer.foretold(token, next).await?;
+            writer.prefetched(token, next).await?;
             continue;
         }
         let fetch = connection.queue().next_fetch();
@@ -142,11 +142,13 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         .await
     }
 
-    async fn foretold(&mut self, token: Token, next: Next) -> Result<(), Reason> {
+    async fn prefetched(&mut self, token: Token, next: Next) -> Result<(), Reason> {
         let (whole, blocks) = match next {
             Next::Piece { whole, blocks } => (whole, blocks),
             Next::Done { was_stopped } => {
-                return self.send(&Answer::Foretold { token, was_stopped }).await;
+                return self
+                    .send(&Answer::PrefetchDone { token, was_stopped })
+                    .await;
             }
         };
         if self.hashes(&blocks).await?.is_err() {
@@ -179,7 +181,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
                 }
             }
         };
-        add(&state.counters.blocks_foretold, blocks.len());
+        add(&state.counters.blocks_prefetched, blocks.len());
         self.send(&Answer::Blocks {
             id: 0,
             token,

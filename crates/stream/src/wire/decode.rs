@@ -197,7 +197,7 @@ impl Answer {
                 blocks: cursor.number_u32()?,
                 is_audit: cursor.flags(1)? != 0,
             },
-            kind::FORETOLD => Self::Foretold {
+            kind::PREFETCH_DONE => Self::PrefetchDone {
                 token: cursor.token()?,
                 was_stopped: cursor.flags(1)? != 0,
             },

@@ -133,7 +133,7 @@ impl Answer {
             Self::Group { .. } => kind::GROUP,
             Self::Blocks { .. } => kind::BLOCKS,
             Self::Begun { .. } => kind::BEGUN,
-            Self::Foretold { .. } => kind::FORETOLD,
+            Self::PrefetchDone { .. } => kind::PREFETCH_DONE,
             Self::Fetched { .. } => kind::FETCHED,
             Self::Plan { .. } => kind::PLAN,
             Self::Refused { .. } => kind::REFUSED,
@@ -198,7 +198,7 @@ impl Answer {
                 put_number(u64::from(*blocks), into);
                 into.push(u8::from(*is_audit));
             }
-            Self::Foretold { token, was_stopped } => {
+            Self::PrefetchDone { token, was_stopped } => {
                 into.extend_from_slice(&token.0);
                 into.push(u8::from(*was_stopped));
             }

@@ -83,7 +83,7 @@ pub enum Request {
         /// What the device has of the files that it needed last time.
         held: Held,
     },
-    /// A block that a program waits for; also answered with what is foretold.
+    /// A block that a program waits for; also answered with what is prefetched.
     Read {
         /// Chosen by the device; the answer has the same. Never 0.
         id: u32,
@@ -130,7 +130,7 @@ pub enum Request {
     End {
         /// Which task.
         token: Token,
-        /// All that was read was seen and told, so what was foretold and is not in the traces was not read.
+        /// All that was read was seen and told, so what is prefetched and is not in the traces was not read.
         is_exact: bool,
         /// Its processes have ended.
         has_exited: bool,
@@ -181,7 +181,7 @@ pub enum Answer {
     },
     /// Blocks. Their bytes, one after the other, each as long as the manifest says, compressed together.
     Blocks {
-        /// What they answer; 0: they were foretold.
+        /// What they answer; 0: they were prefetched.
         id: u32,
         /// Whose they are; all zero: nobody's.
         token: Token,
@@ -199,11 +199,11 @@ pub enum Answer {
         /// Let all reads be seen this time: keep what is sent and store nothing in the page cache before it is read.
         is_audit: bool,
     },
-    /// All that was foretold of a task has been sent, or no more will be (`was_stopped`: it did other things).
-    Foretold {
+    /// All that was prefetched of a task has been sent, or no more will be (`was_stopped`: it did other things).
+    PrefetchDone {
         /// Which task.
         token: Token,
-        /// It did other things than were foretold.
+        /// It did other things than were predicted.
         was_stopped: bool,
     },
     /// All of a `Fetch` has been sent.

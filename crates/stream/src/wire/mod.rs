@@ -47,7 +47,7 @@ mod kind {
     pub(super) const HASHES: u16 = 0x83;
     pub(super) const BLOCKS: u16 = 0x84;
     pub(super) const BEGUN: u16 = 0x85;
-    pub(super) const FORETOLD: u16 = 0x86;
+    pub(super) const PREFETCH_DONE: u16 = 0x86;
     pub(super) const FETCHED: u16 = 0x87;
     pub(super) const PLAN: u16 = 0x88;
     pub(super) const REFUSED: u16 = 0x89;

@@ -275,7 +275,7 @@ pub fn learned(plan: Vec<BlockAt>, is_audit: bool) -> impl Fn(&mut Peer, &Reques
             *begun.lock().unwrap() = Some((*token, left));
             Flow::Done
         }
-        // What is foretold comes behind the plan.
+        // What is prefetched comes behind the plan.
         Request::AskPlan { id, .. } => {
             peer.send(&Answer::Plan {
                 id: *id,
@@ -284,7 +284,7 @@ pub fn learned(plan: Vec<BlockAt>, is_audit: bool) -> impl Fn(&mut Peer, &Reques
             });
             if let Some((token, left)) = begun.lock().unwrap().take() {
                 peer.blocks(0, token, &left);
-                peer.send(&Answer::Foretold {
+                peer.send(&Answer::PrefetchDone {
                     token,
                     was_stopped: false,
                 });

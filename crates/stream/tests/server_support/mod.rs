@@ -368,7 +368,7 @@ impl Device {
         });
     }
 
-    /// So many blocks are foretold, and whether the start is an audit.
+    /// So many blocks are prefetched, and whether the start is an audit.
     pub fn begun(&mut self, number: u8) -> (u32, bool) {
         match self.checked() {
             Answer::Begun {
@@ -393,7 +393,7 @@ impl Device {
         });
     }
 
-    /// Reads a block and waits for it; foretold blocks that come before are dropped.
+    /// Reads a block and waits for it; prefetched blocks that come before are dropped.
     pub fn read(&mut self, id: u32, number: Option<u8>, at: BlockAt) {
         self.ask(id, number, at, 0);
         loop {
@@ -406,8 +406,8 @@ impl Device {
         }
     }
 
-    /// Everything foretold of a task, until it is over.
-    pub fn foretold(&mut self, number: u8) -> Vec<BlockAt> {
+    /// Everything prefetched of a task, until it is over.
+    pub fn prefetched(&mut self, number: u8) -> Vec<BlockAt> {
         let mut all = Vec::new();
         loop {
             match self.checked() {
@@ -420,7 +420,7 @@ impl Device {
                     assert_eq!(of, token(number));
                     all.extend(blocks);
                 }
-                Answer::Foretold { token: of, .. } => {
+                Answer::PrefetchDone { token: of, .. } => {
                     assert_eq!(of, token(number));
                     return all;
                 }
@@ -453,13 +453,13 @@ impl Device {
         while !matches!(self.checked(), Answer::Pong { id: 99 }) {}
     }
 
-    /// One run of a task that reads these blocks, one by one; what was foretold for it.
+    /// One run of a task that reads these blocks, one by one; what is prefetched for it.
     pub fn run(&mut self, number: u8, path: &str, blocks: &[BlockAt]) -> Vec<BlockAt> {
         self.begin(number, path, Held::default());
-        let (foretold, _) = self.begun(number);
-        let came = match foretold {
+        let (prefetched, _) = self.begun(number);
+        let came = match prefetched {
             0 => Vec::new(),
-            _ => self.foretold(number),
+            _ => self.prefetched(number),
         };
         for (id, at) in (1000..).zip(blocks) {
             if !came.contains(at) {

@@ -109,7 +109,7 @@ impl Recording {
     }
 }
 
-/// Foretells as in SYSFLOW.
+/// Predicts as in SYSFLOW.
 pub struct PaperPredictor {
     settings: PaperSettings,
     executables: BTreeMap<FileId, Executable>,

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// How the default predictor is set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TaskSettings {
-    /// A plan is stopped after so many demands, one after the other, that nothing had foretold.
+    /// A plan is stopped after so many demands, one after the other, that nothing had predicted.
     pub mismatches_max: u32,
     /// A block is no longer pushed when it was not read in so many runs, one after the other, of those that show it;
     /// and is pushed when it was read in as many. 1 to 32.
@@ -112,7 +112,7 @@ struct Task {
     used: u64,
 }
 
-/// Foretells tasks.
+/// Predicts tasks.
 pub struct TaskPredictor {
     settings: TaskSettings,
     tasks: BTreeMap<FileId, Task>,
@@ -301,7 +301,7 @@ impl TaskPredictor {
 
     fn request_of(&mut self, run: &mut Run, at: BlockAt, now_ms: u64) -> Push {
         if run.has_read(at) {
-            // It was there and is not any more (memory was short): nothing that foretelling helps against.
+            // It was there and is not any more (memory was short): nothing that prefetching helps against.
             return Push::Nothing;
         }
         let is_first = !std::mem::replace(&mut run.has_asked, true);
@@ -331,7 +331,7 @@ impl TaskPredictor {
         push
     }
 
-    /// Whether what is asked for was foretold, and what to do about it.
+    /// Whether what is asked for was predicted, and what to do about it.
     fn judge(&mut self, run: &mut Run, at: BlockAt) -> Push {
         let Some(phase) = run.phase else {
             return Push::Nothing;

@@ -40,7 +40,7 @@ pub(super) struct Run {
     /// What is being sent to it.
     pub(super) planned: Option<Arc<Planned>>,
     pub(super) was_stopped: bool,
-    /// Demands, one after the other, that nothing had foretold.
+    /// Demands, one after the other, that nothing had predicted.
     pub(super) mismatches: u32,
     pub(super) has_asked: bool,
     /// Another task of its device was sent something in this phase: reads of that are not seen.

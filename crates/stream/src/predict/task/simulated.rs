@@ -1,4 +1,4 @@
-//! Synthetic programs on simulated devices: what foretelling is worth, in blocks. Exact, without a clock.
+//! Synthetic programs on simulated devices: what prefetching is worth, in blocks. Exact, without a clock.
 
 use super::*;
 use crate::predict::Predictor;
@@ -365,7 +365,7 @@ fn varied_arguments_of_a_program_with_a_small_core() {
 
 #[test]
 fn blocks_read_by_chance_are_not_pushed_to_everybody() {
-    // Each of 400 blocks beside the core is read in 3 of 10 runs, whatever else is: nothing can foretell them.
+    // Each of 400 blocks beside the core is read in 3 of 10 runs, whatever else is: nothing can predict them.
     let (mut world, mut random) = (World::new(), Random(9));
     let program = Program::new(8, 600, 1, 400);
     let mut sum = Figures::default();

@@ -214,7 +214,7 @@ fn a_plan_is_stopped_when_the_task_does_other_things() {
     assert_eq!(ask(block(1, 0)), Push::Nothing);
     assert_eq!(ask(block(9, 0)), Push::Nothing);
     assert_eq!(ask(block(9, 1)), Push::Nothing);
-    // Foretold and not sent yet: no mismatch, and the count begins again.
+    // Prefetched and not sent yet: no mismatch, and the count begins again.
     assert_eq!(ask(block(1, 150)), Push::Nothing);
     assert_eq!(ask(block(9, 2)), Push::Nothing);
     assert_eq!(ask(block(9, 3)), Push::Nothing);
