@@ -5,11 +5,12 @@
 //! `KEEL_SEEDED_BUG=ack-before-flush cargo nextest run -p db crash_flash::`
 
 use crate::common;
-use crate::common::{Oracle, declare, open, sim_clock, small_options};
-use base::block::BLOCK_BYTES;
+use crate::common::{Oracle, declare, long_log_options, open, sim_clock, small_options};
+use base::block::{BLOCK_BYTES, BlockDevice};
 use base::sim::{Random, SimDevice};
-use db::{CommitDriver, DbOptions, Health, ObjectSpec, SegmentStore};
+use db::{CommitDriver, DbOptions, Durability, Health, ObjectSpec, SegmentStore};
 use flash::{FormatOptions, OpenOptions, Store};
+use std::collections::BTreeMap;
 
 const RUNS: u64 = 250;
 const WRITES_MAX: u64 = 700;
@@ -149,6 +150,74 @@ const KEYS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k",
 
 fn clock_ms(n: u64) -> i64 {
     1_700_000_000_000 + n as i64 * 3
+}
+
+/// Damaged neighbours, as of one lost erase block, cost what they held. How long a start and a reader take is bounded
+/// by the length of the log, however many there are; the store's own walk gives up behind eight of them.
+#[test]
+fn damaged_neighbours_cost_few_requests() {
+    const READINGS: u64 = 60_000;
+    const MAGIC: &[u8] = b"EKBD";
+    let clock = sim_clock();
+    let format = FormatOptions {
+        files_max: 64,
+        name_bytes_max: 255,
+        uuid: [1; 16],
+        hash_key: [2; 16],
+    };
+    let store = Store::format(SimDevice::new(2048, 1), &format).expect("formatted");
+    let db = open(store, &clock, long_log_options());
+    let ids = declare(&db, 5);
+    for n in 0..READINGS {
+        db.put(
+            ids[n as usize % 5],
+            &n.to_le_bytes(),
+            n as i64,
+            Durability::Batched,
+        )
+        .expect("taken");
+        if n % 500 == 499 {
+            db.pump().expect("committed");
+        }
+    }
+    let device = db.close().expect("closed").device().clone();
+    let field = |block: &[u8], at: usize| {
+        u64::from(u32::from_le_bytes(
+            block[at..at + 4].try_into().expect("four"),
+        ))
+    };
+    // The log is the file with the most blocks; each by its number in it.
+    let mut files: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
+    for block in 0..device_blocks(&device) {
+        let content = device.peek(block);
+        if content.starts_with(MAGIC) {
+            let (file, number) = (field(&content, 8), field(&content, 28));
+            files.entry(file).or_default().insert(number, block);
+        }
+    }
+    let log = files.values().max_by_key(|blocks| blocks.len());
+    let log = log.expect("a file");
+    assert!(log.len() > 200, "{} blocks", log.len());
+    for (first, count) in [(100, 4), (100, 8), (128, 7), (37, 16), (60, 64)] {
+        let mut device = device.clone();
+        for number in first..first + count {
+            device.inject_bit_rot(log[&number], 9000);
+        }
+        let mut store = Store::open(device, &OpenOptions::default()).expect("opened");
+        let before = store.device().counters();
+        let (readings, report) = common::scan(&mut store);
+        let after = store.device().counters();
+        let lost = READINGS - readings.len() as u64;
+        let (reads, blocks) = (
+            after.reads - before.reads,
+            after.blocks_read - before.blocks_read,
+        );
+        println!("{count} damaged: {lost} readings lost, {reads} requests, {blocks} blocks");
+        assert!(lost > 0 && report.damage.any(), "{report:?}");
+        // No pointer leads over a block whose number is a multiple of a large power of two, and its seven neighbours:
+        // all before it is lost with them. Each piece costs some walks at most, of some requests each.
+        assert!(reads < 60 * log.len() as u64, "{reads} requests");
+    }
 }
 
 /// A block that rots under a finished segment costs readings around it, is counted, and stops nothing.

@@ -161,48 +161,6 @@ fn what_is_deleted_or_damaged_is_counted() {
     assert!(damaged > 10, "{damaged}");
 }
 
-/// Of a log that is longer than both buffers, each of them passes and misses the same readings.
-#[test]
-fn a_long_buffer_finds_the_same_damage() {
-    const READINGS: u64 = 60_000;
-    let clock = sim_clock();
-    let mut random = Random::new(1);
-    let db = open(MemoryStore::new(), &clock, long_log_options());
-    let ids = declare(&db, 5);
-    for n in 0..READINGS {
-        let id = ids[random.index(ids.len())];
-        db.put(id, &n.to_le_bytes(), n as i64, Durability::Batched)
-            .expect("taken");
-        if n % 500 == 499 {
-            db.pump().expect("committed");
-        }
-    }
-    let store = db.close().expect("closed");
-    for seed in 0..12 {
-        let mut random = Random::new(seed);
-        let mut store = store.clone();
-        let bytes = store.file_mut("log-00000000");
-        assert!(bytes.len() > 3 << 18, "{}", bytes.len());
-        for _ in 0..seed {
-            let at = random.index(bytes.len());
-            bytes[at] ^= 1 << random.below(8);
-        }
-        // From nothing over less than a short buffer to more than a long one.
-        let wiped = random.index(50_000 * seed as usize + 1);
-        let from = random.index(bytes.len() - wiped);
-        bytes[from..from + wiped].fill(0);
-        let db = open(store, &clock, long_log_options());
-        let [short, long] = [LogCursor::new(0), LogCursor::for_backlog(0)].map(|mut cursor| {
-            let (passed, sum) = follow_all(&db, &mut cursor, 1000);
-            let counts = (sum.readings, sum.readings_missing, sum.readings_gone);
-            (passed, counts, cursor.next_lsn())
-        });
-        assert!(short == long, "seed {seed}: {:?} {:?}", short.1, long.1);
-        assert_eq!(short.1.0 + short.1.1, READINGS);
-        assert_eq!(short.1.1 == 0, seed == 0);
-    }
-}
-
 /// The log shrinks under a follower that is in the middle of it.
 #[test]
 fn a_segment_that_goes_while_it_is_read_is_counted() {

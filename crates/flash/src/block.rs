@@ -66,6 +66,21 @@ pub(crate) type NameHint = [u8; NAME_HINT_BYTES];
 pub(crate) const NAME_HINT_BYTES: usize = 4 * POINTERS;
 
 impl Header {
+    /// Blocks from the beginning of a run to `address` inclusive, if it is in this block's run before it, or in what
+    /// was used of the run before that; else none.
+    pub(crate) fn in_run(&self, address: u32) -> u32 {
+        let before_end = self
+            .before_start
+            .saturating_add(u32::from(self.before_used));
+        if (self.run_start..self.address).contains(&address) {
+            address - self.run_start + 1
+        } else if (self.before_start..before_end).contains(&address) {
+            address - self.before_start + 1
+        } else {
+            0
+        }
+    }
+
     /// Writes the header over the first bytes of `block` and seals the whole block, payload included.
     pub(crate) fn seal(&self, block: &mut [u8], seed: u32) {
         put_u32(block, 0, MAGIC);

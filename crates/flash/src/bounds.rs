@@ -3,8 +3,9 @@
 //! The sums below follow the code path by path; `tests/bounds.rs` drives random workloads on a counting
 //! device and fails if any call exceeds them. A call after unsynced ones may have to flush for them: that flush is
 //! counted. Three things cost more, and all are damage: a read that walks around damaged data blocks may repeat
-//! its walk up to eight times; a request that the device fails is repeated block by block; and an append that
-//! finds nothing ready because a list of free blocks is damaged commits up to twice more.
+//! its walk up to eight times; a request that the device fails is repeated, a long one without the blocks that were
+//! guessed and then each block by itself; and an append that finds nothing ready because a list of free blocks is
+//! damaged commits up to twice more.
 
 use base::block::BlockDevice;
 
@@ -81,8 +82,8 @@ const FLUSH: Bound = Bound::new(0, 0, 0, 0, 1);
 /// A record that spills a list of free pieces holds it and a place for an image.
 const SPILL: Bound = Bound::new(0, 0, 0, 2, 0);
 const READ: Bound = Bound::new(1, 1, 0, 0, 0);
-/// A block of a longer read. Blocks are guessed only where at least seven are known, so of 16 in a request nine are
-/// transferred for nothing at most.
+/// A block of a longer read. Blocks are guessed only where seven are known, so of 16 in a request nine are transferred
+/// for nothing at most.
 const READ_MORE: Bound = Bound::new(1, 3, 0, 0, 0);
 /// The blocks of a group, in one piece.
 const GROUP: Bound = Bound::new(0, 0, 1, GROUP_BLOCKS_MAX as u64, 0);

@@ -1,8 +1,9 @@
 //! Reading: from the last block, or a nearer known one, backwards by pointers, then in requests of neighbouring blocks.
 //!
-//! A header shows where the seven blocks before it are. Where they lie side by side, those before them most often do,
-//! too, since files grow in runs: one request takes as many as fit. A block that was guessed counts only if the block
-//! behind it points to it, as in a walk; so a wrong guess costs nothing but what was transferred.
+//! A header shows where the seven blocks before it are, and where its run begins. Where the seven lie side by side,
+//! those before them in the run most often do, too: one request takes as many as fit. A block that was guessed counts
+//! only if the block behind it points to it, as in a walk; so a wrong guess costs nothing but what was transferred, and
+//! never touches a block outside of the file's own runs.
 //!
 //! Invariant: a byte is returned only from a block whose checksum, address, file and position all agree.
 
@@ -63,8 +64,9 @@ impl<D: BlockDevice> Store<D> {
                 header
             }
         };
+        let mut may_guess = true;
         while header.index > first {
-            header = self.read_before(&state, &header, first, offset, out)?;
+            header = self.read_before(&state, &header, first, offset, out, &mut may_guess)?;
         }
         Ok(count)
     }
@@ -97,15 +99,16 @@ impl<D: BlockDevice> Store<D> {
                 blocks,
                 known: blocks,
             };
-            self.read_row(state, row, offset, buffer).map(Some)
+            self.read_row(state, row, offset, buffer)
         } else {
             Ok(None)
         }
     }
 
     /// Reads the blocks before the one of `header` in one request, but none before block `first`: as many as its
-    /// pointers show to lie side by side, and where all of them do, further ones. Returns the header of the first
-    /// block that was read.
+    /// pointers show to lie side by side, and where all of them do, further ones of their run. Returns the header of
+    /// the first block that was read. Where a request with guessed blocks fails, the known ones are read, and no more
+    /// are guessed in this call: each request of a bad block takes its time.
     fn read_before(
         &mut self,
         state: &FileState,
@@ -113,37 +116,43 @@ impl<D: BlockDevice> Store<D> {
         first: u32,
         offset: u64,
         buffer: &mut [u8],
+        may_guess: &mut bool,
     ) -> Result<Header> {
-        let before = header.index - 1;
+        let (before, address) = (header.index - 1, header.pointers[0]);
         let wanted = header.index - first;
         let shown_max = wanted.min(NEAR_POINTERS as u32);
-        let is_beside = |place: &u32| {
-            header.pointers[*place as usize] == header.pointers[0].wrapping_sub(*place)
-        };
+        let is_beside =
+            |place: &u32| header.pointers[*place as usize] == address.wrapping_sub(*place);
         let known = (1..shown_max).take_while(is_beside).count() as u32 + 1;
         let row = |blocks: u32| Row {
-            address: header.pointers[0].wrapping_sub(blocks - 1),
+            address: address.wrapping_sub(blocks - 1),
             first: before - (blocks - 1),
             blocks,
             known,
         };
-        let longest = row(wanted.min(READ_BLOCKS_MAX as u32));
-        let may_be = known == shown_max
-            && longest.address <= header.pointers[0]
-            && self.layout.is_data_block(longest.address);
-        let row = if may_be { longest } else { row(known) };
-        self.read_row(state, row, offset, buffer)
+        let in_run = header
+            .in_run(address)
+            .min(wanted)
+            .min(READ_BLOCKS_MAX as u32);
+        if *may_guess && known == shown_max && in_run > known {
+            match self.read_row(state, row(in_run), offset, buffer)? {
+                Some(header) => return Ok(header),
+                None => *may_guess = false,
+            }
+        }
+        let read = self.read_row(state, row(known), offset, buffer)?;
+        read.ok_or_else(|| damaged(address, before))
     }
 
     /// Reads a row of blocks. Returns the header of the first of them; where a guessed one is not there, of the last
-    /// that is, counted from the end.
+    /// that is, counted from the end; `None` where the device cannot read a row with guessed ones.
     fn read_row(
         &mut self,
         state: &FileState,
         row: Row,
         offset: u64,
         buffer: &mut [u8],
-    ) -> Result<Header> {
+    ) -> Result<Option<Header>> {
         let Row {
             address,
             first,
@@ -162,15 +171,8 @@ impl<D: BlockDevice> Store<D> {
             &mut self.neighbours[..bytes],
         );
         if !is_readable(read)? {
-            let guessed = blocks - known;
-            if guessed > 0 {
-                let row = Row {
-                    address: address + guessed,
-                    first: first + guessed,
-                    blocks: known,
-                    known,
-                };
-                return self.read_row(state, row, offset, buffer);
+            if blocks > known {
+                return Ok(None);
             }
             // Each by itself: only those that the device cannot read are damaged.
             for number in 0..blocks {
@@ -205,7 +207,7 @@ impl<D: BlockDevice> Store<D> {
             }
             lowest = Some(header);
         }
-        lowest.ok_or_else(|| damaged(address, first))
+        lowest.map(Some).ok_or_else(|| damaged(address, first))
     }
 
     /// Walks to block `target`, which it leaves in the scratch buffer: from the last block of the file, or
@@ -224,7 +226,15 @@ impl<D: BlockDevice> Store<D> {
                 Err(failure) => failure,
             };
             if at == target || damaged_count == DAMAGED_AROUND_MAX {
-                return Err(error);
+                return Err(match error {
+                    // The damaged block is behind what was asked for, which is what cannot be read.
+                    Error::Damaged { part, block, .. } => Error::Damaged {
+                        part,
+                        block,
+                        offset: Some(offset_of(target)),
+                    },
+                    error => error,
+                });
             }
             avoid[damaged_count] = at;
             damaged_count += 1;
@@ -323,10 +333,10 @@ fn damaged(address: u32, index: u32) -> Error {
     Error::Damaged {
         part: Part::Data,
         block: u64::from(address),
-        offset: Some(u64::from(index) * PAYLOAD_BYTES as u64),
+        offset: Some(offset_of(index)),
     }
 }
 
-#[cfg(test)]
-#[path = "read_tests.rs"]
-mod tests;
+fn offset_of(index: u32) -> u64 {
+    u64::from(index) * PAYLOAD_BYTES as u64
+}

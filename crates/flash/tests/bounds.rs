@@ -43,7 +43,8 @@ fn metered(
     };
     let result = meter.measure(store, call, limit, |store| operation.run_on(store, file));
     let length = store.length(file).unwrap();
-    let mut buffer = vec![0; random.index(9000) + 1];
+    let read_bytes_max = [9_000, 200_000][random.index(2)];
+    let mut buffer = vec![0; random.index(read_bytes_max) + 1];
     let offset = random.below(length + 1);
     let limit = bounds.read(buffer.len() as u64);
     meter.measure(store, "read", limit, |store| {

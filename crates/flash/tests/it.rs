@@ -16,6 +16,7 @@ mod fuzz_corpus;
 mod goals;
 mod golden;
 mod grow;
+mod long_reads;
 mod model;
 mod names;
 mod recovery;

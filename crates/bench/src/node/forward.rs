@@ -116,7 +116,7 @@ pub(crate) fn measure(
 /// Follows the log from its beginning to its end, in the steps in which forwarding does.
 fn follow(db: &Db, readings: u64) -> Result<Duration, String> {
     let begin = Instant::now();
-    let (mut cursor, mut found) = (LogCursor::for_backlog(0), 0_u64);
+    let (mut cursor, mut found) = (LogCursor::new(0), 0_u64);
     loop {
         let step = db.follow(
             &mut cursor,

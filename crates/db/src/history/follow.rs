@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 
 use crate::error::Error;
 use crate::log::codec::{Reading, Record};
-use crate::log::reader::{Found, READ_LONG_BYTES, Reader, Tail};
+use crate::log::reader::{Found, Reader, Tail};
 use crate::log::scan;
 use crate::options::ObjectId;
 use crate::store::SegmentStore;
@@ -20,8 +20,8 @@ use super::summary::Boots;
 use super::{HistoryEntry, Matches, Source};
 
 /// Bytes of log that one step looks at, at most (and what a damaged place needs to be passed). A follower goes on for
-/// hours, beside commits: where one of them waits, the step ends sooner. A buffer's length is read at a time, which is
-/// four steps, and what is in it is not read again.
+/// hours, beside commits: where one of them waits, the step ends sooner. A buffer's length is read at a time, and what
+/// is in it is not read again.
 const STEP_BYTES: u64 = 64 << 10;
 
 /// Records after which it is looked whether a commit waits: some ten microseconds.
@@ -49,20 +49,10 @@ impl LogCursor {
     /// A cursor before the reading with this number.
     #[must_use]
     pub fn new(next_lsn: u64) -> Self {
-        Self::with_reader(next_lsn, Reader::new())
-    }
-
-    /// The same for long ways: it reads 256 KiB of log at a time, instead of 64 KiB.
-    #[must_use]
-    pub fn for_backlog(next_lsn: u64) -> Self {
-        Self::with_reader(next_lsn, Reader::with_buffer(vec![0; READ_LONG_BYTES]))
-    }
-
-    fn with_reader(next_lsn: u64, reader: Reader) -> Self {
         Self {
             next_lsn,
             place: None,
-            reader,
+            reader: Reader::new(),
             found: Matches::default(),
         }
     }
@@ -128,7 +118,7 @@ pub(crate) fn step<S: SegmentStore>(
             cursor.next_lsn = first;
         }
         cursor.place = Some((segment, 0));
-        cursor.reader.restart();
+        cursor.reader = Reader::new();
         if cursor.next_lsn >= wanted.end_lsn {
             return Ok(step);
         }
@@ -239,7 +229,7 @@ fn read<S: SegmentStore>(
         Some(next) => {
             cursor.place = Some((*next, 0));
             // A segment can be read alone; what another one said shall not stand in for a damaged beginning.
-            cursor.reader.restart();
+            cursor.reader = Reader::new();
         }
         None => {
             cursor.place = Some((segment, position));

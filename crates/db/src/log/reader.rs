@@ -22,9 +22,8 @@ use super::codec::{
 /// Bytes of the reading buffer: a few records of the longest kind.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// Bytes of the buffer of whoever reads the whole log: the store finds a place once for all of it, and reads the rest in
-/// long requests.
-pub(crate) const READ_LONG_BYTES: usize = 256 << 10;
+/// Pieces that a request asks for at most: more than the buffer holds.
+const PIECES_MAX: u64 = READ_BYTES as u64;
 
 /// Unreadable pieces in a row after which the device is taken for dead.
 const FAILURES_MAX: u32 = 8;
@@ -109,6 +108,8 @@ pub struct Reader {
     /// An unreadable piece begins at `read_at` and ends here.
     hole_end: Option<u64>,
     failures: u32,
+    /// Pieces of the store that the next request asks for at most.
+    pieces_max: u64,
     context: Option<Context>,
     next_lsn: Option<u64>,
     /// Bytes lost since the last anchor: they may have held readings that have numbers.
@@ -130,30 +131,21 @@ impl Reader {
     /// A reader with its buffer.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_buffer(vec![0; READ_BYTES])
-    }
-
-    /// A reader that reads as much at a time as the buffer holds, [`READ_BYTES`] at least.
-    pub(crate) fn with_buffer(buffer: Vec<u8>) -> Self {
         Self {
-            buffer,
+            buffer: vec![0; READ_BYTES],
             start: 0,
             end: 0,
             read_at: 0,
             length: 0,
             hole_end: None,
             failures: 0,
+            pieces_max: PIECES_MAX,
             context: None,
             next_lsn: None,
             lost_bytes: 0,
             stopped: None,
             damage: Damage::default(),
         }
-    }
-
-    /// Forgets what it has read, and keeps its buffer.
-    pub(crate) fn restart(&mut self) {
-        *self = Self::with_buffer(std::mem::take(&mut self.buffer));
     }
 
     /// Where the next record begins, after a read that was stopped; otherwise the end of what was read.
@@ -295,10 +287,6 @@ impl Reader {
                     }
                 }
                 Err(why) => {
-                    // A search takes its time: no more of it at once, however long the buffer is.
-                    let is_part = window.len() > READ_BYTES;
-                    let window = &window[..window.len().min(READ_BYTES)];
-                    let last = last && !is_part;
                     let at_end = last && self.hole_end.is_none();
                     let window_bytes = window.len();
                     match resynchronise(window, seal, self.context.as_ref(), last, at_end) {
@@ -332,16 +320,22 @@ impl Reader {
     }
 
     /// Moves what is left to the front and reads until the buffer is full, the file ends or a piece cannot be read.
+    ///
+    /// A store may read all of a request before it finds the damage in it, and find none but the last. So what is asked
+    /// for is halved where a request fails, and doubled where one succeeds.
     fn fill<S: SegmentStore>(&mut self, store: &mut S, file: S::File) -> Result<(), StoreError> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         let piece = store.payload_bytes().max(1);
-        let mut good_until = self.length;
         while self.end < self.buffer.len() && self.hole_end.is_none() && self.read_at < self.length
         {
             let room = (self.buffer.len() - self.end) as u64;
-            let want = room.min(good_until - self.read_at) as usize;
-            let piece_end = (self.read_at / piece + 1) * piece;
+            let first = self.read_at / piece;
+            let piece_end = (first + 1) * piece;
+            let asked_end = piece_end + (self.pieces_max - 1) * piece;
+            let end = asked_end.min(self.length).min(self.read_at + room);
+            let want = (end - self.read_at) as usize;
+            let is_more = end > piece_end;
             match store.read(
                 file,
                 self.read_at,
@@ -355,29 +349,30 @@ impl Reader {
                     self.end += count;
                     self.read_at += count as u64;
                     self.failures = 0;
+                    self.pieces_max = (2 * self.pieces_max).min(PIECES_MAX);
                 }
-                Err(StoreError::Damaged { offset })
-                    if offset >= piece_end && good_until > piece_end =>
-                {
-                    good_until = (offset / piece * piece).min(good_until - 1).max(piece_end);
+                Err(StoreError::Damaged { offset }) if is_more && offset >= piece_end => {
+                    let pieces = (end - 1) / piece - first + 1;
+                    self.pieces_max = (pieces / 2).min(offset / piece - first).max(1);
                 }
-                Err(StoreError::Failed { .. }) if want as u64 > piece_end - self.read_at => {
-                    good_until = piece_end
-                }
-                Err(StoreError::Damaged { .. }) => self.hole_end = Some(piece_end),
+                Err(StoreError::Failed { .. }) if is_more => self.pieces_max = 1,
+                Err(StoreError::Damaged { .. }) => self.lose_piece(piece_end),
                 Err(error) => {
                     self.failures += 1;
                     if self.failures >= FAILURES_MAX {
                         return Err(error);
                     }
-                    self.hole_end = Some(piece_end);
+                    self.lose_piece(piece_end);
                 }
-            }
-            if self.read_at >= good_until {
-                good_until = self.length;
             }
         }
         Ok(())
+    }
+
+    /// What is ahead up to `piece_end` cannot be read; what is behind it may be no better.
+    fn lose_piece(&mut self, piece_end: u64) {
+        self.hole_end = Some(piece_end);
+        self.pieces_max = 1;
     }
 }
 

@@ -218,7 +218,7 @@ impl SegmentStore for MemoryStore {
                 **at / piece * piece < (start + count) as u64 && (**at / piece + 1) * piece > offset
             };
             if count > 0
-                && let Some(at) = damaged.iter().filter(hit).min()
+                && let Some(at) = damaged.iter().filter(hit).max()
             {
                 return Err(StoreError::Damaged { offset: *at });
             }

@@ -254,8 +254,7 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
             // A part that is gone needs none any more.
             let engine = &self.engine;
             self.cursors.retain(|(part, _)| engine.has_part(*part));
-            self.cursors
-                .push((want.part, LogCursor::for_backlog(want.from)));
+            self.cursors.push((want.part, LogCursor::new(want.from)));
             self.cursors.len() - 1
         });
         let Some((_, cursor)) = self.cursors.get_mut(index) else {

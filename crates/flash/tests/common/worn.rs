@@ -8,6 +8,8 @@ use base::sim::SimDevice;
 pub struct Worn {
     pub inner: SimDevice,
     pub unreadable: BTreeSet<u64>,
+    /// Read requests that failed.
+    pub reads_failed: u64,
     /// Write requests until one fails that stores nothing; the one that finds 1 here. None later fails.
     pub writes_until_failure: u64,
     /// The same for flushes, which then flush nothing.
@@ -19,6 +21,7 @@ impl Worn {
         Self {
             inner,
             unreadable: unreadable.into_iter().collect(),
+            reads_failed: 0,
             writes_until_failure: 0,
             flushes_until_failure: 0,
         }
@@ -49,6 +52,7 @@ impl BlockDevice for Worn {
         if let Some(bad) = self.unreadable.range(blocks).next() {
             // What a failed read leaves in the buffer is anything.
             buffer.fill(0x5a);
+            self.reads_failed += 1;
             return Err(failure("read", *bad));
         }
         self.inner.read(first_block, buffer)

@@ -2,22 +2,17 @@
 
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
+use flash::{Error, FileHandle, OpenOptions, PAYLOAD_BYTES, Store};
 
-use crate::block::PAYLOAD_BYTES;
-use crate::read::READ_BLOCKS_MAX;
-use crate::store::{FileHandle, OpenOptions, Store};
-use crate::{Error, FormatOptions};
+use crate::common::options;
+use crate::common::worn::Worn;
 
+/// Blocks of one request at most.
+const READ_BLOCKS_MAX: usize = 16;
 const BLOCKS: usize = 384;
 
 fn formatted() -> SimDevice {
-    let options = FormatOptions {
-        files_max: 8,
-        name_bytes_max: 32,
-        uuid: [9; 16],
-        hash_key: [4; 16],
-    };
-    let store = Store::format(SimDevice::new(1024, 3), &options).unwrap();
+    let store = Store::format(SimDevice::new(1024, 3), &options(8)).unwrap();
     store.close().unwrap()
 }
 
@@ -96,4 +91,62 @@ fn a_guess_does_not_take_what_was_there_before() {
         let (mut store, file) = open(store.close().unwrap());
         assert_eq!(read(&mut store, file), content, "seed {seed}");
     }
+}
+
+/// A bad block costs what it held. One that is not the file's is never asked for, and one of its own a few times.
+#[test]
+fn a_bad_block_in_a_guess_costs_itself() {
+    let (mut store, file) = open(formatted());
+    let content = bytes(&mut Random::new(1), BLOCKS);
+    for piece in content.chunks(3 * PAYLOAD_BYTES) {
+        store.append(file, piece).unwrap();
+    }
+    let device = store.close().unwrap();
+    let mut own = Vec::new();
+    for block in 0..device.geometry().block_count {
+        let is_own = device.peek(block).starts_with(b"EKBD");
+        let worn = Worn::new(device.clone(), [block]);
+        let Ok(mut store) = Store::open(worn, &OpenOptions::default()) else {
+            continue;
+        };
+        let Ok(file) = store.open_file("log") else {
+            continue;
+        };
+        let opened = store.device().reads_failed;
+        let mut found = vec![0xee; content.len()];
+        let result = store.read(file, 0, &mut found);
+        let failed = store.device().reads_failed - opened;
+        if !is_own {
+            assert!(
+                result.is_ok() && found == content,
+                "block {block}: {result:?}"
+            );
+            assert_eq!(failed, 0, "block {block}");
+            continue;
+        }
+        let Err(Error::Damaged {
+            block: named,
+            offset: Some(offset),
+            ..
+        }) = result
+        else {
+            panic!("block {block}: {result:?}");
+        };
+        assert_eq!(named, block);
+        // One request with guessed blocks, then those that are known, then each by itself.
+        assert!(failed <= 3, "block {block}: {failed} requests");
+        let number = offset as usize / PAYLOAD_BYTES;
+        own.push(number);
+        for (from, to) in [(0, number), (number + 1, BLOCKS)] {
+            let (from, to) = (from * PAYLOAD_BYTES, to * PAYLOAD_BYTES);
+            let mut found = vec![0xee; to - from];
+            let result = store.read(file, from as u64, &mut found);
+            assert!(
+                result.is_ok() && found == content[from..to],
+                "block {block}: {result:?}"
+            );
+        }
+    }
+    own.sort_unstable();
+    assert_eq!(own, (0..BLOCKS).collect::<Vec<_>>());
 }
