@@ -152,8 +152,8 @@ fn clock_ms(n: u64) -> i64 {
     1_700_000_000_000 + n as i64 * 3
 }
 
-/// Damaged neighbours, as of one lost erase block, cost what they held. How long a start and a reader take is bounded
-/// by the length of the log, however many there are; the store's own walk gives up behind eight of them.
+/// Damaged neighbours, as of one lost erase block, cost what they held and what no way leads to. How long a reader and
+/// a start take is bounded by the length of the log, however many there are.
 #[test]
 fn damaged_neighbours_cost_few_requests() {
     const READINGS: u64 = 60_000;
@@ -169,54 +169,75 @@ fn damaged_neighbours_cost_few_requests() {
     let db = open(store, &clock, long_log_options());
     let ids = declare(&db, 5);
     for n in 0..READINGS {
-        db.put(
-            ids[n as usize % 5],
-            &n.to_le_bytes(),
-            n as i64,
-            Durability::Batched,
-        )
-        .expect("taken");
+        let id = ids[n as usize % 5];
+        db.put(id, &n.to_le_bytes(), n as i64, Durability::Batched)
+            .expect("taken");
         if n % 500 == 499 {
             db.pump().expect("committed");
         }
     }
     let device = db.close().expect("closed").device().clone();
-    let field = |block: &[u8], at: usize| {
-        u64::from(u32::from_le_bytes(
-            block[at..at + 4].try_into().expect("four"),
-        ))
+    let field = |block: &[u8], at: usize, bytes: usize| {
+        let read = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
+        block[at..at + bytes].iter().rev().fold(0, read)
     };
-    // The log is the file with the most blocks; each by its number in it.
-    let mut files: BTreeMap<u64, BTreeMap<u64, u64>> = BTreeMap::new();
+    // The log is the file with the most blocks; of each number the block that was written last.
+    let mut files: BTreeMap<u64, BTreeMap<u64, (u64, u64)>> = BTreeMap::new();
     for block in 0..device_blocks(&device) {
         let content = device.peek(block);
         if content.starts_with(MAGIC) {
-            let (file, number) = (field(&content, 8), field(&content, 28));
-            files.entry(file).or_default().insert(number, block);
+            let (file, number) = (field(&content, 8, 8), field(&content, 28, 4));
+            let found = (field(&content, 16, 8), block);
+            let newest = files.entry(file).or_default().entry(number);
+            newest
+                .and_modify(|known| *known = found.max(*known))
+                .or_insert(found);
         }
     }
     let log = files.values().max_by_key(|blocks| blocks.len());
     let log = log.expect("a file");
-    assert!(log.len() > 200, "{} blocks", log.len());
-    for (first, count) in [(100, 4), (100, 8), (128, 7), (37, 16), (60, 64)] {
+    let blocks = log.len() as u64;
+    assert!(blocks > 200, "{blocks}");
+    // No pointer leads over a block whose number is a multiple of a large power of two and the six behind it: all
+    // before it are lost with them.
+    let cases = [
+        (0, 0, 0),
+        (100, 1, 1),
+        (100, 4, 4),
+        (100, 8, 12),
+        (128, 7, 135),
+        (37, 16, 24),
+        (60, 64, 124),
+    ];
+    for (first, count, lost_max) in cases {
         let mut device = device.clone();
         for number in first..first + count {
-            device.inject_bit_rot(log[&number], 9000);
+            device.inject_bit_rot(log[&number].1, 9000);
         }
         let mut store = Store::open(device, &OpenOptions::default()).expect("opened");
-        let before = store.device().counters();
+        let opened = store.device().counters();
         let (readings, report) = common::scan(&mut store);
-        let after = store.device().counters();
+        let read = store.device().counters().reads - opened.reads;
         let lost = READINGS - readings.len() as u64;
-        let (reads, blocks) = (
-            after.reads - before.reads,
-            after.blocks_read - before.blocks_read,
-        );
-        println!("{count} damaged: {lost} readings lost, {reads} requests, {blocks} blocks");
-        assert!(lost > 0 && report.damage.any(), "{report:?}");
-        // No pointer leads over a block whose number is a multiple of a large power of two, and its seven neighbours:
-        // all before it is lost with them. Each piece costs some walks at most, of some requests each.
-        assert!(reads < 60 * log.len() as u64, "{reads} requests");
+        let pieces = report.damage.pieces_unreadable;
+        println!("{count} damaged: {pieces} pieces, {lost} readings lost, {read} requests");
+        assert_eq!(lost == 0, count == 0);
+        assert_eq!(report.damage.any(), count > 0, "{report:?}");
+        assert!((count..=lost_max).contains(&pieces), "{pieces} pieces");
+        // A reading is there or not; a torn one at each end of what is lost is not.
+        assert!(lost <= (pieces + 1) * READINGS.div_ceil(blocks - 1));
+        for (_, time_ms, value) in &readings {
+            assert_eq!(value[..], time_ms.to_le_bytes());
+        }
+        let times = readings.iter().map(|(_, time_ms, _)| *time_ms);
+        assert!(times.is_sorted());
+        // Each piece that cannot be had costs some walks, of some requests each.
+        assert!(read < 70 * (pieces + 4) + blocks, "{read} requests");
+        let db = open(store, &clock, long_log_options());
+        let reads = db.with_store(|store| store.device().counters().reads);
+        let reads = reads.expect("a store") - opened.reads;
+        assert!(reads < 5 * read, "{reads} requests for a start");
+        db.close().expect("closed");
     }
 }
 

@@ -40,7 +40,7 @@ impl<D: BlockDevice> Store<D> {
     /// A damaged block costs its own bytes only, as a rule: the walk goes around it.
     ///
     /// Finding the place costs at most ceil(log2 n) + 1 block reads in a file of n blocks, one if its address
-    /// is remembered; each further block costs one request at most, and in a row of blocks 16 share one.
+    /// is remembered; each further block costs one request at most, and in a long run 16 share one.
     ///
     /// # Errors
     /// [`Error::Damaged`] when a block that is needed is not intact, [`Error::StaleHandle`],
@@ -159,9 +159,12 @@ impl<D: BlockDevice> Store<D> {
             blocks,
             known,
         } = row;
-        if !self.layout.is_data_block(address) || !self.layout.is_data_block(address + (blocks - 1))
-        {
-            return Err(damaged(address, first));
+        let is_data = |address| self.layout.is_data_block(address);
+        if !is_data(address) || !is_data(address + (blocks - 1)) {
+            return match blocks > known {
+                true => Ok(None),
+                false => Err(damaged(address, first)),
+            };
         }
         let bytes = blocks as usize * BLOCK_BYTES;
         let read = read_through(
@@ -227,7 +230,7 @@ impl<D: BlockDevice> Store<D> {
             };
             if at == target || damaged_count == DAMAGED_AROUND_MAX {
                 return Err(match error {
-                    // The damaged block is behind what was asked for, which is what cannot be read.
+                    // The damaged block is later in the file than what was asked for, which is what cannot be read.
                     Error::Damaged { part, block, .. } => Error::Damaged {
                         part,
                         block,

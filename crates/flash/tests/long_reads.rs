@@ -150,3 +150,34 @@ fn a_bad_block_in_a_guess_costs_itself() {
     own.sort_unstable();
     assert_eq!(own, (0..BLOCKS).collect::<Vec<_>>());
 }
+
+/// Behind eight damaged blocks the walk gives up: what it says cannot be read is what was asked for, not they.
+#[test]
+fn where_no_way_leads_the_error_names_what_was_asked_for() {
+    let (mut store, file) = open(formatted());
+    store
+        .append(file, &bytes(&mut Random::new(1), BLOCKS))
+        .unwrap();
+    let mut device = store.close().unwrap();
+    // By number: written in one append, they lie in the order of the file.
+    let own: Vec<u64> = (0..device.geometry().block_count)
+        .filter(|block| device.peek(*block).starts_with(b"EKBD"))
+        .collect();
+    assert_eq!(own.len(), BLOCKS);
+    for number in 256..264 {
+        device.inject_bit_rot(own[number], 9_000);
+    }
+    let (mut store, file) = open(device);
+    for number in [100, 255, 256, 263] {
+        let offset = (number * PAYLOAD_BYTES) as u64;
+        let result = store.read(file, offset, &mut [0; 10]);
+        let Err(Error::Damaged {
+            offset: Some(named),
+            ..
+        }) = result
+        else {
+            panic!("{number}: {result:?}");
+        };
+        assert_eq!(named, offset, "{number}");
+    }
+}

@@ -321,12 +321,13 @@ impl Reader {
 
     /// Moves what is left to the front and reads until the buffer is full, the file ends or a piece cannot be read.
     ///
-    /// A store may read all of a request before it finds the damage in it, and find none but the last. So what is asked
-    /// for is halved where a request fails, and doubled where one succeeds.
+    /// A store may read all of a request before it finds the damage in it, and name none but the last, or one that
+    /// stands for all. So where a shorter request fails again what is asked for is halved, and doubled where one succeeds.
     fn fill<S: SegmentStore>(&mut self, store: &mut S, file: S::File) -> Result<(), StoreError> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         let piece = store.payload_bytes().max(1);
+        let mut has_failed = false;
         while self.end < self.buffer.len() && self.hole_end.is_none() && self.read_at < self.length
         {
             let room = (self.buffer.len() - self.end) as u64;
@@ -348,12 +349,18 @@ impl Reader {
                 Ok(count) => {
                     self.end += count;
                     self.read_at += count as u64;
-                    self.failures = 0;
+                    (self.failures, has_failed) = (0, false);
                     self.pieces_max = (2 * self.pieces_max).min(PIECES_MAX);
                 }
                 Err(StoreError::Damaged { offset }) if is_more && offset >= piece_end => {
-                    let pieces = (end - 1) / piece - first + 1;
-                    self.pieces_max = (pieces / 2).min(offset / piece - first).max(1);
+                    let (pieces, good) = ((end - 1) / piece - first + 1, offset / piece - first);
+                    let is_believed = !has_failed && good + 1 < pieces;
+                    self.pieces_max = if is_believed {
+                        good
+                    } else {
+                        good.min(pieces / 2)
+                    };
+                    has_failed = true;
                 }
                 Err(StoreError::Failed { .. }) if is_more => self.pieces_max = 1,
                 Err(StoreError::Damaged { .. }) => self.lose_piece(piece_end),

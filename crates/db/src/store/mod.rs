@@ -25,7 +25,7 @@ pub enum StoreError {
     /// The file's content at this offset cannot be had; the rest can.
     #[error("damaged at byte {offset}")]
     Damaged {
-        /// An offset inside the damaged piece of the file.
+        /// An offset inside the piece of the file that is damaged, or that no way leads to.
         offset: u64,
     },
     /// The store or its device failed.
