@@ -562,7 +562,12 @@ impl<D: BlockDevice> Store<D> {
             *last = state.tail.address;
         }
         for index in (0..count).rev() {
-            let address = addresses[index as usize];
+            let mut address = addresses[index as usize];
+            if address == 0
+                && let Some(header) = self.seek_in_runs(state, index)?
+            {
+                address = header.address;
+            }
             let offset = u64::from(index) * PAYLOAD_BYTES as u64;
             if address == 0 {
                 let text = format!("the block at file offset {offset} cannot be reached");

@@ -214,7 +214,8 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Walks to block `target`, which it leaves in the scratch buffer: from the last block of the file, or
-    /// from a nearer one whose address is known; around damaged blocks, as far as the pointers allow.
+    /// from a nearer one whose address is known; around damaged blocks, as far as the pointers allow, and then by
+    /// the lists of runs.
     pub(crate) fn seek(&mut self, state: &FileState, target: u32) -> Result<Header> {
         // Of the last block an append that failed may have remembered another address.
         let known = self.addresses.get(state.file_id, target);
@@ -222,35 +223,40 @@ impl<D: BlockDevice> Store<D> {
             return self.read_file_block(state, address, target);
         }
         let mut avoid = [u32::MAX; DAMAGED_AROUND_MAX];
-        let mut damaged_count = 0;
-        loop {
+        let mut tries = 0..DAMAGED_AROUND_MAX;
+        let (damaged_at, error) = loop {
             let (at, error) = match self.walk(state, target, &avoid)? {
                 Ok(header) => return Ok(header),
                 Err(failure) => failure,
             };
-            if at == target || damaged_count == DAMAGED_AROUND_MAX {
-                return Err(match error {
-                    // The damaged block is later in the file than what was asked for, which is what cannot be read.
-                    Error::Damaged { part, block, .. } => Error::Damaged {
-                        part,
-                        block,
-                        offset: Some(offset_of(target)),
-                    },
-                    error => error,
-                });
+            match (at, tries.next()) {
+                (Some(at), Some(place)) if at != target => avoid[place] = at,
+                _ => break (at, error),
             }
-            avoid[damaged_count] = at;
-            damaged_count += 1;
+        };
+        if damaged_at != Some(target)
+            && let Some(header) = self.seek_in_runs(state, target)?
+        {
+            return Ok(header);
         }
+        Err(match error {
+            // The damaged block is later in the file than what was asked for, which is what cannot be read.
+            Error::Damaged { part, block, .. } => Error::Damaged {
+                part,
+                block,
+                offset: Some(offset_of(target)),
+            },
+            error => error,
+        })
     }
 
-    /// One attempt of [`seek`](Self::seek): the block, or which one on the way is damaged.
+    /// One attempt of [`seek`](Self::seek): the block, or which one on the way is damaged; none where no start is left.
     fn walk(
         &mut self,
         state: &FileState,
         target: u32,
         avoid: &[u32],
-    ) -> Result<std::result::Result<Header, (u32, Error)>> {
+    ) -> Result<std::result::Result<Header, (Option<u32>, Error)>> {
         let tail = state.tail;
         let near = self.addresses.above(state.file_id, target, tail.index);
         let starts = [
@@ -264,12 +270,12 @@ impl<D: BlockDevice> Store<D> {
         let usable = |(index, _): &(u32, u32)| *index >= target && !avoid.contains(index);
         let start = starts.into_iter().flatten().find(usable);
         let Some((mut index, mut address)) = start else {
-            return Ok(Err((target, damaged(tail.address, target))));
+            return Ok(Err((None, damaged(tail.address, target))));
         };
         loop {
             let header = match self.read_file_block(state, address, index) {
                 Ok(header) => header,
-                Err(error @ Error::Damaged { .. }) => return Ok(Err((index, error))),
+                Err(error @ Error::Damaged { .. }) => return Ok(Err((Some(index), error))),
                 Err(error) => return Err(error),
             };
             if index == target {
@@ -277,7 +283,7 @@ impl<D: BlockDevice> Store<D> {
             }
             let Some((place, next)) = pointer_towards(index, target, avoid) else {
                 // Every way on from here leads through a damaged block.
-                return Ok(Err((index, damaged(header.pointers[0], index - 1))));
+                return Ok(Err((Some(index), damaged(header.pointers[0], index - 1))));
             };
             (index, address) = (next, header.pointers[place]);
         }
@@ -306,7 +312,7 @@ impl<D: BlockDevice> Store<D> {
 }
 
 /// Whether an intact block is number `index` of the file.
-fn belongs(header: &Header, state: &FileState, index: u32) -> bool {
+pub(crate) fn belongs(header: &Header, state: &FileState, index: u32) -> bool {
     let right_content = if index == state.tail.index {
         header.belongs_at_tail(state)
     } else {

@@ -185,7 +185,12 @@ impl<D: BlockDevice> Repair<'_, D> {
             steps[count - 2].address = state.tail.previous;
         }
         for index in (0..count).rev() {
-            let address = steps[index].address;
+            let mut address = steps[index].address;
+            if !self.store.layout.is_data_block(address) {
+                let found = self.store.seek_in_runs(state, index as u32)?;
+                address = found.map_or(0, |header| header.address);
+                steps[index].address = address;
+            }
             if !self.store.layout.is_data_block(address) {
                 steps[index].address = 0;
                 continue;

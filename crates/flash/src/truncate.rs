@@ -176,7 +176,12 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Block `offset` of a run of the file, which holds data.
-    fn block_of_run(&mut self, state: &FileState, run: &ClosedRun, offset: u8) -> Result<Header> {
+    pub(crate) fn block_of_run(
+        &mut self,
+        state: &FileState,
+        run: &ClosedRun,
+        offset: u8,
+    ) -> Result<Header> {
         let address = run.start + u32::from(offset);
         if !self.layout.is_data_run(run.start, run.blocks()) {
             return Err(damaged(address));

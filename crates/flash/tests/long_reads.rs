@@ -1,4 +1,5 @@
-//! Long reads: few requests where blocks lie side by side, and right bytes where a guess meets what was there before.
+//! Reads of long files: few requests where blocks lie side by side, right bytes where a guess meets what was there before,
+//! and a way around damage.
 
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
@@ -151,33 +152,60 @@ fn a_bad_block_in_a_guess_costs_itself() {
     assert_eq!(own, (0..BLOCKS).collect::<Vec<_>>());
 }
 
-/// Behind eight damaged blocks the walk gives up: what it says cannot be read is what was asked for, not they.
+/// Where pointers do not lead over damaged blocks, the runs do, unless a whole run is damaged. Then the error names
+/// what was asked for, and not the blocks in between.
 #[test]
-fn where_no_way_leads_the_error_names_what_was_asked_for() {
+fn the_runs_lead_where_pointers_do_not() {
     let (mut store, file) = open(formatted());
-    store
-        .append(file, &bytes(&mut Random::new(1), BLOCKS))
-        .unwrap();
-    let mut device = store.close().unwrap();
-    // By number: written in one append, they lie in the order of the file.
+    let content = bytes(&mut Random::new(1), BLOCKS);
+    store.append(file, &content).unwrap();
+    let device = store.close().unwrap();
+    // Written in one append, they lie in the order of the file.
     let own: Vec<u64> = (0..device.geometry().block_count)
         .filter(|block| device.peek(*block).starts_with(b"EKBD"))
         .collect();
     assert_eq!(own.len(), BLOCKS);
-    for number in 256..264 {
-        device.inject_bit_rot(own[number], 9_000);
+    let whole_run = 200..328;
+    for bad in [256..263, 90..98, 1..9, 120..170, whole_run.clone()] {
+        let mut expected: Vec<usize> = bad.clone().collect();
+        if bad == whole_run {
+            // But for the first block, to which each block has a pointer.
+            expected.splice(0..0, 1..bad.start);
+        }
+        let blocks = || own[bad.clone()].iter().copied();
+        let mut store = Store::open(Worn::new(device.clone(), blocks()), &OpenOptions::default());
+        assert_eq!(lost(store.as_mut().unwrap(), &content), expected);
+
+        let mut rotten = device.clone();
+        blocks().for_each(|block| rotten.inject_bit_rot(block, 9_000));
+        let mut store = Store::open(rotten, &OpenOptions::default()).unwrap();
+        assert_eq!(lost(&mut store, &content), expected);
+        let verified = store.check().unwrap().blocks_verified as usize;
+        assert_eq!(verified, BLOCKS - expected.len());
+        // A repair knows no less, and no more.
+        let (report, device) = Store::repair(store.close().unwrap(), &mut |_| {}).unwrap();
+        let mut store = Store::open(device, &OpenOptions::default()).unwrap();
+        assert_eq!(lost(&mut store, &content), expected, "{report:?}");
     }
-    let (mut store, file) = open(device);
-    for number in [100, 255, 256, 263] {
-        let offset = (number * PAYLOAD_BYTES) as u64;
-        let result = store.read(file, offset, &mut [0; 10]);
-        let Err(Error::Damaged {
-            offset: Some(named),
-            ..
-        }) = result
-        else {
-            panic!("{number}: {result:?}");
-        };
-        assert_eq!(named, offset, "{number}");
-    }
+}
+
+/// The blocks that cannot be read, one by one. All others are right, and an error names what was asked for.
+fn lost<D: BlockDevice>(store: &mut Store<D>, content: &[u8]) -> Vec<usize> {
+    let file = store.open_file("log").unwrap();
+    let is_lost = |number: &usize| {
+        let offset = number * PAYLOAD_BYTES;
+        let mut found = vec![0; PAYLOAD_BYTES];
+        match store.read(file, offset as u64, &mut found) {
+            Ok(_) => assert_eq!(found, content[offset..offset + PAYLOAD_BYTES]),
+            Err(Error::Damaged { offset: named, .. }) => {
+                assert_eq!(named, Some(offset as u64));
+                return true;
+            }
+            Err(error) => panic!("{number}: {error}"),
+        }
+        false
+    };
+    let lost = (0..BLOCKS).filter(is_lost).collect();
+    store.close_file(file);
+    lost
 }
