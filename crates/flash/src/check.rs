@@ -561,10 +561,11 @@ impl<D: BlockDevice> Store<D> {
         if let Some(last) = addresses.last_mut() {
             *last = state.tail.address;
         }
+        let mut none_below = 0;
         for index in (0..count).rev() {
             let mut address = addresses[index as usize];
             if address == 0
-                && let Some(header) = self.seek_in_runs(state, index)?
+                && let Some(header) = self.seek_in_runs(state, index, &mut none_below)?
             {
                 address = header.address;
             }

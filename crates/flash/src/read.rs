@@ -235,7 +235,7 @@ impl<D: BlockDevice> Store<D> {
             }
         };
         if damaged_at != Some(target)
-            && let Some(header) = self.seek_in_runs(state, target)?
+            && let Some(header) = self.seek_in_runs(state, target, &mut 0)?
         {
             return Ok(header);
         }

@@ -18,12 +18,18 @@ const PROBE_BLOCKS: usize = 8;
 
 impl<D: BlockDevice> Store<D> {
     /// Block `target` of the file, which it leaves in the scratch buffer; `None` where the runs do not lead to it
-    /// either.
+    /// either. Whoever looks for many blocks of a file keeps `none_below` for them: all with lower numbers are known
+    /// not to be led to, which is most often so of all those behind a run that is damaged as a whole.
     pub(crate) fn seek_in_runs(
         &mut self,
         state: &FileState,
         target: u32,
+        none_below: &mut u32,
     ) -> Result<Option<Header>> {
+        if target < *none_below {
+            return Ok(None);
+        }
+        let mut is_lower = false;
         for lane in &state.lanes {
             let filled = ClosedRun {
                 start: lane.run.start,
@@ -36,12 +42,12 @@ impl<D: BlockDevice> Store<D> {
             };
             // Numbers fall from run to run, so the way ends.
             let mut above = u32::MAX;
-            while let Some((offset, header)) = self.probe(state, &run)? {
-                if header.index >= above {
-                    break;
-                }
+            while let Some((offset, header)) = self.probe(state, &run)?
+                && header.index < above
+            {
                 above = header.index;
-                let highest = if header.index <= target {
+                let is_this_run = header.index <= target;
+                let highest = if is_this_run {
                     // Numbers grow along a run, by one at least.
                     let ahead = u8::try_from(target - header.index).unwrap_or(u8::MAX);
                     Some(offset.saturating_add(ahead).min(run.used - 1))
@@ -49,12 +55,15 @@ impl<D: BlockDevice> Store<D> {
                     // What is before an intact block in its run may still be it.
                     offset.checked_sub(1)
                 };
-                if let Some(highest) = highest
-                    && let Some(found) = self.find_below(state, &run, highest, target)?
-                {
-                    return Ok(Some(found));
+                let (found, has_lower) = match highest {
+                    Some(highest) => self.find_below(state, &run, highest, target)?,
+                    None => (None, false),
+                };
+                if found.is_some() {
+                    return Ok(found);
                 }
-                if header.index <= target {
+                if is_this_run || has_lower {
+                    is_lower = true;
                     break;
                 }
                 run = ClosedRun {
@@ -62,6 +71,9 @@ impl<D: BlockDevice> Store<D> {
                     used: header.before_used,
                 };
             }
+        }
+        if !is_lower {
+            *none_below = target + 1;
         }
         Ok(None)
     }
@@ -76,14 +88,14 @@ impl<D: BlockDevice> Store<D> {
         Ok(None)
     }
 
-    /// Block `target`, if it is in this run at `highest` or before.
+    /// Looks for block `target` in a run, at place `highest` or before; and whether one with a lower number is there.
     fn find_below(
         &mut self,
         state: &FileState,
         run: &ClosedRun,
         highest: u8,
         target: u32,
-    ) -> Result<Option<Header>> {
+    ) -> Result<(Option<Header>, bool)> {
         for offset in (0..=highest).rev() {
             match self.intact_of_run(state, run, offset)? {
                 Some(header) if header.index > target => {}
@@ -91,13 +103,13 @@ impl<D: BlockDevice> Store<D> {
                     if target < state.tail.index {
                         self.addresses.put(state.file_id, target, header.address);
                     }
-                    return Ok(Some(header));
+                    return Ok((Some(header), false));
                 }
-                Some(_) => return Ok(None),
+                Some(_) => return Ok((None, true)),
                 None => {}
             }
         }
-        Ok(None)
+        Ok((None, false))
     }
 
     /// Block `offset` of a run of the file, where it is intact.

@@ -184,10 +184,12 @@ impl<D: BlockDevice> Repair<'_, D> {
         if count > 1 {
             steps[count - 2].address = state.tail.previous;
         }
+        let mut none_below = 0;
         for index in (0..count).rev() {
             let mut address = steps[index].address;
             if !self.store.layout.is_data_block(address) {
-                let found = self.store.seek_in_runs(state, index as u32)?;
+                let store = &mut self.store;
+                let found = store.seek_in_runs(state, index as u32, &mut none_below)?;
                 address = found.map_or(0, |header| header.address);
                 steps[index].address = address;
             }
