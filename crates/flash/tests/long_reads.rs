@@ -164,8 +164,8 @@ fn where_no_way_leads_the_error_names_what_was_asked_for() {
         .filter(|block| device.peek(*block).starts_with(b"EKBD"))
         .collect();
     assert_eq!(own.len(), BLOCKS);
-    for number in 256..264 {
-        device.inject_bit_rot(own[number], 9_000);
+    for block in &own[256..264] {
+        device.inject_bit_rot(*block, 9_000);
     }
     let (mut store, file) = open(device);
     for number in [100, 255, 256, 263] {
