@@ -561,14 +561,19 @@ impl<D: BlockDevice> Store<D> {
         if let Some(last) = addresses.last_mut() {
             *last = state.tail.address;
         }
-        let mut none_below = 0;
+        let mut has_runs = false;
         for index in (0..count).rev() {
-            let mut address = addresses[index as usize];
-            if address == 0
-                && let Some(header) = self.seek_in_runs(state, index, &mut none_below)?
-            {
-                address = header.address;
+            if addresses[index as usize] == 0 && !has_runs {
+                has_runs = true;
+                self.each_in_runs(state, &mut |header| {
+                    let known = &mut addresses[header.index as usize];
+                    if *known == 0 {
+                        *known = header.address;
+                    }
+                    note_pointers(header, &mut addresses, name, report);
+                })?;
             }
+            let address = addresses[index as usize];
             let offset = u64::from(index) * PAYLOAD_BYTES as u64;
             if address == 0 {
                 let text = format!("the block at file offset {offset} cannot be reached");

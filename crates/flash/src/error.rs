@@ -63,7 +63,8 @@ pub enum Error {
         /// Its number on the device.
         block: u64,
         /// For [`Part::Data`]: offset in the file of the first byte that cannot be read for it. As a rule that is what
-        /// the block should hold; where no way leads around damaged blocks, it is what was looked for beyond them, earlier in the file.
+        /// the block should hold; where no way leads around damaged blocks, it is what was looked for beyond them,
+        /// earlier in the file.
         offset: Option<u64>,
     },
     /// The device holds no Evenkeel flash store.

@@ -34,6 +34,10 @@ struct Row {
     known: u32,
 }
 
+/// The block that a walk has led to; or the damaged one on the way, none where there is no start left, and what is
+/// wrong.
+type Walk = std::result::Result<Header, (Option<u32>, Error)>;
+
 impl<D: BlockDevice> Store<D> {
     /// Reads into `buffer` from byte `offset` on; returns how many bytes, short only at the end of the file.
     ///
@@ -222,20 +226,13 @@ impl<D: BlockDevice> Store<D> {
         if let Some(address) = known.filter(|_| target < state.tail.index) {
             return self.read_file_block(state, address, target);
         }
-        let mut avoid = [u32::MAX; DAMAGED_AROUND_MAX];
-        let mut tries = 0..DAMAGED_AROUND_MAX;
-        let (damaged_at, error) = loop {
-            let (at, error) = match self.walk(state, target, &avoid)? {
-                Ok(header) => return Ok(header),
-                Err(failure) => failure,
-            };
-            match (at, tries.next()) {
-                (Some(at), Some(place)) if at != target => avoid[place] = at,
-                _ => break (at, error),
-            }
+        let (damaged_at, error) = match self.try_walks(state, target, None)? {
+            Ok(header) => return Ok(header),
+            Err(failure) => failure,
         };
         if damaged_at != Some(target)
-            && let Some(header) = self.seek_in_runs(state, target, &mut 0)?
+            && let Some(near) = self.nearest_in_runs(state, target)?
+            && let Ok(header) = self.try_walks(state, target, Some(near))?
         {
             return Ok(header);
         }
@@ -250,16 +247,37 @@ impl<D: BlockDevice> Store<D> {
         })
     }
 
-    /// One attempt of [`seek`](Self::seek): the block, or which one on the way is damaged; none where no start is left.
+    /// Walks to block `target` until one leads there, each around the damaged blocks of those before.
+    fn try_walks(
+        &mut self,
+        state: &FileState,
+        target: u32,
+        start: Option<(u32, u32)>,
+    ) -> Result<Walk> {
+        let mut avoid = [u32::MAX; DAMAGED_AROUND_MAX];
+        let mut damaged_count = 0;
+        loop {
+            match self.walk(state, target, start, &avoid)? {
+                Err((Some(at), _)) if at != target && damaged_count < DAMAGED_AROUND_MAX => {
+                    avoid[damaged_count] = at;
+                    damaged_count += 1;
+                }
+                walk => return Ok(walk),
+            }
+        }
+    }
+
+    /// One walk: from `start`, or else from the end of the file or a nearer known block.
     fn walk(
         &mut self,
         state: &FileState,
         target: u32,
+        start: Option<(u32, u32)>,
         avoid: &[u32],
-    ) -> Result<std::result::Result<Header, (Option<u32>, Error)>> {
+    ) -> Result<Walk> {
         let tail = state.tail;
         let near = self.addresses.above(state.file_id, target, tail.index);
-        let starts = [
+        let ends = [
             near,
             Some((tail.index, tail.address)),
             // When the last block is damaged, the root still knows the one before it.
@@ -267,6 +285,10 @@ impl<D: BlockDevice> Store<D> {
                 .checked_sub(1)
                 .map(|index| (index, tail.previous)),
         ];
+        let starts = match start {
+            Some(_) => [start, None, None],
+            None => ends,
+        };
         let usable = |(index, _): &(u32, u32)| *index >= target && !avoid.contains(index);
         let start = starts.into_iter().flatten().find(usable);
         let Some((mut index, mut address)) = start else {

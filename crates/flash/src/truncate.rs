@@ -182,10 +182,10 @@ impl<D: BlockDevice> Store<D> {
         run: &ClosedRun,
         offset: u8,
     ) -> Result<Header> {
-        let address = run.start + u32::from(offset);
         if !self.layout.is_data_run(run.start, run.blocks()) {
-            return Err(damaged(address));
+            return Err(damaged(run.start));
         }
+        let address = run.start + u32::from(offset);
         self.read_data_block(address)?
             .filter(|header| header.file_id == state.file_id && header.run_start == run.start)
             .ok_or_else(|| damaged(address))

@@ -322,7 +322,8 @@ impl Reader {
     /// Moves what is left to the front and reads until the buffer is full, the file ends or a piece cannot be read.
     ///
     /// A store may read all of a request before it finds the damage in it, and name none but the last, or one that
-    /// stands for all. So where a shorter request fails again what is asked for is halved, and doubled where one succeeds.
+    /// stands for all. So where a shorter request fails again what is asked for is halved, and doubled where one
+    /// succeeds.
     fn fill<S: SegmentStore>(&mut self, store: &mut S, file: S::File) -> Result<(), StoreError> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
