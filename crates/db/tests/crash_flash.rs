@@ -152,7 +152,8 @@ fn clock_ms(n: u64) -> i64 {
     1_700_000_000_000 + n as i64 * 3
 }
 
-/// Damaged neighbours, as of one lost erase block, cost what they held. How long a reader and a start take is bounded by the length of the log, however many there are.
+/// Damaged neighbours, as of one lost erase block, cost what they held. How long a reader and a start take is bounded
+/// by the length of the log, however many there are.
 #[test]
 fn damaged_neighbours_cost_few_requests() {
     const READINGS: u64 = 60_000;

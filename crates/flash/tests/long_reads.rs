@@ -1,5 +1,5 @@
-//! Reads of long files: few requests where blocks lie side by side, right bytes where a guess meets what was there before,
-//! and a way around damage.
+//! Reads of long files: few requests where blocks lie side by side, right bytes where a guess meets what was there
+//! before, and a way around damage.
 
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
