@@ -1,7 +1,7 @@
 //! `keel stream status`: what a mount has done so far.
 
 use crate::cli::StreamStatusArgs;
-use crate::error::CliError;
+use crate::error::{CliError, one_line};
 use crate::output::Output;
 use serde_json::Value;
 use std::ffi::CString;
@@ -88,19 +88,28 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
     }
     let starts = value["starts"].as_array().map_or(&[][..], Vec::as_slice);
     for start in starts {
-        let said = |name: &str| start[name].as_u64().unwrap_or_default();
-        out.line(format_args!(
-            "start of {}: {} blocks read, {} sent ahead, {} of them not seen read{}, {} requests, {} round trips",
-            start["task"].as_str().unwrap_or_default(),
-            said("read"),
-            said("pushed"),
-            said("unread"),
-            if start["is_exact"] == true { "" } else { " (not all reads are seen)" },
-            said("requests"),
-            said("round_trips"),
-        ))?;
+        out.line(start_line(start))?;
     }
     Ok(())
+}
+
+fn start_line(start: &Value) -> String {
+    let said = |name: &str| start[name].as_u64().unwrap_or_default();
+    format!(
+        "start of {}: {} blocks read, {} sent ahead, {} of them not seen read{}, {} requests, {} round trips",
+        // A name comes from whoever publishes.
+        one_line(&start["task"].as_str().unwrap_or_default()),
+        said("read"),
+        said("pushed"),
+        said("unread"),
+        if start["is_exact"] == true {
+            ""
+        } else {
+            " (not all reads are seen)"
+        },
+        said("requests"),
+        said("round_trips"),
+    )
 }
 
 fn attribute(directory: &Path) -> io::Result<Vec<u8>> {
@@ -121,4 +130,20 @@ fn attribute(directory: &Path) -> io::Result<Vec<u8>> {
     }
     value.truncate(length as usize);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_makes_no_second_line_and_sends_nothing_to_the_terminal() {
+        let start = serde_json::json!({
+            "task": "a\nstart of evil: 0 blocks\u{1b}[31m",
+            "read": 1,
+        });
+        let line = start_line(&start);
+        assert!(!line.contains(char::is_control), "{line:?}");
+        assert!(line.contains("a\\nstart of evil"), "{line}");
+    }
 }
