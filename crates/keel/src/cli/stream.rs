@@ -84,7 +84,8 @@ pub(crate) struct StreamPackArgs {
     #[arg(long)]
     pub(crate) all_file_systems: bool,
     /// Number of the version, at least; for a store in place of a lost one, as devices refuse to go back
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=VERSION_MIN_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=VERSION_MIN_MAX))]
     pub(crate) version_min: u64,
     /// One JSON object
     #[arg(long)]

@@ -23,8 +23,8 @@ pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
         CliError::failure(
             directory.display(),
             format_args!("its mount has not answered for {ANSWER_TIME:?}"),
-            "look whether its `keel stream mount` is stopped, or waits for a disk that does not answer; `umount -l` takes \
-             it away",
+            "look whether its `keel stream mount` is stopped, or waits for a disk that does not answer; `umount -l` \
+             takes it away",
         )
     };
     let text = attribute_in_time(directory).ok_or_else(silent)?;
@@ -125,8 +125,8 @@ fn start_line(start: &Value) -> String {
     )
 }
 
-/// The counters of a mount; `None` where its process does not answer in time. Whoever waits for that then ends with this
-/// process.
+/// The counters of a mount; `None` where its process does not answer in time. The thread that waits for it then ends
+/// with this process.
 fn attribute_in_time(directory: &Path) -> Option<io::Result<Vec<u8>>> {
     let directory = directory.to_path_buf();
     let (sender, answer) = mpsc::channel();
