@@ -152,8 +152,8 @@ fn clock_ms(n: u64) -> i64 {
     1_700_000_000_000 + n as i64 * 3
 }
 
-/// Damaged neighbours, as of one lost erase block, cost what they held and what no way leads to. How long a reader and
-/// a start take is bounded by the length of the log, however many there are.
+/// Damaged neighbours, as of one lost erase block, cost what they held. How long a reader and a start take is bounded
+/// by the length of the log, however many there are.
 #[test]
 fn damaged_neighbours_cost_few_requests() {
     const READINGS: u64 = 60_000;
@@ -198,18 +198,19 @@ fn damaged_neighbours_cost_few_requests() {
     let log = log.expect("a file");
     let blocks = log.len() as u64;
     assert!(blocks > 200, "{blocks}");
-    // No pointer leads over a block whose number is a multiple of a large power of two and the six behind it: all
-    // before it are lost with them.
+    // No pointer leads over a block whose number is a multiple of a large power of two and the six behind it, nor over
+    // eight others: there the runs lead on.
     let cases = [
-        (0, 0, 0),
-        (100, 1, 1),
-        (100, 4, 4),
-        (100, 8, 12),
-        (128, 7, 135),
-        (37, 16, 24),
-        (60, 64, 124),
+        (0, 0),
+        (100, 1),
+        (100, 4),
+        (100, 8),
+        (128, 7),
+        (37, 16),
+        (200, 16),
+        (60, 64),
     ];
-    for (first, count, lost_max) in cases {
+    for (first, count) in cases {
         let mut device = device.clone();
         for number in first..first + count {
             device.inject_bit_rot(log[&number].1, 9000);
@@ -223,7 +224,7 @@ fn damaged_neighbours_cost_few_requests() {
         println!("{count} damaged: {pieces} pieces, {lost} readings lost, {read} requests");
         assert_eq!(lost == 0, count == 0);
         assert_eq!(report.damage.any(), count > 0, "{report:?}");
-        assert!((count..=lost_max).contains(&pieces), "{pieces} pieces");
+        assert_eq!(pieces, count);
         // A reading is there or not; a torn one at each end of what is lost is not.
         assert!(lost <= (pieces + 1) * READINGS.div_ceil(blocks - 1));
         for (_, time_ms, value) in &readings {
@@ -231,8 +232,8 @@ fn damaged_neighbours_cost_few_requests() {
         }
         let times = readings.iter().map(|(_, time_ms, _)| *time_ms);
         assert!(times.is_sorted());
-        // Each piece that cannot be had costs some walks, of some requests each.
-        assert!(read < 70 * (pieces + 4) + blocks, "{read} requests");
+        // Each piece that cannot be had, and each read beyond them, costs some walks, of some requests each.
+        assert!(read < 100 * pieces + 10 * blocks, "{read} requests");
         let db = open(store, &clock, long_log_options());
         let reads = db.with_store(|store| store.device().counters().reads);
         let reads = reads.expect("a store") - opened.reads;

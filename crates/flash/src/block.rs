@@ -25,6 +25,10 @@ pub(crate) const GROUP_BLOCKS_MAX: usize = 4;
 const MAGIC: u32 = 0x4442_4b45; // "EKBD"
 const POINTERS_OFFSET: usize = 48;
 
+/// Group number of a block that stands in for a damaged one, and holds the link of its run and no data: no append has
+/// it.
+pub(crate) const MARKER_SEQUENCE: u64 = 0;
+
 /// Backward pointers of block `i`: first the addresses of blocks `i - 1` to `i - 7`, then for each level
 /// `j` from 3 on that of block `((i - 1) >> j) << j`; 0 where there is no such block.
 pub(crate) type Pointers = [u32; POINTERS];
