@@ -5,11 +5,11 @@
 //! `KEEL_SEEDED_BUG=ack-before-flush cargo nextest run -p db crash_flash::`
 
 use crate::common;
-use crate::common::{Oracle, declare, long_log_options, open, sim_clock, small_options};
+use crate::common::{Oracle, declare, formatted, long_log_options, open, sim_clock, small_options};
 use base::block::{BLOCK_BYTES, BlockDevice};
 use base::sim::{Random, SimDevice};
 use db::{CommitDriver, DbOptions, Durability, Health, ObjectSpec, SegmentStore};
-use flash::{FormatOptions, OpenOptions, Store};
+use flash::{OpenOptions, Store};
 use std::collections::BTreeMap;
 
 const RUNS: u64 = 250;
@@ -41,13 +41,7 @@ fn acknowledged_readings_survive_every_power_cut() {
     for seed in 0..RUNS {
         let mut random = Random::new(seed);
         let clock = sim_clock();
-        let format = FormatOptions {
-            files_max: 64,
-            name_bytes_max: 255,
-            uuid: [1; 16],
-            hash_key: [2; 16],
-        };
-        let store = Store::format(SimDevice::new(2048, seed), &format).expect("formatted");
+        let store = formatted(2048, seed);
         let mut oracle = Oracle::default();
         let mut store = Some(store);
         // Up to three lives of the device, each ended by its own cut.
@@ -98,13 +92,7 @@ fn acknowledged_readings_survive_with_the_commit_thread() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
         let clock = sim_clock();
-        let format = FormatOptions {
-            files_max: 64,
-            name_bytes_max: 255,
-            uuid: [1; 16],
-            hash_key: [2; 16],
-        };
-        let mut store = Store::format(SimDevice::new(2048, seed), &format).expect("formatted");
+        let mut store = formatted(2048, seed);
         store
             .device_mut()
             .set_power_cut_after_writes(Some(1 + random.below(120)));
@@ -159,13 +147,7 @@ fn damaged_neighbours_cost_few_requests() {
     const READINGS: u64 = 60_000;
     const MAGIC: &[u8] = b"EKBD";
     let clock = sim_clock();
-    let format = FormatOptions {
-        files_max: 64,
-        name_bytes_max: 255,
-        uuid: [1; 16],
-        hash_key: [2; 16],
-    };
-    let store = Store::format(SimDevice::new(2048, 1), &format).expect("formatted");
+    let store = formatted(2048, 1);
     let db = open(store, &clock, long_log_options());
     let ids = declare(&db, 5);
     for n in 0..READINGS {
@@ -246,13 +228,7 @@ fn damaged_neighbours_cost_few_requests() {
 #[test]
 fn a_rotten_block_never_prevents_the_start() {
     let clock = sim_clock();
-    let format = FormatOptions {
-        files_max: 64,
-        name_bytes_max: 255,
-        uuid: [1; 16],
-        hash_key: [2; 16],
-    };
-    let store = Store::format(SimDevice::new(2048, 1), &format).expect("formatted");
+    let store = formatted(2048, 1);
     let db = open(store, &clock, options());
     let ids = declare(&db, 12);
     let mut oracle = Oracle::default();
