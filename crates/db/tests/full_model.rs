@@ -1,6 +1,6 @@
 //! A full store in random runs, and on the file store, whose files grow by long runs of blocks.
 
-use crate::common::{declare, open, sim_clock, small_options};
+use crate::common::{declare, formatted, open, sim_clock, small_options};
 use base::sim::Random;
 use db::*;
 
@@ -136,20 +136,12 @@ fn model_with_full_and_restarts() {
 /// The file store gives a growing file long runs at once; is the room for the checkpoint still there?
 #[test]
 fn flash_drop_goes_on_with_large_segments() {
-    use base::sim::SimDevice;
-    use flash::{FormatOptions, Store};
     let mut bad = Vec::new();
     for seed in 0..40u64 {
         let mut r = Random::new(seed);
         let clock = sim_clock();
         let blocks = 500 + r.below(1500);
-        let format = FormatOptions {
-            files_max: 64,
-            name_bytes_max: 255,
-            uuid: [1; 16],
-            hash_key: [2; 16],
-        };
-        let store = Store::format(SimDevice::new(blocks, seed), &format).unwrap();
+        let store = formatted(blocks, seed);
         let objects = [16u32, 100, 800][r.index(3)];
         let options = DbOptions {
             objects_max: objects,
@@ -214,20 +206,12 @@ fn flash_drop_goes_on_with_large_segments() {
 /// Default sizes; the file store gives a growing file long runs at once; is the room for the checkpoint still there?
 #[test]
 fn flash_default_sizes() {
-    use base::sim::SimDevice;
-    use flash::{FormatOptions, Store};
     let mut bad = Vec::new();
     for seed in 0..100u64 {
         let mut r = Random::new(seed);
         let clock = sim_clock();
         let blocks = 900 + 25 * seed;
-        let format = FormatOptions {
-            files_max: 64,
-            name_bytes_max: 255,
-            uuid: [1; 16],
-            hash_key: [2; 16],
-        };
-        let store = Store::format(SimDevice::new(blocks, seed), &format).unwrap();
+        let store = formatted(blocks, seed);
         let objects = [16u32, 100, 800][r.index(3)];
         let options = DbOptions {
             objects_max: objects,

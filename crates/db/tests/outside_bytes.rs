@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{declare, open, scan, sim_clock, small_options};
+use crate::common::{declare, formatted, open, scan, sim_clock, small_options};
 use db::log::codec::{self, Anchor, Context, Dictionary, Reading, Seal};
 use db::{Database, DbOptions, Durability, MemoryStore, PowerCut, SegmentStore};
 
@@ -203,16 +203,9 @@ fn a_number_is_never_given_twice() {
 #[test]
 fn a_rotten_block_does_not_make_a_value_a_record() {
     use base::block::BlockDevice;
-    use base::sim::SimDevice;
-    use flash::{FormatOptions, OpenOptions, Store};
+    use flash::{OpenOptions, Store};
     let clock = sim_clock();
-    let format = FormatOptions {
-        files_max: 64,
-        name_bytes_max: 255,
-        uuid: [1; 16],
-        hash_key: [2; 16],
-    };
-    let store = Store::format(SimDevice::new(512, 1), &format).expect("formatted");
+    let store = formatted(512, 1);
     let db = open(store, &clock, options());
     let ids = declare(&db, 4);
     let mut value = vec![b'.'; 42];

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::common::{declare, open, scan, sim_clock, small_options};
+use crate::common::{declare, formatted, open, scan, sim_clock, small_options};
 use base::sim::{Random, SimClock, SimDevice};
 use db::{
     Database, DbOptions, Durability, Error, FullPolicy, Health, MemoryStore, PowerCut, Retention,
     SegmentStore, Ticket,
 };
-use flash::{FormatOptions, Store};
+use flash::Store;
 
 fn keep(retention: Retention) -> DbOptions {
     DbOptions {
@@ -327,13 +327,7 @@ fn a_cut_at_any_change_of_a_store_that_drops_loses_nothing_acknowledged() {
 }
 
 fn flash_store(blocks: u64, seed: u64) -> Store<SimDevice> {
-    let format = FormatOptions {
-        files_max: 64,
-        name_bytes_max: 255,
-        uuid: [1; 16],
-        hash_key: [2; 16],
-    };
-    Store::format(SimDevice::new(blocks, seed), &format).expect("formatted")
+    formatted(blocks, seed)
 }
 
 /// What is promised to an append is there, whatever else the store needs, until nothing is promised any more.

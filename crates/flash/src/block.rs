@@ -25,6 +25,10 @@ pub(crate) const GROUP_BLOCKS_MAX: usize = 4;
 const MAGIC: u32 = 0x4442_4b45; // "EKBD"
 const POINTERS_OFFSET: usize = 48;
 
+/// Group number of a block that stands in for a damaged one, and holds the link of its run and no data: no append has
+/// it.
+pub(crate) const MARKER_SEQUENCE: u64 = 0;
+
 /// Backward pointers of block `i`: first the addresses of blocks `i - 1` to `i - 7`, then for each level
 /// `j` from 3 on that of block `((i - 1) >> j) << j`; 0 where there is no such block.
 pub(crate) type Pointers = [u32; POINTERS];
@@ -79,6 +83,15 @@ impl Header {
         } else {
             0
         }
+    }
+
+    /// Numbers and addresses of the block itself and of those that its pointers lead to.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let led_to = (0..POINTERS).filter_map(|place| {
+            let index = pointer_target(self.index, place)?;
+            Some((index, self.pointers[place]))
+        });
+        [(self.index, self.address)].into_iter().chain(led_to)
     }
 
     /// Writes the header over the first bytes of `block` and seals the whole block, payload included.

@@ -3,9 +3,9 @@
 //! The sums below follow the code path by path; `tests/bounds.rs` drives random workloads on a counting
 //! device and fails if any call exceeds them. A call after unsynced ones may have to flush for them: that flush is
 //! counted. Three things cost more, and all are damage: a read that walks around damaged data blocks may repeat
-//! its walk up to eight times; a request that the device fails is repeated, a long one without the blocks that were
-//! guessed and then each block by itself; and an append that finds nothing ready because a list of free blocks is
-//! damaged commits up to twice more.
+//! its walk up to eight times, then follow the runs, one block of each as a rule, and walk again; a request that the
+//! device fails is repeated, a long one without the blocks that were guessed and then each block by itself; and an
+//! append that finds nothing ready because a list of free blocks is damaged commits up to twice more.
 
 use base::block::BlockDevice;
 

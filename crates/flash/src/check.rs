@@ -561,7 +561,20 @@ impl<D: BlockDevice> Store<D> {
         if let Some(last) = addresses.last_mut() {
             *last = state.tail.address;
         }
+        let mut has_runs = false;
         for index in (0..count).rev() {
+            if addresses[index as usize] == 0 && !has_runs {
+                has_runs = true;
+                self.each_in_runs(state, &mut |header| {
+                    // What differs is said once, when the block itself is checked.
+                    for (index, address) in header.places() {
+                        let known = &mut addresses[index as usize];
+                        if *known == 0 {
+                            *known = address;
+                        }
+                    }
+                })?;
+            }
             let address = addresses[index as usize];
             let offset = u64::from(index) * PAYLOAD_BYTES as u64;
             if address == 0 {

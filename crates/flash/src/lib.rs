@@ -33,6 +33,7 @@ mod names;
 mod numbers;
 mod overwrite;
 mod read;
+mod read_runs;
 mod record;
 mod recovery;
 mod recovery_tails;

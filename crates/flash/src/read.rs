@@ -34,6 +34,10 @@ struct Row {
     known: u32,
 }
 
+/// The block that a walk has led to; or the damaged one on the way, none where there is no start left, and what is
+/// wrong.
+type Walk = std::result::Result<Header, (Option<u32>, Error)>;
+
 impl<D: BlockDevice> Store<D> {
     /// Reads into `buffer` from byte `offset` on; returns how many bytes, short only at the end of the file.
     ///
@@ -214,46 +218,66 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Walks to block `target`, which it leaves in the scratch buffer: from the last block of the file, or
-    /// from a nearer one whose address is known; around damaged blocks, as far as the pointers allow.
+    /// from a nearer one whose address is known; around damaged blocks, as far as the pointers allow, and then by
+    /// the lists of runs.
     pub(crate) fn seek(&mut self, state: &FileState, target: u32) -> Result<Header> {
         // Of the last block an append that failed may have remembered another address.
         let known = self.addresses.get(state.file_id, target);
         if let Some(address) = known.filter(|_| target < state.tail.index) {
             return self.read_file_block(state, address, target);
         }
+        let (damaged_at, error) = match self.try_walks(state, target, None)? {
+            Ok(header) => return Ok(header),
+            Err(failure) => failure,
+        };
+        if damaged_at != Some(target)
+            && let Some(near) = self.nearest_in_runs(state, target)?
+            && let Ok(header) = self.try_walks(state, target, Some(near))?
+        {
+            return Ok(header);
+        }
+        Err(match error {
+            // The damaged block is later in the file than what was asked for, which is what cannot be read.
+            Error::Damaged { part, block, .. } => Error::Damaged {
+                part,
+                block,
+                offset: Some(offset_of(target)),
+            },
+            error => error,
+        })
+    }
+
+    /// Walks to block `target` until one leads there, each around the damaged blocks of those before.
+    fn try_walks(
+        &mut self,
+        state: &FileState,
+        target: u32,
+        start: Option<(u32, u32)>,
+    ) -> Result<Walk> {
         let mut avoid = [u32::MAX; DAMAGED_AROUND_MAX];
         let mut damaged_count = 0;
         loop {
-            let (at, error) = match self.walk(state, target, &avoid)? {
-                Ok(header) => return Ok(header),
-                Err(failure) => failure,
-            };
-            if at == target || damaged_count == DAMAGED_AROUND_MAX {
-                return Err(match error {
-                    // The damaged block is later in the file than what was asked for, which is what cannot be read.
-                    Error::Damaged { part, block, .. } => Error::Damaged {
-                        part,
-                        block,
-                        offset: Some(offset_of(target)),
-                    },
-                    error => error,
-                });
+            match self.walk(state, target, start, &avoid)? {
+                Err((Some(at), _)) if at != target && damaged_count < DAMAGED_AROUND_MAX => {
+                    avoid[damaged_count] = at;
+                    damaged_count += 1;
+                }
+                walk => return Ok(walk),
             }
-            avoid[damaged_count] = at;
-            damaged_count += 1;
         }
     }
 
-    /// One attempt of [`seek`](Self::seek): the block, or which one on the way is damaged.
+    /// One walk: from `start`, or else from the end of the file or a nearer known block.
     fn walk(
         &mut self,
         state: &FileState,
         target: u32,
+        start: Option<(u32, u32)>,
         avoid: &[u32],
-    ) -> Result<std::result::Result<Header, (u32, Error)>> {
+    ) -> Result<Walk> {
         let tail = state.tail;
         let near = self.addresses.above(state.file_id, target, tail.index);
-        let starts = [
+        let ends = [
             near,
             Some((tail.index, tail.address)),
             // When the last block is damaged, the root still knows the one before it.
@@ -261,15 +285,19 @@ impl<D: BlockDevice> Store<D> {
                 .checked_sub(1)
                 .map(|index| (index, tail.previous)),
         ];
+        let starts = match start {
+            Some(_) => [start, None, None],
+            None => ends,
+        };
         let usable = |(index, _): &(u32, u32)| *index >= target && !avoid.contains(index);
         let start = starts.into_iter().flatten().find(usable);
         let Some((mut index, mut address)) = start else {
-            return Ok(Err((target, damaged(tail.address, target))));
+            return Ok(Err((None, damaged(tail.address, target))));
         };
         loop {
             let header = match self.read_file_block(state, address, index) {
                 Ok(header) => header,
-                Err(error @ Error::Damaged { .. }) => return Ok(Err((index, error))),
+                Err(error @ Error::Damaged { .. }) => return Ok(Err((Some(index), error))),
                 Err(error) => return Err(error),
             };
             if index == target {
@@ -277,7 +305,7 @@ impl<D: BlockDevice> Store<D> {
             }
             let Some((place, next)) = pointer_towards(index, target, avoid) else {
                 // Every way on from here leads through a damaged block.
-                return Ok(Err((index, damaged(header.pointers[0], index - 1))));
+                return Ok(Err((Some(index), damaged(header.pointers[0], index - 1))));
             };
             (index, address) = (next, header.pointers[place]);
         }
@@ -306,7 +334,7 @@ impl<D: BlockDevice> Store<D> {
 }
 
 /// Whether an intact block is number `index` of the file.
-fn belongs(header: &Header, state: &FileState, index: u32) -> bool {
+pub(crate) fn belongs(header: &Header, state: &FileState, index: u32) -> bool {
     let right_content = if index == state.tail.index {
         header.belongs_at_tail(state)
     } else {

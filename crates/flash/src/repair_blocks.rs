@@ -8,15 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::block::{BLOCK_BYTES, BlockDevice, DeviceError};
 
-use crate::block::{Header, PAYLOAD_BYTES, POINTERS, pointer_target};
+use crate::block::{Header, MARKER_SEQUENCE, PAYLOAD_BYTES, POINTERS};
 use crate::error::{Error, Result};
 use crate::layout::{CLUSTER_BLOCKS, Layout};
 use crate::repair::Repair;
 use crate::root::{ClosedRun, FILE_STATE_BYTES, FileState, Lane, Piece, Root, Run, Tail};
 use crate::space::{open_trunk, trunk_address};
-
-/// Group number of a block that stands in for a damaged one: no append has it.
-const MARKER_SEQUENCE: u64 = 0;
 
 /// What matters of an intact block's header, without its pointers.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +181,13 @@ impl<D: BlockDevice> Repair<'_, D> {
         if count > 1 {
             steps[count - 2].address = state.tail.previous;
         }
+        let mut has_runs = false;
         for index in (0..count).rev() {
+            if !has_runs && !self.store.layout.is_data_block(steps[index].address) {
+                has_runs = true;
+                let visit = &mut |header: &Header| note_places(header, &mut steps);
+                self.store.each_in_runs(state, visit)?;
+            }
             let address = steps[index].address;
             if !self.store.layout.is_data_block(address) {
                 steps[index].address = 0;
@@ -200,14 +203,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             let (Fate::Intact(_), Some(header)) = (fate, found) else {
                 continue;
             };
-            for place in 0..POINTERS {
-                if let Some(target) = pointer_target(header.index, place) {
-                    let step = &mut steps[target as usize];
-                    if step.address == 0 {
-                        step.address = header.pointers[place];
-                    }
-                }
-            }
+            note_places(&header, &mut steps);
             self.note_progress();
         }
         Ok(steps)
@@ -409,6 +405,16 @@ fn piece_of(state: &FileState, run: ClosedRun) -> Piece {
         blocks: run.blocks(),
         file_id: state.file_id,
         end: 0,
+    }
+}
+
+/// Notes where a block says that it and earlier ones are, if nothing has said it yet.
+fn note_places(header: &Header, steps: &mut [Step]) {
+    for (index, address) in header.places() {
+        let step = &mut steps[index as usize];
+        if step.address == 0 {
+            step.address = address;
+        }
     }
 }
 

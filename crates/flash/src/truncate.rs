@@ -176,11 +176,16 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Block `offset` of a run of the file, which holds data.
-    fn block_of_run(&mut self, state: &FileState, run: &ClosedRun, offset: u8) -> Result<Header> {
-        let address = run.start + u32::from(offset);
+    pub(crate) fn block_of_run(
+        &mut self,
+        state: &FileState,
+        run: &ClosedRun,
+        offset: u8,
+    ) -> Result<Header> {
         if !self.layout.is_data_run(run.start, run.blocks()) {
-            return Err(damaged(address));
+            return Err(damaged(run.start));
         }
+        let address = run.start + u32::from(offset);
         self.read_data_block(address)?
             .filter(|header| header.file_id == state.file_id && header.run_start == run.start)
             .ok_or_else(|| damaged(address))

@@ -146,8 +146,9 @@ pub(crate) fn describe(error: &std::io::Error) -> String {
         .unwrap_or_default()
 }
 
-/// Names and texts come from anywhere: a line break in one must not make two lines of the error.
-fn one_line(text: &impl fmt::Display) -> String {
+/// Names and texts come from anywhere: a line break in one must not make two lines, nor an escape sequence
+/// reach a terminal.
+pub(crate) fn one_line(text: &impl fmt::Display) -> String {
     let escape = |letter: char| -> String {
         if letter.is_control() {
             letter.escape_default().to_string()

@@ -303,6 +303,16 @@ fn a_higher_version_of_the_same_tree_is_made_when_it_is_asked_for() {
     assert_eq!(pack("10"), (json!(10), json!(true)));
     assert_eq!(pack("10"), (json!(10), json!(false)));
     assert_eq!(pack("7"), (json!(10), json!(false)));
+    let slip = [
+        "stream",
+        "pack",
+        &tree,
+        &store,
+        "--version-min",
+        "18446744073709551615",
+    ];
+    let output = keel().args(slip).output().expect("keel runs");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     let versions = ok_json(&["stream", "ls", &store, "--json"]);
     assert_eq!(versions["versions"][1]["version"], 10);
     assert_eq!(

@@ -53,6 +53,24 @@ fn identities(dir: &TempDir, authority: &str, server: &str, names: &[&str], devi
 }
 
 #[test]
+fn a_mount_that_does_not_answer_is_told_and_not_waited_for() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let store = publish(&dir);
+    let server = Server::start(&store, &[]);
+    let mount = Mount::start(&dir, "at", server.address, &[]);
+    let at = mount.at.display().to_string();
+    mount.signal(libc::SIGSTOP);
+    let line = fails(&["stream", "status", &at], 1);
+    mount.signal(libc::SIGCONT);
+    assert!(line.contains("has not answered"), "{line}");
+    ok(&["stream", "status", &at]);
+}
+
+#[test]
 fn a_mount_says_why_it_has_no_server_and_when_it_is_back() {
     if cannot_mount() {
         return;

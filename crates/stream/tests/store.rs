@@ -336,6 +336,26 @@ fn a_power_cut_leaves_the_old_version_or_the_new_one() {
     }
 }
 
+/// Another tree under a number that devices have seen would be taken for the one that they know.
+#[test]
+fn no_version_is_written_over_at_the_highest_number() {
+    let scratch = Scratch::new("highest");
+    let (tree, store) = (scratch.path("tree"), scratch.path("store"));
+    write(&tree.join("a"), 10, 1);
+    let highest = PackOptions {
+        version_min: u64::MAX,
+        ..options()
+    };
+    let report = pack(&tree, &store, &highest, &mut |_| {}).unwrap();
+    assert_eq!(report.version, u64::MAX);
+    write(&tree.join("b"), 10, 2);
+    let refused = pack(&tree, &store, &options(), &mut |_| {});
+    assert!(matches!(refused, Err(PublishError::NoVersionLeft { .. })));
+    let open = Store::open(&store).unwrap();
+    assert!(read(&open, u64::MAX, "a").unwrap() == bytes(10, 1));
+    assert!(checked(&store).is_whole());
+}
+
 #[test]
 fn a_store_has_one_publisher() {
     let scratch = Scratch::new("key");

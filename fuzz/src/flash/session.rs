@@ -6,8 +6,10 @@ use flash::{Bound, CheckReport, Error, FileHandle, OpenOptions, RepairReport, St
 use super::device::{Allowance, Watched};
 use super::history::History;
 
-/// A walk that meets damage begins again up to eight times.
-const WALKS: u64 = 9;
+/// A walk that meets damage begins again up to eight times, and as often from where the runs of its file lead.
+const WALKS: u64 = 18;
+/// Following the runs of a file looks at each of its blocks some times at most.
+const LOOKS_AT_BLOCK: u64 = 4;
 /// A call that finds the free list damaged commits up to twice more.
 const COMMITS: u64 = 3;
 /// A request that the device fails is repeated block by block, at most five.
@@ -86,7 +88,7 @@ impl Trust {
 pub(crate) fn repair_allowance(blocks: u64, buckets: u64, entries: u64, trust: Trust) -> Allowance {
     let repeats = if trust.is_unreadable { REPEATS } else { 1 };
     Allowance {
-        reads: (8 * blocks + 8 * buckets + 4 * entries + 100) * repeats,
+        reads: ((8 + LOOKS_AT_BLOCK) * blocks + 8 * buckets + 4 * entries + 100) * repeats,
         writes: 2 * blocks + 8 * buckets + 100,
         flushes: 100,
     }
@@ -368,7 +370,7 @@ impl<'a> Session<'a> {
         let entries = buckets * u64::from(layout.entries_per_bucket);
         // The superblocks, three records, each block of the table three times; of every list of free blocks, each run
         // and each file's block one or two reads; and two more at which each file's walk may end.
-        let reads = 3 + 3 * 5 + 3 * buckets + 3 * blocks + 4 * entries;
+        let reads = 3 + 3 * 5 + 3 * buckets + (3 + LOOKS_AT_BLOCK) * blocks + 4 * entries;
         self.store.device_mut().allow(
             "check",
             Allowance {
@@ -399,6 +401,8 @@ impl<'a> Session<'a> {
         let mut allowance = self.trust.allowance(bound);
         if self.trust.is_damaged {
             allowance = allowance.plus(ROOM);
+            let repeats = if self.trust.is_unreadable { REPEATS } else { 1 };
+            allowance.reads += LOOKS_AT_BLOCK * self.store.layout().data_blocks() * repeats;
         }
         self.store.device_mut().allow(call, allowance);
     }

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use base::sim::SimClock;
+use base::sim::{SimClock, SimDevice};
 use db::{
     CommitDriver, Database, DbOptions, Durability, ObjectId, ObjectSpec, Retention, ScanReport,
     SegmentStore, Ticket, scan_log,
 };
+use flash::{FormatOptions, Store};
 
 /// Small sizes, so that a short test rotates segments and writes checkpoints.
 pub fn small_options() -> DbOptions {
@@ -38,6 +39,17 @@ pub fn long_log_options() -> DbOptions {
         checkpoint_bytes: 1 << 30,
         ..small_options()
     }
+}
+
+/// An empty store on a simulated device.
+pub fn formatted(blocks: u64, seed: u64) -> Store<SimDevice> {
+    let format = FormatOptions {
+        files_max: 64,
+        name_bytes_max: 255,
+        uuid: [1; 16],
+        hash_key: [2; 16],
+    };
+    Store::format(SimDevice::new(blocks, seed), &format).expect("formatted")
 }
 
 pub fn sim_clock() -> SimClock {

@@ -5,6 +5,7 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use stream::predict::paper::{SEG_MAX_MAX, SEG_MAX_MIN};
+use stream::publish::VERSION_MIN_MAX;
 
 /// The least memory of a server.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
@@ -83,7 +84,8 @@ pub(crate) struct StreamPackArgs {
     #[arg(long)]
     pub(crate) all_file_systems: bool,
     /// Number of the version, at least; for a store in place of a lost one, as devices refuse to go back
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=VERSION_MIN_MAX))]
     pub(crate) version_min: u64,
     /// One JSON object
     #[arg(long)]

@@ -1,21 +1,34 @@
 //! `keel stream status`: what a mount has done so far.
 
 use crate::cli::StreamStatusArgs;
-use crate::error::CliError;
+use crate::error::{CliError, one_line};
 use crate::output::Output;
 use serde_json::Value;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 use stream_mount::COUNTERS_NAME;
 
+/// How long a mount is waited for: it answers from memory.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// Bytes of the counters, at most: the kernel's limit of an attribute.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
 pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
     let directory = arguments.directory.as_path();
-    let text = attribute(directory).map_err(|error| match error.raw_os_error() {
+    let silent = || {
+        CliError::failure(
+            directory.display(),
+            format_args!("its mount has not answered for {ANSWER_TIME:?}"),
+            "look whether its `keel stream mount` is stopped, or waits for a disk that does not answer; `umount -l` \
+             takes it away",
+        )
+    };
+    let text = attribute_in_time(directory).ok_or_else(silent)?;
+    let text = text.map_err(|error| match error.raw_os_error() {
         Some(libc::ENODATA | libc::EOPNOTSUPP) => CliError::failure(
             directory.display(),
             "is no mount of a tree",
@@ -88,19 +101,37 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
     }
     let starts = value["starts"].as_array().map_or(&[][..], Vec::as_slice);
     for start in starts {
-        let said = |name: &str| start[name].as_u64().unwrap_or_default();
-        out.line(format_args!(
-            "start of {}: {} blocks read, {} sent ahead, {} of them not seen read{}, {} requests, {} round trips",
-            start["task"].as_str().unwrap_or_default(),
-            said("read"),
-            said("pushed"),
-            said("unread"),
-            if start["is_exact"] == true { "" } else { " (not all reads are seen)" },
-            said("requests"),
-            said("round_trips"),
-        ))?;
+        out.line(start_line(start))?;
     }
     Ok(())
+}
+
+fn start_line(start: &Value) -> String {
+    let said = |name: &str| start[name].as_u64().unwrap_or_default();
+    format!(
+        "start of {}: {} blocks read, {} sent ahead, {} of them not seen read{}, {} requests, {} round trips",
+        // A name comes from whoever publishes.
+        one_line(&start["task"].as_str().unwrap_or_default()),
+        said("read"),
+        said("pushed"),
+        said("unread"),
+        if start["is_exact"] == true {
+            ""
+        } else {
+            " (not all reads are seen)"
+        },
+        said("requests"),
+        said("round_trips"),
+    )
+}
+
+/// The counters of a mount; `None` where its process does not answer in time. The thread that waits for it then ends
+/// with this process.
+fn attribute_in_time(directory: &Path) -> Option<io::Result<Vec<u8>>> {
+    let directory = directory.to_path_buf();
+    let (sender, answer) = mpsc::channel();
+    std::thread::spawn(move || sender.send(attribute(&directory)));
+    answer.recv_timeout(ANSWER_TIME).ok()
 }
 
 fn attribute(directory: &Path) -> io::Result<Vec<u8>> {
@@ -121,4 +152,20 @@ fn attribute(directory: &Path) -> io::Result<Vec<u8>> {
     }
     value.truncate(length as usize);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_makes_no_second_line_and_sends_nothing_to_the_terminal() {
+        let start = serde_json::json!({
+            "task": "a\nstart of evil: 0 blocks\u{1b}[31m",
+            "read": 1,
+        });
+        let line = start_line(&start);
+        assert!(!line.contains(char::is_control), "{line:?}");
+        assert!(line.contains("a\\nstart of evil"), "{line}");
+    }
 }

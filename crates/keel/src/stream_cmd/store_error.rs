@@ -106,6 +106,11 @@ pub(super) fn publish_error(store: &Path, error: &PublishError) -> CliError {
                 store.display()
             ),
         ),
+        PublishError::NoVersionLeft { path } => CliError::failure(
+            path.display(),
+            "its newest version has the highest number that there is",
+            "publish into a new store, with a new key",
+        ),
         PublishError::Store(error) => store_error(store, error),
         other => CliError::failure(store.display(), other, "check what is published"),
     }

@@ -256,6 +256,11 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// Sends its process a signal.
+    pub fn signal(&self, signal: libc::c_int) {
+        crate::common::signal(&self.child, signal);
+    }
+
     /// On the folder `at` of a directory, without TLS; returns when it is there.
     pub fn start(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> Self {
         let mut all = vec!["--insecure"];

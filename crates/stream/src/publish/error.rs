@@ -88,6 +88,12 @@ pub enum PublishError {
         /// The store.
         path: PathBuf,
     },
+    /// The newest version has the highest number there is.
+    #[error("{}: its newest version has the highest number that there is", path.display())]
+    NoVersionLeft {
+        /// The store.
+        path: PathBuf,
+    },
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -111,7 +117,10 @@ impl PublishError {
         match self {
             Self::Tree { source, .. } => Code::from_io(source),
             Self::Changing { .. } => Code::Busy,
-            Self::TooLong { .. } | Self::TooMany { .. } | Self::PacksFull { .. } => Code::Full,
+            Self::TooLong { .. }
+            | Self::TooMany { .. }
+            | Self::PacksFull { .. }
+            | Self::NoVersionLeft { .. } => Code::Full,
             Self::TooDeep { .. } | Self::StoreInTree { .. } | Self::Level { .. } => Code::Invalid,
             Self::NotAKey { .. } => Code::Invalid,
             Self::NoKey { .. } => Code::NotFound,

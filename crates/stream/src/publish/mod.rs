@@ -25,6 +25,8 @@ use batch::Batch;
 use std::path::{Path, PathBuf};
 use walk::Walk;
 
+/// Highest number that may be asked for: with a slip of the finger above it, devices would refuse all that comes later.
+pub const VERSION_MIN_MAX: u64 = 1_000_000_000_000;
 /// The level of zstd that segments are compressed with unless another one is asked for.
 pub const LEVEL_DEFAULT: i32 = 3;
 
@@ -41,7 +43,8 @@ pub struct PackOptions {
     /// Go into directories where other file systems are mounted; they are empty otherwise.
     pub crosses_file_systems: bool,
     /// The version is this one or higher, also where the newest one holds exactly this tree. For a store that takes the
-    /// place of a lost one: devices refuse older versions than they have seen.
+    /// place of a lost one: devices refuse older versions than they have seen. Who takes it from people
+    /// takes [`VERSION_MIN_MAX`] at most.
     pub version_min: u64,
 }
 
@@ -185,8 +188,16 @@ pub fn pack(
         }
         return Ok(report);
     }
+    let next = match newest {
+        Some((newest, _)) => {
+            let next = newest.version.checked_add(1);
+            next.ok_or_else(|| PublishError::NoVersionLeft {
+                path: store.to_path_buf(),
+            })?
+        }
+        None => 1,
+    };
     report.written = batch.finish()?;
-    let next = newest.map_or(1, |(newest, _)| newest.version.saturating_add(1));
     let manifest = Manifest {
         version: next.max(options.version_min),
         nodes,

@@ -1,0 +1,258 @@
+//! The way to a block where no pointer leads: by the lists of runs.
+//!
+//! A pointer leads over damaged neighbours only from a block that has one beyond them. Seven of them from a multiple of
+//! a large power of two on cut a file in two: all before them can be whole, and no pointer leads there. Each block of a
+//! run knows the run before it in its lane, so a list leads there as long as one block of each run is intact. Where one
+//! lane's list ends, the other's passes blocks near by, whose pointers lead on.
+//!
+//! A device that loses writes, or goes back to what it held before, shows blocks of earlier lives of a run. So a block
+//! counts here only if it is of the lane, not older than the file's first block, and its pointers agree with those of
+//! the file's last block and of the one that was accepted before it.
+
+use std::ops::ControlFlow;
+
+use base::block::{BlockDevice, DeviceError};
+
+use crate::block::{Header, MARKER_SEQUENCE, POINTERS, pointer_target};
+use crate::error::{Error, Result};
+use crate::read::belongs;
+use crate::root::{ClosedRun, FileState, Run};
+use crate::store::Store;
+
+/// Places of a run that are looked at before all others.
+const PROBES: u8 = 8;
+
+/// Passes a header on if it is one of the file as it is, and no marker.
+fn note_data(header: &Header, state: &FileState, note: &mut dyn FnMut(&Header)) {
+    if header.index <= state.tail.index && belongs(header, state, header.index) {
+        note(header);
+    }
+}
+
+fn filled(run: &Run) -> ClosedRun {
+    ClosedRun {
+        start: run.start,
+        used: run.next,
+    }
+}
+
+/// What a block of a file's runs must agree with.
+struct Life {
+    lane: u8,
+    /// The last block of the file that is intact, and the block that was accepted last.
+    accepted: [Option<Header>; 2],
+    /// Nothing of this life of the file was written before its first block; 0 where that is not known.
+    sequence_min: u64,
+}
+
+impl Life {
+    fn has(&self, header: &Header) -> bool {
+        header.lane == self.lane
+            && (header.sequence == MARKER_SEQUENCE
+                || (header.sequence >= self.sequence_min
+                    && self
+                        .accepted
+                        .iter()
+                        .flatten()
+                        .all(|known| agree(known, header))))
+    }
+
+    fn accept(&mut self, header: &Header) {
+        if header.sequence != MARKER_SEQUENCE {
+            self.accepted[1] = Some(*header);
+        }
+    }
+}
+
+/// Whether two blocks can be of one life of a file: they lead to the same addresses, where they lead to the same
+/// blocks or to each other.
+fn agree(one: &Header, other: &Header) -> bool {
+    let leads_right = |from: &Header, to: &Header| {
+        (0..POINTERS).all(|place| match pointer_target(from.index, place) {
+            Some(target) if target == to.index => from.pointers[place] == to.address,
+            target => {
+                target.is_none()
+                    || target != pointer_target(to.index, place)
+                    || from.pointers[place] == to.pointers[place]
+            }
+        })
+    };
+    (one.index != other.index || one.address == other.address)
+        && leads_right(one, other)
+        && leads_right(other, one)
+}
+
+/// What is done with a run: its first intact block that was found, and the place of that.
+type Visit<'a, D> =
+    dyn FnMut(&mut Store<D>, &Life, &ClosedRun, u8, &Header) -> Result<ControlFlow<()>> + 'a;
+
+impl<D: BlockDevice> Store<D> {
+    /// Number and address of the intact block with the lowest number from `target` on that the file's runs lead to.
+    pub(crate) fn nearest_in_runs(
+        &mut self,
+        state: &FileState,
+        target: u32,
+    ) -> Result<Option<(u32, u32)>> {
+        let mut nearest: Option<(u32, u32)> = None;
+        let mut note = |header: &Header| {
+            let is_nearer = nearest.is_none_or(|(index, _)| header.index < index);
+            if header.index >= target && is_nearer {
+                nearest = Some((header.index, header.address));
+            }
+        };
+        self.follow_runs(state, &mut |store, life, run, found, header| {
+            // Numbers grow along a run, by one at least.
+            let ahead = target.saturating_sub(header.index);
+            let ahead = u8::try_from(ahead).unwrap_or(u8::MAX);
+            let highest = found.saturating_add(ahead).min(run.used - 1);
+            let (mut is_last, mut has_near) = (false, false);
+            for place in (0..=highest).rev() {
+                let at_place = match place == found {
+                    true => Some(*header),
+                    false => store.intact_of_run(state, life, run, place)?,
+                };
+                let Some(header) = at_place else {
+                    continue;
+                };
+                note_data(&header, state, &mut note);
+                has_near |= header.index >= target;
+                if header.index <= target {
+                    is_last = true;
+                    break;
+                }
+            }
+            // Where all of those are damaged, one behind them is still nearer than what the run above holds.
+            for place in highest + 1..run.used {
+                if has_near {
+                    break;
+                }
+                if let Some(header) = store.intact_of_run(state, life, run, place)? {
+                    note_data(&header, state, &mut note);
+                    has_near = true;
+                }
+            }
+            Ok(match is_last {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })
+        })?;
+        Ok(nearest)
+    }
+
+    /// Passes the headers of all blocks of the file that its runs lead to, each run from its beginning.
+    pub(crate) fn each_in_runs(
+        &mut self,
+        state: &FileState,
+        visit: &mut dyn FnMut(&Header),
+    ) -> Result<()> {
+        self.follow_runs(state, &mut |store, life, run, _, _| {
+            for place in 0..run.used {
+                if let Some(header) = store.intact_of_run(state, life, run, place)? {
+                    note_data(&header, state, visit);
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    /// Passes each run of each lane, from the youngest, with its first intact block and the place of that; until the
+    /// list ends, or `visit` ends that of this lane.
+    fn follow_runs(&mut self, state: &FileState, visit: &mut Visit<'_, D>) -> Result<()> {
+        let (last, sequence_min) = self.ends_of(state)?;
+        // No more than the file has, and its last one: what is forged costs no more.
+        let mut left = state.block_count() + 1;
+        for (number, lane) in state.lanes.iter().enumerate() {
+            let mut life = Life {
+                lane: number as u8,
+                accepted: [last, None],
+                sequence_min,
+            };
+            // The state names the youngest run and the one before that: one of them may be damaged as a whole.
+            let youngest = filled(&lane.run);
+            // Numbers fall from run to run, so the way ends.
+            let mut above = u32::MAX;
+            let mut run = youngest;
+            let mut has_begun = false;
+            while u32::from(run.used) <= left {
+                left -= u32::from(run.used);
+                let Some((place, header)) = self.probe(state, &life, &run)? else {
+                    if has_begun || run == lane.before {
+                        break;
+                    }
+                    run = lane.before;
+                    continue;
+                };
+                has_begun = true;
+                if header.index >= above || visit(self, &life, &run, place, &header)?.is_break() {
+                    break;
+                }
+                above = header.index;
+                life.accept(&header);
+                run = ClosedRun {
+                    start: header.before_start,
+                    used: header.before_used,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// The last block of the file that is intact, and the sequence of its first one, as far as they can be read.
+    fn ends_of(&mut self, state: &FileState) -> Result<(Option<Header>, u64)> {
+        let tail = state.tail;
+        let ends = [
+            (tail.index, tail.address),
+            (tail.index.wrapping_sub(1), tail.previous),
+        ];
+        for (index, address) in ends {
+            let last = match self.read_file_block(state, address, index) {
+                Ok(header) => header,
+                Err(Error::Damaged { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            let first = (0..POINTERS)
+                .find(|place| pointer_target(index, *place) == Some(0))
+                .map_or(address, |place| last.pointers[place]);
+            return match self.read_file_block(state, first, 0) {
+                Ok(header) => Ok((Some(last), header.sequence)),
+                Err(Error::Damaged { .. }) => Ok((Some(last), 0)),
+                Err(error) => Err(error),
+            };
+        }
+        Ok((None, 0))
+    }
+
+    /// The first intact block of a run that is found, and its place.
+    fn probe(
+        &mut self,
+        state: &FileState,
+        life: &Life,
+        run: &ClosedRun,
+    ) -> Result<Option<(u8, Header)>> {
+        let step = (run.used / PROBES).max(1);
+        let is_probe = |place: &u8| place.is_multiple_of(step);
+        let probes = (0..run.used).filter(is_probe);
+        let others = (0..run.used).filter(|place| !is_probe(place));
+        for place in probes.chain(others) {
+            if let Some(header) = self.intact_of_run(state, life, run, place)? {
+                return Ok(Some((place, header)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The block at a place of a run, where it is intact and of this life of the file.
+    fn intact_of_run(
+        &mut self,
+        state: &FileState,
+        life: &Life,
+        run: &ClosedRun,
+        place: u8,
+    ) -> Result<Option<Header>> {
+        match self.block_of_run(state, run, place) {
+            Ok(header) => Ok(Some(header).filter(|header| life.has(header))),
+            Err(Error::Damaged { .. } | Error::Device(DeviceError::Io { .. })) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
