@@ -9,9 +9,14 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// Where the kernel offers FUSE.
 const FUSE_DEVICE: &str = "/dev/fuse";
+
+/// How long a mount is waited for: those of Evenkeel answer from memory.
+pub const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// What mounts and unmounts for users other than root, by its names in new and old distributions.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
@@ -35,6 +40,9 @@ pub enum MountError {
     /// A mount is there whose process has ended.
     #[error("is the mount of a process that has ended")]
     DeadMount,
+    /// A mount is there whose process does not answer.
+    #[error("is a mount that has not answered for {ANSWER_TIME:?}")]
+    Silent,
     /// The kernel has no FUSE, or the module is not loaded.
     #[error("this kernel offers no FUSE: {FUSE_DEVICE} is missing")]
     NoFuse,
@@ -65,11 +73,25 @@ impl MountError {
     }
 }
 
+/// What a directory is asked, unless a mount there does not answer for [`ANSWER_TIME`]: its process may be stopped, or
+/// wait for a disk.
+pub fn answer_in_time<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, answer) = mpsc::channel();
+    // Where no answer comes, the thread waits in the kernel until this process ends.
+    std::thread::spawn(move || sender.send(ask()));
+    answer.recv_timeout(ANSWER_TIME).ok()
+}
+
 /// Whether something can be mounted on `directory`.
 ///
 /// # Errors
 /// The variants of [`MountError`] about directories.
 pub fn check_directory(directory: &Path) -> Result<(), MountError> {
+    let asked = directory.to_path_buf();
+    answer_in_time(move || check_now(&asked)).unwrap_or(Err(MountError::Silent))
+}
+
+fn check_now(directory: &Path) -> Result<(), MountError> {
     let failed = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENOTCONN) => MountError::DeadMount,
         _ => MountError::Directory(error),

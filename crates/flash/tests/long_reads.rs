@@ -206,7 +206,7 @@ fn lost_or<D: BlockDevice>(
     may_hold: &mut dyn FnMut(usize, &[u8]) -> bool,
 ) -> Vec<usize> {
     let file = store.open_file("log").unwrap();
-    let mut is_lost = |number: &usize| {
+    let is_lost = |number: &usize| {
         let offset = number * PAYLOAD_BYTES;
         let expected = &content[offset..content.len().min(offset + PAYLOAD_BYTES)];
         let mut found = vec![0; expected.len()];

@@ -70,6 +70,14 @@ pub(crate) fn unmount_command() -> &'static str {
     }
 }
 
+/// What takes a mount away that does not answer.
+fn detach_command() -> &'static str {
+    match base::mount::effective_ids() {
+        (0, _) => "umount -l",
+        _ => "fusermount3 -uz",
+    }
+}
+
 /// Says what is to be said of a mount's end. `kept_in`: where programs' writes are; `state`: how what was mounted is
 /// when the kernel got no answers any more.
 pub(crate) fn tell_end(directory: &Path, ending: &Ending, kept_in: &str, state: &str) {
@@ -120,6 +128,15 @@ pub(crate) fn mount_error(directory: &Path, error: &MountError) -> CliError {
             &shown,
             error,
             format!("clear it with `{} {shown}`", unmount_command()),
+        ),
+        MountError::Silent => CliError::failure(
+            &shown,
+            error,
+            format!(
+                "look whether its process is stopped, or waits for a disk that does not answer; `{} {shown}` takes it \
+                 away",
+                detach_command()
+            ),
         ),
         MountError::NoFuse => CliError::failure(
             "FUSE",

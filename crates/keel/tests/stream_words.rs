@@ -65,8 +65,14 @@ fn a_mount_that_does_not_answer_is_told_and_not_waited_for() {
     let at = mount.at.display().to_string();
     mount.signal(libc::SIGSTOP);
     let line = fails(&["stream", "status", &at], 1);
+    let again = fails_to_mount(&dir, "at", server.address, &[]);
     mount.signal(libc::SIGCONT);
-    assert!(line.contains("has not answered"), "{line}");
+    for line in [line, again] {
+        assert!(
+            line.contains("has not answered") && line.contains("umount -l"),
+            "{line}"
+        );
+    }
     ok(&["stream", "status", &at]);
 }
 
@@ -254,6 +260,20 @@ fn going_back_names_what_would_help() {
     );
     assert!(line.contains(&cache) && !line.contains("--state"), "{line}");
     older.kill();
+    // Another tree under the number that was seen, signed with the same key: a copy of the store was gone on with.
+    std::fs::write(tree.join("share/short"), "of a copy\n").unwrap();
+    ok(&["stream", "pack", &path(&dir, "tree"), &path(&dir, "old")]);
+    let mut other = Server::start_at(&dir.file("old"), &address.to_string(), &["--insecure"]);
+    let line = fails_to_mount(&dir, "at", address, &cached);
+    assert!(
+        line.contains("version 2 is another tree than the version 2 that was seen before"),
+        "{line}"
+    );
+    assert!(
+        line.contains("`keel stream pack --version-min 3`") && line.contains(&cache),
+        "{line}"
+    );
+    other.kill();
     std::fs::rename(&store, dir.file("before")).unwrap();
     let _other = Server::start_at(&publish(&dir), &address.to_string(), &["--insecure"]);
     let line = fails_to_mount(&dir, "at", address, &cached);

@@ -36,12 +36,97 @@ fn another_publisher_and_an_older_version_are_refused() {
             Err(other) => panic!("{other}"),
         }
     }
+    fake.set_version(7);
+    drop(Device::start(first_seen(&fake)).unwrap());
+    fake.set_other_tree();
+    let refused = Device::start(first_seen(&fake));
+    assert!(matches!(
+        refused,
+        Err(DeviceError::OtherTree { version: 7 })
+    ));
     fake.set_version(9);
     fake.set_publisher();
     let refused = Device::start(first_seen(&fake));
     assert!(matches!(refused, Err(DeviceError::Manifest { .. })));
     let refused = Device::start(settings(&fake));
     assert!(matches!(refused, Err(DeviceError::Manifest { .. })));
+}
+
+/// An older device has noted the version alone. What its cache has of it says what that version was.
+#[test]
+fn a_note_without_the_hash_is_completed_by_the_cache() {
+    for is_kept in [true, false] {
+        let scratch = Scratch::new("device-upgrade");
+        let cache = Arc::new(MemoryCache::default());
+        let fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+        let with_both = Settings {
+            publisher: Publisher::FirstSeen,
+            state: Some(scratch.path("state")),
+            cache: is_kept.then(|| Arc::clone(&cache) as _),
+            ..settings(&fake)
+        };
+        drop(Device::start(with_both.clone()).unwrap());
+        let note = std::fs::read_dir(scratch.path("state"))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path();
+        let text = std::fs::read_to_string(&note).unwrap();
+        let (older, _) = text.split_once("manifest ").unwrap();
+        std::fs::write(&note, older).unwrap();
+        cache.forget_notes("seen-");
+        fake.set_other_tree();
+        let refused = Device::start(with_both.clone());
+        match is_kept {
+            true => assert!(matches!(
+                refused,
+                Err(DeviceError::OtherTree { version: 1 })
+            )),
+            // Nothing says what it was; from now on something does.
+            false => {
+                drop(refused.unwrap());
+                fake.set_other_tree();
+                let refused = Device::start(with_both);
+                assert!(matches!(
+                    refused,
+                    Err(DeviceError::OtherTree { version: 1 })
+                ));
+            }
+        }
+    }
+}
+
+/// Without a server, what is wrong with the cache's manifest is said, too.
+#[test]
+fn a_start_from_the_cache_alone_says_why_that_has_no_use() {
+    let cache = Arc::new(MemoryCache::default());
+    let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let with_cache = Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        ..settings(&fake)
+    };
+    drop(Device::start(with_cache.clone()).unwrap());
+    fake.stop();
+    drop(Device::start(with_cache.clone()).unwrap());
+    let other = Settings {
+        publisher: Publisher::Key(Tree::usual().publisher),
+        start_wait: Duration::ZERO,
+        ..with_cache
+    };
+    let error = Device::start(other).err().expect("a manifest of another");
+    assert!(
+        matches!(error, DeviceError::NoServerNorCache { .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("signed by"), "{error}");
+    let unusable = Settings {
+        cache: Some(Arc::new(UnusableCache::new("it is broken".to_owned()))),
+        start_wait: Duration::ZERO,
+        ..settings(&fake)
+    };
+    let error = Device::start(unusable).err().expect("no server");
+    assert!(error.to_string().contains("it is broken"), "{error}");
 }
 
 /// A device that starts with a server whose greeting is told like this, byte by byte or piece by piece, every 10 ms:

@@ -327,6 +327,10 @@ pub(super) fn device_error(
     let remedy = match (error, &arguments.cache) {
         (DeviceError::Cache(error), Some(place)) => return cache_error(place, error, Need::Must),
         (DeviceError::NoServer(why), _) => server_remedy(why.kind).to_owned(),
+        (DeviceError::NoServerNorCache { server, .. }, _) => format!(
+            "{}; and look at --cache and --publisher, if it should start without",
+            server_remedy(server.kind)
+        ),
         (DeviceError::Offline { .. } | DeviceError::Late(_), _) => {
             server_remedy(FailureKind::Unreachable).to_owned()
         }
@@ -338,11 +342,17 @@ pub(super) fn device_error(
         (DeviceError::Manifest { .. }, _) => {
             "somebody else publishes there than before; if that is meant, name the new key with --publisher".to_owned()
         }
-        (DeviceError::Older { highest, .. }, _) => format!(
-            "publish the tree anew with `keel stream pack --version-min {}`, or, if going back is meant, remove {}",
-            highest.saturating_add(1),
-            noted_in(arguments)
-        ),
+        (DeviceError::Older { highest: version, .. } | DeviceError::OtherTree { version }, _) => {
+            let meant = match error {
+                DeviceError::Older { .. } => "going back",
+                _ => "another store",
+            };
+            format!(
+                "publish the tree anew with `keel stream pack --version-min {}`, or, if {meant} is meant, remove {}",
+                version.saturating_add(1),
+                noted_in(arguments)
+            )
+        }
         (DeviceError::Identity(_), _) => "make one with `keel stream identity device`".to_owned(),
         (DeviceError::NoPlan, _) => "run it once from a mount, or pin --all".to_owned(),
         _ => "see docs/stream.md".to_owned(),

@@ -49,8 +49,14 @@ pub(super) fn run(arguments: &StreamPinArgs) -> Result<u8, CliError> {
     if let (false, Some(cache)) = (is_complete, cache) {
         let place = arguments.link.cache.as_deref().unwrap_or(Path::new(""));
         let missing = pinned.wanted - pinned.there;
-        let (why, remedy) = match cache.counters().disk_full {
-            0 => (
+        let counters = cache.counters();
+        let failure = cache.failure().filter(|_| counters.failures > 0);
+        let (why, remedy) = match (counters.disk_full, &failure) {
+            (0, Some(failure)) => (
+                failure.as_str(),
+                "look at the cache, or choose another place with --cache",
+            ),
+            (0, None) => (
                 "the cache is too small for all of it",
                 "make it larger with --cache-size",
             ),

@@ -2,32 +2,24 @@
 
 use crate::cli::StreamStatusArgs;
 use crate::error::{CliError, one_line};
+use crate::mounting::mount_error;
 use crate::output::Output;
+use base::mount::{MountError, answer_in_time};
 use serde_json::Value;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::mpsc;
-use std::time::Duration;
 use stream_mount::COUNTERS_NAME;
 
-/// How long a mount is waited for: it answers from memory.
-const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// Bytes of the counters, at most: the kernel's limit of an attribute.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
 pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
     let directory = arguments.directory.as_path();
-    let silent = || {
-        CliError::failure(
-            directory.display(),
-            format_args!("its mount has not answered for {ANSWER_TIME:?}"),
-            "look whether its `keel stream mount` is stopped, or waits for a disk that does not answer; `umount -l` \
-             takes it away",
-        )
-    };
-    let text = attribute_in_time(directory).ok_or_else(silent)?;
+    let asked = directory.to_path_buf();
+    let text = answer_in_time(move || attribute(&asked))
+        .ok_or_else(|| mount_error(directory, &MountError::Silent))?;
     let text = text.map_err(|error| match error.raw_os_error() {
         Some(libc::ENODATA | libc::EOPNOTSUPP) => CliError::failure(
             directory.display(),
@@ -127,13 +119,6 @@ fn start_line(start: &Value) -> String {
 
 /// The counters of a mount; `None` where its process does not answer in time. The thread that waits for it then ends
 /// with this process.
-fn attribute_in_time(directory: &Path) -> Option<io::Result<Vec<u8>>> {
-    let directory = directory.to_path_buf();
-    let (sender, answer) = mpsc::channel();
-    std::thread::spawn(move || sender.send(attribute(&directory)));
-    answer.recv_timeout(ANSWER_TIME).ok()
-}
-
 fn attribute(directory: &Path) -> io::Result<Vec<u8>> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let name = CString::new(COUNTERS_NAME)?;

@@ -25,6 +25,8 @@ const PLAN_LEVEL: i32 = 3;
 pub(super) struct Seen {
     pub publisher: PublicKey,
     pub version: u64,
+    /// The hash of the signed manifest of that version. Older devices have not noted it.
+    pub manifest: Option<[u8; 32]>,
 }
 
 impl Seen {
@@ -33,11 +35,27 @@ impl Seen {
         let mut lines = text.lines();
         let publisher = lines.next()?.strip_prefix("publisher ")?.parse().ok()?;
         let version = lines.next()?.strip_prefix("version ")?.parse().ok()?;
-        Some(Self { publisher, version })
+        let manifest = match lines.next() {
+            Some(line) => {
+                let hash = blake3::Hash::from_hex(line.strip_prefix("manifest ")?).ok()?;
+                Some(*hash.as_bytes())
+            }
+            None => None,
+        };
+        Some(Self {
+            publisher,
+            version,
+            manifest,
+        })
     }
 
     fn text(&self) -> String {
-        format!("publisher {}\nversion {}\n", self.publisher, self.version)
+        let mut text = format!("publisher {}\nversion {}\n", self.publisher, self.version);
+        if let Some(hash) = self.manifest {
+            let hash = blake3::Hash::from_bytes(hash);
+            text.push_str(&format!("manifest {hash}\n"));
+        }
+        text
     }
 }
 
@@ -55,7 +73,7 @@ fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> DeviceError {
 }
 
 /// What was seen of a server. Where there are a folder and a cache, both have it, so that neither alone can be rolled
-/// back: the higher version counts, of the publisher that the folder names.
+/// back: the higher version counts, of the publisher that the folder names; of equal ones what the folder notes.
 ///
 /// # Errors
 /// It cannot be read. A damaged note in the folder is an error, not nothing: an older manifest could be believed then.
@@ -76,8 +94,10 @@ pub(super) fn seen(
     let first = all.next();
     Ok(first.map(|first| {
         let others = all.filter(|other| other.publisher == first.publisher);
+        // Of notes of one version the one counts that says what it was.
+        let rank = |seen: &Seen| (seen.version, seen.manifest.is_some());
         others.fold(first, |highest, other| {
-            match other.version > highest.version {
+            match rank(&other) > rank(&highest) {
                 true => other,
                 false => highest,
             }
@@ -470,12 +490,22 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("keel-seen-{}", std::process::id()));
         let state = Some(folder.as_path());
         assert_eq!(seen(state, None, "a:1").unwrap(), None);
-        let what = Seen {
-            publisher: PublicKey([7; 32]),
-            version: 12,
-        };
-        set_seen(state, None, "a:1", &what).unwrap();
-        assert_eq!(seen(state, None, "a:1").unwrap(), Some(what));
+        // As an older device has noted it, and as this one does.
+        for manifest in [None, Some([0xab; 32])] {
+            let what = Seen {
+                publisher: PublicKey([7; 32]),
+                version: 12,
+                manifest,
+            };
+            set_seen(state, None, "a:1", &what).unwrap();
+            assert_eq!(seen(state, None, "a:1").unwrap(), Some(what));
+        }
+        let (publisher, hash) = ("07".repeat(32), "ab".repeat(32));
+        let golden = format!("publisher {publisher}\nversion 12\nmanifest {hash}\n");
+        let path = folder.join(seen_name("a:1"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), golden);
+        fs::write(&path, &golden[..golden.len() - 2]).unwrap();
+        assert!(seen(state, None, "a:1").is_err());
         assert_eq!(seen(state, None, "b:1").unwrap(), None);
         fs::write(folder.join(seen_name("a:1")), b"publisher").unwrap();
         assert!(seen(state, None, "a:1").is_err());
@@ -493,6 +523,7 @@ mod tests {
         let of = |key, version| Seen {
             publisher: PublicKey([key; 32]),
             version,
+            manifest: Some([version as u8; 32]),
         };
         let path = folder.join(seen_name("a:1"));
         let (cache, emptied) = (open(), open());
@@ -508,6 +539,15 @@ mod tests {
         // Written to both again, though one of them has it.
         set_seen(state, Some(&cache), "a:1", &of(7, 9)).unwrap();
         assert_eq!(seen(state, None, "a:1").unwrap(), highest);
+        // A note that says what the version was is worth more than one of an older device.
+        let short = Seen {
+            manifest: None,
+            ..of(7, 9)
+        };
+        set_seen(state, None, "a:1", &short).unwrap();
+        assert_eq!(seen(state, None, "a:1").unwrap(), Some(short));
+        assert_eq!(seen(state, Some(&cache), "a:1").unwrap(), highest);
+        set_seen(state, Some(&cache), "a:1", &of(7, 9)).unwrap();
         // A version of somebody else is not compared with.
         set_seen(None, Some(&emptied), "a:1", &of(8, 99)).unwrap();
         assert_eq!(seen(state, Some(&emptied), "a:1").unwrap(), highest);

@@ -1,5 +1,6 @@
 //! The start of a device: the manifest, from the server or as the cache has it, verified and not older than any before.
 
+use super::Cache;
 use super::counters::{Counts, add};
 use super::failure::{FailureKind, ServerFailure};
 use super::greet::{Ended, Greeted, greet};
@@ -60,7 +61,8 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    fn verify(&self, signed: &[u8]) -> Result<Manifest, DeviceError> {
+    /// A manifest that may be used, and its hash.
+    fn verify(&mut self, signed: &[u8]) -> Result<(Manifest, [u8; 32]), DeviceError> {
         let server = || self.settings.server.clone();
         let refused = |source| DeviceError::Manifest {
             server: server(),
@@ -75,20 +77,26 @@ impl Opening<'_> {
         };
         let manifest = manifest::verify(signed, &publisher).map_err(refused)?;
         let highest = self.seen.filter(|seen| seen.publisher == publisher);
-        if let Some(Seen {
-            version: highest, ..
-        }) = highest
-            && manifest.version < highest
-        {
-            return Err(DeviceError::Older {
-                found: manifest.version,
-                highest,
-            });
+        let hash = *blake3::hash(signed).as_bytes();
+        if let Some(highest) = highest {
+            if manifest.version < highest.version {
+                return Err(DeviceError::Older {
+                    found: manifest.version,
+                    highest: highest.version,
+                });
+            }
+            let is_same = highest.manifest.is_none_or(|noted| noted == hash);
+            if manifest.version == highest.version && !is_same {
+                return Err(DeviceError::OtherTree {
+                    version: manifest.version,
+                });
+            }
         }
         // On the disk before the manifest is used: else an older one could be taken behind a crash.
         let seen = Seen {
             publisher,
             version: manifest.version,
+            manifest: Some(hash),
         };
         let (state, cache) = (
             self.settings.state.as_deref(),
@@ -102,7 +110,8 @@ impl Opening<'_> {
                 noted => noted?,
             }
         }
-        Ok(manifest)
+        self.seen = Some(seen);
+        Ok((manifest, hash))
     }
 }
 
@@ -117,7 +126,7 @@ pub(super) fn open(
 ) -> Result<Opened, DeviceError> {
     let cache = settings.cache.as_deref();
     let seen = notes::seen(settings.state.as_deref(), cache, &settings.server)?;
-    let opening = Opening {
+    let mut opening = Opening {
         settings,
         counts,
         seen,
@@ -125,13 +134,14 @@ pub(super) fn open(
     let is_first = seen.is_none() && settings.publisher == Publisher::FirstSeen;
     let name = notes::manifest_name(&settings.server);
     // A note that is no manifest of the publisher, or too old, is as good as none.
-    let cached = cache
+    let noted = cache
         .filter(|_| seen.is_some() || settings.publisher != Publisher::FirstSeen)
-        .and_then(|cache| cache.note(&name))
-        .and_then(|signed| {
-            let manifest = opening.verify(&signed).ok()?;
-            Some((manifest, *blake3::hash(&signed).as_bytes()))
-        });
+        .and_then(|cache| cache.note(&name));
+    let (cached, cache_refused) = match noted.map(|signed| opening.verify(&signed)) {
+        Some(Ok(found)) => (Some(found), None),
+        Some(Err(error)) => (None, Some(error.to_string())),
+        None => (None, cache.and_then(Cache::failure)),
+    };
     let held = cached.as_ref().map(|(_, hash)| *hash);
     let deadline = Instant::now() + settings.start_wait;
     let mut pause = Duration::ZERO;
@@ -159,7 +169,7 @@ pub(super) fn open(
                         _ => Err(refused("it confirms a manifest that it was not asked for")),
                     };
                 };
-                let manifest = opening.verify(&signed)?;
+                let (manifest, hash) = opening.verify(&signed)?;
                 if manifest.version != greeted.version {
                     return Err(refused("its manifest is of another version than it says"));
                 }
@@ -171,7 +181,7 @@ pub(super) fn open(
                 }
                 return Ok(Opened {
                     manifest,
-                    hash: *blake3::hash(&signed).as_bytes(),
+                    hash,
                     first_seen: manifest::publisher(&signed).filter(|_| is_first),
                     greeted: Some(greeted),
                 });
@@ -200,7 +210,13 @@ pub(super) fn open(
             first_seen: None,
             greeted: None,
         }),
-        None => Err(DeviceError::NoServer(last)),
+        None => Err(match cache_refused {
+            Some(cache) => DeviceError::NoServerNorCache {
+                server: last,
+                cache,
+            },
+            None => DeviceError::NoServer(last),
+        }),
     }
 }
 

@@ -92,6 +92,14 @@ pub enum DeviceError {
     /// No server answers, and the cache has no manifest.
     #[error("no manifest: {0}")]
     NoServer(ServerFailure),
+    /// No server answers, and the manifest that the cache has, or the cache itself, cannot be used.
+    #[error("no manifest: {server}; in the cache: {cache}")]
+    NoServerNorCache {
+        /// Why there is no server.
+        server: ServerFailure,
+        /// Why the cache is of no help.
+        cache: String,
+    },
     /// What the server sent is not a manifest of the publisher.
     #[error("the manifest of {server} is refused: {source}")]
     Manifest {
@@ -107,6 +115,14 @@ pub enum DeviceError {
         found: u64,
         /// The highest version seen.
         highest: u64,
+    },
+    /// A version that was seen before, and then was another tree.
+    #[error(
+        "version {version} is another tree than the version {version} that was seen before: refused"
+    )]
+    OtherTree {
+        /// The version of both.
+        version: u64,
     },
     /// The identity cannot be used.
     #[error("identity: {0}")]
@@ -160,11 +176,13 @@ impl DeviceError {
     pub fn code(&self) -> Code {
         match self {
             Self::Settings(_) | Self::NoSuchBlock(_) => Code::Invalid,
-            Self::NoServer(_) | Self::Offline { .. } | Self::State { .. } | Self::Thread(_) => {
-                Code::Io
-            }
+            Self::NoServer(_)
+            | Self::NoServerNorCache { .. }
+            | Self::Offline { .. }
+            | Self::State { .. }
+            | Self::Thread(_) => Code::Io,
             Self::Manifest { .. } | Self::Identity(_) => Code::Denied,
-            Self::Older { .. } => Code::Stale,
+            Self::Older { .. } | Self::OtherTree { .. } => Code::Stale,
             Self::Cache(error) => error.code(),
             Self::Late(_) => Code::Late,
             Self::Refused(Refusal::Limit) => Code::Busy,

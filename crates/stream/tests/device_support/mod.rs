@@ -404,6 +404,14 @@ impl Fake {
         tree.as_mut().unwrap().set_version(version);
     }
 
+    /// Another tree of the same version is served from now on.
+    pub fn set_other_tree(&self) {
+        let mut tree = self.shared.tree.lock().unwrap();
+        let tree = tree.as_mut().unwrap();
+        tree.manifest.nodes[1].modified_s += 1;
+        tree.set_version(tree.manifest.version);
+    }
+
     /// Somebody else publishes from now on.
     pub fn set_publisher(&self) {
         let mut tree = self.shared.tree.lock().unwrap();
@@ -489,6 +497,11 @@ impl MemoryCache {
     pub fn has_note(&self, beginning: &str) -> bool {
         let notes = self.notes.lock().unwrap();
         notes.keys().any(|name| name.starts_with(beginning))
+    }
+
+    pub fn forget_notes(&self, beginning: &str) {
+        let mut notes = self.notes.lock().unwrap();
+        notes.retain(|name, _| !name.starts_with(beginning));
     }
 
     pub fn holds(&self, bytes: &[u8]) -> bool {

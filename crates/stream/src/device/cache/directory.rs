@@ -109,13 +109,15 @@ impl DirectoryStorage {
 
     /// Nobody has put another directory in the place of the one that is locked.
     fn check_identity(&self) -> Result<(), StorageError> {
-        let metadata = fs::metadata(&self.path).map_err(|error| failed(&error))?;
-        if identity(&metadata) == self.identity {
-            return Ok(());
-        }
+        let message = match fs::metadata(&self.path) {
+            Ok(metadata) if identity(&metadata) == self.identity => return Ok(()),
+            Ok(_) => "the directory was replaced by another one",
+            Err(error) if error.kind() == ErrorKind::NotFound => "the directory was removed",
+            Err(error) => return Err(failed(&error)),
+        };
         Err(StorageError::Failed {
             code: Code::Stale,
-            message: "the directory was replaced by another one".to_owned(),
+            message: message.to_owned(),
         })
     }
 }

@@ -88,6 +88,20 @@ fn cut_under_the_running_process_replaced_or_removed() {
 }
 
 #[test]
+fn a_directory_that_is_removed_is_called_that() {
+    let scratch = Scratch::new();
+    let blocks: Vec<_> = (0..100).map(block).collect();
+    let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+    put_all(&cache, &blocks[..50]);
+    fs::remove_dir_all(&scratch.0).unwrap();
+    put_all(&cache, &blocks[50..]);
+    let failure = cache.failure().unwrap();
+    assert!(failure.contains("the directory was removed"), "{failure}");
+    assert!(cache.counters().failures > 0);
+    assert_eq!(cache.counters().disk_full, 0);
+}
+
+#[test]
 fn a_log_that_is_removed_while_it_is_open_is_noticed_and_written_again() {
     let replace: [fn(&std::path::Path); 2] = [
         |_| {},
