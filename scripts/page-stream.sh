@@ -4,7 +4,7 @@
 #                                            that are there. FOUND is a folder, made if it is not there; a run that was
 #                                            interrupted goes on with the piece it was at. As root, on a quiet machine
 #   scripts/page-stream.sh --plan            says how long each piece takes, and measures nothing
-#   scripts/page-stream.sh --tables          writes the page from the figures that are in docs/results/stream
+#   scripts/page-stream.sh --tables          writes page and plots from the figures that are in docs/results/stream
 # Pieces: start card others again first unread memory clients loss, of the table of goals; paper. Each is one report and
 # one table with the value of each round, and says its commit, machine, date and command; paper has plots, and a
 # table for each. The page judges every goal of which there is a figure.

@@ -40,7 +40,8 @@ impl Axis {
         if most / least <= LINEAR_MAX {
             Self::Linear(most * 1.1)
         } else {
-            Self::Log(least.log10().floor(), (most * 1.2).log10().ceil())
+            // The least value has a bar that is seen.
+            Self::Log((least / 1.5).log10().floor(), (most * 1.2).log10().ceil())
         }
     }
 

@@ -46,6 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         let folder = options.results.display();
         return Err(format!("{folder}: no goals-*.json and no paper.json"));
     }
+    super::plots::write_again(&options.results)?;
     // What was not measured is left out.
     let [goals_run, paper] = found.map(|run| run.unwrap_or_else(|| Run { report: json!({}) }));
     let missing = [&goals_run, &paper].map(|run| run.list("missing"));

@@ -3,9 +3,12 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use serde::Deserialize;
+use serde_json::Value;
+
 use super::bars::{self, Series};
 use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS};
-use super::cases::{NEEDED_BLOCKS, PAGE_TIME, READS, RUN_TIME};
+use super::cases::{NEEDED_BLOCKS, PAGE_TIME, READS, RUN_TIME, named};
 use super::paper::{
     ARMS, FIGURE_1, FIGURE_7A, FIGURE_7C, FIGURE_8, FIGURE_10, FIGURE_11, FIGURE_11_WAY,
     LOSSES_PERCENT, MODES, ORDERS, PATHS, PRE_READ_BLOCKS, TABLE_1, TABLE_2, TOTAL_BLOCKS,
@@ -96,6 +99,59 @@ pub(crate) fn write(folder: &Path, figures: &Figures, machine: &Machine) -> Resu
         RUN_TIME,
     )?;
     drawing.losses()
+}
+
+/// Writes all anew from the rounds that a run has left in a folder, `paper.csv` and `paper.json`; nothing where they are
+/// not.
+///
+/// # Errors
+/// One line that names the file.
+pub(crate) fn write_again(folder: &Path) -> Result<(), String> {
+    let paths = ["csv", "json"].map(|kind| folder.join("paper").with_extension(kind));
+    if !paths.iter().all(|path| path.is_file()) {
+        return Ok(());
+    }
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let wrong = |path: &Path, what: &str| format!("{}: {what}", path.display());
+    let report: Value = serde_json::from_str(&read(&paths[1])?)
+        .map_err(|error| wrong(&paths[1], &error.to_string()))?;
+    let machine = Machine::deserialize(&report["machine"])
+        .map_err(|error| wrong(&paths[1], &error.to_string()))?;
+    let figures = figures_of(&read(&paths[0])?).map_err(|line| wrong(&paths[0], &line))?;
+    write(folder, &figures, &machine)
+}
+
+/// The figures that are drawn, from a table with the value of each round; or the line that is none.
+fn figures_of(table: &str) -> Result<Figures, String> {
+    let drawn = [
+        RUN_TIME,
+        PAGE_TIME,
+        PART_TIME,
+        READS,
+        TOTAL_BLOCKS,
+        NEEDED_BLOCKS,
+        PRE_READ_BLOCKS,
+    ];
+    let mut figures = Figures::new(Vec::new());
+    for line in table.lines().skip(1) {
+        let columns: Vec<&str> = line.split(',').collect();
+        let [case, system, metric, unit, _, value] = columns[..] else {
+            return Err(line.to_owned());
+        };
+        let value: f64 = value.parse().map_err(|_| line.to_owned())?;
+        let of = |known: &&Metric| (known.name, known.unit) == (metric, unit);
+        if let Some(metric) = drawn.iter().find(of) {
+            figures.record(
+                named(case.to_owned()),
+                named(system.to_owned()),
+                *metric,
+                value,
+            );
+        }
+    }
+    Ok(figures)
 }
 
 struct Drawing<'a> {
@@ -296,7 +352,12 @@ const SHOWN_MIN: f64 = 0.1;
 fn logarithmic(label: &str, least: f64, most: f64) -> Horizontal {
     let (from, to) = (least.floor(), most.ceil().max(least.floor() + 1.0));
     let powers = from as i32..=to as i32;
-    let mark = |power: i32| (f64::from(power), format!("{}", 10_f64.powi(power)));
+    // Short, so that those of neighbouring panels do not touch.
+    let name = |power: i32| match power {
+        3.. => format!("{}k", 10_u64.pow(power as u32 - 3)),
+        _ => format!("{}", 10_f64.powi(power)),
+    };
+    let mark = |power: i32| (f64::from(power), name(power));
     Horizontal {
         label: label.to_owned(),
         from,
@@ -328,7 +389,6 @@ fn panel(title: String, curves: Vec<Curve>) -> Panel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::cases::named;
 
     #[test]
     fn everything_is_drawn_of_what_is_there() {
@@ -402,6 +462,15 @@ mod tests {
             !folder.join("modes.png").exists(),
             "nothing is known of these"
         );
+        // The same from what a run leaves.
+        let report = serde_json::json!({"machine": Machine::detect()});
+        std::fs::write(folder.join("paper.json"), report.to_string()).unwrap();
+        std::fs::write(folder.join("paper.csv"), figures.csv()).unwrap();
+        let drawn = text("figure-10.svg");
+        std::fs::remove_file(folder.join("figure-10.svg")).unwrap();
+        write_again(&folder).unwrap();
+        assert_eq!(text("figure-10.svg"), drawn);
+        assert_eq!(figures_of("\na,b,c\n").err().unwrap(), "a,b,c");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }
