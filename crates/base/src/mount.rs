@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 /// Where the kernel offers FUSE.
@@ -73,13 +73,46 @@ impl MountError {
     }
 }
 
-/// What a directory is asked, unless a mount there does not answer for [`ANSWER_TIME`]: its process may be stopped, or
-/// wait for a disk.
-pub fn answer_in_time<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// What a directory is asked, unless a FUSE mount there does not answer for [`ANSWER_TIME`]: its process may be stopped,
+/// or wait for a disk. Whatever else is slow is waited for.
+///
+/// The thread that waits ends with this process, unless the mount's process has taken its question and keeps it: then
+/// the kernel has this process wait for the answer at its end.
+///
+/// # Errors
+/// [`MountError::Silent`]; [`MountError::Directory`] where no thread can be had.
+pub fn answer_in_time<T: Send + 'static>(
+    directory: &Path,
+    ask: impl FnOnce(&Path) -> T + Send + 'static,
+) -> Result<T, MountError> {
     let (sender, answer) = mpsc::channel();
-    // Where no answer comes, the thread waits in the kernel until this process ends.
-    std::thread::spawn(move || sender.send(ask()));
-    answer.recv_timeout(ANSWER_TIME).ok()
+    let asked = directory.to_path_buf();
+    let run = move || {
+        // Nobody waits any more where it is late.
+        sender.send(ask(&asked)).ok();
+    };
+    std::thread::Builder::new()
+        .name("mount-asker".to_owned())
+        .spawn(run)
+        .map_err(MountError::Directory)?;
+    let answer = match answer.recv_timeout(ANSWER_TIME) {
+        Err(RecvTimeoutError::Timeout) if !is_fuse(directory) => answer.recv().ok(),
+        answer => answer.ok(),
+    };
+    answer.ok_or(MountError::Silent)
+}
+
+/// Whether a mount through FUSE is on a directory, by the table of mounts, for which the directory itself is not asked.
+fn is_fuse(directory: &Path) -> bool {
+    let above = match directory.parent() {
+        Some(above) if !above.as_os_str().is_empty() => above,
+        _ => Path::new("."),
+    };
+    let place = above.canonicalize().ok().and_then(|above| {
+        let name = directory.file_name()?;
+        Place::of(&above.join(name)).ok()
+    });
+    place.is_some_and(|place| place.origin.starts_with(b"fuse"))
 }
 
 /// Whether something can be mounted on `directory`.
@@ -87,8 +120,7 @@ pub fn answer_in_time<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'stati
 /// # Errors
 /// The variants of [`MountError`] about directories.
 pub fn check_directory(directory: &Path) -> Result<(), MountError> {
-    let asked = directory.to_path_buf();
-    answer_in_time(move || check_now(&asked)).unwrap_or(Err(MountError::Silent))
+    answer_in_time(directory, check_now)?
 }
 
 fn check_now(directory: &Path) -> Result<(), MountError> {

@@ -565,15 +565,7 @@ impl<D: BlockDevice> Store<D> {
         for index in (0..count).rev() {
             if addresses[index as usize] == 0 && !has_runs {
                 has_runs = true;
-                self.each_in_runs(state, &mut |header| {
-                    // What differs is said once, when the block itself is checked.
-                    for (index, address) in header.places() {
-                        let known = &mut addresses[index as usize];
-                        if *known == 0 {
-                            *known = address;
-                        }
-                    }
-                })?;
+                self.places_in_runs(state, &mut addresses)?;
             }
             let address = addresses[index as usize];
             let offset = u64::from(index) * PAYLOAD_BYTES as u64;

@@ -22,11 +22,13 @@ use crate::store::Store;
 /// Places of a run that are looked at before all others.
 const PROBES: u8 = 8;
 
-/// Passes a header on if it is one of the file as it is, and no marker.
-fn note_data(header: &Header, state: &FileState, note: &mut dyn FnMut(&Header)) {
-    if header.index <= state.tail.index && belongs(header, state, header.index) {
+/// Passes a header on if it is one of the file as it is, and no marker; whether it is.
+fn note_data(header: &Header, state: &FileState, note: &mut dyn FnMut(&Header)) -> bool {
+    let is_data = header.index <= state.tail.index && belongs(header, state, header.index);
+    if is_data {
         note(header);
     }
+    is_data
 }
 
 fn filled(run: &Run) -> ClosedRun {
@@ -114,8 +116,7 @@ impl<D: BlockDevice> Store<D> {
                 let Some(header) = at_place else {
                     continue;
                 };
-                note_data(&header, state, &mut note);
-                has_near |= header.index >= target;
+                has_near |= note_data(&header, state, &mut note) && header.index >= target;
                 if header.index <= target {
                     is_last = true;
                     break;
@@ -127,8 +128,7 @@ impl<D: BlockDevice> Store<D> {
                     break;
                 }
                 if let Some(header) = store.intact_of_run(state, life, run, place)? {
-                    note_data(&header, state, &mut note);
-                    has_near = true;
+                    has_near = note_data(&header, state, &mut note);
                 }
             }
             Ok(match is_last {
@@ -139,16 +139,27 @@ impl<D: BlockDevice> Store<D> {
         Ok(nearest)
     }
 
-    /// Passes the headers of all blocks of the file that its runs lead to, each run from its beginning.
-    pub(crate) fn each_in_runs(
+    /// Fills in, of all blocks of a file, the addresses that are not known (0), as far as its runs lead to them or to
+    /// one that has a pointer there. What a block says of itself counts before what another one says of it.
+    pub(crate) fn places_in_runs(
         &mut self,
         state: &FileState,
-        visit: &mut dyn FnMut(&Header),
+        addresses: &mut [u32],
     ) -> Result<()> {
+        let mut is_led_to = vec![false; addresses.len()];
+        let mut note = |header: &Header| {
+            for (index, address) in header.places() {
+                let (number, is_own) = (index as usize, index == header.index);
+                if addresses[number] == 0 || (is_own && is_led_to[number]) {
+                    addresses[number] = address;
+                    is_led_to[number] = !is_own;
+                }
+            }
+        };
         self.follow_runs(state, &mut |store, life, run, _, _| {
             for place in 0..run.used {
                 if let Some(header) = store.intact_of_run(state, life, run, place)? {
-                    note_data(&header, state, visit);
+                    note_data(&header, state, &mut note);
                 }
             }
             Ok(ControlFlow::Continue(()))

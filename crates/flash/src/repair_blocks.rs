@@ -185,8 +185,12 @@ impl<D: BlockDevice> Repair<'_, D> {
         for index in (0..count).rev() {
             if !has_runs && !self.store.layout.is_data_block(steps[index].address) {
                 has_runs = true;
-                let visit = &mut |header: &Header| note_places(header, &mut steps);
-                self.store.each_in_runs(state, visit)?;
+                steps[index].address = 0;
+                let mut addresses: Vec<u32> = steps.iter().map(|step| step.address).collect();
+                self.store.places_in_runs(state, &mut addresses)?;
+                for (step, address) in steps.iter_mut().zip(addresses) {
+                    step.address = address;
+                }
             }
             let address = steps[index].address;
             if !self.store.layout.is_data_block(address) {

@@ -301,8 +301,28 @@ fn lost_by_check<D: BlockDevice>(store: &mut Store<D>) -> Vec<usize> {
     lost
 }
 
-/// Walls of damage by address, as an erase block is lost, and by number. What a read does not find no check finds, what
-/// it finds is right, and only what is damaged is lost, unless a list of runs ends in a run that is damaged as a whole.
+/// Damages neighbours, by address, as an erase block is lost, or by number; which addresses those are.
+fn build_wall(random: &mut Random, device: &mut SimDevice) -> BTreeSet<u64> {
+    let mut blocks = data_blocks(device);
+    if random.below(2) == 0 {
+        blocks.sort_by_key(|found| found.address);
+    } else {
+        blocks.sort_by_key(|found| (found.number, found.sequence));
+    }
+    let length = [2, 7, 8, 20, 32, 64][random.index(6)];
+    let first = match random.below(4) {
+        0 => blocks.len() - length,
+        _ => random.index(blocks.len() - length),
+    };
+    let wall = &blocks[first..first + length];
+    for found in wall {
+        device.inject_bit_rot(found.address, 9_000);
+    }
+    wall.iter().map(|found| found.address).collect()
+}
+
+/// What a read does not find behind a wall no check finds, what it finds is right, and only what is damaged is lost,
+/// unless a list of runs ends in a run that is damaged as a whole.
 #[test]
 fn walls_in_two_lanes() {
     let mut exact = 0;
@@ -310,24 +330,7 @@ fn walls_in_two_lanes() {
         let mut random = Random::new(seed);
         let (mut device, content) = with_two_lanes(&mut random);
         let live = live_blocks(&device);
-        let mut blocks = data_blocks(&device);
-        if random.below(2) == 0 {
-            blocks.sort_by_key(|found| found.address);
-        } else {
-            blocks.sort_by_key(|found| (found.number, found.sequence));
-        }
-        let length = [2, 7, 8, 20, 32, 64][random.index(6)];
-        let first = match random.below(4) {
-            0 => blocks.len() - length,
-            _ => random.index(blocks.len() - length),
-        };
-        let wall: BTreeSet<u64> = blocks[first..first + length]
-            .iter()
-            .map(|found| found.address)
-            .collect();
-        for address in &wall {
-            device.inject_bit_rot(*address, 9_000);
-        }
+        let wall = build_wall(&mut random, &mut device);
         let is_damaged = |found: &&Found| wall.contains(&found.address);
         let damaged: Vec<usize> = live
             .iter()
@@ -348,7 +351,8 @@ fn walls_in_two_lanes() {
         let upwards = random.below(2) == 0;
         let lost = lost(&mut store, &content, upwards);
         println!(
-            "{seed}: {length} damaged from {first}, {} of {} live; {} lost; a run dead: {is_run_dead}",
+            "{seed}: {} damaged, {} of {} live; {} lost; a run dead: {is_run_dead}",
+            wall.len(),
             damaged.len(),
             live.len(),
             lost.len()
@@ -363,6 +367,28 @@ fn walls_in_two_lanes() {
     }
     println!("{exact} of {WALLED_FILES} lost what was damaged");
     assert!(exact > 0);
+}
+
+/// A repair puts blocks without data into the places of damaged ones; behind the next wall a read still finds what a
+/// check finds.
+#[test]
+fn walls_in_a_repaired_file() {
+    for seed in 0..WALLED_FILES {
+        let mut random = Random::new(seed);
+        let (mut device, mut content) = with_two_lanes(&mut random);
+        for turn in 0..3 {
+            build_wall(&mut random, &mut device);
+            let mut store = Store::open(device, &OpenOptions::default()).unwrap();
+            let file = store.open_file("log").unwrap();
+            // A repair cuts off an end that is damaged.
+            content.truncate(store.length(file).unwrap() as usize);
+            store.close_file(file);
+            let lost = lost(&mut store, &content, turn == 0);
+            println!("{seed}: {} lost", lost.len());
+            assert_eq!(lost, lost_by_check(&mut store), "seed {seed}, {turn}");
+            (_, device) = Store::repair(store.close().unwrap(), &mut |_| {}).unwrap();
+        }
+    }
 }
 
 /// The last blocks of a file are those of its youngest run, and can be all of it.

@@ -448,7 +448,26 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
     let line = fails(&["stream", "check", &store], 1);
     let named = "format: damaged: it does not say `keel stream store, format 1`; write that line";
     assert!(line.contains(named), "{line}");
+    fs::remove_file(file("format")).unwrap();
+    for command in ["pack", "check"] {
+        let arguments = match command {
+            "pack" => vec!["stream", command, &tree, &store],
+            _ => vec!["stream", command, &store],
+        };
+        let line = fails(&arguments, 1);
+        let named = "format: is missing beside the store's manifests; write the line `keel stream store, format 1`";
+        assert!(line.contains(named), "{line}");
+    }
     fs::write(file("format"), format).unwrap();
+    // What is published is signed by whom this names: what is said helps.
+    fs::write(file("publisher.pub"), "00\n").unwrap();
+    let line = fails(&["stream", "pack", &tree, &store], 1);
+    assert!(
+        line.contains("; remove ") && line.contains("writes it again"),
+        "{line}"
+    );
+    fs::remove_file(file("publisher.pub")).unwrap();
+    ok(&["stream", "pack", &tree, &store]);
     // The secret key says nothing of what is published.
     let key = fs::read(file("publisher.key")).unwrap();
     let mut damaged = key.clone();
@@ -458,6 +477,11 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("put back a copy of it"), "{said}");
+    let line = fails(&["stream", "pack", &tree, &store], 1);
+    assert!(
+        line.contains("put back a copy of the store's key"),
+        "{line}"
+    );
     assert!(said.contains("all but the key is whole"), "{said}");
     assert!(!said.contains("into a new store"), "{said}");
     fs::write(file("publisher.key"), key).unwrap();

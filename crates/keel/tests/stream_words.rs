@@ -637,6 +637,12 @@ fn addresses_and_caches_that_are_none_are_told_apart_without_a_server() {
         assert!(line.contains("neither a directory nor the image"), "{line}");
     }
     assert!(!dir.file("cache").exists());
+    let options = ["--insecure", "--cache", &cache, "--publisher", &fifo];
+    let line = fails(
+        &[&["stream", "pin", "127.0.0.1:1", "--all"], &options[..]].concat(),
+        1,
+    );
+    assert!(line.contains("is no regular file"), "{line}");
     // An identity of which something is no file, or of somebody else.
     identities(&dir, "authority", "server", &["127.0.0.1"], "device");
     let (authority, other) = (path(&dir, "authority"), path(&dir, "other"));

@@ -119,6 +119,7 @@ pub fn mount(
 pub fn clear_dead(directory: &Path) -> Result<bool, MountError> {
     match check_directory(directory) {
         Err(MountError::DeadMount) => {}
+        Err(error @ MountError::Silent) => return Err(error),
         _ => return Ok(false),
     }
     // The directory itself can be asked nothing.

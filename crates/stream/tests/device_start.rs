@@ -76,6 +76,14 @@ fn a_note_without_the_hash_is_completed_by_the_cache() {
         let (older, _) = text.split_once("manifest ").unwrap();
         std::fs::write(&note, older).unwrap();
         cache.forget_notes("seen-");
+        // Where nothing can be written, what is noted is enough.
+        let in_the_way = note.with_extension("new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        let device = Device::start(with_both.clone()).unwrap();
+        assert!(device.counters().notes_failed > 0);
+        drop(device);
+        std::fs::remove_dir(in_the_way).unwrap();
+        cache.forget_notes("seen-");
         fake.set_other_tree();
         let refused = Device::start(with_both.clone());
         match is_kept {

@@ -6,8 +6,9 @@ use crate::cli::StreamLinkArgs;
 use crate::descriptors::too_few_behind;
 use crate::error::{CliError, describe};
 use crate::flash_cmd::open_alone;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stream::device::cache::{BlockCache, CACHE_BYTES_MIN, CacheOptions, UnusableCache};
@@ -205,30 +206,33 @@ pub(super) fn warn(server: &str, arguments: &StreamLinkArgs, device: &Device) {
             .ok();
         }
     }
-    tell_first_seen(server, arguments, device);
-    let is_noted = arguments.cache.is_some() || arguments.state.is_some();
-    if arguments.publisher.is_none() && !is_noted {
-        writeln!(
+    tell_trust(server, arguments, device);
+}
+
+/// Whether publisher and version of what was seen are kept for the next start.
+pub(super) fn is_noted(arguments: &StreamLinkArgs, device: &Device) -> bool {
+    arguments.state.is_some() || (arguments.cache.is_some() && device.counters().notes_failed == 0)
+}
+
+/// Says whom this device believes from now on, as nobody was known before; or that it believes anybody.
+pub(super) fn tell_trust(server: &str, arguments: &StreamLinkArgs, device: &Device) {
+    let is_noted = is_noted(arguments, device);
+    let mut out = std::io::stderr();
+    let said = match device.first_seen() {
+        Some(key) if is_noted => writeln!(
+            out,
+            "keel: {server}: nobody was known to publish there; {key} is believed from now on, which --publisher can \
+             say beforehand"
+        ),
+        _ if arguments.publisher.is_none() && !is_noted => writeln!(
             out,
             "keel: {server}: whoever publishes there is believed, in any version, at each start; name the key with \
              --publisher, and a place to note the version with --state or --cache"
-        )
-        .ok();
-    }
-}
-
-/// Says whom this device believes from now on, as nobody was known before.
-pub(super) fn tell_first_seen(server: &str, arguments: &StreamLinkArgs, device: &Device) {
-    let is_noted = arguments.cache.is_some() || arguments.state.is_some();
-    if let (Some(key), true) = (device.first_seen(), is_noted) {
-        let said = writeln!(
-            std::io::stderr(),
-            "keel: {server}: nobody was known to publish there; {key} is believed from now on, which --publisher can \
-             say beforehand"
-        );
-        // Who does not listen stops nothing.
-        said.ok();
-    }
+        ),
+        _ => Ok(()),
+    };
+    // Who does not listen stops nothing.
+    said.ok();
 }
 
 fn cache_error(place: &Path, error: &CacheError, need: Need) -> CliError {
@@ -251,14 +255,24 @@ fn key(text: &str) -> Result<PublicKey, CliError> {
     }
     let path = Path::new(text);
     let remedy = "give the 64 digits that `keel stream key` prints, or the file that holds them";
-    let held = std::fs::File::open(path)
-        .and_then(|file| {
-            let mut held = Vec::new();
-            file.take(KEY_FILE_BYTES_MAX).read_to_end(&mut held)?;
-            Ok(held)
-        })
+    // Nobody may ever write to what is no file.
+    let held = std::fs::File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
         .map_err(|error| CliError::failure(path.display(), describe(&error), remedy))?;
-    let held = String::from_utf8(held).map_err(|_| {
+    if held.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(CliError::failure(
+            path.display(),
+            "is no regular file",
+            remedy,
+        ));
+    }
+    let mut bytes = Vec::new();
+    held.take(KEY_FILE_BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(|error| CliError::failure(path.display(), describe(&error), remedy))?;
+    let held = String::from_utf8(bytes).map_err(|_| {
         let remedy =
             "give the file beside a key that has .pub behind its name, or the digits in it";
         CliError::failure(path.display(), "holds no public key", remedy)
@@ -353,6 +367,14 @@ pub(super) fn device_error(
                 noted_in(arguments)
             )
         }
+        (DeviceError::State { source, .. }, _) => match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space there",
+            ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
+                "name a place that can be written with --state"
+            }
+            _ => "remove it to forget what was seen, or name another place with --state",
+        }
+        .to_owned(),
         (DeviceError::Identity(_), _) => "make one with `keel stream identity device`".to_owned(),
         (DeviceError::NoPlan, _) => "run it once from a mount, or pin --all".to_owned(),
         _ => "see docs/stream.md".to_owned(),

@@ -33,9 +33,12 @@ pub(super) fn run(arguments: &StreamPinArgs) -> Result<u8, CliError> {
     let pinned = pin(&device, cache.as_deref(), arguments);
     let failure = device.server_failure();
     device.stop();
-    let pinned = pinned.inspect_err(|_| link::tell_first_seen(server, &arguments.link, &device))?;
+    let pinned = pinned.inspect_err(|_| link::tell_trust(server, &arguments.link, &device))?;
     let is_complete = pinned.error.is_none() && pinned.there == pinned.wanted;
     tell(arguments, &pinned, is_complete)?;
+    if pinned.first_seen.is_none() {
+        link::tell_trust(server, &arguments.link, &device);
+    }
     let is_full = |error: &&DeviceError| matches!(error, DeviceError::Cache(CacheError::Full(_)));
     if let Some(error) = pinned.error.as_ref().filter(|error| !is_full(error)) {
         let told = device_error(error);
@@ -50,7 +53,7 @@ pub(super) fn run(arguments: &StreamPinArgs) -> Result<u8, CliError> {
         let place = arguments.link.cache.as_deref().unwrap_or(Path::new(""));
         let missing = pinned.wanted - pinned.there;
         let counters = cache.counters();
-        let failure = cache.failure().filter(|_| counters.failures > 0);
+        let failure = cache.failure().filter(|_| counters.dropped > 0);
         let (why, remedy) = match (counters.disk_full, &failure) {
             (0, Some(failure)) => (
                 failure.as_str(),
@@ -137,7 +140,9 @@ fn pin(
     let there = blocks.iter().filter(|at| device.is_cached(**at)).count();
     Ok(Pinned {
         version: manifest.version,
-        first_seen: device.first_seen(),
+        first_seen: device
+            .first_seen()
+            .filter(|_| link::is_noted(&arguments.link, device)),
         wanted: blocks.len() as u64,
         there: there as u64,
         fetched: device.counters().fetched,

@@ -4,7 +4,7 @@ use crate::cli::StreamStatusArgs;
 use crate::error::{CliError, one_line};
 use crate::mounting::mount_error;
 use crate::output::Output;
-use base::mount::{MountError, answer_in_time};
+use base::mount::answer_in_time;
 use serde_json::Value;
 use std::ffi::CString;
 use std::io;
@@ -17,9 +17,8 @@ const VALUE_BYTES_MAX: usize = 64 << 10;
 
 pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
     let directory = arguments.directory.as_path();
-    let asked = directory.to_path_buf();
-    let text = answer_in_time(move || attribute(&asked))
-        .ok_or_else(|| mount_error(directory, &MountError::Silent))?;
+    let text =
+        answer_in_time(directory, attribute).map_err(|error| mount_error(directory, &error))?;
     let text = text.map_err(|error| match error.raw_os_error() {
         Some(libc::ENODATA | libc::EOPNOTSUPP) => CliError::failure(
             directory.display(),
@@ -70,8 +69,9 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
     }
     if let Some(failure) = value["cache_failure"].as_str() {
         out.line(format_args!(
-            "{:<22} the cache's last failure: {failure}",
-            "cache_failure"
+            "{:<22} the cache's last failure: {}",
+            "cache_failure",
+            one_line(&failure)
         ))?;
     }
     if let Some(failure) = value["server_failure"].as_str() {
@@ -79,6 +79,7 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
             Some(1..) => "the server",
             _ => "no connection",
         };
+        let failure = one_line(&failure);
         out.line(format_args!("{:<22} {what}: {failure}", "server_failure"))?;
     }
     let missing = value["loaders_missing"]
@@ -88,7 +89,8 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
         out.line(format_args!(
             "{} needs {}, which is neither in the tree nor on this machine, and ends with `No such file or \
              directory`: install it here, or put it into the tree and run the program from its root",
-            named["file"], named["loader"]
+            one_line(&named["file"]),
+            one_line(&named["loader"])
         ))?;
     }
     let starts = value["starts"].as_array().map_or(&[][..], Vec::as_slice);

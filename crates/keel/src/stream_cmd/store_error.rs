@@ -5,13 +5,18 @@ use crate::error::{CliError, describe};
 use std::io;
 use std::path::Path;
 use stream::publish::PublishError;
-use stream::store::StoreError;
+use stream::store::{FORMAT_LINE, StoreError};
 
 /// An error of a store.
 pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
     let shown = store.display();
     match error {
         StoreError::System { path, what, source } => system(path, what, source),
+        StoreError::NotAStore { path } if has_manifests(path) => CliError::failure(
+            path.join("format").display(),
+            "is missing beside the store's manifests",
+            format_args!("write the line `{FORMAT_LINE}` into it"),
+        ),
         StoreError::NotAStore { path } => CliError::failure(
             path.display(),
             "is not a store",
@@ -42,7 +47,13 @@ pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
             let remedy = match path.file_name().and_then(|name| name.to_str()) {
                 Some("format") => "write that line into it".to_owned(),
                 Some("publisher.pub") => {
-                    format!("`keel stream pack TREE {shown}` with the same key writes it again")
+                    let first = match path.exists() {
+                        true => format!("remove {}, then ", path.display()),
+                        false => String::new(),
+                    };
+                    format!(
+                        "{first}`keel stream pack TREE {shown}` with the same key writes it again"
+                    )
                 }
                 _ => format!("see all damage with `keel stream check {shown}`"),
             };
@@ -54,6 +65,12 @@ pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
             format_args!("see all damage with `keel stream check {shown}`"),
         ),
     }
+}
+
+/// Whether something was published there.
+fn has_manifests(store: &Path) -> bool {
+    let manifests = std::fs::read_dir(store.join("manifests"));
+    manifests.is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// An error of publishing or pruning.
@@ -78,6 +95,11 @@ pub(super) fn publish_error(store: &Path, error: &PublishError) -> CliError {
             store.display(),
             format_args!("lies in {}, which is to be published", tree.display()),
             "choose a place outside of the tree",
+        ),
+        PublishError::NotAKey { path } if path.starts_with(store) => CliError::failure(
+            path.display(),
+            "is not an ed25519 key in PKCS#8",
+            "put back a copy of the store's key: it takes no other, and devices trust no other",
         ),
         PublishError::NotAKey { path } => CliError::failure(
             path.display(),

@@ -129,7 +129,7 @@ impl ServerFailure {
 }
 
 /// What the system says, without its number.
-fn said(error: &io::Error) -> String {
+pub(super) fn said(error: &io::Error) -> String {
     let mut text = error.to_string();
     if let Some(end) = text.find(" (os error") {
         text.truncate(end);

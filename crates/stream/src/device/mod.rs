@@ -163,7 +163,7 @@ pub struct CacheCounters {
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The operating system or a device failed.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", failure::said(.source))]
     Io {
         /// What was to be done, with the path.
         what: String,

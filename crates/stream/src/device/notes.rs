@@ -6,9 +6,10 @@ use super::{Cache, CacheError, Lists, cache};
 use crate::block::{BlockAt, BlockHash, ContentId, FileId, HashList};
 use crate::group::{self, GROUP_BLOCKS, Group, GroupAt, group_blocks, proof_values};
 use crate::manifest::{Manifest, PublicKey};
+use crate::regular;
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a note of what was seen, at most.
@@ -107,11 +108,17 @@ pub(super) fn seen(
 
 /// What a file of the folder says.
 fn seen_in(path: &Path) -> Result<Option<Seen>, DeviceError> {
-    let bytes = match fs::metadata(path) {
+    let file = match regular::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Ok(data) if data.len() > SEEN_BYTES_MAX => Vec::new(),
-        _ => fs::read(path).map_err(failed("read", path))?,
+        file => file.map_err(failed("read", path))?,
     };
+    let mut bytes = Vec::new();
+    file.take(SEEN_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed("read", path))?;
+    if bytes.len() as u64 > SEEN_BYTES_MAX {
+        bytes.clear();
+    }
     let damaged = || io::Error::new(io::ErrorKind::InvalidData, "damaged; remove it to forget");
     let seen = Seen::parse(&bytes).ok_or_else(|| failed("read", path)(damaged()))?;
     Ok(Some(seen))
@@ -509,6 +516,13 @@ mod tests {
         assert_eq!(seen(state, None, "b:1").unwrap(), None);
         fs::write(folder.join(seen_name("a:1")), b"publisher").unwrap();
         assert!(seen(state, None, "a:1").is_err());
+        // Nobody writes to it: it is not waited for.
+        fs::remove_file(&path).unwrap();
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a C string that lives until the call returns.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let refused = seen(state, None, "a:1").err().unwrap().to_string();
+        assert!(refused.contains("it is no regular file"), "{refused}");
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -98,6 +98,8 @@ impl Opening<'_> {
             version: manifest.version,
             manifest: Some(hash),
         };
+        let lacks_hash =
+            highest.is_some_and(|noted| noted.version == seen.version && noted.manifest.is_none());
         let (state, cache) = (
             self.settings.state.as_deref(),
             self.settings.cache.as_deref(),
@@ -107,6 +109,8 @@ impl Opening<'_> {
             match notes::set_seen(state, cache, &self.settings.server, &seen) {
                 // A cache is a help and no condition; who wants the note to be one gives it a place of its own.
                 Err(DeviceError::Cache(_)) => add(&self.counts.notes_failed, 1),
+                // An older device has noted the version, which keeps older ones away.
+                Err(DeviceError::State { .. }) if lacks_hash => add(&self.counts.notes_failed, 1),
                 noted => noted?,
             }
         }

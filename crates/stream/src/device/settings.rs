@@ -48,7 +48,8 @@ pub struct Settings {
     pub start_wait: Duration,
     /// What is kept over the device's end.
     pub cache: Option<Arc<dyn Cache>>,
-    /// The folder of notes: publisher and highest version seen of each server. The cache has them too, if there is one.
+    /// The folder of notes: publisher, highest version seen and hash of its manifest, of each server. The cache has
+    /// them too, if there is one.
     pub state: Option<PathBuf>,
     /// Whether neighbours are asked for with what nobody predicted.
     pub around: bool,
@@ -128,7 +129,7 @@ pub enum DeviceError {
     #[error("identity: {0}")]
     Identity(String),
     /// A note could not be read or written.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", super::failure::said(.source))]
     State {
         /// What was to be done, with the path.
         what: String,

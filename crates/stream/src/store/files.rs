@@ -15,6 +15,8 @@ pub(crate) const FORMAT: u32 = 1;
 const SMALL_FILE_BYTES_MAX: u64 = 64 << 10;
 
 const FORMAT_HEAD: &str = "keel stream store, format ";
+/// What the file `format` of a store says.
+pub const FORMAT_LINE: &str = "keel stream store, format 1";
 
 /// The names of a store's files.
 #[derive(Clone, Debug)]
@@ -94,7 +96,7 @@ impl Layout {
             }),
             // What else a store has is there.
             None if self.packs().is_dir() && self.manifests().is_dir() => {
-                let what = format!("it does not say `{FORMAT_HEAD}{FORMAT}`");
+                let what = format!("it does not say `{FORMAT_LINE}`");
                 Err(StoreError::damaged(&path, what))
             }
             None => Err(StoreError::NotAStore {
@@ -128,7 +130,7 @@ impl Layout {
             fs::create_dir_all(&part)
                 .map_err(|error| StoreError::system(&part, "cannot be made", error))?;
         }
-        let text = format!("{FORMAT_HEAD}{FORMAT}\n");
+        let text = format!("{FORMAT_LINE}\n");
         replace(&self.format(), text.as_bytes(), 0o644)
     }
 

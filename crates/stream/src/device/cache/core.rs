@@ -94,11 +94,17 @@ impl Core {
     /// Counts a failure and keeps what it says.
     pub(super) fn fail(&self, what: &str, error: &StorageError) {
         count(&self.counts.failures, 1);
+        // A place that was removed has no room, either.
+        let gone = self.storage.check_is_there().err();
+        let error = gone.as_ref().unwrap_or(error);
         *lock(&self.failure) = Some(format!("{what}: {error}"));
     }
 
     /// The disk has no room although the budget has: older blocks go for newer ones, which is worth saying.
     pub(super) fn disk_is_full(&self) {
+        if let Err(error) = self.storage.check_is_there() {
+            return self.fail("writing the cache", &error);
+        }
         count(&self.counts.disk_full, 1);
         *lock(&self.failure) = Some(DISK_FULL.to_owned());
     }

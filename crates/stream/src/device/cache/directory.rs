@@ -106,20 +106,6 @@ impl DirectoryStorage {
         open.keep(name, &file);
         Ok(file)
     }
-
-    /// Nobody has put another directory in the place of the one that is locked.
-    fn check_identity(&self) -> Result<(), StorageError> {
-        let message = match fs::metadata(&self.path) {
-            Ok(metadata) if identity(&metadata) == self.identity => return Ok(()),
-            Ok(_) => "the directory was replaced by another one",
-            Err(error) if error.kind() == ErrorKind::NotFound => "the directory was removed",
-            Err(error) => return Err(failed(&error)),
-        };
-        Err(StorageError::Failed {
-            code: Code::Stale,
-            message: message.to_owned(),
-        })
-    }
 }
 
 impl Open {
@@ -168,7 +154,7 @@ impl Storage for DirectoryStorage {
     }
 
     fn create(&self, name: &str) -> Result<(), StorageError> {
-        self.check_identity()?;
+        self.check_is_there()?;
         match fs::remove_file(self.path(name)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&error)),
             _ => {}
@@ -245,6 +231,19 @@ impl Storage for DirectoryStorage {
             }
         }
         Ok(())
+    }
+
+    fn check_is_there(&self) -> Result<(), StorageError> {
+        let message = match fs::metadata(&self.path) {
+            Ok(metadata) if identity(&metadata) == self.identity => return Ok(()),
+            Ok(_) => "the directory was replaced by another one",
+            Err(error) if error.kind() == ErrorKind::NotFound => "the directory was removed",
+            Err(error) => return Err(failed(&error)),
+        };
+        Err(StorageError::Failed {
+            code: Code::Stale,
+            message: message.to_owned(),
+        })
     }
 
     fn advise(&self, name: &str, offset: u64, bytes: u64) {

@@ -87,6 +87,14 @@ pub trait Storage: Send + Sync {
     /// [`StorageError::NotFound`], [`StorageError::Failed`].
     fn sync(&self, name: &str) -> Result<(), StorageError>;
 
+    /// Whether it is still the one that was opened.
+    ///
+    /// # Errors
+    /// [`StorageError::Failed`]: somebody removed or replaced it.
+    fn check_is_there(&self) -> Result<(), StorageError> {
+        Ok(())
+    }
+
     /// These bytes will be read soon. A storage that cannot use this does nothing.
     fn advise(&self, name: &str, offset: u64, bytes: u64) {
         let _ = (name, offset, bytes);

@@ -95,8 +95,15 @@ fn a_directory_that_is_removed_is_called_that() {
     put_all(&cache, &blocks[..50]);
     fs::remove_dir_all(&scratch.0).unwrap();
     put_all(&cache, &blocks[50..]);
+    let removed = "the directory was removed";
+    assert!(cache.failure().unwrap().contains(removed));
+    // Also where all is tried that a full disk would need, with blocks and notes.
+    for number in 100..3_000 {
+        put_all(&cache, &[block(number)]);
+        cache.set_note("plan-1", &[number as u8; 9_000]).ok();
+    }
     let failure = cache.failure().unwrap();
-    assert!(failure.contains("the directory was removed"), "{failure}");
+    assert!(failure.contains(removed), "{failure}");
     assert!(cache.counters().failures > 0);
     assert_eq!(cache.counters().disk_full, 0);
 }
