@@ -73,8 +73,8 @@ impl MountError {
     }
 }
 
-/// What a directory is asked, unless a FUSE mount there does not answer for [`ANSWER_TIME`]: its process may be stopped,
-/// or wait for a disk. Whatever else is slow is waited for.
+/// What a directory is asked, unless a FUSE mount there does not answer for [`ANSWER_TIME`]: its process may be
+/// stopped, or wait for a disk. Whatever else is slow is waited for.
 ///
 /// The thread that waits ends with this process, unless the mount's process has taken its question and keeps it: then
 /// the kernel has this process wait for the answer at its end.

@@ -11,7 +11,7 @@ use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -224,11 +224,14 @@ fn each_reason_not_to_start_has_its_remedy() {
     );
     let line = fails_to_mount(&dir, "at", address, &[]);
     assert!(line.contains("another service may answer"), "{line}");
-    // A manifest that was damaged after the server began.
+    // A manifest that is damaged. It is made in a copy: the server may look for new ones at any moment.
     std::fs::write(dir.file("tree/share/short"), "the second version\n").unwrap();
-    publish(&dir);
-    let manifest = store.join("manifests").join(format!("{:020}", 2));
-    let whole = std::fs::read(&manifest).unwrap();
+    let copy = path(&dir, "copy");
+    copy_folder(&store, Path::new(&copy));
+    ok(&["stream", "pack", &path(&dir, "tree"), &copy]);
+    let in_store = |store: &Path| store.join("manifests").join(format!("{:020}", 2));
+    let whole = std::fs::read(in_store(Path::new(&copy))).unwrap();
+    let manifest = in_store(&store);
     std::fs::write(&manifest, &whole[..whole.len() / 2]).unwrap();
     // An older one would be served.
     std::fs::remove_file(manifest.with_file_name(format!("{:020}", 1))).unwrap();

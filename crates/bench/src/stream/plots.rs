@@ -101,8 +101,8 @@ pub(crate) fn write(folder: &Path, figures: &Figures, machine: &Machine) -> Resu
     drawing.losses()
 }
 
-/// Writes all anew from the rounds that a run has left in a folder, `paper.csv` and `paper.json`; nothing where they are
-/// not.
+/// Writes all anew from the rounds that a run has left in a folder, `paper.csv` and `paper.json`; nothing where they
+/// are not.
 ///
 /// # Errors
 /// One line that names the file.
