@@ -36,10 +36,15 @@ fn lines(output: &[u8]) -> Vec<&str> {
 }
 
 fn pack_file(store: &str) -> PathBuf {
+    file_of(store, "pack")
+}
+
+/// A file of a store's packs.
+fn file_of(store: &str, wanted: &str) -> PathBuf {
     let packs = fs::read_dir(Path::new(store).join("packs")).unwrap();
     packs
         .map(|entry| entry.unwrap().path())
-        .find(|path| path.extension().is_some_and(|ending| ending == "pack"))
+        .find(|path| path.extension().is_some_and(|ending| ending == wanted))
         .unwrap()
 }
 
@@ -500,10 +505,14 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
     assert!(line.contains(named), "{line}");
     ok(&["stream", "pack", &tree, &store]);
     assert!(file("publisher.pub").exists());
-    // All versions.
-    for manifest in fs::read_dir(file("manifests")).unwrap() {
-        fs::remove_file(manifest.unwrap().path()).unwrap();
-    }
+    // All versions, of a store that has not noted the last one.
+    let lose_versions = || {
+        for manifest in fs::read_dir(file("manifests")).unwrap() {
+            fs::remove_file(manifest.unwrap().path()).unwrap();
+        }
+    };
+    lose_versions();
+    fs::remove_file(file("newest")).unwrap();
     let output = run(&["stream", "check", &store]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -515,4 +524,165 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
         said.contains("version 1: ") && said.contains("--version-min above"),
         "{said}"
     );
+    // And of one that has.
+    lose_versions();
+    let said = damage(&store);
+    assert!(
+        said.contains("version 1 was published") && said.contains("makes version 2"),
+        "{said}"
+    );
+    let said = String::from_utf8(ok(&["stream", "pack", &tree, &store])).unwrap();
+    assert!(
+        said.contains("version 2: ") && !said.contains("--version-min"),
+        "{said}"
+    );
+}
+
+/// What `check` prints of a damaged store.
+fn damage(store: &str) -> String {
+    let output = run(&["stream", "check", store]);
+    let (status, said, _) = text(&output);
+    assert_eq!(status, Some(1), "{said}");
+    said.to_owned()
+}
+
+fn check_is_whole(store: &str) {
+    let said = ok(&["stream", "check", store]);
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains(": whole; "), "{said}");
+}
+
+#[test]
+fn what_check_advises_makes_a_store_whole_again() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    let prune = format!("`keel stream prune {store} --keep 1`");
+    let in_tree = |name: &str| Path::new(&tree).join(name);
+    let in_store = |name: &str| Path::new(&store).join(name);
+    let version = |number: u64| in_store("manifests").join(format!("{number:020}"));
+    // What only an older version needs. A name that would send something to a terminal is written as `ls` writes it.
+    fs::write(in_tree("old\u{1b}[31m"), bytes(500_000, 77)).unwrap();
+    ok(&["stream", "pack", &tree, &store]);
+    fs::remove_file(in_tree("old\u{1b}[31m")).unwrap();
+    ok(&["stream", "pack", &tree, &store]);
+    let first_pack = pack_file(&store);
+    let whole = fs::read(&first_pack).unwrap();
+    let mut damaged = whole.clone();
+    // Random bytes are most of it.
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    fs::write(&first_pack, damaged).unwrap();
+    let said = damage(&store);
+    let named = "needed by old\\u{1b}[31m of version 1";
+    assert!(said.contains(named) && said.contains(&prune), "{said}");
+    ok(&["stream", "prune", &store, "--keep", "1"]);
+    check_is_whole(&store);
+    // A pack that was cut: what it held comes from the tree, and its rest is of no use.
+    let pack = pack_file(&store);
+    fs::write(&pack, &fs::read(&pack).unwrap()[..100]).unwrap();
+    ok(&["stream", "pack", &tree, &store]);
+    let said = damage(&store);
+    assert!(
+        said.contains("no segment begins") && said.contains(&prune),
+        "{said}"
+    );
+    ok(&["stream", "prune", &store, "--keep", "1"]);
+    check_is_whole(&store);
+    // An index.
+    let index = file_of(&store, "index");
+    let bytes = fs::read(&index).unwrap();
+    fs::write(&index, &bytes[..bytes.len() - 1]).unwrap();
+    let said = damage(&store);
+    assert!(
+        said.contains("is damaged") && said.contains("moved aside first"),
+        "{said}"
+    );
+    fs::remove_file(&index).unwrap();
+    ok(&["stream", "pack", &tree, &store]);
+    let said = run(&["stream", "check", &store]);
+    assert!(text(&said).1.contains(": whole; "), "{said:?}");
+    // The newest manifest: its number is not given away again.
+    fs::write(in_tree("readme"), "third\n").unwrap();
+    ok(&["stream", "pack", &tree, &store]);
+    fs::remove_file(version(3)).unwrap();
+    let said = damage(&store);
+    assert!(
+        said.contains("version 3 was published") && said.contains("makes version 4"),
+        "{said}"
+    );
+    let said = ok(&["stream", "pack", &tree, &store]);
+    assert!(String::from_utf8_lossy(&said).starts_with("version 4: "));
+    check_is_whole(&store);
+    // What is no file hides nothing else.
+    fs::remove_file(version(2)).unwrap();
+    let name = std::ffi::CString::new(version(2).to_str().unwrap()).unwrap();
+    // SAFETY: the name ends with a zero byte and outlives the call.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let said = damage(&store);
+    assert!(
+        said.contains("it is no regular file") && said.contains("1 finding; "),
+        "{said}"
+    );
+}
+
+/// Where the newest version lacks something, or nothing says what is needed, no prune is advised: it would drop what is
+/// whole.
+#[test]
+fn a_prune_is_not_advised_where_it_would_not_help() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    let old = Path::new(&tree).join("bin/without");
+    fs::write(&old, bytes(500_000, 77)).unwrap();
+    ok(&["stream", "pack", &tree, &store]);
+    fs::remove_file(&old).unwrap();
+    ok(&["stream", "pack", &tree, &store]);
+    let pack = pack_file(&store);
+    let whole = fs::read(&pack).unwrap();
+    // The header of the pack; length, checksum and bytes of its first segment, which both versions need.
+    for at in [0, 16, 20, 24] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        let middle = damaged.len() / 2;
+        damaged[middle] ^= 1;
+        fs::write(&pack, damaged).unwrap();
+        let said = damage(&store);
+        assert!(!said.contains("stream prune"), "byte {at}: {said}");
+    }
+    let mut damaged = whole.clone();
+    damaged[24] ^= 1;
+    fs::write(&pack, damaged).unwrap();
+    for name in ["newest", "publisher.pub"] {
+        for manifest in fs::read_dir(Path::new(&store).join("manifests")).unwrap() {
+            fs::remove_file(manifest.unwrap().path()).unwrap();
+        }
+        fs::remove_file(Path::new(&store).join(name)).unwrap();
+        let said = damage(&store);
+        assert!(!said.contains("stream prune"), "{said}");
+        assert!(said.contains("--version-min"), "{said}");
+    }
+}
+
+#[test]
+fn a_damaged_note_is_written_again() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    ok(&["stream", "pack", &tree, &store]);
+    let note = Path::new(&store).join("newest");
+    fs::write(&note, "7 00000000\n").unwrap();
+    let said = damage(&store);
+    assert!(
+        said.contains("writes it again") && !said.contains("new store"),
+        "{said}"
+    );
+    ok(&["stream", "pack", &tree, &store]);
+    check_is_whole(&store);
+}
+
+#[test]
+fn what_is_no_key_makes_no_store() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    let program = format!("{tree}/bin/plant");
+    fails(&["stream", "pack", &tree, &store, "--key", &program], 1);
+    assert!(!Path::new(&store).exists());
 }

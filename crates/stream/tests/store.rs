@@ -142,7 +142,7 @@ fn damage_is_told_with_the_files_that_need_it() {
     let report = checked(&store_path);
     assert_eq!(report.finding_count, 1, "{report:?}");
     assert_eq!(report.findings[0].path, pack);
-    assert_eq!(report.findings[0].files, ["lib/python/module"]);
+    assert_eq!(report.findings[0].files, [b"lib/python/module"]);
     assert!(matches!(store.read(&at), Err(StoreError::Damaged { .. })));
     let damaged = read(&store, 1, "lib/python/module");
     assert!(matches!(damaged, Err(StoreError::Damaged { .. })));

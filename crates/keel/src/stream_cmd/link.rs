@@ -317,7 +317,9 @@ pub(super) fn server_remedy(kind: FailureKind) -> &'static str {
         FailureKind::OtherTree => {
             "mount anew if another store is served there on purpose, else look who answers at this address"
         }
-        FailureKind::VersionGone => "mount anew",
+        FailureKind::VersionGone => {
+            "mount anew; if nobody has pruned it, look who answers at this address, and name the key with --publisher"
+        }
         FailureKind::Limit => {
             "end mounts that are not needed, or raise the server's --clients-max or --clients-max-per-device"
         }

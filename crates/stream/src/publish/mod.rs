@@ -152,6 +152,10 @@ pub fn pack(
     }
     let root = walk::root_of(tree)?;
     refuse_inside(&root, tree, store)?;
+    // What is no key makes no store.
+    if let Some(given) = &options.key {
+        key::load(given)?;
+    }
     let layout = Layout::new(store);
     layout.make()?;
     let _lock = WriterLock::take(&layout)?;
@@ -162,6 +166,16 @@ pub fn pack(
     walk.run(&root)?;
     let (nodes, names, tree, loaders) = walk.finish();
     let newest = newest(&layout, &pair)?;
+    // A number that was given away is not given again, also where its manifest is lost. A note that is damaged is
+    // written again.
+    let noted = match layout.published_last() {
+        Err(StoreError::Damaged { .. }) => None,
+        found => found?,
+    };
+    let lost = noted.filter(|noted| {
+        let found = newest.as_ref();
+        found.is_none_or(|(newest, _)| newest.version < *noted)
+    });
     let mut report = PackReport {
         version: 0,
         is_new: true,
@@ -171,11 +185,14 @@ pub fn pack(
         manifest_bytes: 0,
         packs_lacking: batch.packs_lacking(),
         loaders_missing: loaders.missing(&root),
-        had_no_version: newest.is_none() && !state.contents.is_empty(),
+        had_no_version: newest.is_none() && lost.is_none() && !state.contents.is_empty(),
     };
     // Devices that have seen a higher version than the newest one need a new number, also for the same tree.
     let is_there = |newest: &Manifest| {
-        newest.version >= options.version_min && newest.nodes == nodes && newest.names == names
+        newest.version >= options.version_min
+            && lost.is_none()
+            && newest.nodes == nodes
+            && newest.names == names
     };
     if let Some((before, bytes)) = newest.as_ref().filter(|(newest, _)| is_there(newest)) {
         // What the walk wrote beside whole contents is under names that nobody knows yet, and goes with the batch.
@@ -186,17 +203,16 @@ pub fn pack(
             // The store has lost something of this very tree.
             report.written = batch.finish()?;
         }
+        layout.note_published(before.version)?;
         return Ok(report);
     }
-    let next = match newest {
-        Some((newest, _)) => {
-            let next = newest.version.checked_add(1);
-            next.ok_or_else(|| PublishError::NoVersionLeft {
-                path: store.to_path_buf(),
-            })?
-        }
-        None => 1,
-    };
+    let last = newest.map_or(0, |(newest, _)| newest.version);
+    let last = last.max(lost.unwrap_or(0));
+    let next = last
+        .checked_add(1)
+        .ok_or_else(|| PublishError::NoVersionLeft {
+            path: store.to_path_buf(),
+        })?;
     report.written = batch.finish()?;
     let manifest = Manifest {
         version: next.max(options.version_min),
@@ -210,6 +226,8 @@ pub fn pack(
     report.version = manifest.version;
     report.manifest_bytes = signed.len() as u64;
     files::replace(&layout.manifest(manifest.version), &signed, 0o644)?;
+    // Behind it: a power cut in between leaves a lower number, which the next publication raises.
+    layout.note_published(manifest.version)?;
     Ok(report)
 }
 

@@ -24,6 +24,12 @@ pub(crate) struct Layout {
     pub(crate) folder: PathBuf,
 }
 
+/// What notes the number of a version: decimal digits, and their checksum.
+fn noted(version: u64) -> String {
+    let digits = version.to_string();
+    format!("{digits} {:08x}\n", crc32c::crc32c(digits.as_bytes()))
+}
+
 impl Layout {
     pub(crate) fn new(folder: &Path) -> Self {
         Self {
@@ -53,6 +59,41 @@ impl Layout {
 
     pub(crate) fn manifest(&self, version: u64) -> PathBuf {
         self.manifests().join(format!("{version:020}"))
+    }
+
+    /// The number of the version that was published last: it is not given away again where its manifest is lost.
+    pub(crate) fn newest(&self) -> PathBuf {
+        self.folder.join("newest")
+    }
+
+    /// That number. `Ok(None)`: it is not noted, as in stores of older versions of Evenkeel.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], [`StoreError::System`].
+    pub(crate) fn published_last(&self) -> Result<Option<u64>, StoreError> {
+        let path = self.newest();
+        let bytes = match read_small(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes.map_err(|error| StoreError::system(&path, "cannot be read", error))?,
+        };
+        let parsed = || {
+            let text = std::str::from_utf8(&bytes).ok()?;
+            let (digits, _) = text.split_once(' ')?;
+            let version = digits.parse().ok()?;
+            (text == noted(version)).then_some(version)
+        };
+        let damaged = "it is damaged; `keel stream pack` of the tree writes it again";
+        let version = parsed().ok_or_else(|| StoreError::damaged(&path, damaged))?;
+        Ok(Some(version))
+    }
+
+    /// Notes it, unless it is noted, or a higher one.
+    pub(crate) fn note_published(&self, version: u64) -> Result<(), StoreError> {
+        match self.published_last() {
+            Ok(Some(noted)) if noted >= version => Ok(()),
+            Err(error @ StoreError::System { .. }) => Err(error),
+            _ => replace(&self.newest(), noted(version).as_bytes(), 0o644),
+        }
     }
 
     pub(crate) fn packs(&self) -> PathBuf {
