@@ -11,7 +11,7 @@ pub(crate) mod index;
 mod newest;
 
 pub use error::StoreError;
-pub use files::FORMAT_LINE;
+pub use files::format_line;
 
 use crate::block::{BLOCK_BYTES, BlockHash, ContentId, SEGMENT_BLOCKS};
 use crate::group::{Group, Outline, groups_of};

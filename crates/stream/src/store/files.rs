@@ -15,8 +15,12 @@ pub(crate) const FORMAT: u32 = 1;
 const SMALL_FILE_BYTES_MAX: u64 = 64 << 10;
 
 const FORMAT_HEAD: &str = "keel stream store, format ";
+
 /// What the file `format` of a store says.
-pub const FORMAT_LINE: &str = "keel stream store, format 1";
+#[must_use]
+pub fn format_line() -> String {
+    format!("{FORMAT_HEAD}{FORMAT}")
+}
 
 /// The names of a store's files.
 #[derive(Clone, Debug)]
@@ -137,7 +141,7 @@ impl Layout {
             }),
             // What else a store has is there.
             None if self.packs().is_dir() && self.manifests().is_dir() => {
-                let what = format!("it does not say `{FORMAT_LINE}`");
+                let what = format!("it does not say `{}`", format_line());
                 Err(StoreError::damaged(&path, what))
             }
             None => Err(StoreError::NotAStore {
@@ -171,7 +175,7 @@ impl Layout {
             fs::create_dir_all(&part)
                 .map_err(|error| StoreError::system(&part, "cannot be made", error))?;
         }
-        let text = format!("{FORMAT_LINE}\n");
+        let text = format!("{}\n", format_line());
         replace(&self.format(), text.as_bytes(), 0o644)
     }
 
