@@ -560,13 +560,14 @@ fn peers_that_vanish_are_found_out() {
     let client = node.connect();
     node.until("a connection", |node| node.figures().connections == 1);
     // The system itself says how long each side's timer has to run: `ss` reads it from there.
-    let port = client.reader.get_ref().local_addr().unwrap().port();
+    let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
+    let ours = port(client.reader.get_ref().local_addr().unwrap());
+    let theirs = port(client.reader.get_ref().peer_addr().unwrap());
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    // Other tests have connections of the same port with other peers.
     let of_node = |line: &&str| {
-        let mut fields = line.split_whitespace().skip(2);
-        fields
-            .next()
-            .is_some_and(|remote| remote.ends_with(&format!(":{port:04X}")))
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1].ends_with(&theirs) && fields[2].ends_with(&ours)
     };
     let line = table.lines().find(of_node).unwrap();
     // `tr:tm->when`: 02 is the timer of keep-alive, in ticks of 10 ms.

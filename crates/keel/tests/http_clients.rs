@@ -42,15 +42,23 @@ fn raise_files_max() {
 fn peers_that_vanish_are_found_out() {
     let node = Node::start(HTTP);
     let client = connect(&address(&node));
-    let port = client.local_addr().unwrap().port();
+    let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
+    let ours = port(client.local_addr().unwrap());
+    let theirs = port(client.peer_addr().unwrap());
     // The system itself says how long the timer of each side has to run. `tr:tm->when`: 02 is that of keep-alive, in
     // ticks of 10 ms.
     wait_until("the timer of keep-alive", || {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        let rows = table.lines().map(|line| line.split_whitespace().collect());
-        let mut rows = rows.filter(|row: &Vec<&str>| row[2].ends_with(&format!(":{port:04X}")));
-        let timer = rows.next().and_then(|row| row[5].strip_prefix("02:"));
-        timer.is_some_and(|ticks| (1..=3000).contains(&u32::from_str_radix(ticks, 16).unwrap()))
+        // Other tests have connections of the same ports with other peers.
+        table.lines().any(|line| {
+            let row: Vec<&str> = line.split_whitespace().collect();
+            let is_theirs = row[1].ends_with(&theirs) && row[2].ends_with(&ours);
+            let ticks = row[5].strip_prefix("02:");
+            is_theirs
+                && ticks.is_some_and(|ticks| {
+                    (1..=3000).contains(&u32::from_str_radix(ticks, 16).unwrap())
+                })
+        })
     });
 }
 
