@@ -29,6 +29,8 @@ pub(crate) struct Problem {
 /// A document while it is read.
 pub(super) struct Document<'t> {
     text: &'t str,
+    /// Where each line ends. Each setting's line is asked for: to count them anew would be quadratic.
+    line_ends: Vec<usize>,
     problems: RefCell<Vec<Problem>>,
     /// Every key that was asked for: `store.image`.
     known: RefCell<Vec<String>>,
@@ -38,6 +40,7 @@ impl<'t> Document<'t> {
     pub(super) fn new(text: &'t str) -> Self {
         Self {
             text,
+            line_ends: text.match_indices('\n').map(|(at, _)| at).collect(),
             problems: RefCell::new(Vec::new()),
             known: RefCell::new(Vec::new()),
         }
@@ -57,8 +60,7 @@ impl<'t> Document<'t> {
     }
 
     fn line(&self, span: &Range<usize>) -> usize {
-        let before = &self.text.as_bytes()[..span.start.min(self.text.len())];
-        before.iter().filter(|byte| **byte == b'\n').count() + 1
+        self.line_ends.partition_point(|end| *end < span.start) + 1
     }
 
     pub(super) fn problem(&self, line: usize, wrong: impl Into<String>, remedy: impl Into<String>) {
