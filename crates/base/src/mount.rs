@@ -102,17 +102,23 @@ pub fn answer_in_time<T: Send + 'static>(
     answer.ok_or(MountError::Silent)
 }
 
-/// Whether a mount through FUSE is on a directory, by the table of mounts, for which the directory itself is not asked.
-fn is_fuse(directory: &Path) -> bool {
+/// The path of a directory without links, for which the directory itself, or what is mounted on it, is not asked.
+///
+/// # Errors
+/// What the kernel says of the directory above; [`ErrorKind::InvalidInput`]: the path has no name at its end.
+pub fn path_unasked(directory: &Path) -> io::Result<PathBuf> {
+    let name = directory.file_name().ok_or(ErrorKind::InvalidInput)?;
     let above = match directory.parent() {
         Some(above) if !above.as_os_str().is_empty() => above,
         _ => Path::new("."),
     };
-    let place = above.canonicalize().ok().and_then(|above| {
-        let name = directory.file_name()?;
-        Place::of(&above.join(name)).ok()
-    });
-    place.is_some_and(|place| place.origin.starts_with(b"fuse"))
+    Ok(above.canonicalize()?.join(name))
+}
+
+/// Whether a mount through FUSE is on a directory, by the table of mounts.
+fn is_fuse(directory: &Path) -> bool {
+    let place = path_unasked(directory).and_then(|path| Place::of(&path));
+    place.is_ok_and(|place| place.origin.starts_with(b"fuse"))
 }
 
 /// Whether something can be mounted on `directory`.

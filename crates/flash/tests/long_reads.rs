@@ -325,7 +325,7 @@ fn build_wall(random: &mut Random, device: &mut SimDevice) -> BTreeSet<u64> {
 /// unless a list of runs ends in a run that is damaged as a whole.
 #[test]
 fn walls_in_two_lanes() {
-    let mut exact = 0;
+    let mut exact = 0_u64;
     for seed in 0..WALLED_FILES {
         let mut random = Random::new(seed);
         let (mut device, content) = with_two_lanes(&mut random);
@@ -363,10 +363,11 @@ fn walls_in_two_lanes() {
         } else {
             assert_eq!(lost, damaged, "seed {seed}");
         }
-        exact += usize::from(lost == damaged);
+        exact += u64::from(lost == damaged);
     }
     println!("{exact} of {WALLED_FILES} lost what was damaged");
-    assert!(exact > 0);
+    // In one file a whole run is dead, and what is before it in its lane.
+    assert!(exact >= WALLED_FILES - 1);
 }
 
 /// A repair puts blocks without data into the places of damaged ones; behind the next wall a read still finds what a
@@ -495,7 +496,7 @@ fn a_wrong_guess_costs_what_it_transfers() {
         let requests = after.reads - before.reads;
         println!("{blocks}: {requests} requests, {for_nothing} blocks for nothing");
         assert!(for_nothing > 0);
-        // A walk that guesses nothing makes one request for each place where a lane begins and each seven blocks.
+        // Wrong guesses are within what a read may cost.
         let bound = store.bounds().read(content.len() as u64);
         assert!(requests <= bound.reads);
         assert!(after.blocks_read - before.blocks_read <= bound.blocks_read);

@@ -58,8 +58,12 @@ impl CliError {
         wrong: impl fmt::Display,
         remedy: impl fmt::Display,
     ) -> Self {
+        let thing = one_line(&thing);
         Self {
-            thing: one_line(&thing),
+            thing: match thing.is_empty() {
+                true => "(empty)".to_owned(),
+                false => thing,
+            },
             wrong: one_line(&wrong),
             remedy: one_line(&remedy),
             status,

@@ -45,6 +45,7 @@ mod qos_files;
 mod qos_speed;
 mod region;
 mod service;
+mod stream_check;
 mod stream_common;
 mod stream_device_cache;
 mod stream_device_killed;

@@ -1,6 +1,7 @@
 //! `keel stream key`, `pack`, `ls`, `check` and `prune`, typed as a user would.
 
 use crate::common::{TempDir, as_nobody, fails, keel, ok, ok_json, one_line, run, text};
+use crate::stream_check::damage;
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Bytes without a pattern.
-fn bytes(count: usize, seed: u32) -> Vec<u8> {
+pub(crate) fn bytes(count: usize, seed: u32) -> Vec<u8> {
     let mut state = seed * 2 + 1;
     let mut next = || {
         state ^= state << 13;
@@ -20,7 +21,7 @@ fn bytes(count: usize, seed: u32) -> Vec<u8> {
 }
 
 /// A small tree and the place of a store.
-fn place(dir: &TempDir) -> (String, String) {
+pub(crate) fn place(dir: &TempDir) -> (String, String) {
     let tree = dir.file("tree");
     fs::create_dir_all(tree.join("bin")).unwrap();
     fs::write(tree.join("bin/plant"), bytes(300_000, 1)).unwrap();
@@ -35,11 +36,16 @@ fn lines(output: &[u8]) -> Vec<&str> {
     std::str::from_utf8(output).unwrap().lines().collect()
 }
 
-fn pack_file(store: &str) -> PathBuf {
+pub(crate) fn pack_file(store: &str) -> PathBuf {
+    file_of(store, "pack")
+}
+
+/// A file of a store's packs.
+pub(crate) fn file_of(store: &str, wanted: &str) -> PathBuf {
     let packs = fs::read_dir(Path::new(store).join("packs")).unwrap();
     packs
         .map(|entry| entry.unwrap().path())
-        .find(|path| path.extension().is_some_and(|ending| ending == "pack"))
+        .find(|path| path.extension().is_some_and(|ending| ending == wanted))
         .unwrap()
 }
 
@@ -500,10 +506,14 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
     assert!(line.contains(named), "{line}");
     ok(&["stream", "pack", &tree, &store]);
     assert!(file("publisher.pub").exists());
-    // All versions.
-    for manifest in fs::read_dir(file("manifests")).unwrap() {
-        fs::remove_file(manifest.unwrap().path()).unwrap();
-    }
+    // All versions, of a store that has not noted the last one.
+    let lose_versions = || {
+        for manifest in fs::read_dir(file("manifests")).unwrap() {
+            fs::remove_file(manifest.unwrap().path()).unwrap();
+        }
+    };
+    lose_versions();
+    fs::remove_file(file("newest")).unwrap();
     let output = run(&["stream", "check", &store]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -515,4 +525,25 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
         said.contains("version 1: ") && said.contains("--version-min above"),
         "{said}"
     );
+    // And of one that has.
+    lose_versions();
+    let said = damage(&store);
+    assert!(
+        said.contains("version 1 was published") && said.contains("makes version 2"),
+        "{said}"
+    );
+    let said = String::from_utf8(ok(&["stream", "pack", &tree, &store])).unwrap();
+    assert!(
+        said.contains("version 2: ") && !said.contains("--version-min"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_no_key_makes_no_store() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    let program = format!("{tree}/bin/plant");
+    fails(&["stream", "pack", &tree, &store, "--key", &program], 1);
+    assert!(!Path::new(&store).exists());
 }

@@ -1,11 +1,11 @@
 //! Mounting, and ending a mount in order.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use base::mount::{MountError, Place, check_directory};
+use base::mount::{MountError, Place, check_directory, path_unasked};
 use fuse::{Ending, Session, Settings};
 
 use crate::adapter::Adapter;
@@ -123,18 +123,10 @@ pub fn clear_dead(directory: &Path) -> Result<bool, MountError> {
         _ => return Ok(false),
     }
     // The directory itself can be asked nothing.
-    let (Some(above), Some(name)) = (directory.parent(), directory.file_name()) else {
-        return Err(MountError::DeadMount);
-    };
-    let above = if above.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        above
-    };
-    let directory = above
-        .canonicalize()
-        .map_err(MountError::Directory)?
-        .join(name);
+    let directory = path_unasked(directory).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => MountError::DeadMount,
+        _ => MountError::Directory(error),
+    })?;
     let place = Place::of(&directory).map_err(|_| MountError::DeadMount)?;
     if !place
         .source()

@@ -42,6 +42,17 @@ fn is_none() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
 }
 
+/// Whether it is the file that fails, and not this process or its permissions.
+pub(crate) fn is_of_the_file(error: &io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(number) => [libc::EIO, libc::EISDIR, libc::ELOOP, libc::EUCLEAN].contains(&number),
+        None => matches!(
+            error.kind(),
+            io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge
+        ),
+    }
+}
+
 /// Opens a folder, to be locked or made lasting.
 pub(crate) fn open_folder(path: &Path) -> io::Result<File> {
     let flags = libc::O_DIRECTORY | libc::O_NONBLOCK | libc::O_CLOEXEC;

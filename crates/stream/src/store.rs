@@ -11,7 +11,7 @@ pub(crate) mod index;
 mod newest;
 
 pub use error::StoreError;
-pub use files::FORMAT_LINE;
+pub use files::format_line;
 
 use crate::block::{BLOCK_BYTES, BlockHash, ContentId, SEGMENT_BLOCKS};
 use crate::group::{Group, Outline, groups_of};
@@ -458,6 +458,12 @@ impl State {
         Self::load_behind(layout, &Self::default(), &[])
     }
 
+    /// The same without packs that are no files or cannot be read.
+    pub(crate) fn load_what_can_be_read(layout: &Layout) -> Result<Self, StoreError> {
+        let (packs, indexes) = layout.numbers()?;
+        Self::load_listed(layout, &Self::default(), &packs, &indexes, true)
+    }
+
     /// The same after another state, of which stays what these versions need: they may have been pruned meanwhile.
     fn load_behind(
         layout: &Layout,
@@ -466,7 +472,7 @@ impl State {
     ) -> Result<Self, StoreError> {
         let mut listed = layout.numbers()?;
         for _ in 0..LOADS_MAX {
-            let mut state = Self::load_listed(layout, before, &listed.0, &listed.1)?;
+            let mut state = Self::load_listed(layout, before, &listed.0, &listed.1, false)?;
             let now = layout.numbers()?;
             if now == listed {
                 for published in held {
@@ -487,6 +493,7 @@ impl State {
         before: &Self,
         packs: &[u32],
         numbers: &[u32],
+        passes_packs: bool,
     ) -> Result<Self, StoreError> {
         let mut state = Self::default();
         let mut opened = Vec::new();
@@ -525,6 +532,8 @@ impl State {
                 None => match regular::open(&path) {
                     Ok(pack) => Arc::new(pack),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    // What it held is missing then, and all else is looked at.
+                    Err(error) if passes_packs && regular::is_of_the_file(&error) => continue,
                     Err(error) => return Err(system(&path, "cannot be opened", error)),
                 },
             };
@@ -625,6 +634,13 @@ pub(crate) fn read_publisher(layout: &Layout) -> Result<Option<PublicKey>, Store
     let key = String::from_utf8_lossy(&text).parse();
     key.map(Some)
         .map_err(|error| StoreError::damaged(&path, error))
+}
+
+/// Whether a pack begins so.
+pub(crate) fn is_pack_header(header: &[u8; PACK_HEADER_BYTES]) -> bool {
+    header[..8] == PACK_MAGIC
+        && header[8..12] == PACK_FORMAT.to_le_bytes()
+        && header[12..] == [0; 4]
 }
 
 /// The first block of a segment.

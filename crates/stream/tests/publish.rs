@@ -186,5 +186,6 @@ fn what_a_store_has_lost_is_packed_anew_from_the_tree() {
     assert!(!report.had_no_version);
     fs::remove_dir_all(scratch.path("store/manifests")).unwrap();
     fs::create_dir(scratch.path("store/manifests")).unwrap();
+    fs::remove_file(scratch.path("store/newest")).unwrap();
     assert!(publish().unwrap().had_no_version);
 }

@@ -102,6 +102,22 @@ fn a_version_that_is_sound_again_is_served_again() {
     assert_eq!(said.last().unwrap(), last, "{said:?}");
 }
 
+/// The store notes which version was published last.
+#[test]
+fn a_newest_version_whose_manifest_is_gone_is_named() {
+    let scratch = with_three("server-newest-gone");
+    fs::remove_file(manifest(&scratch, 3)).unwrap();
+    let running = Running::start(settings(&scratch));
+    assert_eq!(Device::new(&running, &scratch, 1).version, 2);
+    assert!(has(&running, "versions_damaged", 1));
+    assert!(has(&running, "greetings_older_total", 1));
+    let said = running.said.lock().unwrap().clone();
+    assert!(
+        said[0].starts_with("version 3 cannot be served: ") && said[0].contains("it is missing"),
+        "{said:?}"
+    );
+}
+
 #[test]
 fn without_a_sound_version_there_is_no_server_and_the_newest_one_is_named() {
     let scratch = with_three("server-newest-none");

@@ -142,7 +142,7 @@ fn damage_is_told_with_the_files_that_need_it() {
     let report = checked(&store_path);
     assert_eq!(report.finding_count, 1, "{report:?}");
     assert_eq!(report.findings[0].path, pack);
-    assert_eq!(report.findings[0].files, ["lib/python/module"]);
+    assert_eq!(report.findings[0].files, [b"lib/python/module"]);
     assert!(matches!(store.read(&at), Err(StoreError::Damaged { .. })));
     let damaged = read(&store, 1, "lib/python/module");
     assert!(matches!(damaged, Err(StoreError::Damaged { .. })));
@@ -157,6 +157,41 @@ fn damage_is_told_with_the_files_that_need_it() {
         refused,
         Err(PublishError::Store(StoreError::Damaged { .. }))
     ));
+}
+
+/// The versions that go may be all that is whole.
+#[test]
+fn what_stays_is_read_before_a_version_goes() {
+    let scratch = Scratch::new("prune-first");
+    let (tree, store_path) = (scratch.path("tree"), scratch.path("store"));
+    fs::create_dir(&tree).unwrap();
+    write(&tree.join("old"), 200_000, 1);
+    publish(&tree, &store_path);
+    write(&tree.join("new"), 200_000, 2);
+    publish(&tree, &store_path);
+    let pack = store_path.join("packs/0000000002.pack");
+    let whole = fs::read(&pack).unwrap();
+    let mut flipped = whole.clone();
+    flipped[100_000] ^= 1;
+    let damages: [&[u8]; 3] = [&whole[..13_000], &[], &flipped];
+    for damage in damages {
+        fs::write(&pack, damage).unwrap();
+        let refused = prune(&store_path, 1, &mut |_| {});
+        assert!(
+            matches!(
+                refused,
+                Err(PublishError::Store(StoreError::Damaged { .. }))
+            ),
+            "{refused:?}"
+        );
+        let store = Store::open(&store_path).unwrap();
+        assert_eq!(store.versions().unwrap(), [1, 2]);
+        assert!(read(&store, 1, "old").unwrap() == bytes(200_000, 1));
+    }
+    fs::write(&pack, whole).unwrap();
+    let report = prune(&store_path, 1, &mut |_| {}).unwrap();
+    assert_eq!(report.kept, [2]);
+    assert!(checked(&store_path).is_whole());
 }
 
 /// What a checksum cannot tell: bytes that were changed by somebody who made it right again.
@@ -387,6 +422,18 @@ fn a_store_has_one_publisher() {
     };
     let refused = pack(&tree, &store, &with_other, &mut |_| {});
     assert!(matches!(refused, Err(PublishError::OtherKey { .. })));
+    // Also where the store has lost its public key: no key is made, and another one is not taken.
+    fs::remove_file(store.join("publisher.pub")).unwrap();
+    let none = pack(&tree, &store, &options(), &mut |_| {});
+    assert!(matches!(none, Err(PublishError::NoKey { .. })));
+    let refused = pack(&tree, &store, &with_other, &mut |_| {});
+    assert!(matches!(refused, Err(PublishError::OtherKey { .. })));
+    assert!(!store.join("publisher.pub").exists() && !store.join("publisher.key").exists());
+    assert_eq!(
+        pack(&tree, &store, &with_key, &mut |_| {}).unwrap().version,
+        8
+    );
+    assert_eq!(publisher(&store).unwrap(), public);
     fs::write(&file, b"no key").unwrap();
     let refused = pack(&tree, &store, &with_key, &mut |_| {});
     assert!(matches!(refused, Err(PublishError::NotAKey { .. })));

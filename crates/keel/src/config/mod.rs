@@ -613,6 +613,19 @@ fn read(path: &Path) -> Result<String, CliError> {
 /// # Errors
 /// It is no regular file, longer than `bytes_max`, or no UTF-8; what the system says.
 pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<String, CliError> {
+    String::from_utf8(read_regular(path, bytes_max)?).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let remedy = "save it as UTF-8";
+        CliError::failure(format!("{}:{line}", path.display()), "is not UTF-8", remedy)
+    })
+}
+
+/// The bytes of a regular file, as [`read_bounded`] reads it.
+///
+/// # Errors
+/// It is no regular file, or longer than `bytes_max`; what the system says.
+pub(crate) fn read_regular(path: &Path, bytes_max: u64) -> Result<Vec<u8>, CliError> {
     let shown = path.display().to_string();
     let io = |error: std::io::Error| CliError::io(&shown, &error);
     let refuse_other = |found: &std::fs::Metadata| {
@@ -642,12 +655,7 @@ pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<String, CliErr
         let wrong = format!("is larger than {bytes_max} bytes");
         return Err(CliError::failure(&shown, wrong, "name the right file"));
     }
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
-        let remedy = "save it as UTF-8";
-        CliError::failure(format!("{shown}:{line}"), "is not UTF-8", remedy)
-    })
+    Ok(bytes)
 }
 
 impl Problem {

@@ -3,6 +3,7 @@
 use super::store_error::store_error;
 use crate::cli::StreamActionsArgs;
 use crate::error::CliError;
+use crate::mem_cmd::{hex, shown};
 use crate::output::Output;
 use serde_json::json;
 use std::os::unix::ffi::OsStrExt;
@@ -56,7 +57,7 @@ pub(super) fn run(arguments: &StreamActionsArgs) -> Result<u8, CliError> {
             listed.extend(wanted.map(|action| Listed {
                 tenant: tenant.clone(),
                 mode: mode_name,
-                path: path_text(&names, action.task),
+                path: names.path(action.task).unwrap_or_default().to_vec(),
                 action,
             }));
         }
@@ -74,7 +75,7 @@ pub(super) fn run(arguments: &StreamActionsArgs) -> Result<u8, CliError> {
 struct Listed {
     tenant: String,
     mode: &'static str,
-    path: String,
+    path: Vec<u8>,
     action: ActionInfo,
 }
 
@@ -91,7 +92,8 @@ fn list(
                 json!({
                     "tenant": one.tenant,
                     "mode": one.mode,
-                    "task": one.path,
+                    "task": String::from_utf8_lossy(&one.path),
+                    "task_hex": hex(&one.path),
                     "kind": kind(one.action.kind),
                     "runs": one.action.runs,
                     "segments": one.action.segments.len(),
@@ -119,7 +121,7 @@ fn list(
             one.action.segments.len(),
             blocks(&one.action),
             files(&one.action),
-            one.path
+            shown(&one.path)
         ))?;
     }
     Ok(())
@@ -131,14 +133,14 @@ fn said_forgotten(
     out: &mut Output,
 ) -> Result<(), CliError> {
     let task = arguments.task.as_deref().unwrap_or(Path::new(""));
+    let task = shown(task.as_os_str().as_bytes());
     if arguments.json {
         return out.json(&json!({ "forgotten": forgotten }));
     }
     match forgotten {
-        0 => out.line(format_args!("nothing was learned of {}", task.display())),
+        0 => out.line(format_args!("nothing was learned of {task}")),
         count => out.line(format_args!(
-            "forgotten: {}, for {count} tenant{}",
-            task.display(),
+            "forgotten: {task}, for {count} tenant{}",
             if count == 1 { "" } else { "s" }
         )),
     }
@@ -170,14 +172,6 @@ fn files(action: &ActionInfo) -> usize {
     files.sort_unstable();
     files.dedup();
     files.len()
-}
-
-/// A path as it can be shown: what is not text, and what would move the cursor, is replaced.
-fn path_text(names: &Names, file: FileId) -> String {
-    let path = String::from_utf8_lossy(names.path(file).unwrap_or_default());
-    path.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
 }
 
 fn no_such_file(path: &Path, version: u64) -> CliError {

@@ -2,7 +2,8 @@
 
 use super::store_error::store_error;
 use crate::cli::StreamCheckArgs;
-use crate::error::{CliError, STATUS_FAILURE};
+use crate::error::{CliError, STATUS_FAILURE, one_line};
+use crate::mem_cmd::shown;
 use crate::output::{Output, counted};
 use crate::progress::{Progress, bytes_text};
 use serde_json::json;
@@ -35,7 +36,14 @@ fn as_value(report: &CheckReport) -> serde_json::Value {
     let findings: Vec<_> = report
         .findings
         .iter()
-        .map(|found| json!({"file": found.path.to_string_lossy(), "text": found.text, "needed_by": found.files}))
+        .map(|found| {
+            json!({
+                "file": found.path.to_string_lossy(),
+                "text": found.text,
+                "needed_by": found.files.iter().map(|file| shown(file)).collect::<Vec<_>>(),
+                "needed_by_version": found.version,
+            })
+        })
         .collect();
     json!({
         "whole": report.is_whole(),
@@ -54,15 +62,19 @@ fn as_value(report: &CheckReport) -> serde_json::Value {
 }
 
 fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliError> {
-    let shown = store.display();
+    let name = store.display();
     for found in &report.findings {
-        let needed = if found.files.is_empty() {
-            String::new()
-        } else {
-            format!("; needed by {}", found.files.join(", "))
+        let files: Vec<String> = found.files.iter().map(|file| shown(file)).collect();
+        let needed = match found.version {
+            _ if files.is_empty() => String::new(),
+            Some(version) if report.newest != Some(version) => {
+                format!("; needed by {} of version {version}", files.join(", "))
+            }
+            Some(_) => format!("; needed by {}", files.join(", ")),
+            None => String::new(),
         };
-        let line = format!("{}: {}{needed}", found.path.display(), found.text);
-        out.line(line.replace(char::is_control, "?"))?;
+        let line = format_args!("{}: {}{needed}", found.path.display(), found.text).to_string();
+        out.line(one_line(&line))?;
     }
     let counts = format!(
         "{} versions, {} files' contents, {} blocks, {} packs of {}",
@@ -75,20 +87,18 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
     let has_lost_versions = report.versions == 0 && report.packs > 0;
     if report.is_whole() && has_lost_versions {
         out.line(format_args!(
-            "{shown}: no version; {counts}; publish the tree with `keel stream pack`, and with --version-min above the \
+            "{name}: no version; {counts}; publish the tree with `keel stream pack`, and with --version-min above the \
              last version if devices have seen one"
         ))?;
     } else if report.is_whole() {
-        out.line(format_args!("{shown}: whole; {counts}"))?;
+        out.line(format_args!("{name}: whole; {counts}"))?;
     } else if report.is_key_wrong && report.finding_count == 1 {
-        out.line(format_args!("{shown}: all but the key is whole; {counts}"))?;
+        out.line(format_args!("{name}: all but the key is whole; {counts}"))?;
     } else {
         out.line(format_args!(
-            "{shown}: {}; {counts}; `keel stream pack` of the tree puts back packs and indexes that are \
-             missing, and packs that are cut; for all else publish the tree into a new store with the same key and \
-             --version-min {}",
+            "{name}: {}; {counts}; {}",
             counted(report.finding_count, "finding"),
-            report.newest.unwrap_or(0).saturating_add(1)
+            remedy(store, report)
         ))?;
     }
     // A damaged store is not pruned: what its damage hides would count as needed by nobody.
@@ -97,11 +107,71 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
         && (report.leftovers > 0 || report.contents_unused > 0)
     {
         out.line(format_args!(
-            "{} contents and {} files that no version needs; `keel stream prune {shown} --keep {}` frees their room",
+            "{} contents and {} files that no version needs; `keel stream prune {name} --keep {}` frees their room",
             report.contents_unused,
             report.leftovers,
             report.versions.max(1)
         ))?;
     }
     Ok(())
+}
+
+/// What helps, by what is damaged: what can be mended where it is asks for no new store.
+fn remedy(store: &Path, report: &CheckReport) -> String {
+    let damage = &report.damage;
+    let shown = store.display();
+    let newest = report.newest.max(damage.version_lost).unwrap_or(0);
+    let next = newest.saturating_add(1);
+    let beside = [
+        damage.others,
+        damage.indexes,
+        damage.notes,
+        damage.publishers,
+        damage.manifests,
+    ];
+    let is_of_versions = beside == [0; 5];
+    let is_of_manifests = report.finding_count == damage.manifests;
+    match damage.newest_lacking {
+        _ if report.finding_count == damage.notes => format!(
+            "take it away; `keel stream pack TREE {shown}` writes it again, with --version-min if the manifest of the \
+             version that was published last is lost, too"
+        ),
+        _ if is_of_manifests && damage.manifest_newest == report.newest => format!(
+            "move what is damaged aside: its versions are lost, and all others are whole; then publish the tree with \
+             `keel stream pack TREE {shown} --version-min {next}`"
+        ),
+        _ if is_of_manifests => {
+            "move what is damaged aside: its versions are lost, and all others are whole".to_owned()
+        }
+        _ if damage.no_files > 0 => format!(
+            "move aside what is no file, then check again; what is published next takes --version-min {next}"
+        ),
+        _ if damage.publishers > 0 => format!(
+            "first take publisher.pub away, if it is there; `keel stream pack TREE {shown}` with the same key writes \
+             it again, and then this command can verify the versions"
+        ),
+        // Without its versions nothing says what a store's packs are needed for: a prune would drop them all.
+        _ if report.versions == 0 && report.finding_count > 1 => format!(
+            "put its manifests back, if there is a copy of them; else publish the tree with `keel stream pack TREE \
+             {shown} --version-min {next}`"
+        ),
+        _ if damage.version_lost.is_some() && report.finding_count == 1 => {
+            format!(
+                "publish the tree again with `keel stream pack TREE {shown}`, which makes version {next}"
+            )
+        }
+        None if is_of_versions && report.versions > 0 => format!(
+            "no version lacks anything, and `keel stream prune {shown} --keep {}` takes the damage away",
+            report.versions.max(1)
+        ),
+        Some(lacking) if is_of_versions && damage.versions_whole > 0 => format!(
+            "`keel stream prune {shown} --keep {}` drops the versions up to {lacking}, and what is newer is whole",
+            damage.versions_whole
+        ),
+        _ => format!(
+            "move indexes and manifests that are damaged aside; then `keel stream pack` of the tree puts back packs \
+             and indexes that are missing, and packs that are cut; what only older versions need stays lost; for all \
+             else publish the tree into a new store with the same key; in each case with --version-min {next}"
+        ),
+    }
 }

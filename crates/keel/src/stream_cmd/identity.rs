@@ -5,7 +5,7 @@ use crate::error::{CliError, describe};
 use crate::output::Output;
 use serde_json::json;
 use std::path::Path;
-use stream::tls::{AUTHORITY_KEY_FILE, Authority, Device, TlsError};
+use stream::tls::{AUTHORITY_KEY_FILE, Authority, DEVICES_FILE, Device, TlsError};
 
 pub(super) fn run(command: &StreamIdentityCommand) -> Result<u8, CliError> {
     match command {
@@ -81,6 +81,11 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Whether a file is the list of devices.
+fn is_list(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == DEVICES_FILE)
+}
+
 /// What is wrong, and what to do about it; for all commands that use an identity.
 pub(super) fn failure(error: TlsError) -> CliError {
     let code = error.code();
@@ -95,7 +100,21 @@ pub(super) fn failure(error: TlsError) -> CliError {
                 "put the file there that `keel stream identity` made",
             )
         }
+        TlsError::File { path, source }
+            if is_list(path) && source.kind() == std::io::ErrorKind::NotFound =>
+        {
+            coded(
+                &path.display(),
+                &describe(source),
+                "put back a copy of the list; with an empty one nobody is let in",
+            )
+        }
         TlsError::File { path, source } => CliError::io(path.display(), source),
+        TlsError::Damaged { path, problem } if is_list(path) => coded(
+            &path.display(),
+            problem,
+            "mend or delete what is wrong, or put back a copy of the list",
+        ),
         TlsError::Damaged { path, problem } => coded(
             &path.display(),
             problem,

@@ -3,12 +3,12 @@
 use super::identity::failure;
 use super::storage::FlashStorage;
 use crate::cli::StreamLinkArgs;
+use crate::config::read_regular;
 use crate::descriptors::too_few_behind;
-use crate::error::{CliError, describe};
+use crate::error::CliError;
 use crate::flash_cmd::open_alone;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stream::device::cache::{BlockCache, CACHE_BYTES_MIN, CacheOptions, UnusableCache};
@@ -255,23 +255,8 @@ fn key(text: &str) -> Result<PublicKey, CliError> {
     }
     let path = Path::new(text);
     let remedy = "give the 64 digits that `keel stream key` prints, or the file that holds them";
-    // Nobody may ever write to what is no file.
-    let held = std::fs::File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .map_err(|error| CliError::failure(path.display(), describe(&error), remedy))?;
-    if held.metadata().is_ok_and(|found| !found.is_file()) {
-        return Err(CliError::failure(
-            path.display(),
-            "is no regular file",
-            remedy,
-        ));
-    }
-    let mut bytes = Vec::new();
-    held.take(KEY_FILE_BYTES_MAX)
-        .read_to_end(&mut bytes)
-        .map_err(|error| CliError::failure(path.display(), describe(&error), remedy))?;
+    let bytes =
+        read_regular(path, KEY_FILE_BYTES_MAX).map_err(|error| error.with_remedy(remedy))?;
     let held = String::from_utf8(bytes).map_err(|_| {
         let remedy =
             "give the file beside a key that has .pub behind its name, or the digits in it";
@@ -317,7 +302,9 @@ pub(super) fn server_remedy(kind: FailureKind) -> &'static str {
         FailureKind::OtherTree => {
             "mount anew if another store is served there on purpose, else look who answers at this address"
         }
-        FailureKind::VersionGone => "mount anew",
+        FailureKind::VersionGone => {
+            "mount anew; if nobody has pruned it, look who answers at this address, and name the key with --publisher"
+        }
         FailureKind::Limit => {
             "end mounts that are not needed, or raise the server's --clients-max or --clients-max-per-device"
         }

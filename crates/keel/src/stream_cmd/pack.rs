@@ -2,7 +2,7 @@
 
 use super::store_error::publish_error;
 use crate::cli::StreamPackArgs;
-use crate::error::CliError;
+use crate::error::{CliError, one_line};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use serde_json::json;
@@ -62,6 +62,8 @@ fn as_value(report: &PackReport) -> serde_json::Value {
         "manifest_bytes": report.manifest_bytes,
         "packs_lacking": report.packs_lacking.iter().map(|pack| pack.to_string_lossy()).collect::<Vec<_>>(),
         "had_no_version": report.had_no_version,
+        "had_no_note": report.had_no_note,
+        "note_failure": report.note_failure,
     })
 }
 
@@ -126,6 +128,17 @@ fn tell(report: &PackReport, out: &mut Output) -> Result<(), CliError> {
             "the store had content and no version: devices that have seen a version of it refuse this one unless it is \
              higher; if there are any, publish again with --version-min above the last one"
         ))?;
+    }
+    if report.had_no_note {
+        out.line(
+            "the note which version was published last could not be read: if the manifest of a higher version is lost, \
+             too, publish again with --version-min above it",
+        )?;
+    }
+    if let Some(failure) = &report.note_failure {
+        let text =
+            format!("the version is published, and its number could not be noted: {failure}");
+        out.line(one_line(&text))?;
     }
     out.line(format_args!("publisher {}", report.publisher))
 }

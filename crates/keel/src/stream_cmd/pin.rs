@@ -3,6 +3,7 @@
 use super::link::{self, Need};
 use crate::cli::StreamPinArgs;
 use crate::error::CliError;
+use crate::mem_cmd::shown;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use serde_json::json;
@@ -253,13 +254,11 @@ fn tell(arguments: &StreamPinArgs, pinned: &Pinned, is_complete: bool) -> Result
         }))?;
     } else {
         let bytes = bytes_text(pinned.wanted * BLOCK_BYTES as u64);
-        let what = match (&arguments.task, pinned.is_learned) {
-            (None, _) => "the whole tree".to_owned(),
-            (Some(task), true) => format!("what {} needs", task.display()),
-            (Some(task), false) => format!(
-                "{} alone, as nothing was learned of what else it needs",
-                task.display()
-            ),
+        let task = arguments.task.as_ref();
+        let what = match task.map(|task| shown(task.as_os_str().as_bytes())) {
+            None => "the whole tree".to_owned(),
+            Some(task) if pinned.is_learned => format!("what {task} needs"),
+            Some(task) => format!("{task} alone, as nothing was learned of what else it needs"),
         };
         out.line(format_args!(
             "version {}: {} of {} blocks in the cache ({bytes}): {what}",

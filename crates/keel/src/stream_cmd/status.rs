@@ -119,8 +119,7 @@ fn start_line(start: &Value) -> String {
     )
 }
 
-/// The counters of a mount; `None` where its process does not answer in time. The thread that waits for it then ends
-/// with this process.
+/// The counters of a mount, as JSON.
 fn attribute(directory: &Path) -> io::Result<Vec<u8>> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let name = CString::new(COUNTERS_NAME)?;

@@ -5,7 +5,7 @@ use crate::error::{CliError, describe};
 use std::io;
 use std::path::Path;
 use stream::publish::PublishError;
-use stream::store::{FORMAT_LINE, StoreError};
+use stream::store::{StoreError, format_line};
 
 /// An error of a store.
 pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
@@ -15,7 +15,7 @@ pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
         StoreError::NotAStore { path } if has_manifests(path) => CliError::failure(
             path.join("format").display(),
             "is missing beside the store's manifests",
-            format_args!("write the line `{FORMAT_LINE}` into it"),
+            format_args!("write the line `{}` into it", format_line()),
         ),
         StoreError::NotAStore { path } => CliError::failure(
             path.display(),

@@ -81,16 +81,17 @@ pub fn verify(signed: &[u8], expected: &PublicKey) -> Result<Manifest, ManifestE
         return Err(ManifestError::Limit("bytes"));
     }
     let found = publisher(signed).ok_or(ManifestError::NotAManifest)?;
+    let (message, signature) = signed.split_at(signed.len() - SIGNATURE_BYTES);
+    // Before the keys are compared: of a manifest that is cut off, what stands in the key's place is nobody's.
+    UnparsedPublicKey::new(&ED25519, &found.0)
+        .verify(message, signature)
+        .map_err(|_| ManifestError::Signature)?;
     if found != *expected {
         return Err(ManifestError::Publisher {
             found,
             expected: *expected,
         });
     }
-    let (message, signature) = signed.split_at(signed.len() - SIGNATURE_BYTES);
-    UnparsedPublicKey::new(&ED25519, &expected.0)
-        .verify(message, signature)
-        .map_err(|_| ManifestError::Signature)?;
     Manifest::decode(&message[..message.len() - KEY_BYTES])
 }
 

@@ -3,11 +3,12 @@
 use super::PublishError;
 use crate::block::{ContentId, FileId, blocks_of};
 use crate::manifest::{self, Kind, Manifest, PublicKey};
+use crate::regular::is_of_the_file;
 use crate::store::files::{self, Layout};
 use crate::store::index::{Index, SEGMENT_BYTES_MAX, word};
 use crate::store::{
-    Location, PACK_FORMAT, PACK_HEADER_BYTES, PACK_MAGIC, SEGMENT_HEADER_BYTES, State, StoreError,
-    first_block, read_publisher, unpack,
+    Location, PACK_HEADER_BYTES, SEGMENT_HEADER_BYTES, State, StoreError, first_block,
+    is_pack_header, read_publisher, unpack,
 };
 use crate::wire::MANIFEST_BYTES_MAX;
 use std::collections::{HashMap, HashSet};
@@ -32,8 +33,37 @@ pub struct Finding {
     pub path: PathBuf,
     /// What is wrong.
     pub text: String,
-    /// Files of the newest version that need it, the first few.
-    pub files: Vec<String>,
+    /// Paths of files that need it, the first few, of the newest version that does.
+    pub files: Vec<Vec<u8>>,
+    /// That version. None: it is not known, or none does.
+    pub version: Option<u64>,
+}
+
+/// How much is wrong, by what helps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// The newest version that lacks something.
+    pub newest_lacking: Option<u64>,
+    /// Versions newer than that one.
+    pub versions_whole: u64,
+    /// Findings in packs, of what no version needs.
+    pub unneeded: u64,
+    /// Of indexes.
+    pub indexes: u64,
+    /// Of the note which version was published last.
+    pub notes: u64,
+    /// Of manifests.
+    pub manifests: u64,
+    /// The newest version whose manifest is damaged.
+    pub manifest_newest: Option<u64>,
+    /// Findings of what is no file, whatever it should be.
+    pub no_files: u64,
+    /// Of the public key, without which no manifest can be verified.
+    pub publishers: u64,
+    /// Of all else: the secret key, a version that is lost.
+    pub others: u64,
+    /// The version that was published last, where its manifest is gone.
+    pub version_lost: Option<u64>,
 }
 
 /// What a store holds, and what is wrong with it.
@@ -63,6 +93,8 @@ pub struct CheckReport {
     pub finding_count: u64,
     /// The secret key in the store is damaged or another one; of the versions that says nothing.
     pub is_key_wrong: bool,
+    /// How much is wrong, by what helps.
+    pub damage: Damage,
 }
 
 impl CheckReport {
@@ -85,11 +117,36 @@ pub fn check(store: &Path, progress: &mut dyn FnMut(usize)) -> Result<CheckRepor
         report: CheckReport::default(),
         newest: None,
         needed: HashMap::new(),
+        sound: Vec::new(),
+        publisher: None,
         broken: HashMap::new(),
+        told: HashSet::new(),
+        has_indexes: true,
         progress,
     };
     check.run()?;
     Ok(check.report)
+}
+
+/// Who needs a content.
+#[derive(Clone, Copy)]
+struct Need {
+    blocks: u32,
+    /// The newest version that does.
+    version: u64,
+}
+
+/// What a finding is about.
+#[derive(Clone, Copy)]
+enum About<'a> {
+    Contents(&'a [ContentId]),
+    Pack,
+    Index,
+    Note,
+    Publisher,
+    /// The manifest of a version.
+    Manifest(u64),
+    Other,
 }
 
 struct Check<'c> {
@@ -97,9 +154,16 @@ struct Check<'c> {
     report: CheckReport,
     newest: Option<Manifest>,
     /// Contents that versions need, with their blocks.
-    needed: HashMap<ContentId, u32>,
+    needed: HashMap<ContentId, Need>,
+    /// Versions whose manifests are sound, ascending.
+    sound: Vec<u64>,
+    publisher: Option<PublicKey>,
     /// Segments whose checksum is wrong, by pack and offset: they are told with what needs them.
     broken: HashMap<(u32, u64), String>,
+    /// Those of them that were told.
+    told: HashSet<(u32, u64)>,
+    /// All indexes that count could be read.
+    has_indexes: bool,
     progress: &'c mut dyn FnMut(usize),
 }
 
@@ -107,7 +171,11 @@ impl Check<'_> {
     fn run(&mut self) -> Result<(), StoreError> {
         let publisher = match read_publisher(self.layout) {
             Err(StoreError::Damaged { path, what }) => {
-                self.find(&path, what, &[]);
+                self.find(&path, what, About::Publisher);
+                None
+            }
+            Err(StoreError::System { path, source, .. }) if is_of_the_file(&source) => {
+                self.find(&path, unreadable(&source), About::Publisher);
                 None
             }
             other => other?,
@@ -116,33 +184,88 @@ impl Check<'_> {
         self.key(publisher)?;
         let (packs, indexes) = self.layout.numbers()?;
         for number in &packs {
-            self.pack(*number)?;
+            match self.pack(*number) {
+                Err(StoreError::System { path, source, .. }) if is_of_the_file(&source) => {
+                    self.find(&path, unreadable(&source), About::Pack);
+                }
+                other => other?,
+            }
         }
         let state = self.indexes(&indexes)?;
         self.contents(&state)?;
         self.report.leftovers += self.leftovers()?;
         // What is broken and nobody needs is broken all the same.
-        for ((number, _), text) in std::mem::take(&mut self.broken) {
-            self.find(&self.layout.pack(number), text, &[]);
+        for (at, text) in std::mem::take(&mut self.broken) {
+            if !self.told.contains(&at) {
+                self.find(&self.layout.pack(at.0), text, About::Pack);
+            }
         }
+        let damage = &mut self.report.damage;
+        let whole = |version: &&u64| {
+            damage
+                .newest_lacking
+                .is_none_or(|lacking| **version > lacking)
+        };
+        damage.versions_whole = self.sound.iter().filter(whole).count() as u64;
         Ok(())
     }
 
-    fn find(&mut self, path: &Path, text: impl Into<String>, contents: &[ContentId]) {
+    fn find(&mut self, path: &Path, text: impl Into<String>, about: About<'_>) {
         self.report.finding_count += 1;
+        let mut version = None;
+        let damage = &mut self.report.damage;
+        match about {
+            About::Contents(contents) => {
+                let needs = contents
+                    .iter()
+                    .filter_map(|content| self.needed.get(content));
+                version = needs.map(|need| need.version).max();
+                match version {
+                    Some(_) => damage.newest_lacking = damage.newest_lacking.max(version),
+                    None => damage.unneeded += 1,
+                }
+            }
+            About::Pack => damage.unneeded += 1,
+            About::Index => damage.indexes += 1,
+            About::Note => damage.notes += 1,
+            About::Publisher => damage.publishers += 1,
+            About::Manifest(version) => {
+                damage.manifests += 1;
+                damage.manifest_newest = damage.manifest_newest.max(Some(version));
+            }
+            About::Other => damage.others += 1,
+        }
+        // What is missing in all packs is told of their folder.
+        let is_no_file =
+            path != self.layout.packs() && path.symlink_metadata().is_ok() && !path.is_file();
+        damage.no_files += u64::from(is_no_file);
         if self.report.findings.len() < FINDINGS_MAX {
-            let files = self.files_of(contents);
+            let files = match (about, version) {
+                (About::Contents(contents), Some(version)) => self.files_of(contents, version),
+                _ => Vec::new(),
+            };
             self.report.findings.push(Finding {
                 path: path.to_path_buf(),
                 text: text.into(),
                 files,
+                version,
             });
         }
     }
 
-    fn files_of(&self, contents: &[ContentId]) -> Vec<String> {
-        let Some(manifest) = &self.newest else {
-            return Vec::new();
+    /// The paths by which a version knows contents.
+    fn files_of(&self, contents: &[ContentId], version: u64) -> Vec<Vec<u8>> {
+        let older;
+        let manifest = match &self.newest {
+            Some(newest) if newest.version == version => newest,
+            _ => match self.manifest(version) {
+                Ok(Ok(found)) => {
+                    older = found;
+                    &older
+                }
+                // It was there a moment ago.
+                _ => return Vec::new(),
+            },
         };
         manifest
             .names
@@ -156,46 +279,77 @@ impl Check<'_> {
             .collect()
     }
 
+    /// A version's manifest; or what is wrong with it.
+    fn manifest(&self, version: u64) -> Result<Result<Manifest, String>, StoreError> {
+        let Some(publisher) = self.publisher else {
+            return Ok(Err("nobody is known to have signed it".to_owned()));
+        };
+        let path = self.layout.manifest(version);
+        let signed = match files::read_limited(&path, MANIFEST_BYTES_MAX) {
+            Ok(signed) => signed,
+            Err(error) if is_of_the_file(&error) => return Ok(Err(unreadable(&error))),
+            Err(error) => return Err(StoreError::system(&path, "cannot be read", error)),
+        };
+        Ok(match manifest::verify(&signed, &publisher) {
+            Ok(manifest) if manifest.version == version => Ok(manifest),
+            Ok(_) => Err("it is another version".to_owned()),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
     fn manifests(&mut self, publisher: Option<PublicKey>) -> Result<(), StoreError> {
+        // Before the versions are listed: one that is published meanwhile is not missed.
+        let published = match self.layout.published_last() {
+            Err(StoreError::Damaged { path, what }) => {
+                self.find(&path, what, About::Note);
+                None
+            }
+            Err(StoreError::System { path, source, .. }) if is_of_the_file(&source) => {
+                self.find(&path, unreadable(&source), About::Note);
+                None
+            }
+            found => found?,
+        };
         let versions = self.layout.versions()?;
         self.report.versions = versions.len() as u64;
         self.report.newest = versions.last().copied();
-        let Some(publisher) = publisher else {
-            if !versions.is_empty() {
+        if published > versions.last().copied() {
+            self.report.damage.version_lost = published;
+            let version = published.unwrap_or_default();
+            let path = self.layout.manifest(version);
+            let text = format!("version {version} was published, and its manifest is missing");
+            self.find(&path, text, About::Other);
+        }
+        self.publisher = publisher;
+        if publisher.is_none() {
+            if !versions.is_empty() && self.report.damage.publishers == 0 {
                 let path = self.layout.public_key();
-                self.find(
-                    &path,
-                    "it is missing or damaged: no version can be verified",
-                    &[],
-                );
+                let text = "it is missing: no version can be verified";
+                self.find(&path, text, About::Publisher);
             }
             return Ok(());
-        };
-        for version in versions {
+        }
+        for &version in &versions {
             let path = self.layout.manifest(version);
-            let signed = files::read_limited(&path, MANIFEST_BYTES_MAX)
-                .map_err(|error| StoreError::system(&path, "cannot be read", error))?;
-            (self.progress)(signed.len());
-            let manifest = match manifest::verify(&signed, &publisher) {
-                Ok(manifest) if manifest.version == version => manifest,
-                Ok(_) => {
-                    self.find(&path, "it is another version", &[]);
-                    continue;
-                }
-                Err(error) => {
-                    self.find(&path, error.to_string(), &[]);
+            let manifest = match self.manifest(version)? {
+                Ok(manifest) => manifest,
+                Err(text) => {
+                    self.find(&path, text, About::Manifest(version));
                     continue;
                 }
             };
+            (self.progress)(std::fs::metadata(&path).map_or(0, |found| found.len() as usize));
             for node in &manifest.nodes {
                 if let Kind::File {
                     size_bytes: size_bytes @ 1..,
                     content,
                 } = node.kind
                 {
-                    self.needed.insert(content, blocks_of(size_bytes));
+                    let blocks = blocks_of(size_bytes);
+                    self.needed.insert(content, Need { blocks, version });
                 }
             }
+            self.sound.push(version);
             self.newest = Some(manifest);
         }
         Ok(())
@@ -211,10 +365,16 @@ impl Check<'_> {
                     source.kind(),
                     io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
                 ) => {}
+            Err(PublishError::Store(StoreError::System { source, .. }))
+                if is_of_the_file(&source) =>
+            {
+                self.report.is_key_wrong = true;
+                self.find(&path, unreadable(&source), About::Other);
+            }
             Err(PublishError::Store(error)) => return Err(error),
             _ => {
                 self.report.is_key_wrong = true;
-                self.find(&path, KEY_FINDING, &[]);
+                self.find(&path, KEY_FINDING, About::Other);
             }
         }
         Ok(())
@@ -234,13 +394,11 @@ impl Check<'_> {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
             other => {
                 other.map_err(failed)?;
-                header[..8] == PACK_MAGIC
-                    && word(&header, 8) == PACK_FORMAT
-                    && header[12..] == [0; 4]
+                is_pack_header(&header)
             }
         };
         if !is_pack {
-            self.find(&path, "its header", &[]);
+            self.find(&path, "its header is damaged", About::Pack);
             return Ok(());
         }
         let mut at = PACK_HEADER_BYTES as u64;
@@ -257,7 +415,8 @@ impl Check<'_> {
             let end = offset + u64::from(segment_bytes);
             if segment_bytes == 0 || segment_bytes > SEGMENT_BYTES_MAX || end > length {
                 // Where the next one begins is not known any more.
-                self.find(&path, format!("no segment begins at byte {at}"), &[]);
+                let text = format!("no segment begins at byte {at}");
+                self.find(&path, text, About::Pack);
                 return Ok(());
             }
             bytes.resize(segment_bytes as usize, 0);
@@ -280,30 +439,34 @@ impl Check<'_> {
                 Ok(index) if index.is_whole => break,
                 Ok(_) => {}
                 Err(StoreError::Damaged { path, what }) => {
-                    self.find(&path, what, &[]);
+                    self.find(&path, what, About::Index);
+                    is_right = false;
+                }
+                Err(StoreError::System { path, source, .. }) if is_of_the_file(&source) => {
+                    self.find(&path, unreadable(&source), About::Index);
                     is_right = false;
                 }
                 Err(error) => return Err(error),
             }
         }
+        self.has_indexes = is_right;
         if is_right {
-            State::load(self.layout)
+            State::load_what_can_be_read(self.layout)
         } else {
             Ok(State::default())
         }
     }
 
     fn contents(&mut self, state: &State) -> Result<(), StoreError> {
-        let has_state = !state.contents.is_empty() || self.report.finding_count == 0;
         let missing: Vec<ContentId> = self
             .needed
             .keys()
-            .filter(|content| has_state && !state.contents.contains_key(content))
+            .filter(|content| self.has_indexes && !state.contents.contains_key(content))
             .copied()
             .collect();
         for content in missing {
             let text = format!("no index has content {content}");
-            self.find(&self.layout.packs(), text, &[content]);
+            self.find(&self.layout.packs(), text, About::Contents(&[content]));
         }
         let mut contents: Vec<ContentId> = state.contents.keys().copied().collect();
         contents.sort_unstable();
@@ -316,14 +479,18 @@ impl Check<'_> {
                 Ok(Some(record)) => record,
                 Ok(None) => continue,
                 Err(StoreError::Damaged { path, what }) => {
-                    self.find(&path, what, &[content]);
+                    self.find(&path, what, About::Contents(&[content]));
+                    continue;
+                }
+                Err(StoreError::System { path, source, .. }) if is_of_the_file(&source) => {
+                    self.find(&path, unreadable(&source), About::Contents(&[content]));
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            if needed.is_some_and(|blocks| blocks as usize != record.list.0.len()) {
+            if needed.is_some_and(|need| need.blocks as usize != record.list.0.len()) {
                 let text = format!("content {content} has another length in its manifest");
-                self.find(&self.layout.packs(), text, &[content]);
+                self.find(&self.layout.packs(), text, About::Contents(&[content]));
             }
             for (segment, at) in record.segments.iter().enumerate() {
                 let hashes = &record.list.0[first_block(segment as u32)..];
@@ -344,23 +511,35 @@ impl Check<'_> {
     ) -> Result<(), StoreError> {
         let path = self.layout.pack(at.pack);
         let Some(pack) = state.packs.get(&at.pack) else {
-            self.find(&path, "it is missing", &[*content]);
+            self.find(&path, "it is missing", About::Contents(&[*content]));
             return Ok(());
         };
-        let mut compressed = vec![0; at.bytes as usize];
-        let wrong = match pack.read_exact_at(&mut compressed, at.offset) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some("is cut off"),
+        let mut bytes = vec![0; SEGMENT_HEADER_BYTES + at.bytes as usize];
+        let begin = at.offset.saturating_sub(SEGMENT_HEADER_BYTES as u64);
+        let broken = self.broken.get(&(at.pack, at.offset)).cloned();
+        let of_segment = |wrong: &str| format!("the segment at byte {} {wrong}", at.offset);
+        let wrong = match pack.read_exact_at(&mut bytes, begin) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Some(of_segment("is cut off"))
+            }
+            Err(error) if is_of_the_file(&error) => Some(of_segment("cannot be read")),
             Err(error) => return Err(StoreError::system(&path, "cannot be read", error)),
-            Ok(()) => unpack(&compressed, at, hashes)
-                .is_none()
-                .then_some("has a block with another hash"),
+            Ok(()) => {
+                let (head, compressed) = bytes.split_at(SEGMENT_HEADER_BYTES);
+                let is_sealed =
+                    word(head, 0) == at.bytes && word(head, 4) == crc32c::crc32c(compressed);
+                match unpack(compressed, at, hashes) {
+                    None => Some(of_segment("has a block with another hash")),
+                    Some(_) if !is_sealed => {
+                        Some(broken.unwrap_or_else(|| of_segment("has a damaged header")))
+                    }
+                    Some(_) => None,
+                }
+            }
         };
-        let told = self.broken.remove(&(at.pack, at.offset));
-        let text = wrong
-            .map(|wrong| format!("the segment at byte {} {wrong}", at.offset))
-            .or(told);
-        if let Some(text) = text {
-            self.find(&path, text, &[*content]);
+        if let Some(text) = wrong {
+            self.told.insert((at.pack, at.offset));
+            self.find(&path, text, About::Contents(&[*content]));
         }
         Ok(())
     }
@@ -370,17 +549,23 @@ impl Check<'_> {
     }
 }
 
+fn unreadable(error: &io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    format!("it cannot be read: {}", &text[..end])
+}
+
 /// The path of a name of a directory, from the root.
-fn path_of(manifest: &Manifest, directory: FileId, name: &[u8]) -> String {
-    let mut parts = vec![String::from_utf8_lossy(name).into_owned()];
+fn path_of(manifest: &Manifest, directory: FileId, name: &[u8]) -> Vec<u8> {
+    let mut parts = vec![name];
     let mut at = directory;
     while at != manifest::ROOT {
         let Some(found) = manifest.names.iter().find(|name| name.node == at) else {
             break;
         };
-        parts.push(String::from_utf8_lossy(&found.name).into_owned());
+        parts.push(&found.name);
         at = found.directory;
     }
     parts.reverse();
-    parts.join("/")
+    parts.join(&b'/')
 }

@@ -2,10 +2,12 @@
 //! digits.
 
 use super::PublishError;
-use crate::manifest::{KeyPair, PublicKey};
+use crate::manifest::{self, KeyPair, PublicKey};
+use crate::regular::is_of_the_file;
 use crate::store::StoreError;
 use crate::store::files::{self, Layout};
 use crate::store::read_publisher;
+use crate::wire::MANIFEST_BYTES_MAX;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -61,7 +63,8 @@ pub(crate) fn of_store(layout: &Layout, given: Option<&Path>) -> Result<KeyPair,
             Err(PublishError::Store(StoreError::System { source, .. }))
                 if source.kind() == io::ErrorKind::NotFound =>
             {
-                if expected.is_some() {
+                // Where something was published, a new key is one that no device trusts.
+                if expected.is_some() || !layout.versions()?.is_empty() {
                     return Err(PublishError::NoKey { path: own });
                 }
                 let (pair, secret) = KeyPair::generate()?;
@@ -80,8 +83,42 @@ pub(crate) fn of_store(layout: &Layout, given: Option<&Path>) -> Result<KeyPair,
         }),
         Some(_) => Ok(pair),
         None => {
+            if let Some(expected) = signer(layout)?
+                && expected != found
+            {
+                return Err(PublishError::OtherKey {
+                    path: layout.folder.clone(),
+                    expected,
+                    found,
+                });
+            }
             files::replace(&layout.public_key(), format!("{found}\n").as_bytes(), 0o644)?;
             Ok(pair)
         }
+    }
+}
+
+/// Who has signed the newest manifest that is sound, where the store does not say it. None: nothing was published.
+fn signer(layout: &Layout) -> Result<Option<PublicKey>, PublishError> {
+    let mut damaged = None;
+    for version in layout.versions()?.into_iter().rev() {
+        let path = layout.manifest(version);
+        let signed = match files::read_limited(&path, MANIFEST_BYTES_MAX) {
+            Ok(signed) => signed,
+            Err(error) if is_of_the_file(&error) => Vec::new(),
+            Err(error) => return Err(StoreError::system(&path, "cannot be read", error).into()),
+        };
+        let signer = manifest::publisher(&signed);
+        if let Some(signer) = signer.filter(|signer| manifest::verify(&signed, signer).is_ok()) {
+            return Ok(Some(signer));
+        }
+        damaged.get_or_insert(path);
+    }
+    match damaged {
+        Some(path) => {
+            let what = "it is damaged, and publisher.pub is missing: put back a copy of that";
+            Err(StoreError::damaged(&path, what).into())
+        }
+        None => Ok(None),
     }
 }

@@ -92,6 +92,11 @@ pub struct PackReport {
     pub loaders_missing: Vec<(PathBuf, PathBuf)>,
     /// The store had content and no version, so it has lost them, or a publication was cut off.
     pub had_no_version: bool,
+    /// The note which version was published last could not be read: a version whose manifest is lost, too, may have had
+    /// this number.
+    pub had_no_note: bool,
+    /// Why the number could not be noted. The version is published all the same.
+    pub note_failure: Option<String>,
 }
 
 /// What a tree holds.
@@ -152,6 +157,10 @@ pub fn pack(
     }
     let root = walk::root_of(tree)?;
     refuse_inside(&root, tree, store)?;
+    // What is no key makes no store.
+    if let Some(given) = &options.key {
+        key::load(given)?;
+    }
     let layout = Layout::new(store);
     layout.make()?;
     let _lock = WriterLock::take(&layout)?;
@@ -162,6 +171,15 @@ pub fn pack(
     walk.run(&root)?;
     let (nodes, names, tree, loaders) = walk.finish();
     let newest = newest(&layout, &pair)?;
+    // A number that was given away is not given again, also where its manifest is lost. A note that is damaged is
+    // written again.
+    let noted = layout.published_last();
+    let had_no_note = noted.is_err();
+    let noted = noted.unwrap_or(None);
+    let lost = noted.filter(|noted| {
+        let found = newest.as_ref();
+        found.is_none_or(|(newest, _)| newest.version < *noted)
+    });
     let mut report = PackReport {
         version: 0,
         is_new: true,
@@ -171,11 +189,16 @@ pub fn pack(
         manifest_bytes: 0,
         packs_lacking: batch.packs_lacking(),
         loaders_missing: loaders.missing(&root),
-        had_no_version: newest.is_none() && !state.contents.is_empty(),
+        had_no_version: newest.is_none() && lost.is_none() && !state.contents.is_empty(),
+        had_no_note,
+        note_failure: None,
     };
     // Devices that have seen a higher version than the newest one need a new number, also for the same tree.
     let is_there = |newest: &Manifest| {
-        newest.version >= options.version_min && newest.nodes == nodes && newest.names == names
+        newest.version >= options.version_min
+            && lost.is_none()
+            && newest.nodes == nodes
+            && newest.names == names
     };
     if let Some((before, bytes)) = newest.as_ref().filter(|(newest, _)| is_there(newest)) {
         // What the walk wrote beside whole contents is under names that nobody knows yet, and goes with the batch.
@@ -186,17 +209,16 @@ pub fn pack(
             // The store has lost something of this very tree.
             report.written = batch.finish()?;
         }
+        report.note_failure = note(&layout, before.version);
         return Ok(report);
     }
-    let next = match newest {
-        Some((newest, _)) => {
-            let next = newest.version.checked_add(1);
-            next.ok_or_else(|| PublishError::NoVersionLeft {
-                path: store.to_path_buf(),
-            })?
-        }
-        None => 1,
-    };
+    let last = newest.map_or(0, |(newest, _)| newest.version);
+    let last = last.max(lost.unwrap_or(0));
+    let next = last
+        .checked_add(1)
+        .ok_or_else(|| PublishError::NoVersionLeft {
+            path: store.to_path_buf(),
+        })?;
     report.written = batch.finish()?;
     let manifest = Manifest {
         version: next.max(options.version_min),
@@ -210,7 +232,15 @@ pub fn pack(
     report.version = manifest.version;
     report.manifest_bytes = signed.len() as u64;
     files::replace(&layout.manifest(manifest.version), &signed, 0o644)?;
+    // Behind it: a power cut in between leaves a lower number, which the next publication raises.
+    report.note_failure = note(&layout, manifest.version);
     Ok(report)
+}
+
+/// Notes the number of a version that is published; or says why it could not.
+fn note(layout: &Layout, version: u64) -> Option<String> {
+    let failed = layout.note_published(version).err();
+    failed.map(|error| error.to_string())
 }
 
 /// The newest version with the bytes of its signed manifest.
@@ -223,6 +253,9 @@ fn newest(layout: &Layout, pair: &KeyPair) -> Result<Option<(Manifest, u64)>, Pu
         .map_err(|error| StoreError::system(&path, "cannot be read", error))?;
     let read = manifest::verify(&signed, &pair.public())
         .map_err(|error| StoreError::damaged(&path, error))?;
+    if read.version != version {
+        return Err(StoreError::damaged(&path, "it is another version").into());
+    }
     Ok(Some((read, signed.len() as u64)))
 }
 

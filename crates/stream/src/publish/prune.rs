@@ -1,6 +1,7 @@
 //! Throws old versions away, and all that only they need.
 //!
-//! First the manifests go. Then what is left is described by one index that makes all others void, and packs with
+//! What stays is read before anything goes: the versions that go may be all that is sound. Then the manifests go. Then
+//! what is left is described by one index that makes all others void, and packs with
 //! something dead in them are copied without it. That index's rename is what counts; before it the old packs and
 //! indexes are all there, and after it nobody needs them.
 
@@ -8,10 +9,12 @@ use super::PublishError;
 use super::batch::{IndexFile, PackWriter, finish, next_number};
 use crate::block::ContentId;
 use crate::manifest::{self, Kind};
+use crate::regular::is_of_the_file;
 use crate::store::files::{self, Layout, WriterLock};
 use crate::store::index::{Index, SEGMENT_BYTES_MAX, word};
 use crate::store::{
-    Location, PACK_HEADER_BYTES, SEGMENT_HEADER_BYTES, State, StoreError, read_publisher,
+    Location, PACK_HEADER_BYTES, SEGMENT_HEADER_BYTES, State, StoreError, is_pack_header,
+    read_publisher,
 };
 use crate::wire::MANIFEST_BYTES_MAX;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -40,11 +43,12 @@ pub struct PruneReport {
     pub leftovers: u64,
 }
 
-/// Keeps the newest `keep` versions of a store, at least one. `progress` is told how many bytes were copied since it
-/// was told last.
+/// Keeps the newest `keep` versions of a store, at least one. `progress` is told how many bytes were read since it was
+/// told last.
 ///
 /// # Errors
-/// The store is damaged, in use, or cannot be written. Whatever happens, the versions that are still listed are whole.
+/// What is to be kept is damaged: nothing is removed then. The store is in use, or cannot be written: whatever happens,
+/// the versions that are still listed are whole.
 pub fn prune(
     store: &Path,
     keep: usize,
@@ -74,6 +78,11 @@ pub fn prune(
     report.contents_removed = (state.contents.len() - live.len()) as u64;
     let segments = live_segments(&layout, &state, &live)?;
     let rewritten = packs_to_rewrite(&layout, &state, &segments)?;
+    if !report.removed.is_empty() {
+        for at in &segments {
+            progress(read(&layout, &state, at)?.len());
+        }
+    }
     for version in &report.removed {
         remove(&layout.manifest(*version))?;
     }
@@ -124,6 +133,9 @@ fn live_contents(layout: &Layout, versions: &[u64]) -> Result<BTreeSet<ContentId
             .map_err(|error| StoreError::system(&path, "cannot be read", error))?;
         let read = manifest::verify(&signed, &publisher)
             .map_err(|error| StoreError::damaged(&path, error))?;
+        if read.version != *version {
+            return Err(StoreError::damaged(&path, "it is another version"));
+        }
         live.extend(read.nodes.iter().filter_map(|node| match node.kind {
             Kind::File {
                 size_bytes: 1..,
@@ -150,7 +162,7 @@ fn live_segments(
     Ok(segments)
 }
 
-/// The packs that hold something that is needed and something that is not.
+/// The packs that hold something that is needed and something that is not, or whose header is damaged.
 fn packs_to_rewrite(
     layout: &Layout,
     state: &State,
@@ -170,7 +182,9 @@ fn packs_to_rewrite(
         let found = pack
             .metadata()
             .map_err(|error| StoreError::system(&path, "cannot be read", error))?;
-        if has_many || found.len() != live_bytes {
+        let mut header = [0; PACK_HEADER_BYTES];
+        let has_header = pack.read_exact_at(&mut header, 0).is_ok() && is_pack_header(&header);
+        if has_many || found.len() != live_bytes || !has_header {
             rewritten.insert(number);
         }
     }
@@ -260,6 +274,7 @@ pub(crate) fn leftovers(layout: &Layout) -> Result<Vec<PathBuf>, StoreError> {
             Err(StoreError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 continue;
             }
+            Err(StoreError::System { source, .. }) if is_of_the_file(&source) => return Ok(found),
             other => other?,
         };
         for row in &index.rows {

@@ -15,13 +15,23 @@ pub(crate) const FORMAT: u32 = 1;
 const SMALL_FILE_BYTES_MAX: u64 = 64 << 10;
 
 const FORMAT_HEAD: &str = "keel stream store, format ";
+
 /// What the file `format` of a store says.
-pub const FORMAT_LINE: &str = "keel stream store, format 1";
+#[must_use]
+pub fn format_line() -> String {
+    format!("{FORMAT_HEAD}{FORMAT}")
+}
 
 /// The names of a store's files.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) folder: PathBuf,
+}
+
+/// What notes the number of a version: decimal digits, and their checksum.
+fn noted(version: u64) -> String {
+    let digits = version.to_string();
+    format!("{digits} {:08x}\n", crc32c::crc32c(digits.as_bytes()))
 }
 
 impl Layout {
@@ -53,6 +63,40 @@ impl Layout {
 
     pub(crate) fn manifest(&self, version: u64) -> PathBuf {
         self.manifests().join(format!("{version:020}"))
+    }
+
+    /// The number of the version that was published last: it is not given away again where its manifest is lost.
+    pub(crate) fn newest(&self) -> PathBuf {
+        self.folder.join("newest")
+    }
+
+    /// That number. `Ok(None)`: it is not noted, as in stores of older versions of Evenkeel.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], [`StoreError::System`].
+    pub(crate) fn published_last(&self) -> Result<Option<u64>, StoreError> {
+        let path = self.newest();
+        let bytes = match read_small(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes.map_err(|error| StoreError::system(&path, "cannot be read", error))?,
+        };
+        let parsed = || {
+            let text = std::str::from_utf8(&bytes).ok()?;
+            let (digits, _) = text.split_once(' ')?;
+            let version = digits.parse().ok()?;
+            (text == noted(version)).then_some(version)
+        };
+        let version = parsed().ok_or_else(|| StoreError::damaged(&path, "it is damaged"))?;
+        Ok(Some(version))
+    }
+
+    /// Notes it, unless it is noted, or a higher one.
+    pub(crate) fn note_published(&self, version: u64) -> Result<(), StoreError> {
+        match self.published_last() {
+            Ok(Some(noted)) if noted >= version => Ok(()),
+            Err(error @ StoreError::System { .. }) => Err(error),
+            _ => replace(&self.newest(), noted(version).as_bytes(), 0o644),
+        }
     }
 
     pub(crate) fn packs(&self) -> PathBuf {
@@ -96,7 +140,7 @@ impl Layout {
             }),
             // What else a store has is there.
             None if self.packs().is_dir() && self.manifests().is_dir() => {
-                let what = format!("it does not say `{FORMAT_LINE}`");
+                let what = format!("it does not say `{}`", format_line());
                 Err(StoreError::damaged(&path, what))
             }
             None => Err(StoreError::NotAStore {
@@ -130,7 +174,7 @@ impl Layout {
             fs::create_dir_all(&part)
                 .map_err(|error| StoreError::system(&part, "cannot be made", error))?;
         }
-        let text = format!("{FORMAT_LINE}\n");
+        let text = format!("{}\n", format_line());
         replace(&self.format(), text.as_bytes(), 0o644)
     }
 

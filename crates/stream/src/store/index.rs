@@ -91,7 +91,7 @@ impl Index {
         file.read_exact_at(&mut footer, footer_at).map_err(failed)?;
         let flags = word(&header, 12);
         if header[..8] != MAGIC || word(&header, 8) != FORMAT || flags & !FLAG_WHOLE != 0 {
-            return Err(damaged("its header"));
+            return Err(damaged("its header is damaged"));
         }
         let (table_at, rows) = (long(&footer, 0), word(&footer, 8));
         let table_bytes = rows as usize * ROW_BYTES;
@@ -99,18 +99,20 @@ impl Index {
             || table_at < HEADER_BYTES as u64
             || table_at.checked_add(table_bytes as u64) != Some(footer_at)
         {
-            return Err(damaged("its end"));
+            return Err(damaged("its end is damaged or cut off"));
         }
         let mut table = vec![0; table_bytes];
         file.read_exact_at(&mut table, table_at).map_err(failed)?;
         if seal(&header, &table, &footer) != footer[16..] {
-            return Err(damaged("its table"));
+            return Err(damaged("its table is damaged"));
         }
         let rows = table
             .as_chunks::<ROW_BYTES>()
             .0
             .iter()
-            .map(|row| Row::read(row, table_at).ok_or_else(|| damaged("a row of its table")))
+            .map(|row| {
+                Row::read(row, table_at).ok_or_else(|| damaged("a row of its table is damaged"))
+            })
             .collect::<Result<_, _>>()?;
         Ok(Self {
             file,

@@ -86,9 +86,21 @@ impl Store {
     }
 
     fn pass_to_sound(&self, passed: &mut Vec<Passed>) -> Result<Arc<Published>, StoreError> {
+        // Before the versions are listed: one that is published meanwhile is not taken for lost.
+        let last = self.layout.published_last().ok().flatten();
         let versions = self.versions()?;
         self.damage.keep(&versions);
         let mut first = None;
+        if let (Some(lost), Some(found)) = (last, versions.last())
+            && lost > *found
+        {
+            let path = self.layout.manifest(lost);
+            let text = StoreError::damaged(&path, "it is missing").to_string();
+            passed.push(Passed {
+                version: lost,
+                text,
+            });
+        }
         for &version in versions.iter().rev() {
             let error = match self.unless_damaged(version) {
                 // It was pruned meanwhile.
