@@ -54,7 +54,7 @@ pub(crate) struct Shared<S: SegmentStore> {
     pub(crate) in_flight: AtomicBool,
     /// Wall clock minus monotonic clock at the last look, ms; [`NO_OFFSET`] before the first.
     pub(crate) clock_offset_ms: AtomicI64,
-    /// The clock was set, or its trust changed: the log shall say the times anew.
+    /// The clock was set, or its trust changed: the log must record the times anew.
     pub(crate) clock_changed: AtomicBool,
     /// Steps of the wall clock seen.
     pub(crate) clock_steps: AtomicU64,

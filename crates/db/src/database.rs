@@ -95,7 +95,7 @@ impl<S: SegmentStore> Database<S> {
         memory: TableMemory,
     ) -> Result<Self, Error> {
         options.check()?;
-        // Keys may come from the network: nobody outside shall choose which of them collide.
+        // Keys may come from the network: nobody outside may choose which of them collide.
         let seed = RandomState::new().hash_one(clock.monotonic_ns());
         let table = Table::create_in(memory, options.objects_max, options.value_bytes_max, seed)?;
         let recovered = recovery::recover(&mut store, &table, options.segment_bytes_max)?;
@@ -612,7 +612,7 @@ impl<S: SegmentStore> Database<S> {
         let in_flight_ns = Some(shared.in_flight_since_ns.load(Ordering::Relaxed))
             .filter(|arrival_ns| *arrival_ns != NO_READING);
         let oldest_ns = in_flight_ns.or(queue.first_reading_ns);
-        // The histograms are copied below: no producer shall wait for that.
+        // The histograms are copied below: no producer must wait for that.
         drop(queue);
         let counters = lock(&shared.counters);
         Stats {

@@ -131,7 +131,7 @@ impl<S: SegmentStore> Database<S> {
                 queue.dropped += 1;
                 drop(queue);
                 if has_looked {
-                    // It wakes nobody: who does shall look again.
+                    // It wakes nobody: the thread that does must look again.
                     shared.asleep.store(true, Ordering::Relaxed);
                 }
                 return Ok(Ticket::dropped(Arc::clone(&shared.progress)));
@@ -249,7 +249,7 @@ impl<S: SegmentStore> Database<S> {
         let (wall_trusted, has_looked) = self.wall_trusted();
         let commit = self.commit_trusted(staged, deadline_ns, wall_trusted);
         if has_looked && !matches!(commit, Commit::Done { .. }) {
-            // It has woken nobody: who does shall look again.
+            // It has woken nobody: the thread that does must look again.
             self.shared.asleep.store(true, Ordering::Relaxed);
         }
         commit

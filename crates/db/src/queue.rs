@@ -54,7 +54,7 @@ pub(crate) struct Queue {
     pub(crate) urgent: bool,
     /// The commit thread sleeps without a timer and must be woken.
     pub(crate) sleeping: bool,
-    /// The commit thread shall end.
+    /// The commit thread must end.
     pub(crate) stop: bool,
     /// No more entries are taken.
     pub(crate) closed: bool,
@@ -208,7 +208,7 @@ pub(crate) fn encode(buffer: &mut Vec<u8>, entry: &Entry<'_>) {
     buffer.resize(buffer.len().next_multiple_of(8), 0);
 }
 
-/// An empty buffer whose pages are there already: a producer shall not meet a page fault.
+/// An empty buffer whose pages are mapped already: a producer must not meet a page fault.
 pub(crate) fn touched_buffer(bytes: usize) -> Vec<u8> {
     let mut buffer = vec![1; bytes];
     buffer.clear();

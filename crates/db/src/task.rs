@@ -99,7 +99,7 @@ impl TaskSpec {
         Ok(())
     }
 
-    /// Asks the machine for what the calling thread shall have; what was not permitted. The priority comes last: what
+    /// Requests the settings of the calling thread; returns those that were not permitted. The priority comes last: what
     /// comes before takes time.
     fn prepare_thread(&self) -> Vec<String> {
         let stack = realtime::prepare_stack(self.stack_bytes);

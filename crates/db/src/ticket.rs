@@ -121,7 +121,7 @@ fn bits_of(from: u64, to: u64) -> u32 {
     (first..=last).fold(BIT_OF_ANY, |bits, group| bits | 1 << (group % BITS))
 }
 
-/// Where threads wait for the log to go on: a futex, because each of them shall be woken for its own reading alone.
+/// Where threads wait for the log to go on: a futex, because each of them must be woken for its own reading alone.
 /// With a condition variable all wake up at each commit, those of the next one, too, and queue for its mutex, so that
 /// fewer of them are in time for that.
 #[derive(Debug, Default)]

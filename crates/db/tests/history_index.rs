@@ -258,7 +258,7 @@ fn partial_summary_is_not_believed() {
     assert_eq!(seen, 1000, "{:?}", cursor.report());
 }
 
-/// The oldest segment's directory entry cannot be read when it shall be deleted.
+/// The oldest segment's directory entry cannot be read when it must be deleted.
 #[test]
 fn damaged_directory_entry_of_the_oldest() {
     let clock = sim_clock();

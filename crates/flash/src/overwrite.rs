@@ -147,7 +147,7 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Changes what the `pieces` have for the bytes before byte `length`, three blocks in a record, each record
-    /// durable and atomic. Returns how many records that took; none, and nothing is written, when it shall happen at
+    /// durable and atomic. Returns how many records that took; none, and nothing is written, when it must happen at
     /// once and does not fit one.
     fn change_within(
         &mut self,

@@ -1,5 +1,5 @@
 /*
- * Every wrong call is answered with a code and a line; every right one with what it shall. Judges itself.
+ * Every wrong call is answered with a code and a line; every right one with its result. Judges itself.
  *
  *   misuse SOCKET
  */

@@ -53,7 +53,7 @@ impl Entry {
 static FIRST: [Entry; PART] = [const { Entry::empty() }; PART];
 static MORE: [AtomicPtr<Entry>; PARTS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; PARTS];
 
-/// The entry of a descriptor, if its part of the table is there or shall be made.
+/// The entry of a descriptor, if its part of the table exists or is to be made.
 fn entry(fd: c_int, makes: bool) -> Option<&'static Entry> {
     let number = fd as usize;
     if number < PART {

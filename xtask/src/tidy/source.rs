@@ -46,6 +46,8 @@ const WORDS: &[&str] = &[
 const TERMS: &[(&str, &str)] = &[
     (concat!("fore", "told"), "prefetched, or predicted"),
     (concat!("fore", "tell"), "predict, or prefetch"),
+    // With its space: other words begin so, too.
+    (concat!("sha", "ll "), "must, or may"),
 ];
 
 /// Headings that open each library, in this order.

@@ -215,7 +215,7 @@ impl System {
         let disk_bytes = bytes + bytes / 16 + EXT4_TABLES_BYTES;
         let disk = MemoryDisk::new(&scratch.join(format!("{name}-disk")), disk_bytes)?;
         let mut mkfs = Command::new("mkfs.ext4");
-        // Nothing shall be left to initialise in the background of a measurement.
+        // Nothing may be left to initialise in the background of a measurement.
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         mkfs.args(["-q", "-F", "-b", "4096", "-N", "1024", "-E", options]);
         tool(mkfs.arg(disk.device()))?;
@@ -237,7 +237,7 @@ impl System {
     /// One line that names the system.
     pub(crate) fn fill(&self, name: &str, bytes: u64, write_bytes: usize) -> Result<(), String> {
         let failed = |error: String| format!("{}: {name}: {error}", self.name);
-        // Something else in each block: nobody shall find out that they are alike.
+        // Other bytes in each block: no system may profit from equal blocks.
         let pattern: Vec<u8> = (0..write_bytes as u64 / 8)
             .flat_map(|word| (word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes())
             .collect();

@@ -71,7 +71,7 @@ pub(crate) struct Options {
 /// # Errors
 /// One line with the reason.
 pub(crate) fn hold(options: &Options) -> Result<(), String> {
-    // SAFETY: plain integers; it shall not outlive who measures.
+    // SAFETY: plain integers; the child must not outlive the process that measures.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let attachment = attach(&options.region).map_err(|error| error.to_string())?;
     println!("{FILE}");

@@ -34,7 +34,7 @@ impl LoopDisk {
             is_mounted: false,
             disk: None,
         };
-        // Nothing shall be left to initialise in the background of a measurement.
+        // Nothing may be left to initialise in the background of a measurement.
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         run(Command::new("mkfs.ext4")
             .args(["-q", "-F", "-E", options])

@@ -73,7 +73,7 @@ impl Ext4Disk {
             is_mounted: false,
             device,
         };
-        // Nothing shall be left to initialise in the background of a measurement; room for many small files; and blocks
+        // Nothing may be left to initialise in the background of a measurement; room for many small files; and blocks
         // of the size that every disk but a small one gets.
         let mut mkfs = Command::new("mkfs.ext4");
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";

@@ -228,7 +228,7 @@ fn read<S: SegmentStore>(
     match source.segments.get(place + 1) {
         Some(next) => {
             cursor.place = Some((*next, 0));
-            // A segment can be read alone; what another one said shall not stand in for a damaged beginning.
+            // A segment can be read alone; what another one said must not stand in for a damaged beginning.
             cursor.reader = Reader::new();
         }
         None => {

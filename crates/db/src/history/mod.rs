@@ -270,7 +270,7 @@ fn next_place<S: SegmentStore>(
         };
         cursor.report.segments_read += 1;
         cursor.place = Some((segment, begin, end));
-        // A segment can be read alone; what another one said shall not stand in for a damaged beginning.
+        // A segment can be read alone; what another one said must not stand in for a damaged beginning.
         cursor.reader = Some(Reader::new());
         return true;
     }

@@ -34,7 +34,7 @@ pub fn bytes_max(objects: u32, values_bytes: u64) -> u64 {
     (u64::from(objects) * OBJECT_BYTES_BESIDES + BYTES_BESIDES).saturating_add(values_bytes)
 }
 
-/// Bytes of a checkpoint of `table_bytes` that shall be written once the log has grown by `log_bytes` since it began;
+/// Bytes of a checkpoint of `table_bytes` that must be written once the log has grown by `log_bytes` since it began;
 /// `u64::MAX`: all of it. In proportion to the log, so that it is whole when the log has grown by `checkpoint_bytes`;
 /// by as much as the checkpoint takes itself where that is more, so that it never writes more than the log does.
 fn bytes_due(table_bytes: u64, checkpoint_bytes: u64, log_bytes: u64) -> u64 {
@@ -120,7 +120,7 @@ impl<F: Copy> CheckpointWriter<F> {
         self.bytes
     }
 
-    /// Bytes that shall be written once the log has grown by `log_bytes` since it began; `u64::MAX`: all.
+    /// Bytes that must be written once the log has grown by `log_bytes` since it began; `u64::MAX`: all.
     pub(crate) fn bytes_due(
         &mut self,
         table: &Table,

@@ -116,7 +116,7 @@ impl<'t> InPlace<'t> {
         for (line, bytes) in self.slot[1..].iter().zip(rest.chunks_mut(LINE_BYTES)) {
             match <&mut [u8; LINE_BYTES]>::try_from(&mut *bytes) {
                 // Of a fixed length, so that it becomes loads and stores without a branch between them: a long value is
-                // many lines, and their misses shall overlap.
+                // many lines, and their misses must overlap.
                 Ok(bytes) => copy_words(&line.0, bytes),
                 Err(_) => copy_words(&line.0, bytes),
             }

@@ -91,12 +91,12 @@ pub enum PutError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Its readings are durable once the destination's `durable_end` is at least `lsn_end`. Those that were shed are
-    /// counted, and nobody shall send them again.
+    /// counted, and must not be sent again.
     Accepted {
         /// Number of its last reading, plus one; 0 where none is to be durable.
         lsn_end: u64,
     },
-    /// Counted by reason. The sender's queue shall forget it.
+    /// Counted by reason. The sender must drop it from its queue.
     Refused,
     /// Nothing more is taken now. Offer the rest again later; what came before `consumed` is taken.
     Wait {

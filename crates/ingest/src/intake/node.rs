@@ -214,7 +214,7 @@ impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
             Ok(id) => Ok(id.0),
             Err(db::Error::KeyInvalid { .. }) => Err(Reason::KeyInvalid),
             Err(db::Error::TableFull { .. }) => Err(Reason::KeysMax),
-            // The table has it although the log takes nothing now: the reading that follows shall be told so,
+            // The table has it although the log takes nothing now: the sender of the next reading must be told so,
             // and wait or fail, not be refused.
             Err(_) => self
                 .database

@@ -213,7 +213,7 @@ where
                     sender.buffer.filled(bytes);
                     state.bytes.fetch_add(bytes as u64, Relaxed);
                     ending.count(bytes);
-                    // One that sends without pause shall not keep the others waiting.
+                    // A sender without pauses must not keep the others waiting.
                     tokio::task::yield_now().await;
                 }
                 read => {

@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &ExportArgs) -> Result<u8, CliError> {
         None => export.node(&arguments.node),
     };
     drop(export.progress);
-    // Of an export that breaks off, what there is shall be whole lines.
+    // What is written of an export that breaks off must be whole lines.
     export.output.flush()?;
     done?;
     let (damaged, left_out) = (export.damaged, export.left_out);

@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
     let mut output = Output::new();
     let mut count: u64 = 0;
     let ended = print(&mut connection, form, &mut output, &mut count);
-    // Of a history that breaks off, what there is shall be whole; of one that never began, nothing is printed.
+    // What is printed of a history that breaks off must be whole; of one that never began, nothing is printed.
     if ended.is_ok() && count == 0 {
         output.bytes(form.head())?;
     }

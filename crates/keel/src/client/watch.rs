@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
     let mut output = Output::new();
     let mut left = arguments.count.unwrap_or(u64::MAX);
     while left > 0 && output.is_open() {
-        // Perhaps nothing changes for days: whoever has stopped reading shall not have to wait for that.
+        // Perhaps nothing changes for days: a reader that has gone must be noticed before the next change.
         let Some(answer) = connection.answer_to_reader()? else {
             return Ok(0);
         };

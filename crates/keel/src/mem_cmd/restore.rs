@@ -49,7 +49,7 @@ pub(super) fn restore(
         // Also where it is not needed today: it will be on the day on which the checkpoint cannot be read.
         mem::Layout::new(&empty_of(size)).map_err(|error| CliError::usage("--size", error, ""))?;
     }
-    // A machine that boots shall go on without what cannot be had, if it was told how large the region is to be.
+    // A machine that boots must go on without what cannot be restored, if it was told the size of the region.
     let opened = open(image, false).and_then(|mut storage| {
         let failed = |error| checkpoint_error(region, image, &error);
         let shape = checkpoint::shape(&mut storage, wanted.name).map_err(failed)?;

@@ -81,7 +81,7 @@ impl<D: Destination> Destination for Counted<D> {
     }
     fn wait_durable_past(&self, seen: u64, timeout: Duration) -> Result<u64, LogGone> {
         if SeededBug::AckWhenPut.is_on() {
-            // The watch shall look often, or it would acknowledge at the pace of the commits all the same.
+            // The watch must look often: otherwise it acknowledges at the pace of the commits all the same.
             let end = self
                 .inner
                 .wait_durable_past(seen, Duration::from_millis(1))?;

@@ -57,7 +57,7 @@ impl Shared {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits; whether the thread shall end.
+    /// Waits; returns whether the thread must end.
     fn pause(&self, pause: Duration) -> bool {
         let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(stop, pause, |stop| !*stop);

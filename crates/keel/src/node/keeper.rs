@@ -36,7 +36,7 @@ impl Shared {
         self.stop.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits; whether the thread shall end.
+    /// Waits; returns whether the thread must end.
     fn pause(&self, pause: Duration) -> bool {
         let waited = self
             .changed

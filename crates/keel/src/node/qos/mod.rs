@@ -418,7 +418,7 @@ impl Inner {
         if self.tasks.is_empty() {
             return refused(
                 "no task is declared, so there is nothing to measure",
-                "start the programs whose deadlines shall be held; docs/clients.md shows how they declare tasks",
+                "start the programs whose deadlines must be held; docs/clients.md shows how they declare tasks",
             );
         }
         if self.config.actuator == ActuatorKind::None {
