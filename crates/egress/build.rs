@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// File of the package, name that the page knows it by.
+/// Path in the package, and the name in the page.
 const FILES: [(&str, &str); 3] = [
     ("dist/uPlot.iife.min.js", "uplot.js"),
     ("dist/uPlot.min.css", "uplot.css"),
@@ -19,7 +19,7 @@ fn main() -> Result<(), String> {
     println!("cargo::rerun-if-changed=web/package.json");
     println!("cargo::rerun-if-changed=web/package-lock.json");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo names no OUT_DIR")?);
-    // Apart from the sources, which may lie where nothing can be written.
+    // Separate from the sources, which may be in a read-only directory.
     let place = out.join("npm");
     std::fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
     for name in ["package.json", "package-lock.json"] {

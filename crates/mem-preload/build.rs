@@ -1,4 +1,4 @@
-//! Gives the library its name, by which a program that is linked with it finds the one that is preloaded already.
+//! Gives the library its soname, by which a program that is linked with it finds the one that is preloaded already.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,5 +1,5 @@
 #![cfg_attr(fuzzing, no_main)]
-// The program is no library; what is not the configuration's own is not used here.
+// The program's modules are included directly; only the configuration's own parts are used here.
 #![allow(dead_code, unused_imports)]
 
 #[path = "../../crates/keel/src/config/mod.rs"]

@@ -1,5 +1,5 @@
-//! What the fuzz target `cluster_files` does with its bytes. A test of `cluster` includes this file and runs the
-//! committed corpus through it.
+//! The body of the fuzz target `cluster_files`. A test of `cluster` includes this file and runs the committed corpus
+//! through it.
 
 use cluster::advisor::{advise, parse_question};
 use cluster::compare::Comparison;
@@ -7,14 +7,14 @@ use cluster::model::{ParityTable, parse_power_table};
 use cluster::power::{MeterLog, parse_pmic};
 use cluster::results::{ResultFile, Row};
 
-/// One of the files that a cluster's commands read; the first byte says which.
+/// Parses one of the files that a cluster's commands read; the first byte selects which.
 pub(crate) fn cluster_files(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else {
         return;
     };
     match (kind % 6, std::str::from_utf8(bytes)) {
         (0, _) => result(bytes),
-        // With a right end, which no fuzzer finds.
+        // With a valid end line, which no fuzzer finds.
         (1, _) => {
             let rows = bytes
                 .iter()
@@ -43,7 +43,7 @@ pub(crate) fn cluster_files(data: &[u8]) {
     }
 }
 
-/// What is read is written and read as the same, and every row has a median.
+/// An accepted file is written and read back equal, and every row has a median.
 fn result(bytes: &[u8]) {
     let found = match ResultFile::parse(bytes) {
         Ok(found) => found,
@@ -65,7 +65,7 @@ fn result(bytes: &[u8]) {
     }
 }
 
-/// Whatever is asked is answered or refused, and an answer has numbers only.
+/// Every question is answered or refused, and an answer contains only valid numbers.
 fn question(text: &str) {
     let mut question = match parse_question(text) {
         Ok(question) => question,
@@ -87,7 +87,7 @@ fn question(text: &str) {
     }
 }
 
-/// Energy between two rows is at least the least power times the time.
+/// Energy between two rows is at least the smallest power times the time.
 fn meter(text: &str) {
     let log = match MeterLog::parse(text) {
         Ok(log) => log,

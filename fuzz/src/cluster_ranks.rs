@@ -1,13 +1,13 @@
-//! What the fuzz target `cluster_ranks` does with its bytes. A test of `cluster` includes this file and runs the
-//! committed corpus through it.
+//! The body of the fuzz target `cluster_ranks`. A test of `cluster` includes this file and runs the committed corpus
+//! through it.
 
 use cluster::jobs::lines::Line;
 use cluster::jobs::order::{Head, Order};
 use cluster::jobs::readings::Readings;
 use cluster::measure::{event_line, parse_event, parse_hosts, ranks_of};
 
-/// What boards, their users and their files say: readings, boards, and the words between ranks and the command that
-/// started them. The first byte says which.
+/// Input from boards, users and files: readings, lists of boards, and the messages between ranks and the command that
+/// started them. The first byte selects the kind.
 pub(crate) fn cluster_ranks(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else {
         return;
@@ -15,7 +15,7 @@ pub(crate) fn cluster_ranks(data: &[u8]) {
     match (kind % 6, std::str::from_utf8(bytes)) {
         (0, _) => readings(bytes),
         (1, _) => order(bytes),
-        // With a right checksum, which no fuzzer finds.
+        // With a valid checksum, which no fuzzer finds.
         (2, _) => order(&[bytes, &crc32c::crc32c(bytes).to_le_bytes()].concat()),
         (3, Ok(text)) => hosts(text),
         (4, Ok(text)) => line(text),
@@ -24,7 +24,7 @@ pub(crate) fn cluster_ranks(data: &[u8]) {
     }
 }
 
-/// What is taken passes the check that a job makes, and nothing is both taken and left out.
+/// Accepted readings pass the check of a job, and no row is both accepted and left out.
 fn readings(bytes: &[u8]) {
     match Readings::from_csv(bytes, &[]) {
         Ok((readings, left_out)) => {
@@ -45,7 +45,7 @@ fn readings(bytes: &[u8]) {
     }
 }
 
-/// An order that is taken comes back as it was, and its numbers say the same.
+/// An accepted order is written and read back equal, and so are its numbers.
 fn order(bytes: &[u8]) {
     let order = match Order::read(&mut &bytes[..]) {
         Ok(order) => order,
@@ -77,7 +77,7 @@ fn hosts(text: &str) {
     }
 }
 
-/// A line that is taken comes back as it was.
+/// An accepted line is written and read back equal.
 fn line(text: &str) {
     match Line::parse(text) {
         Some(Ok(line)) => {
@@ -91,7 +91,7 @@ fn line(text: &str) {
     }
 }
 
-/// An event that is taken comes back as it was.
+/// An accepted event is written and read back equal.
 fn event(text: &str) {
     match parse_event(text) {
         Some(Ok(event)) => {

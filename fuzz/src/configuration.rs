@@ -1,11 +1,11 @@
-//! What the fuzz target `configuration` does with its bytes. A test of `keel` includes this file too and runs the
-//! committed corpus through it; both have `crate::config`.
+//! The body of the fuzz target `configuration`. A test of `keel` includes this file too and runs the committed corpus
+//! through it; both have `crate::config`.
 
 use crate::config::{Config, reload};
 use std::path::Path;
 
-/// Any text is a configuration, or one line that names the file and a line of it. The same text means the same; a
-/// reload with it changes nothing, and a reload from the default leaves alone what needs a restart.
+/// Any text is a configuration, or gives one line that names the file and a line of it. The same text gives the same
+/// result. A reload of it changes nothing, and a reload from the default does not change settings that need a restart.
 pub(crate) fn configuration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

@@ -1,5 +1,5 @@
-//! What the fuzz targets of `egress` do with their bytes. A test of `egress` includes this file too and runs the
-//! committed corpora through it.
+//! The bodies of the fuzz targets of `egress`. A test of `egress` includes this file too and runs the committed corpora
+//! through it.
 
 #![allow(dead_code, reason = "each target uses one of them")]
 
@@ -8,8 +8,8 @@ use egress::forward::mqtt::packet::{self, Packet};
 use egress::forward::post::{self, Verdict};
 use egress::forward::{MqttVersion, engine::Engine};
 
-/// The content of a cursor's file. What is found is a record that makes sense, and is written and found again; an
-/// engine that begins with it knows how much is left.
+/// The content of a cursor's file. A record that is found is valid, and is written and found again; an engine that
+/// starts from it knows how much is left.
 pub(crate) fn upstream_cursor(data: &[u8]) {
     let Found::Record(record, _) = CursorRecord::find(data) else {
         return;
@@ -44,7 +44,7 @@ pub(crate) fn upstream_cursor(data: &[u8]) {
     assert!(engine.send().is_none());
 }
 
-/// What an upstream sends. The first byte chooses: what a broker sends, in either version and however it is cut, or the
+/// Data from an upstream. The first byte selects: data from a broker, in either version and cut in any way, or the
 /// answer of an HTTP server.
 pub(crate) fn upstream_answer(data: &[u8]) {
     let Some((&kind, bytes)) = data.split_first() else {
@@ -68,7 +68,7 @@ pub(crate) fn upstream_answer(data: &[u8]) {
     assert_eq!(whole, parts);
 }
 
-/// Each packet, and whether the stream ends with something malformed.
+/// Returns each packet, and whether the stream ends with malformed bytes.
 fn packets(bytes: &[u8], version: MqttVersion, read_bytes: usize) -> (Vec<Packet>, bool) {
     let (mut found, mut at, mut end) = (Vec::new(), 0, 0);
     loop {

@@ -1,10 +1,10 @@
-//! What the fuzz target `http_query` does with its bytes. A test of `egress` includes this file too and runs the
-//! committed corpus through it; both have `crate::http::query`.
+//! The body of the fuzz target `http_query`. A test of `egress` includes this file too and runs the committed corpus
+//! through it; both have `crate::http::query`.
 
 use crate::http::query::{EventId, Query, decode, encode};
 
-/// The query of an address, and a message number. What is read is what was written: whatever a text is, its encoded
-/// form gives it back, alone and as a value; a number that is one is written as it was read, but for zeros in front.
+/// The query of a URL, and a message number. Decoding restores the encoded form of any text, alone and as a value; a
+/// valid number is written as it was read, except for leading zeros.
 pub(crate) fn http_query(data: &[u8]) {
     if let Some(id) = EventId::parse(data) {
         assert_eq!(EventId::parse(id.to_string().as_bytes()), Some(id));

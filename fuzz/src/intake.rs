@@ -1,11 +1,11 @@
-//! What the fuzz targets of the intake do with their bytes.
+//! The bodies of the fuzz targets of the intake.
 //!
-//! **Holds:** one function per target. It checks what must hold for any input, and panics where it does not.
+//! **Holds:** one function per target. It checks the conditions for any input, and panics if one is violated.
 //!
 //! **Must not know:** the fuzzer. A test of `ingest` includes this file and runs the committed corpora through it on
 //! the stable toolchain.
 //!
-//! **Invariants:** a function depends on its input alone, so that a file of a corpus shows today what it showed when it
+//! **Invariants:** a function depends on its input alone, so that a file of a corpus always shows the same as when it
 //! was found.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,9 +25,9 @@ const NOW_MS: i64 = 1_780_272_000_000;
 const VALUE_BYTES_MAX: usize = 40;
 const KEYS_MAX: usize = 16;
 
-/// Line protocol: the stream is cut into reads and lines, each line is parsed and taken. However it is cut, and
-/// however often the destination makes it wait, the same readings come out; what was parsed is written and parsed
-/// back. The first three bytes choose the longest line, the length of reads and where to wait.
+/// Line protocol: the stream is cut into reads and lines, each line is parsed and taken. However it is cut, and however
+/// often the destination makes it wait, the readings are the same; a parsed line is written and parsed back equal. The
+/// first three bytes choose the longest line, the length of reads and where to wait.
 pub fn line_protocol(data: &[u8]) {
     let Some((&[limit, cut, halt], stream)) = data.split_first_chunk::<3>() else {
         return;
@@ -52,8 +52,8 @@ pub fn line_protocol(data: &[u8]) {
     }
 }
 
-/// Messages of every kind of payload. A message that had to wait gives the same readings as one that had not; what
-/// is refused is counted and puts nothing. The first two bytes choose the kind and where to wait; `\xff` separates
+/// Messages of every kind of payload. A message that had to wait gives the same readings as one that had not; a refused
+/// message is counted and puts nothing. The first two bytes choose the kind and where to wait; `\xff` separates
 /// messages.
 pub fn mqtt_payload(data: &[u8]) {
     let Some((&[kind, halt], payloads)) = data.split_first_chunk::<2>() else {
@@ -94,7 +94,7 @@ pub fn mqtt_payload(data: &[u8]) {
     assert_eq!(refused(&one), refused(&other));
 }
 
-/// What a broker sends. However it is cut into reads, the same packets come out. The first three bytes choose the
+/// Data from a broker. However it is cut into reads, the packets are the same. The first three bytes choose the
 /// version, the largest packet and the length of reads.
 pub fn mqtt_packet(data: &[u8]) {
     let Some((&[version, limit, cut], stream)) = data.split_first_chunk::<3>() else {
@@ -111,7 +111,7 @@ pub fn mqtt_packet(data: &[u8]) {
     assert_eq!(whole, parts);
 }
 
-/// What a stream of lines came to.
+/// The result of a stream of lines.
 struct Taken {
     puts: Vec<Put>,
     refused: Vec<u64>,
@@ -119,7 +119,7 @@ struct Taken {
 
 type Put = (String, Vec<u8>, Option<i64>);
 
-/// Takes every reading, except that each put after `halt` others has to wait once; 0: none has to.
+/// Takes every reading, but after each `halt` puts the next one must wait once; 0: none must wait.
 struct Store {
     halt: usize,
     inner: Mutex<StoreInner>,
@@ -305,7 +305,7 @@ fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: us
     if !is_over {
         let unfinished = buffer.unfinished();
         assert!(stream.ends_with(unfinished));
-        // What finds the end of a line at once agrees with what finds it piece by piece.
+        // The search in one call agrees with the search piece by piece.
         assert_eq!(ingest::line::first_line_bytes(unfinished), None);
     }
     let puts = std::mem::take(&mut store.lock().puts);
@@ -368,7 +368,7 @@ fn parses_back(text: &str) {
     assert_eq!(written, rewritten);
 }
 
-/// Each packet as text, and at the end what is wrong with the stream, if anything.
+/// Returns each packet as text, and at the end the error of the stream, if any.
 fn read_packets(stream: &[u8], version: Version, limit: usize, read_bytes: usize) -> Vec<String> {
     let mut reader = Reader::new();
     let mut seen = Vec::new();

@@ -1,18 +1,18 @@
-//! What the fuzz targets are made of.
+//! Common parts of the fuzz targets.
 //!
-//! **Holds:** the programs' frame. Each other file beside this one says what a target does with its bytes; tests of the
-//! crates include these files and run the committed corpora through them.
+//! **Holds:** the programs' frame. Each other file in this directory is the body of a target; tests of the crates
+//! include these files and run the committed corpora through them.
 //!
-//! **Must not know:** what a target looks at.
+//! **Must not know:** the subject of a target.
 //!
 //! **Invariants:** the fuzzer is built by cargo-fuzz alone; everything else builds on the stable toolchain.
 //!
-//! **Files:** this one; `intake.rs` for lines and messages of MQTT; the others by the name of their target.
+//! **Files:** this one; `intake.rs` for lines and messages of MQTT; the others have the name of their target.
 
 pub mod intake;
 
-/// Declares a program that gives bytes to a function: those of the fuzzer where cargo-fuzz builds it, otherwise those
-/// of the files that are named as arguments.
+/// Declares a program that passes bytes to a function: those of the fuzzer if cargo-fuzz builds it, otherwise those of
+/// the files given as arguments.
 #[macro_export]
 macro_rules! fuzz_target {
     ($run:path) => {
@@ -26,7 +26,7 @@ macro_rules! fuzz_target {
     };
 }
 
-/// Gives each file that is named as an argument to a function, for a look at one input without the fuzzer.
+/// Passes each file given as an argument to a function, to examine single inputs without the fuzzer.
 ///
 /// # Errors
 ///

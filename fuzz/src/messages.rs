@@ -1,5 +1,5 @@
-//! What the fuzz target `node_messages` does with its bytes. A test of `libkeel` includes this file too and runs the
-//! committed corpus through it.
+//! The body of the fuzz target `node_messages`. A test of `libkeel` includes this file too and runs the committed
+//! corpus through it.
 
 use base::wire::{Decoded, decode};
 use libkeel::protocol::{
@@ -10,8 +10,8 @@ use libkeel::protocol::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The first byte chooses a kind of message, the others are its payload: refused, or a message that is the same after
-/// it was sent and received. What a task says of itself can be merged once its bounds are checked.
+/// The first byte selects a kind of message, the others are its payload: it is refused, or it is a message that is
+/// equal after sending and receiving. A task's report can be merged once its limits have been checked.
 pub fn node_messages(data: &[u8]) {
     let Some((&first, payload)) = data.split_first() else {
         return;
@@ -26,7 +26,7 @@ pub fn node_messages(data: &[u8]) {
         Kind::Qos => drop(again::<Qos>(kind, payload)),
         Kind::Together => {
             if let Some(together) = again::<Together>(kind, payload) {
-                // Each of its puts is one that could be sent alone.
+                // Each of its puts could also be sent alone.
                 for put in &together.puts {
                     let alone = serde_json::to_vec(put).expect("plain structures can be written");
                     assert!(again::<Put>(Kind::Put, &alone).is_some());
@@ -57,7 +57,7 @@ pub fn node_messages(data: &[u8]) {
         Kind::BackupBegun => drop(again::<BackupBegun>(kind, payload)),
         Kind::BackupFile => drop(again::<BackupFile>(kind, payload)),
         Kind::BackupEnd => drop(again::<BackupEnd>(kind, payload)),
-        // Of these a client knows no field; a piece of a backup has none.
+        // The client knows no field of these; a piece of a backup has none.
         Kind::Value
         | Kind::Updates
         | Kind::Readings
@@ -75,7 +75,7 @@ fn task_period(period: &TaskPeriod) {
         TaskPeriod::of(period.id, &figures.to_sum()).as_ref(),
         Some(period)
     );
-    // Any number of them can be merged, and what comes out is no nonsense.
+    // Any number of them can be merged, and the result is valid.
     let other = figures.clone();
     figures.merge(&other);
     assert!(figures.tardiness_mean().is_finite() && (0.0..=1.0).contains(&figures.data_ratio()));
@@ -85,13 +85,13 @@ fn task_period(period: &TaskPeriod) {
     }
 }
 
-/// The message of a payload, if it is one.
+/// Returns the message of a payload, if it is one.
 fn again<T>(kind: Kind, payload: &[u8]) -> Option<T>
 where
     T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug,
 {
     let message: T = serde_json::from_slice(payload).ok()?;
-    // JSON may be longer than what it says; a message that a node or a client would send has the limit of its kind.
+    // JSON may be longer than its content; a message from a node or a client has the limit of its kind.
     let bytes_max = match kind as u16 {
         ..256 => REQUEST_BYTES_MAX,
         _ => ANSWER_BYTES_MAX,

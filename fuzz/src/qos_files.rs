@@ -1,25 +1,25 @@
-//! What the fuzz target `qos_files` does with its bytes. A test of `keel` includes this file too and runs the committed
-//! corpus through it; both have `crate::qos`.
+//! The body of the fuzz target `qos_files`. A test of `keel` includes this file too and runs the committed corpus
+//! through it; both have `crate::qos`.
 
 use crate::qos::{Gains, Identified};
 use db::qos::actuator::Saved;
 use db::qos::controller::Mode;
 use db::qos::identify::Sample;
 
-/// A model's file has a run.
+/// The file of a model contains a run.
 const RUN: Sample = Sample {
     outputs: [0.8, 0.3],
     inputs: [0.5, 0.75],
 };
 
-/// A file of saved settings, of a model or of gains; the first byte says which.
+/// A file of saved settings, of a model or of gains; the first byte selects which.
 pub(crate) fn qos_files(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else {
         return;
     };
     match (kind % 4, std::str::from_utf8(bytes)) {
         (0, _) => settings(bytes),
-        // With the right checksum, which no fuzzer finds.
+        // With the valid checksum, which no fuzzer finds.
         (3, _) => {
             let sum = format!("end {:08x}\n", crc32c::crc32c(bytes));
             settings(&[bytes, sum.as_bytes()].concat());
@@ -30,7 +30,7 @@ pub(crate) fn qos_files(data: &[u8]) {
     }
 }
 
-/// What is read is written, in the newest form, and read as the same.
+/// Accepted settings are written, in the newest form, and read back equal.
 fn settings(bytes: &[u8]) {
     let Ok(saved) = Saved::parse(bytes, &[]) else {
         return;
@@ -54,7 +54,7 @@ fn model(text: &str) {
     }
 }
 
-/// Whatever gains are taken, the law with them keeps both inputs in their ranges.
+/// With any accepted gains, the control law keeps both inputs in their ranges.
 fn gains(text: &str) {
     let found = match Gains::parse(text) {
         Ok(found) => found,

@@ -1,14 +1,14 @@
 //! The committed corpus of a fuzz target, replayed on the stable toolchain. Tests of the crates under `crates/` include
-//! this file beside the targets; the fuzzer has no use for it.
+//! this file together with the targets; the fuzzer does not use it.
 
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-/// Fewer files than any corpus has.
+/// Every corpus has more files than this.
 const FILES_MIN: usize = 10;
 
-/// Runs every file of a corpus, and says which one it was that panicked.
+/// Runs every file of a corpus, and names a file that panics.
 pub fn replay(target: &str, run: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")

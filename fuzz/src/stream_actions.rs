@@ -1,5 +1,5 @@
-//! What the fuzz target of learned actions does with its bytes. A test of `stream` includes this file too and runs the
-//! committed corpus through it.
+//! The body of the fuzz target of learned actions. A test of `stream` includes this file too and runs the committed
+//! corpus through it.
 
 use stream::predict::none::NonePredictor;
 use stream::predict::paper::{PaperPredictor, PaperSettings};
@@ -13,7 +13,7 @@ struct Version([[u8; 1]; 4]);
 
 const VERSION: Version = Version([*b"a", *b"b", *b"c", *b"d"]);
 
-/// Starts and requests of each.
+/// Number of starts, and of requests of each.
 const STARTS: u8 = 3;
 
 const BYTES_MAX: usize = 1 << 20;
@@ -38,9 +38,9 @@ impl Catalogue for Version {
     }
 }
 
-/// A file of actions, the first byte which mode reads it and whether its checksum is put right. What is taken names
-/// blocks of the version alone, is prefetched within the limits of a message, and comes back as it was when it is
-/// written and read again; what is refused leaves nothing.
+/// A file of actions; the first byte selects the mode that reads it and whether its checksum is made valid. Accepted
+/// actions name only blocks of the version, are prefetched within the limits of a message, and are equal after writing
+/// and reading; refused ones leave nothing.
 pub fn stream_actions(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else {
         return;

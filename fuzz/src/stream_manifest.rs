@@ -1,8 +1,8 @@
-//! What the fuzz target of manifests does with its bytes: read them as a body, as the columns within one, or change a
-//! signed one with them.
+//! The body of the fuzz target of manifests: reads the bytes as a body, as the columns within one, or changes a signed
+//! manifest with them.
 //!
-//! **Holds:** the readings, and what must hold for all that is taken: every name can be looked up and is one that a
-//! file can have, everything has a name, and written and read again it is the same.
+//! **Holds:** the readings, and the conditions for every accepted manifest: every name can be looked up and is a valid
+//! file name, everything has a name, and after writing and reading it is the same.
 //!
 //! **Must not know:** the fuzzer. A test of `stream` includes this file and runs the committed corpus through it on the
 //! stable toolchain.
@@ -15,12 +15,12 @@ use stream::{ContentId, FileId};
 const HEADER_BYTES: usize = 40;
 const HASH_BYTES: usize = 32;
 
-/// A key that signs nothing of worth: PKCS#8 of 32 equal bytes.
+/// A key without value: PKCS#8 of 32 equal bytes.
 const KEY_HEAD: [u8; 16] = [
     0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20,
 ];
 
-/// The first byte says what the others are.
+/// The first byte selects the meaning of the others.
 pub(crate) fn stream_manifest(data: &[u8]) {
     let Some((way, rest)) = data.split_first() else {
         return;
@@ -59,7 +59,8 @@ fn taken(read: Result<Manifest, stream::manifest::ManifestError>) {
     assert_eq!(Manifest::decode(&manifest.encode()).as_ref(), Ok(&manifest));
 }
 
-/// A body with a right header around columns: nodes, names and contents (a byte each), the contents, the columns.
+/// Returns a body with a valid header around columns: nodes, names and contents (a byte each), the contents, the
+/// columns.
 fn body_of(data: &[u8]) -> Option<Vec<u8>> {
     let ([nodes, names, contents], rest) = data.split_first_chunk::<3>()?;
     let (hashes, columns) = rest.split_at_checked(*contents as usize * HASH_BYTES)?;
@@ -81,8 +82,8 @@ fn body_of(data: &[u8]) -> Option<Vec<u8>> {
     Some(body)
 }
 
-/// Changes a signed manifest: places (two bytes) and what is added there (one). Nothing but the manifest itself is
-/// taken.
+/// Changes a signed manifest: positions (two bytes) and the value added there (one). Only the manifest itself is
+/// accepted.
 fn changed(data: &[u8]) {
     let secret = [&KEY_HEAD[..], &[7; 32]].concat();
     let Ok(pair) = KeyPair::from_pkcs8(&secret) else {
@@ -92,7 +93,7 @@ fn changed(data: &[u8]) {
     let mut signed = whole.clone();
     for [high, low, by] in data.as_chunks::<3>().0 {
         let place = usize::from(u16::from_be_bytes([*high, *low]));
-        // Far behind the end is where it is cut.
+        // A position far behind the end gives the length to cut at.
         if place >= 0x8000 {
             signed.truncate(place - 0x8000);
         } else if let Some(byte) = signed.get_mut(place) {

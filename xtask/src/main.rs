@@ -1,15 +1,15 @@
 //! The workspace's own checks, run as `cargo xtask <command>`.
 //!
-//! **Holds:** `tidy`, which reads the sources as text and the crate graph as data and reports every place
-//! that breaks a rule of the house; `pages`, which has the man pages and completions made for a package; `reference`,
-//! which has the pages of docs/reference made from the code; `site`, the source of the documentation site.
+//! **Holds:** `tidy`, which reads the sources as text and the crate graph as data and reports every violation of the
+//! project's rules; `pages`, which has the man pages and completions made for a package; `reference`, which has the
+//! pages of docs/reference made from the code; `site`, the source of the documentation site.
 //!
-//! **Must not know:** how the rooms work; it sees names, edges and lines only.
+//! **Must not know:** how the crates work; it reads names, edges and lines only.
 //!
 //! **Invariants:** one finding is one line, `path:line: rule: text`; any finding makes the exit status 1;
 //! every rule has a test that shows it can fail.
 //!
-//! **Files:** `tidy/` the rules, one subject each; `site.rs` what `mdbook` makes the site of.
+//! **Files:** `tidy/` the rules, one subject each; `site.rs` the input of `mdbook` for the site.
 
 mod site;
 mod tidy;
@@ -45,14 +45,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// The manifest lies one folder below the workspace, wherever the command was typed.
+/// Returns the workspace's folder, which contains the manifest's folder, from any working directory.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .unwrap_or(Path::new("."))
 }
 
-/// The definition of the command line is part of the program, so its own test makes what is made of it.
+/// Generates files with a test of the program, because the command line is defined within the program.
 fn make(what: &str, folder: &Path, proof: &str) -> ExitCode {
     let made = std::fs::create_dir_all(folder).and_then(|()| std::fs::canonicalize(folder));
     let folder = match made {
@@ -63,7 +63,8 @@ fn make(what: &str, folder: &Path, proof: &str) -> ExitCode {
         }
     };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Chosen by package, libraries would have other features than in the build of the tests, and be built again.
+    // With a selection by package, libraries would have other features than in the build of the tests, and be built
+    // again.
     let arguments = [
         "test",
         "--locked",
@@ -80,7 +81,7 @@ fn make(what: &str, folder: &Path, proof: &str) -> ExitCode {
         .args(["--exact", &test, "--nocapture"])
         .env(variable, &folder)
         .status();
-    // A test that is not found is no failure to cargo.
+    // cargo reports no failure if a test is not found.
     let is_there = folder.join(proof).is_file();
     match status {
         Ok(status) if status.success() && is_there => ExitCode::SUCCESS,
@@ -95,7 +96,7 @@ fn make(what: &str, folder: &Path, proof: &str) -> ExitCode {
     }
 }
 
-/// Into a folder of its own first: pages that are there already prove nothing.
+/// Generates into a separate folder first: existing pages would prove nothing.
 fn make_reference() -> ExitCode {
     let folder = std::env::temp_dir().join(format!("keel-reference-{}", std::process::id()));
     let status = make("reference", &folder, "commands.md");

@@ -1,6 +1,6 @@
-//! The documentation site's source: the pages that the table of contents lists, and the files that they lead to, at the
-//! places that they have in the tree. So links are the same in the tree and in the site, also those of pages that lie
-//! beside the code. `mdbook` makes the site of it.
+//! The documentation site's source: the pages in the table of contents, and the files that they link to, at the same
+//! paths as in the tree. So links are the same in the tree and in the site, even those of pages beside the code.
+//! `mdbook` builds the site from it.
 
 use std::fs;
 use std::io;
@@ -9,19 +9,19 @@ use std::path::Path;
 use crate::tidy::TextFile;
 use crate::tidy::site::{SUMMARY, Site, resolve};
 
-/// Settings of `mdbook` and a style, which stand beside the pages in the tree and above them in what is made.
+/// Settings and style of `mdbook`, which are beside the pages in the tree and above them in the output.
 const SETTINGS: [&str; 2] = ["book.toml", "site.css"];
 
-/// What was made.
+/// The result of a run.
 pub(crate) struct Made {
     pub(crate) pages: usize,
     pub(crate) others: usize,
 }
 
-/// Makes the source of the site for the tree at `root` in `folder`, which is replaced.
+/// Generates the source of the site for the tree at `root` in `folder`, which is replaced.
 ///
 /// # Errors
-/// A line that names what cannot be read or written.
+/// A line that names the file that cannot be read or written.
 pub(crate) fn make(root: &Path, files: &[TextFile], folder: &Path) -> Result<Made, String> {
     let error = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
     let summary = files.iter().find(|file| file.path == SUMMARY);
@@ -50,7 +50,7 @@ pub(crate) fn make(root: &Path, files: &[TextFile], folder: &Path) -> Result<Mad
     })
 }
 
-/// The table of contents with its links from the top of the tree instead of from its own folder.
+/// Returns the table of contents with its links relative to the top of the tree instead of its own folder.
 fn from_the_top(summary: &TextFile) -> String {
     let mut text = String::with_capacity(summary.text.len() * 2);
     for line in summary.text.lines() {
@@ -114,7 +114,7 @@ mod tests {
                 text: text.to_owned(),
             });
         }
-        // What a page no longer leads to must not stay.
+        // Files without a link to them must be removed.
         for _ in 0..2 {
             let made = make(&root, &files, &folder).expect("makes the source");
             assert_eq!((made.pages, made.others), (2, 2));

@@ -37,11 +37,11 @@ const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The clock of this machine.
 ///
-/// Monotonic time is `CLOCK_BOOTTIME`, which also runs while the machine is suspended: the age of a reading
-/// must grow while nobody is awake to look at it, and `CLOCK_MONOTONIC` would call a reading fresh that was
-/// taken before a night's sleep. Both are read without a system call on the common architectures.
+/// Monotonic time is `CLOCK_BOOTTIME`, which also runs while the machine is suspended: the age of a reading must grow
+/// meanwhile, and `CLOCK_MONOTONIC` would call a reading fresh that was taken before a night's suspend. Both are read
+/// without a system call on the common architectures.
 ///
-/// Whoever waits on a condition variable waits in `CLOCK_MONOTONIC` time; only a suspend tells them apart.
+/// A thread that waits on a condition variable waits in `CLOCK_MONOTONIC` time; only a suspend makes the two differ.
 #[derive(Clone, Debug)]
 pub struct SystemClock {
     boot_id: [u8; 16],
@@ -50,9 +50,9 @@ pub struct SystemClock {
 impl SystemClock {
     /// Reads the boot's identity once.
     ///
-    /// Where the kernel does not tell it (no `/proc`), a stand-in is made from the wall-clock second at
-    /// which the machine started: the same for every process of a boot while nobody sets the wall clock.
-    /// It is marked by eight leading zero bytes, which a real identity (a version 4 UUID) never has.
+    /// If the kernel does not tell it (no `/proc`), a substitute is made from the wall-clock second at which the
+    /// machine started: the same for every process of a boot while the wall clock is not set. It is marked by eight
+    /// leading zero bytes, which a real identity (a version 4 UUID) never has.
     #[must_use]
     pub fn new() -> Self {
         let boot_id = read_boot_id().unwrap_or_else(|| {
@@ -80,10 +80,10 @@ impl Clock for SystemClock {
         (read_clock_ns(libc::CLOCK_REALTIME) / 1_000_000) as i64
     }
 
-    /// The kernel's own judgement: it sets `STA_UNSYNC` at boot, a time daemon (chrony, ntpd,
-    /// systemd-timesyncd, a GPS or PTP follower) clears it, and the kernel sets it again when corrections
-    /// stay away so long that the estimated error passes 16 s. A clock set by hand, or from a battery-backed
-    /// chip alone, is therefore not trusted. One system call: not for a real-time path.
+    /// The kernel's own judgement. It sets `STA_UNSYNC` at boot; a time daemon (chrony, ntpd, systemd-timesyncd, a GPS
+    /// or PTP follower) clears it. The kernel sets it again when corrections stay away so long that the estimated error
+    /// passes 16 s. So a clock set by hand, or from a battery-backed chip alone, is not trusted. One system call: not
+    /// for a real-time path.
     fn wall_is_trusted(&self) -> bool {
         // SAFETY: `timex` is plain data for which all zero is a valid value; `modes` 0 makes it a pure query.
         let mut query: libc::timex = unsafe { std::mem::zeroed() };
@@ -97,7 +97,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Nanoseconds of a kernel clock; 0 before its start and, never seen, where the kernel lacks the clock.
+/// Returns the nanoseconds of a kernel clock; 0 before its start and, never seen, if the kernel lacks the clock.
 fn read_clock_ns(id: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -20,21 +20,21 @@ pub enum Code {
     Late,
     /// What the caller holds is out of date: a value past its validity, a handle of an earlier life.
     Stale,
-    /// Somebody else holds the thing now; trying again later may help.
+    /// Another user or process holds it now; trying again later may help.
     Busy,
     /// The request itself makes no sense: a bad argument, name, range or configuration.
     Invalid,
     /// The request makes sense but is not permitted.
     Denied,
-    /// What was being talked to has ended and will not come back: a closed store, a finished task.
+    /// The other side has ended and will not come back: a closed store, a finished task.
     Gone,
-    /// The request is understood and not offered, here or in this version.
+    /// The request is understood but not offered, here or in this version.
     Unsupported,
-    /// There is no such thing.
+    /// It does not exist.
     NotFound,
-    /// There is such a thing already.
+    /// It exists already.
     Exists,
-    /// It was thrown away on purpose, to lessen load, as the configuration says: nothing has failed, nothing is kept.
+    /// It was discarded on purpose to reduce load, as configured: nothing has failed, nothing is kept.
     Shed,
 }
 
@@ -61,7 +61,7 @@ impl Code {
     pub const fn errno(self) -> i32 {
         match self {
             Self::Io => libc::EIO,
-            // What ext4 and XFS answer for damaged structures; EIO would hide that a retry is useless.
+            // What ext4 and XFS return for damaged structures; EIO would hide that a retry is useless.
             Self::Corrupt => libc::EUCLEAN,
             Self::Full => libc::ENOSPC,
             Self::Late => libc::ETIMEDOUT,
@@ -159,7 +159,7 @@ impl Code {
         Self::ALL.into_iter().find(|code| code.name() == name)
     }
 
-    /// The code that describes an error of the operating system best.
+    /// Returns the code that best describes an error of the operating system.
     #[must_use]
     pub fn from_io(error: &std::io::Error) -> Self {
         match error.raw_os_error() {

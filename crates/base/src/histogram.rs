@@ -89,8 +89,8 @@ impl Histogram {
             return 0;
         }
         let exact = percent.clamp(0.0, 100.0) * self.count as f64 / 100.0;
-        // A hair less, so that 7 % of 100 is rank 7 although the product may round to just above it. `as`
-        // turns not-a-number into 0.
+        // Slightly less, so that 7 % of 100 is rank 7 although the product may round to just above it. `as` turns
+        // not-a-number into 0.
         let rank = (exact - exact * 1e-12).ceil() as u64;
         if rank == 0 {
             return self.min;
@@ -142,13 +142,13 @@ impl Histogram {
         self.sum
     }
 
-    /// Values recorded that were [`VALUE_LIMIT`] or larger: counted, but told apart only by the maximum.
+    /// Recorded values of [`VALUE_LIMIT`] or more: they are counted, but only their maximum is known.
     #[must_use]
     pub fn saturated_count(&self) -> u64 {
         self.saturated
     }
 
-    /// The buckets that hold something, in ascending order: the largest value of the bucket and its count.
+    /// Returns the buckets that are not empty, in ascending order: the largest value of the bucket and its count.
     /// Saturated values are not among them.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self
@@ -159,7 +159,7 @@ impl Histogram {
         filled.map(|(bucket, &count)| (bucket_last(bucket), count))
     }
 
-    /// What the histogram holds, without its empty buckets: a form to hand on.
+    /// Returns the content without empty buckets: a form to pass on.
     #[must_use]
     pub fn parts(&self) -> Parts {
         let filled = self.counts.iter().enumerate().filter(|(_, n)| **n > 0);
@@ -172,11 +172,11 @@ impl Histogram {
         }
     }
 
-    /// The histogram that [`parts`](Self::parts) was of. They may come from anybody: refused are those that no recorded
-    /// values have.
+    /// Rebuilds the histogram that [`parts`](Self::parts) was taken from. The parts may come from any sender: those
+    /// that no recorded values can have are refused.
     ///
     /// # Errors
-    /// Says what cannot be.
+    /// Says what is impossible.
     pub fn from_parts(parts: &Parts) -> Result<Self, PartsError> {
         let mut found = Self::new();
         let (mut before, mut least, mut most) = (None, 0_u128, 0_u128);
@@ -213,7 +213,7 @@ impl Histogram {
             return Err(PartsError::Bounds);
         }
         let sum = u128::from(parts.sum);
-        // A sum beyond the numbers of its form was cut to the greatest one.
+        // A sum beyond the range of its type was cut to the greatest number.
         let is_cut = parts.sum == u64::MAX;
         if sum > most || (sum < least && !is_cut) {
             return Err(PartsError::Sum);
@@ -238,7 +238,7 @@ impl Histogram {
     }
 }
 
-/// What a [`Histogram`] holds, in few numbers.
+/// The content of a [`Histogram`], in few numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// Number and count of each bucket that holds something, ascending. The numbers are those of this module's buckets.
@@ -253,7 +253,7 @@ pub struct Parts {
     pub max: u64,
 }
 
-/// Why parts are of no histogram.
+/// Why parts belong to no histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartsError {
     /// A bucket that does not exist.
@@ -268,7 +268,7 @@ pub enum PartsError {
     /// The smallest or the largest value is not in its bucket.
     #[error("its smallest or largest value is not in its buckets")]
     Bounds,
-    /// The sum is not one of such values.
+    /// The sum is impossible for such values.
     #[error("its sum is not one of such values")]
     Sum,
 }

@@ -1,8 +1,8 @@
-//! What every room of Evenkeel stands on: devices, time, latency figures, error codes, the wire codec.
+//! What every room of Evenkeel is built on: devices, time, latency figures, error codes, the wire codec.
 //!
-//! **Holds:** the [`block::BlockDevice`] seam with its file and raw-device implementation, the
-//! [`clock::Clock`] seam, the allocation-free [`histogram::Histogram`], the [`error::Code`] table, the
-//! checksummed [`wire`] codec, what every FUSE [`mount`] needs, and the simulated twins of device and clock in [`sim`].
+//! **Holds:** the [`block::BlockDevice`] interface with its file and raw-device implementation, the [`clock::Clock`]
+//! interface, the allocation-free [`histogram::Histogram`], the [`error::Code`] table, the checksummed [`wire`] codec,
+//! what every FUSE [`mount`] needs, and the simulated twins of device and clock in [`sim`].
 //!
 //! **Must not know:** any other room, an async runtime, configuration.
 //!
@@ -10,9 +10,9 @@
 //! device is a pure function of its seed and of the calls made; nothing here allocates after construction
 //! on a path that a real-time caller uses.
 //!
-//! **Files:** `block/` the device seam and the file device, `clock.rs`, `histogram.rs`, `error.rs`,
-//! `mount.rs`, `pattern.rs` patterns over keys, `seeded_bug.rs`, `socket.rs` peers that vanish, `wire.rs` (every byte
-//! of it in `WIRE.md`), `sim/` the simulated device and clock, the fault model and the generator behind them.
+//! **Files:** `block/` the device interface and the file device, `clock.rs`, `histogram.rs`, `error.rs`, `mount.rs`,
+//! `pattern.rs` patterns over keys, `seeded_bug.rs`, `socket.rs` peers that vanish, `wire.rs` (every byte of it in
+//! `WIRE.md`), `sim/` the simulated device and clock, the fault model and the generator behind them.
 
 pub mod block;
 pub mod clock;

@@ -1,7 +1,7 @@
-//! What mounting through FUSE needs, whatever is mounted: may it be mounted here, where is it, and away with it.
+//! What mounting through FUSE needs, for any content: whether it can be mounted here, where it is, and its removal.
 //!
-//! A path is not enough to unmount by: the mount may have been moved with the directory above it, unmounted by
-//! somebody, or covered by another one, and then the path leads to a mount that is not ours to touch.
+//! A path is not enough to unmount by: the mount may have been moved with the directory above it, unmounted by another
+//! process, or covered by another mount. The path then leads to a mount that is not ours to touch.
 
 use std::ffi::{CString, OsString};
 use std::fs::OpenOptions;
@@ -15,26 +15,26 @@ use std::time::Duration;
 /// Where the kernel offers FUSE.
 const FUSE_DEVICE: &str = "/dev/fuse";
 
-/// How long a mount is waited for: those of Evenkeel answer from memory.
+/// Longest wait for an answer of a mount: Evenkeel's mounts answer from memory.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// What mounts and unmounts for users other than root, by its names in new and old distributions.
+/// The programs that mount and unmount for users other than root, by their names in new and old distributions.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
 /// Why something is not mounted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// There is no such directory, or it cannot be looked at.
+    /// There is no such directory, or it cannot be opened.
     #[error("cannot be opened: {0}")]
     Directory(#[source] io::Error),
     /// It is something else than a directory.
     #[error("is not a directory")]
     NotADirectory,
-    /// Something of ours is mounted there, from this source, and somebody answers for it.
+    /// A mount of ours is there, from this source, and its process answers.
     #[error("{0} is mounted there already")]
     MountedAlready(String),
-    /// What is in the directory would be covered.
+    /// The content of the directory would be covered.
     #[error("is not empty")]
     NotEmpty,
     /// A mount is there whose process has ended.
@@ -58,12 +58,12 @@ pub enum MountError {
 }
 
 impl MountError {
-    /// What the FUSE library's error means once directory and device have been checked.
+    /// Returns what the FUSE library's error means once directory and device have been checked.
     #[must_use]
     pub fn refused(error: &io::Error) -> Self {
         match error.kind() {
-            // The directory and the device are there, so it is the helper that is not. Root needs it only where
-            // the kernel has refused already.
+            // The directory and the device are there, so the helper is missing. Root needs it only if the kernel has
+            // refused already.
             ErrorKind::NotFound if effective_ids().0 == 0 => {
                 Self::Refused("the kernel permits no mounts here".to_owned())
             }
@@ -73,14 +73,14 @@ impl MountError {
     }
 }
 
-/// What a directory is asked, unless a FUSE mount there does not answer for [`ANSWER_TIME`]: its process may be
-/// stopped, or wait for a disk. Whatever else is slow is waited for.
+/// Returns the result of `ask` on a directory, unless a FUSE mount there does not answer for [`ANSWER_TIME`]: its
+/// process may be stopped, or wait for a disk. Any other slow file system is waited for.
 ///
-/// The thread that waits ends with this process, unless the mount's process has taken its question and keeps it: then
-/// the kernel has this process wait for the answer at its end.
+/// The waiting thread ends with this process, unless the mount's process has taken its request and keeps it: then the
+/// kernel makes this process wait for the answer at its end.
 ///
 /// # Errors
-/// [`MountError::Silent`]; [`MountError::Directory`] where no thread can be had.
+/// [`MountError::Silent`]; [`MountError::Directory`] if no thread can be started.
 pub fn answer_in_time<T: Send + 'static>(
     directory: &Path,
     ask: impl FnOnce(&Path) -> T + Send + 'static,
@@ -88,7 +88,7 @@ pub fn answer_in_time<T: Send + 'static>(
     let (sender, answer) = mpsc::channel();
     let asked = directory.to_path_buf();
     let run = move || {
-        // Nobody waits any more where it is late.
+        // If this is late, the receiver no longer waits.
         sender.send(ask(&asked)).ok();
     };
     std::thread::Builder::new()
@@ -102,10 +102,10 @@ pub fn answer_in_time<T: Send + 'static>(
     answer.ok_or(MountError::Silent)
 }
 
-/// The path of a directory without links, for which the directory itself, or what is mounted on it, is not asked.
+/// Returns the path of a directory without links. Neither the directory itself nor a mount on it is accessed.
 ///
 /// # Errors
-/// What the kernel says of the directory above; [`ErrorKind::InvalidInput`]: the path has no name at its end.
+/// The kernel's error for the directory above; [`ErrorKind::InvalidInput`] if the path has no name at its end.
 pub fn path_unasked(directory: &Path) -> io::Result<PathBuf> {
     let name = directory.file_name().ok_or(ErrorKind::InvalidInput)?;
     let above = match directory.parent() {
@@ -137,7 +137,7 @@ fn check_now(directory: &Path) -> Result<(), MountError> {
     if !std::fs::metadata(directory).map_err(failed)?.is_dir() {
         return Err(MountError::NotADirectory);
     }
-    // What the kernel remembers of a mount that nobody answers for is no sign of life; this it never remembers.
+    // Cached answers of a mount whose process is dead are no sign of life; the kernel never caches this one.
     ask(directory).map_err(failed)?;
     match std::fs::read_dir(directory).map_err(failed)?.next() {
         None => Ok(()),
@@ -149,7 +149,7 @@ fn check_now(directory: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Asks a directory's file system something.
+/// Sends a request to a directory's file system.
 fn ask(directory: &Path) -> io::Result<()> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
@@ -160,7 +160,7 @@ fn ask(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether FUSE can be used, in words that say more than the error of mounting.
+/// Checks whether FUSE can be used; its errors say more than the error of mounting.
 ///
 /// # Errors
 /// [`MountError::NoFuse`], [`MountError::FuseDenied`], [`MountError::Refused`].
@@ -183,25 +183,25 @@ pub fn effective_ids() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// The mounts that this process sees, one a line.
+/// The mounts that this process sees, one per line.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// The kinds of file system that the kernel shows for what this program mounts: of what root has mounted it says less.
+/// The kinds of file system that the kernel shows for mounts of this program: for a mount by root it says less.
 const OWN_KINDS: [&[u8]; 2] = [b"fuse.keel ", b"fuse "];
 
-/// A mount, known by the numbers that the kernel has given it, and by more: once it is gone, the next mount gets the
-/// same numbers.
+/// A mount, identified by the numbers that the kernel has given it, and by more: once it is gone, the next mount gets
+/// the same numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     mount_id: u64,
     device: String,
-    /// Kind and source. No other mount of this source can be made while this process has the store.
+    /// Kind and source. No other mount of this source can be made while this process holds the store.
     origin: Vec<u8>,
-    /// Where it was at first.
+    /// Where it was mounted first.
     point: PathBuf,
 }
 
-/// What became of a mount.
+/// Where a mount is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whereabouts {
     /// Its directory leads to it.
@@ -222,14 +222,14 @@ impl Place {
         find(&table, directory).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// The source of what this program may have mounted on `directory`; `None` where it has mounted nothing there.
+    /// Returns the source of what this program may have mounted on `directory`; `None` if it has mounted nothing there.
     #[must_use]
     pub fn source_at(directory: &Path) -> Option<String> {
         let table = std::fs::read(TABLE).ok()?;
         find(&table, &directory.canonicalize().ok()?)?.source()
     }
 
-    /// What is mounted, if it may be ours.
+    /// Returns the source of the mount, if it may be ours.
     #[must_use]
     pub fn source(&self) -> Option<String> {
         let source = OWN_KINDS
@@ -238,8 +238,8 @@ impl Place {
         Some(String::from_utf8_lossy(&unescape(source)).into_owned())
     }
 
-    /// Where the mount is at present. One that the kernel may have given up, because nobody answers it, counts only
-    /// where it was at first.
+    /// Returns where the mount is at present. A mount that the kernel may have given up, because its process does not
+    /// answer, counts only where it was mounted first.
     ///
     /// # Errors
     /// What the kernel says.
@@ -262,8 +262,8 @@ impl Place {
 }
 
 impl Whereabouts {
-    /// Takes the mount out of the tree and nothing else, although files in it may be open; answers where it is if it
-    /// cannot.
+    /// Takes the mount out of the tree and nothing else, although files in it may be open; returns its directory if
+    /// that fails.
     #[must_use]
     pub fn take_out(self) -> Option<PathBuf> {
         match self {
@@ -286,7 +286,7 @@ fn detach(directory: &Path) -> io::Result<()> {
     if error.raw_os_error() != Some(libc::EPERM) {
         return Err(error);
     }
-    // Who is not root has mounted by the helper, which also unmounts.
+    // A user other than root has mounted by the helper, which also unmounts.
     for helper in HELPERS {
         let status = Command::new(helper)
             .args(["-u", "-z", "-q", "--"])
@@ -298,7 +298,7 @@ fn detach(directory: &Path) -> io::Result<()> {
         match status {
             Ok(status) if status.success() => return Ok(()),
             Ok(_) => return Err(error),
-            // The next name.
+            // Try the next name.
             Err(_) => {}
         }
     }
@@ -349,7 +349,7 @@ fn parse(line: &[u8]) -> Option<Line> {
     })
 }
 
-/// Space, tab, line feed and backslash stand there as a backslash and three octal digits.
+/// In the table, space, tab, line feed and backslash are written as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -418,11 +418,11 @@ mod tests {
     fn a_mount_that_is_covered_or_gone_is_told_from_what_is_there_now() {
         let below = place(40, "0:50", "tmpfs tmpfs", "/mnt").in_table(LINES, true);
         assert_eq!(below, Whereabouts::Covered("/mnt".into()));
-        // Moved, as long as it lives.
+        // A moved mount is found as long as it lives.
         let moved = place(41, "0:51", "fuse.keel first.img", "/before");
         assert_eq!(moved.in_table(LINES, true), Whereabouts::At("/mnt".into()));
         assert_eq!(moved.in_table(LINES, false), Whereabouts::Gone);
-        // The numbers have been given again.
+        // The kernel has reused the numbers.
         for other in [
             place(39, "0:51", "fuse.keel first.img", "/mnt"),
             place(41, "0:99", "fuse.keel first.img", "/mnt"),

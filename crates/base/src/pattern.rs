@@ -1,12 +1,12 @@
 //! Patterns over names with levels, as MQTT filters have them: `+` stands for one level, `#` for the rest.
 //!
 //! Levels are separated by `/`. A final `#` also fits the level before it: `site/#` fits `site` and `site/a/b`.
-//! One rule of MQTT is left to brokers: here a name that begins with `$` is as any other.
+//! One rule of MQTT is left to brokers: here a name that begins with `$` is like any other.
 
 /// Bytes of the longest pattern.
 pub const PATTERN_BYTES_MAX: usize = 256;
 
-/// Checks that `pattern` is one.
+/// Checks that `pattern` is valid.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -32,7 +32,7 @@ pub fn check(pattern: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether `name` fits `pattern`. A pattern that [`check`] refuses fits nothing but, perhaps, itself.
+/// Whether `name` matches `pattern`. A pattern that [`check`] refuses matches nothing but, perhaps, itself.
 #[must_use]
 pub fn matches(pattern: &str, name: &str) -> bool {
     let mut wanted = pattern.split('/');

@@ -16,13 +16,13 @@ pub enum SeededBug {
     AckWhenPut,
     /// `db` ends an alarm at the threshold that raised it.
     AlarmWithoutHysteresis,
-    /// `db` counts an alarm that found no room as told.
+    /// `db` counts an alarm that found no room as reported.
     AlarmForgetsWhenFull,
     /// `egress` moves a cursor when readings are sent.
     CursorBeforeAck,
     /// `egress` takes the acknowledgement of one message for that of another.
     AckOfAnother,
-    /// `egress` sends without a limit on what is not acknowledged.
+    /// `egress` sends without a limit on unacknowledged messages.
     WindowUnbounded,
     /// `egress` keeps the first of several values that wait for an actuator.
     ActuatorFirstWins,

@@ -1,15 +1,15 @@
-//! Peers that vanish: a connection to one keeps its place until the system finds out.
+//! Peers that vanish: a connection to one stays occupied until the system finds out.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Silence after which a peer is asked whether it is there, and between the questions, of which so many are left
-/// without an answer.
+/// Silence after which a peer is probed, and the interval between probes. After `KEEP_ALIVE_TRIES` unanswered probes
+/// the peer counts as gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TRIES: u32 = 3;
 
-/// Lets the system find out within two minutes whether the peer of a TCP connection is still there. Where it cannot,
-/// the limits on idle connections remain.
+/// Lets the system find out within two minutes that the peer of a TCP connection is gone. If it cannot, the limits on
+/// idle connections remain.
 pub fn keep_alive(stream: &impl AsFd) {
     let socket = socket2::SockRef::from(stream);
     let probes = socket2::TcpKeepalive::new()

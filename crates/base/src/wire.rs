@@ -28,7 +28,7 @@ pub struct Frame<'a> {
 /// What [`decode`] found at the front of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    /// The input ends before the frame does: at least so many more bytes are needed. Never 0.
+    /// The input ends before the frame does: at least this many more bytes are needed. Never 0.
     NeedMore(usize),
     /// A whole, undamaged frame.
     Frame(Frame<'a>),
@@ -36,8 +36,7 @@ pub enum Decoded<'a> {
 
 /// Why bytes are not a frame, or a payload cannot become one.
 ///
-/// A stream that has answered with an error stays broken: the start of the next frame is unknown, so the
-/// connection is closed.
+/// A stream that has given an error stays broken: the start of the next frame is unknown, so the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -114,7 +113,7 @@ pub fn encode(
     Ok(needed_bytes)
 }
 
-/// The header of the frame for `payload`, for a caller that sends both with one gathering write.
+/// Returns the header of the frame for `payload`, for a caller that sends both with one gathering write.
 ///
 /// # Errors
 /// [`WireError::Oversized`] for a payload above [`PAYLOAD_BYTES_LIMIT`].

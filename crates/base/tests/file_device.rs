@@ -1,4 +1,4 @@
-//! The file device: what it creates, refuses, counts and asks of the kernel.
+//! The file device: what it creates, refuses, counts and requests from the kernel.
 
 use base::block::{
     BLOCK_BYTES, BOUNCE_BLOCKS_MAX, BlockBuffer, BlockDevice, Counters, DeviceError, FileDevice,
@@ -50,7 +50,7 @@ fn direct(block_count: u64) -> FileDeviceOptions {
     }
 }
 
-/// A slice that starts one byte behind a block boundary.
+/// Returns a slice that starts one byte after a block boundary.
 fn unaligned(store: &mut BlockBuffer, bytes: usize) -> &mut [u8] {
     &mut store[1..=bytes]
 }
@@ -163,7 +163,7 @@ fn names_what_it_cannot_open() {
         assert!(matches!(error, DeviceError::Open { .. }));
         assert!(error.to_string().contains(no_device), "{error}");
     }
-    // Nobody is at the other end of this one; waiting for somebody would be the end of the test.
+    // The FIFO has no other end; waiting for one would block the test for ever.
     let fifo = Scratch::new("fifo");
     let name = std::ffi::CString::new(fifo.0.to_str().unwrap()).unwrap();
     // SAFETY: the path ends with a zero and outlives the call.
@@ -305,7 +305,7 @@ fn discarded_blocks_give_their_space_back_where_the_file_system_can() {
 
 /// A number from a `name: number` line of the kernel's account of this thread.
 fn kernel_count(name: &str) -> Option<u64> {
-    // One system call per look, however long the text is.
+    // One system call per read of the counters, for any length of the text.
     let mut text = [0; 4096];
     let length = fs::File::open("/proc/thread-self/io")
         .and_then(|mut file| file.read(&mut text))
@@ -326,7 +326,7 @@ fn the_kernel_counts_the_same_requests() {
     let scratch = Scratch::new("kernel-counts");
     let mut device = FileDevice::open(&scratch.0, &direct(64)).unwrap();
     let mut store = BlockBuffer::zeroed(5);
-    // Reading the account is itself a read; what one look costs is measured, not assumed.
+    // Reading the counters is itself a read; the cost of one is measured, not assumed.
     let look = {
         let first = kernel_count("syscr").unwrap();
         kernel_count("syscr").unwrap() - first
@@ -346,7 +346,7 @@ fn the_kernel_counts_the_same_requests() {
             .unwrap();
     }
     let writes_after = kernel_count("syscw").unwrap();
-    // Three looks lie between the two values: two of them for writes, one for the reads before.
+    // Three reads of the counters lie between the two values: two of them for writes, one for the reads before.
     let reads_after = kernel_count("syscr").unwrap() - 3 * look;
     assert_eq!(writes_after - writes, device.counters().writes);
     assert_eq!(reads_after - reads, device.counters().reads);
@@ -360,7 +360,7 @@ struct Loop {
 }
 
 impl Loop {
-    /// `None`, with the reason printed, where this machine gives none.
+    /// `None`, with the reason printed, if this machine provides no loop device.
     fn attach(block_count: u64) -> Option<Self> {
         let backing = Scratch::new("loop-backing");
         fs::File::create(&backing.0)
@@ -566,7 +566,7 @@ fn a_file_and_the_loop_device_that_shows_it_are_one_thing() {
         busy(device, &writer);
         drop(held);
     }
-    // What claims the device in the kernel, as a mount does, has the file as well.
+    // A kernel claim of the device, as a mount makes it, holds the file as well.
     let claim = fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_EXCL)
@@ -609,7 +609,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The real device and the simulated one without faults cannot be told apart.
+    /// The real device and the simulated one without faults behave the same.
     #[test]
     fn agrees_with_the_simulated_device(steps in prop::collection::vec(step(), 0..40), is_direct in any::<bool>()) {
         let scratch = Scratch::new(if is_direct { "agrees-direct" } else { "agrees-buffered" });

@@ -20,8 +20,8 @@ fn filled(values: &[u64]) -> Histogram {
     histogram
 }
 
-/// Percentiles as multiples of 1/1024, which binary fractions hold exactly: rounding in the rank, where two
-/// sound implementations may differ, plays no part.
+/// Percentiles as multiples of 1/1024, which binary fractions hold exactly: rounding in the rank, where two correct
+/// implementations may differ, does not matter.
 fn percentiles() -> impl Iterator<Item = (f64, f64, usize)> {
     (1..=1024_u32).map(|step| {
         (
@@ -65,7 +65,7 @@ proptest! {
         let mut peer = hdrhistogram::Histogram::<u64>::new_with_bounds(1, VALUE_LIMIT, 3).unwrap();
         values.iter().for_each(|value| peer.record(*value).unwrap());
         for (percent, quantile, _) in percentiles() {
-            // Both answer with the last value of the true one's bucket: theirs at most 1/1000 above, ours 1/64.
+            // Both return the last value of the true value's bucket: theirs at most 1/1000 above, ours 1/64.
             let ours = histogram.percentile(percent);
             let theirs = peer.value_at_quantile(quantile);
             prop_assert!(ours.saturating_sub(theirs) <= theirs / 64 + 1, "{percent} %: {ours} against {theirs}");
@@ -99,7 +99,7 @@ proptest! {
 
 #[test]
 fn every_rank_of_round_percentages_is_right() {
-    // Percentages such as 99.9 have no exact binary form; the rank must not slip because of it.
+    // Percentages such as 99.9 have no exact binary form; the rank must not change because of that.
     for count in [100_u64, 1000, 10_000, 100_000] {
         let mut histogram = Histogram::new();
         histogram.record_n(1, count - count / 1000);

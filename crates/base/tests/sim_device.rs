@@ -1,4 +1,4 @@
-//! The simulated device: what its fault model promises, as properties over random programs.
+//! The simulated device: the guarantees of its fault model, as properties over random programs.
 
 use base::block::{BLOCK_BYTES, BlockDevice, DeviceError, SECTOR_BYTES};
 use base::error::Code;
@@ -182,7 +182,7 @@ proptest! {
             prop_assert_eq!(image.image_hash(), second.crash_image_random(cut).image_hash());
             prop_assert_eq!(image.image_hash(), clone.crash_image_random(cut).image_hash());
         }
-        // A clone is as it was, whatever the original does, and then does the same.
+        // A clone does not change, whatever the original does, and then does the same.
         let before = clone.image_hash();
         run(&mut first, &steps);
         prop_assert_eq!(clone.image_hash(), before);
@@ -262,7 +262,7 @@ fn random_crashes_reach_every_order_and_every_tear() {
     for fill in 1..=3 {
         assert!(seen.contains(&vec![fill; SECTORS]), "whole {fill}");
     }
-    // Sectors of the older write over those of the newer one: only possible when they changed places.
+    // Sectors of the older write over those of the newer one: only possible if the two were reordered.
     assert!(scattered && seen.len() > 200, "{}", seen.len());
     let reversed = device.crash_image_in_order(&[1, 0, 77], &|_| Keep::Whole);
     assert_eq!(reversed.peek(0)[0], 2);
@@ -273,7 +273,7 @@ fn random_crashes_change_the_order_of_whole_writes_often() {
     let mut device = SimDevice::new(4, 1);
     device.write(0, &[1; 2 * BLOCK_BYTES]).unwrap();
     device.write(1, &[2; 2 * BLOCK_BYTES]).unwrap();
-    // The older write whole, lying over the newer one. A tear just there can look the same, but seldom does.
+    // The older write is complete and lies over the newer one. A tear just there can look the same, but seldom does.
     let is_reversed = |seed| {
         let image = device.crash_image_random(seed);
         [(0, 1), (1, 1), (2, 2)]

@@ -72,7 +72,7 @@ fn misdirected_writes_land_whole_in_another_place() {
     // Every other place on the device, and never the right one.
     assert_eq!(places.len() as u64, BLOCK_COUNT - 1);
     assert_eq!(device.fault_counters().writes_misdirected, 500);
-    // Nowhere else to go.
+    // There is no other place.
     let mut small = SimDevice::new(1, 1);
     small.set_fault_plan(FaultPlan {
         write_misdirected_ppm: ALWAYS,

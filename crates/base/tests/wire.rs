@@ -123,8 +123,8 @@ proptest! {
         prop_assert_eq!(decode_in_pieces(&stream, piece, 50), (frames, None));
     }
 
-    /// CRC-32C notices up to three flipped bits in frames this short; a damaged length, which moves the frame's
-    /// end, it misses once in 2^32.
+    /// CRC-32C detects up to three flipped bits in frames this short; it misses a damaged length, which moves the
+    /// frame's end, once in 2^32.
     #[test]
     fn no_damage_passes(
         payload in prop::collection::vec(any::<u8>(), 0..50),
@@ -138,7 +138,7 @@ proptest! {
             stream[bit / 8] ^= 1 << (bit % 8);
         }
         prop_assume!(stream != good);
-        // A damaged length may ask for more, or for less and so expose bytes of the payload as the end.
+        // A damaged length may ask for more bytes, or for fewer, so that bytes of the payload are taken for the end.
         stream.extend_from_slice(&[0x55; 300]);
         let (frames, error) = decode_in_pieces(&stream, 1, 255);
         prop_assert!(frames.is_empty());

@@ -1,4 +1,4 @@
-//! Figures of a bench: one value for each round, from which medians, ratios, a table and JSON are made.
+//! Figures of a bench: one value per round. Medians, ratios, a table and JSON are derived from them.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use serde_json::json;
 use crate::machine::Machine;
 use crate::report::{Json, Ratio, Row, Verdict, median};
 
-/// The system that goals are for and ratios are taken of.
+/// The system that goals apply to and that ratios compare with the peers.
 pub(crate) const OURS: &str = "keel";
 
-/// A bound that was stated for a figure.
+/// A bound for a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Bound {
     Below(f64),
@@ -18,7 +18,7 @@ pub(crate) enum Bound {
     AtLeast(f64),
 }
 
-/// What thousands of additions may be wrong by, as a part of their sum.
+/// Relative rounding error allowed for thousands of additions.
 const ROUNDING: f64 = 1e-12;
 
 impl Bound {
@@ -28,7 +28,8 @@ impl Bound {
         }
     }
 
-    /// A value that is the goal but for its last digits, as a sum of rounded parts can be, is the goal.
+    /// Whether `value` meets the bound. A value that differs from the goal only in its last digits, like a sum of
+    /// rounded parts, counts as equal to it.
     pub(crate) fn is_met(self, value: f64) -> bool {
         let goal = self.goal();
         let is_goal = (value - goal).abs() <= goal.abs() * ROUNDING;
@@ -64,12 +65,12 @@ impl Bound {
     }
 }
 
-/// What is measured: its name and unit in reports.
+/// A metric: its name and unit in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Metric {
     pub(crate) name: &'static str,
     pub(crate) unit: &'static str,
-    /// Whether ours is divided by the peers'.
+    /// Whether our figure is divided by those of the peers.
     pub(crate) is_compared: bool,
 }
 
@@ -105,7 +106,7 @@ struct Figure {
     rounds: Vec<f64>,
 }
 
-/// A goal of ours: for the figure itself, or for its ratio to a peer's.
+/// A goal of ours: for the figure itself, or for its ratio to a peer's figure.
 pub(crate) struct Goal {
     pub(crate) case: &'static str,
     pub(crate) metric: &'static str,
@@ -122,7 +123,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// No figure yet; `goals` are judged at the end, of the figures that are there.
+    /// Creates an empty collection. `goals` are judged at the end, for the figures that exist then.
     pub(crate) fn new(goals: Vec<Goal>) -> Self {
         Self {
             figures: Vec::new(),
@@ -132,7 +133,7 @@ impl Figures {
         }
     }
 
-    /// States a goal for what has been measured by now. Of two that a figure must reach the higher one counts.
+    /// Adds a goal for figures measured so far. If a figure has two lower bounds, the higher one applies.
     pub(crate) fn add_goal(&mut self, goal: Goal) {
         let same = self.goals.iter_mut().find(|known| {
             (known.case, known.metric, known.peer) == (goal.case, goal.metric, goal.peer)
@@ -147,18 +148,18 @@ impl Figures {
         }
     }
 
-    /// The median of a figure, where it was measured.
+    /// Returns the median of a figure if it was measured.
     pub(crate) fn value(&self, case: &str, system: &str, metric: Metric) -> Option<f64> {
         self.figure(case, system, metric).map(Figure::median)
     }
 
-    /// The values of the rounds; none where it was not measured.
+    /// Returns the values of the rounds; empty if the figure was not measured.
     pub(crate) fn rounds(&self, case: &str, system: &str, metric: Metric) -> &[f64] {
         self.figure(case, system, metric)
             .map_or(&[], |figure| &figure.rounds)
     }
 
-    /// Ours divided by a peer's, where both were measured.
+    /// Returns our figure divided by a peer's if both were measured.
     pub(crate) fn ratio(&self, case: &str, peer: &str, metric: Metric) -> Option<f64> {
         Some(ratio(
             self.figure(case, OURS, metric)?,
@@ -203,7 +204,8 @@ impl Figures {
         self.notes.push(note);
     }
 
-    /// Ours with each peer that has the same figure, where figures are compared. Parts of ours are no peers.
+    /// Returns our compared figures, each paired with the same figure of each peer. Systems that are parts of ours are
+    /// not peers.
     fn pairs(&self) -> impl Iterator<Item = (&Figure, &Figure)> {
         let ours = self
             .figures
@@ -227,7 +229,7 @@ impl Figures {
             .find(|goal| (goal.case, goal.metric, goal.peer) == (case, metric, peer))
     }
 
-    /// The figures of `bench` as data. `method` says how they came about.
+    /// Returns the figures of `bench` as data. `method` describes the measurement.
     pub(crate) fn json(
         &self,
         bench: &'static str,
@@ -281,13 +283,13 @@ impl Figures {
         }
     }
 
-    /// The value of each round, one in a line.
+    /// Returns the value of each round, one per line.
     pub(crate) fn csv(&self) -> String {
         let mut text = "case,system,metric,unit,round,value\n".to_owned();
         for figure in &self.figures {
             let Metric { name, unit, .. } = figure.metric;
             for (round, value) in figure.rounds.iter().enumerate() {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = writeln!(
                     text,
                     "{},{},{name},{unit},{},{value}",
@@ -300,10 +302,10 @@ impl Figures {
         text
     }
 
-    /// The figures for a reader.
+    /// Returns the figures as text.
     pub(crate) fn table(&self, title: &str, machine: &Machine) -> String {
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = self.write_table(&mut text, title, machine);
         text
     }
@@ -385,13 +387,13 @@ impl Figure {
     }
 }
 
-/// Median over rounds of ours divided by the peer's.
+/// Returns the median over rounds of our value divided by the peer's.
 fn ratio(ours: &Figure, peer: &Figure) -> f64 {
     let rounds = ours.rounds.iter().zip(&peer.rounds);
     median(&mut rounds.map(|(ours, peer)| ours / peer).collect::<Vec<_>>())
 }
 
-/// The lowest and the highest of the ratios of which [`ratio`] is the median.
+/// Returns the minimum and the maximum of the ratios of which [`ratio`] is the median.
 fn ratio_range(ours: &Figure, peer: &Figure) -> [f64; 2] {
     let rounds = ours.rounds.iter().zip(&peer.rounds);
     rounds

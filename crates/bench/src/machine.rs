@@ -1,4 +1,4 @@
-//! What a measurement ran on: processor, kernel, file system, and the disk's own counters.
+//! Properties of the measured machine: processor, kernel, file system, and the disk's own counters.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::DeviceCounts;
 
-/// The machine, as the report names it.
+/// The machine as described in the report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -18,7 +18,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Asks the kernel; what it does not tell is `unknown`.
+    /// Queries the kernel; values that it does not provide are `unknown`.
     pub(crate) fn detect() -> Self {
         let read = |path: &str| fs::read_to_string(path).ok();
         let cpu = read("/proc/cpuinfo")
@@ -34,19 +34,19 @@ impl Machine {
     }
 }
 
-/// Runnable tasks, averaged over the last minute: a figure above the number of cores spoils latencies.
+/// Returns the load average of the last minute; a value above the number of cores distorts latencies.
 pub(crate) fn load_1min() -> Option<f64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split(' ').next()?.parse().ok()
 }
 
-/// Today in UTC, as year-month-day.
+/// Returns the current date in UTC, as year-month-day.
 pub(crate) fn today() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     date_of(since.map_or(0, |since| since.as_secs() / 86_400))
 }
 
-/// The date so many days after 1 January 1970.
+/// Returns the date `days` days after 1 January 1970.
 fn date_of(days: u64) -> String {
     let is_leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
@@ -68,7 +68,7 @@ fn date_of(days: u64) -> String {
     format!("{year}-{month:02}-{:02}", left + 1)
 }
 
-/// The model in `/proc/cpuinfo`, where the architecture puts one there.
+/// Returns the model in `/proc/cpuinfo` if the architecture provides one there.
 fn cpu_name(cpuinfo: &str) -> Option<String> {
     let value = |key: &str| {
         let line = cpuinfo
@@ -82,7 +82,7 @@ fn cpu_name(cpuinfo: &str) -> Option<String> {
         .filter(|name| !name.is_empty())
 }
 
-/// Type of the file system that holds the folder `path`, as `/proc` names it (`ext4`, `xfs`, …).
+/// Returns the type of the file system that holds the folder `path`, as named in `/proc` (`ext4`, `xfs`, …).
 pub(crate) fn file_system_type(path: &Path) -> Result<String, String> {
     let path = path
         .canonicalize()
@@ -118,12 +118,13 @@ pub(crate) fn is_ext4_without_journal(path: &Path) -> bool {
             .any(|entry| is_journal_of(&entry.to_string_lossy(), name))
 }
 
-/// Journals are listed as `disk-inode`.
+/// Whether `entry` is the journal of `disk`: journals are listed as `disk-inode`.
 fn is_journal_of(entry: &str, disk: &str) -> bool {
     entry.rsplit_once('-').is_some_and(|(of, _)| of == disk)
 }
 
-/// The last of the longest mount points that `path` lies below: later mounts cover earlier ones.
+/// Returns the type of the longest mount point that contains `path`. Of equal ones the last counts: later mounts cover
+/// earlier ones.
 fn type_in_mounts(mounts: &str, path: &Path) -> Option<String> {
     let mut best: Option<(usize, String)> = None;
     for line in mounts.lines() {
@@ -137,18 +138,18 @@ fn type_in_mounts(mounts: &str, path: &Path) -> Option<String> {
     best.map(|(_, kind)| kind)
 }
 
-/// The disk below a folder, with counters that include every program's work on it.
+/// The disk below a folder. Its counters include the work of all programs.
 pub(crate) struct Disk {
     stat: PathBuf,
 }
 
 impl Disk {
-    /// The disk that holds `path`, when the kernel shows its counters.
+    /// Returns the disk that holds `path` if the kernel shows its counters.
     pub(crate) fn below(path: &Path) -> Option<Self> {
         Self::numbered(fs::metadata(path).ok()?.dev())
     }
 
-    /// The block device `path` itself, when the kernel shows its counters.
+    /// Returns the block device `path` itself if the kernel shows its counters.
     pub(crate) fn at(path: &Path) -> Option<Self> {
         let data = fs::metadata(path).ok()?;
         data.file_type()
@@ -166,14 +167,13 @@ impl Disk {
         disk.counts().map(|_| disk)
     }
 
-    /// Requests completed since boot.
+    /// Returns the requests completed since boot.
     pub(crate) fn counts(&self) -> Option<DeviceCounts> {
         counts_in_stat(&fs::read_to_string(&self.stat).ok()?)
     }
 }
 
-/// Fields of a block device's `stat`: reads first, sectors read third, writes fifth, sectors written seventh,
-/// flushes sixteenth.
+/// Parses a block device's `stat`: reads are field 1, sectors read 3, writes 5, sectors written 7, flushes 16.
 fn counts_in_stat(stat: &str) -> Option<DeviceCounts> {
     let fields: Vec<u64> = stat
         .split_whitespace()
@@ -183,7 +183,7 @@ fn counts_in_stat(stat: &str) -> Option<DeviceCounts> {
         reads: *fields.first()?,
         bytes_read: fields.get(2)? * 512,
         writes: *fields.get(4)?,
-        // A partition does not count them, nor does a kernel before 5.5.
+        // A partition does not count flushes, nor does a kernel before 5.5.
         flushes: fields.get(15).copied(),
         bytes_written: fields.get(6)? * 512,
     })

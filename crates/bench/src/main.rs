@@ -1,19 +1,18 @@
-//! Measurements of Evenkeel beside the systems it is compared with; the binary `keel-bench`.
+//! Measurements of Evenkeel and of the systems it is compared with; the binary `keel-bench`.
 //!
 //! **Holds:** the cases, the peers, the stop-watch and the report of `keel bench`.
 //!
 //! **Must not know:** anything that a room keeps private; a bench uses a room as any caller does.
 //!
-//! **Invariants:** ours and the peers' operations alternate in one run on one file system; latencies stay in
+//! **Invariants:** our operations and those of the peers alternate in one run on one file system; latencies stay in
 //! memory until the run is over; a figure that was not measured is absent, never estimated.
 //!
 //! **Files:** `main.rs` the command line, `store/` the file store's cases with one file for each system, `paper/` the
-//! experiments of the paper it follows, `page.rs` their result page,
-//! `mem/` the in-memory file system's cases, `node/` the node's cases with broker, publisher and peers, `figures.rs`
-//! figures of rounds, `report.rs` those of single calls, table and JSON, `machine.rs`
-//! what the measurement ran on, `realtime.rs` threads that are measured, `engine/` stores of latest values, `db/` the
-//! data path's cases, `cluster/` messages between boards, `qos/` the experiments on quality of service, `scratch.rs`
-//! the folder that a run leaves no trace of.
+//! experiments of the paper it follows, `page.rs` their result page, `mem/` the in-memory file system's cases, `node/`
+//! the node's cases with broker, publisher and peers, `figures.rs` figures of rounds, `report.rs` those of single
+//! calls, table and JSON, `machine.rs` properties of the machine, `realtime.rs` measured threads, `engine/` stores of
+//! latest values, `db/` the data path's cases, `cluster/` messages between boards, `qos/` the experiments on quality of
+//! service, `scratch.rs` the temporary folder of a run.
 
 mod cluster;
 mod db;
@@ -187,15 +186,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is missing on the command line. `keel bench` asks for the help of its arguments first, and so learns of all
-/// other mistakes, but not of this one.
+/// Returns one line for a missing argument. `keel bench` first asks for the help of its arguments, which reveals all
+/// other mistakes, but not this one.
 fn in_one_line(error: &str) -> String {
     let first = error.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = first.split_whitespace().skip(1).collect();
     format!("{}; see --help", words.join(" "))
 }
 
-/// Writes the report where it was asked for, and the table to standard output.
+/// Writes the report to the requested file, and the table to standard output.
 fn write(output: &Output, mut text: String, json: &report::Json) -> Result<(), String> {
     if let Some(path) = &output.json {
         let json =
@@ -205,7 +204,7 @@ fn write(output: &Output, mut text: String, json: &report::Json) -> Result<(), S
         text.push_str(&format!("\nwritten: {}\n", path.display()));
     }
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads no further has seen enough.
+        // A reader may close the pipe early; this is not an error.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(format!("standard output: {error}"))
         }

@@ -1,5 +1,5 @@
-//! The result page of the store: what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` is made anew from
-//! the reports of `keel-bench flash` and `keel-bench flash --paper`; the words around it stay.
+//! The result page of the store: regenerates the text between `<!-- begin NAME -->` and `<!-- end NAME -->` from the
+//! reports of `keel-bench flash` and `keel-bench flash --paper`; the text around the marks stays.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ pub(crate) struct Options {
     page: PathBuf,
 }
 
-/// Ratios above this are listed as not faster: nearer to one is the same.
+/// Ratios above this are listed as not faster; smaller differences count as equal.
 const SAME_RATIO: f64 = 1.02;
 
-/// What a case is, for a reader.
+/// Names of cases, and their descriptions for a reader.
 const CASES: [(&str, &str); 28] = [
     ("append-4096-sync", "append 4,096 B, durable"),
     ("record-100-sync", "append a record of 100 B, durable"),
@@ -79,7 +79,7 @@ const CASES: [(&str, &str); 28] = [
     ("memory-16gib-32-open", "memory, 16 GiB, 32 open files"),
 ];
 
-/// What a metric is, for a reader.
+/// Names of metrics, and their descriptions for a reader.
 const METRICS: [(&str, &str); 14] = [
     ("latency_p50", "p50"),
     ("latency_p99", "p99"),
@@ -108,13 +108,13 @@ fn case_text(case: &str) -> String {
     }
 }
 
-/// The words for `name`, or itself.
+/// Returns the description of `name`, or `name` itself.
 pub(crate) fn told<'a>(table: &[(&str, &'a str)], name: &'a str) -> &'a str {
     let found = table.iter().find(|(known, _)| *known == name);
     found.map_or(name, |(_, words)| words)
 }
 
-/// Writes the page anew.
+/// Regenerates the page.
 ///
 /// # Errors
 /// One line that names the file.
@@ -141,7 +141,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     fill(&options.page, &parts)
 }
 
-/// Writes `page` anew, with these texts between the marks of their names.
+/// Rewrites `page` with these texts between the marks of their names.
 ///
 /// # Errors
 /// One line that names the file.
@@ -155,7 +155,7 @@ pub(crate) fn fill(page: &Path, parts: &[(&str, String)]) -> Result<(), String> 
     std::fs::write(page, filled).map_err(|error| failed(&error))
 }
 
-/// One line for each, or that there is none.
+/// Returns one line for each item, or a line that says that there is none.
 pub(crate) fn list(items: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
     let mut out = String::new();
     for item in items {
@@ -167,7 +167,7 @@ pub(crate) fn list(items: impl IntoIterator<Item = impl std::fmt::Display>) -> S
     out
 }
 
-/// `page` with other text between the marks of `name`; `None` without such marks.
+/// Returns `page` with other text between the marks of `name`, or `None` if the marks are missing.
 fn replace(page: &str, name: &str, text: &str) -> Option<String> {
     let (begin, end) = (
         format!("<!-- begin {name} -->\n"),
@@ -178,7 +178,7 @@ fn replace(page: &str, name: &str, text: &str) -> Option<String> {
     Some(format!("{}{text}{}", &page[..from], &page[to..]))
 }
 
-/// A report, read back.
+/// A report, parsed again.
 pub(crate) struct Run {
     pub(crate) report: Value,
 }
@@ -211,7 +211,7 @@ impl Run {
         found.and_then(|row| row["ratio"].as_f64())
     }
 
-    /// Cases and systems that have `metric`, in the order of the report.
+    /// Returns the cases and systems that have `metric`, in the order of the report.
     pub(crate) fn with(&self, metric: &str) -> Vec<(&str, &str)> {
         let rows = self.list("rows").iter();
         rows.filter(|row| row["metric"] == metric)
@@ -224,7 +224,7 @@ pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// A figure with as many digits as say something.
+/// Formats a figure with its significant digits.
 pub(crate) fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 1000.0 || size.fract() == 0.0 => 0,
@@ -355,7 +355,8 @@ fn rounds_text(run: &Run) -> String {
     )
 }
 
-/// The slowest of a thousand, of many rounds: what the single rounds of the same run say shows what one is worth.
+/// Returns the table of the 99.9th percentile over many rounds. The range of the single rounds shows how reliable a
+/// single value is.
 fn slowest(run: &Run) -> String {
     let mut out = "| case | peer | p50 | p99.9 | p99.9 of a round, lowest to highest | at most | the device's floor |\n\
                    |---|---|---|---|---|---|---|\n"
@@ -424,7 +425,7 @@ fn ratios(run: &Run) -> String {
     out
 }
 
-/// The most of any one call, of the cases that are counted and not timed.
+/// Returns the table of the maximum of any single call, for cases that are counted and not timed.
 fn most(run: &Run) -> String {
     let mut out = "| call | calls | reads | blocks read | writes | flushes | KiB written |\n\
                    |---|---|---|---|---|---|---|\n"
@@ -451,7 +452,7 @@ fn most(run: &Run) -> String {
     out
 }
 
-/// Where a peer was faster, the floor apart: nothing is faster than that.
+/// Lists where a peer was faster. The floor is excluded, since nothing is faster than the floor.
 fn slower(run: &Run) -> String {
     let mut out = String::new();
     for row in run
@@ -485,7 +486,7 @@ fn slower(run: &Run) -> String {
     out
 }
 
-/// The paper's experiments: case, words, name of the plot.
+/// The paper's experiments: case, description, name of the plot.
 const PAPER: [(&str, &str); 5] = [
     ("paper-append", "append"),
     ("paper-read", "read"),

@@ -1,12 +1,12 @@
-//! One line on a terminal that says how far the run is.
+//! One line on a terminal that shows the progress of the run.
 
 use std::io::{IsTerminal, Write};
 
-/// Silent where standard error is no terminal.
+/// Silent if standard error is not a terminal.
 pub(crate) struct Progress(bool);
 
 impl Progress {
-    /// Looks where standard error goes.
+    /// Checks whether standard error is a terminal.
     pub(crate) fn new() -> Self {
         Self(std::io::stderr().is_terminal())
     }
@@ -15,12 +15,12 @@ impl Progress {
     pub(crate) fn show(&self, text: &str) {
         if self.0 {
             eprint!("\r\x1b[K{text}");
-            // A progress line that cannot be shown is no reason to stop.
+            // Failure to show a progress line must not stop the run.
             let _ = std::io::stderr().flush();
         }
     }
 
-    /// Takes the line away.
+    /// Clears the line.
     pub(crate) fn clear(&self) {
         if self.0 {
             eprint!("\r\x1b[K");

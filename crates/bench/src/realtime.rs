@@ -1,9 +1,9 @@
-//! Threads that are measured: which processor they run on, and before whom.
+//! Measured threads: the processors they run on, and their priority.
 
-/// Priority of a measured thread among those of the policy FIFO.
+/// FIFO priority of a measured thread.
 pub(crate) const MEASURED_PRIORITY: i32 = 50;
 
-/// Processors that this program may use, in order.
+/// Returns the processors that this program may use, in order.
 pub(crate) fn cores() -> Vec<usize> {
     // SAFETY: all-zero is a valid value of this set of bits.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -18,7 +18,7 @@ pub(crate) fn cores() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(may_use).collect()
 }
 
-/// Keeps the calling thread to one processor.
+/// Restricts the calling thread to one processor.
 ///
 /// # Errors
 /// One line.
@@ -26,7 +26,7 @@ pub(crate) fn pin(core: usize) -> Result<(), String> {
     pin_to(&[core])
 }
 
-/// Keeps the calling thread to some processors.
+/// Restricts the calling thread to some processors.
 ///
 /// # Errors
 /// One line.
@@ -53,10 +53,10 @@ pub(crate) fn pin_to(cores: &[usize]) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets the calling thread run before all others of a lower priority until it waits.
+/// Gives the calling thread the policy FIFO: it runs before all threads of a lower priority until it waits.
 ///
 /// # Errors
-/// One line: it takes root, or a limit that allows it.
+/// One line: this requires root, or a limit that allows it.
 pub(crate) fn fifo(priority: i32) -> Result<(), String> {
     let parameters = libc::sched_param {
         sched_priority: priority,
@@ -71,16 +71,16 @@ pub(crate) fn fifo(priority: i32) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets the calling thread run only where a processor has nothing else to do.
+/// Lets the calling thread run only on an otherwise idle processor.
 pub(crate) fn idle() {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters are readable; 0 is the calling thread. Giving up a priority is always allowed.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
 }
 
-/// Does nothing wherever a processor has nothing to do, until it is to end. One that halts begins its next work with
-/// cold caches and a low clock; and a virtual one is moved by its host, nearer to the others or further away from them,
-/// so that what a line of memory takes between two processors changes by a factor of five from one second to the next.
+/// Runs an idle loop on a processor until `ends` returns true. A processor that halts begins its next work with cold
+/// caches and a low clock. A host may also move a halted virtual processor nearer to the others or further away. The
+/// time of a cache line between two processors then changes by a factor of five from one second to the next.
 ///
 /// # Errors
 /// One line.
@@ -93,30 +93,30 @@ pub(crate) fn stay_awake(core: usize, ends: impl Fn() -> bool) -> Result<(), Str
     Ok(())
 }
 
-/// Lets the calling thread run like any other again.
+/// Returns the calling thread to the ordinary policy.
 pub(crate) fn ordinary() {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters are readable; 0 is the calling thread. Giving up a priority is always allowed.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
 }
 
-/// The number that the kernel knows the calling thread by.
+/// Returns the kernel's ID of the calling thread.
 pub(crate) fn thread_id() -> u32 {
-    // SAFETY: the call only tells a number.
+    // SAFETY: the call only returns a number.
     unsafe { libc::gettid() as u32 }
 }
 
-/// Runs `body` on a thread of its own on one processor, before all others where that is permitted.
+/// Runs `body` on its own thread on one processor, with real-time priority if that is permitted.
 ///
 /// # Errors
-/// Those of `body`, and of a thread that cannot be had.
+/// Those of `body`, and an error if the thread cannot be started.
 pub(crate) fn measured<R: Send>(
     core: usize,
     body: impl FnOnce() -> Result<R, String> + Send,
 ) -> Result<R, String> {
     std::thread::scope(|scope| {
         let runner = scope.spawn(|| {
-            // Without the right to it the figures are noisier; the report says so.
+            // Without the permission the figures are noisier; the report says so.
             let _ = pin(core).and_then(|()| fifo(MEASURED_PRIORITY));
             body()
         });
@@ -126,7 +126,7 @@ pub(crate) fn measured<R: Send>(
     })
 }
 
-/// Why measured threads run like any others here; `None` where they do not.
+/// Returns why measured threads have no real-time priority here, or `None` if they have it.
 pub(crate) fn lacking() -> Option<String> {
     std::thread::scope(|scope| {
         let tried = scope.spawn(|| pin(cores()[0]).and_then(|()| fifo(MEASURED_PRIORITY)));

@@ -1,4 +1,4 @@
-//! From samples to figures: exact percentiles, ratios between systems of the same run, a table and JSON.
+//! Derives figures from samples: exact percentiles, ratios between systems of the same run, a table and JSON.
 
 use std::fmt::Write;
 
@@ -7,17 +7,17 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::store::DeviceCounts;
 
-/// Percentiles that are reported, in parts per thousand, with their metric.
+/// Reported percentiles, in parts per thousand, with their metric.
 const PERCENTILES: [(u64, &str); 3] = [
     (500, "latency_p50"),
     (990, "latency_p99"),
     (999, "latency_p999"),
 ];
 
-/// The system that does nothing but one aligned write and one flush: what the device itself takes.
+/// The system that does only one aligned write and one flush: the cost of the device itself.
 pub(crate) const FLOOR: &str = "floor";
 
-/// Counted metrics of which ratios are taken, where both systems have them.
+/// Counted metrics whose ratios are reported if both systems have them.
 const RATIO_COUNTS: [&str; 4] = [
     "device_reads_per_op",
     "device_writes_per_op",
@@ -25,24 +25,24 @@ const RATIO_COUNTS: [&str; 4] = [
     "device_written_per_op",
 ];
 
-/// Latencies and device counts of one case on one system, kept whole until the run is over.
+/// Latencies and device counts of one case on one system, kept in full until the run is over.
 pub(crate) struct Samples {
     case: &'static str,
     system: String,
-    /// Where the counts come from; `None` when there are none.
+    /// The source of the counts, or `None` if there are none.
     counts_source: Option<&'static str>,
     round_steps: usize,
-    /// Nanoseconds, in the order of the run: round after round.
+    /// Latencies in nanoseconds, in the order of the run: round after round.
     latencies_ns: Vec<u64>,
     totals: DeviceCounts,
-    /// Largest figures of a single operation.
+    /// Maximum figures of a single operation.
     maxima: DeviceCounts,
     maxima_known: bool,
     counts_complete: bool,
 }
 
 impl Samples {
-    /// Room for every sample, so that recording one never allocates.
+    /// Reserves room for all samples, so that recording one never allocates.
     pub(crate) fn new(
         case: &'static str,
         system: &str,
@@ -62,7 +62,7 @@ impl Samples {
             latencies_ns: Vec::with_capacity(rounds as usize * round_steps as usize),
             totals: none,
             maxima: none,
-            // Of a disk that others use too the largest figure says nothing about this system.
+            // On a disk with other users, the maximum says nothing about this system.
             maxima_known: source != Some("whole disk"),
             counts_complete: source.is_some(),
         }
@@ -85,49 +85,49 @@ impl Samples {
         self.maxima.raise_to(spent);
     }
 
-    /// Adds one operation whose device operations are known for all together only.
+    /// Adds one operation whose device counts are known only as part of a total.
     pub(crate) fn record_latency(&mut self, elapsed_ns: u64) {
         self.latencies_ns.push(elapsed_ns);
     }
 
-    /// What all operations together have cost; of a single one nothing is known then.
+    /// Sets the device counts of all operations together; those of a single operation are then unknown.
     pub(crate) fn set_totals(&mut self, totals: DeviceCounts) {
         self.totals = totals;
         self.maxima_known = false;
     }
 
-    /// Operations in a second, one after the other.
+    /// Returns the operations per second, one after the other.
     pub(crate) fn per_second(&self) -> f64 {
         let total_ns: u64 = self.latencies_ns.iter().sum();
         self.latencies_ns.len() as f64 * 1e9 / total_ns.max(1) as f64
     }
 
-    /// Operations done.
+    /// The number of operations done.
     pub(crate) fn calls(&self) -> usize {
         self.latencies_ns.len()
     }
 
-    /// Nanoseconds of each operation, in the order of the run.
+    /// Returns the latency of each operation in nanoseconds, in the order of the run.
     pub(crate) fn latencies_ns(&self) -> &[u64] {
         &self.latencies_ns
     }
 
-    /// The case in reports.
+    /// Returns the name of the case in reports.
     pub(crate) fn case(&self) -> &'static str {
         self.case
     }
 
-    /// The name in reports.
+    /// Returns the name of the system in reports.
     pub(crate) fn system(&self) -> &str {
         &self.system
     }
 
-    /// The median of the rounds' percentiles, in nanoseconds.
+    /// Returns the median of the rounds' percentiles, in nanoseconds.
     pub(crate) fn percentile_ns(&self, per_mille: u64) -> f64 {
         median(&mut self.percentiles_ns(per_mille))
     }
 
-    /// The percentile of each round, in nanoseconds.
+    /// Returns the percentile of each round, in nanoseconds.
     fn percentiles_ns(&self, per_mille: u64) -> Vec<f64> {
         let rounds = self.latencies_ns.chunks(self.round_steps.max(1));
         rounds
@@ -135,7 +135,7 @@ impl Samples {
             .collect()
     }
 
-    /// The lowest and the highest of the ratios of the rounds' percentiles to those of `peer`.
+    /// Returns the minimum and the maximum over the rounds of the ratio of a percentile to that of `peer`.
     fn ratios_of_rounds(&self, peer: &Self, per_mille: u64) -> Option<[f64; 2]> {
         let ours = self.percentiles_ns(per_mille).into_iter();
         let ratios = ours
@@ -147,12 +147,12 @@ impl Samples {
         })
     }
 
-    /// The slowest of all.
+    /// Returns the maximum latency in nanoseconds.
     pub(crate) fn max_ns(&self) -> u64 {
         self.latencies_ns.iter().copied().max().unwrap_or(0)
     }
 
-    /// Metric, unit and value of everything counted, per operation and as the largest of one operation.
+    /// Returns metric, unit and value of all counts, per operation and as the maximum of one operation.
     fn count_figures(&self) -> Vec<(&'static str, &'static str, f64)> {
         if !self.counts_complete {
             return Vec::new();
@@ -186,12 +186,12 @@ impl Samples {
         figures
     }
 
-    /// Whether these are of that case and system.
+    /// Whether these samples belong to that case and system.
     pub(crate) fn is_of(&self, case: &str, system: &str) -> bool {
         self.case == case && self.system == system
     }
 
-    /// A counted figure, where it was counted.
+    /// Returns a counted figure if it was counted.
     pub(crate) fn count(&self, metric: &str) -> Option<f64> {
         self.count_figures()
             .into_iter()
@@ -201,7 +201,7 @@ impl Samples {
 }
 
 impl DeviceCounts {
-    /// Metric, unit and value, of counts that are the largest of any one call.
+    /// Returns metric, unit and value, for counts that are maxima of any single call.
     pub(crate) fn figures_max(&self) -> [(&'static str, &'static str, f64); 5] {
         [
             ("device_reads_max", "1", self.reads as f64),
@@ -221,7 +221,7 @@ impl DeviceCounts {
     }
 }
 
-/// The smallest sample that at least `per_mille` thousandths of all samples do not exceed; 0 without samples.
+/// Returns the smallest sample that at least `per_mille` thousandths of all samples do not exceed; 0 without samples.
 pub(crate) fn percentile(samples: &mut [u64], per_mille: u64) -> u64 {
     if samples.is_empty() {
         return 0;
@@ -231,7 +231,7 @@ pub(crate) fn percentile(samples: &mut [u64], per_mille: u64) -> u64 {
     samples[rank as usize - 1]
 }
 
-/// The middle value; the mean of the two middle ones of an even number.
+/// Returns the median; for an even number of values, the mean of the two middle ones.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -242,12 +242,12 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// A figure that a case of ours must not exceed: of its own, or divided by a peer's.
+/// A figure that a case of ours must not exceed: its own value, or its ratio to a peer's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
     pub(crate) case: &'static str,
     pub(crate) metric: &'static str,
-    /// `None` for a figure of ours, else the peer that it is divided by.
+    /// The peer that our figure is divided by, or `None` for the figure itself.
     pub(crate) peer: Option<&'static str>,
     pub(crate) at_most: f64,
 }
@@ -262,14 +262,14 @@ pub(crate) struct Figure {
     pub(crate) value: f64,
 }
 
-/// Everything that one run measured.
+/// All results of one run.
 pub(crate) struct Report {
     pub(crate) bench: &'static str,
     pub(crate) title: String,
     pub(crate) machine: Machine,
-    /// The system that ratios are taken of.
+    /// The system that ratios compare with the peers.
     pub(crate) ours: &'static str,
-    /// Case after case, the systems of a case together.
+    /// Ordered by case, with the systems of a case together.
     pub(crate) samples: Vec<Samples>,
     pub(crate) figures: Vec<Figure>,
     pub(crate) goals: Vec<Goal>,
@@ -278,7 +278,7 @@ pub(crate) struct Report {
     pub(crate) method: serde_json::Value,
 }
 
-/// The shape that `--json` writes.
+/// The format that `--json` writes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Json {
     pub(crate) bench: &'static str,
@@ -286,9 +286,9 @@ pub(crate) struct Json {
     pub(crate) machine: Machine,
     pub(crate) rows: Vec<Row>,
     pub(crate) ratios: Vec<Ratio>,
-    /// Peers, tools and figures that are not there.
+    /// Peers, tools and figures that are missing.
     pub(crate) missing: Vec<String>,
-    /// How it was measured, where that is chosen for a run.
+    /// The method of measurement, if it is chosen for a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) method: Option<serde_json::Value>,
 }
@@ -305,7 +305,7 @@ pub(crate) struct Row {
     pub(crate) verdict: Option<Verdict>,
 }
 
-/// Only where a goal was stated.
+/// Present only if a goal was stated.
 #[derive(Debug, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) goal: f64,
@@ -313,7 +313,7 @@ pub(crate) struct Verdict {
     pub(crate) met: bool,
 }
 
-/// Ours divided by a peer's.
+/// Our figure divided by a peer's.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ratio {
     pub(crate) case: &'static str,
@@ -321,22 +321,22 @@ pub(crate) struct Ratio {
     pub(crate) peer: String,
     pub(crate) ratio: f64,
     pub(crate) better: &'static str,
-    /// Absent where no goal was stated.
+    /// Absent if no goal was stated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) goal: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) met: Option<bool>,
-    /// The device's own floor in the same case divided by the same peer: what no store can go below. Only where a goal
-    /// was stated.
+    /// The device's own floor in the same case divided by the same peer: the lower limit for any store. Present only if
+    /// a goal was stated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) floor_ratio: Option<f64>,
-    /// The lowest and the highest of the rounds' own ratios; of latencies.
+    /// The minimum and the maximum of the single rounds' ratios; only for latencies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) of_rounds: Option<[f64; 2]>,
 }
 
 impl Report {
-    /// The figures as data.
+    /// Returns the figures as data.
     pub(crate) fn json(&self) -> Json {
         let mut method = self.method.clone();
         if let Some(object) = method.as_object_mut() {
@@ -398,7 +398,7 @@ impl Report {
                         ratio: f64,
                         floor: Option<f64>,
                         of_rounds: Option<[f64; 2]>| {
-            // Nothing divided by nothing is no figure.
+            // Zero divided by zero is not a figure.
             if !ratio.is_finite() {
                 return;
             }
@@ -466,10 +466,10 @@ impl Report {
         ratios
     }
 
-    /// The figures for a reader.
+    /// Returns the figures as text.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = self.write_table(&mut text);
         text
     }
@@ -595,7 +595,7 @@ impl Report {
         })
     }
 
-    /// Ours with each peer of the same case.
+    /// Returns our samples paired with those of each peer of the same case.
     fn pairs(&self) -> Vec<(&Samples, &Samples)> {
         let mut pairs = Vec::new();
         for ours in self

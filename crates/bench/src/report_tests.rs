@@ -1,4 +1,4 @@
-//! Figures of samples that are known.
+//! Tests of figures with known samples.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A folder for one run, removed when the run ends, fails or is interrupted.
+//! A temporary folder for one run, removed when the run ends, fails or is interrupted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// The folder. Dropping it removes it with everything inside.
+/// The folder. Dropping it removes it with all its content.
 pub(crate) struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Creates a folder below `parent` in which `bytes_needed` fit.
+    /// Creates a folder below `parent` that has `bytes_needed` bytes free.
     pub(crate) fn create(parent: &Path, bytes_needed: u64) -> Result<Self, String> {
         let path = parent.join(format!("keel-bench-{}", std::process::id()));
         fs::create_dir(&path).map_err(|error| {
@@ -51,7 +51,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Writes back what waits in the caches of the file system of a folder.
+/// Writes back cached data of the file system that holds a folder.
 ///
 /// # Errors
 /// One line that names the folder.
@@ -66,7 +66,7 @@ pub(crate) fn write_back(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// An error once the user has asked to stop, so that the run unwinds through its clean-up.
+/// Returns an error once the user has asked to stop, so that the run unwinds through its clean-up.
 pub(crate) fn check_interrupted() -> Result<(), String> {
     if INTERRUPTED.load(Ordering::Relaxed) {
         Err("interrupted; nothing is reported".to_owned())

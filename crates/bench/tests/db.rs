@@ -1,12 +1,12 @@
-//! `keel-bench db` and `keel-bench qos` as a user runs them, with little to do: every case in its place, no goal
-//! judged, nothing left.
+//! `keel-bench db` and `keel-bench qos` as a user runs them, with little work: all cases are present, no goal is
+//! judged, nothing is left behind.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-/// A folder that goes when the test does.
+/// A folder that is removed when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -113,7 +113,7 @@ fn experiments_say_what_they_lack_in_one_line() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// The real plant for some seconds: that its threads run, are slowed and end. No figure is judged.
+/// Runs the real plant for some seconds: its threads run, are slowed and end. No figure is judged.
 #[test]
 fn a_quick_sweep_of_the_real_plant_leaves_nothing_behind() {
     let folder = Folder::new("qos-real");

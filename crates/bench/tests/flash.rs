@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// A folder that goes when the test does.
+/// A folder that is removed when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -117,7 +117,7 @@ fn a_short_run_measures_every_case_on_every_system_and_leaves_nothing() {
         "reads come from the device"
     );
 
-    // What does not change would not be written.
+    // An unchanged block would not be written.
     let overwrite = "overwrite-4096-sync";
     assert!(rows.value(overwrite, "keel", "device_flushes_per_op") >= 1.0);
     assert!(rows.value("overwrite-4096-varied", "keel", "device_writes_max") >= 2.0);
@@ -133,7 +133,7 @@ fn a_short_run_measures_every_case_on_every_system_and_leaves_nothing() {
     assert!(!mounts.contains(dir), "still mounted: {mounts}");
 }
 
-/// Cases of which only the device operations matter: there, plausible, and with the verdict that they deserve.
+/// Checks cases in which only the device operations matter: they are present, plausible, and have the right verdict.
 fn counts_are_judged(rows: &Rows) {
     for kind in ["append-4096", "create", "delete"] {
         for place in ["varied", "many-files"] {
@@ -157,7 +157,7 @@ fn counts_are_judged(rows: &Rows) {
     assert!(rows.value("memory-16gib-32-open", "keel", "memory") > 4096.0);
 }
 
-/// With the right to make loop devices, the kernel's counts agree with ours; without it, the report says so.
+/// If loop devices are permitted, the kernel's counts agree with ours; otherwise the report says so.
 fn on_loops(report: &Value, rows: &Rows) {
     let missing = report["missing"].as_array().unwrap();
     if missing
@@ -231,7 +231,7 @@ fn the_papers_experiments_leave_tables_and_plots_and_nothing_else() {
         summary = summary.replace(&format!("paper-{scenario},keel-sync,300,"), "found ");
     }
     assert_eq!(summary.matches("found ").count(), 5, "{summary}");
-    // Durable calls flush, and those without sync do not.
+    // Durable calls flush; those without sync do not.
     for (system, flushes) in [("keel-sync", 0.9..=1.1), ("ext4-nosync", 0.0..=0.5)] {
         let measured = rows.value("paper-append", system, "device_flushes_per_op");
         assert!(flushes.contains(&measured), "{system}: {measured}");
@@ -313,7 +313,7 @@ fn the_result_page_has_a_place_for_every_part() {
         page.to_str().unwrap(),
     ]);
     assert!(output.status.success(), "{output:?}");
-    // What is committed is what the figures beside it give.
+    // The committed page is what the committed figures produce.
     assert_eq!(std::fs::read_to_string(&page).unwrap(), before);
 }
 

@@ -1,4 +1,4 @@
-//! The tests of `bench` from outside, as one program: each file beside this one is a module of it.
+//! The integration tests of `bench` as one program: each file in this folder is a module of it.
 
 mod db;
 mod flash;

@@ -1,5 +1,5 @@
-//! `keel-bench mem` as a process: that it measures what it can, names what it cannot, and leaves nothing behind. No
-//! figure is judged here.
+//! `keel-bench mem` as a process: it measures what it can, names what it cannot, and leaves nothing behind. No figure
+//! is judged here.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,14 +23,14 @@ impl Folder {
         command
     }
 
-    /// Lines of the kernel's list of mounts that are of this folder.
+    /// Returns the lines of the kernel's list of mounts that belong to this folder.
     fn mounts(&self) -> Vec<String> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let of_this = |line: &&str| line.contains(&*self.0.to_string_lossy());
         mounts.lines().filter(of_this).map(str::to_owned).collect()
     }
 
-    /// Loop devices over files of this folder.
+    /// Returns the loop devices over files of this folder.
     fn loop_devices(&self) -> Vec<String> {
         let devices = std::fs::read_dir("/sys/block").into_iter().flatten();
         let backing = devices.flatten().filter_map(|device| {
@@ -49,14 +49,14 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What a failed test has left mounted must not be emptied.
+        // A mount left by a failed test must not be emptied, so remove the folder only if it is empty.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
 
-/// Why this machine cannot run it at all.
+/// Returns whether this machine cannot run the bench at all; prints the reason.
 fn is_skipped() -> bool {
-    // SAFETY: the call only says who the process is.
+    // SAFETY: the call only returns the identity of the process.
     let lacking = if unsafe { libc::geteuid() } != 0 {
         Some("mounting file systems takes root")
     } else if available_mebibytes() < 2048 {
@@ -97,7 +97,7 @@ fn a_short_run_measures_and_leaves_nothing_behind() {
     assert_eq!(folder.loop_devices(), [""; 0]);
     assert_eq!(folder.leftovers(), Vec::<PathBuf>::new());
     if !output.status.success() && errors.contains("mount:") {
-        // In a container without the right to do so, for example.
+        // For example, in a container without the permission.
         println!("skipped: {}", errors.trim());
         return;
     }
@@ -119,7 +119,7 @@ fn a_short_run_measures_and_leaves_nothing_behind() {
         let case = "takeover-write-16384";
         assert!(has(&report, "rows", case, "metric", metric), "{metric}");
     }
-    // Where only this crate is built, the library is missing, or one of an older format.
+    // If only this crate is built, the library is missing or has an older format.
     if missing.contains("libkeelmem.so") || missing.contains("is not supported, only") {
         println!("skipped: the preloaded library was not built with this program: {missing}");
     } else {
@@ -177,7 +177,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
     let folder = Folder::new("interrupted");
     let mut command = folder.bench();
     command.args(["--only", "tight"]);
-    // Whatever this program was started with, there an interruption ends it as it does on a terminal.
+    // An interruption ends the child as on a terminal, whatever signal dispositions it inherits.
     let mut child = command
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

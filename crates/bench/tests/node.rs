@@ -1,11 +1,12 @@
-//! The node's bench as a user runs it, with few readings: every case in its place, no goal judged, nothing left.
+//! The node's bench as a user runs it, with few readings: all cases are present, no goal is judged, nothing is left
+//! behind.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// A folder that goes when the test does.
+/// A folder that is removed when the test ends.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -59,13 +60,13 @@ fn a_quick_run_has_every_case_or_says_that_it_is_missing_and_judges_nothing() {
         .map(|what| what.as_str().unwrap().to_owned())
         .collect();
     let (rows, ratios) = (list("rows"), list("ratios"));
-    // So few readings meet no goal and miss none.
+    // A run with so few readings meets no goal and misses none.
     assert!(
         rows.iter()
             .chain(&ratios)
             .all(|figure| figure.get("met").is_none())
     );
-    // A store of 20,000 readings is not called one of ten million.
+    // A store of 20,000 readings must not be reported as one of ten million.
     assert!(rows.iter().all(|row| row["case"] != "restart-10m"));
     let value = |case: &str, system: &str, metric: &str| {
         let found = rows
@@ -99,7 +100,7 @@ fn a_quick_run_has_every_case_or_says_that_it_is_missing_and_judges_nothing() {
         assert!(rows.iter().all(|row| row["case"] != wear));
     } else {
         for system in ["keel", "sqlite", "sqlite-indexed"] {
-            // A reading has eight bytes of value, and 65 of them share a flush at most.
+            // A reading has eight bytes of value, and at most 65 readings share a flush.
             assert!(value(wear, system, "device_written_per_reading").unwrap() > 8.0);
             assert!(value(wear, system, "device_flushes_per_reading").unwrap() >= 1.0 / 65.0);
         }

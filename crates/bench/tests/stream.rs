@@ -1,4 +1,4 @@
-//! `keel bench stream` as a process: that it measures what it can, names what it cannot, and leaves nothing behind. No
+//! `keel bench stream` as a process: it measures what it can, names what it cannot, and leaves nothing behind. No
 //! figure is judged here.
 
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ impl Folder {
         command
     }
 
-    /// Mounts, loop devices and processes of this folder, groups and loop devices of these runs, and what lies in the
-    /// folder.
+    /// Returns mounts, loop devices and processes of this folder, groups and loop devices of these runs, and the
+    /// content of the folder.
     fn leftovers(&self, runs: &[u32]) -> Vec<String> {
         let name = self.0.to_string_lossy();
         let is_of_a_run = |path: &str| {
@@ -61,7 +61,8 @@ impl Folder {
         found
     }
 
-    /// Starts one, and kills it when it has disks, groups and mounts; its number. None: it has ended before.
+    /// Starts a run, and kills it when it has disks, groups and mounts. Returns its process ID, or `None` if it has
+    /// ended before.
     fn kill_one(&self) -> Option<u32> {
         let mut child = self
             .bench()
@@ -87,7 +88,7 @@ fn entries(folder: &str) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path())
 }
 
-/// Waits until the path is there; false: the child has ended before.
+/// Waits until the path exists. Returns false if the child has ended before.
 fn wait_for(child: &mut Child, path: &Path) -> bool {
     while !path.exists() {
         if let Some(status) = child.try_wait().unwrap() {
@@ -104,15 +105,15 @@ fn wait_for(child: &mut Child, path: &Path) -> bool {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What a failed test has left mounted must not be emptied.
+        // A mount left by a failed test must not be emptied, so remove the folder only if it is empty.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
 
-/// Why this machine cannot run it at all.
+/// Returns whether this machine cannot run the bench at all; prints the reason.
 fn is_skipped() -> bool {
     let keel = Path::new(env!("CARGO_BIN_EXE_keel-bench")).with_file_name("keel");
-    // SAFETY: the call only says who the process is.
+    // SAFETY: the call only returns the identity of the process.
     let lacking = if unsafe { libc::geteuid() } != 0 {
         Some("networks and mounts take root")
     } else if !Path::new("/dev/fuse").exists() {
@@ -128,7 +129,7 @@ fn is_skipped() -> bool {
     lacking.is_some()
 }
 
-/// Whether a run ended at once because the machine does not allow it; says why.
+/// Whether a run ended at once because the machine does not allow it; prints the reason.
 fn is_refused(output: &Output) -> bool {
     let errors = String::from_utf8_lossy(&output.stderr);
     let reasons = [

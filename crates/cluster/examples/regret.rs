@@ -1,4 +1,4 @@
-//! How good the advisor is: the simulation's report for each seed, and with `scan` for other confidences and penalties.
+//! Evaluates the advisor: the simulation's report for each seed, and with `scan` for other confidences and penalties.
 //!
 //! cargo run --release -p cluster --example regret -- 10000 101 102 103 104 105 106
 //! cargo run --release -p cluster --example regret -- 10000 1 2 3 4 5 6 scan
@@ -6,7 +6,7 @@
 use cluster::advisor::{CONFIDENCE, CONFIDENCE_FLOOR, LATE_PENALTY};
 use cluster::simulation::{Policy, Report, run};
 
-/// Noise of what the advisor sees.
+/// Noise of the figures that the advisor sees.
 const NOISE: f64 = 0.1;
 
 fn main() {

@@ -1,8 +1,8 @@
-//! Labelled results side by side, as the thesis compares operating systems: each size of each benchmark, the median of
-//! each run, and its ratio to the first run.
+//! Compares labelled results, as the thesis compares operating systems: each size of each benchmark, the median of each
+//! run, and its ratio to the first run.
 //!
-//! Only what was measured alike is compared: the same benchmark, number of ranks, size and carrier. What makes whole
-//! runs unlike each other (mode, library, link) is said above the table.
+//! Only comparable measurements are compared: the same benchmark, number of ranks, size and carrier. Differences
+//! between whole runs (mode, library, link) are listed above the table.
 
 use crate::Error;
 use crate::results::{Benchmark, BenchmarkRow, Known, ResultFile, Row, Transport};
@@ -11,17 +11,17 @@ use crate::statistics::{Median, ratio_interval};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Runs of a comparison at most.
+/// Largest number of runs in a comparison.
 pub const RUNS_MAX: usize = 32;
 
-/// What two medians say about each other.
+/// The result of comparing two medians.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The whole interval of the ratio is on the better side.
     Better,
     /// The whole interval is on the worse side.
     Worse,
-    /// The interval has 1 in it: these samples do not tell the two apart.
+    /// The interval contains 1: these samples do not distinguish the two.
     Alike,
 }
 
@@ -32,33 +32,33 @@ pub struct Cell {
     pub median_us: Median,
     /// The benchmark's result at the median, in its unit.
     pub result: f64,
-    /// Its time ÷ that of the first run that has this row; `None` in that one.
+    /// Its time ÷ that of the first run with this row; `None` in that run.
     pub ratio: Option<Median>,
-    /// What the ratio says.
+    /// The verdict on the ratio.
     pub verdict: Option<Verdict>,
 }
 
-/// What one row is of.
+/// Identifies a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The benchmark.
     pub benchmark: Benchmark,
     /// What carried the messages.
     pub transport: Transport,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Size of the message.
     pub bytes: u64,
 }
 
-/// Results side by side.
+/// Results of several runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The runs' labels.
     pub labels: Vec<String>,
-    /// Why runs are not alike, one line each.
+    /// Differences between the runs, one line each.
     pub remarks: Vec<String>,
-    /// One cell for each run; `None` where it has not measured this.
+    /// One cell for each run; `None` if the run has not measured this.
     pub rows: Vec<(Key, Vec<Option<Cell>>)>,
 }
 
@@ -66,7 +66,7 @@ impl Comparison {
     /// Compares runs, the first with each other one.
     ///
     /// # Errors
-    /// No run, too many, two of one label, or one that has a row twice.
+    /// No run, too many, two with the same label, or one with a duplicate row.
     pub fn new(files: &[ResultFile]) -> Result<Self, Error> {
         if files.is_empty() || files.len() > RUNS_MAX {
             let wrong = format!("are {}, must be 1 to {RUNS_MAX}", files.len());
@@ -110,7 +110,7 @@ impl Comparison {
         })
     }
 
-    /// As comma-separated values, one line for each cell.
+    /// Returns comma-separated values, one line for each cell.
     #[must_use]
     pub fn csv(&self) -> String {
         let mut text = String::from(
@@ -155,7 +155,7 @@ impl Comparison {
     }
 }
 
-/// A text as one column.
+/// Returns a text as one column.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -177,7 +177,7 @@ fn cells(key: Key, found: &[Option<&BenchmarkRow>]) -> Result<Vec<Option<Cell>>,
             Some(first) if !std::ptr::eq(first, row) => Some(ratio(row, first)?),
             _ => None,
         };
-        // Of times less is better, whatever the benchmark's own unit.
+        // For times less is better, whatever the benchmark's own unit.
         let verdict = ratio.map(|ratio| match ratio.interval {
             interval if interval.high < 1.0 => Verdict::Better,
             interval if interval.low > 1.0 => Verdict::Worse,
@@ -194,7 +194,7 @@ fn cells(key: Key, found: &[Option<&BenchmarkRow>]) -> Result<Vec<Option<Cell>>,
     Ok(cells)
 }
 
-/// One row's times ÷ another's; over starts where both have them.
+/// Returns the ratio of one row's times to another's; over starts if both have them.
 fn ratio(row: &BenchmarkRow, first: &BenchmarkRow) -> Result<Median, Error> {
     if row.has_starts() && first.has_starts() {
         run_ratio(
@@ -206,7 +206,7 @@ fn ratio(row: &BenchmarkRow, first: &BenchmarkRow) -> Result<Median, Error> {
     }
 }
 
-/// What makes runs unlike the first one.
+/// Returns the differences of runs to the first one.
 fn remarks(files: &[ResultFile]) -> Vec<String> {
     let mut remarks = Vec::new();
     let Some((first, others)) = files.split_first() else {
@@ -330,7 +330,7 @@ mod tests {
         other.header.link.burst_bytes = Known::Value(8_192);
         other.header.hosts[1].kernel = Known::Value("6.1.0".to_owned());
         let found = Comparison::new(&[labelled("a", 1.0), other]).expect("comparable");
-        // The governor is unknown in both, which is no proof that it is the same.
+        // The governor is unknown in both, so it may differ.
         assert_eq!(
             found.remarks,
             [

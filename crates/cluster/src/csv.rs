@@ -1,45 +1,45 @@
-//! Rows of comma-separated values (RFC 4180): a field in quotes may hold commas, doubled quotes and line feeds.
+//! Rows of comma-separated values (RFC 4180): a quoted field may contain commas, doubled quotes and line feeds.
 //!
-//! **Invariants:** what stands in quotes is never a row of its own; a row has a limit; no bytes make it panic. The same
-//! rows come out however the reader cuts its bytes.
+//! **Invariants:** quoted text never becomes a row of its own; the size of a row is limited; no bytes cause a panic.
+//! The rows do not depend on how the reader cuts its bytes.
 
 use crate::Error;
 use std::io::BufRead;
 
-/// Bytes of a row at most; a longer one is left out.
+/// Size of the longest row, in bytes; a longer one is skipped.
 pub(crate) const ROW_BYTES_MAX: usize = 1 << 16;
 
-/// What spreadsheets begin a file with: a mark of its encoding.
+/// The byte order mark with which spreadsheets begin a file.
 const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
-/// Where a byte stands.
+/// The position of a byte.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// Nothing but blanks of the field has come.
+    /// Only blanks of the field so far.
     Begin,
     Plain,
     Quoted,
-    /// Behind a quote in quotes: the end of them, or the first of two.
+    /// After a quote within quotes: the closing quote, or the first of two.
     Quote,
 }
 
-/// A row that cannot be used.
+/// Why a row is unusable.
 pub(crate) type Wrong = &'static str;
 
 /// Reads rows.
 pub(crate) struct Rows<R> {
     reader: R,
     text: Vec<u8>,
-    /// Where each field but the last ends in `text`.
+    /// The end of each field but the last in `text`.
     ends: Vec<usize>,
     fields: Vec<String>,
     line: usize,
-    /// Lines of the last row, the one without a line feed at the end of the file among them.
+    /// Number of lines of the last row, including a last line of the file without a line feed.
     row_lines: usize,
     bytes: u64,
     /// Whether the last row ended with a line feed.
     is_whole: bool,
-    /// Bytes of the mark that have come; all of them, once anything else has.
+    /// Number of bytes of the mark that have arrived; all of them, once anything else has.
     mark: usize,
 }
 
@@ -58,7 +58,7 @@ impl<R: BufRead> Rows<R> {
         }
     }
 
-    /// The same from the middle of a file on.
+    /// Creates a reader that starts in the middle of a file.
     pub(crate) fn behind(reader: R) -> Self {
         Self {
             mark: MARK.len(),
@@ -66,31 +66,31 @@ impl<R: BufRead> Rows<R> {
         }
     }
 
-    /// The number of the line with which the last row ended.
+    /// Returns the number of the line with which the last row ended.
     pub(crate) fn line(&self) -> usize {
         self.line
     }
 
-    /// Whether the last row ended with a line feed: another one may be half there.
+    /// Returns whether the last row ended with a line feed: otherwise the row may be incomplete.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Lines of the last row: behind a quote that is none several may be one row.
+    /// Returns the number of lines of the last row: after a stray quote several lines may be one row.
     pub(crate) fn row_lines(&self) -> usize {
         self.row_lines
     }
 
-    /// Bytes of all whole rows and empty lines that were read.
+    /// Returns the number of bytes of all complete rows and empty lines that were read.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The fields of the next row, without blanks around them, or why it is none; `None` at the end. Empty lines are
-    /// passed over.
+    /// Returns the fields of the next row, without blanks around them, or why the row is unusable; `None` at the end.
+    /// Empty lines are skipped.
     ///
     /// # Errors
-    /// The file cannot be read, or a quote does not end within the limit: what comes behind it may be in quotes.
+    /// The file cannot be read, or a quote does not end within the limit: what follows may be quoted.
     pub(crate) fn next_row(&mut self) -> Result<Option<Result<&[String], Wrong>>, Error> {
         loop {
             self.text.clear();
@@ -121,7 +121,7 @@ impl<R: BufRead> Rows<R> {
         }
     }
 
-    /// One row into `text` and `ends`, or why it is none; `None` at the end.
+    /// Reads one row into `text` and `ends`, or returns why it is unusable; `None` at the end.
     fn read(&mut self) -> Result<Option<Option<Wrong>>, Error> {
         self.is_whole = false;
         self.row_lines = 0;
@@ -153,7 +153,7 @@ impl<R: BufRead> Rows<R> {
                     continue;
                 }
                 if self.mark < MARK.len() {
-                    // A letter that begins as the mark does.
+                    // A letter that begins with the same bytes as the mark.
                     self.text.extend_from_slice(&MARK[..self.mark]);
                     if self.mark > 0 {
                         at = At::Plain;
@@ -170,7 +170,7 @@ impl<R: BufRead> Rows<R> {
                 at = match (at, byte) {
                     (At::Quoted, b'"') => At::Quote,
                     (At::Begin, b'"') => {
-                        // What stands before it is blank.
+                        // Only blanks precede it.
                         self.text.truncate(from);
                         At::Quoted
                     }
@@ -283,7 +283,7 @@ mod tests {
                 fields(&["5", "6"]),
             ]
         );
-        // Nobody knows what behind it is in quotes.
+        // It is unknown which of the following bytes are quoted.
         let open = [b"1,2\n3,\"".as_slice(), &[b'\n'; 70_000], b"4,5\n"].concat();
         assert!(rows(&open, 100).is_err());
     }
@@ -292,7 +292,7 @@ mod tests {
     fn a_mark_of_the_encoding_is_no_part_of_a_field() {
         let found = rows(b"\xef\xbb\xbf\"time_ms\",\"value\"\n1,2\n", 2).unwrap();
         assert_eq!(found, [fields(&["time_ms", "value"]), fields(&["1", "2"])]);
-        // These begin with the same one and two bytes.
+        // These begin with the first one or two bytes of the mark.
         for name in ["\u{ff7c}", "\u{fec0}"] {
             let text = format!("{name},value\n1,2\n");
             let found = rows(text.as_bytes(), 1).unwrap();

@@ -1,19 +1,19 @@
-//! What can go wrong, each with one code.
+//! The errors of this crate, each with one code.
 
 use base::error::Code;
 
-/// A failure of this room. Texts are one line and name the thing.
+/// An error of this crate. Texts are one line and name the object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// An input is outside its range or does not fit the others.
+    /// An input is out of its range or does not fit the others.
     #[error("{what} {wrong}")]
     Invalid {
-        /// The input, by the name that its file or function has for it.
+        /// The name of the input in its file or function.
         what: String,
         /// What is wrong with it.
         wrong: String,
     },
-    /// A file has another shape than its format says.
+    /// A file does not have the specified format.
     #[error("line {line}: {wrong}")]
     Malformed {
         /// Line of the file, from 1.
@@ -21,34 +21,34 @@ pub enum Error {
         /// What is wrong there.
         wrong: String,
     },
-    /// A file is of a version that this program does not read.
+    /// The program does not support the file's version.
     #[error("version {version} is not known here, only {known}")]
     Version {
-        /// What the file says.
+        /// The version in the file.
         version: u64,
-        /// What is read.
+        /// The supported version.
         known: u64,
     },
-    /// Inputs that an answer needs are not there.
+    /// Inputs that an answer needs are missing.
     #[error("missing: {}", .names.join(", "))]
     Missing {
         /// Their names, in the order of the documentation.
         names: Vec<String>,
     },
-    /// A limit is passed.
+    /// A limit is exceeded.
     #[error("{what}: {value}, at most {limit}")]
     Limit {
         /// What is limited, with its unit.
         what: &'static str,
-        /// What was found.
+        /// The value found.
         value: u64,
-        /// What is allowed.
+        /// The value allowed.
         limit: u64,
     },
 }
 
 impl Error {
-    /// An input is outside its range.
+    /// Returns an error for an input out of its range.
     pub(crate) fn invalid(what: impl Into<String>, wrong: impl Into<String>) -> Self {
         Self::Invalid {
             what: what.into(),
@@ -56,7 +56,7 @@ impl Error {
         }
     }
 
-    /// A line is not what the format says.
+    /// Returns an error for a line with a wrong format.
     pub(crate) fn malformed(line: usize, wrong: impl Into<String>) -> Self {
         Self::Malformed {
             line,
@@ -64,7 +64,7 @@ impl Error {
         }
     }
 
-    /// Its code, which maps to an exit status.
+    /// Returns its code, which maps to an exit status.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -76,7 +76,7 @@ impl Error {
     }
 }
 
-/// Text from outside, short enough for a message and without control characters.
+/// Returns external text, shortened for a message and without control characters.
 pub(crate) fn excerpt(text: &str) -> String {
     const LETTERS_MAX: usize = 60;
     let mut short: String = text

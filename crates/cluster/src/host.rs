@@ -1,11 +1,11 @@
-//! What a machine says of itself, for the header of a result file: each fact, or why it is not known.
+//! Facts about a machine, for the header of a result file: each fact, or why it is unknown.
 
 use crate::error::excerpt;
 use crate::power::{Root, read_large, read_text};
 use crate::results::{Host, Known};
 use std::io::Read;
 
-/// Options of a kernel's configuration that decide about frequency.
+/// Options of a kernel's configuration that affect the frequency.
 const OPTIONS: &[&str] = &[
     "CPU_FREQ",
     "CPU_FREQ_STAT",
@@ -19,13 +19,13 @@ const OPTIONS: &[&str] = &[
     "X86_INTEL_PSTATE",
 ];
 
-/// Bytes of a text in a result file, which takes 256.
+/// Longest text in bytes; a result file accepts 256.
 const TEXT_BYTES_MAX: usize = 250;
 
-/// Bytes of a kernel's configuration, unpacked.
+/// Largest kernel configuration in bytes, decompressed.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
-/// Describes the machine below a root, on which so many ranks run.
+/// Describes the machine below a root, on which `ranks` ranks run.
 #[must_use]
 pub fn describe(root: &Root, ranks: u32) -> Host {
     let small = |path: &str| read_text(&root.path(path));
@@ -71,7 +71,7 @@ fn known_text(found: Result<String, String>) -> Known<String> {
     known(found.map(|text| printable(&text)))
 }
 
-/// A text as a result file takes it.
+/// Returns a text in the form that a result file accepts.
 pub(crate) fn printable(text: &str) -> String {
     let mut clean = String::new();
     for letter in text.chars().filter(|letter| !letter.is_control()) {
@@ -87,7 +87,7 @@ pub(crate) fn printable(text: &str) -> String {
     }
 }
 
-/// The value behind a name, as in `model name : Atom`.
+/// Returns the value after a name, as in `model name : Atom`.
 fn field(text: &str, name: &str, separator: char) -> Option<String> {
     let mut values = text.lines().filter_map(|line| {
         let (left, right) = line.split_once(separator)?;
@@ -133,7 +133,8 @@ fn frequency_options(root: &Root, release: &str) -> Result<String, String> {
     })
 }
 
-/// The configuration of the kernel that runs: what it says itself, if it does, otherwise where distributions put it.
+/// Returns the configuration of the running kernel: from the kernel itself if possible, otherwise from the usual place
+/// of distributions.
 fn configuration(root: &Root, release: &str) -> Result<String, String> {
     let own = root.path("proc/config.gz");
     if let Ok(file) = std::fs::OpenOptions::new().read(true).open(&own) {
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(found.frequency_options, Known::Value("CPU_FREQ".to_owned()));
         assert_eq!(found.forks_since_boot, Known::Value(1_234));
         assert_eq!(found.governor.value(), None);
-        // What the kernel says itself comes first; all that is set is said, also where it is long.
+        // The kernel's own configuration has priority; all set options are listed, even if the list is long.
         let all: Vec<String> = OPTIONS
             .iter()
             .map(|option| format!("CONFIG_{option}=m\n"))

@@ -1,19 +1,18 @@
-//! Boards that compute side by side: what they use, how long they take, and when that beats the data centre.
+//! Boards that compute in parallel: their energy, their computing time, and when they are better than a data centre.
 //!
 //! **Holds:** the energy model, power sources, statistics and files of measurements, and the advisor, after
 //! V. M. Rodriguez Bahena, "Technical Comparison of an IoT System and a Traditional Computing System" (2016).
 //!
 //! **Must not know:** MPI, `ingest`, HTTP, writing of any store.
 //!
-//! **Invariants:** a value that was not measured is never shown as one. `model` is arithmetic alone. What comes from
-//! outside (files, sensors, settings) has limits and is refused with a reason, never by a panic.
+//! **Invariants:** a value that was not measured is never shown as measured. `model` is pure arithmetic. External input
+//! (files, sensors, settings) has limits and is refused with a reason, never by a panic.
 //!
 //! **Files:** `model/` closed forms, fits and parity, `statistics.rs` medians and their intervals, `random.rs` numbers
-//! from a seed, `results/` files of measurements, `compare.rs` several of them side by side,
-//! `starts.rs` intervals over several starts of a program, `measure/` what measuring on boards needs apart from MPI,
-//! `jobs/` jobs on readings, `plot.rs` drawings, `power/` sensors,
-//! `host.rs` what a machine says of itself, `advisor/` where to run a job, `simulation.rs` its judge,
-//! `thesis.rs` the thesis's figures, `error.rs` what can go wrong. Why it is so: `DESIGN.md`; result files: `SPEC.md`.
+//! from a seed, `results/` files of measurements, `compare.rs` comparison of several files, `starts.rs` intervals over
+//! several starts of a program, `measure/` measuring on boards except MPI itself, `jobs/` jobs on readings, `plot.rs`
+//! drawings, `power/` sensors, `host.rs` facts about a machine, `advisor/` where to run a job, `simulation.rs` its
+//! test, `thesis.rs` the thesis's figures, `error.rs` errors. Reasons: `DESIGN.md`; result files: `SPEC.md`.
 
 pub mod advisor;
 pub mod compare;

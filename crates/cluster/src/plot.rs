@@ -1,4 +1,4 @@
-//! Drawings as SVG: charts of curves, and those of comparisons, one for each benchmark, number of ranks and carrier,
+//! Drawings as SVG: charts of curves, and charts of comparisons: one for each benchmark, number of ranks and carrier,
 //! with a curve for each run. Their axes are logarithmic, since sizes and results span six orders of magnitude.
 
 use crate::compare::{Comparison, Key};
@@ -14,28 +14,28 @@ const BOTTOM: f64 = 400.0;
 const LEGEND_LEFT: f64 = 664.0;
 const LEGEND_STEP: f64 = 24.0;
 
-/// Colours that are told apart also without seeing red and green (after Okabe and Ito).
+/// Colours that can also be distinguished with red-green colour blindness (after Okabe and Ito).
 const COLORS: [&str; 7] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333",
 ];
 
-/// How an axis counts, and how its values are written.
+/// The scale of an axis, and the format of its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Sizes, by powers of two.
+    /// Sizes, in powers of two.
     Bytes,
-    /// By powers of ten.
+    /// In powers of ten.
     Decades,
     /// From 0, in equal steps.
     Steps,
-    /// Whole numbers, from the least to the greatest.
+    /// Whole numbers, from the smallest to the largest.
     Counts,
 }
 
 /// An axis of a chart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale<'a> {
-    /// What it counts, with the unit.
+    /// Its quantity, with the unit.
     pub(crate) label: &'a str,
     pub(crate) kind: Kind,
 }
@@ -45,29 +45,29 @@ pub(crate) struct Scale<'a> {
 pub(crate) struct Curve {
     pub(crate) label: String,
     pub(crate) points: Vec<(f64, f64)>,
-    /// The ends of the interval of each point; empty where there are none.
+    /// The ends of the interval of each point; empty if there are none.
     pub(crate) ends: Vec<(f64, f64)>,
-    /// Whether each point is marked, because there is nothing between them.
+    /// Whether each point is marked, because no line connects them.
     pub(crate) is_marked: bool,
-    /// Whether it stands for something else than the others, and is grey and dashed.
+    /// Whether it is a reference for the others, drawn grey and dashed.
     pub(crate) is_reference: bool,
-    /// Which colour it has, where that is not the next one.
+    /// Its colour, if it is not the next one.
     pub(crate) color: Option<usize>,
 }
 
-/// A drawing and the name of its file without the ending.
+/// A drawing and its file name without the suffix.
 pub struct Drawing {
-    /// Such as `allreduce-2-network`.
+    /// For example `allreduce-2-network`.
     pub name: String,
     /// The drawing.
     pub svg: String,
 }
 
-/// Ranks and what carried their messages.
+/// Number of ranks and the carrier of their messages.
 type Group = (u32, Transport);
 
-/// One drawing for each benchmark, number of ranks and carrier that has two sizes or more; and where a benchmark has
-/// several of these, one more that holds them all, such as one board beside several.
+/// Returns one drawing for each benchmark, number of ranks and carrier with at least two sizes. If a benchmark has
+/// several of these, one more drawing contains them all, for example one board beside several.
 #[must_use]
 pub fn drawings(comparison: &Comparison) -> Vec<Drawing> {
     let mut kinds: Vec<(Benchmark, Vec<Group>)> = Vec::new();
@@ -125,7 +125,7 @@ pub fn drawings(comparison: &Comparison) -> Vec<Drawing> {
     drawn
 }
 
-/// Results against sizes; nothing where no curve has two points.
+/// Draws results against sizes; `None` if no curve has two points.
 fn drawing(benchmark: Benchmark, name: String, title: &str, curves: Vec<Curve>) -> Option<Drawing> {
     let results = Scale {
         label: benchmark.unit(),
@@ -163,16 +163,16 @@ fn curve(comparison: &Comparison, run: usize, is_of: &dyn Fn(&Key) -> bool) -> C
     }
 }
 
-/// The horizontal axis of messages.
+/// The horizontal axis for message sizes.
 pub(crate) const SIZES: Scale<'static> = Scale {
     label: "bytes of a message",
     kind: Kind::Bytes,
 };
 
-/// An axis with its place in the drawing.
+/// An axis and its position in the drawing.
 struct Axis {
     kind: Kind,
-    /// Ends, as logarithms where it is logarithmic, and the distance of rules.
+    /// Ends, as logarithms if it is logarithmic, and the distance of grid lines.
     from: f64,
     to: f64,
     step: f64,
@@ -180,7 +180,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Rules at most.
+    /// Creates an axis around values. `most`: the largest number of grid lines.
     fn around(kind: Kind, values: impl Iterator<Item = f64>, most: f64, at: (f64, f64)) -> Self {
         let ends = values.map(|value| kind.part(value));
         let (least, greatest) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), end| {
@@ -216,7 +216,7 @@ impl Axis {
         self.at.0 + part * (self.at.1 - self.at.0)
     }
 
-    /// Values that have a rule.
+    /// Returns the values with a grid line.
     fn rules(&self) -> Vec<f64> {
         let count = ((self.to - self.from) / self.step + 1e-9).floor() as i32;
         (0..=count)
@@ -226,7 +226,7 @@ impl Axis {
 }
 
 impl Kind {
-    /// Where a value lies on an axis.
+    /// Returns the position of a value on the axis.
     fn part(self, value: f64) -> f64 {
         match self {
             Self::Bytes => value.log2(),
@@ -252,7 +252,7 @@ impl Kind {
     }
 }
 
-/// One, two or five of a power of ten, not below a length.
+/// Returns one, two or five times a power of ten, not below a length.
 fn round_step(length: f64) -> f64 {
     let power = 10.0_f64.powf(length.log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
@@ -262,7 +262,7 @@ fn round_step(length: f64) -> f64 {
         .unwrap_or(length)
 }
 
-/// A drawing of curves: what is along, then what is up.
+/// Draws curves; the scales are horizontal, then vertical.
 pub(crate) fn draw(title: &str, scales: [Scale<'_>; 2], curves: &[Curve]) -> String {
     let all = || curves.iter().flat_map(|curve| curve.points.iter());
     let ends = || curves.iter().flat_map(|curve| curve.ends.iter());
@@ -319,7 +319,7 @@ pub(crate) fn draw(title: &str, scales: [Scale<'_>; 2], curves: &[Curve]) -> Str
     ));
     let (mut number, mut row) = (0, 0.0);
     for curve in curves {
-        // Each run keeps its colour in all drawings, also where it has nothing to show.
+        // Each run keeps its colour in all drawings, even where it has no points.
         let place = curve.color.unwrap_or(number);
         let color = if curve.is_reference {
             "#888888"
@@ -360,7 +360,7 @@ pub(crate) fn draw(title: &str, scales: [Scale<'_>; 2], curves: &[Curve]) -> Str
             ));
         }
         if let (true, Some(point)) = (curve.is_reference, curve.points.first()) {
-            // Beside the line itself: two grey ones would look alike in the legend.
+            // The label is beside the line itself: two grey lines would look alike in the legend.
             put(format_args!(
                 "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"12\" fill=\"#666\">{}</text>",
                 x.place(point.0) + 6.0,
@@ -371,7 +371,7 @@ pub(crate) fn draw(title: &str, scales: [Scale<'_>; 2], curves: &[Curve]) -> Str
         }
         let height = TOP + 12.0 + row * LEGEND_STEP;
         row += 1.0;
-        // A point by itself has no line.
+        // A single point has no line.
         let sample = if curve.is_marked && curve.points.len() == 1 {
             format!(
                 "<circle cx=\"{}\" cy=\"{height}\" r=\"4\" fill=\"{color}\"/>",
@@ -400,7 +400,7 @@ fn bytes_text(bytes: f64) -> String {
     }
 }
 
-/// A power of ten.
+/// Formats a power of ten.
 fn value_text(value: f64) -> String {
     match value {
         value if value >= 0.999e6 => format!("{}M", (value / 1e6).round()),
@@ -470,7 +470,7 @@ mod tests {
                 );
             }
         }
-        // Twice as slow is higher on an axis of times.
+        // Twice the time is higher on an axis of times.
         let height = |curve: &str| -> f64 {
             let point = curve
                 .split('"')
@@ -483,11 +483,11 @@ mod tests {
         assert!(drawing.svg.contains("a&lt;b&gt;") && !drawing.svg.contains("a<b>"));
     }
 
-    /// As one board, two and more stand in one figure of the thesis.
+    /// As in the figure of the thesis with one board, two and more.
     #[test]
     fn groups_of_ranks_stand_side_by_side_in_a_drawing_of_their_own() {
         let mut comparison = comparison();
-        // Of the second run half are of four ranks.
+        // In the second run half of the rows have four ranks.
         for (key, cells) in comparison.rows.clone() {
             if key.bytes > 16 {
                 let key = Key { ranks: 4, ..key };

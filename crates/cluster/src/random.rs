@@ -7,13 +7,13 @@ pub struct Random {
 }
 
 impl Random {
-    /// A sequence of its own for each seed.
+    /// Creates a separate sequence for each seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -22,28 +22,28 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Evenly from 0 to below 1.
+    /// Returns a number evenly distributed from 0 to below 1.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Evenly from 0 to below `count`, which is above 0.
+    /// Returns a number evenly distributed from 0 to below `count`, which is above 0.
     pub fn below(&mut self, count: usize) -> usize {
         // The high half of the product; its bias is below count ÷ 2^64.
         ((u128::from(self.bits()) * count as u128) >> 64) as usize
     }
 
-    /// Evenly in an interval.
+    /// Returns a number evenly distributed in an interval.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// Evenly in the logarithm; both ends are above 0.
+    /// Returns a number evenly distributed in the logarithm; both ends are above 0.
     pub fn between_log(&mut self, low: f64, high: f64) -> f64 {
         self.between(low.ln(), high.ln()).exp()
     }
 
-    /// Normally distributed, mean 0, standard deviation 1 (Box and Muller).
+    /// Returns a normally distributed number, mean 0, standard deviation 1 (Box and Muller).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()

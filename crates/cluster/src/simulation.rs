@@ -1,20 +1,20 @@
-//! A judge of the advisor: jobs played as events on boards, a network and a data centre whose true figures the advisor
+//! Tests the advisor: it simulates jobs as events on boards, a network and a data centre whose true figures the advisor
 //! never sees. It shares no formula with `model`.
 //!
-//! What is in the truth and not in the model: boards of unequal speed, messages that take unequally long, an exchange
-//! that each board leaves only when its partners' messages have come, an upload in packets of which some are sent
-//! again, and machines of the data centre that begin late.
+//! The truth contains effects that the model does not: boards of unequal speed, messages with varying times, an
+//! exchange that each board leaves only when its partners' messages have arrived, an upload in packets some of which
+//! are sent again, and machines of the data centre that begin late.
 //!
 //! The advisor gets each measured figure times a lognormal factor (10 % by default), the serial part instead of the
 //! parallel one, and counted figures (sizes, prices) as they are.
 //!
-//! What is judged was fixed before anything was tuned. **Regret** is the mean, over the scenarios, of (true cost of the
-//! choice ÷ true cost of the best choice − 1), where cost is the money or energy that the scenario minimises, the best
-//! choice is the cheapest option that in truth keeps privacy and deadline, and the choice is what was advised or, where
-//! the advisor has said that nothing is safe, what it called likeliest. Scenarios in which no option keeps the
-//! deadline, and those whose choice was late, have no such ratio: the former are counted as impossible, the latter as
-//! **violations** where the option was advised, and as late otherwise. The parameters of the advisor were tuned on the
-//! seeds 1 to 6; figures that are published come from 201 to 206, which were judged once.
+//! The criteria were fixed before any tuning. **Regret** is the mean, over the scenarios, of (true cost of the choice ÷
+//! true cost of the best choice − 1). Cost is the money or energy that the scenario minimises. The best choice is the
+//! cheapest option that in truth keeps privacy and deadline. The choice is the advised option or, if the advisor has
+//! said that nothing is safe, the option that it called likeliest. Scenarios in which no option keeps the deadline, and
+//! those whose choice was late, have no such ratio. The former are counted as impossible. The latter are counted as
+//! **violations** if the option was advised, and as late otherwise. The parameters of the advisor were tuned on the
+//! seeds 1 to 6; published figures come from 201 to 206, which were evaluated once.
 
 use crate::Error;
 use crate::advisor::{
@@ -24,25 +24,25 @@ use crate::advisor::{
 use crate::model::Boundary;
 use crate::random::Random;
 
-/// Packets of an upload; their size follows.
+/// Number of packets of an upload; this determines their size.
 const PACKETS: u32 = 64;
 
-/// The true figures of one scenario, by [`Input`], and what the model does not know.
+/// The true figures of one scenario, by [`Input`], and the effects that the model does not know.
 #[derive(Clone, Debug)]
 struct Truth {
     of: [f64; INPUTS.len()],
-    /// Speed of each board, about 1.
+    /// Speed of each board, around 1.
     speeds: Vec<f64>,
     /// Relative spread of message times.
     jitter: f64,
-    /// Part of packets that are sent twice.
+    /// Fraction of packets that are sent twice.
     lost: f64,
     /// Seconds until a machine begins.
     begin_s: f64,
     seed: u64,
 }
 
-/// What an option came to in truth.
+/// The true result of an option.
 #[derive(Clone, Copy, Debug)]
 struct Played {
     time_s: f64,
@@ -53,11 +53,11 @@ struct Played {
 /// How the advisor weighs risk, as in a [`Question`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
-    /// Probability with which some option has to be in time.
+    /// Probability with which at least one option must be in time.
     pub confidence: f64,
-    /// The same of the advised one.
+    /// The same for the advised option.
     pub confidence_floor: f64,
-    /// What a late result costs, in results.
+    /// Cost of a late result, in multiples of a result's cost.
     pub late_penalty: f64,
 }
 
@@ -71,49 +71,48 @@ impl Default for Policy {
     }
 }
 
-/// What came of many scenarios.
+/// The results over many scenarios.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Scenarios.
+    /// Number of scenarios.
     pub scenarios: u32,
-    /// Those with a choice that was in time, over which regret is the mean.
+    /// Scenarios with a choice that was in time; regret is the mean over these.
     pub judged: u32,
     /// Mean of (true cost of the choice ÷ true cost of the best − 1).
     pub regret: f64,
-    /// The same over the scenarios in which money is to be least.
+    /// The same over the scenarios that minimise money.
     pub cost_regret: f64,
-    /// The same over those in which energy is.
+    /// The same over those that minimise energy.
     pub energy_regret: f64,
-    /// Total true cost of the choices ÷ total true cost of the best − 1, over the scenarios in which money is to be
-    /// least.
+    /// Total true cost of the choices ÷ total true cost of the best − 1, over the scenarios that minimise money.
     pub cost_regret_total: f64,
-    /// The same of energy. Joules and money have no sum.
+    /// The same for energy. Joules and money cannot be added.
     pub energy_regret_total: f64,
-    /// The median, which is what a user mostly meets.
+    /// The median, which is what a user usually gets.
     pub regret_median: f64,
-    /// Greatest of a single scenario.
+    /// The greatest value of a single scenario.
     pub regret_max: f64,
-    /// Mean of the part of what the choice costs that was too much, 0 to 1: it cannot be made by a few scenarios.
+    /// Mean of the unnecessary part of the choice's cost, 0 to 1: a few scenarios cannot dominate it.
     pub part_too_much: f64,
     /// Scenarios with advice that was late in truth.
     pub violations: u32,
-    /// Scenarios without advice, though an option would have kept everything.
+    /// Scenarios without advice, although an option would have kept everything.
     pub withheld: u32,
-    /// Of these, those in which what was called likeliest kept the deadline.
+    /// How many of these had a likeliest option that kept the deadline.
     pub withheld_in_time: u32,
-    /// Scenarios in which nothing keeps the deadline.
+    /// Scenarios in which no option keeps the deadline.
     pub impossible: u32,
 }
 
 impl Report {
-    /// Violations ÷ scenarios.
+    /// Returns violations ÷ scenarios.
     #[must_use]
     pub fn violation_rate(&self) -> f64 {
         f64::from(self.violations) / f64::from(self.scenarios.max(1))
     }
 }
 
-/// Plays scenarios.
+/// Runs scenarios.
 ///
 /// # Errors
 /// None, unless a drawn question is out of the advisor's ranges.
@@ -122,7 +121,7 @@ pub fn run(scenarios: u32, noise: f64, policy: Policy, seed: u64) -> Result<Repo
         scenarios,
         ..Report::default()
     };
-    // For money and energy: ratios, and totals of the choices and of the best.
+    // For money and energy: ratios, and totals of the choices and of the best options.
     let mut ratios: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
     let mut totals = [[0.0_f64; 2]; 2];
     for scenario in 0..scenarios {
@@ -215,7 +214,7 @@ pub fn run(scenarios: u32, noise: f64, policy: Policy, seed: u64) -> Result<Repo
     Ok(report)
 }
 
-/// A figure as the advisor sees it.
+/// Returns a figure as the advisor sees it.
 fn observe(input: Input, truth: f64, noise: f64, random: &mut Random) -> f64 {
     let is_counted = matches!(
         input,
@@ -240,7 +239,7 @@ fn observe(input: Input, truth: f64, noise: f64, random: &mut Random) -> f64 {
     seen.clamp(least, most)
 }
 
-/// Idle power that noise has put above active power is taken as active power, as anybody who measures would.
+/// If noise has put idle power above active power, active power is used for both, as a careful user would.
 fn consistent(question: &mut Question) {
     for (idle, active) in [
         (Input::BoardIdleW, Input::BoardActiveW),
@@ -255,7 +254,7 @@ fn consistent(question: &mut Question) {
     }
 }
 
-/// A scenario from the ranges that small boards, radios and data centres have.
+/// Draws a scenario from the typical ranges of small boards, radios and data centres.
 fn draw(random: &mut Random) -> (Truth, Question) {
     let mut of = [0.0; INPUTS.len()];
     let mut set = |input: Input, value: f64| of[input as usize] = value;
@@ -316,7 +315,7 @@ fn draw(random: &mut Random) -> (Truth, Question) {
     let mut speeds: Vec<f64> = (0..question.boards_max)
         .map(|_| (0.01 * random.normal()).exp())
         .collect();
-    // Times on one board were measured on the first.
+    // The times on one board were measured on the first board.
     speeds[0] = 1.0;
     let truth = Truth {
         of,
@@ -329,7 +328,7 @@ fn draw(random: &mut Random) -> (Truth, Question) {
     (truth, question)
 }
 
-/// What one board does, for its energy.
+/// The activity of one board, for its energy.
 #[derive(Clone, Copy, Default)]
 struct Ledger {
     active_s: f64,
@@ -372,8 +371,8 @@ fn play(truth: &Truth, question: &Question, place: Place) -> Played {
     }
 }
 
-/// The serial part on the first board, then every board's share in as many pieces as there are exchanges, each followed
-/// by its exchange.
+/// Plays the serial part on the first board, then every board's share in as many pieces as there are exchanges, each
+/// followed by its exchange.
 fn play_boards(truth: &Truth, count: usize, random: &mut Random) -> (f64, Vec<Ledger>) {
     let of = |input: Input| truth.of[input as usize];
     let single_s = of(Input::SingleS);
@@ -393,7 +392,8 @@ fn play_boards(truth: &Truth, count: usize, random: &mut Random) -> (f64, Vec<Le
         if count == 1 || exchanges == 0 {
             continue;
         }
-        // In each round a board sends to the one at a distance, which doubles, and waits for the one behind it.
+        // In each round a board sends to the board at a distance, which doubles, and waits for the board that far
+        // behind it.
         let mut distance = 1;
         while distance < count {
             let before = clocks.clone();
@@ -412,7 +412,7 @@ fn play_boards(truth: &Truth, count: usize, random: &mut Random) -> (f64, Vec<Le
     (end_s, ledgers)
 }
 
-/// Packets up, the machine, packets down; time, energy, bytes and seconds of the machine.
+/// Plays the packets up, the machine, the packets down; returns time, energy, bytes and seconds of the machine.
 fn play_centre(truth: &Truth, question: &Question, random: &mut Random) -> (f64, f64, f64, f64) {
     let of = |input: Input| truth.of[input as usize];
     let mut now_s = 0.0;
@@ -449,7 +449,7 @@ fn play_centre(truth: &Truth, question: &Question, random: &mut Random) -> (f64,
 mod tests {
     use super::*;
 
-    /// None of the seeds from 101 on was looked at while the advisor was tuned.
+    /// None of the seeds from 101 on was used while the advisor was tuned.
     const SEED: u64 = 101;
 
     fn is_within_goals(report: &Report) {
@@ -459,7 +459,7 @@ mod tests {
             report.cost_regret_total <= 0.03 && report.energy_regret_total <= 0.03,
             "{report:?}"
         );
-        // The test would prove nothing where little was judged, or where much was passed over.
+        // The test would prove nothing if few scenarios were evaluated, or many were skipped.
         let scenarios = report.scenarios;
         assert!(
             report.judged > scenarios / 10 * 9 && report.impossible > scenarios / 100,
@@ -468,7 +468,7 @@ mod tests {
         assert!(report.withheld < scenarios / 100 * 3, "{report:?}");
     }
 
-    /// The goals, on another seed than those that are published; `examples/regret.rs` judges these.
+    /// The goals, on another seed than the published ones; `examples/regret.rs` evaluates these.
     #[test]
     fn scenarios_that_it_was_not_tuned_on_cost_little_too_much_and_few_are_late() {
         let report = run(10_000, 0.1, Policy::default(), SEED).expect("in range");
@@ -476,7 +476,7 @@ mod tests {
         is_within_goals(&report);
     }
 
-    /// A risk is taken where it pays. Without that, few are late and the few that are sure cost a multiple.
+    /// A risk is taken if it pays. Without that, few choices are late, but the few safe ones cost a multiple.
     #[test]
     fn whoever_risks_nothing_pays_more() {
         let careful = Policy {
@@ -491,13 +491,13 @@ mod tests {
 
     #[test]
     fn regret_is_the_mean_of_true_cost_over_the_best_less_one() {
-        // Judged anew from what is played, with an advisor that sees everything: it is hardly ever wrong.
+        // Evaluated again from the played scenarios, with an advisor that sees everything: it is hardly ever wrong.
         let seeing = run(1_000, 0.0, Policy::default(), 8).expect("in range");
         assert!(
             seeing.regret < 0.02 && seeing.regret_median == 0.0,
             "{seeing:?}"
         );
-        // One that sees little pays for it.
+        // With much noise the advisor pays for it.
         let blind = run(1_000, 0.8, Policy::default(), 8).expect("in range");
         assert!(
             blind.regret > 0.1 && blind.regret >= blind.part_too_much,

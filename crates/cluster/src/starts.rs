@@ -1,15 +1,15 @@
 //! Intervals of medians that were measured in several starts of a program. Samples of one start are not independent:
-//! they share its pages, its connections and its minute. So what is looked at is whole starts, and the interval
-//! says where the median of another run falls, not how often this run could have looked at itself.
+//! they share its pages, its connections and its minute. So the unit is a whole start, and the interval says where the
+//! median of another run falls, not how well this run could repeat itself.
 
 use crate::Error;
 use crate::random::Random;
 use crate::statistics::{Interval, LEVEL, Median, RESAMPLES, quantile_sorted};
 
-/// Starts below which their spread says nothing.
+/// Below this number of starts their spread is meaningless.
 pub const STARTS_MIN: usize = 3;
 
-/// Student's t at 97.5 % for 2, 3, … degrees of freedom; beyond them the normal value is near enough.
+/// Student's t at 97.5 % for 2, 3, … degrees of freedom; beyond that the normal value is close enough.
 const T: [f64; 29] = [
     4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
     2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052,
@@ -22,7 +22,7 @@ const Z: f64 = 1.960;
 /// Fixed, so that the same samples have the same interval everywhere.
 const SEED: u64 = 0x7374_6172_7473;
 
-/// The median of each start, sorted. A start that was less even took more samples: each counts once all the same.
+/// The median of each start, sorted. A start with more variation took more samples, but each start counts once.
 struct Starts {
     medians: Vec<f64>,
     samples: usize,
@@ -65,7 +65,7 @@ impl Starts {
         quantile_sorted(&self.medians, 0.5)
     }
 
-    /// Logarithms of medians of starts that are drawn again.
+    /// Returns logarithms of medians of resampled starts.
     fn resampled(&self, random: &mut Random) -> Vec<f64> {
         let count = self.medians.len();
         let mut draw = || {
@@ -75,13 +75,14 @@ impl Starts {
         (0..RESAMPLES).map(|_| draw()).collect()
     }
 
-    /// The starts between which the median of as many others falls, whatever the distribution that they have in common,
-    /// and whether it does at [`LEVEL`]: all orders of the starts of both runs are equally likely, so it is a matter of
-    /// counting (order statistics of two samples; David and Nagaraja, Order Statistics, 2003, chapter 7).
+    /// Returns the starts between which the median of the same number of other starts falls, whatever their common
+    /// distribution, and whether it does so at [`LEVEL`]. All orders of the starts of both runs are equally likely, so
+    /// the chance follows from counting (order statistics of two samples; David and Nagaraja, Order Statistics, 2003,
+    /// chapter 7).
     fn ordered(&self) -> (Interval, bool) {
         let count = self.medians.len();
         let middle = count.div_ceil(2);
-        // Chance that exactly so many of these starts are below the middle one of the others, from none on.
+        // The chance that exactly this many of these starts are below the middle one of the others, from none on.
         let mut chance: f64 = (0..count)
             .map(|at| (2 * count - middle - at) as f64 / (2 * count - at) as f64)
             .product();
@@ -104,9 +105,9 @@ impl Starts {
         (interval, is_sure)
     }
 
-    /// How much wider the interval of so few starts has to be: drawing again sees only a part of the variance, and does
-    /// not know its size well ("expanded percentiles", Hesterberg, What Teachers Should Know about the Bootstrap,
-    /// 2015).
+    /// Returns the factor by which the interval of so few starts must be widened: resampling sees only a part of the
+    /// variance, and estimates its size badly ("expanded percentiles", Hesterberg, What Teachers Should Know about the
+    /// Bootstrap, 2015).
     fn expansion(&self) -> f64 {
         let count = self.medians.len() as f64;
         let t = T.get(self.medians.len() - STARTS_MIN).copied().unwrap_or(Z);
@@ -114,11 +115,12 @@ impl Starts {
     }
 }
 
-/// The median of a run's starts, and where at [`LEVEL`] the median of another run of as many starts falls.
+/// Returns the median of a run's starts, and the interval in which at [`LEVEL`] the median of another run with the same
+/// number of starts falls.
 ///
-/// Machines have moods: a start may be twice as slow as the next one, as a whole, so nothing is assumed of how starts
-/// are spread. From nine starts on their own order says the interval. Fewer do not reach the level by that, so they are
-/// drawn again, too, and the wider of the two counts.
+/// The state of a machine varies: a whole start may be twice as slow as the next one, so no distribution of the starts
+/// is assumed. From nine starts on their order gives the interval. Fewer starts do not reach the level in this way, so
+/// they are also resampled, and the wider of the two intervals counts.
 ///
 /// # Errors
 /// Fewer than [`STARTS_MIN`] starts, one without samples, or a sample that is not above 0.
@@ -144,8 +146,8 @@ pub fn repeat_interval(samples: &[f64], starts: &[u32]) -> Result<Median, Error>
     })
 }
 
-/// The ratio of the medians of two runs, `ours` ÷ `theirs`, each samples and starts, and its interval: the two differ
-/// where 1 is not in it.
+/// Returns the ratio of the medians of two runs, `ours` ÷ `theirs`, each with samples and starts, and its interval: the
+/// two runs differ if it does not contain 1.
 ///
 /// # Errors
 /// As [`repeat_interval`].
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
     use crate::statistics::median_interval;
 
-    /// A run in which starts differ more than samples within one.
+    /// Generates a run in which starts differ more than samples within one.
     fn run(random: &mut Random, starts: usize, median: f64, between: f64) -> (Vec<f64>, Vec<u32>) {
         let mut samples = Vec::new();
         for _ in 0..starts {
@@ -215,7 +217,7 @@ mod tests {
                 agree += u32::from(is_mutual(whole));
                 agree_within += u32::from(is_mutual(within));
             }
-            // Each of two 95 % intervals holds the other's median; both fail together more often than not.
+            // Each of two 95 % intervals contains the other's median; both fail together more often than not.
             assert!(
                 agree >= runs * 88 / 100,
                 "{agree} of {runs} with {starts} starts"
@@ -227,7 +229,7 @@ mod tests {
         }
     }
 
-    /// As two virtual cores are that share a real one now and then: whole starts are fast or slow.
+    /// Like two virtual cores that sometimes share a real one: whole starts are fast or slow.
     #[test]
     fn two_runs_of_a_machine_with_moods_agree_as_often_as_they_should() {
         let mut random = Random::new(31);
@@ -262,8 +264,8 @@ mod tests {
 
     #[test]
     fn the_order_of_starts_gives_the_intervals_of_counting() {
-        // Chances by hand: of 9 and 9 starts none is below the other middle one in C(13, 9) of C(18, 9) orders, 1.5 %;
-        // of 8 and 8 in C(12, 8) of C(16, 8), 3.8 %.
+        // Chances calculated by hand: of 9 and 9 starts none is below the other middle one in C(13, 9) of C(18, 9)
+        // orders, 1.5 %; of 8 and 8 in C(12, 8) of C(16, 8), 3.8 %.
         let of = |count: u32| {
             let samples: Vec<f64> = (1..=count).map(f64::from).collect();
             let starts = vec![1; count as usize];

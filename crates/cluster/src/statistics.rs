@@ -1,16 +1,16 @@
-//! Medians, their intervals, and when enough was measured. Times of messages have long tails, so nothing here takes a
-//! mean for the middle or assumes a distribution (Hunold and Carpen-Amarie, arXiv 1505.07734).
+//! Medians, their intervals, and a rule for enough samples. Times of messages have long tails, so nothing here uses a
+//! mean as the centre or assumes a distribution (Hunold and Carpen-Amarie, arXiv 1505.07734).
 
 use crate::Error;
 use crate::random::Random;
 
-/// Samples of one measurement at most.
+/// Largest number of samples of one measurement.
 pub const SAMPLES_MAX: usize = 100_000;
 
-/// Resamples of a bootstrap.
+/// Number of resamples of a bootstrap.
 pub const RESAMPLES: usize = 1_000;
 
-/// Level of every interval here.
+/// Confidence level of every interval here.
 pub const LEVEL: f64 = 0.95;
 
 /// Fixed, so that the same samples have the same interval everywhere.
@@ -26,13 +26,13 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether a value lies within, ends included.
+    /// Returns whether a value is within, including the ends.
     #[must_use]
     pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Whether two intervals have a value in common.
+    /// Returns whether two intervals have a common value.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.low <= other.high && other.low <= self.high
@@ -46,11 +46,11 @@ pub struct Median {
     pub value: f64,
     /// Its interval at [`LEVEL`].
     pub interval: Interval,
-    /// Samples behind it.
+    /// Number of samples.
     pub samples: usize,
 }
 
-/// A quantile of sorted values, between neighbours where it falls between them; 0 for none.
+/// Returns a quantile of sorted values, interpolated between neighbours; 0 if there are none.
 #[must_use]
 pub fn quantile_sorted(sorted: &[f64], part: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
@@ -60,11 +60,11 @@ pub fn quantile_sorted(sorted: &[f64], part: f64) -> f64 {
     let below = at.floor() as usize;
     let above = (below + 1).min(last);
     let weight = at - below as f64;
-    // In this form equal neighbours give themselves, without rounding.
+    // In this form equal neighbours give exactly their value, without rounding.
     (sorted[below] + (sorted[above] - sorted[below]) * weight).min(sorted[above])
 }
 
-/// The median of samples in any order.
+/// Returns the median of samples in any order.
 ///
 /// # Errors
 /// No samples, too many, or one that is not finite.
@@ -72,7 +72,7 @@ pub fn median(samples: &[f64]) -> Result<f64, Error> {
     Ok(quantile_sorted(&sorted(samples)?, 0.5))
 }
 
-/// The median and its percentile-bootstrap interval.
+/// Returns the median and its percentile-bootstrap interval.
 ///
 /// # Errors
 /// No samples, too many, or one that is not finite.
@@ -86,7 +86,7 @@ pub fn median_interval(samples: &[f64]) -> Result<Median, Error> {
     })
 }
 
-/// The ratio of two medians, `ours` ÷ `theirs`, and its interval.
+/// Returns the ratio of two medians, `ours` ÷ `theirs`, and its interval.
 ///
 /// # Errors
 /// No samples, too many, one that is not finite, or one of `theirs` that is not above 0.
@@ -127,8 +127,8 @@ fn sorted(samples: &[f64]) -> Result<Vec<f64>, Error> {
     Ok(sorted)
 }
 
-/// Medians of resamples. Only how often each sample was drawn matters, because they are sorted: a pass over counts
-/// finds the middle without sorting again.
+/// Returns medians of resamples. The samples are sorted, so only how often each was drawn matters: a pass over these
+/// counts finds the middle without sorting again.
 fn resampled_medians(sorted: &[f64], seed: u64) -> Vec<f64> {
     let count = sorted.len();
     let mut random = Random::new(seed);
@@ -166,33 +166,33 @@ fn percentiles(mut values: Vec<f64>) -> Interval {
     }
 }
 
-/// When a benchmark has measured enough.
+/// Determines when a benchmark has enough samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StopRule {
-    /// Half of the interval's width ÷ the median, at most.
+    /// Largest half width of the interval ÷ the median.
     pub half_width_max: f64,
-    /// Samples at least.
+    /// Smallest number of samples.
     pub samples_min: usize,
-    /// Samples at most.
+    /// Largest number of samples.
     pub samples_max: usize,
 }
 
-/// What a stop rule says.
+/// The result of a stop rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Measure so many more before asking again.
+    /// Take this many more samples before asking again.
     More(usize),
     /// The interval is narrow enough.
     Narrow,
-    /// It is not, and no more are allowed: the result has to say so.
+    /// It is not, and no more samples are allowed: the result must report this.
     Exhausted,
 }
 
 impl StopRule {
     /// # Errors
-    /// Where the numbers contradict each other or pass a limit.
+    /// The numbers contradict each other or exceed a limit.
     pub fn new(half_width_max: f64, samples_min: usize, samples_max: usize) -> Result<Self, Error> {
-        // Below five samples the percentile interval of a median is the range, and too narrow.
+        // Below five samples the percentile interval of a median is the whole range, and too narrow.
         if !(half_width_max > 0.0 && half_width_max < 1.0) {
             let wrong = format!("is {half_width_max}, must be above 0 and below 1");
             return Err(Error::invalid("half_width_max", wrong));
@@ -209,11 +209,11 @@ impl StopRule {
         })
     }
 
-    /// Whether these are enough. Asked after each batch, which grows with what there is: looking too often would stop
-    /// at a lucky moment.
+    /// Judges whether these samples are enough. Called after each batch, whose size grows with the number of samples:
+    /// too frequent checks would stop at a lucky moment.
     ///
     /// # Errors
-    /// One that is not finite.
+    /// A sample that is not finite.
     pub fn judge(&self, samples: &[f64]) -> Result<Verdict, Error> {
         if samples.len() < self.samples_min {
             return Ok(Verdict::More(self.samples_min - samples.len()));
@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Samples with a long tail, as times of messages have: median 1.
+    /// Generates samples with a long tail, like times of messages, with median 1.
     fn long_tailed(random: &mut Random, count: usize) -> Vec<f64> {
         (0..count).map(|_| random.normal().exp()).collect()
     }

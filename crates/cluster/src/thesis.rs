@@ -1,10 +1,10 @@
 //! The thesis's efficiency figures, from its two tables and from result files: tables as comma-separated values, and
-//! drawings. What cannot be known is left out with its reason.
+//! drawings. Unknown values are left out with the reason.
 //!
 //! Figures from the tables alone: power parity, the share of the machine's performance that n boards must reach, power
 //! against n, and the hypothesis curve in both readings (performance per watt after equation 3.4, per joule). Figures
-//! from result files: each benchmark's result ÷ watts against message size and against the number of boards. Where a
-//! file has no measured power, the board of table 5.6 stands for each of its hosts, and the row says so.
+//! from result files: each benchmark's result ÷ watts against message size and against the number of boards. If a file
+//! has no measured power, the board of table 5.6 is used for each of its hosts, and the row says so.
 
 use crate::Error;
 use crate::jobs::energy::that_count;
@@ -14,16 +14,16 @@ use crate::plot::{Curve, Kind, SIZES, Scale, draw};
 use crate::results::{Benchmark, Origin, PowerRow, ResultFile, Row, Transport};
 use std::fmt::Write as _;
 
-/// Boards that the thesis had.
+/// Number of boards in the thesis.
 const BOARDS_MAX: u32 = 6;
 
-/// Idle power ÷ power when busy of the hypothesis curve: the median of the usable rows is 0.54.
+/// Idle power ÷ busy power of the hypothesis curve: the median of the usable rows is 0.54.
 const IDLE_RATIO: f64 = 0.53;
 
 /// Parallel fractions of the hypothesis curve.
 const FRACTIONS: [f64; 4] = [0.5, 0.7, 0.8, 0.9];
 
-/// Sizes of messages that are drawn against the number of boards.
+/// Sizes of messages in the drawings against the number of boards.
 const SIZES_BY_BOARDS: [u64; 4] = [64, 1_024, 16_384, 262_144];
 
 const BOARDS: Scale<'static> = Scale {
@@ -31,10 +31,10 @@ const BOARDS: Scale<'static> = Scale {
     kind: Kind::Counts,
 };
 
-/// One figure: what was computed, and its drawing.
+/// One figure: its values and its drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// The name of its files, without the ending.
+    /// The name of its files, without the suffix.
     pub name: String,
     /// Its values, with a heading.
     pub csv: String,
@@ -42,7 +42,7 @@ pub struct Figure {
     pub svg: String,
 }
 
-/// Result ÷ watts of one size of one benchmark.
+/// Result ÷ watts for one size of one benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Efficiency {
     /// The run.
@@ -57,26 +57,26 @@ pub struct Efficiency {
     pub ranks: u32,
     /// Size of the message.
     pub bytes: u64,
-    /// Result in its unit; of latency messages per second, since more must be better.
+    /// Result in its unit; for latency messages per second, since more must be better.
     pub result: f64,
-    /// Watts of all boards, or why there are none.
+    /// Watts of all boards, or why they are unknown.
     pub watts: Result<f64, String>,
-    /// Where the watts come from.
+    /// Origin of the watts.
     pub watts_from: String,
 }
 
 impl Efficiency {
-    /// Result ÷ watts, which is not equation 3.4.
+    /// Returns result ÷ watts, which is not equation 3.4.
     #[must_use]
     pub fn per_watt(&self) -> Option<f64> {
         measured_per_watt(self.result, *self.watts.as_ref().ok()?)
     }
 }
 
-/// Everything that can be said.
+/// All figures and tables.
 #[derive(Clone, Debug)]
 pub struct Thesis {
-    /// The tables against each other, with what is faulty in them.
+    /// Comparison of the tables, with the faults in them.
     pub parity: ParityTable,
     /// Result ÷ watts of the files.
     pub efficiency: Vec<Efficiency>,
@@ -84,7 +84,7 @@ pub struct Thesis {
     pub figures: Vec<Figure>,
 }
 
-/// The unit of a result, where more is better.
+/// Returns the unit of a result, in the form in which more is better.
 #[must_use]
 pub fn unit(benchmark: Benchmark) -> &'static str {
     if benchmark == Benchmark::Latency {
@@ -95,7 +95,7 @@ pub fn unit(benchmark: Benchmark) -> &'static str {
 }
 
 impl Thesis {
-    /// From the tables and these files.
+    /// Computes everything from the tables and these files.
     ///
     /// # Errors
     /// None for files that were read.
@@ -117,7 +117,7 @@ impl Thesis {
         })
     }
 
-    /// The parity table as comma-separated values; the faulty row stands in it without figures.
+    /// Returns the parity table as comma-separated values; the faulty row appears without figures.
     #[must_use]
     pub fn parity_csv(&self) -> String {
         let mut csv =
@@ -145,7 +145,7 @@ impl Thesis {
         csv
     }
 
-    /// Result ÷ watts as comma-separated values.
+    /// Returns result ÷ watts as comma-separated values.
     #[must_use]
     pub fn efficiency_csv(&self) -> String {
         let mut csv =
@@ -175,7 +175,7 @@ impl Thesis {
     }
 }
 
-/// What contradicts itself in a row, as one text without commas.
+/// Returns the contradictions in a row, as one text without commas.
 #[must_use]
 pub fn faults(row: &BenchmarkPower) -> String {
     let texts: Vec<&str> = row
@@ -191,7 +191,7 @@ fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
     writeln!(out, "{line}").unwrap_or_default();
 }
 
-/// A text as one column.
+/// Returns a text as one column.
 fn plain(text: &str) -> String {
     text.replace([',', '"'], " ")
 }
@@ -203,7 +203,7 @@ fn carrier(transport: Transport) -> &'static str {
     }
 }
 
-/// Result ÷ watts of each benchmark row of a file.
+/// Returns result ÷ watts for each benchmark row of a file.
 fn of_file(
     file: &ResultFile,
     files: &[ResultFile],
@@ -236,7 +236,7 @@ fn of_file(
     Ok(())
 }
 
-/// Names of a file's hosts, in order.
+/// Returns the names of a file's hosts, in order.
 fn names_of(file: &ResultFile) -> Vec<&str> {
     let mut names: Vec<&str> = file
         .header
@@ -248,8 +248,8 @@ fn names_of(file: &ResultFile) -> Vec<&str> {
     names
 }
 
-/// What the hosts together used during a benchmark, by one file: of the meter that has all of them, or the sum over
-/// hosts of which each has a figure.
+/// Returns the power of all hosts together during a benchmark, from one file: of the meter that covers all of them, or
+/// the sum over hosts if each has a figure.
 fn measured_w(file: &ResultFile, benchmark: &str, hosts: &[&str]) -> Option<f64> {
     let of_host = |host: &str| {
         let rows = file.rows.iter().filter_map(|row| match row {
@@ -271,8 +271,8 @@ fn measured_w(file: &ResultFile, benchmark: &str, hosts: &[&str]) -> Option<f64>
     hosts.iter().map(|host| of_host(host)).sum()
 }
 
-/// Power of all hosts during a benchmark: measured, in this file or another of its label and boards; else that of the
-/// thesis's boards.
+/// Returns the power of all hosts during a benchmark: measured, in this file or another one with the same label and
+/// boards; otherwise that of the thesis's boards.
 fn watts(
     file: &ResultFile,
     files: &[ResultFile],
@@ -282,7 +282,7 @@ fn watts(
 ) -> (Result<f64, String>, String) {
     let name = benchmark.name();
     let hosts: Vec<&str> = names_of(file);
-    // Its own file first; other numbers of boards are other measurements.
+    // The row's own file first; other numbers of boards are other measurements.
     let others = files.iter().filter(|other| {
         other.header.label == file.header.label
             && (other.header.hosts.is_empty() || names_of(other) == hosts)
@@ -329,7 +329,7 @@ fn curve(label: impl Into<String>, points: Vec<(f64, f64)>) -> Curve {
     }
 }
 
-/// A level that others are compared with.
+/// A level as a reference for other curves.
 fn level(label: &str, value: f64) -> Curve {
     let ends = [1.0, f64::from(BOARDS_MAX)].map(|boards| (boards, value));
     Curve {
@@ -345,7 +345,7 @@ fn over_boards(of: impl Fn(u32) -> f64) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Curves as comma-separated values.
+/// Returns curves as comma-separated values.
 fn csv(x: &str, y: &str, curves: &[Curve]) -> String {
     let mut csv = format!("curve,{x},{y}\n");
     for curve in curves {
@@ -373,7 +373,8 @@ fn figure(
     }
 }
 
-/// Boards in ranks that all of them are busy, as MPBench keeps them: those that do not take part poll in a barrier.
+/// Power against boards. All boards with ranks are busy, as MPBench keeps them: boards that do not take part poll in a
+/// barrier.
 fn power(parity: &ParityTable) -> Figure {
     let mut curves: Vec<Curve> = parity
         .rows
@@ -403,7 +404,7 @@ fn power(parity: &ParityTable) -> Figure {
     )
 }
 
-/// What part of the machine's performance n boards must reach for the same performance per watt.
+/// The part of the machine's performance that n boards must reach for the same performance per watt.
 fn needed(parity: &ParityTable) -> Figure {
     let mut curves: Vec<Curve> = parity
         .rows
@@ -431,7 +432,7 @@ fn needed(parity: &ParityTable) -> Figure {
     )
 }
 
-/// Equation 3.4, which falls, and performance per joule, which can have a hump.
+/// Equation 3.4, which falls, and performance per joule, which can have a maximum.
 fn hypothesis() -> Result<[Figure; 2], Error> {
     let of = |value: fn(&Scaling, u32) -> f64| -> Result<Vec<Curve>, Error> {
         let curves = FRACTIONS.into_iter().map(|fraction| {
@@ -488,7 +489,7 @@ fn by_size(rows: &[Efficiency]) -> Vec<Figure> {
                 continue;
             };
             let point = (row.bytes as f64, per_watt);
-            // Runs of one label are told apart by what else makes them unlike.
+            // Runs with the same label are distinguished by their other differences.
             let is_alike = |other: &&Efficiency| {
                 (other.boards, other.transport) == (row.boards, row.transport)
             };
@@ -532,8 +533,8 @@ fn by_size(rows: &[Efficiency]) -> Vec<Figure> {
     figures
 }
 
-/// For each benchmark, result ÷ watts against the number of boards, a curve for each size. What went through the memory
-/// of one board is no point of a curve through a network, and stands by itself.
+/// For each benchmark, result ÷ watts against the number of boards, a curve for each size. A value measured within one
+/// board's memory is no point of a curve over a network, and is drawn separately.
 fn by_boards(rows: &[Efficiency]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for benchmark in Benchmark::ALL {
@@ -553,7 +554,7 @@ fn by_boards(rows: &[Efficiency]) -> Vec<Figure> {
                 points.sort_by(|a, b| a.0.total_cmp(&b.0));
                 boards.extend(points.iter().map(|point| point.0 as u32));
                 if !points.is_empty() {
-                    // A size has its colour, whatever carries it.
+                    // A size keeps its colour, whatever the carrier.
                     let color = Some(color);
                     curves.push(Curve {
                         color,

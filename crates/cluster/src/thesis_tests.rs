@@ -112,7 +112,7 @@ fn equation_3_4_only_falls_and_performance_per_joule_has_the_hump() {
         assert_eq!(falls.len(), 6);
         assert!(falls.windows(2).all(|pair| pair[1] < pair[0]), "{falls:?}");
     }
-    // f = 0.7: four boards are the best, if only by a little (n* = 3.51).
+    // f = 0.7: four boards are the best, if only slightly (n* = 3.51).
     let hump = curve("hypothesis-per-joule", "f = 0.7");
     let best = (0..hump.len()).max_by(|&a, &b| hump[a].total_cmp(&hump[b]));
     assert_eq!(best, Some(3), "{hump:?}");
@@ -164,7 +164,7 @@ fn power_is_measured_where_each_host_has_it_and_the_thesis_s_otherwise() {
             .efficiency_csv()
             .contains("four,reduce,network,4,4,1024,10000,KB/s,20,measured,500\n")
     );
-    // One host without a value: none of it is shown as measured.
+    // One host has no value: nothing is shown as measured.
     files[1].rows.pop();
     let thesis = Thesis::new(&files).expect("read");
     assert!(of(&thesis, "four", Benchmark::Reduce).watts.is_err());
@@ -199,7 +199,7 @@ fn power_is_that_of_the_same_boards_by_sensors_that_can_be_told_apart() {
             .expect("there")
     };
     let measured = |watts: f64| (Ok(watts), "measured".to_owned());
-    // Two runs of one label: each has its own boards' power, whatever their order.
+    // Two runs with the same label: each has its own boards' power, in any order.
     let mut two = run("yocto", 2, 50.0);
     let mut four = run("yocto", 4, 100.0);
     for at in 1..=2 {
@@ -223,11 +223,11 @@ fn power_is_that_of_the_same_boards_by_sensors_that_can_be_told_apart() {
         !curves.contains(&"yocto"),
         "two runs are two curves: {curves:?}"
     );
-    // A meter of all boards counts as a whole.
+    // A meter for all boards counts as a whole.
     let mut metered = run("metered", 4, 100.0);
     metered.rows.push(power("all boards", "meter", 17.5));
     assert_eq!(watts(&[metered], "metered", 4), measured(17.5));
-    // Rails beside each other cannot be told apart; packages can, and the platform has all of them.
+    // Several rails are ambiguous; packages are not, and the platform includes all of them.
     let mut rails = run("rails", 1, 100.0);
     rails.rows.push(power("b1", "ina219 5-0040", 3.0));
     rails.rows.push(power("b1", "ina219 5-0041", 1.0));
@@ -268,7 +268,7 @@ fn memory_of_one_board_is_no_point_of_a_curve_through_the_network() {
     assert!(figure_of(&one, "by-boards-roundtrip").is_none());
 }
 
-/// The result page holds the table as the program makes it, and the drawings and values of today.
+/// The result page contains the table as the program generates it, and the current drawings and values.
 #[test]
 fn the_result_page_is_what_the_tables_give() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");

@@ -1,4 +1,4 @@
-//! The tests of `cluster` from outside, as one program: each file beside this one is a module of it.
+//! The integration tests of `cluster`, as one program: each file in this directory is a module of it.
 
 mod corpus;
 mod page;

@@ -41,14 +41,14 @@ fn cluster(alpha_s: f64, rate: f64) -> Cluster {
 #[test]
 fn the_kinds_of_jobs_that_suit_boards_are_those_of_the_model() {
     let page = page();
-    // Sending alone, by LTE without and with the network behind it.
+    // Sending alone, by LTE without and with the network's energy.
     let rate = |joules: f64| upload_rate_break_even(&board(), joules).expect("above 0") / 1e6;
     let (least, most) = (rate(6.8e-6), rate(2e-6));
     says(
         &page,
         &format!("on LTE sending alone costs more energy above {least:.2} to {most:.1} MB/s"),
     );
-    // Exchanges: the best number of boards at both links, for many small and for few large messages.
+    // Exchanges: the best number of boards with both links, for many small and for few large messages.
     let best = |link: &Cluster, job: &Job| {
         job.boards_best(link, Boundary::BoardsForJob, Objective::EnergyDelay, 16)
             .expect("no deadline")

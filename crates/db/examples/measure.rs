@@ -1,6 +1,6 @@
 //! The figures that DESIGN.md quotes: `cargo run --release -p db --example measure`.
 //!
-//! A simulated device without latency counts writes and flushes; times are this machine's and say nothing of a card.
+//! A simulated device without latency counts writes and flushes; times are this machine's and do not apply to a card.
 
 use std::hint::black_box;
 use std::sync::Arc;

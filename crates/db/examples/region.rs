@@ -1,4 +1,4 @@
-//! What a put costs when the slot table lies in a region, and while checkpoints of that region are taken:
+//! The cost of a put when the slot table lies in a region, and while checkpoints of that region are taken:
 //! `cargo run --release -p db --example region`. Rounds take turns; figures are of all rounds together.
 //!
 //! The region is made at the path that is given, or in `/dev/shm`, with 256 MiB.
@@ -25,7 +25,7 @@ const PUTS: i64 = 200_000;
 const FILES: u64 = 64;
 const FILE_BYTES: u64 = 2 << 20;
 
-/// Goes with its folder of stubs.
+/// The region's file, which is removed with its folder of stubs.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {

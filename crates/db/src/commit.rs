@@ -4,9 +4,9 @@
 //! `queue` inside it for one buffer swap; `counters` is taken last and never around a store call. So a producer
 //! never waits for the store, and a caller of `with_store` waits for at most one round.
 //!
-//! **Pace of checkpoints.** After each commit so many pieces are written that the checkpoint keeps pace with the log
-//! that has grown since it began; at least one. So the log that a start reads has a bound whatever the load, a round
-//! writes little more of a checkpoint than of the log, and a lone put waits for one piece.
+//! **Pace of checkpoints.** After each commit, as many pieces are written as the checkpoint needs to keep pace with the
+//! log's growth since it began; at least one. So the log that a start reads is bounded under any load, a round writes
+//! little more of a checkpoint than of the log, and a lone put waits for one piece.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -40,76 +40,76 @@ pub(crate) struct Shared<S: SegmentStore> {
     pub(crate) boot_tag: u64,
     pub(crate) queue: PiLock<Queue>,
     pub(crate) admission: Admission,
-    /// Alarms, where they are set.
+    /// Alarms, if they are set.
     pub(crate) alarms: OnceLock<AlarmRules>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) core: Mutex<Core<S>>,
     pub(crate) counters: Mutex<LogCounters>,
     /// Sampled by the commit side at each round and after each nap, so that `put` needs no system call for it.
     pub(crate) wall_trusted: AtomicBool,
-    /// The commit thread sleeps without a timer: the flag above grows old, `put` samples it itself.
+    /// The commit thread sleeps without a timer: `wall_trusted` becomes stale, so `put` samples it itself.
     pub(crate) asleep: AtomicBool,
     /// Arrival of the oldest reading in the round that is not durable yet, or [`NO_READING`].
     pub(crate) in_flight_since_ns: AtomicU64,
     pub(crate) in_flight: AtomicBool,
-    /// Wall clock minus monotonic clock at the last look, ms; [`NO_OFFSET`] before the first.
+    /// Wall clock minus monotonic clock at the last sample, ms; [`NO_OFFSET`] before the first.
     pub(crate) clock_offset_ms: AtomicI64,
-    /// The clock was set, or its trust changed: the log must record the times anew.
+    /// The clock was set, or its trust changed: the log must record the times again.
     pub(crate) clock_changed: AtomicBool,
     /// Steps of the wall clock seen.
     pub(crate) clock_steps: AtomicU64,
-    /// Rounds that the commit thread has ended, whatever came of them.
+    /// Rounds that the commit thread has ended, with any result.
     pub(crate) rounds: AtomicU64,
     pub(crate) retention: Mutex<Retention>,
-    /// Readings from this number on are held; `u64::MAX`: none.
+    /// Readings numbered from this on are held; `u64::MAX`: none.
     pub(crate) held_from: AtomicU64,
     /// Bytes that the store can hold.
     pub(crate) capacity_bytes: u64,
-    /// Callers that wait for the store; the commit side lets them have it between two rounds.
+    /// Callers that wait for the store; the commit side lets them take it between two rounds.
     pub(crate) store_waiters: AtomicU32,
-    /// The commit side waits for the store: whoever wants it next lets it go first.
+    /// The commit side waits for the store: other callers let it go first.
     pub(crate) commit_waits: AtomicBool,
     pub(crate) thread: OnceLock<Thread>,
 }
 
-/// What only the commit side touches.
+/// State of the commit side, behind its lock.
 pub(crate) struct Core<S: SegmentStore> {
     pub(crate) store: Option<S>,
     pub(crate) writer: LogWriter<S::File>,
     pub(crate) drained: Vec<u8>,
-    /// How much of it is on flash.
+    /// How much of `drained` is on flash.
     pub(crate) done: Done,
     pub(crate) checkpoint: Option<CheckpointWriter<S::File>>,
     pub(crate) next_checkpoint: u32,
     /// The checkpoint that a restart would use.
     pub(crate) current_checkpoint: Option<u32>,
-    /// First segment that a restart from it would read.
+    /// First segment that a restart from the current checkpoint would read.
     pub(crate) needed_from: Option<u32>,
-    /// The same for the checkpoint being written.
+    /// First segment that a restart from the checkpoint being written would read.
     pub(crate) needed_from_next: u32,
-    /// What is known of the segments.
+    /// What is known about the segments.
     pub(crate) index: Index,
-    /// Log bytes appended when room was last sought in a full store.
+    /// Log bytes appended when the commit side last tried to make room in a full store.
     pub(crate) room_sought_at: Option<u64>,
-    /// Checkpoint files that are of no use.
+    /// Checkpoint files that are not used any more.
     pub(crate) stale_checkpoints: Vec<u32>,
-    /// Log bytes since the position of the last checkpoint begun.
+    /// Log bytes since the log position of the checkpoint that was begun last.
     pub(crate) log_bytes: u64,
-    /// Log bytes since the position of the checkpoint that a restart would use: what it would read.
+    /// Log bytes since the log position of the current checkpoint: what a restart would read.
     pub(crate) replay_bytes: u64,
 }
 
-/// What became of a call for a piece of a checkpoint.
+/// The outcome of a call for a checkpoint piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// It is there; others may follow.
+    /// The piece is written; others may follow.
     Written,
     /// The checkpoint has been given up.
     GivenUp,
 }
 
 impl<S: SegmentStore> Core<S> {
-    /// Counts what the log has grown by since the writer had appended `before` bytes.
+    /// Counts the log's growth since the writer had appended `before` bytes.
     fn count_log(&mut self, before: u64) {
         let grown = self.writer.bytes_appended() - before;
         self.log_bytes += grown;
@@ -117,19 +117,19 @@ impl<S: SegmentStore> Core<S> {
     }
 }
 
-/// No look at the clocks yet.
+/// No sample of the clocks yet.
 pub(crate) const NO_OFFSET: i64 = i64::MIN;
-/// A change of the offset between the clocks above this is a step, not a correction of their rates.
+/// A change of the offset between the clocks above this is a step, not a rate correction.
 const CLOCK_STEP_MS: u64 = 1000;
-/// Time between two looks whether a full store has room again.
+/// Poll interval for room in a full store.
 const FULL_RETRY: Duration = Duration::from_millis(200);
 
-/// How long one side leaves the store to the other.
+/// Time for which one side leaves the store to the other.
 const TURN: Duration = Duration::from_micros(50);
-/// Turns that a caller leaves to a commit that waits; a commit gets the lock in the first one.
+/// Most turns that a caller leaves to a waiting commit; a commit gets the lock in the first one.
 const COMMIT_FIRST_TRIES: u32 = 100;
 
-/// What the thread does next.
+/// What the commit thread does next.
 enum Plan {
     Stop,
     Round,
@@ -138,12 +138,13 @@ enum Plan {
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every structure behind these locks is valid between two statements, so a panic elsewhere spoils nothing.
+    // Every structure behind these locks is valid between two statements, so a panic of another holder does no harm.
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
 impl<S: SegmentStore> Shared<S> {
-    /// Commits what waits and goes on with a checkpoint if one is due. `true` while a checkpoint is unfinished.
+    /// Commits the waiting entries and advances the checkpoint if one is due. Returns whether a checkpoint is
+    /// unfinished.
     pub(crate) fn round(&self) -> Result<bool, LogFailure> {
         self.commit_waits.store(true, Ordering::Relaxed);
         let mut guard = lock(&self.core);
@@ -161,7 +162,7 @@ impl<S: SegmentStore> Shared<S> {
             }
         }
         let before = core.writer.bytes_appended();
-        // What a full store kept from being written comes first.
+        // First commit the entries that could not be written while the store was full.
         let mut committed = self.commit_drained(core);
         if committed.is_ok() {
             {
@@ -180,7 +181,7 @@ impl<S: SegmentStore> Shared<S> {
         {
             return Err(failure);
         }
-        // In a full store, too: retention may wait for it, and its room has been kept.
+        // Do this in a full store too: retention may wait for the checkpoint, and its room is reserved.
         let grown = core.writer.bytes_appended() - before;
         let advanced = self.advance_checkpoint(core, grown);
         lock(&self.counters).replay_bytes = core.replay_bytes;
@@ -191,7 +192,7 @@ impl<S: SegmentStore> Shared<S> {
         committed.map(|()| core.checkpoint.is_some())
     }
 
-    /// Makes what was taken from the queue durable; when the store is full, after making room as configured.
+    /// Makes the entries taken from the queue durable; when the store is full, makes room first, as configured.
     fn commit_drained(&self, core: &mut Core<S>) -> Result<(), LogFailure> {
         let clock_changed = self.clock_changed.swap(false, Ordering::Relaxed);
         if core.drained.is_empty() && !clock_changed {
@@ -207,7 +208,7 @@ impl<S: SegmentStore> Shared<S> {
         };
         core.writer.set_reserve_bytes(self.reserve_bytes());
         if clock_changed && let Some(store) = core.store.as_mut() {
-            // Said at once: perhaps no reading follows, and those before it are dated by this.
+            // Log the clock now: perhaps no reading follows, and earlier readings are dated by this.
             let before = core.writer.bytes_appended();
             let said = core.writer.say_clock(store, &around);
             core.count_log(before);
@@ -260,26 +261,26 @@ impl<S: SegmentStore> Shared<S> {
         Ok(())
     }
 
-    /// Bytes that a checkpoint of all objects takes, and never so many that little would be left for the log.
+    /// Returns the bytes to keep free for a checkpoint of all objects, limited so that the log keeps enough room.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         let bytes = checkpoint::bytes_max(self.table.objects(), self.table.values_bytes());
         room::reserve_bytes(bytes, self.capacity_bytes)
     }
 
-    /// Deletes the oldest segment if it is too much by the limit of the history or the policy says so, and a restart
-    /// does not need it. `false`: nothing to be had.
+    /// Deletes the oldest segment if it exceeds the history limit or the policy says so, and a restart does not need
+    /// it. Returns `false` if no room can be made.
     fn make_room(&self, core: &mut Core<S>) -> Result<bool, LogFailure> {
         let retention = *lock(&self.retention);
-        // Readings may come faster than retention is looked at: what is too much by its own limit goes first.
+        // Readings may arrive faster than retention runs: what exceeds the history limit is deleted first.
         let too_much = self.is_too_much(core, &retention);
         if !too_much && retention.full_policy != FullPolicy::DropOldest {
             return Ok(false);
         }
         let appended = core.writer.bytes_appended();
         if !self.oldest_is_free(core) && core.room_sought_at != Some(appended) {
-            // Once for each state of the log: trying again would only wear the card.
+            // Only once per state of the log: another try would only wear the card.
             core.room_sought_at = Some(appended);
-            // A checkpoint now, into the room that is kept for it, and the log before it is free.
+            // Write a checkpoint now, into the room reserved for it: the log before it can then be deleted.
             if core.writer.segments().len() == 1
                 && core.writer.active().is_some_and(|(_, bytes)| bytes > 0)
                 && let Some(store) = core.store.as_mut()
@@ -287,7 +288,7 @@ impl<S: SegmentStore> Shared<S> {
                 core.writer.leave_segment(store);
             }
             let failed = lock(&self.counters).checkpoints_failed;
-            // One that runs already may have begun too early.
+            // A checkpoint that was already running may have begun too early.
             for _ in 0..2 {
                 self.finish_checkpoint(core)?;
                 if self.oldest_is_free(core) || lock(&self.counters).checkpoints_failed > failed {
@@ -322,7 +323,7 @@ impl<S: SegmentStore> Shared<S> {
             && core.needed_from.is_some_and(|needed| *oldest < needed)
     }
 
-    /// Deletes the oldest segment and what is known of it; returns the readings that it held.
+    /// Deletes the oldest segment and its index; returns the number of readings that it held.
     pub(crate) fn delete_oldest(&self, core: &mut Core<S>) -> Result<u64, LogFailure> {
         let Some(store) = core.store.as_mut() else {
             return Err(LogFailure::Closed);
@@ -332,17 +333,18 @@ impl<S: SegmentStore> Shared<S> {
             return Ok(0);
         };
         let live = core.writer.summary();
-        // A segment may be without a number: its first append was cut.
+        // A segment may have no first number: its first append was cut.
         let begin = core.index.first_lsn(store, oldest, live);
         let begin = begin.unwrap_or_else(|| lock(&self.counters).oldest_lsn);
         let end = segments
             .find_map(|later| core.index.first_lsn(store, *later, live))
             .unwrap_or(core.writer.next_lsn());
-        // The index first: one without a segment is found and removed, a segment without one is only read again.
+        // Delete the index first: an index without a segment is found and removed, a segment without an index is only
+        // read again.
         for name in [index::name(oldest), segment_name(oldest)] {
             match store.delete(&name) {
                 Ok(()) | Err(StoreError::NotFound) => {}
-                // Its entry cannot be read: it stays where it is, and the next one goes.
+                // Its directory entry cannot be read: the file stays, and deletion goes on with the next one.
                 Err(StoreError::Damaged { .. }) => core.index.damage.files_unreadable += 1,
                 Err(error) => return Err(failure_of(&error)),
             }
@@ -353,8 +355,8 @@ impl<S: SegmentStore> Shared<S> {
         Ok(end.saturating_sub(begin))
     }
 
-    /// Takes the store for a caller. The lock is not fair: a caller that comes back at once, as a range read does,
-    /// would have it again before the commit side has woken up, slice after slice.
+    /// Takes the store for a caller. The lock is not fair: a caller that calls again at once, as a range read does,
+    /// would get it again, slice after slice, before the commit side has woken up.
     pub(crate) fn lock_core(&self) -> MutexGuard<'_, Core<S>> {
         for _ in 0..COMMIT_FIRST_TRIES {
             if !self.commit_waits.load(Ordering::Relaxed) {
@@ -368,12 +370,12 @@ impl<S: SegmentStore> Shared<S> {
         core
     }
 
-    /// Begins a checkpoint if one is due, and goes on with one as far as the log has grown since it began: one piece at
-    /// least, so that it comes to its end where little arrives. The round has committed `grown` bytes.
+    /// Begins a checkpoint if one is due, and continues it as far as the log has grown since it began. Writes at least
+    /// one piece, so that the checkpoint ends even if little arrives. The round has committed `grown` bytes.
     fn advance_checkpoint(&self, core: &mut Core<S>, grown: u64) -> Result<(), LogFailure> {
         let interval = self.options.checkpoint_bytes;
-        // Behind one that has just been finished the next one begins at once, or a large round would come in between;
-        // not where little was committed, for then somebody may wait who put a single reading.
+        // After a finished checkpoint the next one begins at once; otherwise a large round would come in between. Not
+        // after a small commit: a producer may then wait for a single reading.
         let is_large = grown >= self.options.checkpoint_piece_bytes_max as u64;
         let mut is_first = true;
         loop {
@@ -390,7 +392,7 @@ impl<S: SegmentStore> Shared<S> {
             };
             is_first = false;
             if self.checkpoint_piece(core, until)? == Piece::GivenUp {
-                // A full store: the next round may find room.
+                // The store is full: the next round may find room.
                 return Ok(());
             }
         }
@@ -406,8 +408,8 @@ impl<S: SegmentStore> Shared<S> {
         }
     }
 
-    /// Begins a checkpoint or writes its next piece; others follow at once up to `until` bytes of it. A full store only
-    /// costs the checkpoint.
+    /// Begins a checkpoint or writes its next piece; others follow at once up to `until` bytes of it. A full store
+    /// costs only the checkpoint.
     fn checkpoint_piece(&self, core: &mut Core<S>, until: u64) -> Result<Piece, LogFailure> {
         let Some(store) = core.store.as_mut() else {
             return Err(LogFailure::Closed);
@@ -472,7 +474,7 @@ impl<S: SegmentStore> Shared<S> {
         Ok(Piece::Written)
     }
 
-    /// The log goes on, and the next start reads more of it.
+    /// Counts a checkpoint given up. The log goes on, and the next start reads more of it.
     fn checkpoint_failed(&self, why: CheckpointFailure) -> Piece {
         let mut counters = lock(&self.counters);
         counters.checkpoints_failed += 1;
@@ -480,7 +482,7 @@ impl<S: SegmentStore> Shared<S> {
         Piece::GivenUp
     }
 
-    /// The log takes nothing more: every open ticket and every later put is told.
+    /// Stops the log: every open ticket and every later put fails.
     pub(crate) fn fail(&self, failure: LogFailure) {
         let mut queue = self.queue.lock();
         queue.failure.get_or_insert(failure);
@@ -488,7 +490,7 @@ impl<S: SegmentStore> Shared<S> {
         self.progress.fail(failure);
     }
 
-    /// Asks the clock whether its wall time is trusted, for this and later readings.
+    /// Samples the wall clock, its trust and its offset, for this and later readings. Returns whether it is trusted.
     pub(crate) fn sample_wall_trusted(&self) -> bool {
         let trusted = self.clock.wall_is_trusted();
         let offset_ms = self
@@ -519,7 +521,7 @@ impl<S: SegmentStore> Shared<S> {
             return Plan::Stop;
         }
         if queue.full {
-            // Nobody is kept waiting by a checkpoint now, and room may come only from its end.
+            // No put waits for a checkpoint now, and room may come only when the checkpoint ends.
             return if napped || checkpointing {
                 Plan::Round
             } else {
@@ -576,7 +578,7 @@ impl<S: SegmentStore> Shared<S> {
                         Err(_) => return,
                     }
                     if self.store_waiters.load(Ordering::Relaxed) > 0 {
-                        // The lock is not fair: let whoever waits for the store have it between two rounds.
+                        // The lock is not fair: let callers that wait for the store take it between two rounds.
                         std::thread::sleep(TURN);
                     }
                 }

@@ -39,8 +39,8 @@ pub struct Got {
     pub value_bytes: usize,
     /// The sensor's time, ms.
     pub timestamp_ms: i64,
-    /// `now - timestamp`, ms; negative for a reading from the future. Where the node's clock gave the timestamp in
-    /// this boot, the time since the arrival: that clock may have been set since.
+    /// `now - timestamp`, ms; negative for a reading from the future. If the node's clock gave the timestamp in this
+    /// boot, this is the time since the arrival, because that clock may have been set since.
     pub age_ms: i64,
     /// Whether the age is within the object's validity interval.
     pub fresh: bool,
@@ -56,7 +56,7 @@ pub struct Got {
 
 /// A real-time database over the store `S`. Share it behind an [`Arc`]; every method takes `&self`.
 ///
-/// Dropping it without [`close`](Self::close) is a crash: what was not durable is lost, its tickets fail.
+/// Dropping it without [`close`](Self::close) is a crash: what was not durable is lost, and its tickets fail.
 pub struct Database<S: SegmentStore> {
     pub(crate) shared: Arc<Shared<S>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -83,8 +83,8 @@ impl<S: SegmentStore> Database<S> {
         Self::open_in(store, clock, options, TableMemory::own(lines))
     }
 
-    /// As [`open`](Self::open), with the slot table in memory of the caller's, which is zeros:
-    /// [`Table::lines_needed`] says how much.
+    /// As [`open`](Self::open), with the slot table in zeroed memory of the caller: [`Table::lines_needed`] returns how
+    /// much.
     ///
     /// # Errors
     /// Those of [`open`](Self::open); [`Error::RegionInvalid`] when the memory is too short.
@@ -95,7 +95,7 @@ impl<S: SegmentStore> Database<S> {
         memory: TableMemory,
     ) -> Result<Self, Error> {
         options.check()?;
-        // Keys may come from the network: nobody outside may choose which of them collide.
+        // Keys may come from the network: an outside sender must not be able to choose keys that collide.
         let seed = RandomState::new().hash_one(clock.monotonic_ns());
         let table = Table::create_in(memory, options.objects_max, options.value_bytes_max, seed)?;
         let recovered = recovery::recover(&mut store, &table, options.segment_bytes_max)?;
@@ -163,7 +163,7 @@ impl<S: SegmentStore> Database<S> {
             clock,
             options,
         });
-        // What later looks compare with.
+        // Later samples compare with this one.
         shared.sample_wall_trusted();
         let mut thread = None;
         if options.commit_driver == CommitDriver::Thread {
@@ -183,13 +183,13 @@ impl<S: SegmentStore> Database<S> {
         })
     }
 
-    /// What the start found on flash.
+    /// Returns what the start found on flash.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
     }
 
-    /// Makes an object, or changes the validity of one that exists. Not for real-time callers: it may wait while
-    /// the queue is full. The declaration is on flash no later than the object's first reading.
+    /// Declares an object, or changes the validity of one that exists. Not for real-time callers: it may wait while the
+    /// queue is full. The declaration is on flash no later than the object's first reading.
     ///
     /// # Errors
     /// [`Error::KeyInvalid`], [`Error::TableFull`], [`Error::Closed`], [`Error::LogFailed`], [`Error::Full`].
@@ -207,7 +207,7 @@ impl<S: SegmentStore> Database<S> {
                 let mut queue = self.shared.queue.lock();
                 if let Err(error) = Self::check_open(&queue) {
                     drop(queue);
-                    // Or the same call, repeated, would find nothing to do.
+                    // Undo the change: otherwise the same call, repeated, would find nothing to do.
                     let (avi_ms, temporal) = before.unwrap_or((0, false));
                     table.insert(spec.key, avi_ms, temporal)?;
                     return Err(error);
@@ -227,9 +227,9 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// As [`declare`](Self::declare), and never waits: for callers that serve others meanwhile. Where the queue has no
-    /// room or the log takes nothing, the object is there all the same, and its declaration reaches flash with its
-    /// first reading in each segment, or with the next checkpoint.
+    /// As [`declare`](Self::declare), but never waits: for callers that serve other requests meanwhile. If the queue
+    /// has no room or the log takes nothing, the object still exists. Its declaration then reaches flash with its first
+    /// reading in each segment, or with the next checkpoint.
     ///
     /// # Errors
     /// [`Error::KeyInvalid`], [`Error::TableFull`].
@@ -266,7 +266,7 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Lets the commit side work: wakes the thread and waits for progress, or does a round here.
+    /// Lets the commit side work: wakes the thread and waits for progress, or runs a round here.
     fn push_on(&self, wait: Duration) -> Result<(), Error> {
         match self.shared.options.commit_driver {
             CommitDriver::Manual => self.shared.round().map(|_| ()).map_err(Error::from),
@@ -310,11 +310,11 @@ impl<S: SegmentStore> Database<S> {
     /// Reads the latest value with its age at the wall clock's now. No lock, allocation or system call.
     ///
     /// # Errors
-    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`]; [`Error::Stalled`] where somebody else
-    /// has written over memory that others share, until the next put.
+    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`]; [`Error::Stalled`] if another process
+    /// has overwritten shared memory, until the next put.
     pub fn get(&self, id: ObjectId, value: &mut [u8]) -> Result<Got, Error> {
-        // Reading a clock waits for what was begun before it, but not for lines that are only fetched: both take as
-        // long as the longer one.
+        // A clock read waits for earlier instructions, but not for prefetches: together they take only as long as the
+        // longer one.
         self.shared.table.fetch(id, value.len());
         self.get_at(id, self.shared.clock.wall_ms(), value)
     }
@@ -325,7 +325,7 @@ impl<S: SegmentStore> Database<S> {
     /// As [`get`](Self::get).
     pub fn get_at(&self, id: ObjectId, now_ms: i64, value: &mut [u8]) -> Result<Got, Error> {
         let read = self.shared.table.read_within(id, value, OWN_NAPS_MAX)?;
-        // The monotonic clock is asked only where it decides: it takes longer than the rest.
+        // Read the monotonic clock only where it decides: that takes longer than the rest.
         let age_ms = if read.node_time {
             self.now(now_ms)
                 .age_ms(read.timestamp_ms, true, read.arrival_ns, read.boot_tag)
@@ -357,7 +357,7 @@ impl<S: SegmentStore> Database<S> {
         self.shared.progress.durable_end()
     }
 
-    /// Blocks until [`durable_end`](Self::durable_end) passes `seen` or `timeout` is over; returns its value.
+    /// Blocks until [`durable_end`](Self::durable_end) passes `seen` or `timeout` has passed; returns its value.
     ///
     /// # Errors
     /// [`Error::LogFailed`], [`Error::Full`], [`Error::Closed`] when it will not move any more.
@@ -365,12 +365,12 @@ impl<S: SegmentStore> Database<S> {
         self.shared.progress.wait_past(seen, timeout)
     }
 
-    /// What is kept from now on; takes effect with the next [`maintain`](Self::maintain).
+    /// Sets what is kept from now on; takes effect with the next [`maintain`](Self::maintain).
     pub fn set_retention(&self, retention: Retention) {
         *lock(&self.shared.retention) = retention;
     }
 
-    /// One bounded step of indexing and retention; `true` when there is more to do at once.
+    /// Runs one bounded step of indexing and retention; `true` when there is more to do at once.
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::Closed`].
@@ -379,8 +379,8 @@ impl<S: SegmentStore> Database<S> {
         self.shared.maintain(&mut core)
     }
 
-    /// One bounded slice of a range read, in the order of arrival; `true` when there is more. The commit thread
-    /// waits for at most one slice.
+    /// Reads one bounded slice of a range, in the order of arrival; `true` when there is more. The commit thread waits
+    /// for at most one slice.
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::Closed`], [`Error::Version`].
@@ -401,8 +401,8 @@ impl<S: SegmentStore> Database<S> {
         Ok(more)
     }
 
-    /// One bounded step towards knowing every segment. `true`: more to do. Before that, readings of earlier boots whose
-    /// time was not trusted cannot all be dated in [`follow`](Self::follow).
+    /// Runs one bounded step of indexing the segments. `true`: more to do. Until all segments are indexed,
+    /// [`follow`](Self::follow) cannot date all readings of earlier boots whose time was not trusted.
     ///
     /// # Errors
     /// As [`history`](Self::history).
@@ -410,9 +410,10 @@ impl<S: SegmentStore> Database<S> {
         self.with_log(history::index_step)
     }
 
-    /// One bounded step through the log in the order of its numbers, over readings that are durable and numbered below
-    /// `end_lsn`: at most `readings_max` of the objects that `is_wanted` names are passed to `visit`, after the lock is
-    /// free. The commit thread waits for at most one step, which is a quarter of a slice of [`Self::history`].
+    /// Runs one bounded step through the log in the order of its numbers, over durable readings numbered below
+    /// `end_lsn`. At most `readings_max` readings of the objects that `is_wanted` selects are passed to `visit`, after
+    /// the lock is released. The commit thread waits for at most one step, which is a quarter of a slice of
+    /// [`Self::history`].
     ///
     /// # Errors
     /// As [`history`](Self::history).
@@ -428,7 +429,7 @@ impl<S: SegmentStore> Database<S> {
             return Ok(LogStep::default());
         }
         let step = self.with_log(|source| {
-            // Under the lock nobody appends: what can be read is durable, and all of it.
+            // Under the lock no append runs: exactly the durable readings can be read.
             let end_lsn = end_lsn.min(self.durable_end());
             let mut wanted = Wanted {
                 end_lsn,
@@ -471,8 +472,8 @@ impl<S: SegmentStore> Database<S> {
         read(&mut source)
     }
 
-    /// Number of the oldest reading of the log; that of the next one where there is none. Reads a segment's beginning
-    /// where nothing is known of it yet.
+    /// Returns the number of the oldest reading of the log, or of the next one if the log is empty. Reads a segment's
+    /// beginning if nothing is known of it yet.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -486,20 +487,20 @@ impl<S: SegmentStore> Database<S> {
         })
     }
 
-    /// Readings from this number on are not deleted by the limits of the history, but only by
-    /// [`Retention::backlog_bytes_max`] or in a full store; `None`: they are as any others.
+    /// Holds readings numbered from `lsn` on: they are not deleted by the limits of the history, but only by
+    /// [`Retention::backlog_bytes_max`] or in a full store. `None` holds no readings.
     pub fn hold_from(&self, lsn: Option<u64>) {
         let lsn = lsn.unwrap_or(u64::MAX);
         self.shared.held_from.store(lsn, Ordering::Relaxed);
     }
 
-    /// Temporal objects that are fresh at `now_ms`, and all of them. One pass over the table.
+    /// Counts the temporal objects that are fresh at `now_ms`, and all of them. One pass over the table.
     pub fn fresh_count(&self, now_ms: i64) -> FreshCount {
         self.shared.table.fresh_count(&self.now(now_ms))
     }
 
-    /// Commits what waits and goes on with a checkpoint if one is due; for [`CommitDriver::Manual`].
-    /// `true` while a checkpoint is unfinished.
+    /// Commits the waiting entries and advances the checkpoint if one is due; for [`CommitDriver::Manual`]. `true`
+    /// while a checkpoint is unfinished.
     ///
     /// # Errors
     /// [`Error::LogFailed`], [`Error::Full`].
@@ -535,12 +536,13 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Keeps in memory what readers and producers touch: the slot table, both halves of the queue, the admission. What
-    /// the machine did not permit, a line each; the database works without. For the start: it may take a while.
+    /// Locks in memory what readers and producers touch: the slot table, both halves of the queue, the admission state.
+    /// Returns one line for each part that the machine did not permit; the database works without. Call this at the
+    /// start: it may take long.
     pub fn lock_memory(&self) -> Vec<String> {
         let shared = &*self.shared;
         let table = realtime::lock_memory("the slot table", shared.table.memory().as_ref());
-        // Both locks, so that the two buffers do not change places meanwhile.
+        // Hold the commit side's lock, so that the two buffers are not swapped meanwhile.
         let core = shared.lock_core();
         let (begin, bytes) = shared.queue.lock().memory();
         let waiting = realtime::lock_range("the queue", begin, bytes);
@@ -554,7 +556,7 @@ impl<S: SegmentStore> Database<S> {
             .collect()
     }
 
-    /// Lends the store, between two rounds of the commit thread, which waits meanwhile. `None` once closed.
+    /// Lends the store between two rounds of the commit thread, which waits meanwhile. `None` once closed.
     pub fn with_store<R>(&self, use_store: impl FnOnce(&mut S) -> R) -> Option<R> {
         let mut core = self.shared.lock_core();
         core.store.as_mut().map(use_store)
@@ -587,8 +589,7 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Whether the commit thread has something to do, and how far it is: for whoever watches that it goes on. Waits for
-    /// no device.
+    /// Returns whether the commit thread has work, and its progress: for a watchdog. Waits for no device.
     pub fn pulse(&self) -> Pulse {
         let queue = self.shared.queue.lock();
         Pulse {
@@ -598,7 +599,7 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Every figure, copied. Takes the producers' lock for a few loads; allocates after it.
+    /// Returns a copy of every figure. Holds the producers' lock for a few loads, and allocates after releasing it.
     pub fn stats(&self) -> Stats {
         let shared = &*self.shared;
         let health = self.health();
@@ -612,7 +613,7 @@ impl<S: SegmentStore> Database<S> {
         let in_flight_ns = Some(shared.in_flight_since_ns.load(Ordering::Relaxed))
             .filter(|arrival_ns| *arrival_ns != NO_READING);
         let oldest_ns = in_flight_ns.or(queue.first_reading_ns);
-        // The histograms are copied below: no producer must wait for that.
+        // Release the lock first: the histograms are copied below, and no producer must wait for that.
         drop(queue);
         let counters = lock(&shared.counters);
         Stats {
@@ -660,16 +661,16 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Makes everything durable, writes a checkpoint and returns the store. Later puts answer [`Error::Closed`].
+    /// Makes everything durable, writes a checkpoint and returns the store. Later puts return [`Error::Closed`].
     ///
     /// # Errors
-    /// [`Error::LogFailed`], [`Error::Full`]; the store can then still be had from [`abandon`](Self::abandon).
+    /// [`Error::LogFailed`], [`Error::Full`]; the store is then still available from [`abandon`](Self::abandon).
     pub fn close(&self) -> Result<S, Error> {
         self.shared.queue.lock().closed = true;
         self.stop_thread();
         self.shared.round()?;
         let mut core = lock(&self.shared.core);
-        // One that runs already may lack the last values; they are in the log behind its position.
+        // A running checkpoint may lack the last values; they are in the log after its position.
         if core.checkpoint.is_some() {
             self.shared.finish_checkpoint(&mut core)?;
         }
@@ -682,8 +683,8 @@ impl<S: SegmentStore> Database<S> {
         Ok(store)
     }
 
-    /// Stops at once, as a crash would, and returns the store: what is not durable is lost, its tickets fail.
-    /// `None` when it was closed before.
+    /// Stops at once, as a crash would, and returns the store: what is not durable is lost, and its tickets fail.
+    /// `None` if it was closed before.
     pub fn abandon(&self) -> Option<S> {
         self.shared.queue.lock().closed = true;
         self.stop_thread();
@@ -696,7 +697,7 @@ impl<S: SegmentStore> Database<S> {
         self.shared.wake();
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
-            // A panic of the thread has been reported as a failed log already.
+            // A panic of the thread was already reported as a failed log.
             let _ = thread.join();
         }
     }

@@ -39,7 +39,7 @@ pub enum Error {
     /// The log failed; the record is not on flash and no later one will be.
     #[error("the log stopped ({}): no reading is durable until the database is opened again", .0.name())]
     LogFailed(LogFailure),
-    /// The store is full: nothing more is taken until room returns.
+    /// The store is full: no reading is taken until room returns.
     #[error(
         "the store is full: keep less (history_bytes_max), allow the oldest to be dropped, or use a larger store"
     )]
@@ -56,7 +56,7 @@ pub enum Error {
     /// The object is declared but no reading has arrived.
     #[error("the object has no value yet")]
     NoValue,
-    /// Whoever writes the value has stopped in the middle of it, or was killed there.
+    /// The writer of the value has stopped in the middle of it, or was killed there.
     #[error("its writer has stopped in the middle of it")]
     Stalled,
     /// The caller's buffer is shorter than the value.
@@ -102,7 +102,7 @@ pub enum Error {
         /// The configured value.
         configured: u64,
     },
-    /// The deadline of readings that are stored together has passed. None of them was.
+    /// The deadline of readings that are stored together has passed. None of them was stored.
     #[error("the deadline has passed: nothing was stored")]
     TooLate,
     /// An instance of a firm task has put more than can be committed at once. What it put before is kept.
@@ -112,10 +112,10 @@ pub enum Error {
     StagedFull {
         /// Readings that one instance can put.
         puts_max: u32,
-        /// Bytes that they can take, each with 24 bytes and its value rounded up to 8.
+        /// Most bytes of these readings, each counted as 24 bytes plus its value rounded up to 8.
         bytes_max: usize,
     },
-    /// An alarm that cannot be.
+    /// The alarm is invalid.
     #[error("{problem}")]
     AlarmInvalid {
         /// What is wrong with it.
@@ -186,7 +186,7 @@ impl Error {
 }
 
 impl From<LogFailure> for Error {
-    /// Each has its own remedy: make room, open it again, replace the card.
+    /// Each failure has its own remedy: make room, open the database again, replace the card.
     fn from(failure: LogFailure) -> Self {
         match failure {
             LogFailure::Full => Self::Full,

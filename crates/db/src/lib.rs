@@ -5,18 +5,18 @@
 //!
 //! **Must not know:** sockets, protocols, the file format on flash, asynchronous run-times.
 //!
-//! **Invariants:** a ticket that completed stands for a reading on flash; a reader takes no lock and allocates
-//! nothing; a producer never waits for the store; every queue and buffer has a limit; damage costs the records
-//! it hits, is counted by reason and never prevents a start; a log that failed refuses every put.
+//! **Invariants:** a completed ticket means that its reading is on flash; a reader takes no lock and allocates nothing;
+//! a producer never waits for the store; every queue and buffer has a limit; damage costs only the records it hits, is
+//! counted by reason and never prevents a start; a failed log refuses every put.
 //!
-//! **Files:** `database.rs` the interface, `put.rs` the way of a reading into table and log, `options.rs`, `error.rs`,
-//! `stats.rs`, `table.rs` the slot table, `shared.rs` one that other processes read, `queue.rs` and `ticket.rs` between
-//! producers and the commit thread, `commit.rs` that thread, `log/` records, writer, reader, checkpoint and scan,
-//! `history/` range reads, their index, and the log in its own order, `snapshot.rs` a copy while it is written to,
-//! `retention.rs`, `recovery.rs`, `room.rs` whether checkpoints fit the store,
-//! `alarm/` thresholds and staleness, `qos/` the controller of quality of service, `task.rs` periodic tasks,
-//! `monitor.rs` what they took, `realtime.rs`
-//! what they ask of the machine, `value.rs` the stored form of typed values, `store/` the seam to flash.
+//! **Files:** `database.rs` the interface, `put.rs` how a reading gets into table and log, `options.rs`, `error.rs`,
+//! `stats.rs`, `table.rs` the slot table, `shared.rs` a table that other processes read, `queue.rs` and `ticket.rs`
+//! between producers and the commit thread, `commit.rs` that thread, `log/` records, writer, reader, checkpoint and
+//! scan, `history/` range reads, their index, and the log in its own order, `snapshot.rs` a copy while the store is
+//! written to, `retention.rs`, `recovery.rs`, `room.rs` whether checkpoints fit the store, `alarm/` thresholds and
+//! staleness, `qos/` the controller of quality of service, `task.rs` periodic tasks, `monitor.rs` their run times,
+//! `realtime.rs` what they need from the machine, `value.rs` the stored form of typed values, `store/` the interface to
+//! flash.
 
 mod alarm;
 mod commit;

@@ -1,16 +1,16 @@
-//! What the instances of a task took: the figures of a period, and their short form for those that come from elsewhere.
+//! Timing figures of a task's instances: those of a period, and their short form for figures from elsewhere.
 
 use base::histogram::{BUCKETS_PER_OCTAVE, Histogram, Parts, PartsError, VALUE_LIMIT};
 
-/// What the instances of a task took. Times in ns; histograms can be merged.
+/// Timing figures of a task's instances. Times in ns; histograms can be merged.
 #[derive(Clone, Debug, Default)]
 pub struct Monitor {
-    /// Instances finished, those that were aborted included.
+    /// Instances finished, including aborted ones.
     pub instances: u64,
     /// Instances whose response time exceeded the deadline.
     pub deadline_misses: u64,
-    /// Instances of a firm task none of whose puts took effect: the deadline had passed, the body gave up, or the log
-    /// took nothing.
+    /// Instances of a firm task of which no put took effect: the deadline had passed, the body gave up, or the log took
+    /// nothing.
     pub aborted: u64,
     /// Releases that passed while an earlier instance ran.
     pub releases_missed: u64,
@@ -20,7 +20,7 @@ pub struct Monitor {
     pub tardiness_max: f64,
     /// From release to finish.
     pub response_ns: Histogram,
-    /// In `get` and `put`.
+    /// Time in `get` and `put`.
     pub data_ns: Histogram,
     /// Execution outside `get` and `put`.
     pub compute_ns: Histogram,
@@ -28,20 +28,20 @@ pub struct Monitor {
     pub jitter_ns: Histogram,
 }
 
-/// One instance of a task that has ended. Moments in ns on one monotonic clock.
+/// One instance of a task that has ended. Times in ns on one monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     /// When it was released.
     pub release_ns: u64,
     /// When its first instruction ran.
     pub begin_ns: u64,
-    /// When it ended; of a firm one, when it was decided whether it commits.
+    /// When it ended; for a firm one, when its commit was decided.
     pub finish_ns: u64,
     /// How long it spent in `get` and `put`.
     pub data_ns: u64,
     /// Releases that passed before this one while an earlier instance ran.
     pub releases_missed: u64,
-    /// Whether it is of a firm task and nothing that it put took effect.
+    /// Whether it belongs to a firm task and none of its puts took effect.
     pub is_aborted: bool,
 }
 
@@ -56,8 +56,8 @@ impl Monitor {
         }
     }
 
-    /// Data time / (data time + compute time) over all instances; 0 before the first one. The controller holds another
-    /// ratio, with the response time below: `qos::figures::Figures::data_ratio`.
+    /// Returns data time / (data time + compute time) over all instances; 0 before the first one. The controller uses
+    /// another ratio, with the response time as denominator: `qos::figures::Figures::data_ratio`.
     #[must_use]
     pub fn data_ratio(&self) -> f64 {
         let (data, compute) = (self.data_ns.sum() as f64, self.compute_ns.sum() as f64);
@@ -68,7 +68,7 @@ impl Monitor {
         }
     }
 
-    /// Adds another period's figures, or another task's.
+    /// Adds the figures of another period or task.
     pub fn merge(&mut self, other: &Self) {
         let add = |mine: &mut u64, theirs: u64| *mine = mine.saturating_add(theirs);
         add(&mut self.instances, other.instances);
@@ -104,7 +104,7 @@ impl Monitor {
             .record(instance.begin_ns.saturating_sub(instance.release_ns));
     }
 
-    /// The short form: what a task in another process tells the node of a period.
+    /// Returns the short form: what a task in another process reports to the node for a period.
     #[must_use]
     pub fn to_sum(&self) -> MonitorSum {
         MonitorSum {
@@ -121,11 +121,11 @@ impl Monitor {
         }
     }
 
-    /// The figures that a short form stands for. It may come from anybody: it is refused unless it could be that of
-    /// instances that were recorded, so that nothing wrong comes of merging it.
+    /// Decodes a short form. It may come from any sender: it is refused unless recorded instances could have given it,
+    /// so that merging it does no harm.
     ///
     /// # Errors
-    /// Names what cannot be.
+    /// Names the impossible figure.
     pub fn from_sum(sum: &MonitorSum) -> Result<Self, MonitorSumError> {
         let invalid = |figure| MonitorSumError::Figure { figure };
         for (figure, count) in [
@@ -141,7 +141,7 @@ impl Monitor {
         if !is_tardiness(mean_max) || (sum.instances == 0 && mean_max > 0.0) {
             return Err(invalid("tardiness_max"));
         }
-        // A sum of rounded terms may be a hair above.
+        // A sum of rounded terms may be slightly above.
         let sum_max = mean_max * most * (1.0 + 1e-9);
         if !is_tardiness(sum.tardiness_sum) || sum.tardiness_sum > sum_max {
             return Err(invalid("tardiness_sum"));
@@ -171,11 +171,11 @@ impl Monitor {
 }
 
 impl Monitor {
-    /// Whether figures that came from elsewhere can be those of instances with this deadline (ns; 0 counts as 1). What
-    /// is told twice, as a figure and in the histogram of the response times, must agree within the width of a bucket.
+    /// Checks whether figures from elsewhere can be those of instances with this deadline (ns; 0 counts as 1). What is
+    /// reported twice, as a figure and in the histogram of the response times, must agree within the width of a bucket.
     ///
     /// # Errors
-    /// Names what contradicts the response times.
+    /// Names the figure that contradicts the response times.
     pub fn check(&self, deadline_ns: u64) -> Result<(), MonitorSumError> {
         let invalid = |figure| Err(MonitorSumError::Contradiction { figure });
         let deadline_ns = deadline_ns.max(1) as f64;
@@ -189,13 +189,13 @@ impl Monitor {
             return invalid("tardiness_max");
         }
         let response_ns = self.response_ns.sum();
-        // A sum that was cut says only that there is more than that; the greatest one bounds it then.
+        // A saturated sum says only that the true sum is greater; then the greatest value bounds it.
         let is_cut = response_ns >= u128::from(u64::MAX);
         if !is_cut && !is_near(self.tardiness_sum, response_ns as f64, instances) {
             return invalid("tardiness_sum");
         }
-        // Of a bucket only the last value is known here, so that a count may differ by what the deadline's own one
-        // holds.
+        // Of a bucket only the last value is known here, so a count may differ by the count of the deadline's own
+        // bucket.
         let mut most = self.response_ns.saturated_count();
         let mut least = match VALUE_LIMIT as f64 > deadline_ns {
             true => most,
@@ -227,7 +227,7 @@ impl Monitor {
     }
 }
 
-/// A [`Monitor`] in few numbers: what its histograms hold, and nothing of their empty buckets.
+/// A [`Monitor`] in few numbers: the contents of its histograms, without their empty buckets.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs, reason = "each figure is the monitor's of that name")]
 pub struct MonitorSum {
@@ -243,7 +243,7 @@ pub struct MonitorSum {
     pub jitter_ns: Parts,
 }
 
-/// Why a short form is that of no task.
+/// Why a short form cannot come from a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MonitorSumError {
@@ -259,13 +259,13 @@ pub enum MonitorSumError {
         /// Its name.
         figure: &'static str,
     },
-    /// A histogram has not one value for each instance.
+    /// A histogram does not have one value for each instance.
     #[error("{figure} has not as many values as there were instances")]
     Count {
         /// Its name.
         figure: &'static str,
     },
-    /// A histogram that nothing recorded can give.
+    /// A histogram that no recording can give.
     #[error("{figure}: {error}")]
     Histogram {
         /// Its name.

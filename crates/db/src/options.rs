@@ -41,7 +41,7 @@ pub enum Durability {
 pub enum CommitDriver {
     /// A thread of the database.
     Thread,
-    /// Whoever calls [`crate::Database::pump`]: simulations and tests that must be repeatable.
+    /// The caller of [`crate::Database::pump`]: simulations and tests that must be repeatable.
     Manual,
 }
 
@@ -60,21 +60,21 @@ pub enum FullPolicy {
 pub struct Retention {
     /// Bytes of log that are kept; 0: as many as the store holds.
     pub history_bytes_max: u64,
-    /// Age in ms above which readings are deleted; 0: none.
+    /// Age in ms above which readings are deleted; 0: no limit.
     pub history_age_ms_max: u64,
-    /// Bytes of log above which readings are deleted although they are held ([`crate::Database::hold_from`]); 0: none.
+    /// Bytes of log above which even held readings ([`crate::Database::hold_from`]) are deleted; 0: no limit.
     pub backlog_bytes_max: u64,
-    /// What happens when the store is full all the same.
+    /// What happens if the store is full nevertheless.
     pub full_policy: FullPolicy,
 }
 
-/// What becomes of a reading that is not admitted to the table.
+/// What happens to a reading that is not admitted to the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShedPolicy {
     /// It goes to the log, so that the history has it.
     #[default]
     Log,
-    /// It goes nowhere, and is counted.
+    /// It is discarded and counted.
     Drop,
 }
 
@@ -86,7 +86,7 @@ pub struct DbOptions {
     /// Bytes of the longest value.
     pub value_bytes_max: usize,
     /// Bytes that may wait in memory for the commit thread; twice as much is allocated (two buffers).
-    /// A waiting reading takes 24 bytes and its value rounded up to 8.
+    /// A waiting reading takes 24 bytes plus its value rounded up to 8.
     pub queue_bytes_max: usize,
     /// Longest time from the first waiting reading to its flush, for [`Durability::Batched`].
     pub commit_interval_ms: u32,
@@ -95,18 +95,18 @@ pub struct DbOptions {
     /// Bytes of one log segment file.
     pub segment_bytes_max: u64,
     /// Bytes of log after which a checkpoint begins, and within which it is written. A restart reads less than twice as
-    /// much, two commits and a piece; where a checkpoint itself is larger than this, its bytes stand for it.
+    /// much, plus two commits and a piece; if a checkpoint itself is larger than this, its size counts instead.
     pub checkpoint_bytes: u64,
-    /// Bytes of one checkpoint piece: how long a lone commit can be held up by a checkpoint.
+    /// Bytes of one checkpoint piece: the most by which a checkpoint can delay a lone commit.
     pub checkpoint_piece_bytes_max: usize,
-    /// Who commits.
+    /// Who runs group commits.
     pub commit_driver: CommitDriver,
     /// How long readings are kept.
     pub retention: Retention,
-    /// Least part of each object's readings that is admitted to the table, or of its freshness, in hundredths; see
+    /// Least part of each object's readings, or of its freshness, that is admitted to the table, in percent; see
     /// [`crate::Database::set_admission`].
     pub admission_percent_min: u32,
-    /// What that is a part of.
+    /// What `admission_percent_min` is a part of.
     pub admission_quality: Quality,
 }
 

@@ -1,12 +1,12 @@
-//! A lock whose holder runs with the priority of whoever waits for it.
+//! A lock whose holder inherits the priority of its waiters.
 //!
-//! Under the queue's lock lie some hundred nanoseconds of work, but whoever does it can be preempted there: a commit
-//! thread of ordinary priority, by any other thread. A real-time producer would wait as long as that one likes to run.
-//! The kernel knows better if it is told who holds the lock (`FUTEX_LOCK_PI`): the holder inherits the priority, runs,
-//! and lets go.
+//! The queue's lock protects some hundred nanoseconds of work, but its holder can be preempted there: a commit thread
+//! of ordinary priority, by any other thread. A real-time producer would then wait as long as that other thread runs.
+//! The kernel avoids this if it is told which thread holds the lock (`FUTEX_LOCK_PI`): the holder inherits the
+//! priority, runs, and releases the lock.
 //!
-//! **Invariants:** the word is 0, or the holder's thread number, with a bit that only the kernel sets while somebody
-//! waits in it. Taking and releasing a free lock is one compare-and-swap each, and no call to the system.
+//! **Invariants:** the word is 0, or the holder's thread id, with a bit that only the kernel sets while a thread waits
+//! in it. Taking and releasing a free lock is one compare-and-swap each, without a system call.
 
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
@@ -14,13 +14,13 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-/// Looks at a lock that is held before the kernel is asked: most holds end sooner than a call to it.
+/// Polls of a held lock before the kernel is asked: most holds end sooner than a system call.
 const SPINS: u32 = 100;
-/// Nap of a waiter where the kernel has no such futexes.
+/// Sleep of a waiter if the kernel has no such futexes.
 const NAP: Duration = Duration::from_micros(20);
 
 thread_local! {
-    /// This thread's number in the kernel; 0 before it was asked.
+    /// This thread's id in the kernel; 0 before it was requested.
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -39,7 +39,7 @@ fn ask_this_thread() -> u32 {
 }
 
 /// A value behind a lock with priority inheritance. Not reentrant, and not for a forked child of its process: threads
-/// have other numbers there.
+/// have other ids there.
 #[derive(Debug, Default)]
 pub(crate) struct PiLock<T> {
     word: AtomicU32,
@@ -49,7 +49,7 @@ pub(crate) struct PiLock<T> {
 // SAFETY: the lock gives the value to one thread at a time.
 unsafe impl<T: Send> Sync for PiLock<T> {}
 
-/// The lock, held. Stays with the thread that took it: the kernel counts on that.
+/// The held lock. Stays with the thread that took it: the kernel relies on that.
 #[derive(Debug)]
 pub(crate) struct PiGuard<'a, T> {
     lock: &'a PiLock<T>,
@@ -90,7 +90,7 @@ impl<T> PiLock<T> {
         for _ in 0..SPINS {
             match self.take(thread) {
                 Ok(_) => return,
-                // Others wait in the kernel already; it gives the lock to the one of the highest priority.
+                // Other threads already wait in the kernel; it gives the lock to the one of the highest priority.
                 Err(held) if held & libc::FUTEX_WAITERS != 0 => break,
                 Err(_) => std::hint::spin_loop(),
             }
@@ -98,13 +98,13 @@ impl<T> PiLock<T> {
         loop {
             match self.call(libc::FUTEX_LOCK_PI) {
                 0 => {
-                    // The kernel has set the word; what the last holder wrote comes before.
+                    // The kernel has set the word; the fence makes the last holder's writes visible.
                     fence(Ordering::Acquire);
                     return;
                 }
                 libc::EINTR | libc::EAGAIN => {}
                 libc::EDEADLK => panic!("a thread takes a lock twice"),
-                // A kernel or a sandbox without such futexes: the lock works, without inheritance.
+                // If the kernel or a sandbox has no such futexes, the lock works without inheritance.
                 _ => {
                     if self.take(thread).is_ok() {
                         return;
@@ -118,7 +118,7 @@ impl<T> PiLock<T> {
     #[cold]
     fn release_to_waiter(&self) {
         fence(Ordering::Release);
-        // It can only fail for a word that is not this thread's, which nobody else writes.
+        // This can only fail if the word is not this thread's, and no other thread writes it.
         let error = self.call(libc::FUTEX_UNLOCK_PI);
         debug_assert_eq!(error, 0, "the word says who holds the lock");
     }
@@ -244,7 +244,7 @@ mod tests {
             let guard = lock.lock();
             assert!(priority() >= 0, "this thread is an ordinary one");
             held.wait();
-            // Until the waiter waits. A machine that needs a minute for it has other troubles.
+            // Poll until the waiter waits in the kernel, for at most about a minute.
             let mut has_inherited = false;
             for _ in 0..60_000 {
                 has_inherited = priority() == -21;

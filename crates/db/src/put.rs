@@ -1,8 +1,8 @@
-//! The way of a reading into table and log: alone, or with the others of one instance of a firm task; and which of
-//! them the table takes while there are too many.
+//! How a reading gets into the table and the log: alone, or with the others of one instance of a firm task; and which
+//! readings the table takes under overload.
 //!
 //! **Invariants:** slot and log are decided under the queue's lock, so their orders agree; nothing here waits for the
-//! store or allocates, but for the buffer of [`Database::put_together`].
+//! store; nothing allocates, except the buffer of [`Database::put_together`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,17 +16,18 @@ use crate::store::SegmentStore;
 use crate::table::SlotValue;
 use crate::ticket::Ticket;
 
-/// Most readings that one instance of a firm task can put: they go into the table under one hold of a lock for which
+/// Most readings that one instance of a firm task can put. They go into the table under one hold of a lock, for which
 /// every producer waits.
 pub const STAGED_PUTS_MAX: u32 = 128;
 
-/// Most bytes of them, each with 24 bytes and its value rounded up to 8; and never more than half of the queue.
+/// Most bytes of these readings, each counted as 24 bytes plus its value rounded up to 8; never more than half of the
+/// queue.
 pub const STAGED_BYTES_MAX: usize = 64 << 10;
 
 impl<S: SegmentStore> Database<S> {
-    /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates. It
-    /// calls the system to wake a commit thread that sleeps, then to ask whether the clock is trusted, and to wait for
-    /// the queue's lock while another producer or the commit thread holds it.
+    /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates. It makes
+    /// a system call only to wake a commit thread that sleeps (and then to ask whether the clock is trusted), or to
+    /// wait for the queue's lock while another producer or the commit thread holds it.
     ///
     /// A reading whose timestamp is older than the slot's is logged but does not replace the newer value; of equal
     /// timestamps the later put wins. `get` shows a value at once, before it is durable. A reading that is not admitted
@@ -70,12 +71,12 @@ impl<S: SegmentStore> Database<S> {
         shared
             .table
             .check(id, sensor_ms.unwrap_or(0), value.len())?;
-        // Looking at the clock and taking the lock take as long as the slot's lines to arrive.
+        // Prefetch the slot's cache lines: they arrive while the clock is read and the lock is taken.
         shared.table.fetch(id, value.len());
         let (wall_trusted, has_looked) = self.wall_trusted();
         let arrival_ns = shared.clock.monotonic_ns();
-        // The node's time by the offset of the last look, which is as old as what is known of its trust: one reading
-        // of a clock less for each put, and a time never has the trust of another.
+        // Compute the node's time from the last clock sample, which also gave the trust flag. This saves a clock read
+        // per put, and a time never gets the trust of another sample.
         let timestamp_ms = sensor_ms.unwrap_or_else(|| {
             let offset_ms = shared.clock_offset_ms.load(Ordering::Relaxed);
             offset_ms.saturating_add_unsigned(arrival_ns / 1_000_000)
@@ -92,7 +93,7 @@ impl<S: SegmentStore> Database<S> {
         let (lsn, wake) = {
             let mut queue = shared.queue.lock();
             if let Err(refused) = Self::check_taking(&mut queue, arrival_ns, 1) {
-                // It is not kept, and no less true: a full card must not silence an alarm.
+                // The reading is not kept but still valid: a full card must not silence an alarm.
                 if queue.alarms.is_some() {
                     let newer = shared.table.is_news(id, timestamp_ms, entry.node_time);
                     queue.judge_alarms(&entry, newer);
@@ -120,7 +121,7 @@ impl<S: SegmentStore> Database<S> {
                 }
             } else {
                 queue.shed += 1;
-                // An alarm does not wait for the load to go.
+                // Judge the alarm although the reading is shed: it must not wait until the load falls.
                 if queue.alarms.is_some() {
                     let newer = shared.table.is_news(id, timestamp_ms, entry.node_time);
                     queue.judge_alarms(&entry, newer);
@@ -131,7 +132,7 @@ impl<S: SegmentStore> Database<S> {
                 queue.dropped += 1;
                 drop(queue);
                 if has_looked {
-                    // It wakes nobody: the thread that does must look again.
+                    // This put does not wake the commit thread: the put that does must sample the clock again.
                     shared.asleep.store(true, Ordering::Relaxed);
                 }
                 return Ok(Ticket::dropped(Arc::clone(&shared.progress)));
@@ -146,9 +147,9 @@ impl<S: SegmentStore> Database<S> {
         Ok(Ticket::new(lsn, Arc::clone(&shared.progress)))
     }
 
-    /// What waits is in a hurry from now on, as if the last of it had been put with [`Durability::Now`]. Who puts many
-    /// readings one behind the other does so with [`Durability::Batched`] and then says this once: they share a flush.
-    /// Never blocks; does nothing while nothing waits.
+    /// Makes the waiting readings urgent, as if the last of them had been put with [`Durability::Now`]. A caller that
+    /// puts many readings in a row uses [`Durability::Batched`] and then calls this once: they share a flush. Never
+    /// blocks; does nothing while the queue is empty.
     pub fn hurry(&self) {
         let wake = {
             let mut queue = self.shared.queue.lock();
@@ -159,11 +160,11 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Whether the wall clock is trusted, by the last look at it, and whether that was now.
+    /// Returns whether the wall clock is trusted as of the last sample, and whether this call took that sample.
     fn wall_trusted(&self) -> (bool, bool) {
         let asleep = &self.shared.asleep;
-        // The put that is about to wake the thread which samples the flag looks itself, perhaps hours after the last
-        // time; those after it do not, although that thread may need a while to wake up.
+        // The commit thread samples the flag; while it sleeps, the last sample may be hours old. So the put that is
+        // about to wake it takes a sample itself. Later puts do not, although the thread may still be waking up.
         if asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed) {
             (self.shared.sample_wall_trusted(), true)
         } else {
@@ -182,7 +183,7 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Whether readings are taken; counts so many that are not.
+    /// Checks that readings are taken; counts `readings` as refused if not.
     fn check_taking(queue: &mut Queue, arrival_ns: u64, readings: u64) -> Result<(), Error> {
         let open = Self::check_open(queue);
         if let Err(error) = &open {
@@ -196,19 +197,19 @@ impl<S: SegmentStore> Database<S> {
         open
     }
 
-    /// This moment of the clock by which deadlines are judged ([`base::clock::Clock::monotonic_ns`]).
+    /// Returns the current time of the clock by which deadlines are judged ([`base::clock::Clock::monotonic_ns`]).
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.shared.clock.monotonic_ns()
     }
 
-    /// Stores readings all together, and flushes as for [`Durability::Now`]; or none of them, as after `deadline_ns` of
-    /// the clock ([`now_ns`](Self::now_ns)). The time decides under the lock that all of them are stored under. They
-    /// are never shed, and their numbers follow one another; the ticket is that of the last one, so when it is durable
-    /// all of them are. 1 to [`STAGED_PUTS_MAX`] readings of [`STAGED_BYTES_MAX`] in all.
+    /// Stores all of the readings, flushed as for [`Durability::Now`], or none of them, for example after `deadline_ns`
+    /// of the clock ([`now_ns`](Self::now_ns)). The deadline is checked under the same lock hold that stores the
+    /// readings. They are never shed, and their numbers are consecutive; the ticket is that of the last one, so when it
+    /// is durable all of them are. Takes 1 to [`STAGED_PUTS_MAX`] readings of [`STAGED_BYTES_MAX`] in all.
     ///
-    /// A power cut before that ticket is durable may leave a part of them: of the log the first ones, of the latest
-    /// values any, if a checkpoint was being written. None of them is one that came too late.
+    /// A power cut before that ticket is durable may leave a part of them: in the log the first ones, among the latest
+    /// values any of them if a checkpoint was being written. None of them was stored after the deadline.
     ///
     /// # Errors
     /// [`Error::TooLate`]; [`Error::StagedFull`]; [`Error::OptionInvalid`] for no reading or too many; those of
@@ -244,12 +245,12 @@ impl<S: SegmentStore> Database<S> {
     }
 
     /// Puts what an instance has staged, if its deadline has not passed: all of it under one hold of the queue's lock,
-    /// or nothing. The time decides under that lock. What an instance has worked out is no update that could be shed.
+    /// or nothing. The deadline is checked under that lock. Results of an instance are no updates that could be shed.
     pub(crate) fn commit_staged(&self, staged: &Staged, deadline_ns: u64) -> Commit {
         let (wall_trusted, has_looked) = self.wall_trusted();
         let commit = self.commit_trusted(staged, deadline_ns, wall_trusted);
         if has_looked && !matches!(commit, Commit::Done { .. }) {
-            // It has woken nobody: the thread that does must look again.
+            // This call has not woken the commit thread: the put that does must sample the clock again.
             self.shared.asleep.store(true, Ordering::Relaxed);
         }
         commit
@@ -286,7 +287,7 @@ impl<S: SegmentStore> Database<S> {
                     ..entry
                 })
             };
-            // They have been looked at before; a table that others share may have been written over since.
+            // The readings were checked when staged, but a shared table may have been overwritten since.
             let check = |entry: Entry<'_>| {
                 shared
                     .table
@@ -320,7 +321,7 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Room for what an instance puts. Made once for each task.
+    /// Returns a buffer for the puts of an instance. Made once per task.
     pub(crate) fn staging(&self) -> Staged {
         let limits = self.limits();
         Staged {
@@ -329,7 +330,7 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// The same without any.
+    /// Returns the same limits without a buffer.
     fn limits(&self) -> Staged {
         Staged {
             buffer: Vec::new(),
@@ -339,7 +340,7 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Keeps a reading until the instance commits, which gives it the node's time where its sensor gave none.
+    /// Stages a reading until the instance commits; the commit gives it the node's time if its sensor gave none.
     ///
     /// # Errors
     /// [`Error::StagedFull`], [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`].
@@ -375,19 +376,19 @@ impl<S: SegmentStore> Database<S> {
         Ok(())
     }
 
-    /// Admits a fraction of the readings of temporal objects to the table from now on, as far as
-    /// `admission_percent_min` allows; 1 admits all. Returns what it comes to by the rates measured since the last
-    /// call. What is shed, of whom and in which order: DESIGN.md, "Quality of service".
+    /// Admits this fraction of the readings of temporal objects to the table from now on, as far as
+    /// `admission_percent_min` allows; 1 admits all. Returns the result expected from the rates measured since the last
+    /// call. DESIGN.md, "Quality of service", says which readings are shed, of which objects and in which order.
     ///
-    /// A reading that is shed leaves the older value, with its age, and is logged all the same unless its object's
-    /// policy is [`ShedPolicy::Drop`]. Never shed are readings of objects that are not temporal, the first one of an
+    /// A shed reading leaves the older value, with its age, and is still logged unless its object's policy is
+    /// [`ShedPolicy::Drop`]. These are never shed: readings of objects that are not temporal, the first one of an
     /// object, those of [`never_shed`](Self::never_shed), and what firm tasks commit.
     ///
-    /// With [`admission_quality`](crate::DbOptions::admission_quality) of freshness the least depends on the rates of
-    /// readings and their validity ([`AdmissionFigures::least`]), and what costs no freshness is shed first. Called
-    /// once in a sampling period, also with 1, it knows the rates of now.
+    /// With [`admission_quality`](crate::DbOptions::admission_quality) of freshness, the minimum depends on the rates
+    /// of readings and their validity ([`AdmissionFigures::least`]), and readings that cost no freshness are shed
+    /// first. Call this once per sampling period, also with 1, so that the rates are current.
     ///
-    /// Takes some passes over all objects; no producer waits for that.
+    /// Makes several passes over all objects; no producer waits for them.
     pub fn set_admission(&self, fraction: f64) -> f64 {
         let shared = &*self.shared;
         let now_ns = shared.clock.monotonic_ns();
@@ -402,21 +403,21 @@ impl<S: SegmentStore> Database<S> {
         expected
     }
 
-    /// Never sheds readings of this object: each of them is acted upon. An object that is not known is passed over.
+    /// Never sheds readings of this object, because each of them is acted upon. Ignores an unknown object.
     pub fn never_shed(&self, id: ObjectId) {
         self.shared.admission.exempt(id.0 as usize);
     }
 
-    /// How much an object's freshness counts when readings have to be shed (more is shed less; a weight that is no
-    /// number above 0 counts as 1, as does one never set), and what becomes of its shed readings. The weight takes
-    /// effect with the next [`set_admission`](Self::set_admission). An object that is not known is passed over.
+    /// Sets how much an object's freshness counts when readings must be shed, and what happens to its shed readings. A
+    /// higher weight means less shedding. A weight that is no number above 0 counts as 1, as does one never set. The
+    /// weight takes effect with the next [`set_admission`](Self::set_admission). Ignores an unknown object.
     pub fn set_quality(&self, id: ObjectId, weight: f64, policy: ShedPolicy) {
         self.shared
             .admission
             .set_quality(id.0 as usize, weight, policy);
     }
 
-    /// What was asked for and what was admitted.
+    /// Returns what was requested and what was admitted.
     pub fn admission(&self) -> AdmissionFigures {
         let [wanted, expected, least] = self.shared.admission.wanted_expected_least();
         let queue = self.shared.queue.lock();
@@ -431,7 +432,7 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Readings of an object that were not admitted to the table, logged or dropped, since the start.
+    /// Returns the number of readings of an object not admitted to the table, logged or dropped, since the start.
     pub fn shed(&self, id: ObjectId) -> u64 {
         self.shared.admission.shed(id.0 as usize)
     }
@@ -444,7 +445,7 @@ pub struct TogetherReading<'a> {
     pub id: ObjectId,
     /// Its value.
     pub value: &'a [u8],
-    /// The sensor's time, ms since 1970; `None`: the node's clock gives it.
+    /// The sensor's time, ms since 1970; `None` if the node's clock gives it.
     pub timestamp_ms: Option<i64>,
 }
 
@@ -469,13 +470,13 @@ impl Staged {
     }
 }
 
-/// What became of an instance's puts, and the moment that decided it.
+/// The outcome of an instance's puts, and the time of the decision.
 #[derive(Debug)]
 pub(crate) enum Commit {
     /// They are in the table and in the queue; the ticket is that of the last one.
     Done { decided_ns: u64, ticket: Ticket },
     /// The deadline had passed.
     Late { decided_ns: u64 },
-    /// The log takes nothing, or not so much.
+    /// The readings were refused, for example because the log takes none or not this many.
     Refused { decided_ns: u64, error: Error },
 }

@@ -1,8 +1,8 @@
-//! What producers and the commit thread share: one bounded buffer of waiting readings behind one short lock.
+//! Shared by producers and the commit thread: one bounded buffer of waiting readings behind one short lock.
 //!
-//! **Invariants:** the buffer never grows; under the lock a producer copies one entry and stores one slot, the
-//! commit thread swaps two buffers, and nobody allocates, waits or calls the system. The order of entries is the
-//! order in which slots were stored, so the log's last word on an object is the table's.
+//! **Invariants:** the buffer never grows; under the lock a producer copies one entry and stores one slot, the commit
+//! thread swaps two buffers, and no thread allocates, waits or calls the system. Entries are in the order in which
+//! slots were stored, so log and table agree on the latest value of an object.
 
 use std::time::Instant;
 
@@ -11,11 +11,11 @@ use crate::error::LogFailure;
 
 const HEADER_BYTES: usize = 24;
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     Reading,
-    /// The object's key or validity changed: its dictionary record is due.
+    /// The object's key or validity changed: its dictionary record must be written.
     Declared,
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct Queue {
     bytes_max: usize,
     /// Number of the next reading.
     pub(crate) next_lsn: u64,
-    /// When the first waiting entry came, on the thread's timer.
+    /// When the first waiting entry arrived, on the thread's timer.
     pub(crate) first: Option<Instant>,
     /// Arrival of the first waiting reading.
     pub(crate) first_reading_ns: Option<u64>,
-    /// Somebody wants the next flush at once.
+    /// A caller wants the next flush at once.
     pub(crate) urgent: bool,
     /// The commit thread sleeps without a timer and must be woken.
     pub(crate) sleeping: bool,
@@ -60,25 +60,25 @@ pub(crate) struct Queue {
     pub(crate) closed: bool,
     /// The log has failed.
     pub(crate) failure: Option<LogFailure>,
-    /// A checkpoint is wanted although nothing waits.
+    /// A checkpoint is wanted although no entry waits.
     pub(crate) checkpoint_due: bool,
     /// The store is full: nothing more is taken until room returns.
     pub(crate) full: bool,
-    /// Readings refused because of that.
+    /// Readings refused because the store was full.
     pub(crate) refused_full: u64,
-    /// When the last of those came.
+    /// When the last of those arrived.
     pub(crate) refused_full_last_ns: Option<u64>,
     /// Readings taken.
     pub(crate) puts: u64,
     /// Readings refused because the queue was full.
     pub(crate) busy: u64,
-    /// When the last of those came.
+    /// When the last of those arrived.
     pub(crate) busy_last_ns: Option<u64>,
     /// Readings refused because the log had failed.
     pub(crate) refused: u64,
     /// Readings taken for the log whose slot held a newer one.
     pub(crate) outdated: u64,
-    /// Some readings are shed: each one has to be judged.
+    /// Some readings are shed: each one must be judged.
     pub(crate) is_shedding: bool,
     /// Readings of temporal objects taken or dropped.
     pub(crate) offered: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Queue {
     pub(crate) shed: u64,
     /// Of those, readings that did not go to the log either.
     pub(crate) dropped: u64,
-    /// What is watched, where alarms are set.
+    /// The alarm watches, if alarms are set.
     pub(crate) alarms: Option<Box<Watches>>,
 }
 
@@ -124,12 +124,12 @@ impl Queue {
         self.has_bytes(entry.bytes())
     }
 
-    /// Whether entries of so many bytes have room.
+    /// Whether there is room for entries of this many bytes.
     pub(crate) fn has_bytes(&self, bytes: usize) -> bool {
         self.buffer.len() + bytes <= self.bytes_max
     }
 
-    /// Half full: waiting for the timer would risk `Busy`.
+    /// Whether the buffer is half full: waiting for the timer would then risk `Busy`.
     pub(crate) fn is_pressed(&self) -> bool {
         self.buffer.len() * 2 >= self.bytes_max
     }
@@ -154,7 +154,7 @@ impl Queue {
         }
     }
 
-    /// Judges a reading; whether it is newer than what its object had.
+    /// Judges a reading against the alarms; `newer` says whether it is newer than its object's value.
     #[inline]
     pub(crate) fn judge_alarms(&mut self, reading: &Entry<'_>, newer: bool) {
         if let Some(alarms) = &mut self.alarms {
@@ -171,7 +171,7 @@ impl Queue {
         lsn
     }
 
-    /// After something was appended, which is in a hurry or not: whether the commit thread must be woken.
+    /// Notes that an entry was appended, urgent or not. Returns whether the commit thread must be woken.
     pub(crate) fn hurry(&mut self, is_urgent: bool) -> bool {
         let wake = self.sleeping || (is_urgent && !self.urgent);
         self.sleeping = false;
@@ -179,12 +179,12 @@ impl Queue {
         wake
     }
 
-    /// Address and bytes of the buffer.
+    /// Returns the address and the bytes of the buffer.
     pub(crate) fn memory(&self) -> (usize, usize) {
         (self.buffer.as_ptr().addr(), self.buffer.capacity())
     }
 
-    /// Takes everything that waits; `empty` becomes the new buffer.
+    /// Takes all waiting entries; `empty` becomes the new buffer.
     pub(crate) fn swap(&mut self, empty: &mut Vec<u8>) {
         debug_assert!(empty.is_empty() && empty.capacity() >= self.bytes_max);
         std::mem::swap(&mut self.buffer, empty);

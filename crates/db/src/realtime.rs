@@ -1,25 +1,25 @@
-//! What a real-time thread asks of the machine: memory that stays, a stack that is there, a priority, cores.
+//! What a real-time thread needs from the machine: locked memory, a stack that is present, a priority, cores.
 //!
-//! Each call returns what the machine did not permit, as a line that says what it means and what helps, and goes on:
-//! a node without these rights works, only later under load.
+//! Each call returns what the machine did not permit, as a line that says what it means and what helps, and goes on: a
+//! node without these rights works, but later under load.
 //!
-//! **Locked is what real-time code touches**, the table, the queue and the stacks, and not all of the process
-//! (`mlockall`): that would take history, buffers of sockets and whole regions along, would make each later allocation
-//! of any thread touch its pages at once, and where the limit is small those allocations fail, in threads that never
-//! asked for it.
+//! **Only what real-time code touches is locked**: the table, the queue and the stacks, not all of the process
+//! (`mlockall`). That would include history, socket buffers and whole regions, and would make each later allocation of
+//! any thread touch its pages at once. Where the limit is small, those allocations fail, in threads that never asked
+//! for locking.
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// Cores that can be named: `0..CORES_MAX`.
+/// Number of cores that can be named: `0..CORES_MAX`.
 pub const CORES_MAX: u16 = 1024;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Below this large pages, which may be taken only in part, cost more memory than they save time.
+/// Below this size large pages, which may be used only in part, cost more in memory than they save in time.
 const LARGE_PAGES_FROM_BYTES: usize = 8 << 20;
 
-/// Bytes of a stack that are in use already when a thread touches its stack, or belong to the system: guard page and
+/// Bytes of a stack that are already in use when a thread touches its stack, or belong to the system: guard page and
 /// thread-local storage.
 const STACK_IN_USE_BYTES: usize = 48 << 10;
 
@@ -30,7 +30,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// These cores; `None` when one is [`CORES_MAX`] or more.
+    /// Returns a set of these cores; `None` if one is [`CORES_MAX`] or more.
     #[must_use]
     pub fn of(cores: &[u16]) -> Option<Self> {
         let mut found = Self::default();
@@ -52,7 +52,8 @@ impl Cores {
     }
 }
 
-/// Lets the calling thread run on these cores only; on all if none is named, without a call. What was not permitted.
+/// Lets the calling thread run on these cores only; on all, without a call, if none is named. Returns what was not
+/// permitted.
 #[must_use]
 pub fn set_cores(cores: &Cores) -> Option<String> {
     if cores.is_empty() {
@@ -87,12 +88,12 @@ pub fn set_cores(cores: &Cores) -> Option<String> {
     })
 }
 
-/// The class, and that threads which a real-time thread starts are ordinary ones: a database that is opened by one
-/// would otherwise commit at that priority, too.
+/// The scheduling class, with the flag that makes threads ordinary which a real-time thread starts. A database opened
+/// by a real-time thread would otherwise commit at that priority, too.
 const FIFO: i32 = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
 
 /// Gives the calling thread a real-time priority of the class `SCHED_FIFO`, 1 to 99; threads that it starts do not
-/// inherit it. What was not permitted.
+/// inherit it. Returns what was not permitted.
 #[must_use]
 pub fn set_fifo(priority: u8) -> Option<String> {
     let wanted = libc::sched_param {
@@ -110,8 +111,8 @@ pub fn set_fifo(priority: u8) -> Option<String> {
     })
 }
 
-/// Asks for large pages under memory that is not touched yet, where they are worth it. Nothing is said where there are
-/// none: it is slower then, and nothing else.
+/// Requests large pages under memory that is not touched yet, where they are worth it. Reports nothing if there are
+/// none: access is then only slower.
 pub(crate) fn prefer_large_pages<T>(untouched: &mut [MaybeUninit<T>]) {
     let begin = untouched.as_ptr().addr().next_multiple_of(PAGE_BYTES);
     let end = (untouched.as_ptr().addr() + size_of_val(untouched)) / PAGE_BYTES * PAGE_BYTES;
@@ -128,8 +129,8 @@ pub(crate) fn prefer_large_pages<T>(untouched: &mut [MaybeUninit<T>]) {
     }
 }
 
-/// Keeps the memory of `values` from being swapped out or taken back, and brings it in now. `what` names it. What was
-/// not permitted.
+/// Keeps the memory of `values` from being swapped out or reclaimed, and brings it in now. `what` names it. Returns
+/// what was not permitted.
 #[must_use]
 pub fn lock_memory<T>(what: &str, values: &[T]) -> Option<String> {
     lock_range(what, values.as_ptr().addr(), size_of_val(values))
@@ -151,8 +152,8 @@ pub(crate) fn lock_range(what: &str, begin: usize, bytes: usize) -> Option<Strin
     })
 }
 
-/// Touches and locks what is left of the calling thread's stack of `stack_bytes`, so that no page of it is missing
-/// later. To be called early in the thread. What was not permitted.
+/// Touches and locks the rest of the calling thread's stack of `stack_bytes`, so that no page of it is missing later.
+/// Call this early in the thread. Returns what was not permitted.
 #[must_use]
 pub fn prepare_stack(stack_bytes: usize) -> Option<String> {
     let bytes = stack_bytes.saturating_sub(STACK_IN_USE_BYTES);
@@ -162,7 +163,7 @@ pub fn prepare_stack(stack_bytes: usize) -> Option<String> {
     lock_range("the stack of the thread", lowest, top - lowest)
 }
 
-/// Goes down the stack page by page, as far as `bytes` below `top`; the lowest address touched.
+/// Touches the stack page by page, down to `bytes` below `top`; returns the lowest address touched.
 #[inline(never)]
 fn touch_stack(top: usize, bytes: usize) -> usize {
     let mut page = [0_u8; PAGE_BYTES];
@@ -173,7 +174,7 @@ fn touch_stack(top: usize, bytes: usize) -> usize {
     } else {
         here
     };
-    // Used after the call, so that each call keeps its page.
+    // Use the page after the call, so that each call keeps its page.
     std::hint::black_box(&mut page);
     lowest
 }
@@ -182,7 +183,7 @@ fn touch_stack(top: usize, bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// In a thread of its own: what is set stays with it.
+    /// Runs `work` in a thread of its own: what is set stays with that thread.
     fn apart<R: Send>(work: impl FnOnce() -> R + Send) -> R {
         std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"))
     }

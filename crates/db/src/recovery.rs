@@ -1,8 +1,8 @@
-//! From what is on flash to a table: the newest whole checkpoint, then the log behind it.
+//! Builds the table from what is on flash: the newest complete checkpoint, then the log behind it.
 //!
 //! **Invariants:** nothing is written; memory is the table and one reading buffer; damage is counted by reason and
-//! never prevents the start. What prevents it: a device that answers nothing, a later format, a table that was
-//! configured smaller than what it must hold.
+//! never prevents the start. Only these prevent it: a device that answers nothing, a later format, a table configured
+//! smaller than what it must hold.
 
 use std::ops::ControlFlow;
 
@@ -29,21 +29,21 @@ pub struct RecoveryReport {
     pub log_bytes_read: u64,
     /// Readings replayed.
     pub readings_replayed: u64,
-    /// Readings of objects whose every naming record was lost.
+    /// Readings of objects of which every naming record was lost.
     pub readings_unnamed: u64,
     /// Naming records that contradict an earlier one.
     pub dictionary_conflicts: u64,
     /// Whether part of the store's directory could not be read: segments may be missing.
     pub directory_damaged: bool,
-    /// What was broken.
+    /// Damage found.
     pub damage: Damage,
 }
 
-/// What the log writer needs in order to go on.
+/// What the log writer needs to continue.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) report: RecoveryReport,
-    /// Segment to go on in and its length, when it ends cleanly.
+    /// Segment to continue and its length, if it ends cleanly.
     pub(crate) resume: Option<(u32, u64)>,
     pub(crate) next_segment: u32,
     pub(crate) next_lsn: u64,
@@ -94,7 +94,7 @@ pub(crate) fn recover<S: SegmentStore>(
     }
     let (from, offset) = head.map_or((0, 0), |head| (head.segment, head.offset));
     if offset > 0 && !segments.contains(&from) {
-        // What it held before the position is in the checkpoint, what came after is gone.
+        // What it held before the position is in the checkpoint; what came after is lost.
         reader.damage.files_unreadable += 1;
         reader.lose(segment_bytes_max);
     }
@@ -110,12 +110,12 @@ pub(crate) fn recover<S: SegmentStore>(
             reader.damage.bytes_skipped += missing_bytes;
         }
         if missing_bytes > 0 || file_bytes.is_none() {
-            // Nobody knows how long it was.
+            // Its length is unknown.
             reader.lose(segment_bytes_max);
         }
         report.log_bytes_read += file_bytes.unwrap_or(0).saturating_sub(start);
         resume = file_bytes
-            // Where the position lies beyond the end, what is appended would lie before it and never be replayed.
+            // If the position lies beyond the end, appended records would lie before it and never be replayed.
             .filter(|bytes| tail == Tail::Clean && *bytes >= start)
             .map(|bytes| (number, bytes));
     }
@@ -129,7 +129,7 @@ pub(crate) fn recover<S: SegmentStore>(
         .last()
         .map_or(0, |last| last.saturating_add(1))
         .max(from.saturating_add(u32::from(offset > 0)));
-    // Only the last segment may grow, and only one of this version.
+    // Only the last segment may grow, and only if it has this version.
     let mut resume = resume.filter(|(number, _)| segments.last() == Some(number));
     if let Some((number, bytes)) = resume
         && bytes > 0
@@ -223,7 +223,7 @@ fn replay<S: SegmentStore>(
 
 fn store_value(table: &Table, id: ObjectId, value: &SlotValue<'_>) -> Result<(), Error> {
     match table.write_alone(id, value) {
-        // A time that `put` refuses cannot come from it; the reading stays in the log.
+        // `put` refuses such a time, so the reading does not come from it; it stays in the log.
         Ok(_) | Err(Error::TimestampInvalid) => Ok(()),
         Err(Error::ValueTooLong {
             bytes,

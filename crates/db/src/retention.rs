@@ -1,10 +1,10 @@
 //! How long readings are kept: indexing and deletion, in bounded steps between commits.
 //!
-//! **Invariants:** only whole segments go, the oldest first, and none that a restart would read; deleting needs no
-//! free space; what goes is counted. Age is counted from the arrival, so that a sensor's wrong time neither keeps nor
-//! deletes anything; by a trusted wall clock alone, and for what arrived in this boot by the monotonic clock too, so
-//! that a clock that jumps deletes nothing early. What somebody has still to pass on is held back from both limits, up
-//! to one of its own.
+//! **Invariants:** only whole segments are deleted, the oldest first, and none that a restart would read; deleting
+//! needs no free space; what is deleted is counted. Age is counted from the arrival, so that a sensor's wrong time
+//! neither keeps nor deletes anything. Only a trusted wall clock counts, and for arrivals of this boot the monotonic
+//! clock too, so that a clock that jumps deletes nothing early. Readings that a consumer has still to pass on are held
+//! back from both limits, up to a limit of their own.
 
 use crate::commit::{Core, Shared, lock};
 use crate::error::Error;
@@ -14,14 +14,14 @@ use crate::options::Retention;
 use crate::store::SegmentStore;
 
 impl<S: SegmentStore> Shared<S> {
-    /// One step; `true` when there is more to do at once.
+    /// Runs one step; `true` when there is more to do at once.
     pub(crate) fn maintain(&self, core: &mut Core<S>) -> Result<bool, Error> {
         let wall_trusted = self.sample_wall_trusted();
         if self
             .clock_changed
             .load(std::sync::atomic::Ordering::Relaxed)
         {
-            // Nothing may have arrived for hours; the commit side says it in the log.
+            // Perhaps no reading has arrived for hours: wake the commit side, which logs the clock.
             self.wake();
         }
         let active = core.writer.active();
@@ -41,7 +41,7 @@ impl<S: SegmentStore> Shared<S> {
                 counters.readings_expired += readings;
                 deleted = true;
             } else if core.checkpoint.is_none() && core.writer.segments().len() > 1 {
-                // A restart would still read it. The next round begins a checkpoint.
+                // A restart would still read it: the next round must begin a checkpoint.
                 core.log_bytes = core.log_bytes.max(self.options.checkpoint_bytes);
                 self.queue.lock().checkpoint_due = true;
                 self.wake();
@@ -58,7 +58,7 @@ impl<S: SegmentStore> Shared<S> {
         }
     }
 
-    /// Hands the index one summary that the writer has finished. `true`: there was one.
+    /// Hands one finished summary of the writer to the index. Returns whether there was one.
     pub(crate) fn adopt(&self, core: &mut Core<S>) -> Result<bool, Error> {
         let Some(summary) = core.writer.take_finished() else {
             return Ok(false);
@@ -70,7 +70,7 @@ impl<S: SegmentStore> Shared<S> {
         Ok(true)
     }
 
-    /// Brings the figures of the log up to date.
+    /// Updates the figures of the log.
     fn publish(&self, core: &mut Core<S>) {
         let segments = core.writer.segments();
         let history_bytes = core.index.log_bytes(
@@ -87,7 +87,7 @@ impl<S: SegmentStore> Shared<S> {
             }
             _ => None,
         };
-        // A segment that is gone without having been deleted leaves a gap in the numbers.
+        // A segment that vanished without being deleted leaves a gap in the numbers.
         let missing = core.index.readings_missing(core.writer.segments());
         let mut counters = lock(&self.counters);
         counters.segments = count;
@@ -99,7 +99,7 @@ impl<S: SegmentStore> Shared<S> {
         }
     }
 
-    /// Whether the oldest segment is too much or too old.
+    /// Whether the oldest segment exceeds the limit of size or age.
     fn has_expired(&self, core: &mut Core<S>, retention: &Retention, wall_trusted: bool) -> bool {
         if self.is_too_much(core, retention) {
             return true;
@@ -119,7 +119,7 @@ impl<S: SegmentStore> Shared<S> {
             .index
             .boots(core.writer.summary(), Some((self.boot_id, now)));
         let age_max = i64::try_from(retention.history_age_ms_max).unwrap_or(i64::MAX);
-        // The log is in the order of arrival: what nobody can date arrived before the next that somebody can.
+        // The log is in the order of arrival: a reading that cannot be dated arrived before the next one that can.
         for segment in segments.iter() {
             let Some(outline) = core.index.outline(*segment) else {
                 return false;
@@ -139,7 +139,7 @@ impl<S: SegmentStore> Shared<S> {
         false
     }
 
-    /// Whether the log is larger than it may be, and its oldest segment is not spared.
+    /// Whether the log exceeds its size limit and its oldest segment is not spared.
     pub(crate) fn is_too_much(&self, core: &mut Core<S>, retention: &Retention) -> bool {
         let history = retention.history_bytes_max;
         history > 0 && self.log_bytes(core) > history && !self.is_oldest_spared(core, retention)
@@ -153,14 +153,14 @@ impl<S: SegmentStore> Shared<S> {
         )
     }
 
-    /// Whether the limits of the history do not hold for the oldest segment: somebody still wants a reading of it, and
-    /// the log is no larger than is kept for that.
+    /// Whether the oldest segment is exempt from the limits of the history: one of its readings is held, and the log
+    /// does not exceed the backlog limit.
     fn is_oldest_spared(&self, core: &mut Core<S>, retention: &Retention) -> bool {
         let backlog = retention.backlog_bytes_max;
         self.is_oldest_held(core) && (backlog == 0 || self.log_bytes(core) <= backlog)
     }
 
-    /// Whether somebody still wants a reading of the oldest segment.
+    /// Whether a reading of the oldest segment is held.
     fn is_oldest_held(&self, core: &mut Core<S>) -> bool {
         let held_from = self.held_from.load(std::sync::atomic::Ordering::Relaxed);
         if held_from == u64::MAX {
@@ -170,13 +170,13 @@ impl<S: SegmentStore> Shared<S> {
         let Some(store) = core.store.as_mut() else {
             return true;
         };
-        // Where no later segment has a number, the oldest is all there is.
+        // If no later segment has a number, the oldest holds all there is.
         let later = core.writer.segments().iter().skip(1);
         let mut firsts = later.filter_map(|segment| core.index.first_lsn(store, *segment, live));
         firsts.next().is_none_or(|first| first > held_from)
     }
 
-    /// Whether what arrived in this boot is as old on the monotonic clock, too.
+    /// Whether the arrivals of this boot are that old on the monotonic clock, too.
     fn arrived_long_ago(&self, outline: &Outline, now: Sample, age_max_ms: i64) -> bool {
         outline
             .boots

@@ -1,27 +1,28 @@
-//! Whether checkpoints of a table have room in a store.
+//! Whether a store has room for checkpoints of a table.
 //!
-//! A checkpoint is written beside the one before, which goes when the new one is whole: a store holds two of them, and
-//! the log that a start from the older one reads. Certain is only the room that the log leaves: it takes no reading
-//! while less than a checkpoint of all values would be left, but never leaves more than a quarter of the store.
+//! A checkpoint is written beside the previous one, which is deleted when the new one is complete. So a store holds two
+//! checkpoints, and the log that a start from the older one reads. Only the room that the log leaves is certain. The
+//! log takes no reading while less than a checkpoint of all values would be left, but it never leaves more than a
+//! quarter of the store.
 
-/// Part of the store that the log leaves to the next checkpoint, at most.
+/// The log leaves at most one part in this many of the store to the next checkpoint.
 const SURE_PART: u64 = 4;
 
-/// What the checkpoints of a table find in a store. Ordered from good to bad.
+/// How the checkpoints of a table fit a store. Ordered from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TableFit {
-    /// One takes at most a quarter of the store: its room is left free, whatever the log does.
+    /// A checkpoint takes at most a quarter of the store: its room is kept free, no matter how the log grows.
     Sure,
-    /// It takes more than that: one that begins while the log is short finds its room, later ones may not; then the log
-    /// fills the store, and nothing can be deleted any more, because a start would read it.
+    /// A checkpoint takes more than a quarter. One that begins while the log is short finds room; later ones may not.
+    /// Then the log fills the store, and nothing can be deleted any more, because a start would read it.
     Perhaps,
-    /// It takes more than half: none ever has room beside the one before.
+    /// A checkpoint takes more than half: none ever has room beside the previous one.
     Never,
 }
 
 impl TableFit {
-    /// Of a table whose checkpoint takes `checkpoint_bytes` ([`crate::checkpoint_bytes_max`]), in a store that can hold
-    /// `store_bytes` ([`crate::SegmentStore::capacity_bytes`]).
+    /// Returns the fit of a table whose checkpoint takes `checkpoint_bytes` ([`crate::checkpoint_bytes_max`]), in a
+    /// store that can hold `store_bytes` ([`crate::SegmentStore::capacity_bytes`]).
     #[must_use]
     pub fn of(checkpoint_bytes: u64, store_bytes: u64) -> Self {
         if checkpoint_bytes <= store_bytes / SURE_PART {

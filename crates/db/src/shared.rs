@@ -1,9 +1,9 @@
-//! A slot table in a file of a region: one process writes it, others read values where they lie.
+//! A slot table in a file of a region: one process writes it, others read values in place.
 //!
-//! **Who serves it.** The writer makes the table in a new file, holds the file's claim ([`mem::Lent::claim`]) as long
-//! as it lives, and gives it its name when its values are there. So a file is one run's for ever: a reader who
-//! still has the one of the run before keeps its memory and finds that nobody claims it any more. The kernel takes the
-//! claim from whoever dies; who ends in order says so in the table, too.
+//! **Which process serves it.** The writer makes the table in a new file, holds the file's claim ([`mem::Lent::claim`])
+//! as long as it lives, and gives it its name when its values are there. So a file belongs to one run for ever: a
+//! reader that still has the one of the previous run keeps its memory and finds that it is not claimed any more. The
+//! kernel takes the claim from a process that dies; a process that ends in order says so in the table, too.
 //!
 //! ```no_run
 //! use db::shared::TableReader;
@@ -31,7 +31,7 @@ use crate::error::Error;
 use crate::options::ObjectId;
 use crate::table::{InPlace, Key, MAGIC, NAPS_MAX, SlotRead, Table};
 
-/// What comes before and behind the name of a table that is being made.
+/// Prefix and suffix of the name of a table that is being made.
 const DRAFT: (&str, &str) = (".", ".new");
 
 /// Why a table in a region cannot be made or read.
@@ -41,13 +41,13 @@ pub enum SharedError {
     /// The region refused a call.
     #[error(transparent)]
     Region(#[from] mem::Error),
-    /// The table is none, or cannot be as it was asked for.
+    /// The memory holds no table, or the requested table is not possible.
     #[error(transparent)]
     Table(#[from] Error),
     /// Another process serves a table of this name.
     #[error("another process keeps its slot table there")]
     InUse,
-    /// A file has the name that is no slot table, and is not replaced.
+    /// A file with this name is no slot table, and is not replaced.
     #[error("a file of that name is there that is no slot table")]
     NotATable,
 }
@@ -65,7 +65,7 @@ impl SharedError {
     }
 }
 
-/// A table's file as its writer has it. It is claimed as long as this lives.
+/// The writer's side of a table's file. The file is claimed as long as this lives.
 pub struct SharedTable<'a> {
     attachment: &'a Attachment,
     lent: Lent<'a>,
@@ -75,8 +75,8 @@ pub struct SharedTable<'a> {
 }
 
 impl<'a> SharedTable<'a> {
-    /// Makes a file for a table of this size in the root of the region, under a passing name, and takes its memory, all
-    /// of it zeros. `mode` are permission bits of the file.
+    /// Makes a file for a table of this size in the root of the region, under a temporary name, and takes its memory,
+    /// all of it zeros. `mode` are permission bits of the file.
     ///
     /// # Errors
     /// [`SharedError::InUse`], [`SharedError::NotATable`]; [`SharedError::Region`], mostly with [`mem::Error::Full`];
@@ -90,7 +90,7 @@ impl<'a> SharedTable<'a> {
         let bytes = Table::lines_needed(objects_max, value_bytes_max)? * size_of::<Line>();
         let draft = format!("{}{name}{}", DRAFT.0, DRAFT.1);
         let now_ns = mem::now_ns();
-        // Its values are in the log, too, so the memory of the run before serves this one.
+        // Its values are in the log, too, so this run can reuse the memory of the previous run.
         make_way(attachment, name, false)?;
         make_way(attachment, &draft, true)?;
         let (user, group) = base::mount::effective_ids();
@@ -114,7 +114,7 @@ impl<'a> SharedTable<'a> {
                 draft,
             },
             other => {
-                // What was half made is in nobody's way later, either.
+                // Remove the half-made file, so that it does not stand in the way later.
                 drop(writer.remove(ROOT_INODE, draft.as_bytes(), now_ns));
                 return Err(other.err().map_or(SharedError::InUse, SharedError::Region));
             }
@@ -134,8 +134,8 @@ impl<'a> SharedTable<'a> {
         self.node
     }
 
-    /// Lets readers find the table, which has been laid out in [`lines`](Self::lines). `run` is a number that does not
-    /// come again.
+    /// Lets readers find the table, which must be laid out in [`lines`](Self::lines). `run` is a number that is never
+    /// used again.
     ///
     /// # Errors
     /// [`SharedError::Table`] when no table has been laid out, [`SharedError::Region`].
@@ -147,15 +147,15 @@ impl<'a> SharedTable<'a> {
         Ok(())
     }
 
-    /// Tells readers that the table is served no more.
+    /// Tells readers that the table is no longer served.
     pub fn withdraw(&self) {
         if let Ok(table) = Table::attach(self.lines()) {
             table.end_service();
         }
     }
 
-    /// Takes the table's name away. To be called when the writer needs its memory no more: where the claim is lost,
-    /// because somebody has removed the region's stubs, the memory goes with the name.
+    /// Removes the table's name. Call this when the writer no longer needs the memory: if the claim is lost, because
+    /// the region's stubs were removed, the memory goes with the name.
     pub fn remove(&self) {
         for name in [&self.name, &self.draft] {
             let found = self.attachment.look_up(ROOT_INODE, name.as_bytes());
@@ -163,7 +163,7 @@ impl<'a> SharedTable<'a> {
             if found.is_ok_and(|found| found.node() == self.node)
                 && let Ok(writer) = self.attachment.writer()
             {
-                // Who cannot remove it leaves a table that says itself that it is over.
+                // If this fails, a table stays that says itself that it is over.
                 drop(writer.remove(ROOT_INODE, name.as_bytes(), mem::now_ns()));
             }
         }
@@ -174,7 +174,7 @@ impl<'a> SharedTable<'a> {
 const FILE: u32 = 0o100_000;
 const TYPE: u32 = 0o170_000;
 
-/// Takes away what a run has left that lives no more. `is_draft`: the name is none that a file of somebody else's has.
+/// Removes what a dead run has left. `is_draft`: no file of another owner has such a name.
 fn make_way(attachment: &Attachment, name: &str, is_draft: bool) -> Result<(), SharedError> {
     let found = match attachment.look_up(ROOT_INODE, name.as_bytes()) {
         Ok(found) => found,
@@ -203,7 +203,7 @@ fn words(run: [u8; 16]) -> [u64; 2] {
     [number as u64, (number >> 64) as u64]
 }
 
-/// A table that another process writes. It offers reading alone: the memory may be mapped so that a store ends the
+/// A table that another process writes. It offers only reading: the memory may be mapped so that a store ends the
 /// process.
 pub struct TableReader<'a> {
     table: Table<Lent<'a>>,
@@ -211,8 +211,8 @@ pub struct TableReader<'a> {
 }
 
 impl<'a> TableReader<'a> {
-    /// Finds a table by its name in the root of a region, which may be attached for reading only. Nothing that the file
-    /// says is believed before it is checked.
+    /// Finds a table by its name in the root of a region, which may be attached for reading only. Everything that the
+    /// file says is checked before use.
     ///
     /// # Errors
     /// [`SharedError::Region`], mostly with [`mem::Error::NotFound`]; [`SharedError::NotATable`];
@@ -230,7 +230,7 @@ impl<'a> TableReader<'a> {
         })
     }
 
-    /// Number of the run that serves the table; `None` when it has said that it ended.
+    /// Returns the number of the run that serves the table; `None` if it has said that it ended.
     #[must_use]
     pub fn run(&self) -> Option<[u8; 16]> {
         let [low, high] = self.run?;
@@ -238,8 +238,8 @@ impl<'a> TableReader<'a> {
     }
 
     /// Whether the run that served the table when it was opened still does: it lives, as the kernel says, and has not
-    /// said that it ends. One call to the kernel. To be asked after a read, not before: then the value was the latest
-    /// while its writer lived.
+    /// said that it ends. One system call. Call this after a read, not before: then the value was the latest while its
+    /// writer lived.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.run.is_some()
@@ -280,17 +280,17 @@ impl<'a> TableReader<'a> {
     /// Copies a value into `value` and returns its times.
     ///
     /// # Errors
-    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`]; [`Error::Stalled`] when its writer has
+    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`]; [`Error::Stalled`] if its writer has
     /// stopped in the middle of it for 50 ms.
     pub fn read(&self, id: ObjectId, value: &mut [u8]) -> Result<SlotRead, Error> {
         self.table.read_within(id, value, NAPS_MAX)
     }
 
-    /// Lets `look` see a value where it lies, without a copy; again while writes disturb it. What it answered when it
-    /// saw one value from beginning to end.
+    /// Lets `look` see a value in place, without a copy, and repeats that while writes disturb it. Returns the result
+    /// of the call that saw one value from beginning to end.
     ///
     /// # Errors
-    /// As [`read`](Self::read), but for the buffer.
+    /// As [`read`](Self::read), except for the buffer.
     pub fn with_value<R>(
         &self,
         id: ObjectId,

@@ -1,11 +1,11 @@
-//! A copy of the store while it is written to: what belongs to it, and its bytes piece by piece, between two rounds of
-//! the commit thread.
+//! A copy of the store while it is written to: which files belong to it, and their bytes piece by piece, between two
+//! rounds of the commit thread.
 //!
-//! **Invariants:** nothing is held back for whoever copies: no segment stays longer, no commit waits for more than one
-//! piece. What the next start needs (the checkpoint, and the log from its position on) is copied first; where that is
-//! replaced meanwhile the copy begins anew. An older segment that retention deletes meanwhile is left out, and said.
-//! Everything that was durable when the snapshot was taken is in what it names, or has been deleted since by
-//! retention.
+//! **Invariants:** nothing is held back for the copying caller: no segment stays longer, no commit waits for more than
+//! one piece. What the next start needs (the checkpoint, and the log from its position on) is copied first; if that is
+//! replaced meanwhile, the copy begins again. An older segment that retention deletes meanwhile is left out and
+//! reported. Everything that was durable when the snapshot was taken is in the files it names, or has been deleted
+//! since by retention.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::history::index::INDEX_PREFIX;
 use crate::log::{CHECKPOINT_PREFIX, SEGMENT_PREFIX, checkpoint_name, number_in, segment_name};
 use crate::store::{SegmentStore, StoreError};
 
-/// Files of the layer above that are copied whole with the snapshot: bytes of each, and how many.
+/// Limits of the files of the layer above that are copied whole with the snapshot: bytes of each, and how many.
 const OTHER_BYTES_MAX: usize = 64 << 10;
 const OTHERS_MAX: usize = 64;
 
@@ -25,9 +25,9 @@ const OTHERS_MAX: usize = 64;
 pub struct SnapshotFile {
     /// Its name in the store.
     pub name: String,
-    /// Where it ends in the snapshot; absent: it has ceased to grow.
+    /// Where it ends in the snapshot; `None` if it has stopped growing.
     pub end: Option<u64>,
-    /// Without it the copy would be no database: when it has gone, begin anew.
+    /// Without it the copy would be no database: if it is gone, begin again.
     pub is_needed: bool,
 }
 
@@ -40,28 +40,28 @@ pub struct Snapshot {
     pub others_left_out: u64,
     /// Files of the database, in the order in which they must be copied.
     pub files: Vec<SnapshotFile>,
-    /// Bytes of all of them together, at most.
+    /// Most bytes of all of them together.
     pub bytes_max: u64,
-    /// Readings numbered below this are in it.
+    /// Readings numbered below this are in the snapshot.
     pub durable_end: u64,
 }
 
 /// One piece of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotRead {
-    /// So many bytes; 0 at the end of the file. Those that cannot be read are zeros, which no record begins with.
+    /// The bytes read; 0 at the end of the file. Unreadable bytes are zeros, with which no record begins.
     Bytes {
-        /// Bytes of the buffer that hold something.
+        /// Bytes of the buffer that are filled.
         bytes: usize,
         /// How many of them could not be read.
         unreadable: usize,
     },
-    /// There is no such file any more.
+    /// The file does not exist any more.
     Gone,
 }
 
 impl<S: SegmentStore> Database<S> {
-    /// What a copy of the store must hold now.
+    /// Returns what a copy of the store must hold now.
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::Closed`].
@@ -77,7 +77,7 @@ impl<S: SegmentStore> Database<S> {
         );
         let needed_from = match core.current_checkpoint {
             Some(_) => core.needed_from.unwrap_or(0),
-            // Without one a start reads the whole log.
+            // Without a checkpoint a start reads the whole log.
             None => 0,
         };
         let checkpoint = core.current_checkpoint.map(checkpoint_name);
@@ -101,12 +101,13 @@ impl<S: SegmentStore> Database<S> {
         let (needed, mut older): (Vec<u32>, Vec<u32>) = segments
             .into_iter()
             .partition(|number| *number >= needed_from);
-        // Retention takes the oldest first: what has gone is then the end of the list, and the copy has no gap.
+        // Copy the newest of them first: retention deletes the oldest first, so deleted ones are the end of the list,
+        // and the copy has no gap.
         older.reverse();
         for (numbers, is_needed) in [(needed, true), (older, false)] {
             for number in numbers {
                 let name = segment_name(number);
-                // Only the last one grows.
+                // Only the last segment grows.
                 let end = match Some(number) == last {
                     true => length(store, &name)?,
                     false => None,
@@ -121,7 +122,7 @@ impl<S: SegmentStore> Database<S> {
         Ok(snapshot)
     }
 
-    /// The bytes of a file of a snapshot from `offset` on, as far as `buffer` reaches.
+    /// Reads the bytes of a file of a snapshot from `offset` on, as far as `buffer` reaches.
     ///
     /// # Errors
     /// [`Error::Store`] when the device fails; [`Error::Closed`].
@@ -139,7 +140,7 @@ impl<S: SegmentStore> Database<S> {
     }
 }
 
-/// Names that the database gives.
+/// Whether the name is one that the database gives.
 fn is_own(name: &str) -> bool {
     [SEGMENT_PREFIX, CHECKPOINT_PREFIX, INDEX_PREFIX]
         .iter()
@@ -159,7 +160,7 @@ fn take_others<S: SegmentStore>(store: &mut S, snapshot: &mut Snapshot) -> Resul
     });
     match listed {
         Ok(()) => {}
-        // A card that begins to fail is when a backup is wanted: what the damage hides is counted as one.
+        // A backup is wanted just when a card begins to fail: go on, and count what the damage hides as one file.
         Err(StoreError::Damaged { .. }) => left_out += 1,
         Err(error) => return Err(error.into()),
     }
@@ -177,7 +178,7 @@ fn take_others<S: SegmentStore>(store: &mut S, snapshot: &mut Snapshot) -> Resul
     Ok(())
 }
 
-/// A file's bytes; `None` where there are too many of them.
+/// Returns a file's bytes; `None` if there are too many.
 fn read_whole<S: SegmentStore>(store: &mut S, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
     let file = store.open(name)?;
     let mut bytes = vec![0; OTHER_BYTES_MAX + 1];
@@ -187,7 +188,7 @@ fn read_whole<S: SegmentStore>(store: &mut S, name: &str) -> Result<Option<Vec<u
     Ok((bytes.len() <= OTHER_BYTES_MAX).then_some(bytes))
 }
 
-/// A file's length; `None` where it cannot be had, which reading will show.
+/// Returns a file's length; `None` if it cannot be read, which the later read will show.
 fn length<S: SegmentStore>(store: &mut S, name: &str) -> Result<Option<u64>, Error> {
     let file = match store.open(name) {
         Ok(file) => file,
@@ -209,7 +210,7 @@ fn read<S: SegmentStore>(
     let file = match store.open(name) {
         Ok(file) => file,
         Err(StoreError::NotFound) => return Ok(SnapshotRead::Gone),
-        // Nobody knows how long it is.
+        // Its length is unknown.
         Err(StoreError::Damaged { .. }) => {
             return Ok(SnapshotRead::Bytes {
                 bytes: 0,
@@ -223,7 +224,7 @@ fn read<S: SegmentStore>(
     Ok(found?)
 }
 
-/// Reads what can be read. Each damaged piece costs itself, as it does for a reader of the log.
+/// Reads what can be read. A damaged piece costs only itself, as it does for a reader of the log.
 fn read_over_damage<S: SegmentStore>(
     store: &mut S,
     file: S::File,

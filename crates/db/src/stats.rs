@@ -5,10 +5,10 @@ use base::histogram::Histogram;
 use crate::error::LogFailure;
 use crate::log::reader::Damage;
 
-/// How long [`Health::Dropping`] stays after the last refused reading.
+/// Time that [`Health::Dropping`] stays set after the last reading that was refused, or deleted to make room.
 pub(crate) const DROPPING_SHOWN_NS: u64 = 60_000_000_000;
 
-/// What the commit side counts; behind a lock that no producer takes.
+/// Counters of the commit side, behind a lock that no producer takes.
 #[derive(Debug, Default)]
 pub(crate) struct LogCounters {
     pub(crate) batches: u64,
@@ -29,20 +29,20 @@ pub(crate) struct LogCounters {
     pub(crate) segments: u64,
     pub(crate) history_bytes: u64,
     pub(crate) oldest_lsn: u64,
-    /// What indexing found broken.
+    /// Damage found by indexing.
     pub(crate) damage: Damage,
     pub(crate) append_ns: Histogram,
     pub(crate) put_durable_ns: Histogram,
 }
 
-/// Why a checkpoint was given up. Readings become durable all the same, and the next start reads more of the log.
+/// Why a checkpoint was given up. Readings still become durable, but the next start reads more of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckpointFailure {
-    /// It had no room beside the one before and the log. Unless room returns, the log fills the store, and nothing of
-    /// it can be deleted, because a start would read it.
+    /// There was no room beside the previous checkpoint and the log. Unless room returns, the log fills the store, and
+    /// no part of it can be deleted, because a start would read it.
     NoRoom,
-    /// The table's memory, which others can write to, is not what it was.
+    /// The table's memory, which other processes can write to, was overwritten.
     TableSpoilt,
 }
 
@@ -50,27 +50,27 @@ pub enum CheckpointFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// They do.
+    /// Readings become durable.
     Ok,
-    /// They do, but within the last 60 s at least one reading was refused with `Busy`, or deleted to make room.
-    /// [`Stats::busy`] and [`Stats::readings_dropped`] count all.
+    /// Readings become durable, but within the last 60 s at least one was refused, with `Busy` or because the store was
+    /// full, or deleted to make room. [`Stats::busy`] and [`Stats::readings_dropped`] count them.
     Dropping,
-    /// They do, but a checkpoint could not be written: the next start takes longer.
+    /// Readings become durable, but a checkpoint could not be written: the next start takes longer.
     CheckpointFailing,
     /// The store is full: nothing more becomes durable until room returns.
     Full,
-    /// They do not; every put is refused.
+    /// Readings do not become durable; every put is refused.
     LogFailed(LogFailure),
 }
 
-/// Whether the commit thread has something to do, and how far it is.
+/// Whether the commit thread has work, and its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pulse {
-    /// Rounds that it has ended, with success or with a store that is full.
+    /// Rounds that the thread has ended, with success or with a full store.
     pub rounds: u64,
-    /// Something waits for it, or is under way.
+    /// Whether an entry waits for the thread or is in flight.
     pub is_waiting: bool,
-    /// It commits nothing any more: the log has failed or is closed.
+    /// Whether the thread commits nothing any more: the log has failed or is closed.
     pub is_over: bool,
 }
 
@@ -93,11 +93,11 @@ pub struct Stats {
     pub outstanding: u64,
     /// Bytes that wait in the queue.
     pub queue_bytes: u64,
-    /// Age of the oldest reading that is not durable yet, 0 when there is none.
+    /// Age of the oldest reading that is not durable yet, in ms; 0 if there is none.
     pub durable_lag_ms: f64,
     /// Group commits.
     pub batches: u64,
-    /// Log appends, each one durable write to the store (its flushes are the store's to count).
+    /// Log appends, each one durable write to the store (the store counts its own flushes).
     pub appends: u64,
     /// Bytes of log appended.
     pub log_bytes: u64,
@@ -109,14 +109,15 @@ pub struct Stats {
     pub checkpoint_bytes: u64,
     /// Checkpoints given up.
     pub checkpoints_failed: u64,
-    /// Why the last one was; `None`: it was not. Stays while the store is full or the log has failed.
+    /// Why the last checkpoint was given up; `None` if it was not. Stays while the store is full or the log has failed.
     pub checkpoint_failing: Option<CheckpointFailure>,
-    /// Bytes of log behind the last checkpoint: what a start would read now. While checkpoints can be written, below
-    /// twice `checkpoint_bytes` (twice the checkpoint itself where that is larger), two commits and a piece.
+    /// Bytes of log after the last checkpoint: what a start would read now. While checkpoints can be written, this is
+    /// less than twice `checkpoint_bytes` (twice the checkpoint itself if that is larger), plus two commits and a
+    /// piece.
     pub replay_bytes: u64,
-    /// Bytes that a checkpoint of the table takes now, at most.
+    /// Most bytes that a checkpoint of the table takes now.
     pub table_checkpoint_bytes: u64,
-    /// Bytes that the store can hold, about; see [`crate::TableFit`].
+    /// Approximate bytes that the store can hold; see [`crate::TableFit`].
     pub store_bytes: u64,
     /// Whether the store is full: readings are refused until room returns.
     pub full: bool,
@@ -124,9 +125,9 @@ pub struct Stats {
     pub refused_full: u64,
     /// Segments of the log.
     pub segments: u64,
-    /// Bytes of the log; those of segments not yet looked at are taken as full ones.
+    /// Bytes of the log; a segment not yet looked at counts as full.
     pub history_bytes: u64,
-    /// Number of the oldest reading kept: so many came before it over the life of the log.
+    /// Number of the oldest reading kept, which is the number of readings logged before it.
     pub oldest_lsn: u64,
     /// Readings deleted by retention.
     pub readings_expired: u64,
@@ -140,7 +141,7 @@ pub struct Stats {
     pub wall_trusted: bool,
     /// Steps of the wall clock of more than a second.
     pub clock_steps: u64,
-    /// What indexing found broken in the log since the start; what the start itself found is in its report.
+    /// Damage found by indexing since the start; the damage found by the start itself is in its report.
     pub damage: Damage,
     /// Objects declared.
     pub objects: u32,
@@ -148,8 +149,8 @@ pub struct Stats {
     pub table_bytes: u64,
     /// Whether readings become durable.
     pub health: Health,
-    /// From the call of a log append to its durable return, ns.
+    /// Time from the call of a log append to its durable return, ns.
     pub append_ns: Histogram,
-    /// From put to durable, per reading, ns.
+    /// Time from put to durable, per reading, ns.
     pub put_durable_ns: Histogram,
 }

@@ -2,7 +2,7 @@
 //!
 //! **Holds:** the memory layout (SPEC.md, "Slot table"), the key index, the sequence locks.
 //!
-//! **Files:** `read.rs` reading, with a copy and in place; this one all else.
+//! **Files:** `read.rs` reading, with a copy and in place; this file everything else.
 //!
 //! **Invariants:** everything is an atomic word found by its offset, so the memory may lie in a region that
 //! several processes map; an id, once given, keeps its slot and key; a slot's timestamp never goes back, unless the
@@ -12,7 +12,7 @@
 //! a writer makes the sequence odd, passes a release fence, stores the words relaxed and makes the sequence
 //! even with release; a reader loads the sequence with acquire, the words relaxed, passes an acquire fence
 //! and loads the sequence again. A reader that saw any word of a write also sees its odd sequence, and retries.
-//! No access is a plain one, so a torn read is a value that is thrown away, never undefined behaviour.
+//! No access is a plain one, so a torn read is a value that is discarded, never undefined behaviour.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -36,7 +36,7 @@ pub(crate) const MAGIC: &[u8; 8] = b"EVKTABLE";
 /// Version of the layout; SPEC.md says every word. A table of another version is refused.
 pub const FORMAT_VERSION: u64 = 2;
 const HEADER_LINES: usize = 2;
-// Words of the second header line: ids given so far, and who serves the table.
+// Words of the second header line: ids given so far, and the run that serves the table.
 const OBJECTS_NEXT: usize = WORDS_PER_LINE;
 const RUN: usize = WORDS_PER_LINE + 1;
 const STATE: usize = WORDS_PER_LINE + 3;
@@ -61,16 +61,16 @@ const NO_TIMESTAMP: i64 = i64::MIN;
 /// A key is padded with a byte that UTF-8 never uses, so its length needs no word.
 const KEY_PAD: u8 = 0xff;
 
-/// Retries of a read before it sleeps. A reader of higher priority could otherwise starve, on one core, the
-/// very writer it waits for.
+/// Retries of a read before it sleeps. On one core, a reader of higher priority could otherwise starve the very writer
+/// it waits for.
 const SPINS_MAX: u32 = 256;
 const READ_BACKOFF: Duration = Duration::from_micros(20);
 
-/// Such naps that a writer is given who has stopped in the middle of a value: 50 ms and more. For readers of another
+/// Most such naps for a writer that has stopped in the middle of a value: 50 ms and more. For readers of another
 /// process, and for a pass over all slots.
 pub(crate) const NAPS_MAX: u32 = 1000;
-/// The same for readers of the writer's own process: it is not dead, and threads of higher priority may hold it up. Who
-/// waits for longer waits for nobody: memory that others share was written over.
+/// The same for readers of the writer's own process: it is not dead, but threads of higher priority may hold it up.
+/// After a longer wait no writer is inside: memory that others share was overwritten.
 pub(crate) const OWN_NAPS_MAX: u32 = 2_000;
 
 /// One value with its times, as a slot takes it.
@@ -117,7 +117,7 @@ pub struct Now {
 }
 
 impl Now {
-    /// This moment, by these clocks.
+    /// Returns the present moment of these clocks.
     #[must_use]
     pub fn of(clock: &dyn Clock) -> Self {
         Self {
@@ -127,8 +127,8 @@ impl Now {
         }
     }
 
-    /// Age of a value in ms. Where the node's clock gave the time, the monotonic clock is asked if it can tell:
-    /// the other one may have been set since.
+    /// Returns the age of a value in ms. If the node's clock gave the time, the monotonic clock is used where it can
+    /// tell: the wall clock may have been set since.
     #[must_use]
     pub fn age_ms(
         &self,
@@ -187,7 +187,7 @@ impl Shape {
             ));
         }
         let objects_max = objects_max as usize;
-        // At most half full: a probe always meets an empty entry, and soon.
+        // At most half full: a probe soon meets an empty entry.
         let index_entries = (objects_max * 2).next_power_of_two().max(WORDS_PER_LINE);
         let slot_lines = (VALUE + value_bytes_max.div_ceil(8)).div_ceil(WORDS_PER_LINE);
         let keys_at = HEADER_LINES + index_entries / WORDS_PER_LINE;
@@ -205,7 +205,7 @@ impl Shape {
     }
 }
 
-/// Memory for a table: its own, or what somebody else keeps for as long as the program runs.
+/// Memory for a table: its own, or memory that another owner keeps for as long as the program runs.
 #[derive(Debug)]
 pub enum TableMemory {
     /// Allocated for it.
@@ -215,13 +215,13 @@ pub enum TableMemory {
 }
 
 impl TableMemory {
-    /// So many lines of zeros.
+    /// Allocates this many lines of zeros.
     #[must_use]
     pub fn own(lines: usize) -> Self {
         let line = |_| Line([const { AtomicU64::new(0) }; WORDS_PER_LINE]);
         let mut memory = Vec::with_capacity(lines);
-        // Before it is touched. Objects are met in random order: with small pages nearly every access misses the
-        // processor's list of pages, too.
+        // Call this before the memory is touched. Objects are accessed in random order: with small pages nearly every
+        // access also misses the TLB.
         realtime::prefer_large_pages(memory.spare_capacity_mut());
         memory.extend((0..lines).map(line));
         Self::Own(memory.into())
@@ -247,7 +247,7 @@ pub struct Table<M: AsRef<[Line]> = TableMemory> {
     insert_lock: Mutex<()>,
     /// Bytes of all values that were written through this handle.
     value_bytes: AtomicU64,
-    /// Ids that this handle has given: what the memory must not fall behind.
+    /// Ids that this handle has given: the count in the memory must not fall behind it.
     given: AtomicU32,
 }
 
@@ -305,7 +305,7 @@ impl<M: AsRef<[Line]>> Table<M> {
             hash_seed,
             shape.lines as u64,
         ];
-        // The magic last: whoever attaches sees a whole header or none.
+        // Store the magic last: an attaching process sees a whole header or none.
         for (at, word) in header.iter().enumerate().rev() {
             table.word(0, at).store(*word, Ordering::Release);
         }
@@ -355,7 +355,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         &self.memory
     }
 
-    /// Says in the table that the run of this number serves it from now on.
+    /// Records in the table that the run of this number serves it from now on.
     pub fn serve(&self, run: [u64; 2]) {
         for (at, word) in run.into_iter().enumerate() {
             self.word(0, RUN + at).store(word, Ordering::Relaxed);
@@ -363,12 +363,12 @@ impl<M: AsRef<[Line]>> Table<M> {
         self.word(0, STATE).store(STATE_SERVED, Ordering::Release);
     }
 
-    /// Says in the table that nobody serves it any more.
+    /// Records in the table that no run serves it any more.
     pub fn end_service(&self) {
         self.word(0, STATE).store(STATE_ENDED, Ordering::Release);
     }
 
-    /// The run that serves the table, as far as the table itself knows: one that was killed could not say its end.
+    /// Returns the run that serves the table, as far as the table itself knows: a killed run could not record its end.
     pub fn served_by(&self) -> Option<[u64; 2]> {
         let is_served = self.word(0, STATE).load(Ordering::Acquire) == STATE_SERVED;
         let run = [0, 1].map(|at| self.word(0, RUN + at).load(Ordering::Relaxed));
@@ -377,7 +377,7 @@ impl<M: AsRef<[Line]>> Table<M> {
 
     /// Bytes of all latest values together.
     pub fn values_bytes(&self) -> u64 {
-        // No more than there can be: lengths in memory that was written over do not add up.
+        // Limit the sum to the possible maximum: lengths in overwritten memory do not add up.
         let most = self.shape.objects_max as u64 * self.shape.value_bytes_max as u64;
         self.value_bytes.load(Ordering::Relaxed).min(most)
     }
@@ -411,7 +411,7 @@ impl<M: AsRef<[Line]>> Table<M> {
     /// Finds or makes the object with this key and sets its validity. `true` when anything changed.
     ///
     /// # Errors
-    /// [`Error::KeyInvalid`], [`Error::TableFull`]; [`Error::RegionInvalid`] when somebody else has written over the
+    /// [`Error::KeyInvalid`], [`Error::TableFull`]; [`Error::RegionInvalid`] if another process has overwritten the
     /// memory: an id would be given a second time.
     pub fn insert(
         &self,
@@ -471,7 +471,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         Ok(true)
     }
 
-    /// Makes sure that ids up to this one are given, so that none is given twice; slots gain no key by this.
+    /// Marks ids up to this one as given, so that none is given twice; the slots get no key.
     ///
     /// # Errors
     /// [`Error::TableTooSmall`].
@@ -506,7 +506,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         }
     }
 
-    /// Writes validity and key of a slot, then gives the id, then its index entry: whoever meets the object meets
+    /// Writes validity and key of a slot, then gives the id, then its index entry: a reader that meets the object sees
     /// it whole.
     fn name_slot(
         &self,
@@ -541,10 +541,10 @@ impl<M: AsRef<[Line]>> Table<M> {
         Ok(ObjectId(id))
     }
 
-    /// Whether the memory is still that of this table, with every object that this handle has made. Memory that others
-    /// share can be written over, or emptied, by somebody else's fault.
+    /// Whether the memory is still that of this table, with every object that this handle has made. A faulty process
+    /// can overwrite or empty memory that it shares.
     pub(crate) fn is_intact(&self) -> bool {
-        // Before the count in the memory: a key that is made between the two must not look like one that is lost.
+        // Load this before the count in the memory: a key made between the two must not look lost.
         let given = self.given.load(Ordering::Acquire);
         let header = |at: usize| self.word(0, at).load(Ordering::Relaxed);
         header(0) == u64::from_le_bytes(*MAGIC)
@@ -554,7 +554,7 @@ impl<M: AsRef<[Line]>> Table<M> {
             && self.objects() >= given
     }
 
-    /// Whether an id has no key, or one that can be one: not what memory holds that was emptied.
+    /// Whether an id has no key, or a plausible one: not the content of memory that was emptied.
     pub(crate) fn has_sane_key(&self, id: ObjectId) -> bool {
         let key = self.key(id);
         let (text, rest) = key.bytes.split_at(key.length);
@@ -594,10 +594,10 @@ impl<M: AsRef<[Line]>> Table<M> {
         (word as u32, word & VALIDITY_TEMPORAL != 0)
     }
 
-    /// Stores a value unless the slot holds a newer one. `true` when it was stored. Equal timestamps: the later
-    /// call wins. Where the node's clock gave one of the two times, the order of the calls decides: that clock may
-    /// have been set in between, and a time from before must not outlive what comes after. Safe for several
-    /// writers, who wait for each other slot by slot.
+    /// Stores a value unless the slot holds a newer one. Returns `true` if it was stored. Of equal timestamps the later
+    /// call wins. If the node's clock gave one of the two times, the order of the calls decides: that clock may have
+    /// been set in between, and an old time must not outlive what comes after. Safe for several writers, which wait for
+    /// each other slot by slot.
     ///
     /// # Errors
     /// [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`].
@@ -605,8 +605,8 @@ impl<M: AsRef<[Line]>> Table<M> {
         self.write_by::<false>(id, new)
     }
 
-    /// As [`write`](Self::write) by the only writer that there is at this moment: where the slot says that another one
-    /// is inside, somebody else has written over the memory, and nobody is waited for.
+    /// As [`write`](Self::write) by the only writer at this moment: if the slot says that another one is inside,
+    /// another process has overwritten the memory, and the call does not wait.
     pub(crate) fn write_alone(&self, id: ObjectId, new: &SlotValue<'_>) -> Result<bool, Error> {
         self.write_by::<true>(id, new)
     }
@@ -647,7 +647,7 @@ impl<M: AsRef<[Line]>> Table<M> {
                 } else {
                     meta & META_LENGTH
                 };
-            // Wraps around to the difference, which is seldom one.
+            // Wraps around to the difference, which is usually zero.
             let more = (new.value.len() as u64).wrapping_sub(before);
             if more != 0 {
                 self.value_bytes.fetch_add(more, Ordering::Relaxed);
@@ -669,7 +669,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         Ok(newer)
     }
 
-    /// Whether [`write`](Self::write) would take this.
+    /// Checks whether [`write`](Self::write) would take this.
     ///
     /// # Errors
     /// As `write`.
@@ -690,7 +690,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         Ok(())
     }
 
-    /// The index entry's object, or the free entry where the key would go.
+    /// Returns the index entry's object, or the free entry where the key would go.
     fn probe(&self, words: &[u64; WORDS_PER_LINE]) -> Result<ObjectId, usize> {
         let hash = self.hash(words);
         let mask = self.shape.index_entries - 1;
@@ -738,8 +738,8 @@ impl<M: AsRef<[Line]>> Table<M> {
     }
 }
 
-/// The freshness rule: no older than the validity interval. A time that lies further than that in the future is a wrong
-/// time, and nobody knows how old its value is.
+/// The freshness rule: no older than the validity interval. A time that lies further than that in the future is wrong,
+/// and the age of its value is unknown.
 #[must_use]
 pub fn is_fresh(age_ms: i64, avi_ms: u32) -> bool {
     age_ms.unsigned_abs() <= u64::from(avi_ms)
@@ -774,7 +774,7 @@ fn back_off(waits: &mut u32) {
 
 #[cfg(test)]
 impl<M: AsRef<[Line]>> Table<M> {
-    /// As a writer leaves a slot that is killed in the middle of it.
+    /// Leaves a slot as a writer does that is killed in the middle of it.
     pub(crate) fn stop_in_the_middle(&self, id: ObjectId) {
         self.slot_word(id, SEQUENCE).fetch_or(1, Ordering::Relaxed);
     }

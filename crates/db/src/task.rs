@@ -1,13 +1,13 @@
 //! Periodic real-time tasks and their monitor.
 //!
-//! An instance is *released* at `start + n * period`, whatever happened before. Its response time runs from its
-//! release to its finish, so lateness of the wake-up counts; data time is what it spends in `get` and `put`,
-//! compute time the rest of its execution. Tardiness = response time / deadline (after QeDB: Kang and Chung, "QoS
-//! Management for Embedded Databases in Multicore-Based Embedded Systems", 2015). A late instance finishes and is
-//! counted; releases that pass while one runs are skipped and counted, and never shift the later ones.
+//! An instance is *released* at `start + n * period`, regardless of earlier instances. Its response time runs from its
+//! release to its finish, so lateness of the wake-up counts; data time is what it spends in `get` and `put`, compute
+//! time the rest of its execution. Tardiness = response time / deadline (after QeDB: Kang and Chung, "QoS Management
+//! for Embedded Databases in Multicore-Based Embedded Systems", 2015). A late instance finishes and is counted;
+//! releases that pass while one runs are skipped and counted, and never shift the later ones.
 //!
-//! A *firm* instance is worth nothing after its deadline: what it puts is kept aside and takes effect at its end, all
-//! at once, and only if the deadline has not passed; otherwise nobody ever sees any of it.
+//! A *firm* instance is worth nothing after its deadline: its puts are staged and take effect at its end, all at once,
+//! and only if the deadline has not passed; otherwise none of them ever becomes visible.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -31,17 +31,17 @@ pub const STACK_BYTES: usize = 512 << 10;
 const STACK_BYTES_MIN: usize = 128 << 10;
 const STACK_BYTES_MAX: usize = 64 << 20;
 
-/// What becomes of an instance that misses its deadline.
+/// What happens to an instance that misses its deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskKind {
     /// It finishes late and is counted; what it puts takes effect at once.
     #[default]
     Soft,
-    /// It is aborted and counted: none of its puts takes effect, ever.
+    /// It is aborted and counted: none of its puts takes effect.
     Firm,
 }
 
-/// A task's timing, and what it asks of the machine.
+/// A task's timing, and what it needs from the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TaskSpec {
     /// Name of the task and its thread.
@@ -50,9 +50,9 @@ pub struct TaskSpec {
     pub period_ns: u64,
     /// Response time allowed, ns.
     pub deadline_ns: u64,
-    /// What becomes of an instance that misses its deadline.
+    /// What happens to an instance that misses its deadline.
     pub kind: TaskKind,
-    /// How much the task counts among others when its figures steer the node. No number above 0 counts as 1.
+    /// Weight of the task among others when its figures steer the node. One that is no number above 0 counts as 1.
     pub weight: f64,
     /// Real-time priority of its thread, 1 to 99 (`SCHED_FIFO`); `None`: as other threads.
     pub fifo_priority: Option<u8>,
@@ -63,7 +63,7 @@ pub struct TaskSpec {
 }
 
 impl TaskSpec {
-    /// A soft task of weight 1 that asks nothing of the machine.
+    /// A soft task of weight 1 that needs nothing from the machine.
     #[must_use]
     pub fn new(name: &'static str, period_ns: u64, deadline_ns: u64) -> Self {
         Self {
@@ -99,8 +99,8 @@ impl TaskSpec {
         Ok(())
     }
 
-    /// Requests the settings of the calling thread; returns those that were not permitted. The priority comes last: what
-    /// comes before takes time.
+    /// Requests the settings of the calling thread; returns those that were not permitted. The priority comes last,
+    /// because the other settings take time.
     fn prepare_thread(&self) -> Vec<String> {
         let stack = realtime::prepare_stack(self.stack_bytes);
         let cores = realtime::set_cores(&self.cores);
@@ -109,7 +109,7 @@ impl TaskSpec {
     }
 }
 
-/// Absolute release times: the schedule, free of threads.
+/// Absolute release times: the schedule, independent of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReleaseTimer {
     start_ns: u64,
@@ -128,7 +128,7 @@ impl ReleaseTimer {
         }
     }
 
-    /// The next release that is not before `now_ns`, and how many were passed over.
+    /// Returns the next release that is not before `now_ns`, and how many were passed over.
     pub fn next_release(&mut self, now_ns: u64) -> (u64, u64) {
         let due = now_ns
             .saturating_sub(self.start_ns)
@@ -152,7 +152,7 @@ pub struct TaskContext<'a, S: SegmentStore> {
     release_ns: u64,
     deadline_at_ns: u64,
     instance: u64,
-    /// Of a firm task: what this instance has put.
+    /// For a firm task: what this instance has put.
     staged: Option<&'a mut Staged>,
     has_given_up: bool,
     committed: Option<&'a Ticket>,
@@ -176,8 +176,8 @@ impl<S: SegmentStore> TaskContext<'_, S> {
         self.timed(|db| db.get_at(id, now_ms, value))
     }
 
-    /// [`Database::put`], timed. In a firm task the reading is kept aside, and nobody sees it, this instance included,
-    /// before the instance has ended in time: then there is no ticket here, see [`committed`](Self::committed).
+    /// [`Database::put`], timed. In a firm task the reading is staged; it is not visible, not even to this instance,
+    /// before the instance has ended in time. Then there is no ticket here, see [`committed`](Self::committed).
     ///
     /// # Errors
     /// As there; in a firm task [`Error::StagedFull`], and of the others only those that the reading itself causes.
@@ -200,26 +200,26 @@ impl<S: SegmentStore> TaskContext<'_, S> {
         result
     }
 
-    /// Whether the deadline has passed: a body may stop early. A firm one that goes on works for nothing.
+    /// Whether the deadline has passed: a body may stop early. A firm body that goes on works without effect.
     #[must_use]
     pub fn has_missed(&self) -> bool {
         self.db.clock().monotonic_ns() > self.deadline_at_ns
     }
 
-    /// Of a firm task: nothing that this instance has put or will put takes effect.
+    /// For a firm task: discards everything that this instance has put or will put.
     pub fn give_up(&mut self) {
         self.has_given_up = true;
     }
 
-    /// Of a firm task: the ticket of the last put of the last instance that committed before this one. It completes
+    /// For a firm task: the ticket of the last put of the last instance that committed before this one. It completes
     /// when all of that instance's readings are on flash. `None` before the first.
     #[must_use]
     pub fn committed(&self) -> Option<&Ticket> {
         self.committed
     }
 
-    /// Counts any access to the database as data time: many `get`s in one closure cost two clock reads in all. What is
-    /// put through it takes effect at once, in a firm task, too.
+    /// Counts any access to the database as data time: many `get`s in one closure cost two clock reads in all. Puts
+    /// through it take effect at once, in a firm task, too.
     pub fn timed<R>(&mut self, access: impl FnOnce(&Database<S>) -> R) -> R {
         let begin_ns = self.db.clock().monotonic_ns();
         let result = access(self.db);
@@ -242,16 +242,16 @@ impl<S: SegmentStore> TaskContext<'_, S> {
 
 #[derive(Debug)]
 struct TaskShared {
-    /// What was not collected yet. The task's thread waits for this lock: it is held for an exchange only.
+    /// Figures not collected yet. The task's thread waits for this lock: it is held for an exchange only.
     monitor: PiLock<Monitor>,
     stop: AtomicBool,
 }
 
-/// A running task. Dropping it stops the task and waits for the instance that runs.
+/// A running task. Dropping it stops the task and waits for the running instance.
 #[derive(Debug)]
 pub struct TaskHandle {
     shared: Arc<TaskShared>,
-    /// Figures taken from the task since the last `take_monitor`; a lock that the task never takes.
+    /// Figures taken from the task since the last `take_monitor`. The task never takes this lock.
     collected: Mutex<Monitor>,
     thread: Option<JoinHandle<()>>,
     spec: TaskSpec,
@@ -259,7 +259,7 @@ pub struct TaskHandle {
 }
 
 impl TaskHandle {
-    /// What the machine did not permit the task's thread, a line each.
+    /// What the machine did not permit the task's thread, one line each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -279,14 +279,14 @@ impl TaskHandle {
 
     fn collect(&self) -> MutexGuard<'_, Monitor> {
         let mut collected = lock(&self.collected);
-        // Made before, merged and freed after the lock: the task waits only for the exchange.
+        // Create before, merge and free after the lock is held: the task waits only for the exchange.
         let fresh = Monitor::default();
         let part = std::mem::replace(&mut *self.shared.monitor.lock(), fresh);
         collected.merge(&part);
         collected
     }
 
-    /// The figures since the last call of this kind (or the start), which begin anew: one sampling period's.
+    /// Returns the figures since the last call of this method (or the start) and resets them: one sampling period's.
     #[must_use]
     pub fn take_monitor(&self) -> Monitor {
         std::mem::take(&mut *self.collect())
@@ -300,7 +300,7 @@ impl TaskHandle {
             .is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Lets the instance that runs finish, ends the task and returns its figures.
+    /// Lets the running instance finish, ends the task and returns its figures.
     #[must_use]
     pub fn stop(mut self) -> Monitor {
         self.end();
@@ -327,7 +327,7 @@ impl Drop for TaskHandle {
 /// per release on that thread. What the machine does not permit is a warning: [`TaskHandle::warnings`].
 ///
 /// # Errors
-/// [`Error::OptionInvalid`] for what is out of range in the specification, [`Error::Thread`].
+/// [`Error::OptionInvalid`] for a value out of range in the specification, [`Error::Thread`].
 pub fn spawn_task<S, F>(
     db: Arc<Database<S>>,
     spec: TaskSpec,
@@ -353,7 +353,7 @@ where
             db: &db,
         };
         let _ = ready.send(spec.prepare_thread());
-        // The same moment for both: a later one would be past the first release.
+        // Use the same moment for both: a later one would be past the first release.
         let mut now_ns = clock.monotonic_ns();
         let mut timer = ReleaseTimer::new(now_ns, spec.period_ns);
         loop {
@@ -384,12 +384,12 @@ where
         collected: Mutex::default(),
         thread: Some(thread),
         spec,
-        // It says nothing only if it panicked, and then does not run.
+        // The thread sends nothing only if it panicked, and then it does not run.
         warnings: started.recv().unwrap_or_default(),
     })
 }
 
-/// What one instance of a task leaves to the next.
+/// State that one instance of a task leaves to the next.
 struct Instances<'a, S: SegmentStore> {
     db: &'a Database<S>,
     staged: Option<Staged>,
@@ -440,7 +440,7 @@ impl<S: SegmentStore> Instances<'_, S> {
             staged.clear();
             is_aborted |= finish_ns > deadline_at_ns;
         } else {
-            // Nothing of a soft one can be taken back.
+            // Puts of a soft instance cannot be taken back.
             is_aborted = false;
         }
         Instance {

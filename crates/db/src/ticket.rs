@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, LogFailure};
 
-/// How far the log has come; shared by tickets, producers and the commit thread.
+/// The log's progress; shared by tickets, producers and the commit thread.
 #[derive(Debug)]
 pub(crate) struct Progress {
     /// Readings numbered below this are on flash.
@@ -43,7 +43,7 @@ impl Progress {
         self.changed.tell(bits_of(before, durable_end));
     }
 
-    /// The first failure stays.
+    /// Records a failure; the first one stays.
     pub(crate) fn fail(&self, failure: LogFailure) {
         let word = match failure {
             LogFailure::Device => 1,
@@ -98,18 +98,18 @@ impl Progress {
     }
 }
 
-/// Woken by every change.
+/// The bit that every change wakes.
 const BIT_OF_ANY: u32 = 1 << 31;
-/// Readings in a row that share a bit.
+/// Consecutive readings that share a bit.
 const READINGS_PER_BIT: u64 = 8;
 const BITS: u64 = 31;
 
-/// The bit by which whoever waits for a reading is woken.
+/// Returns the bit by which waiters for a reading are woken.
 fn bit_of(lsn: u64) -> u32 {
     1 << (lsn / READINGS_PER_BIT % BITS)
 }
 
-/// The bits of all readings in `from..to`, and of those who wait for any change.
+/// Returns the bits of all readings in `from..to`, and of waiters for any change.
 fn bits_of(from: u64, to: u64) -> u32 {
     let (first, last) = (
         from / READINGS_PER_BIT,
@@ -121,19 +121,19 @@ fn bits_of(from: u64, to: u64) -> u32 {
     (first..=last).fold(BIT_OF_ANY, |bits, group| bits | 1 << (group % BITS))
 }
 
-/// Where threads wait for the log to go on: a futex, because each of them must be woken for its own reading alone.
-/// With a condition variable all wake up at each commit, those of the next one, too, and queue for its mutex, so that
-/// fewer of them are in time for that.
+/// Where threads wait for the log's progress: a futex, because each thread must be woken for its own reading alone.
+/// With a condition variable all of them wake up at each commit, including those of the next one, and queue for its
+/// mutex. So fewer of them are in time for the next commit.
 #[derive(Debug, Default)]
 struct Changed {
-    /// Counted on with each change: what the kernel compares before it lets a thread sleep.
+    /// Incremented with each change: the kernel compares it before it lets a thread sleep.
     count: AtomicU32,
     /// Threads that sleep or are about to.
     waiters: AtomicU32,
 }
 
 impl Changed {
-    /// After something has changed: wakes those who wait by one of these bits. Without any it is no call to the system.
+    /// Call after a change: wakes the waiters for any of these bits. Without waiters it makes no system call.
     fn tell(&self, bits: u32) {
         // Either this sees the waiter, or the waiter's kernel sees the new count.
         self.count.fetch_add(1, Ordering::SeqCst);
@@ -147,7 +147,7 @@ impl Changed {
         }
     }
 
-    /// Asks after each change that concerns the bit, until there is an answer; `None` after `timeout`.
+    /// Calls `ask` after each change that concerns the bit, until it answers; `None` after `timeout`.
     fn wait<R>(
         &self,
         bit: u32,
@@ -194,7 +194,7 @@ impl Changed {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The kernel's monotonic time after this, as a futex wants it.
+/// Returns the kernel's monotonic time after this interval, in the form that a futex needs.
 fn monotonic_after(time: Duration) -> libc::timespec {
     let mut now = libc::timespec {
         tv_sec: 0,
@@ -224,7 +224,7 @@ impl Ticket {
         }
     }
 
-    /// Of a reading that is not logged.
+    /// Makes the ticket of a reading that is not logged.
     pub(crate) fn dropped(progress: Arc<Progress>) -> Self {
         Self {
             lsn: None,
@@ -239,8 +239,8 @@ impl Ticket {
         self.lsn.is_none()
     }
 
-    /// The reading's number in the log, from 0 on. Tickets complete in the order of their numbers. `None`: it was
-    /// dropped, and no log has it.
+    /// The reading's number in the log, from 0 on. Tickets complete in the order of their numbers. `None` if the
+    /// reading was dropped: no log has it.
     #[must_use]
     pub fn lsn(&self) -> Option<u64> {
         self.lsn
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(waiter.join().unwrap(), Ok(()));
     }
 
-    /// Many threads put and wait, one commits: a wake-up that goes astray is a wait that times out.
+    /// Many threads put and wait, one commits: a lost wake-up is a wait that times out.
     #[test]
     fn each_waiter_is_woken_for_its_own_reading() {
         let progress = Arc::new(Progress::new(0));

@@ -1,7 +1,7 @@
-//! Values with a type, and their stored bytes (SPEC.md, "Values").
+//! Typed values and their stored bytes (SPEC.md, "Values").
 //!
-//! The database itself stores any bytes; this is the form that sources write and people read. Every value has
-//! exactly one form, so equal values have equal bytes.
+//! The database itself stores any bytes; sources write and people read this form. Every value has exactly one form, so
+//! equal values have equal bytes.
 
 use std::fmt;
 
@@ -64,12 +64,12 @@ impl<'a> Value<'a> {
         };
         target[0] = tag;
         target[1..=rest.len()].copy_from_slice(rest);
-        // The one byte behind a text of seven.
+        // The padding byte after a text of seven bytes.
         target[1 + rest.len()..].fill(0);
         Ok(needed_bytes)
     }
 
-    /// The value of stored bytes; `None` where they are no value in its one form.
+    /// Decodes stored bytes; `None` if they are not a value in its one form.
     #[must_use]
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         if let Ok(float) = <[u8; FLOAT_BYTES]>::try_from(bytes) {
@@ -100,7 +100,7 @@ impl fmt::Display for Value<'_> {
         match self {
             Self::Float(value) => {
                 let size = value.abs();
-                // Beyond these a plain number is a row of zeros.
+                // Outside this range a plain number is a row of zeros.
                 if size != 0.0 && size.is_finite() && !(1e-5..1e16).contains(&size) {
                     write!(f, "{value:e}")
                 } else {

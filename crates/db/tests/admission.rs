@@ -1,4 +1,4 @@
-//! Which readings reach the table while not all are admitted, and what becomes of the others.
+//! Which readings reach the table while not all are admitted, and what happens to the others.
 
 use std::ops::ControlFlow;
 
@@ -56,7 +56,7 @@ fn a_shed_reading_is_logged_and_leaves_the_older_value() {
         last = now;
     }
     assert_eq!(admitted.first(), Some(&0));
-    // Every second one, apart from the first reading, which took no turn.
+    // Every second one, apart from the first reading, which did not count as a turn.
     assert!((50..=51).contains(&admitted.len()), "{admitted:?}");
     assert!(admitted[1..].windows(2).all(|pair| pair[1] == pair[0] + 2));
     db.pump().expect("committed");
@@ -83,7 +83,7 @@ fn a_shed_reading_is_logged_and_leaves_the_older_value() {
         .expect("read")
     {}
     assert_eq!(found, (0..100).collect::<Vec<_>>());
-    // One that ceases to be temporal is not shed any more, whatever was set before.
+    // An object that is no longer temporal is not shed any more, whatever was set before.
     let key = db.key(ids[0]);
     let changed = ObjectSpec {
         key: key.as_str(),
@@ -165,7 +165,7 @@ fn after_a_restart_the_log_may_bring_a_shed_reading_into_its_slot() {
     let store = db.abandon().expect("the store");
     let db = open(store, &clock, options());
     assert_eq!(shown(&db, ids[0]), Some((n, n)));
-    // What the start has put into the table is nobody's rate, and all are admitted.
+    // What the start has put into the table counts for no rate, and all are admitted.
     let figures = db.admission();
     assert_eq!((figures.offered, figures.shed), (0, 0));
     assert!(figures.wanted >= 1.0);
@@ -176,7 +176,7 @@ fn frequent_and_unimportant_readings_are_shed_first() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, options());
     let ids = declare(&db, 7);
-    // 0 often; 2 as often and important; 4 seldom. 6 is declared and never comes.
+    // Object 0 often; 2 as often, and important; 4 seldom. 6 is declared and gets no readings.
     db.set_quality(ids[2], 5.0, ShedPolicy::Log);
     let second = |counts: [u32; 3]| {
         let before = [0, 2, 4].map(|at| db.shed(ids[at]));
@@ -199,7 +199,7 @@ fn frequent_and_unimportant_readings_are_shed_first() {
     assert!(shed[0] >= 4 * shed[1] && shed[1] >= 5 * shed[2], "{shed:?}");
     let all: u64 = shed.iter().sum();
     assert!((40..=44).contains(&all), "a tenth of 420: {shed:?}");
-    // With the loads changed the parts follow what is measured.
+    // When the loads change, the parts follow the measured rates.
     for _ in 0..180 {
         second([5, 5, 100]);
         db.set_admission(0.9);
@@ -208,7 +208,7 @@ fn frequent_and_unimportant_readings_are_shed_first() {
     assert!(shed[2] >= 8 && shed[0] <= 1, "{shed:?}");
 }
 
-/// Random loads and fractions, against what the counts say.
+/// Random loads and fractions, compared with the counts.
 #[test]
 fn the_table_shows_the_newest_admitted_reading_of_each_object() {
     for seed in 0..40 {
@@ -226,7 +226,7 @@ fn the_table_shows_the_newest_admitted_reading_of_each_object() {
             if random.below(40) == 0 {
                 let fraction = random.below(120) as f64 / 100.0;
                 let expected = db.set_admission(fraction);
-                // What is seldom may not make up for what is often: never less than the least.
+                // A rare object cannot make up for a frequent one: never less than the minimum.
                 assert!((0.5 - 1e-9..=1.0).contains(&expected), "{seed} {expected}");
                 let wanted = fraction.clamp(0.5, 1.0);
                 assert!(
@@ -257,7 +257,7 @@ fn the_table_shows_the_newest_admitted_reading_of_each_object() {
     }
 }
 
-/// Ten readings come while one is valid: a twentieth of them keeps half of the freshness, a half keeps all of it.
+/// Ten readings arrive while one is valid: a twentieth of them keeps half of the freshness, a half keeps all of it.
 #[test]
 fn a_part_of_the_freshness_is_kept_where_that_was_asked_for() {
     let clock = sim_clock();

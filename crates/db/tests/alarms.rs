@@ -1,4 +1,4 @@
-//! Alarms of a whole database beside a plain model: every way in, time that passes, a ring that is too small.
+//! Alarms of a whole database compared with a plain model: every kind of input, elapsed time, a ring that is too small.
 
 use std::collections::BTreeMap;
 
@@ -123,7 +123,7 @@ fn thresholds_are_judged_by_the_put_itself() {
         16,
     )
     .expect("set");
-    // Declared later, and one that no rule fits.
+    // One declared later, and one that no rule matches.
     let late = declare(&db, "hall/2/temperature");
     let other = declare(&db, "cellar/temperature");
     for id in [early, late, other] {
@@ -141,7 +141,7 @@ fn thresholds_are_judged_by_the_put_itself() {
         ),
         (0, early, true, Some(AlarmValue::Float(61.5)), 1000)
     );
-    // Between the thresholds; then back; then below the other one, all at once.
+    // Between the thresholds; then back; then below the lower one, all at once.
     put(&db, early, Value::Integer(57), 1001);
     assert!(changes(&db).is_empty());
     let active = db.active_alarms(10);
@@ -156,7 +156,7 @@ fn thresholds_are_judged_by_the_put_itself() {
     put(&db, early, Value::Boolean(true), 1002);
     // The states of an object are judged in the order of the latest rule first.
     assert_eq!(changes(&db), [(1, early.0, true), (0, early.0, false)]);
-    // What is older, what is no number, and what is refused change nothing.
+    // An older reading, a value that is no number, and a refused reading change nothing.
     put(&db, late, Value::Integer(0), 999);
     put(&db, late, Value::Text("off"), 1003);
     put(&db, late, Value::Float(f64::NAN), 1004);
@@ -193,7 +193,7 @@ fn readings_that_are_shed_or_stored_together_are_judged_too() {
     }
     assert!(db.shed(id) > 0);
     assert_eq!(all(&db).len(), 19);
-    // One that is older than what the table has is shed or outdated, and no news either way.
+    // A reading older than what the table has is shed or outdated, and in both cases no news.
     for _ in 0..4 {
         put(&db, id, Value::Integer(0), 1);
     }
@@ -225,7 +225,7 @@ fn silence_is_found_by_the_scan_and_ended_by_a_reading() {
     put(&db, ids[0], Value::Text("open"), 5);
     clock.advance_ns(1);
     db.scan_alarms();
-    // One that never came is silent, too.
+    // An object that never got a reading is silent, too.
     assert_eq!(changes(&db), [(0, ids[1].0, true)]);
     clock.advance_ns(1000 * MS);
     db.scan_alarms();
@@ -235,7 +235,7 @@ fn silence_is_found_by_the_scan_and_ended_by_a_reading() {
     assert_eq!(changes(&db), [(0, ids[1].0, false)]);
 }
 
-/// A sensor whose clock was ahead sends on after it was put right.
+/// A sensor whose clock was ahead continues to send after the clock was corrected.
 #[test]
 fn an_older_reading_ends_a_silence_and_is_compared_with_no_threshold() {
     let clock = sim_clock();
@@ -288,7 +288,7 @@ fn values_of_before_a_start_are_judged_as_if_they_came_now() {
     assert_eq!(changes(&db), [(1, hot.0, true)]);
 }
 
-/// Between the thresholds it depends on what was before; what is over meanwhile is told so.
+/// Between the thresholds the earlier state decides; what is over meanwhile is reported as over.
 #[test]
 fn what_was_raised_before_a_start_goes_on() {
     let clock = sim_clock();
@@ -308,7 +308,7 @@ fn what_was_raised_before_a_start_goes_on() {
     let [a, b, c, _, e] = ids.map(|id| id.0);
     let mut told = changes(&db);
     told.sort_unstable();
-    // Not d: it stands between the thresholds, and was not raised.
+    // Not d: it is between the thresholds, and was not raised.
     assert_eq!(
         told,
         [(0, a, true), (0, b, true), (0, c, false), (1, e, true)]
@@ -320,13 +320,13 @@ fn what_was_raised_before_a_start_goes_on() {
     put(&db, ids[3], Value::Float(59.0), 2000);
     assert_eq!(changes(&db), [(0, b, false), (1, e, false)]);
     assert_eq!(active(&db), 1);
-    // Keys that a crash has made unknown, and that come again.
+    // Keys that a crash has made unknown, and that are declared again.
     let (later, over) = (declare(&db, "later"), declare(&db, "over"));
     put(&db, later, Value::Float(57.0), 2000);
     put(&db, over, Value::Float(50.0), 2000);
     assert_eq!(changes(&db), [(0, over.0, false)]);
     assert_eq!(active(&db), 2);
-    // What was told as raised and is over meanwhile is said once.
+    // What was reported as raised and is over meanwhile is returned once.
     let raised = [(0, ids[0], true), (0, later, true)];
     let mut found = db.raised_alarms(10);
     found.retain(|one| one.2);
@@ -339,7 +339,7 @@ fn what_was_raised_before_a_start_goes_on() {
     assert_eq!(db.raised_alarms(10).len(), 2);
 }
 
-/// What finds no room in the queue at a start is told as over all the same.
+/// An alarm that finds no room in the queue at a start is still reported as over.
 #[test]
 fn what_goes_on_without_room_to_say_so_is_told_as_over() {
     let clock = sim_clock();
@@ -387,7 +387,7 @@ fn limits_are_kept_and_what_is_beyond_them_is_counted() {
         (figures.watched, figures.unwatched, figures.raised),
         (2, 3, 2)
     );
-    // Another validity is no other object.
+    // Another validity does not make another object.
     let spec = ObjectSpec {
         key: KEYS[0],
         avi_ms: 5,
@@ -418,7 +418,7 @@ enum Step {
     Admit { percent: u32 },
 }
 
-/// One rule at one key, said plainly: all numbers since the key was declared, with when they came.
+/// One rule at one key, in plain form: all numbers since the key was declared, with their arrival times.
 #[derive(Default)]
 struct Plain {
     raised: bool,
@@ -565,7 +565,7 @@ proptest! {
                 Step::Put { key, value, age_ms } => {
                     let time_ms = now_ms as i64 - age_ms;
                     put(&db, ids[key], Value::Integer(value), time_ms);
-                    // An older one ends a silence, and is compared with no threshold.
+                    // An older reading ends a silence, and is compared with no threshold.
                     let is_older = time_ms < last_ms[key];
                     last_ms[key] = last_ms[key].max(time_ms);
                     each_that(&mut model, Some(key), is_older, Some(Some(value as f64)), now_ms);
@@ -596,7 +596,7 @@ proptest! {
                 prop_assert_eq!(found.active, of_rule().filter(|plain| plain.raised).count() as u64);
             }
         }
-        // Whatever found no room is told once there is some.
+        // What found no room is reported once there is room.
         for _ in 0..KEYS.len() * given.len() + 1 {
             take(&mut model, usize::MAX);
             db.scan_alarms();
@@ -605,7 +605,7 @@ proptest! {
         take(&mut model, usize::MAX);
         let mut happened = 0;
         for plain in model.values() {
-            // Raised and over by turns, and the last word is how it is.
+            // Raised and over alternate, and the last report is the present state.
             let by_turns = plain.told.iter().enumerate().all(|(at, raised)| *raised == (at % 2 == 0));
             prop_assert!(by_turns, "{:?}", plain.told);
             prop_assert_eq!(plain.told.last().copied().unwrap_or(false), plain.raised);

@@ -1,4 +1,4 @@
-//! `get`, `lookup` and `put` allocate nothing, whatever the durability.
+//! `get`, `lookup` and `put` allocate nothing, with any durability.
 #![allow(unsafe_code, reason = "a counting allocator is unsafe by its trait")]
 
 mod common;
@@ -41,7 +41,7 @@ fn allocations<R>(work: impl FnOnce() -> R) -> (u64, R) {
     (COUNT.with(Cell::get) - before, result)
 }
 
-/// What the values of the test rise above half-way, and that they come.
+/// Rules whose threshold the values of the test cross half-way, and one for staleness.
 fn alarms() -> [AlarmRule; 2] {
     let rule = |condition| AlarmRule {
         pattern: "#".to_owned(),
@@ -66,7 +66,7 @@ fn the_real_time_path_allocates_nothing() {
             commit_driver,
             ..DbOptions::default()
         };
-        // As a node has it whose table others read: in memory that is given to it.
+        // As in a node whose table others read: in memory that is given to the table.
         let lines = Table::lines_needed(options.objects_max, options.value_bytes_max);
         let given = Box::leak(Box::new(TableMemory::own(lines.expect("a size"))));
         let (store, clock) = (MemoryStore::new(), Arc::new(SystemClock::new()));

@@ -140,8 +140,8 @@ fn clock_ms(n: u64) -> i64 {
     1_700_000_000_000 + n as i64 * 3
 }
 
-/// Damaged neighbours, as of one lost erase block, cost what they held. How long a reader and a start take is bounded
-/// by the length of the log, however many there are.
+/// Damaged neighbouring blocks, as of one lost erase block, cost what they held. The time of a read and of a start is
+/// bounded by the length of the log, for any number of them.
 #[test]
 fn damaged_neighbours_cost_few_requests() {
     const READINGS: u64 = 60_000;
@@ -163,7 +163,7 @@ fn damaged_neighbours_cost_few_requests() {
         let read = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
         block[at..at + bytes].iter().rev().fold(0, read)
     };
-    // The log is the file with the most blocks; of each number the block that was written last.
+    // The log is the file with the most blocks; of each block number, take the block that was written last.
     let mut files: BTreeMap<u64, BTreeMap<u64, (u64, u64)>> = BTreeMap::new();
     for block in 0..device_blocks(&device) {
         let content = device.peek(block);
@@ -181,7 +181,7 @@ fn damaged_neighbours_cost_few_requests() {
     let blocks = log.len() as u64;
     assert!(blocks > 200, "{blocks}");
     // No pointer leads over a block whose number is a multiple of a large power of two and the six behind it, nor over
-    // eight others: there the runs lead on.
+    // eight others: there the reader follows the runs.
     let cases = [
         (0, 0),
         (100, 1),
@@ -207,14 +207,14 @@ fn damaged_neighbours_cost_few_requests() {
         assert_eq!(lost == 0, count == 0);
         assert_eq!(report.damage.any(), count > 0, "{report:?}");
         assert_eq!(pieces, count);
-        // A reading is there or not; a torn one at each end of what is lost is not.
+        // A reading is there or not; a torn reading at each end of the lost part is not.
         assert!(lost <= (pieces + 1) * READINGS.div_ceil(blocks - 1));
         for (_, time_ms, value) in &readings {
             assert_eq!(value[..], time_ms.to_le_bytes());
         }
         let times = readings.iter().map(|(_, time_ms, _)| *time_ms);
         assert!(times.is_sorted());
-        // Each piece that cannot be had, and each read beyond them, costs some walks, of some requests each.
+        // Each piece that cannot be read, and each read beyond them, costs some walks, of some requests each.
         assert!(read < 100 * pieces + 10 * blocks, "{read} requests");
         let db = open(store, &clock, long_log_options());
         let reads = db.with_store(|store| store.device().counters().reads);
@@ -224,7 +224,7 @@ fn damaged_neighbours_cost_few_requests() {
     }
 }
 
-/// A block that rots under a finished segment costs readings around it, is counted, and stops nothing.
+/// A block that rots under a finished segment costs readings around it, is counted, and prevents nothing else.
 #[test]
 fn a_rotten_block_never_prevents_the_start() {
     let clock = sim_clock();
@@ -285,7 +285,7 @@ fn a_rotten_block_never_prevents_the_start() {
         let ticket = db
             .put(id, b"goes on", 1, db::Durability::Now)
             .expect("taken");
-        // The store itself may be hurt too much to be written; then the ticket says so.
+        // The store itself may be too damaged to be written; then the ticket says so.
         let pumped = db.pump();
         assert_eq!(ticket.is_durable(), pumped.is_ok());
     }

@@ -1,4 +1,4 @@
-//! The database on the store in memory: what it promises when nothing is broken, and when it is full or failing.
+//! The database on the store in memory: its guarantees when nothing is broken, and when it is full or failing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -188,7 +188,7 @@ fn a_full_queue_answers_busy_and_takes_again_after_a_commit() {
         (stats.puts, stats.busy, stats.outstanding, stats.health),
         (taken as u64, 2, taken as u64, Health::Dropping)
     );
-    // It is said for a minute; the count stays.
+    // The health shows it for a minute; the count stays.
     clock.advance_ns(59_000_000_000);
     assert_eq!(db.health(), Health::Dropping);
     clock.advance_ns(1_000_000_000);
@@ -208,7 +208,7 @@ fn a_declaration_that_does_not_wait_is_there_with_its_first_reading() {
     let db = open(MemoryStore::new(), &clock, options);
     let id = declare(&db, 1)[0];
     while db.put(id, &[1; 8], 1, Durability::Batched).is_ok() {}
-    // The queue is full: nobody is kept waiting, and the object can be looked up.
+    // The queue is full: no caller is kept waiting, and the object can be looked up.
     let spec = ObjectSpec {
         key: "late",
         avi_ms: 7,
@@ -274,7 +274,7 @@ fn a_full_store_is_told_apart_and_stays_readable() {
             Err(error) => break error,
         };
         let _ = db.pump();
-        // It fails for nobody: it waits for room.
+        // No put fails: the readings wait for room.
         waiting += usize::from(!ticket.poll().unwrap());
         acknowledged += usize::from(ticket.is_durable());
     };
@@ -346,8 +346,8 @@ fn a_table_that_is_too_small_for_the_log_is_named() {
     );
 }
 
-/// Writers on several threads, readers beside them, every durability: all tickets complete, all is logged, and the
-/// table agrees with the log.
+/// Writers on several threads, readers beside them, every durability: all tickets complete, all is logged, and table
+/// and log agree.
 #[test]
 fn many_writers_lose_nothing() {
     let clock = Arc::new(SystemClock::new());
@@ -443,7 +443,7 @@ fn batched_readings_become_durable_by_themselves() {
     assert_eq!(scan(&mut db.close().unwrap()).0.len(), 20);
 }
 
-/// Power goes in every changing call of a run, and leaves any of several prefixes of the append it strikes.
+/// Power fails in every changing call of a run, and leaves any of several prefixes of the append that it cuts.
 #[test]
 fn no_power_cut_loses_an_acknowledged_reading() {
     let mut cuts = 0;
@@ -476,7 +476,7 @@ fn no_power_cut_loses_an_acknowledged_reading() {
             let mut store = db.abandon().unwrap();
             store.restart();
             let store = oracle.check(store, &clock, small_options());
-            // The database goes on from there, and a second end shows the same.
+            // The database continues from there, and a second end shows the same.
             let db = open(store, &clock, small_options());
             oracle
                 .puts
@@ -521,7 +521,7 @@ fn a_put_after_an_idle_time_knows_whether_the_clock_is_trusted() {
     };
     let db = open(MemoryStore::new(), &clock, options);
     let id = declare(&db, 1)[0];
-    // Each try lets the commit thread fall asleep; how many it takes is the machine's affair.
+    // Each try lets the commit thread fall asleep; the number of tries depends on the machine.
     let current = (0..100).any(|n| {
         db.flush(Duration::from_secs(60)).expect("flushed");
         std::thread::sleep(Duration::from_millis(20));

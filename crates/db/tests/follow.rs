@@ -1,5 +1,5 @@
-//! The log in its own order: everything once, whatever the times; what is gone or damaged is counted; what somebody
-//! still wants is kept.
+//! The log in its own order: everything once, with any times; what is gone or damaged is counted; readings that are
+//! held are kept.
 
 use crate::common::{declare, long_log_options, open, sim_clock, small_options};
 use base::sim::{Random, SimClock};
@@ -20,7 +20,7 @@ fn put(db: &Db, clock: &SimClock, ids: &[ObjectId], n: u64, random: &mut Random)
     db.pump().expect("committed");
 }
 
-/// Follows to the end in small steps. What was passed, and the sums of the steps.
+/// Follows to the end in small steps. Returns what was passed, and the sums of the steps.
 fn follow_all(db: &Db, cursor: &mut LogCursor, readings_max: usize) -> (Vec<(u64, u64)>, LogStep) {
     let (mut passed, mut sum) = (Vec::new(), LogStep::default());
     for _ in 0..100_000 {
@@ -254,7 +254,7 @@ fn what_is_held_stays_beyond_the_limits_up_to_its_own() {
     let oldest = db.oldest_lsn().expect("open");
     assert!(oldest <= 100, "{oldest}");
     assert!(db.stats().history_bytes > 9_000);
-    // Above its own limit it goes all the same.
+    // Above its own limit the backlog is still deleted.
     for n in 500..4000 {
         put(&db, &clock, &ids, n, &mut random);
         tidy();
@@ -262,7 +262,7 @@ fn what_is_held_stays_beyond_the_limits_up_to_its_own() {
     let bytes = db.stats().history_bytes;
     assert!((20_000..=33_000).contains(&bytes), "{bytes}");
     assert!(db.oldest_lsn().expect("open") > 100);
-    // Once nobody wants them, the limits of the history count again.
+    // Once no readings are held, the limits of the history count again.
     db.hold_from(None);
     clock.advance_ns(1_000_000_000);
     for n in 4000..4010 {
@@ -287,8 +287,8 @@ fn a_step_ends_early_where_a_commit_waits_and_nothing_is_skipped() {
     let step = std::thread::scope(|scope| {
         let mut writer = None;
         let mut is_wanted = |_| {
-            // From the first reading on somebody commits, who cannot go on before this step is over. It may take a
-            // while to begin.
+            // From the first reading on another thread commits, which cannot go on before this step is over. It may
+            // take some time to begin.
             writer.get_or_insert_with(|| {
                 scope.spawn(|| put(&db, &clock, &ids, READINGS, &mut Random::new(2)))
             });

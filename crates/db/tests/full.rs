@@ -1,5 +1,5 @@
-//! A full store and retention where they are hard: checkpoints that deletion waits for, segments without readings,
-//! clocks that come late, small stores with large segments. Each test stands for a fault that was there once.
+//! A full store and retention in difficult cases: checkpoints that deletion waits for, segments without readings,
+//! clocks that become right late, small stores with large segments. Each test stands for an earlier bug.
 use crate::common::{declare, open, scan, sim_clock, small_options};
 use base::sim::{Random, SimClock};
 use db::*;
@@ -93,7 +93,7 @@ fn full_reject_rotten_checkpoint() {
         history_bytes_max: 9_000,
         ..Retention::default()
     });
-    // log_bytes of the whole history > checkpoint_bytes: due at once, if a round came to it.
+    // log_bytes of the whole history > checkpoint_bytes: a checkpoint is due at once, if a round runs.
     let db = open(store, &clock, options);
     let _ = db.put_now(ids[0], &n.to_le_bytes(), Durability::Now);
     for _ in 0..200 {
@@ -138,8 +138,7 @@ fn drop_counts_when_names_come_first() {
     assert_eq!(counted, first);
 }
 
-/// With maintain at its usual pace; 16 objects get a new validity (a changed configuration) just when a
-/// Segment begins.
+/// With maintain at its usual pace; 16 objects get a new validity (a changed configuration) just when a segment begins.
 #[test]
 fn expiry_counts_when_names_come_first() {
     let clock = sim_clock();
@@ -280,7 +279,7 @@ fn retention_of_an_idle_node() {
     }
     db.flush(Duration::from_secs(60)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    // As long as it takes, within a minute.
+    // Poll until it is done, for at most a minute.
     for _ in 0..6000 {
         db.maintain().unwrap();
         if db.stats().history_bytes <= 6_000 {
@@ -298,12 +297,12 @@ fn retention_of_an_idle_node() {
     );
 }
 
-/// Age retention and a segment whose times nobody knows before one of late sensor times.
+/// Age retention, and a segment whose times are unknown before one of late sensor times.
 #[test]
 fn age_does_not_delete_young_doubtful() {
     let day = 86_400_000i64;
     let clock = SimClock::new(3);
-    // Boot 1: the clock is not known.
+    // Boot 1: the clock is not trusted.
     let db = open(MemoryStore::new(), &clock, small_options());
     let id = declare(&db, 1)[0];
     for n in 0..300u64 {
@@ -314,7 +313,7 @@ fn age_does_not_delete_young_doubtful() {
         }
     }
     let store = db.close().unwrap();
-    // Boot 2, a minute later: the clock is right; a sensor hands over what it stored two months ago.
+    // Boot 2, a minute later: the clock is right; a sensor delivers what it stored two months ago.
     clock.reboot();
     clock.set_wall_ms(1_700_000_000_000);
     clock.set_wall_trusted(true);
@@ -390,7 +389,7 @@ fn future_time_blocks_age() {
     );
 }
 
-/// A declaration refused because of Full and repeated.
+/// A declaration that was refused because of `Full` is repeated.
 #[test]
 fn declare_while_full() {
     let clock = sim_clock();
@@ -424,7 +423,7 @@ fn declare_while_full() {
     assert_eq!(db.validity(ids[1]), (77_777, true));
 }
 
-/// Every shape of a small store that drops goes on.
+/// A small store of any shape that drops the oldest continues.
 #[test]
 fn drop_goes_on_whatever_the_sizes() {
     let mut stuck = Vec::new();
@@ -440,7 +439,7 @@ fn drop_goes_on_whatever_the_sizes() {
             segment_bytes_max: [2000, 3000, 8000, 1 << 20][r.index(4)],
             ..keep(DROP)
         };
-        // A checkpoint's reserve twice and room for two appends.
+        // Twice the reserve of a checkpoint, and room for two appends.
         let reserve = objects as u64 * 152 + 4096;
         let capacity = 2 * reserve + 4_000 + r.below(8000);
         let db = open(small_store(capacity), &clock, options);
@@ -497,7 +496,7 @@ fn drop_goes_on_whatever_the_sizes() {
     assert!(stuck.is_empty(), "{} of 400", stuck.len());
 }
 
-/// Index files made anew eat the room that is kept for the checkpoint.
+/// Rebuilt index files use the room that is reserved for the checkpoint.
 #[test]
 fn index_files_respect_the_reserve() {
     let clock = sim_clock();
@@ -615,7 +614,7 @@ fn thread_full_nobody_hangs() {
             Err(_) => break,
         }
     }
-    // Nobody was told that what still waits is on flash.
+    // No caller was told that waiting readings are on flash.
     assert!(matches!(db.close().err(), None | Some(Error::Full)));
     let _ = db.abandon();
 }
@@ -664,7 +663,7 @@ fn clock_right_after_the_last_reading() {
     );
 }
 
-/// A table that may hold long values and holds short ones keeps room for these, not for what they might be.
+/// A table that may hold long values but holds short ones keeps room only for the short ones.
 #[test]
 fn what_might_be_in_the_table_takes_no_room() {
     let clock = sim_clock();
@@ -689,7 +688,7 @@ fn what_might_be_in_the_table_takes_no_room() {
     assert!(!db.stats().full);
 }
 
-/// A segment that is gone without having been deleted is noticed by the numbers around it.
+/// A segment that vanished without being deleted is noticed by the numbers around it.
 #[test]
 fn a_segment_that_vanished_is_missed() {
     let clock = sim_clock();

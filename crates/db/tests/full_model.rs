@@ -18,12 +18,12 @@ fn keep(retention: Retention) -> DbOptions {
     }
 }
 
-/// Nothing is dropped here.
+/// Returns the number of the reading; nothing is dropped here.
 fn number(ticket: &Ticket) -> u64 {
     ticket.lsn().expect("a number")
 }
 
-/// Random runs with a store that is full now and then, restarts and range reads, against a model.
+/// Random runs with a store that is sometimes full, restarts and range reads, compared with a model.
 #[test]
 fn model_with_full_and_restarts() {
     for seed in 0..150u64 {
@@ -133,7 +133,7 @@ fn model_with_full_and_restarts() {
     }
 }
 
-/// The file store gives a growing file long runs at once; is the room for the checkpoint still there?
+/// The file store gives a growing file long runs at once; the room for the checkpoint must still be there.
 #[test]
 fn flash_drop_goes_on_with_large_segments() {
     let mut bad = Vec::new();
@@ -203,7 +203,8 @@ fn flash_drop_goes_on_with_large_segments() {
     }
     assert!(bad.is_empty(), "{} of 40", bad.len());
 }
-/// Default sizes; the file store gives a growing file long runs at once; is the room for the checkpoint still there?
+/// Default sizes; the file store gives a growing file long runs at once; the room for the checkpoint must still be
+/// there.
 #[test]
 fn flash_default_sizes() {
     let mut bad = Vec::new();

@@ -1,4 +1,4 @@
-//! A database whose table lies in memory that others share: what becomes of it must not cost what was acknowledged.
+//! A database whose table lies in memory that others share: damage to that memory must not cost acknowledged readings.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use crate::common::{Oracle, declare, open, sim_clock, small_options};
 use db::table::{Line, Table, TableMemory};
 use db::{Database, Error, Health, MemoryStore, ObjectSpec};
 
-/// What somebody's mistake makes of the lines of a table.
+/// What a faulty process does to the lines of a table.
 type Mistake = fn(&[Line]);
 
 fn fill(lines: &[Line], word: u64) {

@@ -1,7 +1,7 @@
-//! The formats, byte for byte: what this code writes is what the committed files of format 1 hold, and those of every
-//! format read back.
+//! The formats, byte for byte: this code writes exactly what the committed files of format 1 hold, and reads back those
+//! of every format.
 //!
-//! `cargo run -p db --example make_golden` writes the files anew; a difference means a new format version.
+//! `cargo run -p db --example make_golden` writes the files again; a difference means a new format version.
 
 #[path = "golden/scenario.rs"]
 mod scenario;
@@ -66,7 +66,7 @@ fn read_back(format: u32) {
     assert!(db.recovery().checkpoint.is_some());
     assert_eq!(history(&db), expected);
     for (object, key) in scenario::KEYS.iter().enumerate() {
-        // The latest by time, but by arrival where the node gave one of two times.
+        // The latest by time, but by arrival if the node gave one of the two times.
         let mut newest = None;
         for (n, reading) in expected.iter().enumerate().filter(|(_, (k, ..))| k == key) {
             let node_time = format > 0 && scenario::node_gives_time(n);
@@ -144,7 +144,7 @@ fn a_later_format_is_refused_not_guessed() {
     let mut segment = Vec::new();
     let seal = db::log::codec::Seal::of(scenario::SECRET);
     db::log::codec::put_segment(&mut segment, seal, 9);
-    // The version lies behind kind, length and magic; the checksum is the last four bytes.
+    // The version lies after kind, length and magic; the checksum is the last four bytes.
     segment[10] = 2;
     let end = segment.len() - 4;
     let check = crc32c::crc32c_append(scenario::SECRET as u32, &segment[..end])

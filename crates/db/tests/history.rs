@@ -1,4 +1,4 @@
-//! Range reads: every reading in its range, from its segments alone, with its time put right where that can be known.
+//! Range reads: every reading in its range, from its segments alone, with its time corrected where that is possible.
 
 use std::ops::ControlFlow;
 
@@ -90,7 +90,7 @@ fn every_range_shows_what_lies_in_it_and_nothing_else() {
                     db.pump().unwrap();
                 }
                 let now_ms = base::clock::Clock::wall_ms(&clock);
-                // Some come late by up to ten minutes, some have no time of their own.
+                // Some are late by up to ten minutes, some have no time of their own.
                 let (time_ms, ticket) = if random.below(3) == 0 {
                     (now_ms, db.put_now(id, &value, Durability::Batched))
                 } else {
@@ -131,7 +131,7 @@ fn every_range_shows_what_lies_in_it_and_nothing_else() {
 
 type Put = (db::Ticket, ObjectId, i64, Vec<u8>);
 
-/// Random ranges against what was put and is durable.
+/// Compares random ranges with what was put and is durable.
 fn compare(db: &Database<MemoryStore>, put: &[Put], random: &mut Random, ids: &[ObjectId]) {
     let times = || put.iter().map(|(_, _, time_ms, _)| *time_ms);
     let (Some(first), Some(last)) = (times().min(), times().max()) else {
@@ -231,7 +231,7 @@ fn times_from_before_the_clock_was_right_are_corrected() {
     let clock = SimClock::new(5);
     let db = open(MemoryStore::new(), &clock, small_options());
     let ids = declare(&db, 2);
-    // The board comes up in 1970, in the middle of a second, and takes readings.
+    // The board boots in 1970, in the middle of a second, and takes readings.
     clock.advance_ns(7_654_321_000);
     for n in 0..5u8 {
         clock.advance_ns(100_000_000);
@@ -244,7 +244,7 @@ fn times_from_before_the_clock_was_right_are_corrected() {
     let stopped = db.abandon().unwrap();
     let first_boot = {
         let db = open(stopped, &clock, small_options());
-        // Now the time comes from outside: the next readings are right, the earlier ones become so.
+        // Now the clock is set from outside: the next readings are right, the earlier ones are corrected.
         clock.set_wall_ms(1_700_000_000_000);
         clock.set_wall_trusted(true);
         let (seen, _) = history(&db, ALL);
@@ -257,7 +257,7 @@ fn times_from_before_the_clock_was_right_are_corrected() {
             .map(|n| (1_700_000_000_000 - 400 + n * 100, true, true))
             .collect();
         assert_eq!(corrected, expected);
-        // What the sensor said stays as it is.
+        // The sensor's own times stay as they are.
         assert!(
             seen.iter()
                 .filter(|seen| seen.id == ids[1])
@@ -269,7 +269,7 @@ fn times_from_before_the_clock_was_right_are_corrected() {
         assert_eq!(db.stats().clock_steps, 1);
         db.abandon().unwrap()
     };
-    // Another boot knows it from the log, and finds the corrected times by their range.
+    // Another boot reads this from the log, and finds the corrected times by their range.
     clock.reboot();
     clock.set_wall_trusted(false);
     let db = open(first_boot, &clock, small_options());
@@ -284,7 +284,7 @@ fn times_from_before_the_clock_was_right_are_corrected() {
         seen.iter().map(|seen| seen.value[0]).collect::<Vec<_>>(),
         [1, 2, 3]
     );
-    // A boot whose clock never became right keeps what it recorded, and says so.
+    // A boot whose clock never became right keeps the recorded times, and says so.
     let recorded_ms = base::clock::Clock::wall_ms(&clock);
     db.put_now(ids[0], b"?", Durability::Now).unwrap();
     db.pump().unwrap();
@@ -314,7 +314,7 @@ fn corrected_times_are_found_in_the_pieces_that_hold_them() {
     db.put_now(id, &[0; 8], Durability::Now).unwrap();
     db.pump().unwrap();
     for _ in 0..2 {
-        // The 1,000 readings that came 100 s before the clock was right.
+        // The 1,000 readings that arrived 100 s before the clock was right.
         let query = HistoryQuery {
             id: Some(id),
             from_ms: 1_700_000_000_000 - 100_000,
@@ -357,8 +357,8 @@ fn a_clock_that_is_set_back_neither_hides_nor_reorders() {
     assert_eq!(buffer[0], 59, "the latest by arrival after a restart, too");
 }
 
-/// A range read of everything, over and over, beside a stream of readings: commits go on between its slices, and it
-/// sees each reading once, in order.
+/// A range read of everything, repeated, beside a stream of readings: commits run between its slices, and it sees each
+/// reading once, in order.
 #[test]
 fn range_reads_and_commits_go_on_beside_each_other() {
     let clock = clock();
@@ -440,7 +440,7 @@ fn damaged_and_missing_index_files_cost_nothing_but_time() {
                 store.file_mut(file)[at] ^= 0x10;
             }
             2 => {
-                // A whole one, of another segment.
+                // A complete index, of another segment.
                 let other = store.file(&files[(n + 1) % files.len()]).unwrap().clone();
                 *store.file_mut(file) = other;
             }

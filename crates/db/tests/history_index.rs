@@ -1,5 +1,5 @@
-//! Index files that are old, half made, unreadable or made from a damaged segment. Each test stands for a fault that
-//! was there once.
+//! Index files that are old, incomplete, unreadable or made from a damaged segment. Each test stands for an earlier
+//! bug.
 use crate::common::{declare, long_log_options, open, sim_clock, small_options};
 use db::*;
 use std::ops::ControlFlow;
@@ -104,7 +104,7 @@ fn probe(inner: MemoryStore) -> (Probe, Arc<Mutex<Faults>>) {
     )
 }
 
-/// Without any change of options: the segment was left for a long reading, a short one still fits.
+/// Without any change of options: the segment was left because of a long reading, but a short one still fits.
 #[test]
 fn index_of_a_segment_that_grows_again_same_options() {
     let clock = sim_clock();
@@ -147,7 +147,7 @@ fn index_of_a_segment_that_grows_again_same_options() {
             "fill {fill}: log-0 has {} bytes and an index",
             store.file("log-00000000").unwrap().len()
         );
-        // Power was cut. Short readings are put again; nobody indexes before the next crash.
+        // Power was cut. Short readings are put again; no indexing runs before the next crash.
         let db = open(store, &clock, options);
         for n in 0..200u64 {
             db.put(ids[0], &n.to_le_bytes(), 10_000 + n as i64, Durability::Now)
@@ -168,7 +168,7 @@ fn index_of_a_segment_that_grows_again_same_options() {
     }
 }
 
-/// What one slice does when an object is in few segments.
+/// The work of one slice when an object is in few segments.
 #[test]
 fn a_slice_is_bounded() {
     let clock = sim_clock();
@@ -214,7 +214,7 @@ fn a_slice_is_bounded() {
     assert!(worst <= 32, "{worst}");
 }
 
-/// A cursor between its plan and the growing segment, while the store becomes full and indexing starts anew.
+/// A cursor between its plan and the growing segment, while the store becomes full and indexing begins again.
 #[test]
 fn partial_summary_is_not_believed() {
     let clock = sim_clock();
@@ -375,7 +375,7 @@ fn an_index_file_on_a_bad_sector() {
     assert_eq!((running, (seen, errors)), ((500, 0), (500, 0)));
 }
 
-/// An index made while part of the segment could not be read rules out what can be read later.
+/// An index made while part of the segment could not be read must not rule out what can be read later.
 #[test]
 fn index_made_from_a_damaged_segment() {
     let clock = sim_clock();
@@ -402,7 +402,7 @@ fn index_made_from_a_damaged_segment() {
     {
         store.delete(&name).unwrap();
     }
-    // For a while the segment is not readable (a loose card, a cold contact).
+    // For some time the segment is not readable (a loose card, a cold contact).
     let good = store.file("log-00000001").unwrap().clone();
     store.file_mut("log-00000001")[100..2000].fill(0xff);
     let db = open(store, &clock, small_options());
@@ -427,7 +427,7 @@ fn index_made_from_a_damaged_segment() {
     assert_eq!((all, narrow), (500, 500));
 }
 
-/// A step is shorter than the buffer: what is in there is not read again.
+/// A step is shorter than the buffer: buffered bytes are not read again.
 #[test]
 fn a_follower_reads_the_log_once() {
     let clock = sim_clock();
@@ -470,7 +470,7 @@ fn a_follower_reads_the_log_once() {
     assert_eq!(passed, 20_000);
     let read = faults.lock().unwrap().bytes_read;
     assert!(read <= log_bytes, "{read} of {log_bytes}");
-    // A step has an end where nothing is wanted and no commit waits, too.
+    // A step also ends where nothing is wanted and no commit waits.
     let (mut cursor, mut steps) = (LogCursor::new(0), 1);
     let mut go_on = || {
         let step = db.follow(&mut cursor, u64::MAX, 4096, &mut |_| false, &mut |_| ());

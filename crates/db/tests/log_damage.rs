@@ -1,4 +1,4 @@
-//! A damaged record costs that record alone and is counted; any bytes at all are survived.
+//! A damaged record costs that record alone and is counted; no bytes at all make a reader fail.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ struct Spot {
     reading: Option<usize>,
 }
 
-/// Writes readings, and says where every record of the log lies.
+/// Writes readings, and returns where every record of the log lies.
 fn logged(
     values: &[(u8, i64, Vec<u8>)],
     options: DbOptions,
@@ -117,7 +117,7 @@ proptest! {
             expected.remove(reading);
         }
         prop_assert!(without_names(&found) == expected, "{spot:?}: {} of {}", found.len(), expected.len());
-        // A last record whose length was hit cannot be told from a torn append.
+        // A last record whose length was damaged cannot be told from a torn append.
         prop_assert_eq!(report.damage.records_damaged + report.damage.tails_torn, 1);
         let clock = sim_clock();
         let db = open(store, &clock, small_options());
@@ -172,13 +172,13 @@ proptest! {
     }
 }
 
-/// A value may hold the bytes of a record: when its own record is damaged in the body, the forgery is skipped.
+/// A value may hold the bytes of a record: if its own record is damaged in the body, the forged record is skipped.
 #[test]
 fn a_record_inside_a_damaged_value_is_not_believed() {
     let mut forged = Vec::new();
     codec::put_dictionary(
         &mut forged,
-        // Even with the right seal.
+        // Even with the valid seal.
         codec::Seal::of(MemoryStore::new().secret()),
         &codec::Dictionary {
             id: 3,
@@ -205,7 +205,7 @@ fn a_record_inside_a_damaged_value_is_not_believed() {
     assert_eq!(scan(&mut store).0, readings);
 }
 
-/// Every byte of the checkpoint in turn: the start falls back to the whole log and ends in the same table.
+/// Every byte of the checkpoint in turn is damaged: the start falls back to the whole log and ends in the same table.
 #[test]
 fn a_damaged_checkpoint_costs_time_only() {
     let clock = sim_clock();

@@ -1,5 +1,5 @@
-//! Bytes that came from outside, in a value, must never be taken for records of the log; what a store has lost must
-//! not cost what is acknowledged afterwards.
+//! Bytes from outside, in a value, must never be taken for records of the log; what a store has lost must not cost what
+//! is acknowledged afterwards.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ fn options() -> DbOptions {
     }
 }
 
-/// A sender knows every rule but not the store's secret; the best he can do is to guess one.
+/// A sender knows every rule but not the store's secret, which it can only guess.
 fn stranger() -> Seal {
     Seal::of(0)
 }
 
-/// A store whose power went in the append of one reading with this value; the record lacks its last byte.
+/// Returns a store whose power failed in the append of one reading with this value; the record lacks its last byte.
 fn torn_after(value: &[u8]) -> MemoryStore {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, options());
@@ -50,7 +50,7 @@ fn torn_after(value: &[u8]) -> MemoryStore {
     store
 }
 
-/// A segment's head of version 1, with the checksum that a store of this secret would give it.
+/// Returns a segment's head of version 1, with the checksum that a store with this secret would give it.
 fn later_version(secret: u64) -> Vec<u8> {
     let mut head = Vec::new();
     codec::put_segment(&mut head, Seal::of(secret), 0);
@@ -62,7 +62,7 @@ fn later_version(secret: u64) -> Vec<u8> {
 
 #[test]
 fn a_value_that_looks_like_a_later_version_does_not_prevent_the_start() {
-    // Only a file's first record can refuse a start: not even a guessed secret helps.
+    // Only a file's first record can refuse a start: even a correctly guessed secret does not help.
     for secret in [0, MemoryStore::new().secret()] {
         let store = torn_after(&later_version(secret));
         let opened = Database::open(store, Arc::new(sim_clock()), options());
@@ -131,7 +131,7 @@ fn with_checkpoint() -> MemoryStore {
     db.close().expect("closed")
 }
 
-/// Acknowledges one more reading, crashes, and says what a restart shows.
+/// Acknowledges one more reading, crashes, and returns what a restart shows.
 fn acknowledged_then_shown(store: MemoryStore) -> (i64, i64) {
     let clock = sim_clock();
     let db = open(store, &clock, options());
@@ -182,7 +182,7 @@ fn a_number_is_never_given_twice() {
     db.pump().expect("committed");
     assert!(tickets.iter().all(db::Ticket::is_durable));
     let mut store = db.abandon().expect("the store");
-    // The body of the fifth reading from the end is hit.
+    // The body of the fifth reading from the end is damaged.
     let file = store.file_mut("log-00000000");
     let at = file.len() - 5 * 34 + 12;
     file[at] ^= 1;
@@ -199,7 +199,7 @@ fn a_number_is_never_given_twice() {
     assert_eq!(report.damage.readings_missing, 2, "{:?}", report.damage);
 }
 
-/// One rotten block under the log, of which every value holds bytes that look like a later version's segment.
+/// One rotten block under the log, in which every value holds bytes that look like a later version's segment.
 #[test]
 fn a_rotten_block_does_not_make_a_value_a_record() {
     use base::block::BlockDevice;

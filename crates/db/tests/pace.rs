@@ -1,5 +1,5 @@
-//! How fast checkpoints are written: the log that a start reads has a bound whatever the load, a round writes hardly
-//! more of a checkpoint than of the log, and a lone put waits for one piece. Bytes and operations are counted.
+//! The pace of checkpoints: the log that a start reads is bounded under any load, a round writes hardly more of a
+//! checkpoint than of the log, and a lone put waits for one piece. Bytes and operations are counted.
 
 use crate::common::{declare, open, sim_clock, small_options};
 use base::block::BlockDevice;
@@ -24,7 +24,7 @@ fn options(checkpoint_bytes: u64) -> DbOptions {
     }
 }
 
-/// What one round did.
+/// The bytes written by one round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     log_bytes: u64,
@@ -32,7 +32,7 @@ struct Round {
     pieces: u64,
 }
 
-/// A database, and what its store held before the last round.
+/// A database, and the contents of its store before the last round.
 struct Watched {
     db: Database<MemoryStore>,
     clock: SimClock,
@@ -58,7 +58,7 @@ impl Watched {
         }
     }
 
-    /// Counts since the start; the checkpoint that is being written included.
+    /// Returns the counts since the start, including the checkpoint that is being written.
     fn counts(&self) -> Round {
         let stats = self.db.stats();
         let (appends, files) = self
@@ -79,7 +79,7 @@ impl Watched {
         }
     }
 
-    /// Puts so many values and commits them in one round.
+    /// Puts this many values and commits them in one round.
     fn round(&mut self, puts: u32, value_bytes: usize) -> Round {
         for _ in 0..puts {
             self.clock.advance_ns(1_000_000);
@@ -103,7 +103,7 @@ impl Watched {
         did
     }
 
-    /// The log that a start reads is what the figures say, and within its bound.
+    /// Checks that the log that a start reads matches the figures and is within its bound.
     fn check_replay(&mut self, options: DbOptions) {
         let replay_bytes = self.db.stats().replay_bytes;
         let largest = self.db.with_store(|store| {
@@ -128,12 +128,12 @@ impl Watched {
     }
 }
 
-/// Rounds of any size, far more log than the interval.
+/// Runs rounds of any size, with far more log than the interval.
 fn loads_keep_the_bound(options: DbOptions) -> Stats {
     let mut watched = Watched::new(options);
     let mut random = Random::new(5);
     for round in 0..300 {
-        // Long runs of one size each, and some in which each is another.
+        // Long runs of rounds of one size each, and some in which each round has another size.
         let puts = match round / 50 {
             0 => 300,
             1 => 40,
@@ -147,7 +147,7 @@ fn loads_keep_the_bound(options: DbOptions) -> Stats {
             VALUE_BYTES
         };
         let did = watched.round(puts, bytes);
-        // One piece that was begun, and one of the checkpoint that comes after.
+        // One piece that was begun, and one of the next checkpoint.
         assert!(
             did.checkpoint_bytes <= did.log_bytes + 2 * PIECE_BYTES,
             "round {round}: {did:?}"
@@ -161,7 +161,7 @@ fn loads_keep_the_bound(options: DbOptions) -> Stats {
 fn the_log_that_a_start_reads_is_bounded_under_any_load() {
     let options = options(64 << 10);
     let stats = loads_keep_the_bound(options);
-    // The table takes less than the interval: that is what bounds the log, and a checkpoint is begun once for each.
+    // The table takes less than the interval: the interval bounds the log, and a checkpoint is begun once per interval.
     assert!(stats.table_checkpoint_bytes < options.checkpoint_bytes);
     let begun_at_most = stats.log_bytes / options.checkpoint_bytes;
     assert!(
@@ -181,7 +181,7 @@ fn a_table_larger_than_the_interval_is_written_no_faster_than_the_log() {
     );
 }
 
-/// Whatever the rounds before have left to be written.
+/// For any amount of checkpoint that earlier rounds have left to be written.
 #[test]
 fn a_lone_put_waits_for_one_piece() {
     for checkpoint_bytes in [2 << 10, 64 << 10] {
@@ -202,7 +202,7 @@ fn a_lone_put_waits_for_one_piece() {
     }
 }
 
-/// A start that finds much log, as one of a version that did not keep pace left it, has it behind a checkpoint soon.
+/// A start that finds much log, as a version that did not keep pace left it, soon has it behind a checkpoint.
 #[test]
 fn what_an_earlier_run_left_is_caught_up_with() {
     let mut watched = Watched::new(options(1 << 30));
@@ -232,7 +232,7 @@ fn pieces_of_one_round_share_their_flush() {
         uuid: [1; 16],
         hash_key: [2; 16],
     };
-    // Flushes and write requests while one checkpoint is written, those of the log not counted.
+    // Flushes and write requests while one checkpoint is written, without those of the log.
     let cost_of = |puts: u32| {
         let clock = sim_clock();
         let store = flash::Store::format(SimDevice::new(16 << 10, 3), &format).expect("formatted");
@@ -269,7 +269,7 @@ fn pieces_of_one_round_share_their_flush() {
                 after.writes - before.writes,
             )
         };
-        // Until the first one has been begun.
+        // Until the first checkpoint has been begun.
         while db.with_store(|store| store.stat("ckpt-00000001").is_err()) == Some(true) {
             round(4000);
         }

@@ -1,4 +1,4 @@
-//! Retention and the full store: what goes is the oldest, is counted, and makes room where none was left.
+//! Retention and the full store: the oldest is deleted, is counted, and makes room where none was left.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ fn keep(retention: Retention) -> DbOptions {
 
 fn indexed<S: SegmentStore>(db: &Database<S>) {
     while db.maintain().expect("maintained") {
-        // A checkpoint that retention waits for.
+        // Retention may wait for a checkpoint.
         let _ = db.pump();
     }
 }
 
-/// Numbers of the readings in the log; each value is its number.
+/// Returns the numbers of the readings in the log; each value is its number.
 fn numbers<S: SegmentStore>(store: &mut S) -> Vec<u64> {
     let (readings, report) = scan(store);
     assert!(!report.damage.any(), "{report:?}");
-    // Names are repeated in each segment, or deleting one would take them.
+    // Names are repeated in each segment; otherwise deleting a segment would lose them.
     assert_eq!(report.readings_unnamed, 0);
     readings
         .iter()
@@ -50,7 +50,7 @@ fn fill<S: SegmentStore>(db: &Database<S>, clock: &SimClock, numbers: std::ops::
     db.pump().unwrap();
 }
 
-/// What is left is an unbroken end of what was put, and the rest was counted.
+/// Checks that what is left is an unbroken end of what was put, and that the rest was counted.
 fn check_end(left: &[u64], put: u64, counted: u64) {
     let first = left.first().copied().unwrap_or(put);
     assert_eq!(left, (first..put).collect::<Vec<_>>());
@@ -75,7 +75,7 @@ fn by_size_the_oldest_segments_go() {
     );
     assert!(stats.segments_expired > 5 && stats.readings_dropped == 0);
     assert_eq!(stats.oldest_lsn, stats.readings_expired);
-    // Less is kept from now on, more does not bring anything back.
+    // Less is kept from now on; a larger limit does not bring anything back.
     db.set_retention(Retention {
         history_bytes_max: 6_000,
         ..retention
@@ -107,13 +107,13 @@ fn by_age_only_what_is_certainly_old_goes() {
     indexed(&db);
     let expired = db.stats().readings_expired;
     assert!((2000..=2400).contains(&expired), "{expired}");
-    // The clock is set forward by a year: in this boot the monotonic clock knows better.
+    // The clock is set forward by a year: in this boot the monotonic clock corrects it.
     let right_ms = base::clock::Clock::wall_ms(&clock);
     clock.set_wall_ms(right_ms + 365 * 86_400_000);
     indexed(&db);
     assert_eq!(db.stats().readings_expired, expired);
     clock.set_wall_ms(right_ms);
-    // Nobody knows the time: nothing goes.
+    // The time is unknown: nothing is deleted.
     clock.set_wall_trusted(false);
     clock.advance_ns(600_000_000_000);
     indexed(&db);
@@ -160,7 +160,7 @@ fn a_full_store_that_rejects_takes_again_once_there_is_room() {
         durable < tickets.len(),
         "some were taken before it was noticed"
     );
-    // Keeping less makes room: what waited becomes durable, and new readings are taken.
+    // Keeping less makes room: waiting readings become durable, and new readings are taken.
     db.set_retention(Retention {
         history_bytes_max: 20_000,
         ..Retention::default()
@@ -175,7 +175,7 @@ fn a_full_store_that_rejects_takes_again_once_there_is_room() {
         .unwrap();
     db.pump().unwrap();
     assert!(ticket.is_durable());
-    // What came in between went to its readers as refused; the log has no gap.
+    // Readings put in between were refused; the log has no gap.
     assert_eq!(ticket.lsn(), Some(last));
     let expired = db.stats().readings_expired;
     let mut store = db.close().unwrap();
@@ -186,7 +186,7 @@ fn a_full_store_that_rejects_takes_again_once_there_is_room() {
 
 #[test]
 fn a_full_store_that_drops_goes_on_for_ever() {
-    // Whichever append it is that finds the store full.
+    // For every append that may find the store full.
     for capacity_bytes in (24_000..30_000).step_by(229) {
         drop_for_ever(capacity_bytes);
     }
@@ -212,7 +212,7 @@ fn drop_for_ever(capacity_bytes: u64) {
     let counted = stats.readings_dropped;
     let mut store = db.close().unwrap();
     check_end(&numbers(&mut store), 6_000, counted);
-    // Each segment names its objects itself: without the checkpoint they are known all the same.
+    // Each segment names its objects itself: they are known even without the checkpoint.
     let checkpoints: Vec<_> = store
         .names()
         .filter(|name| name.starts_with("ckpt-"))
@@ -233,7 +233,7 @@ fn a_limit_below_the_store_is_kept_however_fast_readings_come() {
     };
     let db = open(small_store(30_000), &clock, keep(retention));
     let ids = declare(&db, 4);
-    // Nobody looks at the retention meanwhile, and the policy for a full store would refuse.
+    // Retention does not run meanwhile, and the policy for a full store would refuse.
     for n in 0..5_000u64 {
         clock.advance_ns(1_000_000);
         db.put_now(ids[(n % 4) as usize], &n.to_le_bytes(), Durability::Batched)
@@ -275,7 +275,7 @@ fn a_cut_at_any_change_of_a_store_that_drops_loses_nothing_acknowledged() {
                 full_policy: FullPolicy::DropOldest,
                 ..Retention::default()
             };
-            // Checkpoints at their usual pace, and only where room has to be made.
+            // Checkpoints at their usual pace, or only where room must be made.
             let options = DbOptions {
                 checkpoint_bytes: if after_calls % 2 == 0 { 2000 } else { 1 << 30 },
                 ..keep(retention)
@@ -310,7 +310,7 @@ fn a_cut_at_any_change_of_a_store_that_drops_loses_nothing_acknowledged() {
                 end >= acknowledged,
                 "{acknowledged} acknowledged, {end} there: cut {after_calls}/{bytes_kept}"
             );
-            // It goes on from there, and the table has not gone back.
+            // The database continues from there, and the table has not gone back.
             let db = open(store, &clock, keep(retention));
             assert!(!db.recovery().damage.any(), "{:?}", db.recovery());
             let mut buffer = [0; 8];
@@ -330,7 +330,8 @@ fn flash_store(blocks: u64, seed: u64) -> Store<SimDevice> {
     formatted(blocks, seed)
 }
 
-/// What is promised to an append is there, whatever else the store needs, until nothing is promised any more.
+/// What is promised to an append is there, with everything else that the store needs, until nothing is promised any
+/// more.
 #[test]
 fn the_file_store_keeps_what_it_promises_until_it_is_full() {
     for seed in 0..20 {

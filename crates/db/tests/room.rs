@@ -1,5 +1,5 @@
-//! Tables that are large for their store: whose checkpoints always have room, and what is said and kept where they have
-//! none.
+//! Tables that are large for their store: those whose checkpoints always have room, and what is reported and kept where
+//! they have none.
 
 use crate::common::{Oracle, open, scan, sim_clock, small_options};
 use db::*;
@@ -23,12 +23,12 @@ fn options(objects: u32, store_bytes: u64, full_policy: FullPolicy) -> DbOptions
     }
 }
 
-/// Bytes that a checkpoint of a full table takes at most; with keys this long it takes hardly less.
+/// Returns the most bytes that a checkpoint of a full table takes; with keys this long it takes hardly less.
 fn checkpoint_bytes(objects: u32) -> u64 {
     checkpoint_bytes_max(objects, u64::from(objects) * VALUE_BYTES as u64)
 }
 
-/// Keys as long as they may be, declared in the log.
+/// Declares keys of the maximum length in the log.
 fn declare_long<S: SegmentStore>(db: &Database<S>, objects: u32) -> Vec<ObjectId> {
     let ids = (0..objects)
         .map(|n| {
@@ -123,11 +123,11 @@ fn a_larger_table_ends_with_a_full_store() {
         store.set_capacity_bytes(store_bytes);
         let (stats, refused) = run(store, objects, store_bytes);
         assert_eq!(TableFit::of(bytes, stats.store_bytes), fit);
-        // Said of the values that are there, too, though the store may be full before all of them are.
+        // This is also reported for the values that are there, though the store may be full before all of them are.
         let now = TableFit::of(stats.table_checkpoint_bytes, stats.store_bytes);
         assert!(now > TableFit::Sure && now <= fit, "{now:?}");
         assert!(refused > 0 && stats.full, "{stats:?}");
-        // Said beside the full store, not hidden behind it.
+        // It is reported beside the full store, not hidden behind it.
         assert_eq!(stats.health, Health::Full);
         assert_eq!(stats.checkpoint_failing, Some(CheckpointFailure::NoRoom));
         assert!(stats.checkpoints_failed > 0);
@@ -169,7 +169,7 @@ fn without_room_for_a_checkpoint_the_log_goes_on_and_nothing_acknowledged_is_los
     let at_failure = at_failure.expect("one failed");
     assert!(db.durable_end() > at_failure, "{stats:?}");
     assert_eq!(stats.checkpoint_failing, Some(CheckpointFailure::NoRoom));
-    // A full store is left alone: it is not written to again and again for a checkpoint that has no room.
+    // A full store is left alone: it is not written again and again for a checkpoint that has no room.
     let written = |db: &Database<MemoryStore>| db.with_store(|store| store.appends());
     let before = (written(&db), stats.checkpoints_failed);
     for _ in 0..50 {
@@ -182,7 +182,7 @@ fn without_room_for_a_checkpoint_the_log_goes_on_and_nothing_acknowledged_is_los
     let store = db.abandon().expect("the store");
     let mut store = oracle.check(store, &clock, options);
     assert_eq!(scan(&mut store).0.len() as u64, durable);
-    // The remedy that the error names: with more room it goes on where it was.
+    // The remedy that the error names: with more room the database continues where it was.
     store.set_capacity_bytes(3 * store_bytes);
     let db = open(store, &clock, options);
     assert_eq!(db.recovery().log_bytes_read, replay_bytes);

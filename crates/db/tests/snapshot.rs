@@ -8,7 +8,7 @@ use db::{
     SnapshotRead,
 };
 
-/// Bytes that a copy takes at a time: no multiple of anything.
+/// Bytes that a copy takes at a time: not a multiple of any size in use.
 const PIECE_BYTES: usize = 777;
 
 /// What is put, and how often.
@@ -18,7 +18,7 @@ struct Load {
 }
 
 impl Load {
-    /// So many readings, each acknowledged when this returns.
+    /// Puts this many readings, each acknowledged when this returns.
     fn put<S: SegmentStore>(&mut self, db: &Database<S>, readings: u64) {
         for _ in 0..readings {
             let id = self.ids[(self.count % self.ids.len() as u64) as usize];
@@ -40,7 +40,7 @@ impl Load {
     }
 }
 
-/// One file, piece by piece, with readings between two pieces; `None`: it has gone.
+/// Copies one file, piece by piece, with readings between two pieces; `None` if the file has gone.
 fn copy_file(
     db: &Database<MemoryStore>,
     file: &SnapshotFile,
@@ -60,7 +60,7 @@ fn copy_file(
     }
 }
 
-/// What a copy holds, how often it was begun anew, and older files that had gone.
+/// The contents of a copy, how often it was begun, and older files that had gone.
 struct Copied {
     store: MemoryStore,
     durable_end: u64,
@@ -119,7 +119,7 @@ fn options(history_bytes_max: u64) -> DbOptions {
     }
 }
 
-/// Copies under load; answers how often it was begun, and how many older files had gone.
+/// Copies under load; returns how often the copy was begun, and how many older files had gone.
 fn check(history_bytes_max: u64, before: u64, between: u64) -> (u32, u32) {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, options(history_bytes_max));
@@ -133,14 +133,14 @@ fn check(history_bytes_max: u64, before: u64, between: u64) -> (u32, u32) {
     }
     let mut copied = copy(&db, &mut load, between);
     let found = numbers(&mut copied.store);
-    // Whole to the end, without a gap, from the oldest one that is kept.
+    // Complete to the end, without a gap, from the oldest reading that is kept.
     let first = found.first().copied().expect("something is in it");
     assert!(found.iter().copied().eq(first..first + found.len() as u64));
     assert_eq!(first + found.len() as u64, copied.durable_end);
     if history_bytes_max == 0 {
         assert_eq!(first, 0);
     }
-    // What is latest there is so here, also of a key whose readings have all been deleted.
+    // The latest values are the same here, also for a key whose readings have all been deleted.
     let restored = open(copied.store, &clock, options(history_bytes_max));
     let mut expected = BTreeMap::new();
     for number in 0..copied.durable_end {
@@ -178,7 +178,7 @@ fn what_retention_deletes_meanwhile_is_left_out() {
 
 #[test]
 fn what_a_start_needs_is_never_missing() {
-    // Ever more arrives, until the checkpoint has gone before its log is copied.
+    // More and more readings arrive, until the checkpoint has gone before its log is copied.
     let begun = (12..60).map(|between| check(9_000, 300, between).0);
     let replaced = begun.into_iter().find(|begun| *begun > 1);
     assert!(

@@ -1,5 +1,5 @@
-//! `get`, `lookup` and the part of `put` that waits for nothing make no call to the system: a filter of the kernel
-//! counts every call of the thread. Its own process image: threads of other tests are not under the filter.
+//! `get`, `lookup` and the part of `put` that does not wait make no system call: a kernel filter counts every call of
+//! the thread. The test has a process of its own, so that threads of other tests are not under the filter.
 #![allow(
     unsafe_code,
     reason = "a filter is installed by calls of the C library"
@@ -19,9 +19,9 @@ use db::{AlarmCondition, AlarmRule, Database, DbOptions, Durability, MemoryStore
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static LAST: AtomicI32 = AtomicI32::new(-1);
 
-/// Runs instead of a call, which the filter does not let through: it fails with ENOSYS, and whoever asked goes on.
+/// Runs instead of a call that the filter does not let through: the call fails with ENOSYS, and the caller continues.
 extern "C" fn seen(_signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // The kernel puts the number of the call behind the address of it; see siginfo_t, si_syscall.
+    // The kernel puts the number of the call after its address; see siginfo_t, si_syscall.
     // SAFETY: the kernel hands in a structure of at least that size for as long as the handler runs.
     let call = unsafe { info.cast::<i32>().add(6).read() };
     CALLS.fetch_add(1, Ordering::Relaxed);
@@ -40,8 +40,8 @@ extern "C" fn seen(_signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
     let _ = context;
 }
 
-/// Waits until every other thread of the process sleeps, seen so three times: one that is just starting, the commit
-/// thread say, may hold a lock of the queue, and whoever then asks for it has to call the system.
+/// Waits until every other thread of the process sleeps, in three successive checks. A thread that is just starting,
+/// for example the commit thread, may hold a lock of the queue, and a caller that wants it then makes a system call.
 fn wait_for_others_to_sleep() {
     // SAFETY: the call takes nothing and cannot fail.
     let own = unsafe { libc::gettid() }.to_string();
@@ -50,7 +50,7 @@ fn wait_for_others_to_sleep() {
         let tasks = std::fs::read_dir("/proc/self/task").expect("the threads");
         let awake = tasks.filter_map(Result::ok).any(|task| {
             let state = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            // Behind the name, which may contain anything: the state. A thread that has ended has no file.
+            // After the name, which may contain anything, comes the state. A thread that has ended has no file.
             let state = state
                 .rsplit_once(") ")
                 .and_then(|(_, rest)| rest.chars().next());
@@ -61,8 +61,8 @@ fn wait_for_others_to_sleep() {
     }
 }
 
-/// Counts the calls of this thread from here on, but for those of numbers that a thread needs to go on and to end.
-/// The reason why not, where the kernel does not permit it.
+/// Counts the calls of this thread from here on, except those that a thread needs to continue and to end. Returns the
+/// reason if the kernel does not permit that.
 fn count_calls() -> Result<(), String> {
     let refused = |what: &str| Err(format!("{what}: {}", std::io::Error::last_os_error()));
     // SAFETY: zeros are a valid value of it.
@@ -86,7 +86,7 @@ fn count_calls() -> Result<(), String> {
         libc::SYS_rt_sigreturn,
         libc::SYS_exit,
         libc::SYS_exit_group,
-        // What a thread does that ends, or a test that fails.
+        // Calls of a thread that ends, or of a test that fails.
         libc::SYS_munmap,
         libc::SYS_madvise,
         libc::SYS_sigaltstack,
@@ -130,12 +130,12 @@ fn calls() -> u64 {
 #[test]
 fn the_real_time_path_makes_no_call_to_the_system() {
     let options = DbOptions {
-        // Nothing below fills half of it, which would wake the commit thread.
+        // Nothing below fills half of the queue, which would wake the commit thread.
         queue_bytes_max: 64 << 20,
         commit_interval_ms: 60_000,
         ..DbOptions::default()
     };
-    // As a node has it whose table others read: in memory that is given to it.
+    // As in a node whose table others read: in memory that is given to the table.
     let lines = Table::lines_needed(options.objects_max, options.value_bytes_max);
     let given = Box::leak(Box::new(TableMemory::own(lines.expect("a size"))));
     let memory = TableMemory::Given((*given).as_ref());
@@ -151,7 +151,7 @@ fn the_real_time_path_makes_no_call_to_the_system() {
         },
         objects_max: 8,
     };
-    // Nobody takes what is told, so the ring fills up on the way.
+    // No thread takes the transitions, so the ring fills up on the way.
     db.set_alarms(&[rule], 4).expect("set");
     let db = Arc::new(db);
     let ids = declare(&db, 8);
@@ -161,7 +161,7 @@ fn the_real_time_path_makes_no_call_to_the_system() {
     let (under_filter, clock_alone) = (Arc::clone(&db), SystemClock::new());
     let work = move || {
         let db = under_filter;
-        // A thread's first use of some things asks the system once: its number, where its locals lie.
+        // A thread's first use of some things makes a system call once: its id, the place of its thread-locals.
         let mut buffer = [0; 64];
         let mut turn = |n: i64| {
             let id = ids[n as usize % 8];
@@ -185,7 +185,7 @@ fn the_real_time_path_makes_no_call_to_the_system() {
         }
         let during = calls() - before;
         let last = LAST.load(Ordering::Relaxed);
-        // That the filter counts: a call which fails under it.
+        // Check that the filter counts: this call fails under it.
         // SAFETY: no memory is passed.
         let answer = unsafe { libc::syscall(libc::SYS_getppid) };
         Ok((during, last, done, answer, calls() - before - during))

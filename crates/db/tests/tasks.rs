@@ -40,7 +40,7 @@ fn a_task_is_released_measured_and_stopped() {
             .expect("taken");
         let mut buffer = [0; 64];
         assert!(context.get(ids[0], &mut buffer).is_ok());
-        // One instance in eight overruns its period several times.
+        // One instance in eight exceeds its period several times.
         if context.instance() % 8 == 3 {
             std::thread::sleep(Duration::from_millis(9));
         }
@@ -110,7 +110,7 @@ fn a_task_that_cannot_be_is_refused() {
     }
 }
 
-/// Each look takes a microsecond: the length of an instance is a number of looks, whatever the machine does.
+/// Each read takes a microsecond: the length of an instance is its number of reads, on any machine.
 struct CountingClock(AtomicU64);
 
 impl Clock for CountingClock {
@@ -149,7 +149,7 @@ fn a_firm_instance_takes_effect_in_time_or_never() {
     let db = Database::open(MemoryStore::new(), Arc::clone(&clock) as _, options).expect("opened");
     let db = Arc::new(db);
     let ids = declare(&db, 3);
-    // All temporal: an instance is whole, whatever admission says.
+    // All temporal: an instance is complete under any admission.
     let temporal = [ids[0], ids[2]];
     for id in temporal {
         db.put(id, &7_u64.to_le_bytes(), -1, Durability::Batched)
@@ -164,7 +164,7 @@ fn a_firm_instance_takes_effect_in_time_or_never() {
     let (counted, expected) = (Arc::clone(&runs), Arc::clone(&in_time));
     let task = spawn_task(Arc::clone(&db), spec, move |context| {
         let n = context.instance() + 10;
-        // Of the one before, whole; never of one that missed.
+        // The values of the previous instance, complete; never of one that missed.
         let before = expected.load(Ordering::Relaxed);
         assert!(
             temporal
@@ -225,7 +225,7 @@ fn a_firm_instance_has_limits_and_is_refused_whole() {
     let db = Arc::new(db);
     let ids = declare(&db, 2);
     db.flush(Duration::from_secs(60)).expect("declared");
-    // So that the second instance would not fit, and its first put would.
+    // This way the second instance does not fit, but its first put would.
     db.put(ids[0], &[1], 0, Durability::Batched).expect("taken");
     let spec = TaskSpec {
         kind: TaskKind::Firm,
@@ -268,7 +268,7 @@ fn a_firm_instance_has_limits_and_is_refused_whole() {
     }
     assert!(task.is_running(), "an assertion in the task has failed");
     let monitor = task.stop();
-    // One instance fills half of the queue; the others find no room for all of their own, and nothing is taken.
+    // One instance fills half of the queue; the others do not fit as a whole, and none of their puts is taken.
     let stats = db.stats();
     assert_eq!((stats.puts, stats.busy), (129, 256));
     assert_eq!(monitor.instances - monitor.aborted, 1);
@@ -288,7 +288,7 @@ fn a_task_gets_its_priority_and_cores_or_a_warning() {
         stack_bytes: 256 << 10,
         ..TaskSpec::new("pinned", 1_000_000, 1_000_000)
     };
-    // Scheduling class and core of the last instance, each one more than it is.
+    // Scheduling class and core of the last instance, each increased by one.
     let seen = Arc::new([AtomicI32::new(0), AtomicI32::new(0)]);
     let theirs = Arc::clone(&seen);
     let task = spawn_task(Arc::new(db), spec, move |_| {
@@ -331,7 +331,7 @@ fn the_first_release_is_the_start() {
         counted.fetch_add(1, Ordering::Relaxed);
     })
     .expect("started");
-    // The second one is an hour away.
+    // The second release is an hour away.
     while runs.load(Ordering::Relaxed) < 1 {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -1,5 +1,5 @@
-//! Readings that are stored together and before a deadline, or not at all: as a client's instance of a firm task has
-//! them stored.
+//! Readings that are stored together and before a deadline, or not at all, as a client stores the instance of a firm
+//! task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn readings_are_stored_together_in_time_or_not_at_all() {
     let first: Vec<_> = both(b"first", Some(5)).collect();
     let deadline_ns = clock.monotonic_ns();
     assert_eq!(db.now_ns(), deadline_ns);
-    // At the deadline it has not passed.
+    // At the deadline itself it has not passed.
     let ticket = db.put_together(&first, deadline_ns).expect("in time");
     assert_eq!(
         (ticket.lsn(), ticket.is_durable()),
@@ -71,7 +71,7 @@ fn readings_are_stored_together_in_time_or_not_at_all() {
     assert_eq!(values, [&b"first"[..], b"first", b"now", b"now"]);
 }
 
-/// Nothing of it is seen, nothing is counted as taken, and the next one finds all as it was.
+/// None of it is visible, none is counted as taken, and the next call finds everything unchanged.
 #[test]
 fn what_cannot_be_stored_whole_is_refused_whole() {
     let clock = sim_clock();
@@ -115,7 +115,7 @@ fn what_cannot_be_stored_whole_is_refused_whole() {
             ..
         }
     ));
-    // As many as there may be, and what is left of the queue afterwards is too little for as many again.
+    // As many readings as are allowed; the rest of the queue is then too small for as many again.
     let small = vec![good; most];
     db.put_together(&small, u64::MAX).expect("there is room");
     db.put(ids[1], b"one more", 1, Durability::Batched)
@@ -149,7 +149,7 @@ fn the_flush_begins_at_once() {
     }
 }
 
-/// The one that comes too late wakes nobody: the put after it looks at the clock itself.
+/// The call that comes too late wakes no thread: the put after it samples the clock itself.
 #[test]
 fn a_put_after_one_that_was_late_knows_whether_the_clock_is_trusted() {
     let clock = sim_clock();
@@ -160,7 +160,7 @@ fn a_put_after_one_that_was_late_knows_whether_the_clock_is_trusted() {
     };
     let db = open(MemoryStore::new(), &clock, options);
     let id = declare(&db, 1)[0];
-    // Each try lets the commit thread fall asleep; how many it takes is the machine's affair.
+    // Each try lets the commit thread fall asleep; the number of tries depends on the machine.
     let current = (0..20).any(|n| {
         db.flush(Duration::from_secs(60)).expect("flushed");
         std::thread::sleep(Duration::from_millis(20));
@@ -185,14 +185,14 @@ struct Known {
 const READINGS: usize = 6;
 const VALUE_BYTES: usize = 300;
 
-/// What all readings of an instance hold.
+/// Returns the value of all readings of an instance.
 fn value_of(timestamp_ms: i64) -> Vec<u8> {
     timestamp_ms.to_le_bytes().repeat(VALUE_BYTES / 8)
 }
 
-/// Power cuts at random writes under the real store. What was acknowledged is there whole; what came too late is
-/// nowhere, ever; and of one that was taken in time and not acknowledged the first readings may be there without the
-/// others, which does happen.
+/// Power cuts at random writes under the real store. What was acknowledged is there completely; what came too late is
+/// never there. An instance that was taken in time but not acknowledged may leave its first readings without the
+/// others, and this does happen.
 #[test]
 fn a_power_cut_leaves_what_was_acknowledged_whole_and_what_was_late_nowhere() {
     let (mut acknowledged, mut halves, mut late) = (0, 0, 0);
@@ -231,7 +231,7 @@ fn a_power_cut_leaves_what_was_acknowledged_whole_and_what_was_late_nowhere() {
             let is_late = n % 3 == 0;
             let deadline_ns = db.now_ns() - u64::from(is_late);
             match db.put_together(&instance, deadline_ns) {
-                // Were a late one taken, the log would show it.
+                // If a late one were taken, the log would show it.
                 Ok(_) if is_late => {}
                 Ok(ticket) => known.push(Known {
                     timestamp_ms: n,
@@ -254,7 +254,7 @@ fn a_power_cut_leaves_what_was_acknowledged_whole_and_what_was_late_nowhere() {
         let mut recovered =
             Store::open(image, &OpenOptions::default()).expect("the store recovers");
         let (logged, _) = scan(&mut recovered);
-        // The log is a beginning of what was taken, in its order: no late one, and at most one that is not whole.
+        // The log is a prefix of what was taken, in its order: no late instance, and at most one that is incomplete.
         let taken = known.iter().flat_map(|it| [it.timestamp_ms; READINGS]);
         let found: Vec<_> = logged.iter().map(|it| it.1).collect();
         let expected: Vec<_> = taken.take(found.len()).collect();
@@ -270,7 +270,7 @@ fn a_power_cut_leaves_what_was_acknowledged_whole_and_what_was_late_nowhere() {
             "{seed}: {durable} acknowledged, {whole} whole"
         );
         acknowledged += durable;
-        // The table after the start: nothing that was not taken in time, a checkpoint that was being written included.
+        // The table after the start holds nothing that was not taken in time, even if a checkpoint was being written.
         let db = open(recovered, &clock, options);
         for id in (0..READINGS as u32).map(ObjectId) {
             if let Some((timestamp_ms, value)) = shown(&db, id) {

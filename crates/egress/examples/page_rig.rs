@@ -1,6 +1,6 @@
-//! The HTTP side beside a database in memory: sensors that this program makes up, and a status from a file, which is
-//! read anew at each question. The page's test changes the file to show what a machine here does not have: an upstream
-//! that is cut, programs from the network, a power sensor.
+//! The HTTP side with a database in memory: simulated sensors, and a status from a file, which is read again for each
+//! question. The page's test changes the file to show what this machine lacks: an unreachable upstream, programs from
+//! the network, a power sensor.
 //!
 //!     page_rig ADDRESS SENSORS RATE STATUS.json
 
@@ -126,7 +126,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// `rate` values a second of each sensor.
+/// Puts `rate` values per second for each sensor.
 fn feed(source: &Sensors, sensors: u32, rate: u64) {
     let pause = Duration::from_millis(1000 / rate.max(1));
     let mut round: u64 = 0;

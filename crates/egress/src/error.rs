@@ -2,7 +2,7 @@
 
 use base::error::Code;
 
-/// Errors of this room.
+/// Errors of this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,7 +24,7 @@ pub enum Error {
         /// Version in the file.
         found: u32,
     },
-    /// The store does not take or give the cursor.
+    /// The store cannot read or write the cursor.
     #[error("the cursor of upstream {upstream}: {problem}")]
     CursorStore {
         /// The upstream's name.
@@ -37,13 +37,13 @@ pub enum Error {
     /// The database is closed, or its log cannot be read.
     #[error("{0}")]
     Database(#[from] db::Error),
-    /// No thread could be had.
+    /// A thread could not be created.
     #[error("no thread for forwarding: {0}")]
     Thread(String),
 }
 
 impl Error {
-    /// The one code this error maps to.
+    /// Returns the error code of this error.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {

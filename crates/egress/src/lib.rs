@@ -1,16 +1,16 @@
-//! What leaves the node: readings and derived results on their way upstream, and what is asked for over HTTP.
+//! What leaves the node: readings and derived results for upstreams, and answers over HTTP.
 //!
-//! **Holds:** alarms and values that drive actuators on their way out ([`urgent`]); store-and-forward ([`forward`]): a
-//! durable cursor in the store for each upstream, the engine that decides what is sent, sent again and given up, and
-//! the two ways out, MQTT and HTTP; and the node's HTTP side ([`http`]): values, history, live stream, metrics and the
-//! live page. `DESIGN.md` says why, `SPEC.md` says every byte of a cursor's file, `HTTP.md` what is answered.
+//! **Holds:** the delivery of alarms and of values that drive actuators ([`urgent`]); store-and-forward ([`forward`]):
+//! a durable cursor in the store for each upstream, the engine that decides what is sent, sent again and given up, and
+//! the two protocols, MQTT and HTTP; and the node's HTTP side ([`http`]): values, history, live stream, metrics and the
+//! live page. `DESIGN.md` gives the reasons, `SPEC.md` defines every byte of a cursor's file, `HTTP.md` the answers.
 //!
-//! **Must not know:** the bytes of store and log, the controller, the configuration's file, who sends readings.
+//! **Must not know:** the bytes of store and log, the controller, the configuration file, the sources of readings.
 //!
 //! **Invariants:** a cursor moves past a reading only when the upstream has acknowledged it, or when its loss has been
-//! counted; what may have been sent beyond the durable cursor is one window at most; memory has limits whatever an
-//! upstream or a browser does; nothing they send makes it panic; whoever is slow costs itself, and nothing here slows
-//! what comes in.
+//! counted; at most one window of readings may have been sent beyond the durable cursor; memory is bounded whatever an
+//! upstream or a browser does; nothing they send causes a panic; a slow peer delays only itself, and nothing here slows
+//! the intake of readings.
 //!
 //! **Files:** `forward/`, `http/` and `urgent/` (list of files in their `mod.rs`), `secret.rs` passwords, `error.rs`.
 

@@ -1,24 +1,25 @@
-//! Passwords and tokens that the node shows to brokers and servers.
+//! Passwords and tokens that the node presents to brokers and servers.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What somebody wants to see before he takes anything.
+/// A secret that a broker or server requires.
 #[derive(Clone)]
 pub enum Secret {
-    /// As it is.
+    /// The text itself.
     Text(String),
-    /// In a file, which is read for each connection: it may come later than the node, and change.
+    /// The content of a file, which is read for each connection: the file may be created after the node's start, and
+    /// may change.
     File {
         /// Its path.
         path: PathBuf,
-        /// What reads it, and says in one line why that is not possible. It must not wait for anybody.
+        /// Reads the file, or returns in one line why that is not possible. It must not block.
         read: fn(&Path) -> Result<String, String>,
     },
 }
 
 impl Secret {
-    /// What is to be shown now.
+    /// Returns the current secret.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -31,7 +32,7 @@ impl Secret {
 }
 
 impl PartialEq for Secret {
-    /// Whether both stand at the same place, or are the same text.
+    /// Compares the path or the text, not the content of files.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Text(one), Self::Text(other)) => one == other,
@@ -46,14 +47,14 @@ impl Eq for Secret {}
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Not what it is.
+            // The secret itself is not shown.
             Self::Text(_) => f.write_str("Secret"),
             Self::File { path, .. } => write!(f, "Secret({})", path.display()),
         }
     }
 }
 
-/// User and password as they are now.
+/// Returns the current user and password.
 pub(crate) fn login(of: Option<&(String, Secret)>) -> Result<Option<(String, String)>, String> {
     of.map(|(user, secret)| Ok((user.clone(), secret.read()?)))
         .transpose()

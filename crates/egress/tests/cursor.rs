@@ -1,4 +1,4 @@
-//! The cursor's file: its bytes, what damage costs, and what the store keeps of it.
+//! The cursor's file: its bytes, the effect of damage, and what the store keeps of it.
 
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
@@ -43,7 +43,7 @@ fn the_golden_file_reads_as_it_was_meant() {
     assert_eq!((counters.sent, counters.acknowledged), (207, 200));
     assert_eq!((counters.sent_twice, counters.lost), (3, 0));
     assert_eq!(counters.refused, [5, 6, 7, 8, 9]);
-    // And is written so.
+    // The encoder writes the same bytes.
     let mut first = Vec::new();
     let clean = CursorRecord {
         clean: true,
@@ -80,7 +80,7 @@ fn any_changed_byte_costs_its_record_alone() {
             Found::Record(record(7, 100), at > 0)
         );
     }
-    // Damage before it costs the later one nothing.
+    // Damage before the later record does not affect it.
     let mut damaged = whole.clone();
     damaged[3] ^= 1;
     assert_eq!(
@@ -145,7 +145,8 @@ fn spans_that_make_no_sense_are_no_record() {
     }
 }
 
-/// Loses power at each write while cursors are saved: what was saved last, or what was being saved, is there.
+/// Cuts power at each write while cursors are saved. Afterwards the file holds the record saved last, or the one being
+/// saved.
 #[test]
 fn the_file_survives_power_cuts_and_its_own_growth() {
     let mut cuts = 0;
@@ -181,7 +182,7 @@ fn the_file_survives_power_cuts_and_its_own_growth() {
             Kept::Cursor(found) => {
                 assert!((saved..=tried).contains(&found.sequence), "seed {seed}");
                 assert_eq!(found, record(found.sequence, 10 * found.sequence));
-                // And it goes on.
+                // Saving still works afterwards.
                 let next = record(found.sequence + 1, 77);
                 file.save(&mut store, &next).expect("saved");
                 let again = CursorFile::new("cloud").load(&mut store);

@@ -1,11 +1,11 @@
-//! Store-and-forward under everything that goes wrong: the simulated device loses power at any write, the link breaks
-//! with units on their way, answers get lost, come for nothing, come twice, and units are refused.
+//! Store-and-forward under all faults: the simulated device loses power at any write, the link breaks with units in
+//! flight, answers get lost, arrive unrequested or twice, and units are refused.
 //!
-//! **What must hold:** every reading that was acknowledged to its sender reaches the upstream; a crash repeats one
-//! window at most, a lost connection what was on its way, a stop in order nothing; each key's readings come in their
-//! order; what all runs count as sent twice is no less than what came twice.
+//! **What must hold:** every reading that was acknowledged to its sender reaches the upstream; a crash repeats at most
+//! one window, a lost connection what was in flight, a clean stop nothing; each key's readings arrive in order; the
+//! count of repeated readings over all runs is at least the number of readings that arrived twice.
 //!
-//! The seeded bugs `cursor-before-ack`, `ack-of-another` and `window-unbounded` turn it red.
+//! The seeded bugs `cursor-before-ack`, `ack-of-another` and `window-unbounded` make it fail.
 
 use crate::common::{
     Db, KEYS, Received, batched, clock, declare, forwarder, open, put, reopen, single,
@@ -23,13 +23,13 @@ const LIVES: u64 = 4;
 struct Upstream {
     received: Received,
     connected: bool,
-    /// Answers on their way back.
+    /// Answers in flight to the node.
     answers: VecDeque<u64>,
-    /// Of this connection: units that will never be answered.
+    /// Whether the units of this connection will never be answered.
     silent: bool,
-    /// Readings that a lost connection had on its way: so many may come twice.
+    /// Readings in flight on lost connections: at most this many may arrive twice.
     repeats_max: u64,
-    /// Number that it will not have.
+    /// The number that it refuses.
     unwanted: u64,
     refused: BTreeSet<u64>,
 }
@@ -43,7 +43,7 @@ struct World {
 }
 
 impl World {
-    /// One thing happens. `false`: the device is dead.
+    /// Executes one random step. Returns `false` if the device is dead.
     fn step(&mut self, db: &Arc<Db>, forwarder: &mut Forwarder<SimDevice>) -> bool {
         self.clock.advance_ns(self.random.below(3_000_000));
         match self.random.below(16) {
@@ -78,7 +78,7 @@ impl World {
                     let Some(unit) = forwarder.engine.send() else {
                         break;
                     };
-                    // On its way it may be lost with everything behind it.
+                    // On a broken link the unit is lost, with everything after it.
                     if self.upstream.silent {
                         continue;
                     }
@@ -97,7 +97,7 @@ impl World {
                     }
                     self.upstream.received.take(unit.payload);
                     if self.random.below(40) == 0 {
-                        // It arrived, and nothing will ever be heard of it.
+                        // The unit arrived, and no answer will ever come.
                         self.upstream.silent = self.random.coin();
                     } else {
                         self.upstream.answers.push_back(token);
@@ -106,7 +106,7 @@ impl World {
             }
             11..=13 => {
                 for _ in 0..=self.random.below(6) {
-                    // Some upstreams answer in another order.
+                    // Some upstreams answer out of order.
                     let swap = self.upstream.answers.len() > 1 && self.random.below(4) == 0;
                     let at = if swap { 1 } else { 0 };
                     if let Some(token) = self.upstream.answers.remove(at) {
@@ -142,7 +142,7 @@ impl World {
     }
 
     fn lose(&mut self, forwarder: &mut Forwarder<SimDevice>, refused: Option<u64>) {
-        // Answered out of order or not at all: both come again.
+        // Units answered out of order or not at all are sent again.
         self.upstream.repeats_max += forwarder.engine.sent_unpassed();
         match refused {
             Some(token) => forwarder.engine.split(token),
@@ -243,7 +243,7 @@ fn run(seed: u64, cuts: bool) -> (u64, u64) {
             );
         }
         world.note_durable();
-        // What came before this life and came in it again.
+        // Readings that arrived before this run and again in it.
         let again = world.upstream.received.all[seen..].iter();
         repeated_by_crash.extend(again.map(|(_, n)| *n).filter(|n| before.contains(n)));
         assert!(
@@ -292,7 +292,7 @@ fn run(seed: u64, cuts: bool) -> (u64, u64) {
     (received.len() as u64, repeats)
 }
 
-/// Everything flows until nothing is left.
+/// Runs without faults until nothing is left.
 fn drain(world: &mut World, db: &Arc<Db>, forwarder: &mut Forwarder<SimDevice>) {
     db.pump().expect("committed");
     world.note_durable();
@@ -324,7 +324,7 @@ fn drain(world: &mut World, db: &Arc<Db>, forwarder: &mut Forwarder<SimDevice>) 
                 world.upstream.answers.push_back(token);
             }
         } else if world.upstream.answers.is_empty() && forwarder.engine.in_flight() > 0 {
-            // Nothing comes any more: the connection is given up.
+            // No answer will arrive: the connection is given up.
             world.lose(forwarder, None);
         }
         while let Some(token) = world.upstream.answers.pop_front() {
@@ -346,7 +346,7 @@ fn nothing_acknowledged_is_lost_and_one_window_at_most_comes_twice() {
     assert!(received > 5_000 && repeats > 100);
 }
 
-/// Ends without a power cut, in order and not.
+/// Tests ends without a power cut, clean and unclean.
 #[test]
 fn restarts_repeat_no_more() {
     for seed in 0..30 {
@@ -354,7 +354,7 @@ fn restarts_repeat_no_more() {
     }
 }
 
-/// The cut comes at each single write of one short story.
+/// Cuts power at each single write of a short scenario.
 #[test]
 fn each_write_of_a_story_can_be_the_last() {
     let mut cuts = 0;
@@ -394,7 +394,7 @@ fn each_write_of_a_story_can_be_the_last() {
                     };
                     received.take(unit.payload);
                     let token = unit.token;
-                    // Every seventh answer comes with the next one.
+                    // Every seventh answer arrives together with the next one.
                     if n % 7 > 0 {
                         for token in token.saturating_sub(1)..=token {
                             forwarder.engine.acknowledge(token);

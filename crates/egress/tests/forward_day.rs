@@ -1,5 +1,5 @@
-//! A day without the upstream, in virtual time: it costs disk and nothing else. And what filters, down-sampling,
-//! deadlines and retention do on the way.
+//! A day without the upstream, in virtual time: it costs disk space and nothing else. Also tests the effect of filters,
+//! down-sampling, deadlines and retention meanwhile.
 
 use crate::common::{KEYS, Received, batched, clock, declare, forwarder, open, parse, put, single};
 use base::sim::SimDevice;
@@ -7,7 +7,7 @@ use db::{DbOptions, Retention};
 use egress::forward::{Begin, Forwarder, KeyRule, Late, Order, UpstreamOptions};
 use std::sync::Arc;
 
-/// Sends and answers until nothing is left; what an upstream without faults does.
+/// Sends and answers until nothing is left, as with an upstream without faults.
 fn flow(forwarder: &mut Forwarder<SimDevice>, mut take: impl FnMut(&[u8], &[u8])) {
     for _ in 0..10_000_000 {
         let more = forwarder.pull().expect("read");
@@ -86,7 +86,7 @@ fn a_day_offline_costs_disk_and_nothing_else() {
         forwarder.engine.go_back();
         let writes = forwarder.cursor_writes();
         let total = record(SECONDS);
-        // Nobody reads the log meanwhile, and the cursor rests.
+        // Meanwhile the log is not read, and the cursor does not move.
         assert_eq!(forwarder.cursor_writes(), writes);
         assert_eq!(
             forwarder.engine.backlog(db.durable_end()),
@@ -106,7 +106,7 @@ fn a_day_offline_costs_disk_and_nothing_else() {
             .position(|(_, n)| *n == PER_SECOND * 100);
         let first_live = received.all.iter().position(|(_, n)| *n == total);
         assert_eq!(first_live < first_of_backlog, order == Order::RecentFirst);
-        // Half a window at a time.
+        // One cursor write per half window.
         let cursor_writes = forwarder.cursor_writes();
         assert!(cursor_writes <= live / 500 + 10, "{cursor_writes}");
     }
@@ -159,7 +159,7 @@ fn rules_by_key_filter_thin_and_watch_the_time() {
     }
     forwarder.engine.connected(db.durable_end());
     let (mut topics, mut received) = (Vec::new(), Received::default());
-    // A connection that is lost in the middle changes none of the decisions.
+    // A connection lost in the middle changes none of the decisions.
     for _ in 0..3 {
         forwarder.pull().expect("read");
         for _ in 0..7 {

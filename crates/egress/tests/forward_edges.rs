@@ -1,4 +1,4 @@
-//! Store-and-forward at its edges: sizes that an upstream does not take, times that nobody can say yet, cursors of
+//! Edge cases of store-and-forward: units that are too large for an upstream, times that are still unknown, cursors of
 //! another log, the age of a backlog of several parts.
 
 use crate::common::{Db, Received, batched, clock, declare, format, forwarder, open, put, reopen};
@@ -17,7 +17,7 @@ fn record(db: &Arc<Db>, ids: &[ObjectId], numbers: std::ops::Range<u64>) {
     db.pump().expect("committed");
 }
 
-/// Forwards everything to an upstream that takes units of so many bytes; how many it refused.
+/// Forwards everything to an upstream that accepts units of limited size. Returns how many it accepted and refused.
 fn flow(
     forwarder: &mut Forwarder<SimDevice>,
     bytes_max: usize,
@@ -72,12 +72,12 @@ fn a_size_that_is_refused_is_learnt() {
     let (taken, refused) = flow(&mut forwarder, 2_000, &mut received);
     assert_eq!(received.times.len(), 30_000);
     assert_eq!(received.all.len(), 30_000, "nothing came twice");
-    // A few to find the size, and one for each hundred that were taken.
+    // A few refusals to find the size, and one for each hundred accepted units.
     assert!(
         refused <= 6 + 2 * taken / 100,
         "{refused} refused, {taken} taken"
     );
-    // An upstream that says its limit is never sent more.
+    // An upstream that announces its limit is never sent more.
     record(&db, &ids, 30_000..40_000);
     forwarder.engine.limit(1_000);
     let (_, refused) = flow(&mut forwarder, 1_000, &mut received);
@@ -169,13 +169,13 @@ fn the_age_is_that_of_the_oldest_part() {
     db.pump().expect("committed");
     one.pull().expect("read");
     one.engine.close_now();
-    // The new one waits to be sent; the oldest came a thousand seconds ago.
+    // The new reading waits to be sent; the oldest arrived a thousand seconds ago.
     assert!(one.engine.is_waiting());
     one.look().expect("looked");
     assert_eq!(one.backlog_age_ms(), Some(1_001_000));
 }
 
-/// However large the window is: a line that is slow holds no more of them.
+/// However large the window is: a slow link holds no more of them.
 #[test]
 fn ten_thousand_readings_at_most_go_without_an_answer() {
     const UNANSWERED_MAX: u64 = 10_000;
@@ -206,11 +206,11 @@ fn ten_thousand_readings_at_most_go_without_an_answer() {
     let tokens = fill(&mut one, &mut received);
     let sent = received.times.len() as u64;
     assert!((9_900..=UNANSWERED_MAX).contains(&sent), "{sent}");
-    // What a connection left without an answer is no backlog of its own, with what has come meanwhile.
+    // Unanswered readings of a lost connection make no backlog of their own, together with the new readings.
     one.engine.go_back();
     one.engine.connected(db.durable_end() - 25_000 + sent);
     assert_eq!(one.engine.record(false).spans.len(), 1);
-    // All answers but that to the first: then the units in memory are the limit.
+    // All are answered except the first: then the units in memory are the limit.
     drop(tokens);
     let mut tokens = fill(&mut one, &mut received);
     let first = tokens.remove(0);

@@ -1,4 +1,4 @@
-//! The outbox beside a broker that takes, refuses, keeps silent and goes away.
+//! The outbox with a broker that accepts, refuses, stays silent and disconnects.
 
 use egress::forward::Late;
 use egress::urgent::Delivery;
@@ -54,7 +54,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// What was sent and not answered: token, topic, number.
+/// Messages that were sent and not answered: token, topic, number.
 type OnTheWay = Vec<(u64, String, u64)>;
 
 fn send(outbox: &mut Outbox, now_ms: u64, way: &mut OnTheWay) -> bool {
@@ -83,7 +83,7 @@ proptest! {
         let mut outbox = outbox(queue_max);
         let (mut now_ms, mut number) = (0, 0);
         let mut way: OnTheWay = Vec::new();
-        // What the broker took, by topic, in order; what was set last and has to arrive.
+        // What the broker accepted, by topic, in order; and the last value set, which must arrive.
         let mut taken: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         let mut last_set: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
         let (mut made_alarms, mut made_values) = ([0_u64; 2], [0_u64; 2]);
@@ -142,7 +142,7 @@ proptest! {
             }
             prop_assert!(alarms.iter().map(|one| one.waiting).sum::<u64>() <= queue_max as u64);
         }
-        // The broker stays and takes everything.
+        // Now the broker stays connected and accepts everything.
         way.clear();
         outbox.connection_lost();
         loop {
@@ -163,7 +163,7 @@ proptest! {
         prop_assert_eq!(alarms[0].skipped + actuators[0].skipped, 0);
         for (slot, (number, set_ms)) in last_set {
             let got = taken.get(&format!("slot/{slot}")).cloned().unwrap_or_default();
-            // Never an older one behind a newer one.
+            // An older value never arrives after a newer one.
             prop_assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", got);
             let may_miss = is_refused || (slot % 2 == 1 && now_ms - set_ms > LATE_AFTER_MS);
             if !may_miss {
@@ -202,7 +202,7 @@ fn a_message_that_ends_every_connection_costs_itself() {
     outbox.push_alarm(0, b"bad".to_vec(), b"3".to_vec(), 0);
     outbox.set(1, b"4".to_vec(), 0);
     let mut taken = Vec::new();
-    // The broker closes the connection when it sees the topic, and takes what came before it.
+    // The broker closes the connection when it sees the topic, and accepts what arrived before it.
     for connection in 0..40 {
         while let Some(sent) = outbox.next(0) {
             let (token, payload) = (sent.token, sent.payload.to_vec());

@@ -30,7 +30,7 @@ pub const KEELFLASH_EXISTS: i32 = -12;
 /// The library itself is at fault. The store in question takes no more calls but to be closed.
 pub const KEELFLASH_INTERNAL: i32 = -100;
 
-/// Why a call failed: a code and a line of text.
+/// The reason of a failed call: a code and a line of text.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: i32,
@@ -49,7 +49,7 @@ impl Failure {
         Self::new(KEELFLASH_INVALID, text)
     }
 
-    /// What failed, in front of why.
+    /// Puts what failed in front of the reason.
     pub(crate) fn about(mut self, what: &str) -> Self {
         self.text = format!("{what}: {}", self.text);
         self
@@ -72,8 +72,8 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Remembers the text for [`last_text`]. Paths and names come from anywhere: a zero in one would end the text, a line
-/// break would make two lines of it, and others steer a terminal.
+/// Stores the text for [`last_text`]. Paths and names may contain anything: a zero would end the text, a line break
+/// would split it, and other characters can control a terminal.
 fn remember(text: &str) {
     let escape = |letter: char| match letter {
         '\0' => "\\0".to_owned(),
@@ -86,15 +86,15 @@ fn remember(text: &str) {
     LAST.try_with(|last| last.replace(text)).ok();
 }
 
-/// The text of the last failure in this thread; it stays where it is until the next one.
+/// Returns the text of the last failure in this thread; it stays valid until the next failure.
 pub(crate) fn last_text() -> *const c_char {
     let text = LAST.try_with(|last| last.borrow().as_ptr());
     text.unwrap_or(c"".as_ptr())
 }
 
-/// Runs the body of a function of the interface: whatever it does, a code comes out.
+/// Runs the body of a function of the interface and always returns a code, even after a panic.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
-    // What a panic leaves behind half done is in a store, whose lock then refuses everything but closing.
+    // Only a store can be left half changed by a panic, and its poisoned lock then refuses every call except closing.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return KEELFLASH_OK,
         Ok(Err(failure)) => failure,
@@ -107,7 +107,7 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     failure.code
 }
 
-/// The name of a code.
+/// Returns the name of a code.
 pub(crate) fn name_of(code: i32) -> &'static CStr {
     match Code::from_c_value(code) {
         _ if code == KEELFLASH_OK => c"ok",

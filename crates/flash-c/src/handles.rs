@@ -1,8 +1,8 @@
-//! Handles: numbers in the shape of pointers, looked up in two tables and never followed.
+//! Handles: numbers in the form of pointers, looked up in two tables and never dereferenced.
 //!
-//! A number has the kind of thing in its lowest bits, then a place in the table, then how often that place has been
-//! used before. So a closed handle is told from the one that has its place now, until the last part wraps around:
-//! after 2^46 uses of one place, on 32-bit machines after 16,384.
+//! The lowest bits of a number hold the kind of the object, then comes its place in the table, then how often that
+//! place was used before. So a closed handle differs from the handle that has its place now, until the last part wraps
+//! around: after 2^46 uses of one place, on 32-bit machines after 16,384.
 
 use crate::failure::{Failure, KEELFLASH_BUSY, KEELFLASH_GONE, KEELFLASH_INTERNAL};
 use base::block::FileDevice;
@@ -10,16 +10,16 @@ use flash::{FileHandle, Store};
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Stores that may be open in one process.
+/// Maximum number of stores open in one process.
 pub(crate) const STORES_MAX: usize = 256;
-/// Files that may be open in one process, in all stores together.
+/// Maximum number of files open in one process, in all stores together.
 pub(crate) const FILES_MAX: usize = 1 << 16;
 
 const KIND_BITS: u32 = 2;
 const PLACE_BITS: u32 = 16;
 const GENERATION_MASK: usize = usize::MAX >> (KIND_BITS + PLACE_BITS);
 
-/// What a handle stands for; 0 would make NULL a handle.
+/// The kind of object behind a handle; it is never 0, which would make NULL a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Store = 1,
@@ -27,12 +27,12 @@ enum Kind {
 }
 
 struct Place<T> {
-    /// How often this place has been given back.
+    /// How often this place has been released.
     generation: usize,
     content: Option<T>,
 }
 
-/// Things by handle.
+/// Objects by handle.
 struct Table<T> {
     kind: Kind,
     places: Vec<Place<T>>,
@@ -125,17 +125,17 @@ impl<T> Table<T> {
     }
 }
 
-/// A store, and what keeps others away from it.
+/// A store, and the lock on its image.
 pub(crate) struct OpenStore {
     pub(crate) store: Store<FileDevice>,
-    /// Holds the image file alone, where the device of the store itself does not: given back last.
+    /// Keeps the image file locked if the store's own device does not; released last.
     pub(crate) _held: Option<FileDevice>,
 }
 
-/// A store that calls take turns on; `None` once it is closed.
+/// A store that calls use in turn; `None` once it is closed.
 struct Turns {
     store: Mutex<Option<OpenStore>>,
-    /// Who has opened it.
+    /// The process that opened it.
     process: u32,
 }
 
@@ -151,16 +151,18 @@ static STORES: Mutex<Table<Shared>> = Mutex::new(Table::new(Kind::Store, STORES_
 static FILES: Mutex<Table<File>> = Mutex::new(Table::new(Kind::File, FILES_MAX));
 
 thread_local! {
-    /// Whether this thread is in a function of the caller that is shown a list.
+    /// Whether this thread is in a caller's visitor function.
     static IS_VISITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Nothing in the tables can be half done: they are changed in single steps that do not panic.
+/// Locks a table, even a poisoned one: tables are changed in single steps that do not panic, so they are always
+/// consistent.
 fn table<T>(table: &Mutex<Table<T>>) -> MutexGuard<'_, Table<T>> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child that writes would do it behind the back of its parent: each has its own idea of what is free.
+/// Refuses calls in a child process. Its writes would be unknown to its parent, and both would disagree about the free
+/// space.
 fn refuse_child(store: &Turns) -> Result<(), Failure> {
     if store.process == std::process::id() {
         return Ok(());
@@ -172,7 +174,7 @@ fn refuse_child(store: &Turns) -> Result<(), Failure> {
     Err(Failure::invalid(text))
 }
 
-/// Waits for its turn on the store, unless that could never come.
+/// Waits for a turn on the store, unless that could never come.
 fn lock(store: &Shared) -> Result<MutexGuard<'_, Option<OpenStore>>, Failure> {
     refuse_visitor()?;
     refuse_child(store)?;
@@ -184,7 +186,7 @@ fn lock(store: &Shared) -> Result<MutexGuard<'_, Option<OpenStore>>, Failure> {
     })
 }
 
-/// A function that is shown a list runs while its store is held: another call would wait for itself.
+/// Refuses calls from a visitor function: it runs while its store is locked, so a call would wait for itself.
 pub(crate) fn refuse_visitor() -> Result<(), Failure> {
     if IS_VISITING.with(Cell::get) {
         let text = "a function that is shown a list must not use the library";
@@ -193,7 +195,7 @@ pub(crate) fn refuse_visitor() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Calls a function of the caller's; in it [`refuse_visitor`] refuses.
+/// Calls a function of the caller; during it [`refuse_visitor`] refuses calls.
 pub(crate) fn visiting<T>(call: impl FnOnce() -> T) -> T {
     IS_VISITING.with(|visiting| visiting.set(true));
     let result = call();
@@ -209,17 +211,17 @@ pub(crate) fn insert_store(store: OpenStore) -> Result<usize, Failure> {
     }))
 }
 
-/// Closes a store and its files; nothing of it is left even when this fails.
+/// Closes a store and its files; nothing of it stays open even if this fails.
 pub(crate) fn close_store(handle: usize) -> Result<(), Failure> {
     refuse_visitor()?;
-    // In a child it stays where it is: closing would write, and give back the lock of the parent.
+    // A child process leaves the store in place: closing would write, and release the lock of the parent.
     refuse_child(table(&STORES).get(handle)?)?;
     let shared = table(&STORES).remove(handle)?;
     table(&FILES).remove_all(|file| Arc::ptr_eq(&file.store, &shared));
     let poisoned = shared.store.is_poisoned();
     let store = shared.store.lock();
     match store.unwrap_or_else(PoisonError::into_inner).take() {
-        // After a defect it is left as after a power cut; the next opening recovers it.
+        // After a panic the store is not closed, as after a power cut; the next opening recovers it.
         Some(open) if !poisoned => Ok(open.store.close().map(|_| ())?),
         _ => Ok(()),
     }
@@ -229,7 +231,7 @@ fn closed() -> Failure {
     Failure::new(KEELFLASH_GONE, "the store of this handle has been closed")
 }
 
-/// Does something with a store.
+/// Runs a call on a store.
 pub(crate) fn with_store<T>(
     handle: usize,
     work: impl FnOnce(&mut Store<FileDevice>) -> Result<T, Failure>,
@@ -239,7 +241,7 @@ pub(crate) fn with_store<T>(
     work(&mut open.as_mut().ok_or_else(closed)?.store)
 }
 
-/// Does something with a store that opens a file, and gives the file a handle.
+/// Runs a call on a store that opens a file, and gives the file a handle.
 pub(crate) fn open_file(
     handle: usize,
     work: impl FnOnce(&mut Store<FileDevice>) -> Result<FileHandle, Failure>,
@@ -269,7 +271,7 @@ pub(crate) fn close_file(handle: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does something with a file.
+/// Runs a call on a file.
 pub(crate) fn with_file<T>(
     handle: usize,
     work: impl FnOnce(&mut Store<FileDevice>, FileHandle) -> flash::Result<T>,
@@ -301,7 +303,7 @@ mod tests {
         assert_eq!(files.remove(first).unwrap(), "first");
         assert_eq!(code(files.get(first)), KEELFLASH_GONE);
         assert_eq!(code(files.remove(first)), KEELFLASH_GONE);
-        // Another thing in the same place has another handle.
+        // Another object in the same place has another handle.
         let third = files.insert("third").unwrap();
         assert_ne!(third, first);
         assert_eq!(code(files.get(first)), KEELFLASH_GONE);

@@ -1,10 +1,10 @@
-//! Programs in C, compiled against the header and the library as a user does it, and run.
+//! Compiles programs in C against the header and the library, as a user does, and runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a strict project demands of its own code, and so of a header that it includes.
+/// Warnings that strict projects enable for their own code, and so for headers that it includes.
 const FLAGS: &[&str] = &[
     "-Wall",
     "-Wextra",
@@ -40,7 +40,7 @@ impl Drop for TempDir {
     }
 }
 
-/// Where cargo has put the library of this build: beside the test.
+/// Returns the folder with the library of this build: beside the test.
 fn library_folder() -> PathBuf {
     let folder = std::env::current_exe()
         .unwrap()
@@ -63,7 +63,7 @@ enum Library {
     Static,
 }
 
-/// Compiles a program of this crate; answers where it is.
+/// Compiles a program of this crate and returns its path.
 fn compile(source: &str, library: Library, more: &[&str], dir: &TempDir) -> Output {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = library_folder();
@@ -115,7 +115,7 @@ fn succeeds(dir: &TempDir, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether a program with the sanitizers can be built and run on this machine at all.
+/// Returns whether a program with the sanitizers can be built and run on this machine.
 fn has_sanitizers() -> bool {
     let dir = TempDir::new();
     let source = dir.0.join("empty.c");
@@ -146,7 +146,7 @@ fn log_readings(library: Library, more: &[&str]) {
         text.contains("readings: 4800 bytes in 2 blocks\n300 readings more"),
         "{text}"
     );
-    // It goes on where it was.
+    // A second run continues where the first one ended.
     let text = succeeds(&dir, &[&image]);
     assert!(
         text.contains("readings: 6400 bytes in 2 blocks\n100 readings more"),
@@ -179,7 +179,7 @@ fn the_example_runs_under_the_sanitizers() {
     }
 }
 
-/// Runs a program that judges the answers itself.
+/// Runs a program that checks the results itself.
 fn judge(source: &str, library: Library, more: &[&str]) {
     let dir = TempDir::new();
     compiled(source, library, more, &dir);

@@ -1,6 +1,7 @@
-//! The committed header is what cbindgen makes of the source.
+//! Tests that the committed header is what cbindgen generates from the source.
 //!
-//! After a change of the interface, `KEELFLASH_WRITE_HEADER=1 cargo test -p flash-c --test it header::` writes it anew.
+//! After a change of the interface, `KEELFLASH_WRITE_HEADER=1 cargo test -p flash-c --test it header::` writes it
+//! again.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The commands of `docs/c-interface.md` do what the page says, and its tables are those of the header.
+//! Tests that the commands of `docs/c-interface.md` do what the page says, and that its tables match the header.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ fn page() -> String {
     std::fs::read_to_string(repository().join("docs/c-interface.md")).unwrap()
 }
 
-/// The blocks of code of a page, each with its language.
+/// Returns the code blocks of a page, each with its language.
 fn blocks(page: &str) -> Vec<(&str, String)> {
     let mut blocks: Vec<(&str, String)> = Vec::new();
     let mut inside = false;
@@ -44,7 +44,7 @@ fn blocks(page: &str) -> Vec<(&str, String)> {
     blocks
 }
 
-/// Whether a line fits what the page shows, where … stands for anything.
+/// Returns whether a line matches the page's text, where … stands for any text.
 fn fits(shown: &str, line: &str) -> bool {
     let mut rest = line;
     let parts: Vec<&str> = shown.split('…').collect();
@@ -67,7 +67,7 @@ fn the_commands_of_the_page_work() {
     let dir = TempDir(std::env::temp_dir().join(format!("keelflash-page-{}", std::process::id())));
     std::fs::create_dir_all(dir.0.join("target")).unwrap();
     std::os::unix::fs::symlink(repository().join("crates"), dir.0.join("crates")).unwrap();
-    // The libraries of this build stand for those that the page builds.
+    // The libraries of this build replace those that the page builds.
     let built = std::env::current_exe()
         .unwrap()
         .parent()
@@ -94,7 +94,7 @@ fn the_commands_of_the_page_work() {
                 let printed = String::from_utf8(output.stdout).unwrap();
                 let shown = match blocks.get(index + 1) {
                     Some(("text", shown)) => shown.as_str(),
-                    // The package of that name is the one of this test.
+                    // The package of that name is this test's package.
                     _ if text.starts_with("cargo") => {
                         concat!("cargo build --release --package ", env!("CARGO_PKG_NAME"))
                     }

@@ -1,4 +1,4 @@
-//! Several threads, as several processes would, want to make a store in one new file.
+//! Several threads, acting like several processes, try to create a store in one new file.
 
 use keelflash::*;
 use std::ffi::CString;
@@ -8,7 +8,7 @@ use std::sync::Barrier;
 const ROUNDS: usize = 15;
 const THREADS: usize = 4;
 
-/// What a program does that finds no store: one of them makes it, and writes to it; the others must not undo that.
+/// Does what a program does that finds no store: one thread creates it and writes to it; the others must not undo that.
 fn make(path: &CString, barrier: &Barrier) -> bool {
     let mut store = null_mut();
     barrier.wait();
@@ -27,7 +27,7 @@ fn make(path: &CString, barrier: &Barrier) -> bool {
         assert!([KEELFLASH_BUSY, KEELFLASH_EXISTS].contains(&code), "{code}");
         return false;
     }
-    // SAFETY: the store is open, the name ends with a zero, and the data has so many bytes.
+    // SAFETY: the store is open, the name ends with a zero, and the data has this number of bytes.
     unsafe {
         let name = c"kept".as_ptr();
         assert_eq!(

@@ -1,7 +1,7 @@
-//! The requests of the kernel, handed to [`Files`] and answered.
+//! Receives the requests of the kernel, passes them to [`Files`] and sends the replies.
 //!
-//! What is not here is answered with ENOSYS, for which the kernel has an answer of its own: extended
-//! attributes EOPNOTSUPP, `fallocate` EOPNOTSUPP, locks and `SEEK_DATA` as it does them for any file system.
+//! Requests that are not implemented here are answered with ENOSYS, for which the kernel has its own reaction: extended
+//! attributes and `fallocate` fail with EOPNOTSUPP; locks and `SEEK_DATA` work as in any file system.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,17 +23,17 @@ use crate::nodes::ROOT;
 use crate::shared::{Shared, Worker};
 use fuse::answer::Result;
 
-/// Bytes that the kernel reads or writes in one request at most.
+/// Maximum number of bytes that the kernel reads or writes in one request.
 pub const REQUEST_BYTES_MAX: u32 = 128 * 1024;
 
-/// How long the kernel may believe what it was told. Nothing but this kernel changes the store while it is
-/// mounted: the store is locked, and the kernel itself forgets what its own calls change.
+/// How long the kernel may cache replies. Only this kernel changes the store while it is mounted: the store is locked,
+/// and the kernel itself invalidates what its own calls change.
 const BELIEVED: Duration = Duration::from_secs(3600);
 
-/// Inodes are never used again.
+/// Inode numbers are never reused.
 const GENERATION: Generation = Generation(0);
 
-/// Openings of files need no number: everything is known by the inode.
+/// Open files need no handle number: the inode identifies everything.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
 pub(crate) struct Adapter<D: BlockDevice> {
@@ -47,7 +47,7 @@ impl<D: BlockDevice> Adapter<D> {
         self.files.with(call)
     }
 
-    /// Whether so many zeros are missing before byte `end` that others should not wait for them.
+    /// Returns whether so many zeros are missing before byte `end` that other calls should not wait for them.
     fn is_far(&self, inode: INodeNo, end: u64) -> bool {
         self.with(|files| files.is_far(inode.0, end))
             .unwrap_or(false)
@@ -57,7 +57,7 @@ impl<D: BlockDevice> Adapter<D> {
         self.with(|files| {
             let names = files.directory(listing, offset)?;
             for position in offset.. {
-                // What stands at an offset comes after the entry that was given this offset.
+                // An entry's offset is the position of the entry after it.
                 let after = position + 1;
                 let is_full = match position {
                     0 => reply.add(INodeNo(ROOT), after, FileType::Directory, "."),
@@ -66,7 +66,7 @@ impl<D: BlockDevice> Adapter<D> {
                         Some((name, inode)) => {
                             reply.add(INodeNo(inode), after, FileType::RegularFile, name)
                         }
-                        // An error would take the entries before it along.
+                        // Report the error in a reply of its own: together with entries it would discard them.
                         None if position == offset => return names.end(),
                         None => return Ok(()),
                     },
@@ -106,7 +106,7 @@ fn durability(flags: OpenFlags) -> Durability {
 
 impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Both answer the nearest possible value when they refuse one. The write-back cache is not asked for:
+        // Both calls return the nearest possible value when they refuse one. The write-back cache is not requested:
         // with it the kernel would acknowledge writes that it has not passed on.
         if let Err(nearest) = config.set_max_write(REQUEST_BYTES_MAX) {
             config.set_max_write(nearest).ok();
@@ -122,7 +122,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
     }
 
     fn forget(&self, _request: &Request, inode: INodeNo, count: u64) {
-        // There is no answer to this.
+        // This request has no reply.
         self.with(|files| {
             files.forget(inode.0, count);
             Ok(())
@@ -277,7 +277,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
 
     fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.with(|files| files.open(inode.0)) {
-            // What the kernel has read before is still right, for the reason given at `BELIEVED`.
+            // The kernel's cached data is still valid, for the reason given at `BELIEVED`.
             Ok(()) => reply.opened(NO_HANDLE, FopenFlags::FOPEN_KEEP_CACHE),
             Err(error) => reply.error(error),
         }
@@ -294,7 +294,8 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // At most what the kernel was told in `init`. Never less than it asks for: it would take that for the end.
+        // The size is at most what `init` allowed. Never return less than requested: the kernel would take that for the
+        // end of the file.
         let mut buffer = vec![0; size as usize];
         match self.with(|files| files.read(inode.0, offset, &mut buffer)) {
             Ok(count) => reply.data(&buffer[..count]),

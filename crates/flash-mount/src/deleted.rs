@@ -1,46 +1,46 @@
 //! Files that were deleted, or replaced by a rename, while a program has them open.
 //!
-//! The store forgets such a file at once; POSIX lets it live until it is closed. So it is renamed to a hidden
-//! name and deleted at the last close. Hidden names begin with a number that only this store has; the mount
-//! shows no name that begins so and lets nobody make one.
+//! The store removes such a file at once; POSIX keeps it until it is closed. So the mount renames it to a hidden name
+//! and deletes it at the last close. Hidden names begin with a number that only this store has; the mount shows no name
+//! with this prefix and refuses to create one.
 //!
-//! What a killed process left is deleted at the next mount. To know that in one look-up, a marker is made
-//! before a mount hides its first file, and deleted when it ends.
+//! Hidden files left by a killed process are deleted at the next mount. To find out with one look-up whether there are
+//! any, a mount creates a marker before it hides its first file, and deletes it at its end.
 //!
-//! Replacing an open file takes two renames, and the name must not be missing after a power cut in between.
-//! So the intent is written down first, and the next mount finishes what it finds.
+//! Replacing an open file takes two renames, and the name must not be missing after a power cut in between. So the
+//! intent is recorded first, and the next mount completes it.
 
 use base::block::BlockDevice;
 use flash::{Error, Result, Store};
 
 use crate::files::OPEN_FILES_MAX;
 
-/// What the store's secret number is for.
+/// The purpose of the store's secret number.
 const PURPOSE: &str = "mount: files deleted while open";
 
-/// How many hidden names are tried when the table has no room for one.
+/// Number of hidden names tried when the table has no room for one.
 const NAMES_TRIED_MAX: usize = 8;
 
-/// What a mount found of an earlier one that was killed.
+/// The remains of an earlier, killed mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Files deleted that had been deleted before while they were open.
+    /// Number of files deleted now that had been deleted while they were open.
     pub files_deleted: u64,
-    /// Renames finished that had begun.
+    /// Number of interrupted renames that were completed.
     pub renames_finished: u64,
-    /// Something of it cannot be read; hidden files may be left in the store.
+    /// Whether some remains cannot be read; hidden files may be left in the store.
     pub is_damaged: bool,
 }
 
 /// The hidden names of a store.
 pub(crate) struct Hidden {
     prefix: String,
-    /// By number: whether a file has this name.
+    /// For each number, whether a file has this hidden name.
     taken: Vec<bool>,
     has_marker: bool,
     /// Whether the store takes names of this length.
     fits: bool,
-    /// Hidden files of an earlier mount are to stay.
+    /// Whether hidden files of an earlier mount must be kept.
     keeps_leftovers: bool,
 }
 
@@ -57,15 +57,15 @@ impl Hidden {
         }
     }
 
-    /// Whether this name is one of ours.
+    /// Returns whether this name is a hidden name of this store.
     pub(crate) fn is_hidden(&self, name: &str) -> bool {
         name.starts_with(&self.prefix)
     }
 
-    /// Deletes what an earlier mount could not delete. Costs one look-up unless there was one that was killed
-    /// after it had hidden a file.
+    /// Deletes hidden files that an earlier mount could not delete. Costs one look-up, unless an earlier mount was
+    /// killed after it had hidden a file.
     ///
-    /// Damage is no reason not to mount. Then hidden files stay: one of them may be the only copy of something.
+    /// Damage does not prevent mounting. In that case hidden files stay: one of them may be the only copy of some data.
     ///
     /// # Errors
     /// Those of the device.
@@ -82,7 +82,7 @@ impl Hidden {
             found.is_damaged = true;
             self.keeps_leftovers = true;
             for number in 0..self.taken.len() {
-                // What cannot be looked at may be there, and hiding another file so would replace it.
+                // A name that cannot be looked up may exist, and hiding another file under it would replace it.
                 let is_free = matches!(exists(store, &self.name(number as u16)), Ok(false));
                 self.taken[number] = !is_free;
             }
@@ -106,7 +106,7 @@ impl Hidden {
         self.remove_marker(store)
     }
 
-    /// Renames the file called `name` to a hidden name; answers its number.
+    /// Renames the file called `name` to a hidden name. Returns its number and the hidden name.
     ///
     /// # Errors
     /// [`Error::NameTableFull`], [`Error::Full`] and those of the device.
@@ -128,7 +128,7 @@ impl Hidden {
                     self.taken[usize::from(number)] = true;
                     return Ok((number, hidden));
                 }
-                // Another name has its place in other blocks of the table.
+                // Another name may go into other blocks of the table.
                 Err(error @ Error::NameTableFull) => failure = error,
                 Err(error) => return Err(error),
             }
@@ -136,12 +136,12 @@ impl Hidden {
         Err(failure)
     }
 
-    /// Whether this store has room for hidden names in its table at all.
+    /// Returns whether this store allows names as long as the hidden names.
     pub(crate) fn fits(&self) -> bool {
         self.fits
     }
 
-    /// Deletes a hidden file that nobody has open any more.
+    /// Deletes a hidden file that is not open any more.
     pub(crate) fn delete<D: BlockDevice>(
         &mut self,
         store: &mut Store<D>,
@@ -152,8 +152,8 @@ impl Hidden {
         Ok(())
     }
 
-    /// Renames `from` over `to`, which is open: it becomes a hidden file. After a power cut, the next mount
-    /// shows either the old or the new file as `to`.
+    /// Renames `from` over `to`, which is open, and turns the old `to` into a hidden file. After a power cut, the next
+    /// mount shows either the old or the new file as `to`.
     pub(crate) fn rename_over_open<D: BlockDevice>(
         &mut self,
         store: &mut Store<D>,
@@ -165,7 +165,7 @@ impl Hidden {
         store.replace(&intent, format!("{from}\0{to}").as_bytes())?;
         let hidden = self.hide(store, to).and_then(|hidden| {
             store.rename(from, to).inspect_err(|_| {
-                // Back to where it was; if the device failed, the next mount finishes instead.
+                // Undo the hiding; if the device failed, the next mount completes the rename instead.
                 if store.rename(&hidden.1, to).is_ok() {
                     self.taken[usize::from(hidden.0)] = false;
                 }
@@ -174,13 +174,13 @@ impl Hidden {
         });
         let deleted = store.delete(&intent);
         let hidden = hidden?;
-        // The renames are durable, so they have happened whatever became of the intent: `from` is gone, and the
-        // next mount finds nothing to do. One that could not be deleted for damage is replaced by the next.
+        // The renames are durable, so an intent that stays does no harm: `from` is gone, and the next mount finds
+        // nothing to do. An intent that could not be deleted because of damage is replaced by the next one.
         deleted.ok();
         Ok(hidden)
     }
 
-    /// Ends the mount's use of hidden names; all its files are closed.
+    /// Ends the mount's use of hidden names; all hidden files must be closed.
     pub(crate) fn end<D: BlockDevice>(&mut self, store: &mut Store<D>) -> Result<()> {
         if self.has_marker && !self.keeps_leftovers && !self.taken.contains(&true) {
             self.remove_marker(store)?;
@@ -215,7 +215,7 @@ impl Hidden {
         Ok(())
     }
 
-    /// Finishes a rename over an open file that was begun; answers whether there was anything to do.
+    /// Completes an interrupted rename over an open file. Returns whether there was one.
     fn finish_rename<D: BlockDevice>(&self, store: &mut Store<D>) -> Result<bool> {
         let intent = self.intent();
         let file = match store.open_file(&intent) {
@@ -239,7 +239,8 @@ impl Hidden {
     }
 }
 
-/// The two names of an intent. A cut leaves it whole or absent, so anything else was not written here.
+/// Returns the two names of an intent. A power cut leaves it complete or absent, so any other content was not written
+/// here.
 fn parse_intent(content: &[u8]) -> Option<(&str, &str)> {
     std::str::from_utf8(content).ok()?.split_once('\0')
 }
@@ -303,7 +304,7 @@ mod tests {
         assert!(hidden.is_hidden(&name));
         assert_eq!(number, 0);
         assert_eq!(names(&mut store).len(), 3, "hidden, marker and other");
-        // The process is gone; the next one begins.
+        // The process is killed; the next one begins.
         let mut hidden = Hidden::of(&store);
         let found = hidden.clean_up(&mut store).unwrap();
         assert_eq!(found.files_deleted, 1);
@@ -327,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_renamed_over_is_never_missing() {
-        // At each write of the whole operation the power goes, and the next mount looks.
+        // Cut the power at each write of the whole operation, and check the next mount.
         let mut after_old = 0;
         let mut after_new = 0;
         for cut in 1.. {
@@ -393,7 +394,7 @@ mod tests {
         let found = hidden.clean_up(&mut store).unwrap();
         assert!(found.is_damaged);
         assert_eq!(found.files_deleted, 0);
-        // A file that is hidden from now on must not replace it, and neither the end nor the next mount delete it.
+        // A file hidden from now on must not replace it, and neither the end nor the next mount may delete it.
         let (number, other) = hidden.hide(&mut store, "other").unwrap();
         assert_eq!(number, 1);
         assert_eq!(content(&mut store, &other), b"x");
@@ -410,7 +411,7 @@ mod tests {
         let mut hidden = Hidden::of(&store);
         hidden.hide(&mut store, "open").unwrap();
         let marker = hidden.marker();
-        // Records that have nothing to do with the names: damage to what the newest ones carry is another matter.
+        // Write records that do not contain the names: damage to images of the newest records is a different case.
         let other = store.create("other").unwrap();
         for _ in 0..40 {
             store.append(other, &[7; 30_000]).unwrap();

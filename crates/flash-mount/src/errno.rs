@@ -1,14 +1,14 @@
-//! What a program sees of an error of the store.
+//! The errno that a program gets for an error of the store.
 
 use flash::{Error, Part};
 use fuser::Errno;
 
-/// The errno of an error of the store. Where the table of `base::error` has no choice to make, it decides; a
-/// mount knows more about some cases than the code says.
+/// Returns the errno for an error of the store. The table of `base::error` decides unless it offers a choice; in some
+/// cases a mount knows more than the code says.
 pub(crate) fn of(error: &Error) -> Errno {
     match error {
-        // As Linux file systems do it: a file's bytes that fail their checksum are an I/O error, a damaged
-        // structure is EUCLEAN, which the table has.
+        // As in Linux file systems: a checksum error in a file's data is an I/O error, a damaged structure is EUCLEAN,
+        // which the table gives.
         Error::Damaged {
             part: Part::Data, ..
         }

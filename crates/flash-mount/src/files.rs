@@ -1,4 +1,4 @@
-//! What the kernel's requests mean for the store: one method for each, under one lock.
+//! Applies the kernel's requests to the store: one method for each request, under one lock.
 
 use std::ffi::OsStr;
 use std::time::{Duration, SystemTime};
@@ -15,19 +15,19 @@ use crate::errno;
 use crate::listing::{Listing, Listings};
 use crate::nodes::{Node, Nodes, ROOT, Times, inode_of_file};
 
-/// The most files that a mount can hold open at one time.
+/// The maximum number of files that a mount can hold open at one time.
 pub const OPEN_FILES_MAX: usize = 1024;
 
-/// Bytes in the unit of `st_blocks`.
+/// The unit of `st_blocks`, in bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// Zeros that are added to a file in one go; as much as a write can bring.
+/// Zeros that are appended to a file in one step; as many bytes as one write request can carry.
 static ZEROS: [u8; REQUEST_BYTES_MAX as usize] = [0; REQUEST_BYTES_MAX as usize];
 
-/// How files look, which the store does not say.
+/// Attributes of files that the store does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Presentation {
-    /// Permission bits of every file; those of the directory follow from them.
+    /// Permission bits of every file; the directory's bits follow from them.
     pub mode: u16,
     /// Owner of everything.
     pub uid: u32,
@@ -36,15 +36,15 @@ pub struct Presentation {
 }
 
 impl Presentation {
-    /// Whoever may read a file may also see the names.
+    /// Returns the permission bits of the directory: users who may read a file may also list the names.
     fn directory_mode(&self) -> u16 {
         let mode = self.mode & 0o777;
-        // The owner can always enter: without that nobody but root could use the mount.
+        // The owner can always enter: otherwise only root could use the mount.
         mode | (mode & 0o444) >> 2 | 0o700
     }
 }
 
-/// Figures for `statfs`.
+/// Values for `statfs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Space {
     pub(crate) blocks: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Space {
     pub(crate) name_bytes_max: u32,
 }
 
-/// What `setattr` is to change.
+/// The attributes that `setattr` changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Change {
     pub(crate) mode: Option<u32>,
@@ -72,7 +72,7 @@ pub(crate) enum Durability {
     AtSync,
 }
 
-/// A store with what a mount adds to it.
+/// A store with the additional state of a mount.
 pub(crate) struct Files<D: BlockDevice> {
     store: Store<D>,
     nodes: Nodes,
@@ -81,21 +81,21 @@ pub(crate) struct Files<D: BlockDevice> {
     clock: Box<dyn Clock>,
     presentation: Presentation,
     open_files_max: usize,
-    /// Files that have a handle of the store.
+    /// Number of files that have a handle of the store.
     open_files: usize,
     is_always_durable: bool,
     root_times: Times,
-    /// Times of files that this mount has not changed.
+    /// The times of files that this mount has not changed.
     mounted: SystemTime,
-    /// Something was written that is not known to be on the device.
+    /// Whether some writes may not be durable yet.
     is_unsynced: bool,
-    /// The device's first failure, in words.
+    /// The device's first failure, as text.
     failure: Option<String>,
 }
 
 impl<D: BlockDevice> Files<D> {
-    /// Takes the store over. It must have been opened with room for one file more than `open_files_max`: files
-    /// are opened for a moment to be changed by name.
+    /// Takes over the store. It must have been opened with room for one more file than `open_files_max`, because files
+    /// are opened briefly to be changed by name.
     pub(crate) fn new(
         store: Store<D>,
         clock: Box<dyn Clock>,
@@ -121,12 +121,12 @@ impl<D: BlockDevice> Files<D> {
         }
     }
 
-    /// Deletes what a killed mount left behind.
+    /// Deletes the remains of a killed mount.
     pub(crate) fn clean_up(&mut self) -> flash::Result<Leftovers> {
         self.hidden.clean_up(&mut self.store)
     }
 
-    /// The files that some program has open, each by its name if the directory shows it.
+    /// Returns the files that some program has open, each with its name if the directory shows it.
     pub(crate) fn open_names(&self) -> impl Iterator<Item = Option<&str>> {
         let visible = |node: &Node| node.hidden.is_none();
         self.nodes
@@ -138,12 +138,12 @@ impl<D: BlockDevice> Files<D> {
         self.store.statistics()
     }
 
-    /// Why writes fail since the device failed one.
+    /// Returns the reason why writes fail since a device write failed.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Makes everything durable, deletes what nobody can open any more, and closes the store.
+    /// Makes everything durable, deletes hidden files, which can no longer be opened, and closes the store.
     pub(crate) fn end(mut self) -> flash::Result<D> {
         let numbers: Vec<u16> = self
             .nodes
@@ -162,10 +162,10 @@ impl<D: BlockDevice> Files<D> {
             tidied = tidied.and(self.hidden.delete(&mut self.store, number));
         }
         let tidied = tidied.and_then(|()| self.hidden.end(&mut self.store));
-        // Whatever could not be tidied up: what programs have written comes first.
+        // Sync even if the cleanup failed: the data that programs have written is more important.
         let synced = self.store.sync();
         let device = self.store.close()?;
-        // A read-only store has nothing hidden and nothing to sync.
+        // A read-only store has no hidden files and nothing to sync.
         match synced.and(tidied) {
             Ok(()) | Err(Error::ReadOnly) => Ok(device),
             Err(error) => Err(error),
@@ -181,7 +181,7 @@ impl<D: BlockDevice> Files<D> {
         let inode = self
             .nodes
             .told(name, stat.file_id, Times::all(self.mounted));
-        // From here on nothing may fail: the kernel forgets only what it was told.
+        // From here on nothing may fail: the kernel forgets only inodes that it was told of.
         Ok(self.attributes_of_node(inode, stat.length_bytes))
     }
 
@@ -189,7 +189,7 @@ impl<D: BlockDevice> Files<D> {
         self.nodes.forget(inode, count);
     }
 
-    /// Makes an empty file; with `is_open` it counts as opened.
+    /// Creates an empty file; with `is_open` it counts as opened.
     pub(crate) fn create(&mut self, parent: u64, name: &OsStr, is_open: bool) -> Result<FileAttr> {
         is_root(parent)?;
         let name = self.name_to_make(name)?;
@@ -255,7 +255,7 @@ impl<D: BlockDevice> Files<D> {
         }
         let now = self.now();
         if self.is_open(to) {
-            // Before anything is hidden: there must be something to rename.
+            // Check this before anything is hidden: the source must exist.
             self.run(|store| store.stat(from))?;
             self.room_to_hide()?;
             let hidden = &mut self.hidden;
@@ -291,7 +291,7 @@ impl<D: BlockDevice> Files<D> {
         Ok(())
     }
 
-    /// The last release of a file that was deleted while open deletes it in the store.
+    /// Releases an opening. If the file was deleted while open, the last release deletes it in the store.
     pub(crate) fn release(&mut self, inode: u64) -> Result<()> {
         let Some(node) = self.nodes.get_mut(inode) else {
             return Ok(());
@@ -319,12 +319,12 @@ impl<D: BlockDevice> Files<D> {
         }
     }
 
-    /// Reads into `buffer`; answers how many bytes there were.
+    /// Reads into `buffer` and returns the number of bytes.
     pub(crate) fn read(&mut self, inode: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         self.with_handle(inode, |store, handle| store.read(handle, offset, buffer))
     }
 
-    /// Writes `data`, or what there is room for; answers how many bytes.
+    /// Writes `data`, or as much as there is room for, and returns the number of bytes.
     pub(crate) fn write(
         &mut self,
         inode: u64,
@@ -337,7 +337,7 @@ impl<D: BlockDevice> Files<D> {
             return Err(Errno::EFBIG);
         }
         let is_durable = durability == Durability::AtOnce || self.is_always_durable;
-        // Even a write that fails may have written something.
+        // Even a failed write may have written some bytes.
         self.is_unsynced |= !is_durable;
         let written = self.with_handle(inode, |store, handle| {
             let length = store.length(handle)?;
@@ -357,28 +357,28 @@ impl<D: BlockDevice> Files<D> {
         Ok(written)
     }
 
-    /// Bytes in a file.
+    /// Returns the length of a file in bytes.
     pub(crate) fn length(&mut self, inode: u64) -> Result<u64> {
         self.with_handle(inode, |store, handle| store.length(handle))
     }
 
-    /// Whether more than one piece of zeros is missing before byte `end`, for which there is room.
+    /// Returns whether more than one piece of zeros is missing before byte `end`, and there is room for them.
     pub(crate) fn is_far(&mut self, inode: u64, end: u64) -> Result<bool> {
         if inode == ROOT || end > self.length_max() {
             return Ok(false);
         }
         let length = match self.nodes.get(inode).map(|node| node.handle) {
-            // The most frequent case, for every write: no look-up, and no name to copy.
+            // The most frequent case, at every write: it needs no look-up and copies no name.
             Some(Some(handle)) => self.run(|store| store.length(handle))?,
             _ => self.length(inode)?,
         };
         let missing = end.saturating_sub(length);
-        // What cannot fit is refused by the store before it changes anything.
+        // The store refuses data that cannot fit before it changes anything.
         let blocks = missing.div_ceil(PAYLOAD_BYTES as u64);
         Ok(missing > ZEROS.len() as u64 && blocks <= self.space().blocks_free)
     }
 
-    /// Adds a piece of zeros if that is so; answers whether it was.
+    /// Adds a piece of zeros if `is_far`. Returns whether it added one.
     pub(crate) fn add_zeros(&mut self, inode: u64, end: u64) -> Result<bool> {
         if !self.is_far(inode, end)? {
             return Ok(false);
@@ -388,7 +388,7 @@ impl<D: BlockDevice> Files<D> {
         Ok(true)
     }
 
-    /// Takes back what was added behind `length`.
+    /// Removes the bytes that were added behind `length`.
     pub(crate) fn shorten(&mut self, inode: u64, length: u64) -> Result<()> {
         self.with_handle(inode, |store, handle| {
             if store.length(handle)? > length {
@@ -404,16 +404,16 @@ impl<D: BlockDevice> Files<D> {
                 self.is_unsynced = false;
                 Ok(())
             }
-            // Nothing was written, so nothing is missing on the device.
+            // Nothing was written, so everything is on the device.
             Err(Error::ReadOnly) => Ok(()),
             Err(error) => self.judge(Err(error)),
         }
     }
 
-    /// As [`sync`](Self::sync), but only if something waits for it.
+    /// As [`sync`](Self::sync), but only if there are unsynced writes.
     pub(crate) fn sync_if_unsynced(&mut self) {
         if self.is_unsynced && self.failure.is_none() {
-            // The failure is kept, and every later call tells of it.
+            // The failure is kept, and every later call reports it.
             self.sync().ok();
         }
     }
@@ -498,7 +498,7 @@ impl<D: BlockDevice> Files<D> {
         self.listings.close(listing);
     }
 
-    /// The names from `offset` on; 0 takes a new look at the store.
+    /// Returns the names from `offset` on; offset 0 reads the names from the store again.
     pub(crate) fn directory(&mut self, listing: u64, offset: u64) -> Result<&Listing> {
         if offset == 0 {
             let (hidden, nodes) = (&self.hidden, &self.nodes);
@@ -511,7 +511,7 @@ impl<D: BlockDevice> Files<D> {
             });
             match listed {
                 Ok(()) => {}
-                // The names that can be read are shown, and then the error.
+                // The readable names are returned first, and then the error.
                 Err(error @ Error::Damaged { .. }) => fresh.end_with(errno::of(&error)),
                 Err(error) => return self.judge(Err(error)),
             }
@@ -522,7 +522,7 @@ impl<D: BlockDevice> Files<D> {
 
     // ---- helpers ----
 
-    /// Runs a call of the store and turns its error into an errno, once for all.
+    /// Runs a call of the store and converts its error into an errno.
     fn run<T>(&mut self, call: impl FnOnce(&mut Store<D>) -> flash::Result<T>) -> Result<T> {
         let result = call(&mut self.store);
         self.judge(result)
@@ -537,7 +537,7 @@ impl<D: BlockDevice> Files<D> {
         })
     }
 
-    /// Runs a call with the handle of a file, opening it for the moment if nobody has it open.
+    /// Runs a call with the handle of a file, and opens the file temporarily if it is not open.
     fn with_handle<T>(
         &mut self,
         inode: u64,
@@ -572,7 +572,7 @@ impl<D: BlockDevice> Files<D> {
         }
     }
 
-    /// An open file cannot be deleted in a store whose names are too short for a hidden one.
+    /// Refuses to delete an open file if the store's names are too short for a hidden name.
     fn room_to_hide(&self) -> Result<()> {
         if self.hidden.fits() {
             Ok(())
@@ -581,7 +581,7 @@ impl<D: BlockDevice> Files<D> {
         }
     }
 
-    /// A name that may exist.
+    /// Checks a name that may exist.
     fn name_to_find<'a>(&self, name: &'a OsStr) -> Result<&'a str> {
         if name.len() > usize::from(self.store.layout().name_bytes_max) {
             return Err(Errno::ENAMETOOLONG);
@@ -592,7 +592,7 @@ impl<D: BlockDevice> Files<D> {
         }
     }
 
-    /// A name that may be made.
+    /// Checks a name that may be created.
     fn name_to_make<'a>(&self, name: &'a OsStr) -> Result<&'a str> {
         if name.len() > usize::from(self.store.layout().name_bytes_max) {
             return Err(Errno::ENAMETOOLONG);
@@ -604,7 +604,7 @@ impl<D: BlockDevice> Files<D> {
         Ok(name)
     }
 
-    /// No file can be longer than the whole store.
+    /// Returns the maximum length of a file: no file can be longer than the whole store.
     fn length_max(&self) -> u64 {
         self.store.statistics().blocks_total * PAYLOAD_BYTES as u64
     }
@@ -633,7 +633,7 @@ impl<D: BlockDevice> Files<D> {
         attributes
     }
 
-    /// Attributes of a file of this length.
+    /// Returns the attributes of a file of this length.
     fn attributes_of_node(&self, inode: u64, length: u64) -> FileAttr {
         let (times, is_hidden) = self
             .nodes
@@ -674,8 +674,8 @@ impl<D: BlockDevice> Files<D> {
     }
 }
 
-/// Bytes that a write has added although the store was too full for all of it. Zeros of a gap that leads nowhere are
-/// taken back.
+/// Returns the number of bytes that a write has added although the store was too full for all of them. If only zeros of
+/// the gap were added, removes them.
 fn written_although_full<D: BlockDevice>(
     store: &mut Store<D>,
     handle: FileHandle,
@@ -692,7 +692,7 @@ fn written_although_full<D: BlockDevice>(
     Err(Error::Full)
 }
 
-/// Sets the length; when there is no room for it, the file is as long as before.
+/// Sets the length. If there is no room, the file keeps its former length.
 fn set_length<D: BlockDevice>(
     store: &mut Store<D>,
     handle: FileHandle,
@@ -706,7 +706,7 @@ fn set_length<D: BlockDevice>(
     result
 }
 
-/// The library takes the nanoseconds of a time before 1970 for part of its distance from there; they count forwards.
+/// Corrects a time before 1970: the library subtracts its nanoseconds, but they count forwards.
 fn before_epoch_mended(time: SystemTime) -> SystemTime {
     match SystemTime::UNIX_EPOCH.duration_since(time) {
         Ok(distance) if distance.subsec_nanos() > 0 => {
@@ -722,7 +722,7 @@ fn wall_time(clock: &dyn Clock) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(milliseconds)
 }
 
-/// There is one directory.
+/// Requires that `inode` is the only directory.
 fn is_root(inode: u64) -> Result<()> {
     if inode == ROOT {
         Ok(())

@@ -1,4 +1,4 @@
-//! What the kernel's requests do to the store, without a kernel.
+//! Tests the effect of the kernel's requests on the store, without a kernel.
 
 use super::*;
 use base::clock::SystemClock;
@@ -21,7 +21,7 @@ fn files(blocks: u64) -> Files<SimDevice> {
     Files::new(store, Box::new(SystemClock::new()), presentation, 8, false)
 }
 
-/// The inode of a new file, open; none when the store has no room for it.
+/// Returns the inode of a new, open file; `None` if the store has no room for it.
 fn created(files: &mut Files<SimDevice>, name: &str) -> Option<u64> {
     let made = files.create(ROOT, OsStr::new(name), true);
     made.ok().map(|attributes| attributes.ino.0)
@@ -38,7 +38,7 @@ fn a_write_into_a_full_store_says_how_much_it_wrote() {
                 .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % limit
         };
-        // Free space in many small pieces, so that it ends in the middle of a write.
+        // Split the free space into many small pieces, so that it runs out in the middle of a write.
         let mut files = files(600);
         let mut names = Vec::new();
         for round in 0..300 {

@@ -1,20 +1,19 @@
-//! A flash store as a directory: every program can use it, through the kernel's FUSE.
+//! A flash store as a directory: every program can use it, through FUSE in the kernel.
 //!
-//! What each call does there and which errno it ends with stands in `docs/semantics-flash.md`; a test runs
-//! every line of it.
+//! `docs/semantics-flash.md` tells what each call does there and which errno it returns; a test runs every line of it.
 //!
-//! **Holds:** the translation between the kernel's inodes and the names of a store; what POSIX asks for and a
-//! flat store does not have: files that were deleted while they are open, positions in a listing, times.
+//! **Holds:** the translation between the kernel's inodes and the names of a store; the features of POSIX that a flat
+//! store does not have: files deleted while they are open, positions in a listing, times.
 //!
-//! **Must not know:** the bytes of the store, what the files are for, the command line.
+//! **Must not know:** the bytes of the store, the purpose of the files, the command line.
 //!
-//! **Invariants:** what `fsync` or a write with `O_SYNC` has acknowledged is on the device; the kernel never
-//! holds back a write (no write-back cache); all calls to the store are made under one lock; a request
-//! carries at most [`REQUEST_BYTES_MAX`]; no file vanishes because something else was renamed over it.
+//! **Invariants:** data acknowledged by `fsync` or a write with `O_SYNC` is on the device; the kernel never holds back
+//! a write (no write-back cache); all calls to the store are made under one lock; a request carries at most
+//! [`REQUEST_BYTES_MAX`]; no open file vanishes because another file was renamed over it.
 //!
-//! **Files:** `adapter.rs` the requests of the kernel, `files.rs` what they mean for the store, `nodes.rs`
-//! the inodes that the kernel knows, `deleted.rs` files deleted while open, `listing.rs` directory reads,
-//! `errno.rs` errors, `session.rs` mounting and unmounting, `shared.rs` the lock and what may take long.
+//! **Files:** `adapter.rs` the requests of the kernel, `files.rs` their effect on the store, `nodes.rs` the inodes that
+//! the kernel knows, `deleted.rs` files deleted while open, `listing.rs` directory reads, `errno.rs` errors,
+//! `session.rs` mounting and unmounting, `shared.rs` the lock and the thread for long calls.
 
 mod adapter;
 mod deleted;

@@ -1,7 +1,7 @@
-//! Reading the directory while files come and go.
+//! Reading the directory while files are created and deleted.
 //!
-//! Each opening of the directory sees the names as they were at its first read (or its last rewind), so that a
-//! position means the same name for as long as it is open: a file that is there all the time is seen once.
+//! Each open directory shows the names as they were at its first read (or its last rewind), so a position means the
+//! same name as long as it is open: a file that exists all the time is listed once.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use fuser::Errno;
 
 use fuse::answer::Result;
 
-/// Directories open at one time. Each keeps the names of all files.
+/// Maximum number of directories open at one time. Each keeps the names of all files.
 const LISTINGS_MAX: usize = 64;
 
 /// The names at one moment.
@@ -27,7 +27,7 @@ impl Listing {
         self.entries.push((self.names.len(), inode));
     }
 
-    /// Lets reading end with an error instead of the end.
+    /// Makes reading end with an error instead of the normal end.
     pub(crate) fn end_with(&mut self, damage: Errno) {
         self.damage = Some(damage);
     }
@@ -40,7 +40,7 @@ impl Listing {
         Some((&self.names[start..end], inode))
     }
 
-    /// What reading ends with.
+    /// Returns the result at the end of reading.
     pub(crate) fn end(&self) -> Result<()> {
         self.damage.map_or(Ok(()), Err)
     }

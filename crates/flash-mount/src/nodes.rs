@@ -1,14 +1,14 @@
-//! The inodes that the kernel knows: which name each stands for, who has it open, when it was changed.
+//! The inodes that the kernel knows: the name of each, its openings, and its times.
 //!
-//! There is one node for each inode in the kernel's own cache, and the kernel says when it forgets one; so
-//! the memory for nodes follows the kernel's, and is a fraction of it.
+//! There is one node for each inode in the kernel's own cache, and the kernel reports when it forgets one. So the
+//! memory for nodes is proportional to the kernel's, and a fraction of it.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
 
 use flash::FileHandle;
 
-/// The inode of the directory; FUSE says so.
+/// The inode of the directory, defined by FUSE.
 pub(crate) const ROOT: u64 = 1;
 
 /// Times of an inode.
@@ -31,15 +31,15 @@ impl Times {
 
 /// A file that the kernel knows.
 pub(crate) struct Node {
-    /// Its name in the store; none once the file is gone.
+    /// Its name in the store; `None` once the file is deleted.
     pub(crate) name: Option<String>,
-    /// Number of its hidden name, when it was deleted while open.
+    /// Number of its hidden name, if it was deleted while open.
     pub(crate) hidden: Option<u16>,
-    /// How often the kernel was told of it, less how often it forgot.
+    /// How often the kernel was told of it, minus how often it forgot it.
     lookups: u64,
-    /// Openings that have not been released.
+    /// Number of openings not yet released.
     pub(crate) openings: u64,
-    /// The store's handle while there are openings.
+    /// The store's handle, while the file is open.
     pub(crate) handle: Option<FileHandle>,
     pub(crate) times: Times,
 }
@@ -60,13 +60,13 @@ impl Nodes {
         self.by_inode.get_mut(&inode)
     }
 
-    /// The inode of a visible name, if the kernel knows it.
+    /// Returns the inode of a visible name, if the kernel knows it.
     pub(crate) fn inode_of(&self, name: &str) -> Option<u64> {
         self.by_name.get(name).copied()
     }
 
-    /// Notes that the kernel is told of the file called `name`, and answers its inode. The store's identity
-    /// of a file is never used again, so neither is an inode; a node keeps the one it began with.
+    /// Records that the kernel is told of the file called `name`, and returns its inode. The store never reuses the
+    /// identity of a file, so inodes are never reused either; a node keeps its first inode.
     pub(crate) fn told(&mut self, name: &str, file_id: u64, times: Times) -> u64 {
         if let Some(inode) = self.inode_of(name) {
             if let Some(node) = self.by_inode.get_mut(&inode) {
@@ -90,7 +90,7 @@ impl Nodes {
         inode
     }
 
-    /// Notes that the kernel forgot an inode `count` times.
+    /// Records that the kernel forgot an inode `count` times.
     pub(crate) fn forget(&mut self, inode: u64, count: u64) {
         let Some(node) = self.by_inode.get_mut(&inode) else {
             return;
@@ -101,7 +101,7 @@ impl Nodes {
         }
     }
 
-    /// Removes a node that the kernel has forgotten already, now that its last opening is gone.
+    /// Removes a node that the kernel has already forgotten, after its last opening was released.
     pub(crate) fn remove_if_forgotten(&mut self, inode: u64) {
         if self
             .get(inode)
@@ -122,7 +122,7 @@ impl Nodes {
         }
     }
 
-    /// The file has another name from now on; whatever had that name is gone.
+    /// Gives the file another name; a file that had that name is gone.
     pub(crate) fn rename(&mut self, from: &str, to: &str, changed: SystemTime) {
         self.gone(to);
         if let Some(inode) = self.by_name.remove(from) {
@@ -134,7 +134,7 @@ impl Nodes {
         }
     }
 
-    /// The file of this name does not exist any more.
+    /// Records that the file of this name does not exist any more.
     pub(crate) fn gone(&mut self, name: &str) {
         if let Some(inode) = self.by_name.remove(name)
             && let Some(node) = self.by_inode.get_mut(&inode)
@@ -143,7 +143,7 @@ impl Nodes {
         }
     }
 
-    /// The open file of this name was deleted and goes on under a hidden name.
+    /// Records that the open file of this name was deleted and continues under a hidden name.
     pub(crate) fn hide(&mut self, name: &str, hidden_name: String, number: u16, now: SystemTime) {
         if let Some(inode) = self.by_name.remove(name)
             && let Some(node) = self.by_inode.get_mut(&inode)
@@ -154,7 +154,7 @@ impl Nodes {
         }
     }
 
-    /// Handles of all open files.
+    /// Returns the nodes and handles of all open files.
     pub(crate) fn open(&self) -> impl Iterator<Item = (&Node, FileHandle)> {
         self.by_inode
             .values()
@@ -167,7 +167,7 @@ impl Nodes {
     }
 }
 
-/// The inode that a file has unless the kernel knows it by another. File identities begin at 1.
+/// Returns the inode of a file, unless the kernel knows it by another one. File identities begin at 1.
 pub(crate) fn inode_of_file(file_id: u64) -> u64 {
     file_id + ROOT
 }
@@ -194,7 +194,7 @@ mod tests {
         nodes.remove_if_forgotten(inode);
         assert_eq!(nodes.len(), 0);
         assert_eq!(nodes.inode_of("a"), None);
-        // A count that is too large must not wrap.
+        // A count that is too large must not wrap around.
         let inode = nodes.told("a", 9, TIMES);
         nodes.forget(inode, 100);
         assert_eq!(nodes.len(), 0);
@@ -208,7 +208,7 @@ mod tests {
         nodes.rename("a", "b", SystemTime::UNIX_EPOCH);
         assert_eq!(nodes.inode_of("b"), Some(first));
         assert_eq!(nodes.get(second).unwrap().name, None);
-        // The lost one must not take the name with it when the kernel forgets it.
+        // The replaced file must not take the name with it when the kernel forgets it.
         nodes.forget(second, 1);
         assert_eq!(nodes.inode_of("b"), Some(first));
         nodes.hide("b", "hidden".to_owned(), 0, SystemTime::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! Mounting, and ending a mount in order.
+//! Mounting a store, and ending a mount properly.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -15,29 +15,29 @@ use crate::deleted::Leftovers;
 use crate::files::{Files, Presentation};
 use crate::shared::{Shared, Worker};
 
-/// How to mount.
+/// Options for mounting.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What the list of mounts shows as the source: the image.
+    /// The source shown in the list of mounts: the image.
     pub source: String,
     /// Refuse changes; the store must be open read-only, too.
     pub is_read_only: bool,
-    /// Let other users in; permission bits then decide.
+    /// Give other users access; permission bits then decide.
     pub allows_other_users: bool,
-    /// Every write is durable before it returns, as if each file were open with `O_SYNC`.
+    /// Make every write durable before it returns, as if each file were open with `O_SYNC`.
     pub is_always_durable: bool,
     /// Files that programs may hold open at one time, at most [`crate::OPEN_FILES_MAX`]. The store must have
     /// been opened with room for one more.
     pub open_files_max: usize,
-    /// How files look.
+    /// Attributes of the files.
     pub presentation: Presentation,
 }
 
-/// Why a store is not mounted.
+/// The reason why a store is not mounted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// It is the directory, FUSE or the kernel.
+    /// An error of the directory, FUSE or the kernel.
     #[error(transparent)]
     Mount(#[from] base::mount::MountError),
     /// The store failed before the mount was ready.
@@ -48,18 +48,18 @@ pub enum MountError {
 /// A mounted store.
 pub struct Mounted<D: BlockDevice> {
     files: Arc<Shared<D>>,
-    /// None once it has been unmounted.
+    /// `None` once it has been unmounted.
     session: Option<Session>,
     leftovers: Leftovers,
 }
 
-/// Mounts a store on an empty directory; when this returns, programs can use it.
+/// Mounts a store on an empty directory. When this returns, programs can use it.
 ///
-/// `on_end` runs once on a thread of the mount when nobody answers the kernel any more: it has been unmounted by
-/// somebody, or could not be made. In every case the store stays open until [`Mounted::end`].
+/// `on_end` runs once on a thread of the mount when the kernel's requests are no longer answered: the mount was
+/// unmounted from outside, or could not be made. In both cases the store stays open until [`Mounted::end`].
 ///
 /// # Errors
-/// [`MountError`]; the store is closed then.
+/// [`MountError`]; the store is then closed.
 pub fn mount<D: BlockDevice + Send + 'static>(
     store: Store<D>,
     directory: &Path,
@@ -100,13 +100,13 @@ pub fn mount<D: BlockDevice + Send + 'static>(
     if mounted.is_err()
         && let Some(files) = files.lock().take()
     {
-        // The first error is the one to tell.
+        // Return the first error.
         files.end().ok();
     }
     mounted
 }
 
-/// What must be done before mounting; answers the directory without links.
+/// Prepares for mounting. Returns the directory's path without symbolic links.
 fn prepare<D: BlockDevice>(
     files: &mut Files<D>,
     directory: &Path,
@@ -120,19 +120,19 @@ fn prepare<D: BlockDevice>(
 }
 
 impl<D: BlockDevice> Mounted<D> {
-    /// Figures of the store; none once the mount has ended.
+    /// Returns statistics of the store; `None` once the mount has ended.
     #[must_use]
     pub fn statistics(&self) -> Option<Statistics> {
         self.files.lock().as_ref().map(Files::statistics)
     }
 
-    /// What an earlier mount had left.
+    /// Returns the remains that an earlier mount had left.
     #[must_use]
     pub fn leftovers(&self) -> Leftovers {
         self.leftovers
     }
 
-    /// Makes durable what was written and waits for it. To be called now and then: the kernel does not pass
+    /// Makes all writes durable and waits for that. The caller must call this periodically: the kernel does not pass
     /// `sync` on to a FUSE file system, and programs that never call `fsync` rely on it.
     pub fn sync_if_unsynced(&self) {
         if let Some(files) = self.files.lock().as_mut() {
@@ -140,7 +140,7 @@ impl<D: BlockDevice> Mounted<D> {
         }
     }
 
-    /// Why writes fail since the device failed one.
+    /// Returns the reason why writes fail since a device write failed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.files
@@ -149,13 +149,13 @@ impl<D: BlockDevice> Mounted<D> {
             .and_then(|files| files.failure().map(str::to_owned))
     }
 
-    /// Unmounts, if nobody has done it, makes everything durable and closes the store. Dropping does the same
-    /// and keeps quiet about errors.
+    /// Unmounts unless already unmounted, makes everything durable and closes the store. Dropping does the same and
+    /// ignores errors.
     ///
-    /// Programs that have files open lose them: waiting for these would mean that they decide when this ends.
+    /// Programs that have files open lose them: if this waited for them, they would decide when the mount ends.
     ///
     /// # Errors
-    /// [`flash::Error`] when the store could not be closed in order; what was synced is safe all the same.
+    /// [`flash::Error`] when the store could not be closed properly; synced data is still safe.
     pub fn end(mut self) -> Result<Ending, flash::Error> {
         self.finish()
     }
@@ -176,8 +176,8 @@ impl<D: BlockDevice> Mounted<D> {
         Ok(left.map_or_else(Ending::default, |left| left.ending(files_open)))
     }
 
-    /// Waits until the kernel has handed over what programs have changed through memory maps. A failure shows
-    /// in the writes themselves.
+    /// Waits until the kernel has passed on the changes that programs made through memory maps. A failure shows in the
+    /// writes themselves.
     fn write_back(&self, directory: &Path) {
         let names: Vec<String> = match self.files.lock().as_ref() {
             Some(files) => files.open_names().flatten().map(str::to_owned).collect(),
@@ -192,7 +192,7 @@ impl<D: BlockDevice> Mounted<D> {
 
 impl<D: BlockDevice> Drop for Mounted<D> {
     fn drop(&mut self) {
-        // Nothing is left to do after `end`.
+        // After `end` nothing is left to do.
         self.finish().ok();
     }
 }

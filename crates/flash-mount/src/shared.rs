@@ -1,4 +1,4 @@
-//! The store between the threads of a mount, and the thread for what takes long.
+//! Shared use of the store by the threads of a mount, and the thread for long calls.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,13 @@ use fuser::Errno;
 use crate::files::Files;
 use fuse::answer::Result;
 
-/// Calls that may wait for the thread; each is one of a program that waits for its answer.
+/// Maximum number of calls waiting for the thread; for each, a program waits for the reply.
 const JOBS_WAITING_MAX: usize = 64;
 
-/// A store that is mounted, until it is taken out to be closed.
+/// A mounted store, until it is taken out to be closed.
 pub(crate) struct Shared<D: BlockDevice> {
-    /// Held by who is next. Without it a thread that lets go only to come back at once could keep others out.
+    /// Held by the thread that is next. Without it a thread that unlocks and locks again immediately could keep others
+    /// out.
     turn: Mutex<()>,
     files: Mutex<Option<Files<D>>>,
 }
@@ -28,7 +29,7 @@ impl<D: BlockDevice> Shared<D> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Files<D>>> {
-        // Nothing panics with a lock held; if it did, the store's own invariants would still hold.
+        // No code panics with a lock held; if it did, the store's own invariants would still hold.
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -37,9 +38,9 @@ impl<D: BlockDevice> Shared<D> {
         self.lock().as_mut().map_or(Err(Errno::ENOTCONN), call)
     }
 
-    /// Makes a file so long, piece by piece, that at most a piece of zeros is missing before byte `end`, and calls
-    /// `last` for the rest. Between two pieces others have their turn; they cannot change this file, which the kernel
-    /// keeps for the program that waits. When it fails, the file is as long as before.
+    /// Extends a file piece by piece, until at most one piece of zeros is missing before byte `end`, and calls `last`
+    /// for the rest. Between two pieces other calls get their turn; they cannot change this file, which the kernel
+    /// keeps locked for the waiting program. On failure, the file keeps its former length.
     pub(crate) fn grown<T>(
         &self,
         inode: u64,
@@ -53,7 +54,8 @@ impl<D: BlockDevice> Shared<D> {
         }
         let result = grown.and_then(|_| self.with(last));
         if result.is_err() {
-            // A device that failed is not to be written to, and is told by the error that there is already.
+            // Ignore an error here: after a device failure the store must not be written, and the caller already gets
+            // that error.
             self.with(|files| files.shorten(inode, before)).ok();
         }
         result
@@ -62,11 +64,11 @@ impl<D: BlockDevice> Shared<D> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread for calls that take as long as a file is to become.
+/// A thread for calls whose duration depends on the new length of a file.
 pub(crate) struct Worker(SyncSender<Job>);
 
 impl Worker {
-    /// It ends when this is dropped.
+    /// The thread ends when this is dropped.
     pub(crate) fn start() -> std::io::Result<Self> {
         let (sender, jobs): (SyncSender<Job>, Receiver<Job>) = sync_channel(JOBS_WAITING_MAX);
         std::thread::Builder::new()
@@ -75,7 +77,7 @@ impl Worker {
         Ok(Self(sender))
     }
 
-    /// Does the job there, or here if too many wait.
+    /// Runs the job on the thread, or here if too many jobs are waiting.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         match self.0.try_send(Box::new(job)) {
             Ok(()) => {}

@@ -1,5 +1,5 @@
-//! The power goes while programs use a mounted store: whatever part of the unflushed writes survives, the next mount
-//! shows what was promised.
+//! Cuts the power while programs use a mounted store: for any surviving part of the unflushed writes, the next mount
+//! must show the promised data.
 
 #[path = "common/support.rs"]
 mod support;
@@ -13,13 +13,13 @@ use flash::Store;
 use support::{Mount, Setup, can_mount};
 use writers::{Promises, judge, start};
 
-/// Lives of a store: each begins empty, with writers of its own.
+/// Number of stores; each begins empty, with its own writers.
 const LIVES: u64 = 4;
 
-/// Cuts in each.
+/// Number of power cuts for each store.
 const CUTS: u64 = 20;
 
-/// Writes of the device between two cuts.
+/// Device writes between two cuts.
 const WRITES_BETWEEN: u64 = 40;
 
 #[test]
@@ -60,7 +60,7 @@ fn what_was_promised_is_there_after_a_power_cut() {
         }
         judge(mount.directory(), &promises.acknowledged(), &promises);
     }
-    // Else the cuts came before there was anything to lose.
+    // Otherwise the cuts came before there was anything to lose.
     assert!(promised > 100_000, "{promised}");
     println!("{} cuts, {left_behind} leftovers", LIVES * CUTS);
 }

@@ -1,13 +1,13 @@
-//! Commits per second through SQLite: rows of 100 bytes, each a transaction of its own, in a flash store or in the file
-//! system, in any journal mode, with `synchronous = FULL`. Prints one JSON object.
+//! Measures commits per second through SQLite: rows of 100 bytes, each in its own transaction, in a flash store or in
+//! the file system, in any journal mode, with `synchronous = FULL`. Prints one JSON object.
 //!
 //! ```text
 //! commits --image plant.img --journal wal --commits 10000
 //! commits --file /var/tmp/plant.db --journal delete --commits 10000
 //! ```
 //!
-//! `--image` takes a store made by `keel flash format` and adds the database `commits.db` to it; `--file` makes
-//! the database itself. Neither may have it already.
+//! `--image` takes a store made by `keel flash format` and adds the database `commits.db` to it; `--file` creates the
+//! database itself. The database must not exist yet.
 
 use std::process::ExitCode;
 
@@ -54,9 +54,9 @@ fn arguments() -> Option<Arguments> {
         .then_some(arguments)
 }
 
-/// The functions of the SQLite that this program is linked with.
+/// Returns the functions of the SQLite that this program is linked with.
 fn linked_sqlite() -> Sqlite {
-    // SAFETY: the functions are those of the linked SQLite, in the order that is asked for.
+    // SAFETY: the functions are those of the linked SQLite, in the required order.
     unsafe {
         Sqlite::at([
             ffi::sqlite3_vfs_find as *const (),

@@ -1,5 +1,5 @@
-//! The part of SQLite's C interface that an extension with a VFS touches, declared after `sqlite3.h` and
-//! `sqlite3ext.h`. SQLite promises never to change these layouts; `tests/abi.rs` compares them with the header.
+//! The part of SQLite's C interface that an extension with a VFS uses, declared after `sqlite3.h` and `sqlite3ext.h`.
+//! SQLite promises never to change these layouts; `tests/abi.rs` compares them with the header.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -43,8 +43,8 @@ pub type Symbol = Option<unsafe extern "C" fn()>;
 /// `xDlSym` of a VFS.
 pub type FindSymbol = unsafe extern "C" fn(*mut SqliteVfs, *mut c_void, *const c_char) -> Symbol;
 
-/// `sqlite3_vfs`, version 2. SQLite allows the pointers to methods to be null where it says so; those that are
-/// called through this declaration are options.
+/// `sqlite3_vfs`, version 2. SQLite documents which pointers to methods may be null; those that are called through this
+/// declaration are options.
 #[repr(C)]
 #[allow(
     missing_docs,
@@ -82,8 +82,8 @@ pub struct SqliteVfs {
     pub current_time_ms: Option<unsafe extern "C" fn(*mut SqliteVfs, *mut i64) -> c_int>,
 }
 
-/// The functions of one SQLite library that the VFS calls. An extension finds them in the table that SQLite
-/// hands it; a program that links SQLite names them.
+/// The functions of one SQLite library that the VFS calls. An extension finds them in the table that SQLite passes to
+/// it; a program that links SQLite names them.
 #[derive(Clone, Copy)]
 pub struct Sqlite {
     /// `sqlite3_vfs_find`
@@ -99,7 +99,7 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// The functions at the addresses of `sqlite3_vfs_find`, `sqlite3_vfs_register`, `sqlite3_uri_parameter`,
+    /// Returns the functions at the addresses of `sqlite3_vfs_find`, `sqlite3_vfs_register`, `sqlite3_uri_parameter`,
     /// `sqlite3_log` and `sqlite3_mprintf`, in this order: for programs that have other declarations of them.
     ///
     /// # Safety
@@ -107,7 +107,7 @@ impl Sqlite {
     #[must_use]
     pub unsafe fn at(addresses: [*const (); 5]) -> Self {
         let [vfs_find, vfs_register, uri_parameter, log, mprintf] = addresses;
-        // SAFETY: the caller vouches for the functions; the members have the types of SQLite's header.
+        // SAFETY: the caller guarantees the functions; the members have the types of SQLite's header.
         unsafe {
             Self {
                 vfs_find: function(vfs_find),
@@ -120,17 +120,17 @@ impl Sqlite {
     }
 }
 
-/// The function at an address.
+/// Returns the function at an address.
 ///
 /// # Safety
 /// `F` must be the type of that function, as a function pointer.
 unsafe fn function<F: Copy>(address: *const ()) -> F {
     const { assert!(size_of::<F>() == size_of::<*const ()>()) };
-    // SAFETY: the caller vouches for the type; a function pointer is an address.
+    // SAFETY: the caller guarantees the type; a function pointer is an address.
     unsafe { std::mem::transmute_copy(&address) }
 }
 
-/// Places in `sqlite3_api_routines`, the table of function pointers that an extension gets, counted in pointers.
+/// Indices in `sqlite3_api_routines`, the table of function pointers that an extension gets, counted in pointers.
 pub mod routine {
     #![allow(
         missing_docs,
@@ -219,7 +219,7 @@ pub mod lock {
     pub const EXCLUSIVE: c_int = 4;
 }
 
-/// Flags of `xShmLock`, and how many locks there are.
+/// Flags of `xShmLock`, and the number of locks.
 pub mod shm {
     #![allow(
         missing_docs,
@@ -254,7 +254,7 @@ pub mod control {
     pub const COMMIT_PHASETWO: c_int = 22;
 }
 
-/// Answers of `xDeviceCharacteristics`.
+/// Results of `xDeviceCharacteristics`.
 pub mod characteristic {
     #![allow(
         missing_docs,

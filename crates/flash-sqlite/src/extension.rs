@@ -1,5 +1,5 @@
 //! The entry point of the loadable extension, and the SQL function `keel_last_error()`, which tells why an opening
-//! failed: SQLite's own message has no room for it.
+//! failed: SQLite's own message has no room for the reason.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,7 +30,7 @@ type CreateFunction = unsafe extern "C" fn(
     Ending,
 ) -> c_int;
 
-/// The table of functions of the SQLite library that has loaded this one.
+/// The function table of the SQLite library that has loaded this one.
 static ROUTINES: OnceLock<Routines> = OnceLock::new();
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,13 +42,12 @@ unsafe impl Send for Routines {}
 unsafe impl Sync for Routines {}
 
 impl Routines {
-    /// The function at `place`.
+    /// Returns the function at `place`.
     ///
     /// # Safety
     /// `F` must be the type of that function, as a function pointer.
     unsafe fn get<F: Copy>(self, place: usize) -> F {
-        // SAFETY: the table has had all places that are asked for since version 3.8.7 of SQLite, and a function
-        // pointer in each.
+        // SAFETY: the table has had all requested places since version 3.8.7 of SQLite, and a function pointer in each.
         unsafe { self.0.add(place).cast::<F>().read() }
     }
 
@@ -68,11 +67,11 @@ impl Routines {
     }
 }
 
-/// What SQLite calls when it loads `libkeelsqlite`: registers the VFS `keel`, and the function `keel_last_error()`
-/// with this connection and all later ones. The library stays loaded.
+/// The function that SQLite calls when it loads `libkeelsqlite`. It registers the VFS `keel`, and the function
+/// `keel_last_error()` with this connection and all later ones. The library stays loaded.
 ///
 /// # Safety
-/// To be called by SQLite.
+/// Only SQLite may call this.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_keelsqlite_init(
     database: *mut c_void,
@@ -82,17 +81,17 @@ pub unsafe extern "C" fn sqlite3_keelsqlite_init(
     let registered = catch_unwind(AssertUnwindSafe(|| {
         let routines = Routines(table);
         if *ROUTINES.get_or_init(|| routines) != routines {
-            // Another SQLite library in the same process: its objects must not meet those of the first.
+            // Another SQLite library in the same process: its objects must not be mixed with those of the first.
             return Err(code::ERROR);
         }
-        // SAFETY: SQLite passes its table, and stays loaded; the code returned below keeps this library loaded.
+        // SAFETY: SQLite passes its own table, and stays loaded; the code returned below keeps this library loaded.
         unsafe { register(routines.sqlite(), VFS_NAME, Box::new(FileImages)) }?;
         // SAFETY: the type is that of the function; SQLite calls the entry as it calls this one.
         let auto_extension: unsafe extern "C" fn(Entry) -> c_int =
             unsafe { routines.get(routine::AUTO_EXTENSION) };
         // SAFETY: as above.
         result(unsafe { auto_extension(add_function) })?;
-        // SAFETY: as SQLite passed them.
+        // SAFETY: the arguments are as SQLite passed them.
         result(unsafe { add_function(database, std::ptr::null_mut(), table) })
     }));
     match registered {
@@ -133,7 +132,7 @@ unsafe extern "C" fn add_function(
     }
 }
 
-/// The line that tells why a call of the VFS failed last, or NULL.
+/// Returns the line of text for the last failed call of the VFS, or NULL.
 unsafe extern "C" fn last_error(context: *mut c_void, _count: c_int, _values: *mut *mut c_void) {
     let Some(routines) = ROUTINES.get() else {
         return;

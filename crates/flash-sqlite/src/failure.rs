@@ -1,4 +1,4 @@
-//! Why a call failed, as SQLite wants to hear it and as a person does.
+//! The reason of a failed call, as SQLite expects it and as text for people.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -9,7 +9,7 @@ use flash::{Error, Part};
 
 use crate::abi::code;
 
-/// A failed call: the result code for SQLite, one line for a person, and the errno of the kind of failure.
+/// A failed call: the result code for SQLite, one line of text for people, and the errno of this kind of failure.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: c_int,
@@ -26,7 +26,7 @@ impl Failure {
         }
     }
 
-    /// An operation on `file` that the store refused; `otherwise` is the code for what has none of its own.
+    /// An operation on `file` that the store refused; `otherwise` is the code for errors without their own code.
     pub(crate) fn of_store(error: &Error, otherwise: c_int, file: &str) -> Self {
         let code = match error {
             Error::Full | Error::NameTableFull | Error::TooLarge => code::FULL,
@@ -37,7 +37,7 @@ impl Failure {
             } => code::IOERR_DATA,
             _ => otherwise,
         };
-        // The store's own words name no command, and a full store refuses many a `DELETE` in SQL.
+        // The store's own text names no command, and a full store refuses many SQL `DELETE` statements too.
         let text = match error {
             Error::Full => format!(
                 "{file}: the store is full; enlarge the image and `keel flash grow` it, or `keel flash rm` files"

@@ -15,20 +15,20 @@ use crate::locks::ShmHold;
 use crate::process::Process;
 use crate::vfs::{ImageUse, Vfs, split_full_name};
 
-/// What lies in the memory that SQLite keeps for an open file.
+/// The content of the memory that SQLite keeps for an open file.
 #[repr(C)]
 pub(crate) struct KeelFile {
     head: SqliteFile,
-    /// From `Box::into_raw`, until the file is closed.
+    /// The pointer from `Box::into_raw`, valid until the file is closed.
     open: *mut OpenFile,
 }
 
-/// One connection's hold on a file.
+/// One connection's use of a file.
 pub(crate) struct OpenFile {
     vfs: &'static Vfs,
     image: ImageUse,
     node: Arc<Node>,
-    /// Tells connections apart.
+    /// Distinguishes connections.
     id: u64,
     lock_level: c_int,
     hold: ShmHold,
@@ -68,16 +68,16 @@ pub(crate) unsafe fn put_open_file(file: *mut SqliteFile, opened: OpenFile) {
     let head = SqliteFile {
         methods: &raw const METHODS,
     };
-    // SAFETY: the caller vouches for the room.
+    // SAFETY: the caller guarantees the space.
     unsafe { file.cast::<KeelFile>().write(KeelFile { head, open }) };
 }
 
-/// The open file behind a pointer that SQLite passes to a method of it.
+/// Returns the open file behind a pointer that SQLite passes to one of its methods.
 ///
 /// # Safety
 /// `file` must come from [`put_open_file`] and not be closed. SQLite lets one thread at a time use a file.
 unsafe fn open_file<'a>(file: *mut SqliteFile) -> &'a mut OpenFile {
-    // SAFETY: the caller vouches for the pointer.
+    // SAFETY: the caller guarantees the pointer.
     unsafe { &mut *(*file.cast::<KeelFile>()).open }
 }
 
@@ -129,8 +129,9 @@ impl OpenFile {
         Ok(code::OK)
     }
 
-    /// A transaction over several databases commits by deleting a super-journal. All of them must lie in this one
-    /// store: after a power cut SQLite looks for it here, and what is elsewhere may not be open then.
+    /// Checks that a super-journal lies in this image. A transaction over several databases commits by deleting its
+    /// super-journal. All databases must be in this one store: after a power cut SQLite looks for the super-journal
+    /// here, and another store may not be open then.
     fn require_same_image(&self, name: &[u8], code: c_int) -> Result<(), Failure> {
         let in_image = std::str::from_utf8(name)
             .ok()
@@ -153,7 +154,7 @@ impl OpenFile {
             match operation {
                 control::LOCKSTATE => *number = self.lock_level,
                 control::LAST_ERRNO => *number = self.vfs.last_errno(),
-                // Advice, and the store allots room as it comes.
+                // These are hints; the store allocates space when it is needed.
                 control::SIZE_HINT | control::CHUNK_SIZE => {}
                 control::PERSIST_WAL => switch(&mut self.keep_log, number),
                 control::POWERSAFE_OVERWRITE => switch(&mut self.powersafe_overwrite, number),
@@ -162,8 +163,8 @@ impl OpenFile {
                     *argument.cast::<*mut c_char>() = copy;
                 }
                 control::HAS_MOVED => *number = c_int::from(self.image.is_deleted(&self.node)),
-                // A transaction has ended, which without syncs may be writes that wait: a process that is killed must
-                // not take them along.
+                // A transaction has ended. Without syncs its writes may still be waiting in memory, and must not be
+                // lost if the process is killed.
                 control::COMMIT_PHASETWO => {
                     let put = self.image.put_waiting();
                     put.map_err(self.failed(code::IOERR_WRITE))?;
@@ -179,12 +180,12 @@ impl OpenFile {
     }
 }
 
-/// A setting that SQLite reads with a negative number and sets with 0 or 1.
+/// Reads or changes a setting: SQLite reads it with a negative number and sets it with 0 or 1.
 ///
 /// # Safety
 /// `number` must point to a number.
 unsafe fn switch(setting: &mut bool, number: *mut c_int) {
-    // SAFETY: the caller vouches for the pointer.
+    // SAFETY: the caller guarantees the pointer.
     unsafe {
         if *number < 0 {
             *number = c_int::from(*setting);
@@ -203,7 +204,7 @@ unsafe fn method(
     otherwise: c_int,
     call: impl FnOnce(&mut OpenFile) -> Result<c_int, Failure>,
 ) -> c_int {
-    // SAFETY: the caller vouches for the pointer.
+    // SAFETY: the caller guarantees the pointer.
     let open = unsafe { open_file(file) };
     let vfs = open.vfs;
     vfs.guard(otherwise, || {
@@ -223,7 +224,7 @@ unsafe extern "C" fn close_method(file: *mut SqliteFile) -> c_int {
     let open = unsafe {
         (*file).methods = std::ptr::null();
         if process != Process::current() {
-            // A child may tidy up what it has inherited; all of it is the parent's.
+            // A child process may close files that it has inherited; they all belong to the parent.
             return code::OK;
         }
         Box::from_raw((*file.cast::<KeelFile>()).open)
@@ -238,13 +239,13 @@ unsafe extern "C" fn read_method(
     bytes: c_int,
     offset: i64,
 ) -> c_int {
-    // SAFETY: SQLite passes an open file and room for so many bytes.
+    // SAFETY: SQLite passes an open file and room for this number of bytes.
     unsafe {
         method(file, code::IOERR_READ, |open| {
             let (Ok(bytes), Ok(offset)) = (usize::try_from(bytes), u64::try_from(offset)) else {
                 return Ok(code::IOERR_READ);
             };
-            // The bytes may be uninitialised: nobody reads them before they are written.
+            // The bytes may be uninitialised: clear them, so that nothing reads them before they are written.
             std::ptr::write_bytes(out.cast::<u8>(), 0, bytes);
             let buffer = std::slice::from_raw_parts_mut(out.cast::<u8>(), bytes);
             let read = open.image.read(&open.node, offset, buffer);
@@ -265,7 +266,7 @@ unsafe extern "C" fn write_method(
     bytes: c_int,
     offset: i64,
 ) -> c_int {
-    // SAFETY: SQLite passes an open file and so many bytes.
+    // SAFETY: SQLite passes an open file and this number of bytes.
     unsafe {
         method(file, code::IOERR_WRITE, |open| {
             let (Ok(bytes), Ok(offset)) = (usize::try_from(bytes), u64::try_from(offset)) else {
@@ -273,7 +274,7 @@ unsafe extern "C" fn write_method(
             };
             let data = std::slice::from_raw_parts(data.cast::<u8>(), bytes);
             if open.is_super_journal {
-                // Each write is the name of one journal with a NUL behind it.
+                // Each write is the name of one journal followed by a NUL.
                 open.require_same_image(
                     data.strip_suffix(b"\0").unwrap_or(data),
                     code::IOERR_WRITE,
@@ -348,7 +349,7 @@ unsafe extern "C" fn unlock_method(file: *mut SqliteFile, level: c_int) -> c_int
     // SAFETY: SQLite passes an open file.
     unsafe {
         method(file, code::IOERR_LOCK, |open| {
-            // As above, for a version of SQLite that does not say so.
+            // As above, for a version of SQLite that does not send `COMMIT_PHASETWO`.
             let put = if open.lock_level > lock::SHARED {
                 open.image.put_waiting()
             } else {
@@ -398,7 +399,7 @@ unsafe extern "C" fn sector_size_method(_file: *mut SqliteFile) -> c_int {
     BLOCK_BYTES as c_int
 }
 
-/// What the store keeps, and nothing that it does not; `DESIGN.md` has the reason for each.
+/// Returns only the properties that the store guarantees; `DESIGN.md` has the reason for each.
 unsafe extern "C" fn device_characteristics_method(file: *mut SqliteFile) -> c_int {
     // SAFETY: SQLite passes an open file.
     let open = unsafe { open_file(file) };

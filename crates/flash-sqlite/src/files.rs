@@ -1,7 +1,7 @@
-//! The files of an open store, and what waits to be written to them.
+//! The files of an open store, and the writes to them that are still waiting in memory.
 //!
-//! Nobody else changes the store while it is open here, so what is known of it stays true: which names there are not,
-//! and the first bytes of a file, which SQLite asks for at the start of each transaction.
+//! Only this process changes the store while it is open here, so cached knowledge stays true: the names that do not
+//! exist, and the first bytes of a file, which SQLite reads at the start of each transaction.
 
 mod puts;
 
@@ -15,33 +15,33 @@ use crate::image::{Kind, Node, OPEN_FILES_MAX, Opening};
 use crate::waiting::{Batch, Held};
 use puts::may_be_absent;
 
-/// Appends of up to so many bytes to a log wait for the write that follows. SQLite writes the head of a frame by itself
-/// just before its content; waiting saves one device write for each.
+/// Appends of up to this many bytes to a log wait for the following write. SQLite writes the head of a frame
+/// separately, just before its content; waiting saves one device write for each frame.
 const HEAD_WAITS_BYTES_MAX: usize = 64;
 
-/// Of a journal, and of a database, so many bytes wait.
+/// Maximum number of bytes of a journal, and of a database, that wait in memory.
 pub(crate) const WAITS_BYTES_MAX: usize = 64 << 10;
 
-/// The first bytes of a file that are remembered: the head of a database.
+/// Number of bytes cached from the start of a file: the head of a database.
 const HEAD_BYTES: usize = 100;
 
-/// Names that are known not to exist.
+/// Maximum number of names cached as not existing.
 const ABSENT_MAX: usize = 64;
 
-/// What SQLite adds to the name of a database for its journal.
+/// The suffix that SQLite adds to the name of a database for its journal.
 pub(crate) const JOURNAL_ENDING: &str = "-journal";
 
-/// And for its log.
+/// The suffix for its log.
 const LOG_ENDING: &str = "-wal";
 
-/// What the image knows of a file.
+/// The state of a file in the image.
 struct File {
     node: Arc<Node>,
     /// `None` while the store has no such file: it has no content yet, or was deleted.
     handle: Option<FileHandle>,
-    /// Open files of SQLite's.
+    /// Number of SQLite's open files for it.
     users: usize,
-    /// The first bytes that the store has.
+    /// The cached first bytes of the file in the store.
     head: Option<[u8; HEAD_BYTES]>,
 }
 
@@ -50,21 +50,21 @@ pub(crate) struct Files {
     files: HashMap<String, File>,
     /// Names that the store does not have, oldest first.
     absent: Vec<String>,
-    /// A write that waits. It came before all that waits in the batch.
+    /// A waiting write. It is older than all writes in the batch.
     held: Option<Held>,
-    /// Writes to a database that wait, behind those to its journal.
+    /// Waiting writes to a database, which must follow the writes to its journal.
     batch: Option<Batch>,
-    /// The batch that the store was given last, as long as it holds just that: of pages that are written again only
-    /// what differs need be.
+    /// The last batch given to the store, as long as the store holds exactly that: when its pages are written again,
+    /// only the changed parts need to be written.
     last: Option<Batch>,
 }
 
-/// How SQLite says that a journal counts no more.
+/// The ways in which SQLite ends a journal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Deleted,
     Emptied,
-    /// Zeros over its head.
+    /// Its head is overwritten with zeros.
     Voided,
 }
 
@@ -84,7 +84,7 @@ impl Files {
 
     /// Closes the store.
     pub(crate) fn close(mut self) -> Result<(), Error> {
-        // What is left of a transaction that has not ended, and of which the store has nothing, is let go.
+        // Waiting writes of an unfinished transaction are dropped if the store has nothing of it.
         let put = self.put_unless_left_out();
         put.and(self.store.close().map(drop))
     }
@@ -93,7 +93,7 @@ impl Files {
         self.file(node).is_none()
     }
 
-    /// What is known of an open file; `None` when it was deleted.
+    /// Returns the state of an open file; `None` if it was deleted.
     fn file(&self, node: &Arc<Node>) -> Option<&File> {
         let file = self.files.get(&node.name)?;
         Arc::ptr_eq(&file.node, node).then_some(file)
@@ -108,7 +108,7 @@ impl Files {
         self.file(node)?.handle
     }
 
-    /// The file in the store, which is made if it was not there yet.
+    /// Returns the handle of the file in the store, and creates the file if it is not there yet.
     fn handle_or_create(&mut self, node: &Arc<Node>) -> Result<FileHandle, Error> {
         let Some(file) = self.file(node) else {
             return Err(Error::StaleHandle);
@@ -144,7 +144,7 @@ impl Files {
                 return Err(Error::Exists);
             }
             if node.kind != how.kind {
-                // Its writes would not go to the store when they must.
+                // With the wrong kind, its writes would not go to the store when they must.
                 return Err(Error::NameInvalid {
                     reason: "a journal or log of that name is in use",
                 });
@@ -182,7 +182,7 @@ impl Files {
             None if how.kind.may_be_absent() => None,
             None => {
                 if how.kind == Kind::SuperJournal {
-                    // What waits may be a part of the transaction over several databases that this file is for.
+                    // Waiting writes may be part of the transaction over several databases that this file is for.
                     self.put_all()?;
                 } else {
                     self.put_before(name)?;
@@ -210,7 +210,8 @@ impl Files {
         file.users -= 1;
         let is_last = file.users == 0;
         let waits = self.waits(node);
-        // SQLite closes a journal before it deletes it; and one that it leaves behind is found by the next connection.
+        // An unfinished journal may stay in memory: SQLite closes a journal before it deletes it, and the next
+        // connection finds a journal that is left.
         let put = if is_last && waits && !self.journal_can_be_left_out() {
             self.put_all()
         } else {
@@ -224,7 +225,7 @@ impl Files {
         put
     }
 
-    /// Whether anything of this file waits.
+    /// Returns whether writes to this file are waiting.
     fn waits(&self, node: &Arc<Node>) -> bool {
         let held = self.held.as_ref().map(|held| &held.node);
         let batch = self.batch.as_ref().map(|batch| &batch.node);
@@ -233,7 +234,7 @@ impl Files {
             .any(|waiting| Arc::ptr_eq(waiting, node))
     }
 
-    /// Closes a file in the store that nobody has open and of which nothing waits.
+    /// Closes a file in the store if it is not open and no write to it is waiting.
     fn forget_unused(&mut self, node: &Arc<Node>) {
         if !self.waits(node)
             && let Some(file) = self.file(node)
@@ -259,7 +260,7 @@ impl Files {
         if may_be_absent(name) {
             self.put_before(name)?;
         } else {
-            // The end of a super-journal commits what waits.
+            // Deleting a super-journal commits the waiting writes.
             self.put_all()?;
         }
         self.delete_now(name)
@@ -273,13 +274,13 @@ impl Files {
         let deleted = if is_in_store {
             self.store.delete(name)
         } else if self.files.contains_key(name) || may_be_absent(name) {
-            // SQLite may have written a journal that never came here, and have closed it.
+            // SQLite may have written and closed a journal that was never put into the store.
             Ok(())
         } else {
             Err(Error::NotFound)
         };
         if matches!(deleted, Ok(()) | Err(Error::NotFound)) {
-            // Whoever has it open finds it empty.
+            // A connection that has it open sees it as empty.
             self.files.remove(name);
             self.last.take_if(|last| last.node.name == name);
             self.note_absent(name);
@@ -308,7 +309,7 @@ impl Files {
 // ---- content ----
 
 impl Files {
-    /// Length without what waits.
+    /// Returns the length without waiting writes.
     fn length_in_store(&self, node: &Arc<Node>) -> Result<u64, Error> {
         match self.handle(node).map(|handle| self.store.length(handle)) {
             None | Some(Err(Error::StaleHandle)) => Ok(0),
@@ -334,7 +335,7 @@ impl Files {
         buffer: &mut [u8],
     ) -> Result<usize, Error> {
         let mut count = self.read_in_store(node, offset, buffer)?;
-        // What waits may begin behind the end.
+        // Waiting writes may begin behind the end.
         buffer[count..].fill(0);
         if let Some(held) = self.held_of(node) {
             count = count.max(held.read(offset, buffer));
@@ -375,7 +376,7 @@ impl Files {
         Ok(buffer.len())
     }
 
-    /// Takes note of bytes that the store has been given, or may have been: `None`.
+    /// Updates the cached first bytes after a write to the store. `data` is `None` if the content is unknown.
     fn note_head(&mut self, node: &Arc<Node>, offset: u64, data: Option<&[u8]>) {
         if let Some(file) = self.file_mut(node)
             && offset < HEAD_BYTES as u64
@@ -385,7 +386,7 @@ impl Files {
         }
     }
 
-    /// Writes without waiting, as cheaply as the store can.
+    /// Writes immediately, as cheaply as the store can.
     fn write_now(&mut self, node: &Arc<Node>, offset: u64, data: &[u8]) -> Result<(), Error> {
         let handle = self.handle_or_create(node)?;
         self.note_head(node, offset, None);
@@ -408,14 +409,14 @@ impl Files {
         if let Some(batch) = self.batch.take_if(is_batch) {
             self.batch = batch.cut(length);
             if self.length_in_store(node)? == length {
-                // All that goes had only been waiting.
+                // Everything that is cut off was only waiting.
                 return Ok(());
             }
         }
         let put = self.put_before(&node.name);
         let has_journal = |held: &Held| held.node.is_journal_of(&node.name);
         if self.held.as_ref().is_some_and(has_journal) {
-            // SQLite cuts a database whose journal has not ended only to take the transaction back.
+            // SQLite truncates a database with an unfinished journal only to roll the transaction back.
             self.given_up(put)?;
         } else {
             put?;

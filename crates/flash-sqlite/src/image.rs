@@ -1,4 +1,4 @@
-//! An open store that the connections of this process share.
+//! An open store shared by the connections of this process.
 
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ use crate::locks::{FileLocks, SharedMemory};
 /// once.
 pub const OPEN_FILES_MAX: usize = 128;
 
-/// Where images come from.
+/// The source of images.
 pub trait Images: Send + Sync {
-    /// The one path of the image that a user calls `path`, so that two spellings are one image.
+    /// Returns the canonical path of the image that a user calls `path`, so that two spellings refer to one image.
     ///
     /// # Errors
-    /// What the operating system says, for instance that there is no such file.
+    /// The error of the operating system, for instance that there is no such file.
     fn locate(&self, path: &Path) -> std::io::Result<PathBuf>;
 
-    /// The device of the image at a located path, locked against other processes.
+    /// Opens the device of the image at a located path, locked against other processes.
     ///
     /// # Errors
-    /// [`DeviceError::InUse`] when another process has it, [`DeviceError::Open`] for the rest.
+    /// [`DeviceError::InUse`] when another process has it open, [`DeviceError::Open`] for other errors.
     fn open(&self, path: &Path, read_only: bool) -> Result<Box<dyn BlockDevice>, DeviceError>;
 }
 
@@ -52,7 +52,7 @@ impl Images for FileImages {
     }
 }
 
-/// What SQLite uses a file for: how much of it may wait, and what its end means, depends on that.
+/// SQLite's use of a file, which determines how much of it may wait and what its end means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Database,
@@ -76,13 +76,15 @@ impl Kind {
         }
     }
 
-    /// Whether an empty file of this kind is as good as none, so that it is made with its first content.
+    /// Returns whether an empty file of this kind is equivalent to no file, so that it is created with its first
+    /// content.
     pub(crate) fn may_be_absent(self) -> bool {
         matches!(self, Self::Journal | Self::Log)
     }
 }
 
-/// A file by name, with what its connections share. A file that is deleted and made again is another one.
+/// A file by name, with the state that its connections share. A file that is deleted and created again is a different
+/// node.
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) kind: Kind,
@@ -116,7 +118,7 @@ pub(crate) struct Image {
     inner: Mutex<Option<Files>>,
 }
 
-/// What [`Image::open_file`] is to do.
+/// Parameters of [`Image::open_file`].
 #[derive(Clone, Copy)]
 pub(crate) struct Opening {
     pub(crate) kind: Kind,
@@ -124,7 +126,7 @@ pub(crate) struct Opening {
     pub(crate) exclusive: bool,
 }
 
-/// The mutex is held; a thread that panicked in the store has left it in a state that nobody knows.
+/// A guard of the mutex. A thread that panicked in the store has left it in an unknown state.
 struct Access<'a>(MutexGuard<'a, Option<Files>>);
 
 impl Access<'_> {
@@ -137,7 +139,7 @@ impl Image {
     pub(crate) fn open(images: &dyn Images, path: &Path) -> Result<Self, Failure> {
         let mut is_read_only = false;
         let device = match images.open(path, false) {
-            // A medium or a user that may only read can still look.
+            // A medium or a user without write access can still read.
             Err(error) if error.code() == Code::Denied => {
                 is_read_only = true;
                 images.open(path, true)
@@ -184,12 +186,12 @@ impl Image {
         self.with(|inner| inner.open_file(name, how))
     }
 
-    /// Closes a file. An error means that what waited is not in the store.
+    /// Closes a file. An error means that its waiting writes are not in the store.
     pub(crate) fn close_file(&self, node: &Arc<Node>) -> Result<(), Error> {
         self.with(|inner| inner.close_file(node))
     }
 
-    /// Reads at `offset`; returns how much of the buffer the file fills. A file that was deleted is empty.
+    /// Reads at `offset`. Returns how many bytes of the buffer the file fills. A file that was deleted is empty.
     pub(crate) fn read(
         &self,
         node: &Arc<Node>,
@@ -204,7 +206,7 @@ impl Image {
         self.with(|inner| inner.write(node, offset, data))
     }
 
-    /// Gives the store what waits, as far as there is room, except for a transaction that has not ended.
+    /// Puts waiting writes into the store, as far as there is room, except for a transaction that has not ended.
     pub(crate) fn put_waiting(&self) -> Result<(), Error> {
         self.with(Files::put_waiting)
     }
@@ -213,23 +215,23 @@ impl Image {
         self.with(|inner| inner.truncate(node, length))
     }
 
-    /// Makes durable what was written to the file; see [`Files::sync`] for what may still wait.
+    /// Makes all writes to the file durable; see [`Files::sync`] for writes that may still wait.
     pub(crate) fn sync(&self, node: &Arc<Node>) -> Result<(), Error> {
         self.with(|inner| inner.sync(node))
     }
 
-    /// Length in bytes; a file that was deleted has none.
+    /// Returns the length in bytes; it is 0 for a deleted file.
     pub(crate) fn length(&self, node: &Arc<Node>) -> Result<u64, Error> {
         self.with(|inner| inner.length(node))
     }
 
-    /// Whether the file was deleted while it is open.
+    /// Returns whether the file was deleted while it is open.
     pub(crate) fn is_deleted(&self, node: &Arc<Node>) -> bool {
         self.with(|inner| Ok(inner.is_deleted(node)))
             .unwrap_or(false)
     }
 
-    /// Length of the file called `name`.
+    /// Returns the length of the file called `name`.
     pub(crate) fn length_by_name(&self, name: &str) -> Result<u64, Error> {
         self.with(|inner| inner.length_by_name(name))
     }
@@ -238,7 +240,7 @@ impl Image {
         self.with(|inner| inner.delete(name))
     }
 
-    /// Closes the store; every later call fails. Nothing that was committed depends on its success.
+    /// Closes the store; every later call fails. No committed data depends on its success.
     pub(crate) fn close(&self) -> Result<(), Failure> {
         let failed = |error: &Error| Failure::of_image(error, &self.path.to_string_lossy());
         let inner = self.access().map_err(|error| failed(&error))?.0.take();
@@ -249,7 +251,7 @@ impl Image {
     }
 }
 
-/// The code for a call that found the state of the locks unusable.
+/// Returns the failure of a call that found the state of the locks unusable.
 pub(crate) fn poisoned(code: c_int) -> Failure {
     Failure::new(
         code,

@@ -1,4 +1,4 @@
-//! An image against a model that knows neither waiting nor a device.
+//! Tests an image against a model without waiting writes and without a device.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use flash::{Error, FormatOptions, Store};
 
 use super::{Image, Images, Kind, Node, Opening};
 
-/// One device, given out once.
+/// One device that can be opened once.
 struct One(Mutex<Option<Shared>>);
 
 struct Shared(Arc<Mutex<SimDevice>>);
@@ -57,7 +57,7 @@ fn image(blocks: u64) -> Image {
     image
 }
 
-/// The counters of the device can be read while the image is open.
+/// Returns an image and its device, so that the device's counters can be read while the image is open.
 fn counted_image(blocks: u64) -> (Image, Arc<Mutex<SimDevice>>) {
     let options = FormatOptions {
         files_max: 8,
@@ -96,7 +96,7 @@ fn content(image: &Image, node: &Arc<Node>) -> Vec<u8> {
     bytes
 }
 
-/// What a power cut leaves of a file if everything unflushed is lost.
+/// Returns the content of a file after a power cut that loses everything unflushed.
 fn durable(device: &Mutex<SimDevice>, name: &str) -> Option<Vec<u8>> {
     let device = device.lock().unwrap().crash_image(&|_| Keep::Lost);
     let mut store = Store::open(device, &flash::OpenOptions::default()).unwrap();
@@ -106,7 +106,7 @@ fn durable(device: &Mutex<SimDevice>, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Fills the store by way of a log, of which nothing waits.
+/// Fills the store through a log, because writes to a log do not wait.
 fn fill(image: &Image) -> Arc<Node> {
     let filler = open(image, "filler-wal");
     let full = (0..4096_u64).find_map(|place| {
@@ -141,7 +141,7 @@ fn what_waits_is_read_measured_cut_and_overwritten_like_all_else() {
                     let bytes = [4, 24, 28, 64, 65, 512, 4096][random.index(7)];
                     let mut data = vec![0; bytes];
                     random.fill(&mut data);
-                    // A journal that begins with zero has ended.
+                    // A journal that begins with a zero byte has ended, so make the first byte nonzero.
                     data[0] |= 1;
                     image.write(&node, offset as u64, &data).unwrap();
                     if name == LOG && offset == 0 {
@@ -196,7 +196,7 @@ fn what_waits_is_read_measured_cut_and_overwritten_like_all_else() {
     }
 }
 
-/// As SQLite writes a transaction that changes two pages.
+/// Writes a transaction that changes two pages, as SQLite does.
 fn transaction(image: &Image, database: &Arc<Node>, fill: u8) -> Arc<Node> {
     let journal = open(image, JOURNAL);
     image.write(&journal, 0, &[9; 512]).unwrap();
@@ -252,7 +252,7 @@ fn a_small_transaction_is_one_record_however_its_journal_ends() {
             assert!(image.length_by_name(JOURNAL).unwrap() > 0, "{name}");
             end(&image, &journal);
             let done = device.lock().unwrap().counters();
-            // The record, and the two blocks in their places.
+            // The record, and the two blocks in place.
             assert_eq!(
                 (done.writes - start.writes, done.flushes - start.flushes),
                 (3, 1),
@@ -277,7 +277,7 @@ fn another_file_makes_a_transaction_go_to_the_store_in_its_order() {
     let journal = transaction(&image, &database, 7);
     image.write(&other, 0, &[2; 4096]).unwrap();
     image.sync(&other).unwrap();
-    // The journal is durable, and only then was the database changed.
+    // The database was changed only after the journal was durable.
     let journaled = durable(&device, JOURNAL).unwrap();
     assert_eq!(journaled, content(&image, &journal));
     assert_eq!(journaled.len(), 512 + 2 * 4104);
@@ -295,7 +295,7 @@ fn a_journal_that_is_left_behind_is_found_and_can_be_played_back() {
     image.write(&database, 0, &[1; 5 * 4096]).unwrap();
     image.sync(&database).unwrap();
     let journal = transaction(&image, &database, 7);
-    // The connection is gone; the next one finds the journal, by its name and without making it.
+    // The connection is closed; the next one finds the journal by its name, without creating it.
     image.close_file(&journal).unwrap();
     assert_eq!(image.length_by_name(JOURNAL).unwrap(), 512 + 2 * 4104);
     let how = Opening {
@@ -315,7 +315,7 @@ fn a_journal_that_is_left_behind_is_found_and_can_be_played_back() {
     image.close_file(&journal).unwrap();
     image.delete(JOURNAL).unwrap();
     let end = device.lock().unwrap().counters();
-    // The database has never been changed.
+    // The database in the store has not been changed.
     assert_eq!((end.writes, end.flushes), (start.writes, start.flushes));
     assert_eq!(content(&image, &database), [1; 5 * 4096]);
     assert!(image.open_file(JOURNAL, how).is_err());
@@ -338,7 +338,7 @@ fn names_and_heads_are_asked_of_the_device_once() {
     let before = device.lock().unwrap().counters().reads;
     assert_eq!(look(), [1; 16]);
     assert_eq!(device.lock().unwrap().counters().reads, before);
-    // What changes is seen.
+    // A change is detected.
     image.write(&database, 0, &[2; 4096]).unwrap();
     image.sync(&database).unwrap();
     assert_eq!(look(), [2; 16]);
@@ -361,7 +361,7 @@ fn on_a_full_store_what_waits_stops_nothing_but_its_own_file() {
     image.write(&database, 0, &[1; 8192]).unwrap();
     image.sync(&database).unwrap();
     let filler = fill(&image);
-    // More than what may be left, and less than what may wait.
+    // More than the free space that may be left, and less than the waiting limit.
     let record = [3; 4096];
     let write_records = |places: std::ops::Range<u64>| {
         places
@@ -372,15 +372,15 @@ fn on_a_full_store_what_waits_stops_nothing_but_its_own_file() {
     image.sync(&journal).unwrap();
     image.write(&database, 0, &[4; 4096]).unwrap();
     image.sync(&database).unwrap();
-    // Another file takes no notice.
+    // Another file is not affected.
     image.write(&filler, 2048, &[5; 100]).unwrap();
     image.sync(&filler).unwrap();
     assert_eq!(content(&image, &journal), vec![3; 15 * 4096]);
-    // A change in its place needs no room, and the end of the journal makes it.
+    // An overwrite needs no room, and the end of the journal puts it into the store.
     image.truncate(&journal, 0).unwrap();
     let expected = [[4; 4096], [1; 4096]].concat();
     assert_eq!(durable(&device, DATABASE).unwrap(), expected);
-    // One that needs room is refused at the end of its journal, and can be taken back.
+    // A write that needs room is refused at the end of its journal, and can be rolled back.
     assert!(write_records(0..2).is_none());
     image.sync(&journal).unwrap();
     image.write(&database, 0, &[6; 4096]).unwrap();
@@ -392,7 +392,7 @@ fn on_a_full_store_what_waits_stops_nothing_but_its_own_file() {
     image.sync(&database).unwrap();
     image.truncate(&journal, 0).unwrap();
     assert_eq!(content(&image, &database), expected);
-    // A journal of which the first part cannot be put away can be read to roll back, and ended.
+    // A journal whose first part cannot be put into the store can be read for a rollback, and ended.
     let refused = write_records(0..40);
     assert!(matches!(refused, Some(Err(Error::Full))), "{refused:?}");
     assert!(matches!(write_records(16..17), Some(Err(Error::Full))));
@@ -415,7 +415,7 @@ fn on_a_full_store_what_waits_stops_nothing_but_its_own_file() {
     assert_eq!(durable(&device, DATABASE).unwrap().len(), 68_192);
 }
 
-/// On a full store, pages of a transaction whose journal has found no room may not go to the database.
+/// On a full store, pages of a transaction whose journal has found no room must not go to the database.
 #[test]
 fn no_page_is_changed_before_its_journal_is_in_the_store() {
     let (image, device) = counted_image(256);
@@ -450,12 +450,12 @@ fn no_page_is_changed_before_its_journal_is_in_the_store() {
         image.truncate(&journal, 0).unwrap();
         assert_eq!(content(&image, &database), before);
     };
-    // A statement was refused, and the transaction goes on with what it has.
+    // A statement was refused, and the transaction continues without it.
     assert!(matches!(write_records(40), Some(Err(Error::Full))));
     image.sync(&journal).unwrap();
     write_pages();
     is_refused();
-    // Somebody else was told, and did not mind.
+    // A write to another file met the full store, which does not affect it.
     assert!(write_records(15).is_none());
     image.sync(&journal).unwrap();
     write_pages();
@@ -463,7 +463,7 @@ fn no_page_is_changed_before_its_journal_is_in_the_store() {
     image.sync(&other).unwrap();
     image.put_waiting().unwrap();
     is_refused();
-    // A statement was refused while pages of the transaction wait, and somebody else changes something.
+    // A statement was refused while pages of the transaction wait, and then another file is changed.
     assert!(write_records(15).is_none());
     image.sync(&journal).unwrap();
     write_pages();
@@ -476,8 +476,8 @@ fn no_page_is_changed_before_its_journal_is_in_the_store() {
     is_refused();
 }
 
-/// A transaction that finds no room at its end may have made the database longer all the same. To take it back SQLite
-/// syncs the journal, cuts the database, and writes the pages of before.
+/// A transaction that finds no room at its end may still have made the database longer. To roll it back SQLite syncs
+/// the journal, truncates the database, and writes the original pages.
 #[test]
 fn a_database_that_grew_for_a_refused_transaction_can_be_cut() {
     let mut grown = 0;
@@ -492,7 +492,7 @@ fn a_database_that_grew_for_a_refused_transaction_can_be_cut() {
         image.write(&rest, 0, &vec![2; spare * 4096]).unwrap();
         fill(&image);
         image.delete("rest-wal").unwrap();
-        // The journal needs more room than is left, so nothing but the end of the transaction may go to the store.
+        // The journal needs more room than is left, so only the end of the transaction may go to the store.
         for place in 0..15 {
             image.write(&journal, place * 4096, &[3; 4096]).unwrap();
         }
@@ -518,7 +518,7 @@ fn a_database_that_grew_for_a_refused_transaction_can_be_cut() {
     );
 }
 
-/// A transaction that is taken back may have changed no page that the store has.
+/// A transaction that is rolled back may have changed no page of the store.
 #[test]
 fn a_refused_transaction_with_nothing_to_restore_can_be_taken_back() {
     let (image, device) = counted_image(256);
@@ -542,8 +542,8 @@ fn a_refused_transaction_with_nothing_to_restore_can_be_taken_back() {
     assert_eq!(durable(&device, DATABASE).unwrap(), before);
 }
 
-/// Of a journal that has grown beyond what the store has of it, the rest may find no room, and nobody has been told
-/// when SQLite begins to take the transaction back.
+/// If a journal has grown since a part of it was put into the store, the rest may find no room. SQLite has not been
+/// told of this when it begins to roll the transaction back.
 #[test]
 fn a_journal_whose_end_finds_no_room_can_be_played_back() {
     let (image, device) = counted_image(256);
@@ -563,7 +563,8 @@ fn a_journal_whose_end_finds_no_room_can_be_played_back() {
     for place in 20..35 {
         image.write(&journal, place * 4096, &[3; 4096]).unwrap();
     }
-    // The first call of a rollback hears of it, and fails it; the next one goes through, and reading depends on that.
+    // The first call of a rollback reports the full store and fails; the next one succeeds, and reading depends on
+    // that.
     let cut = image.truncate(&database, 10 * 4096);
     assert!(matches!(cut, Err(Error::Full)), "{cut:?}");
     image.sync(&journal).unwrap();

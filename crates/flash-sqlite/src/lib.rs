@@ -1,21 +1,21 @@
 //! An SQLite extension: databases that live as files in a flash store.
 //!
-//! `docs/sqlite.md` shows how to load and use it; `DESIGN.md` says why it is built as it is.
+//! `docs/sqlite.md` shows how to load and use it; `DESIGN.md` gives the reasons for the design.
 //!
-//! **Holds:** a VFS for SQLite on top of [`flash::Store`], the locks and the memory that connections of one process
-//! share, the entry point of the loadable extension.
+//! **Holds:** a VFS for SQLite on top of [`flash::Store`], the locks and the shared memory of the connections of one
+//! process, the entry point of the loadable extension.
 //!
-//! **Must not know:** the bytes of the store, the bytes of a database, what any SQL means.
+//! **Must not know:** the bytes of the store, the bytes of a database, the meaning of any SQL.
 //!
-//! **Invariants:** no panic crosses the border to C; what was committed is on the device, and what SQLite was told is
-//! synced is there too, but for a transaction that has not been committed; a promise of
-//! [`device characteristics`](abi::characteristic) is one that the store keeps; an image is open once in a process,
-//! and in one process, as long as any connection needs it.
+//! **Invariants:** no panic crosses the border to C; committed data is on the device, and so is data that SQLite was
+//! told is synced, except for an uncommitted transaction; the store keeps every promise of [`device
+//! characteristics`](abi::characteristic); an image is open once in a process, and in one process only, as long as any
+//! connection needs it.
 //!
 //! **Files:** `abi.rs` SQLite's interface, `extension.rs` entry point and SQL function, `vfs.rs` methods on names,
 //! `file.rs` methods on open files, `registry.rs` open images, `image.rs` one of them, `files.rs` its files,
-//! `waiting.rs` what waits to be written to them and `files/puts.rs` when it is, `locks.rs` locks and shared memory,
-//! `process.rs` what a fork leaves behind, `failure.rs` result codes and messages.
+//! `waiting.rs` the waiting writes and `files/puts.rs` when they go to the store, `locks.rs` locks and shared memory,
+//! `process.rs` the state after a fork, `failure.rs` result codes and messages.
 
 pub mod abi;
 mod extension;

@@ -1,5 +1,5 @@
-//! Who may read and write a file, and the memory that connections in WAL mode share. All of it lives in this
-//! process: the device is locked against every other one.
+//! Locks for reading and writing a file, and the memory that connections in WAL mode share. All of it is in this
+//! process: the device is locked against every other process.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicU64;
 
 use crate::abi::{lock, shm};
 
-/// Regions of shared memory that one file may have; SQLite asks for 32 KiB each, one for about 4,000 frames of
-/// the log, so that this is a log of 8 GiB.
+/// Maximum number of regions of shared memory for one file. SQLite requests 32 KiB each, one for about 4,000 frames of
+/// the log, so this allows a log of 8 GiB.
 pub(crate) const REGIONS_MAX: usize = 512;
 
-/// Locks on one file by all its connections, as SQLite defines them.
+/// Locks of all connections on one file, as SQLite defines them.
 #[derive(Debug, Default)]
 pub(crate) struct FileLocks {
     /// Connections that hold SHARED or more.
@@ -21,8 +21,8 @@ pub(crate) struct FileLocks {
 }
 
 impl FileLocks {
-    /// Raises the lock of connection `id` from `from` to `to`; returns the level that it holds then, and whether
-    /// that is what it asked for. Failing to become EXCLUSIVE leaves PENDING, which keeps new readers out.
+    /// Raises the lock of connection `id` from `from` to `to`. Returns the level that it then holds, and whether that
+    /// is the requested level. If EXCLUSIVE is not possible the lock stays PENDING, which keeps new readers out.
     pub(crate) fn raise(&mut self, id: u64, from: c_int, to: c_int) -> (c_int, bool) {
         if from >= to {
             return (from, true);
@@ -59,13 +59,13 @@ impl FileLocks {
         }
     }
 
-    /// Whether any connection holds RESERVED or more.
+    /// Returns whether any connection holds RESERVED or more.
     pub(crate) fn is_reserved(&self) -> bool {
         self.writer.is_some()
     }
 }
 
-/// What one connection holds of the shared memory of its file.
+/// One connection's locks on the shared memory of its file.
 #[derive(Debug, Default)]
 pub(crate) struct ShmHold {
     is_mapped: bool,
@@ -78,7 +78,7 @@ struct Region {
     words: NonNull<[AtomicU64]>,
 }
 
-// SAFETY: the region owns its memory, and atomics may be touched by any thread.
+// SAFETY: the region owns its memory, and any thread may access atomics.
 unsafe impl Send for Region {}
 
 impl Region {
@@ -92,7 +92,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from `Box::leak` in `new`, and is given back once.
+        // SAFETY: the pointer came from `Box::leak` in `new`, and is freed once.
         drop(unsafe { Box::from_raw(self.words.as_ptr()) });
     }
 }
@@ -102,15 +102,15 @@ impl Drop for Region {
 pub(crate) struct SharedMemory {
     regions: Vec<Region>,
     connections: usize,
-    /// For each lock the connections that share it.
+    /// For each lock, the number of connections that share it.
     shared: [usize; shm::LOCKS as usize],
-    /// Locks that one connection holds alone.
+    /// Locks that one connection holds exclusively.
     exclusive_mask: u8,
 }
 
 impl SharedMemory {
-    /// Region `index` of `bytes` bytes, all zero when it is new; `None` when it does not exist and is not to be
-    /// made, `Err` when there would be too many.
+    /// Returns region `index` of `bytes` bytes, all zero if it is new; `None` if it does not exist and must not be
+    /// created, `Err` if there would be too many.
     pub(crate) fn map(
         &mut self,
         hold: &mut ShmHold,
@@ -134,7 +134,7 @@ impl SharedMemory {
         Ok(Some(self.regions[index].words.as_ptr().cast()))
     }
 
-    /// Takes or gives back the locks in `mask`; false when another connection is in the way.
+    /// Takes or releases the locks in `mask`. Returns false if a lock of another connection conflicts.
     pub(crate) fn lock(&mut self, hold: &mut ShmHold, mask: u8, flags: c_int) -> bool {
         let slots = (0..shm::LOCKS as usize).filter(|slot| mask >> slot & 1 == 1);
         if flags & shm::UNLOCK != 0 {
@@ -166,8 +166,8 @@ impl SharedMemory {
         true
     }
 
-    /// The connection needs the memory no more; the last one to say so frees it. What it held is what the log
-    /// itself says too, so the next connection builds it anew.
+    /// Ends a connection's use of the memory; the last connection frees it. The log holds the same information, so the
+    /// next connection builds the content again.
     pub(crate) fn unmap(&mut self, hold: &mut ShmHold) {
         if !hold.is_mapped {
             return;
@@ -209,7 +209,7 @@ mod tests {
             locks.raise(2, lock::SHARED, lock::EXCLUSIVE),
             (lock::SHARED, false)
         );
-        // A reader is in the way; no new one gets in while the writer waits for it.
+        // A reader holds SHARED; no new reader gets in while the writer waits for it.
         assert_eq!(
             locks.raise(1, lock::RESERVED, lock::EXCLUSIVE),
             (lock::PENDING, false)
@@ -265,7 +265,7 @@ mod tests {
         let (mut one, mut two) = (ShmHold::default(), ShmHold::default());
         assert_eq!(memory.map(&mut one, 0, 32768, false), Ok(None));
         let first = memory.map(&mut one, 0, 32768, true).unwrap().unwrap();
-        // SAFETY: the region is 32 KiB long and nobody else touches it.
+        // SAFETY: the region is 32 KiB long and no other thread touches it.
         unsafe { first.cast::<u8>().add(32767).write(7) };
         memory.map(&mut two, 9, 32768, true).unwrap().unwrap();
         assert_eq!(memory.map(&mut two, 0, 32768, false), Ok(Some(first)));

@@ -1,7 +1,7 @@
-//! What belongs to one process. A child made by `fork()` inherits the memory of its parent, but not the image: two that
-//! write to one store would each have their own idea of what is free. So what was inherited is dead in the child. It is
-//! never touched again, not even to free it: a mutex of it may be held by a thread that the child does not have, and
-//! letting go of a device would give back the lock that the parent needs.
+//! State that belongs to one process. A child made by `fork()` inherits the memory of its parent, but must not use the
+//! image: two processes that write to one store would disagree about the free space. So inherited state is dead in the
+//! child. It is never touched again, not even to free it: a thread that does not exist in the child may hold one of its
+//! mutexes, and releasing a device would release the lock that the parent needs.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -9,7 +9,7 @@ use base::error::Code;
 
 use crate::failure::Failure;
 
-/// A process, by its number.
+/// A process, identified by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
@@ -18,7 +18,7 @@ impl Process {
         Self(std::process::id())
     }
 
-    /// Refuses, with SQLite's `code`, the use of what was made in this process if the current one is another: a child.
+    /// Fails with SQLite's `code` if the current process is not this one but a child.
     pub(crate) fn refuse_child(self, code: std::ffi::c_int, file: &str) -> Result<(), Failure> {
         if self == Self::current() {
             return Ok(());
@@ -31,14 +31,14 @@ impl Process {
     }
 }
 
-/// A value that each process has for itself, made when it is first asked for.
+/// A value that each process has for itself, created at its first use.
 pub(crate) struct PerProcess<T> {
     latest: AtomicPtr<Owned<T>>,
 }
 
 struct Owned<T> {
     process: Process,
-    /// Who had the value before this process was forked.
+    /// The process that had the value before this process was forked.
     parent: Option<Process>,
     value: T,
 }
@@ -54,7 +54,7 @@ impl<T: Default + Send + Sync> PerProcess<T> {
         &self.owned().value
     }
 
-    /// The process that this one has inherited from.
+    /// Returns the process that this one has inherited from.
     pub(crate) fn parent(&self) -> Option<Process> {
         self.owned().parent
     }
@@ -62,12 +62,12 @@ impl<T: Default + Send + Sync> PerProcess<T> {
     fn owned(&self) -> &Owned<T> {
         let process = Process::current();
         let known = self.latest.load(Ordering::Acquire);
-        // SAFETY: null, or from `Box::into_raw` below and never freed.
+        // SAFETY: the pointer is null, or from `Box::into_raw` below and never freed.
         let inherited = unsafe { known.as_ref() };
         if let Some(owned) = inherited.filter(|owned| owned.process == process) {
             return owned;
         }
-        // No lock guards this: a thread that the child does not have could hold it.
+        // No lock guards this: a thread that does not exist in the child could hold it.
         let made = Box::into_raw(Box::new(Owned {
             process,
             parent: inherited.map(|owned| owned.process),
@@ -75,10 +75,10 @@ impl<T: Default + Send + Sync> PerProcess<T> {
         }));
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         match self.latest.compare_exchange(known, made, success, failure) {
-            // SAFETY: made above, and nobody frees it from now on.
+            // SAFETY: the value was created above, and is never freed from now on.
             Ok(_) => unsafe { &*made },
-            // SAFETY: another thread of this process was faster, and what it made is never freed; nobody else has seen
-            // what was made here.
+            // SAFETY: another thread of this process was faster, and its value is never freed; no other thread has seen
+            // the value created here.
             Err(faster) => unsafe {
                 drop(Box::from_raw(made));
                 &*faster

@@ -1,4 +1,4 @@
-//! The images that are open in this process.
+//! The images open in this process.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,13 +9,13 @@ use crate::abi::code;
 use crate::failure::Failure;
 use crate::image::{Image, Images};
 
-/// Images that may be open at one time in one process.
+/// Maximum number of images open at one time in one process.
 pub const IMAGES_MAX: usize = 32;
 
-/// An open image and how many files and callers need it.
+/// An open image and the number of files and callers that use it.
 type Entry = (Arc<Image>, usize);
 
-/// The images that are open in this process.
+/// The images open in this process.
 #[derive(Default)]
 pub(crate) struct Registry {
     open: Mutex<Vec<Entry>>,
@@ -30,9 +30,10 @@ impl Registry {
         })
     }
 
-    /// The image at a located path, opened when nobody has it; [`release`](Self::release) it as often.
+    /// Returns the image at a located path, and opens it if it is not open. [`release`](Self::release) it once for each
+    /// call.
     pub(crate) fn acquire(&self, images: &dyn Images, path: &Path) -> Result<Arc<Image>, Failure> {
-        // Held while the store is opened, so that two threads do not get into each other's way.
+        // The lock is held while the store is opened, so that two threads do not open it at once.
         let mut entries = self.entries()?;
         if let Some((image, users)) = entries.iter_mut().find(|(image, _)| image.path == path) {
             *users += 1;
@@ -62,7 +63,7 @@ impl Registry {
         Ok(image)
     }
 
-    /// Gives back what [`acquire`](Self::acquire) gave; the last one closes the store.
+    /// Releases an image from [`acquire`](Self::acquire); the last release closes the store.
     pub(crate) fn release(&self, image: &Arc<Image>) -> Result<(), Failure> {
         let mut entries = self.entries()?;
         let Some(index) = entries
@@ -79,7 +80,7 @@ impl Registry {
         image.close()
     }
 
-    /// How many files and callers need an image.
+    /// Returns the number of files and callers that use an image.
     pub(crate) fn users(&self, image: &Arc<Image>) -> usize {
         let entries = self.open.lock();
         let entries = entries.as_deref().map_or(&[][..], Vec::as_slice);
@@ -87,8 +88,8 @@ impl Registry {
         found.map_or(0, |(_, users)| *users)
     }
 
-    /// The open image of this identity, or else one that `knows` the file: a database may have been copied to a
-    /// store of another identity with a journal that names the old one.
+    /// Returns the open image of this identity, or else one for which `knows` finds the file: a database may have been
+    /// copied to a store of another identity with a journal that names the old one.
     pub(crate) fn find(
         &self,
         identity: &str,

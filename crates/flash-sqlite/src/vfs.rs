@@ -1,7 +1,7 @@
-//! The VFS itself: its methods on names. What concerns no file of a store is passed to the default VFS.
+//! The VFS itself: its methods on names. Calls that do not concern a file of a store are passed to the default VFS.
 //!
-//! Full names are `IDENTITY/name`, the identity being that of the store. SQLite derives the names of journals from
-//! them, compares them to tell databases apart, and writes the name of a super-journal into journals; so they must
+//! Full names are `IDENTITY/name`, where `IDENTITY` is the identity of the store. SQLite derives the names of journals
+//! from them, compares them to tell databases apart, and writes the name of a super-journal into journals. So they must
 //! differ between images, and must not change when an image is moved.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
@@ -29,13 +29,13 @@ pub const VFS_NAME: &CStr = c"keel";
 /// Hexadecimal digits of an identity in a full name.
 const IDENTITY_DIGITS: usize = 32;
 
-/// Bytes that a full name may have: identity, slash, and the longest name that a store takes.
+/// Maximum length of a full name in bytes: identity, slash, and the longest name that a store takes.
 const PATH_BYTES_MAX: usize = IDENTITY_DIGITS + 1 + 255;
 
-/// The longest ending that SQLite adds to the name of a database: `-mj` and nine characters.
+/// The longest suffix that SQLite adds to the name of a database: `-mj` and nine characters.
 const ENDING_BYTES_MAX: usize = 12;
 
-/// Everything behind one registered VFS. Never freed: SQLite may call it as long as the process runs.
+/// The state of one registered VFS. Never freed: SQLite may call it as long as the process runs.
 pub(crate) struct Vfs {
     pub(crate) sqlite: Sqlite,
     pub(crate) name: CString,
@@ -46,16 +46,16 @@ pub(crate) struct Vfs {
     connections: AtomicU64,
 }
 
-/// What one process has open.
+/// The state of one process.
 #[derive(Default)]
 struct State {
     registry: Registry,
-    /// An image opened to learn a full name, kept for the opening of the database that follows.
+    /// An image opened to find a full name, kept for the following opening of the database.
     parked: Mutex<Option<ImageUse>>,
     last_failure: Mutex<Option<Failure>>,
 }
 
-// SAFETY: SQLite calls methods of a VFS from any thread, so that `parent` bears it; the rest is Sync by itself.
+// SAFETY: SQLite calls methods of a VFS from any thread, so `parent` allows it; the rest is Sync by itself.
 unsafe impl Sync for Vfs {}
 // SAFETY: as above.
 unsafe impl Send for Vfs {}
@@ -66,9 +66,9 @@ unsafe impl Send for Vfs {}
 /// SQLite's result code.
 ///
 /// # Safety
-/// `sqlite` must hold the functions of one SQLite library, which stays loaded, as does this code.
+/// `sqlite` must hold the functions of one SQLite library, and both it and this code must stay loaded.
 pub unsafe fn register(sqlite: Sqlite, name: &CStr, images: Box<dyn Images>) -> Result<(), c_int> {
-    // SAFETY: the caller vouches for the function; the name ends with a NUL.
+    // SAFETY: the caller guarantees the function; the name ends with a NUL.
     if !unsafe { (sqlite.vfs_find)(name.as_ptr()) }.is_null() {
         return Ok(());
     }
@@ -109,7 +109,7 @@ pub unsafe fn register(sqlite: Sqlite, name: &CStr, images: Box<dyn Images>) -> 
         last_error: Some(last_error_method),
         current_time_ms: Some(current_time_ms_method),
     }));
-    // SAFETY: the object is complete and lives for ever.
+    // SAFETY: the object is complete and lives forever.
     match unsafe { (sqlite.vfs_register)(object, 0) } {
         code::OK => Ok(()),
         failed => Err(failed),
@@ -117,7 +117,7 @@ pub unsafe fn register(sqlite: Sqlite, name: &CStr, images: Box<dyn Images>) -> 
 }
 
 impl Vfs {
-    /// The VFS behind a pointer that SQLite passes to a method of it.
+    /// Returns the VFS behind a pointer that SQLite passes to one of its methods.
     ///
     /// # Safety
     /// `object` must be one that [`register`] made.
@@ -126,14 +126,14 @@ impl Vfs {
         unsafe { &*(*object).app_data.cast::<Self>() }
     }
 
-    /// The VFS behind an object that SQLite knows by our name; `None` if another copy of this library has registered
-    /// it, whose memory may look different.
+    /// Returns the VFS behind an object that SQLite knows by our name; `None` if another copy of this library has
+    /// registered it, because its memory layout may differ.
     ///
     /// # Safety
     /// `object` must be one that is registered with SQLite.
     pub(crate) unsafe fn if_ours(object: *mut SqliteVfs) -> Option<&'static Self> {
         let ours: unsafe extern "C" fn(_, _, _, _, _) -> c_int = open_method;
-        // SAFETY: the caller vouches for the object; one with this method was made by `register` above.
+        // SAFETY: the caller guarantees the object; one with this method was made by `register` above.
         unsafe {
             (*object)
                 .open
@@ -146,7 +146,7 @@ impl Vfs {
         self.process.get()
     }
 
-    /// Runs a method; a failure is noted and logged, and a panic ends here.
+    /// Runs a method. A failure is recorded and logged, and a panic is caught here.
     pub(crate) fn guard(
         &self,
         otherwise: c_int,
@@ -172,13 +172,13 @@ impl Vfs {
         code
     }
 
-    /// The text of the last failure, for people.
+    /// Returns the text of the last failure, for people.
     pub(crate) fn last_failure_text(&self) -> Option<String> {
         let last = self.state().last_failure.lock().ok()?;
         last.as_ref().map(|failure| failure.text.clone())
     }
 
-    /// errno of the last failure, 0 before the first.
+    /// Returns the errno of the last failure, 0 before the first.
     pub(crate) fn last_errno(&self) -> c_int {
         let last = self.state().last_failure.lock();
         last.ok()
@@ -186,10 +186,10 @@ impl Vfs {
             .unwrap_or(0)
     }
 
-    /// The image that a database's URI names.
+    /// Returns the path of the image in a database's URI.
     fn image_parameter(&self, name: *const c_char) -> Option<&Path> {
-        // SAFETY: SQLite keeps the parameters of a URI behind the name of a database, and ends every other name
-        // such that there are none.
+        // SAFETY: SQLite keeps the parameters of a URI behind the name of a database, and ends every other name in a
+        // way that shows no parameters.
         let value = unsafe { (self.sqlite.uri_parameter)(name, c"image".as_ptr()) };
         if value.is_null() {
             return None;
@@ -216,18 +216,18 @@ impl Vfs {
         })
     }
 
-    /// Puts `image` aside for the coming opening, and lets go of the one that was there.
+    /// Keeps `image` for the coming opening, and releases the one kept before.
     fn park(&self, image: Option<ImageUse>) {
         let before = match self.state().parked.lock() {
             Ok(mut parked) => std::mem::replace(&mut *parked, image),
             Err(_) => image,
         };
-        // Here, where the mutex is free: it may be the last use, and close the store.
+        // Drop it here, where the mutex is free: this may be the last use, which closes the store.
         drop(before);
     }
 
-    /// Gives an image back that was put aside for an opening that did not come, because SQLite had the database open
-    /// already, when nobody else needs it: it would stay locked against other processes.
+    /// Releases an image that was kept for an opening that did not come, because SQLite had the database open already,
+    /// if nothing else uses it. Otherwise it would stay locked against other processes.
     pub(crate) fn unpark_if_last(&self, image: &Arc<Image>) {
         let last = match self.state().parked.lock() {
             Ok(mut parked) => parked.take_if(|parked| {
@@ -238,7 +238,7 @@ impl Vfs {
         drop(last);
     }
 
-    /// The open image in which a full name, or one that a journal has kept, lies; and the name there.
+    /// Returns the open image that holds a full name, or a name kept in a journal, and the name within it.
     fn find<'a>(&self, name: &'a str) -> Option<(Arc<Image>, &'a str)> {
         let (identity, flat) = split_full_name(name)?;
         let image = self
@@ -257,7 +257,7 @@ impl Vfs {
             }
             let vfs = self.name.to_string_lossy();
             let text = if given.contains('/') {
-                // As `ATTACH` passes it, which takes the VFS of the main database.
+                // `ATTACH` passes such a name; it uses the VFS of the main database.
                 format!(
                     "{given}: no image is named; open 'file:NAME?vfs={vfs}&image=/path/to/image', or a database \
                      outside of images by 'file:{given}?vfs=unix'"
@@ -292,7 +292,7 @@ impl Vfs {
         Ok(full)
     }
 
-    /// Opens a file of a store. `None` for a file that is no file of any open store.
+    /// Opens a file of a store. Returns `None` if it is not a file of any open store.
     fn open_file(
         &'static self,
         name: *const c_char,
@@ -317,8 +317,8 @@ impl Vfs {
         let create = flags & open::CREATE != 0;
         let how = Opening {
             kind: Kind::of(flags),
-            // A log is made with its first content only, so on a store that is only read it stays empty: SQLite asks
-            // for the log of a database even where all of it is checkpointed.
+            // A log is created only with its first content, so on a read-only store it stays empty. SQLite requests the
+            // log of a database even if all of it is checkpointed.
             create: create && (!image.is_read_only || flags & open::WAL != 0),
             exclusive: create && flags & open::EXCLUSIVE != 0,
         };
@@ -342,11 +342,11 @@ impl Vfs {
     }
 }
 
-/// An image that is open at least as long as this lives.
+/// A use of an image, which stays open at least as long as this value lives.
 pub(crate) struct ImageUse {
     vfs: &'static Vfs,
     image: ManuallyDrop<Arc<Image>>,
-    /// Who has opened it.
+    /// The process that has opened it.
     pub(crate) process: Process,
 }
 
@@ -360,21 +360,21 @@ impl Deref for ImageUse {
 impl Drop for ImageUse {
     fn drop(&mut self) {
         if self.process != Process::current() {
-            // The image is the parent's, and stays in the memory of this child as it was.
+            // The image belongs to the parent, and stays in the memory of this child unchanged.
             return;
         }
-        // The last one closes the store. Nothing that was synced depends on that, so a failure is only noted.
+        // The last release closes the store. No synced data depends on that, so a failure is only recorded.
         self.vfs.guard(code::IOERR, || {
             let registry = &self.vfs.state().registry;
             registry.release(&self.image).map(|()| code::OK)
         });
         self.vfs.unpark_if_last(&self.image);
-        // SAFETY: this is the end of the one that owns it.
+        // SAFETY: the owner is being dropped, so the image is not used again.
         unsafe { ManuallyDrop::drop(&mut self.image) };
     }
 }
 
-/// SQLite takes what has such a name for the journal or the log of another database, and deletes it.
+/// Refuses names that SQLite treats as the journal or the log of another database, because it would delete such files.
 fn require_database_name(flat: &str) -> Result<(), Failure> {
     let endings = ["-journal", "-wal", "-shm"];
     let Some(ending) = endings.iter().find(|ending| flat.ends_with(**ending)) else {
@@ -394,7 +394,7 @@ fn text_of(name: &CStr) -> Result<&str, Failure> {
     })
 }
 
-/// Identity and flat name of a full name.
+/// Splits a full name into identity and flat name.
 pub(crate) fn split_full_name(name: &str) -> Option<(&str, &str)> {
     let (identity, flat) = name.split_once('/')?;
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -454,7 +454,7 @@ unsafe extern "C" fn open_method(
         Ok(code::OK)
     });
     if done == code::OK && is_foreign {
-        // A super-journal that never came to count, see `access_method`: it names no databases.
+        // This is a super-journal whose transaction is refused, see `access_method`: it names no databases.
         let flags = open::READWRITE
             | open::CREATE
             | open::EXCLUSIVE
@@ -493,7 +493,7 @@ unsafe extern "C" fn delete_method(
         // SAFETY: SQLite passes a string.
         let text = text_of(unsafe { CStr::from_ptr(name) })?;
         let Some((image, flat)) = vfs.find(text) else {
-            // A super-journal elsewhere belongs to whoever made it.
+            // A super-journal elsewhere belongs to another VFS.
             return Ok(if split_full_name(text).is_some() {
                 code::IOERR_DELETE_NOENT
             } else {
@@ -524,7 +524,7 @@ unsafe extern "C" fn access_method(
                 .find(text)
                 .map(|(image, flat)| (image.length_by_name(flat), image, flat))
             {
-                // An empty journal is no journal, as for SQLite's own VFS.
+                // An empty journal counts as no journal, as in SQLite's own VFS.
                 Some((Ok(length), image, _)) => {
                     flags == ACCESS_EXISTS && length > 0
                         || flags != ACCESS_EXISTS && !image.is_read_only
@@ -535,8 +535,8 @@ unsafe extern "C" fn access_method(
                 }
             }
         } else if flags == ACCESS_EXISTS {
-            // SQLite asks whether a super-journal named in a journal of ours still exists. One that lies outside
-            // the store was refused before its transaction could commit (`file.rs`), so the journal counts.
+            // SQLite asks whether a super-journal named in a journal of ours still exists. If it lies outside the
+            // store, its transaction was refused before it could commit (`file.rs`), so the journal is valid.
             true
         } else {
             // SAFETY: the default VFS lives as long as SQLite; arguments as SQLite passed them.
@@ -563,7 +563,7 @@ unsafe extern "C" fn full_pathname_method(
     let vfs = unsafe { Vfs::of(object) };
     vfs.guard(code::IOERR, || {
         let full = vfs.full_pathname(name)?;
-        // SAFETY: SQLite passes room for so many bytes.
+        // SAFETY: SQLite passes room for this number of bytes.
         unsafe { put_text(&full, out_bytes, out) }
             .then_some(code::OK)
             .ok_or_else(|| {
@@ -576,7 +576,7 @@ unsafe extern "C" fn full_pathname_method(
     })
 }
 
-/// Copies `text` with a NUL behind it; false, and nothing copied, when there is no room.
+/// Copies `text` followed by a NUL. Returns false, and copies nothing, if there is no room.
 ///
 /// # Safety
 /// `out` must have room for `out_bytes` bytes.
@@ -609,7 +609,7 @@ unsafe extern "C" fn last_error_method(
             end -= 1;
         }
         if !out.is_null() {
-            // SAFETY: SQLite passes room for so many bytes.
+            // SAFETY: SQLite passes room for this number of bytes.
             unsafe { put_text(&text[..end], out_bytes, out) };
         }
         vfs.last_errno()
@@ -619,12 +619,12 @@ unsafe extern "C" fn last_error_method(
 
 // ---- passed on to the default VFS ----
 
-/// Calls a method of the default VFS that it may lack.
+/// Calls a method of the default VFS, which may not have it.
 macro_rules! pass_on {
     ($method:ident, $member:ident, ($($argument:ident: $type:ty),*) -> $result:ty, $otherwise:expr) => {
         unsafe extern "C" fn $method(object: *mut SqliteVfs, $($argument: $type),*) -> $result {
-            // SAFETY: SQLite passes the object that was registered; the default VFS lives as long as SQLite,
-            // and gets the arguments as they came.
+            // SAFETY: SQLite passes the object that was registered; the default VFS lives as long as SQLite, and gets
+            // the arguments unchanged.
             unsafe {
                 let parent = Vfs::of(object).parent;
                 match (*parent).$member {
@@ -687,7 +687,7 @@ mod tests {
     #[test]
     fn text_goes_only_where_there_is_room() {
         let mut out = [1; 4];
-        // SAFETY: the array has the room that is said.
+        // SAFETY: the array has the stated size.
         unsafe {
             assert!(!put_text("four", 4, out.as_mut_ptr()));
             assert!(!put_text("", 0, out.as_mut_ptr()));

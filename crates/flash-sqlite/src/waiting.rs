@@ -1,4 +1,4 @@
-//! Writes that the store does not have yet.
+//! Writes that are not in the store yet.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,13 +12,13 @@ pub(crate) struct Held {
     pub(crate) node: Arc<Node>,
     pub(crate) offset: u64,
     pub(crate) bytes: Vec<u8>,
-    /// SQLite has asked for these bytes to be durable before what follows.
+    /// Whether SQLite has asked for these bytes to be durable before the following writes.
     pub(crate) is_synced: bool,
-    /// It is a journal from its first byte on, and what the store has under its name says nothing.
+    /// Whether this is a journal from its first byte on, and the store holds no valid journal under its name.
     pub(crate) is_whole_journal: bool,
-    /// The store had no room for it; SQLite knows, and has not gone on with the transaction since.
+    /// Whether the store had no room for it. SQLite knows this, and has not continued the transaction since.
     pub(crate) was_refused: bool,
-    /// And it was told so where it can only take the transaction back.
+    /// Whether SQLite was told at a point where it can only roll the transaction back.
     pub(crate) is_given_up: bool,
 }
 
@@ -39,7 +39,7 @@ impl Held {
         self.offset + self.bytes.len() as u64
     }
 
-    /// Takes bytes that follow, or replace some; false if they do neither, or there are too many.
+    /// Takes bytes that follow the held ones, or replace some. Returns false if they do neither, or there are too many.
     pub(crate) fn add(&mut self, offset: u64, data: &[u8]) -> bool {
         let Some(start) = offset.checked_sub(self.offset) else {
             return false;
@@ -57,7 +57,7 @@ impl Held {
         true
     }
 
-    /// What is left when the file is cut to `length` bytes.
+    /// Returns the rest when the file is truncated to `length` bytes.
     pub(crate) fn cut(mut self, length: u64) -> Option<Self> {
         let kept = length.saturating_sub(self.offset);
         self.bytes
@@ -65,7 +65,7 @@ impl Held {
         (!self.bytes.is_empty()).then_some(self)
     }
 
-    /// Puts the part of a buffer that waits here into it; returns where that ends.
+    /// Copies the waiting part of a buffer into it. Returns where that part ends.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         copy_part(self.offset, &self.bytes, offset, buffer)
     }
@@ -77,7 +77,7 @@ pub(crate) struct Batch {
     /// By offset; they do not overlap.
     pieces: BTreeMap<u64, Vec<u8>>,
     bytes: usize,
-    /// SQLite has asked for them to be durable.
+    /// Whether SQLite has asked for them to be durable.
     pub(crate) is_synced: bool,
 }
 
@@ -96,8 +96,8 @@ impl Batch {
         last.map_or(0, |(offset, data)| offset + data.len() as u64)
     }
 
-    /// Takes a piece, perhaps in place of one of the same place and length; false if it overlaps with another, or
-    /// there would be too much.
+    /// Takes a piece, possibly instead of one at the same offset with the same length. Returns false if it overlaps
+    /// with another piece, or the total would be too large.
     pub(crate) fn add(&mut self, offset: u64, data: &[u8]) -> bool {
         if let Some(known) = self.pieces.get_mut(&offset)
             && known.len() == data.len()
@@ -120,7 +120,7 @@ impl Batch {
         true
     }
 
-    /// What is left when the file is cut to `length` bytes.
+    /// Returns the rest when the file is truncated to `length` bytes.
     pub(crate) fn cut(mut self, length: u64) -> Option<Self> {
         self.pieces.split_off(&length);
         if let Some((start, last)) = self.pieces.iter_mut().next_back() {
@@ -131,7 +131,7 @@ impl Batch {
         (!self.pieces.is_empty()).then_some(self)
     }
 
-    /// Puts the parts of a buffer that wait here into it; returns where the last of them ends.
+    /// Copies the waiting parts of a buffer into it. Returns where the last of them ends.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let end = offset.saturating_add(buffer.len() as u64);
         let ends = self
@@ -147,8 +147,8 @@ impl Batch {
         pieces.map(|(offset, data)| (*offset, data.as_slice()))
     }
 
-    /// The pieces, those that follow one another as one. Of those that the file holds already, by the `last` batch,
-    /// only what differs.
+    /// Returns the pieces, with adjacent pieces joined. If the file already holds a piece, according to the `last`
+    /// batch, returns only the changed part of it.
     pub(crate) fn joined(&self, last: Option<&Self>) -> Vec<(u64, Vec<u8>)> {
         let mut joined: Vec<(u64, Vec<u8>)> = Vec::new();
         for (offset, data) in self.pieces() {
@@ -173,7 +173,7 @@ impl Batch {
     }
 }
 
-/// From the first byte that differs to the last; both have the same length.
+/// Returns the range from the first byte that differs to the last; both slices have the same length.
 fn changed_part(before: &[u8], after: &[u8]) -> Range<usize> {
     let differs = |(before, after): (&u8, &u8)| before != after;
     let Some(first) = before.iter().zip(after).position(differs) else {
@@ -183,7 +183,8 @@ fn changed_part(before: &[u8], after: &[u8]) -> Range<usize> {
     first..last.map_or(first, |last| last + 1)
 }
 
-/// Copies what `bytes`, which stand at `start`, have of a buffer at `offset`; returns where that ends in the buffer.
+/// Copies the overlap of `bytes`, which begin at `start`, and a buffer at `offset` into the buffer. Returns where the
+/// overlap ends in the buffer.
 fn copy_part(start: u64, bytes: &[u8], offset: u64, buffer: &mut [u8]) -> usize {
     let from = start.max(offset);
     let to = (start + bytes.len() as u64).min(offset.saturating_add(buffer.len() as u64));

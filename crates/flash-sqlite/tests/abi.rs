@@ -1,4 +1,4 @@
-//! The declarations of `abi.rs` against SQLite's own headers.
+//! Compares the declarations of `abi.rs` with SQLite's own headers.
 
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -9,7 +9,7 @@ use keelsqlite::abi::{
     IoMethods, SqliteFile, SqliteVfs, characteristic, code, control, lock, open, routine, shm,
 };
 
-/// Each C expression and what it is here.
+/// Returns each C expression and its value here.
 fn expected() -> Vec<(String, i64)> {
     let mut all = Vec::new();
     let mut size = |name: &str, value: usize| all.push((format!("sizeof({name})"), value as i64));
@@ -166,7 +166,7 @@ fn the_declarations_are_those_of_the_header() {
     }
 }
 
-/// What the expressions are in C; `None` without the headers.
+/// Returns the values of the expressions in C; `None` without the headers.
 fn ask(compiler: &str, folder: &std::path::Path) -> Option<Vec<i64>> {
     let include = "#include <stddef.h>\n#include <stdio.h>\n#include <sqlite3ext.h>\n";
     let compile = |name: &str, body: &str| -> Result<PathBuf, String> {

@@ -1,4 +1,4 @@
-//! What a commit costs in device operations, which are the same on every machine.
+//! Tests the cost of a commit in device operations, which is the same on every machine.
 
 use crate::common::{connect, formatted, insert, remove, value};
 use base::block::{BLOCK_BYTES, BlockDevice, Counters};
@@ -19,7 +19,7 @@ struct Workload<'a> {
     name: &'a str,
     journal: &'a str,
     identity: u8,
-    /// Run before anything is counted.
+    /// SQL that runs before the count begins.
     prepare: &'a str,
     commits_before: u32,
     commits: u32,
@@ -95,7 +95,7 @@ fn cost(workload: &Workload<'_>) -> Costs {
     costs
 }
 
-/// Rows of 100 bytes, each a transaction of its own.
+/// Returns a workload with rows of 100 bytes, each in its own transaction.
 fn row<'a>(journal: &'a str, identity: u8) -> Workload<'a> {
     Workload {
         name: "a row of 100 bytes",
@@ -108,7 +108,7 @@ fn row<'a>(journal: &'a str, identity: u8) -> Workload<'a> {
     }
 }
 
-/// More than five checkpoints, after each of which the log begins again.
+/// The workload covers more than five checkpoints, after each of which the log begins again.
 #[test]
 fn a_commit_to_a_log_is_one_write_and_one_flush() {
     let costs = cost(&row("wal", 61));
@@ -130,7 +130,7 @@ fn a_commit_with_a_rollback_journal_is_one_record() {
     }
 }
 
-/// Four rows in four pages, and the first page: more than a record holds.
+/// The transaction changes four rows in four pages, and the first page: more than a record holds.
 #[test]
 fn a_larger_transaction_writes_its_journal() {
     for (journal, identity, writes_max, flushes_max) in [

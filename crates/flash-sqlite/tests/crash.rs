@@ -1,6 +1,6 @@
-//! The power is cut at every device write of a script of transactions that runs through SQLite. Whatever the cut
-//! leaves, SQLite opens it, finds it whole, and every acknowledged transaction is there, the next one whole or not at
-//! all.
+//! Cuts the power at every device write of a script of transactions that runs through SQLite. After each cut SQLite
+//! must open the database and find it intact. Every acknowledged transaction must be there, and the next one completely
+//! or not at all.
 
 use std::collections::HashSet;
 
@@ -14,16 +14,16 @@ use rusqlite::{Connection, OpenFlags};
 /// Up to this many unflushed writes every subset is tried.
 const SUBSETS_ALL_MAX: usize = 5;
 
-/// So that SQLite writes pages to the database before a transaction ends.
+/// Makes SQLite write pages to the database before a transaction ends.
 const OVERFLOWING: &str = "PRAGMA cache_size = 5; PRAGMA cache_spill = 5";
 
-/// Kills that are judged in each scenario.
+/// Maximum number of kills checked in each scenario.
 const KILLS_MAX: usize = 60;
 
-/// Random images for each cut beyond those.
+/// Number of random images for each cut with more unflushed writes than that.
 const SAMPLES: usize = 4;
 
-/// What a cut at this moment may leave.
+/// Returns the images that a cut at this moment may leave.
 fn images(moment: &Moment, random: &mut Random) -> Vec<SimDevice> {
     let device = &moment.device;
     let mut images = Vec::new();
@@ -60,7 +60,7 @@ fn explore(scenario: &Scenario) {
     let mut states = Vec::new();
     for moment in &moments {
         for device in images(moment, &mut random) {
-            // The same bytes after more acknowledged transactions are another question.
+            // The same bytes with more acknowledged transactions must be checked separately.
             if seen.insert((device.image_hash(), moment.acknowledged)) {
                 states.push((device, moment.acknowledged));
             }
@@ -115,7 +115,7 @@ fn write_ahead_log() {
     explore(&scenario("wal", "wal", 4));
 }
 
-/// Transactions that change few pages go to the store without their journal.
+/// The transactions change few pages, so they go to the store without their journal.
 #[test]
 fn small_transactions_without_a_journal_in_the_store() {
     for (name, journal, identity) in [
@@ -127,7 +127,7 @@ fn small_transactions_without_a_journal_in_the_store() {
     }
 }
 
-/// The database stays locked between the transactions, and SQLite ends a journal by zeros over its head.
+/// The database stays locked between the transactions, and SQLite ends a journal by writing zeros over its head.
 #[test]
 fn small_transactions_of_one_connection_alone() {
     for (name, journal, identity) in [("alone", "delete", 74), ("alone, wal", "wal", 75)] {
@@ -138,7 +138,7 @@ fn small_transactions_of_one_connection_alone() {
     }
 }
 
-/// Pages go to the database before the transaction ends, and the journal goes on behind them.
+/// Pages go to the database before the transaction ends, and the journal grows further after them.
 #[test]
 fn transactions_that_overflow_the_cache() {
     for (name, journal, identity) in [
@@ -152,13 +152,13 @@ fn transactions_that_overflow_the_cache() {
     }
 }
 
-/// After nearly each transaction there is a checkpoint, and the log begins again with the next.
+/// A checkpoint follows nearly every transaction, and the log begins again with the next one.
 #[test]
 fn a_log_that_begins_again_and_again() {
     explore(&small_scenario("restarting", "wal", 78));
 }
 
-/// With `FULL` the name of the super-journal lies apart from the rest of a journal, with `NORMAL` it follows at once.
+/// With `FULL` the name of the super-journal is apart from the rest of a journal, with `NORMAL` it follows directly.
 #[test]
 fn small_transactions_over_two_databases() {
     for (name, synchronous, identity) in [
@@ -190,8 +190,8 @@ fn two_databases_in_one_transaction() {
     });
 }
 
-/// The process is killed at every device write: what it wrote is there, what it kept in memory is not. SQLite promises
-/// to bear that even without any sync.
+/// The process is killed at every device write: its writes are there, the data in its memory is lost. SQLite promises
+/// to survive that even without any sync.
 #[test]
 fn a_kill_is_borne_without_syncs() {
     let exclusive = "PRAGMA locking_mode = exclusive";
@@ -229,7 +229,7 @@ fn a_kill_is_borne_without_syncs() {
     }
 }
 
-/// The same while a statement still reads, so that no file is closed and no lock given up altogether.
+/// The same while a statement still reads, so that no file is closed and no lock is released completely.
 #[test]
 fn a_commit_beside_a_reader_is_in_the_store_when_it_returns() {
     for (journal, identity) in [("truncate", 15), ("persist", 16), ("wal", 17)] {
@@ -262,8 +262,8 @@ fn a_commit_beside_a_reader_is_in_the_store_when_it_returns() {
     }
 }
 
-/// After each commit nothing of it is left in memory: with syncs a power cut finds it, without them a kill. Also
-/// without a journal whose end would bring the pages to the store, and while the database stays locked.
+/// After each commit nothing of it is only in memory: it survives a power cut with syncs, and a kill without them. This
+/// also holds without a journal whose end would put the pages into the store, and while the database stays locked.
 #[test]
 fn what_is_committed_is_in_the_store_in_every_mode() {
     let image = "durable";

@@ -1,5 +1,5 @@
-//! What SQLite hears when the device fails, decays or is full: an error, never wrong rows, and nothing that was
-//! committed is lost.
+//! Tests that SQLite gets an error, and never wrong rows, when the device fails, decays or is full, and that no
+//! committed data is lost.
 
 use crate::common;
 use crate::common::script::{SCRIPT, Scenario, dump, scenario};
@@ -11,7 +11,7 @@ use rusqlite::{Connection, ffi};
 const IOERR: i32 = 10;
 const IOERR_DATA: i32 = IOERR | 32 << 8;
 
-/// Runs the script until a transaction fails; returns what was left after each and the error.
+/// Runs the script until a transaction fails. Returns the number of acknowledged transactions and the error.
 fn run(
     scenario: &Scenario,
     connection: &Connection,
@@ -19,7 +19,7 @@ fn run(
 ) -> (usize, Option<rusqlite::Error>) {
     for (number, sql) in SCRIPT.iter().enumerate() {
         if let Err(error) = connection.execute_batch(&scenario.statements(sql)) {
-            // The connection goes on reading what was committed, or says that it cannot.
+            // The connection can still read the committed data, or reports that it cannot.
             match dump(connection, scenario.schemas()) {
                 Ok(text) => assert!(text == models[number] || text == models[number + 1]),
                 Err(error) => assert_eq!(code_of(&error) & 0xff, IOERR, "{error}"),
@@ -42,7 +42,7 @@ fn fail_at_each_request(scenario: &Scenario, step: usize) {
         machine.lock().unwrap().requests = 0;
         (machine, connection)
     };
-    // Once without a failure, to know what each transaction leaves and how many requests there are.
+    // One run without a failure shows the state after each transaction and the number of requests.
     let (machine, connection) = set_up(device.clone());
     let mut models = vec![dump(&connection, scenario.schemas()).unwrap()];
     for sql in SCRIPT {
@@ -152,7 +152,7 @@ fn a_full_store_is_a_full_disk_and_loses_nothing() {
         assert!(committed > 10, "{journal}: only {committed} rows fit");
         let count: i64 = value(&connection, "SELECT count(*) FROM reading").unwrap();
         assert_eq!(count, committed, "{journal}");
-        // A transaction that overflows the cache, so that the database was changed before the store was full.
+        // This transaction overflows the cache, so the database is changed before the store is full.
         let overflow = "PRAGMA cache_spill = 5; PRAGMA cache_size = 5; BEGIN;
             UPDATE reading SET raw = zeroblob(5000);
             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
@@ -215,7 +215,7 @@ fn small_deletes_go_on_in_a_full_store_with_a_rollback_journal() {
     remove(image);
 }
 
-/// SQLite asks for a log also where there is none any more.
+/// SQLite requests a log even if it does not exist any more.
 #[test]
 fn a_cleanly_closed_database_with_a_log_can_be_read_where_nothing_can_be_written() {
     let image = "readable-closed";
@@ -265,7 +265,7 @@ fn names_and_images_that_cannot_be_are_refused() {
         code_of(&connect("plant.db", "empty-device").unwrap_err()),
         ffi::SQLITE_NOTADB
     );
-    // A copy of a store that is open would be taken for it.
+    // A copy of an open store would be mistaken for it.
     let connection = connect(&long[..52], image).unwrap();
     insert("copy", formatted(256, 26));
     assert_eq!(
@@ -290,7 +290,7 @@ fn a_panic_below_is_an_error_above() {
     machine.lock().unwrap().panics = true;
     let error = connection.execute_batch("UPDATE t SET a = 8").unwrap_err();
     assert_eq!(code_of(&error) & 0xff, IOERR, "{error}");
-    // Nobody knows in which state the store was left: the image must be closed first.
+    // The store is in an unknown state: the image must be closed first.
     let error = connection.execute_batch("UPDATE t SET a = 8").unwrap_err();
     assert_eq!(code_of(&error) & 0xff, IOERR, "{error}");
     drop(connection);
@@ -312,7 +312,7 @@ fn what_may_only_be_read_can_be_read() {
         connection
             .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (7)")
             .unwrap();
-        // With a log, also one that no checkpoint has emptied: as a power cut leaves it.
+        // With a log, including one that no checkpoint has emptied, as a power cut leaves it.
         let device = machine.lock().unwrap().device.crash_image(&|_| Keep::Whole);
         drop(connection);
         let machine = insert(&image, device);
@@ -347,7 +347,8 @@ fn what_may_only_be_read_can_be_read() {
     }
 }
 
-/// A transaction over a database in an image and one outside it: no power cut could be answered rightly.
+/// A transaction covers a database in an image and one outside it: it could not be recovered correctly after a power
+/// cut.
 #[test]
 fn a_transaction_beyond_the_image_is_refused_and_leaves_nothing() {
     let folder = Folder::new("beyond");
@@ -358,7 +359,7 @@ fn a_transaction_beyond_the_image_is_refused_and_leaves_nothing() {
     let other = uri("inside.db", "beyond-2");
     for (main, attached) in [(&file, &inside), (&inside, &file), (&inside, &other)] {
         let connection = Connection::open_with_flags(main, rusqlite::OpenFlags::default()).unwrap();
-        // rusqlite opens a plain path by the default VFS; an attached one must be told.
+        // rusqlite opens a plain path with the default VFS; an attached one needs `vfs=`.
         let attached = if attached.contains("vfs=") {
             attached.clone()
         } else {
@@ -385,7 +386,7 @@ fn a_transaction_beyond_the_image_is_refused_and_leaves_nothing() {
             "{main} with {attached}: {error}"
         );
         connection.execute_batch("ROLLBACK").ok();
-        // One by one they are fine.
+        // Committed one by one they succeed.
         connection
             .execute_batch("INSERT INTO main.t VALUES (2); INSERT INTO other.t VALUES (2)")
             .unwrap();
@@ -396,7 +397,7 @@ fn a_transaction_beyond_the_image_is_refused_and_leaves_nothing() {
     }
 }
 
-/// The power goes while such a transaction is being refused: the journal names a super-journal that is elsewhere.
+/// The power is cut while such a transaction is being refused: the journal names a super-journal that is elsewhere.
 #[test]
 fn a_cut_while_a_transaction_is_refused_rolls_back() {
     let folder = Folder::new("refused");

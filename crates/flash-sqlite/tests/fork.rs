@@ -1,4 +1,4 @@
-//! A child that was forked while its parent has an image open: it is refused, and harms nobody.
+//! Tests a child that is forked while its parent has an image open: its calls are refused, and it causes no damage.
 
 mod common;
 
@@ -23,9 +23,9 @@ unsafe extern "C" {
     fn alarm(seconds: u32) -> u32;
 }
 
-/// Whoever writes to a device, or opens the image of this name, stops while this is set.
+/// While this is set, threads stop that write to a device, or open the image of this name.
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
-/// How many have stopped.
+/// Whether the writer and the opener have stopped.
 static HAS_STOPPED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 const SLOW_IMAGE: &str = "slow.img";
 
@@ -63,7 +63,7 @@ impl BlockDevice for StoppingDevice {
     }
 }
 
-/// Images that are files, on devices that stop when they are told to.
+/// Images that are files, on devices that stop on request.
 struct StoppingImages;
 
 impl Images for StoppingImages {
@@ -79,7 +79,7 @@ impl Images for StoppingImages {
     }
 }
 
-/// One test at a time: SQLite has mutexes of its own, which must not be held by another thread when one forks.
+/// Allows one test at a time: another thread must not hold one of SQLite's mutexes during a fork.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     static REGISTERED: OnceLock<()> = OnceLock::new();
@@ -96,10 +96,10 @@ fn connect(database: &str, image: &Path) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(uri, OpenFlags::default())
 }
 
-/// What the VFS says of its last failure.
+/// Returns the VFS's text for its last failure.
 fn last_text() -> String {
     let mut text: [c_char; 300] = [0; 300];
-    // SAFETY: the VFS is registered for ever, and the array has the room that is said.
+    // SAFETY: the VFS is registered forever, and the array has the stated size.
     unsafe {
         let vfs = ffi::sqlite3_vfs_find(VFS.as_ptr());
         let last = (*vfs).xGetLastError.expect("has the method");
@@ -108,7 +108,7 @@ fn last_text() -> String {
     }
 }
 
-/// Requires that `done` has failed with this primary code of SQLite's, and a text that has `part`.
+/// Requires that `done` has failed with this primary code of SQLite, and a text that contains `part`.
 fn require_refused<T>(what: &str, done: rusqlite::Result<T>, code: i32, part: &str) {
     let found = done.err().map(|error| code_of(&error) & 0xff);
     let text = last_text();
@@ -121,8 +121,8 @@ struct Forked(i32);
 
 impl Forked {
     fn start(call: impl FnOnce()) -> Self {
-        // SAFETY: no memory is passed. The child runs only the thread that is here; no other one holds a mutex of
-        // SQLite's, and the allocator is made ready by the C library.
+        // SAFETY: no memory is passed. The child runs only this thread; no other thread holds a mutex of SQLite, and
+        // the C library prepares the allocator.
         let process = unsafe { fork() };
         if process != 0 {
             assert!(process > 0, "cannot fork");
@@ -136,11 +136,11 @@ impl Forked {
             let text = cause.downcast_ref::<String>();
             eprintln!("child: {}", text.map_or("failed", String::as_str));
         }
-        // By way of the exit handlers.
+        // Exit through the exit handlers.
         std::process::exit(i32::from(done.is_err()));
     }
 
-    /// Waits for the end of the child, which must be a good one.
+    /// Waits for the end of the child, which must succeed.
     fn join(self, what: &str) {
         let mut status = 0;
         // SAFETY: `status` is room for a number.
@@ -209,7 +209,7 @@ fn a_child_gets_nothing_of_an_image_that_its_parent_has_and_takes_nothing_away()
                         continue;
                     }
                     let done = connection.execute_batch(sql);
-                    // In a transaction SQLite may still work in its own memory.
+                    // In a transaction SQLite may still use only its own memory.
                     if done.is_err()
                         || connection.is_autocommit() && begin != "BEGIN; SELECT * FROM t"
                     {
@@ -263,7 +263,7 @@ fn a_child_opens_the_image_once_its_parent_has_closed_it() {
             };
             own.execute_batch("INSERT INTO t VALUES (2, randomblob(9000))")
                 .unwrap();
-            // The inherited one is as dead as before, and its end does nothing to the new one.
+            // The inherited connection is as dead as before, and closing it does not affect the new one.
             let count = value::<i64>(&connection, "SELECT count(*) FROM t");
             require_refused("inherited", count, ffi::SQLITE_IOERR, "after fork()");
             // SAFETY: the handle is open; this child ends without using it again.
@@ -277,7 +277,7 @@ fn a_child_opens_the_image_once_its_parent_has_closed_it() {
     }
 }
 
-/// Other threads of the parent are in the middle of a write, and of opening another image, when it forks.
+/// Other threads of the parent are in the middle of a write, and of opening another image, during the fork.
 #[test]
 fn a_child_does_not_wait_for_threads_that_it_does_not_have() {
     let _alone = alone();
@@ -304,7 +304,7 @@ fn a_child_does_not_wait_for_threads_that_it_does_not_have() {
             }
         };
         wait_for(0);
-        // Only now: until an image is open no other thread gets at the list of those that are.
+        // Start this only now: until an image is open no other thread can access the list of open images.
         scope.spawn(|| drop(connect("slow.db", &slow).unwrap()));
         wait_for(1);
         let child = Forked::start(|| {
@@ -316,7 +316,7 @@ fn a_child_does_not_wait_for_threads_that_it_does_not_have() {
             // SAFETY: the handle is open; this child ends without using it again.
             unsafe { ffi::sqlite3_close(idle.handle()) };
         });
-        // Before anything can fail: the threads are waited for.
+        // Join before anything can fail, because the scope waits for the threads.
         let joined = std::panic::catch_unwind(|| child.join("threads"));
         IS_STOPPED.store(false, Ordering::SeqCst);
         joined.unwrap();

@@ -1,9 +1,9 @@
-//! Random transactions with random settings, beside the same in memory. At any time the power is cut, the process is
-//! killed or the device fails, and what was committed must be there; the transaction that ran then, whole or not at
-//! all.
+//! Runs random transactions with random settings, and the same transactions in memory. At random times the power is
+//! cut, the process is killed or the device fails. Then all committed data must be there, and the running transaction
+//! completely or not at all.
 //!
-//! A seed decides everything, the random numbers of SQLite included, so what is printed of a failure replays it:
-//! `FLASH_SQLITE_SEED=17` runs one seed, `FLASH_SQLITE_SEEDS=100` so many times as many as usual.
+//! A seed decides everything, including SQLite's random numbers, so the seed printed with a failure replays it:
+//! `FLASH_SQLITE_SEED=17` runs one seed, `FLASH_SQLITE_SEEDS=100` runs 100 times as many seeds as usual.
 
 mod common;
 
@@ -15,7 +15,7 @@ use common::script::BLOCKS;
 use common::{Shared, connect, formatted, insert, remove, value};
 use rusqlite::{Connection, ffi};
 
-/// The seeds `0..usual` and some `more`.
+/// Returns the seeds `0..usual` and some `more`.
 fn seeds(usual: u64, more: &[u64]) -> Vec<u64> {
     let number = |name| {
         let text = std::env::var(name).ok()?;
@@ -28,20 +28,20 @@ fn seeds(usual: u64, more: &[u64]) -> Vec<u64> {
     (0..usual * times).chain(more.iter().copied()).collect()
 }
 
-/// Whether all seeds are run, so that what they have met can be counted.
+/// Returns whether all seeds are run, so that the tests can check the counts of what they met.
 fn runs_all(seeds: &[u64]) -> bool {
     seeds.len() > 1
 }
 
-/// SQLite has one sequence of random numbers for the whole process. They stand in the heads of journals and logs, and
-/// so decide how many bytes of these differ from what was there, and how much room they take. Whoever needs them to
-/// be the same in each run must be the only one that uses SQLite.
+/// Gives one test exclusive use of SQLite, so that its random numbers are the same in each run. SQLite has one sequence
+/// of random numbers for the whole process. They are in the heads of journals and logs. So they decide how many bytes
+/// of these change, and how much space they take.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Begins SQLite's sequence of random numbers again.
+/// Restarts SQLite's sequence of random numbers.
 fn seed_sqlite(seed: u64) {
     // With 0 SQLite would ask the operating system.
     let seed = c_int::try_from(1 + seed % 0x7fff_ffff).expect("fits");
@@ -52,7 +52,7 @@ fn seed_sqlite(seed: u64) {
     assert_eq!(done, ffi::SQLITE_OK);
 }
 
-/// What a database holds, in one line.
+/// Returns the content of a database, in one line.
 fn digest(connection: &Connection) -> rusqlite::Result<String> {
     value(
         connection,
@@ -61,16 +61,16 @@ fn digest(connection: &Connection) -> rusqlite::Result<String> {
     .map(Option::<String>::unwrap_or_default)
 }
 
-/// What transactions are like.
+/// The properties of random transactions.
 struct Mix {
     journals: [&'static str; 4],
     ids: u64,
     bytes: fn(&mut Random) -> u32,
-    /// Of eight statements so many are taken back in their transaction.
+    /// Number of statements, out of eight, that are rolled back in their transaction.
     taken_back: u64,
 }
 
-/// A little of everything, small rows rather than large ones.
+/// A mix of all kinds, with more small rows than large ones.
 static EVEN: Mix = Mix {
     journals: ["delete", "truncate", "persist", "wal"],
     ids: 60,
@@ -78,8 +78,8 @@ static EVEN: Mix = Mix {
     taken_back: 1,
 };
 
-/// Rollback journals, large rows, and many statements that are taken back, so that the database has grown for nothing
-/// when the whole transaction is.
+/// Rollback journals, large rows, and many statements that are rolled back, so that the database has grown without use
+/// when the whole transaction is rolled back.
 static TAKEN_BACK: Mix = Mix {
     journals: ["delete", "truncate", "persist", "truncate"],
     ids: 25,
@@ -87,7 +87,7 @@ static TAKEN_BACK: Mix = Mix {
     taken_back: 4,
 };
 
-/// A statement that gives the same result wherever it runs.
+/// Returns a statement that gives the same result on both sides.
 fn statement(random: &mut Random, mix: &Mix) -> String {
     let id = 1 + random.below(mix.ids);
     let many = 1 + random.below(25);
@@ -107,7 +107,7 @@ fn statement(random: &mut Random, mix: &Mix) -> String {
     }
 }
 
-/// Settings under which nothing that was committed may be lost.
+/// Applies settings under which no committed data may be lost.
 fn settle(connection: &Connection, random: &mut Random, mix: &Mix, synchronous: &str) {
     let journal = mix.journals[random.index(4)];
     let pragmas = format!(
@@ -121,7 +121,7 @@ fn settle(connection: &Connection, random: &mut Random, mix: &Mix, synchronous: 
     connection.execute_batch(&pragmas).expect("sets");
     let changed = value::<String>(connection, &format!("PRAGMA journal_mode = {journal}"));
     if let Err(error) = changed {
-        // The mode is written in the database.
+        // Changing the mode writes to the database.
         assert_eq!(common::code_of(&error) & 0xff, ffi::SQLITE_FULL, "{error}");
     }
     let locking = ["normal", "exclusive"][usize::from(random.below(4) == 0)];
@@ -135,7 +135,7 @@ struct Beside {
     connection: Option<Connection>,
     model: Connection,
     random: Random,
-    /// With `OFF` only kills are borne.
+    /// `OFF` is safe only against kills.
     synchronous: &'static str,
     /// Transactions for which the store had no room.
     refusals: u32,
@@ -149,7 +149,7 @@ impl Beside {
         let model = Connection::open_in_memory().unwrap();
         let mut random = Random::new(seed);
         let synchronous = ["FULL", "FULL", "NORMAL", "OFF"][random.index(4)];
-        // In WAL mode `NORMAL` may lose what was committed last.
+        // In WAL mode `NORMAL` may lose the most recently committed transactions.
         let synchronous = if synchronous == "NORMAL" {
             "EXTRA"
         } else {
@@ -178,7 +178,7 @@ impl Beside {
         self.connection.as_ref().expect("is open")
     }
 
-    /// Runs a transaction on both sides; false if the device failed in it.
+    /// Runs a transaction on both sides. Returns false if the device failed in it.
     fn transact(&mut self) -> bool {
         self.model.execute_batch("BEGIN").unwrap();
         let mut all = vec!["BEGIN".to_owned()];
@@ -208,7 +208,7 @@ impl Beside {
                 true
             }
             Err(error) if common::code_of(&error) & 0xff == ffi::SQLITE_FULL => {
-                // Nothing of it may be left; SQLite may have rolled back by itself.
+                // Nothing of it may remain; SQLite may have rolled back by itself.
                 if !self.connection().is_autocommit() {
                     self.connection().execute_batch("ROLLBACK").unwrap();
                 }
@@ -217,7 +217,7 @@ impl Beside {
                 true
             }
             Err(error) => {
-                // The model stays in the middle: either end is right.
+                // The model keeps the transaction open: both results are correct.
                 assert_eq!(common::code_of(&error) & 0xff, 10, "{error}");
                 if end == "ROLLBACK" {
                     self.model.execute_batch(end).unwrap();
@@ -227,13 +227,13 @@ impl Beside {
         }
     }
 
-    /// Both sides hold the same.
+    /// Requires that both sides hold the same content.
     fn compare(&self, what: &str) {
         let found = digest(self.connection()).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(found, digest(&self.model).unwrap(), "{what}");
     }
 
-    /// Opens what is left on the device, and takes over what it holds.
+    /// Opens the store from the rest on the device, and copies its content to the model.
     fn reopen(&mut self, what: &str) {
         let before = {
             let committed = digest(&self.model).unwrap();
@@ -271,7 +271,7 @@ impl Beside {
         self.connection = Some(connection);
     }
 
-    /// The power goes at a random request of a transaction, or between two.
+    /// Cuts the power at a random request of a transaction, or between two.
     fn cut(&mut self, what: &str) {
         let left = self.random.below(14);
         self.machine.lock().unwrap().requests_left = Some(left);
@@ -322,7 +322,7 @@ fn random_transactions_survive_cuts_kills_and_failing_devices() {
                     let done = beside
                         .connection()
                         .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
-                    // SQLite says so, in any VFS, just after a change of the journal's mode.
+                    // SQLite reports this with any VFS just after a change of the journal mode.
                     let is_locked = |error| common::code_of(&error) == ffi::SQLITE_LOCKED;
                     assert!(done.map_or_else(is_locked, |()| true), "{what}");
                 }
@@ -340,7 +340,7 @@ fn random_transactions_survive_cuts_kills_and_failing_devices() {
     println!("random transactions: {transactions} committed or rolled back, {cuts} cut off");
 }
 
-/// The same where there is room for the rows, but not always for a journal or a log beside them. One step of `calm`
+/// The same on a store with room for the rows, but not always for a journal or a log in addition. One step of `calm`
 /// cuts the power, and one fills the store.
 fn fill_nearly(mix: &'static Mix, calm: u64, seeds: &[u64]) {
     let _alone = alone();
@@ -355,7 +355,7 @@ fn fill_nearly(mix: &'static Mix, calm: u64, seeds: &[u64]) {
                     cuts += 1;
                 }
                 1 => {
-                    // Elsewhere in the image, in the middle of whatever waits.
+                    // Write elsewhere in the image while other writes are waiting.
                     let other = connect("other.db", &beside.image).unwrap();
                     let _ = other.execute_batch(
                         "CREATE TABLE IF NOT EXISTS o (b); DELETE FROM o; INSERT INTO o VALUES (zeroblob(20000))",
@@ -378,13 +378,13 @@ fn fill_nearly(mix: &'static Mix, calm: u64, seeds: &[u64]) {
     println!("nearly full: {refusals} transactions found no room, {cuts} were cut off");
 }
 
-// What the last two seeds met once could not be rolled back.
+// The last two seeds once produced transactions that could not be rolled back.
 #[test]
 fn random_transactions_on_a_store_that_is_nearly_full() {
     fill_nearly(&EVEN, 12, &seeds(40, &[53, 231]));
 }
 
-/// After some of them the database could not be read until there was room again.
+/// After some of these transactions the database could once not be read until there was room again.
 #[test]
 fn transactions_that_made_a_database_longer_are_taken_back_on_a_store_that_is_nearly_full() {
     fill_nearly(&TAKEN_BACK, 24, &seeds(16, &[97, 1286]));

@@ -1,4 +1,4 @@
-//! Logs that begin again: the file is emptied under connections that have it open, and must be missed by none of them.
+//! Tests logs that begin again: the file is truncated while connections have it open, and every connection must notice.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn sum(connection: &Connection) -> i64 {
     value(connection, "SELECT sum(amount) FROM t").expect("reads")
 }
 
-/// Whether SQLite leaves the log when the last connection is closed.
+/// Makes SQLite keep the log when the last connection is closed.
 fn keep_log(connection: &Connection) {
     let mut keep: std::ffi::c_int = 1;
     // SAFETY: the connection is open, and the operation takes a number.
@@ -39,8 +39,8 @@ fn keep_log(connection: &Connection) {
     assert_eq!(done, ffi::SQLITE_OK);
 }
 
-/// Connections read, write, check point, come and go in random order. Each reader sees what there was when it began;
-/// at any time a cut or a kill leaves all that was committed.
+/// Connections read, write, run checkpoints, open and close in random order. Each reader sees the state at its begin;
+/// at any time a cut or a kill keeps all committed data.
 #[test]
 fn readers_keep_their_view_and_cuts_lose_nothing_while_logs_begin_again() {
     let mut restarts = 0;
@@ -80,14 +80,14 @@ fn readers_keep_their_view_and_cuts_lose_nothing_while_logs_begin_again() {
                 (5, _) => {
                     let modes = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
                     let mode = modes[random.index(modes.len())];
-                    // It may be busy, or not possible within a transaction.
+                    // The checkpoint may be busy, or not possible within a transaction.
                     let done: Result<i64, _> =
                         value(connection, &format!("PRAGMA wal_checkpoint({mode})"));
                     restarts += u32::from(done == Ok(0));
                 }
                 (6, _) => {
                     views[which] = None;
-                    // What closes last checks point, and deletes the log or leaves it.
+                    // The last connection to close runs a checkpoint, and deletes the log or leaves it.
                     if random.coin() {
                         keep_log(connection);
                     }

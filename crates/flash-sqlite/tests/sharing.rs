@@ -1,10 +1,10 @@
-//! Who may open what beside whom: names, kinds of files, caches that are shared, images that are given back.
+//! Tests which files may be open at the same time: names, kinds of files, shared caches, released images.
 
 use crate::common::{code_of, connect, formatted, insert, remove, uri, value};
 use base::sim::Keep;
 use rusqlite::{Connection, OpenFlags, ffi};
 
-/// Through another VFS, which knows nothing of what the first has open, as another process would.
+/// Connects through another VFS, which does not know the first one's open images, as another process would.
 fn connect_from_outside(database: &str, image: &str) -> rusqlite::Result<Connection> {
     let uri = uri(database, image).replace("keelsim", "keelsimother");
     Connection::open_with_flags(uri, OpenFlags::default())
@@ -18,12 +18,12 @@ fn an_image_is_given_back_when_its_last_connection_is_closed_and_when_none_was_m
         let other = connect_from_outside("other.db", image);
         other.is_ok()
     };
-    // Refused, for a name that is too long and one with a slash.
+    // Both openings are refused: the first name is too long, the second has a slash.
     connect(&"n".repeat(60), image).unwrap_err();
     assert!(is_free());
     connect("a/b", image).unwrap_err();
     assert!(is_free());
-    // Not made, because the database is not there.
+    // The database is not there and must not be created.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
     let error = Connection::open_with_flags(uri("absent.db", image), flags).unwrap_err();
     assert_eq!(code_of(&error), ffi::SQLITE_CANTOPEN);
@@ -45,13 +45,13 @@ fn connections_that_share_a_cache_share_the_image_and_give_it_back() {
     let one = open();
     one.execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (7)")
         .unwrap();
-    // SQLite asks for the full name, and then opens no file.
+    // SQLite asks for the full name, but then opens no file.
     let two = open();
     let a: i64 = value(&two, "SELECT a FROM t").unwrap();
     assert_eq!(a, 7);
     drop(one);
     two.execute_batch("UPDATE t SET a = 8").unwrap();
-    // The last file is opened before the last full name is asked for.
+    // The last file is opened before the last full name is requested.
     let three = open();
     let a: i64 = value(&three, "SELECT a FROM t").unwrap();
     assert_eq!(a, 8);
@@ -97,7 +97,7 @@ fn names_may_be_anything_that_a_store_takes() {
         let file: String = value(&connection, "SELECT file FROM pragma_database_list").unwrap();
         assert_eq!(file, format!("{}/{name}", "5c".repeat(16)));
     }
-    // No name is a temporary database, and takes nothing of the image.
+    // An empty name is a temporary database, and uses no space of the image.
     let connection = connect("", image).unwrap();
     connection.execute_batch("CREATE TABLE t (a)").unwrap();
     for refused in ["..", ".", "a%2fb", "%ff", "/absolute"] {
@@ -108,7 +108,7 @@ fn names_may_be_anything_that_a_store_takes() {
     remove(image);
 }
 
-/// SQLite would take it for the journal or log of its neighbour, and destroy it.
+/// SQLite would treat it as the journal or log of another database, and destroy it.
 #[test]
 fn no_database_is_made_with_the_name_of_a_journal() {
     let image = "journal-names";
@@ -132,7 +132,7 @@ fn no_database_is_made_with_the_name_of_a_journal() {
     remove(image);
 }
 
-/// Somebody opens as a database what another connection uses as its journal: it would be written by other rules.
+/// A connection opens another connection's journal as a database: it would be written by different rules.
 #[test]
 fn a_journal_in_use_is_no_database() {
     let image = "journal-as-database";
@@ -146,7 +146,7 @@ fn a_journal_in_use_is_no_database() {
     let other = open().and_then(|other| other.execute_batch("CREATE TABLE t (a)"));
     assert_eq!(code_of(&other.unwrap_err()), ffi::SQLITE_CANTOPEN);
     connection.execute_batch("COMMIT").unwrap();
-    // The other way round the transaction is refused, and leaves nothing: with a journal that stays.
+    // In the opposite order, with a journal that stays, the transaction is refused and leaves nothing.
     let mode: String = value(&connection, "PRAGMA journal_mode = persist").unwrap();
     assert_eq!(mode, "persist");
     connection
@@ -200,8 +200,8 @@ fn an_unfinished_transaction_on_a_medium_that_may_only_be_read_is_said() {
     remove(image);
 }
 
-/// A connection that locks the database for itself ends its journal by zeros and keeps it open; once it does so no
-/// more, SQLite deletes that journal at the end of a transaction that changes nothing.
+/// A connection in exclusive locking mode ends its journal with zeros and keeps it open. When it leaves that mode,
+/// SQLite deletes the journal at the end of a transaction that changes nothing.
 #[test]
 fn a_journal_that_never_came_to_the_store_can_be_deleted() {
     let image = "never-came";
@@ -226,7 +226,7 @@ fn a_journal_that_never_came_to_the_store_can_be_deleted() {
     remove(image);
 }
 
-/// Two databases of one image are written by turns, each in the middle of the other's transaction.
+/// Two databases of one image are written in turn, each in the middle of the other's transaction.
 #[test]
 fn transactions_of_two_databases_side_by_side_go_to_the_store_in_order() {
     for (journal, identity) in [("delete", 95), ("persist", 96)] {

@@ -1,4 +1,5 @@
-//! The extension in Debian's `sqlite3`, as a user has it; and the commands of `docs/sqlite.md`, as they are printed.
+//! Tests the extension in Debian's `sqlite3`, as a user has it, and the commands of `docs/sqlite.md`, exactly as
+//! printed.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,10 +10,10 @@ use flash::{OpenOptions, Store};
 
 const IMAGE_BYTES: u64 = 8 << 20;
 
-/// The library that was built together with this test.
+/// Returns the library that was built together with this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("has a path");
-    // The one in the folder above may be older: only `cargo build` renews it.
+    // The library in the folder above may be older: only `cargo build` updates it.
     let library = test.with_file_name("libkeelsqlite.so");
     assert!(library.exists(), "{} was not built", library.display());
     library
@@ -41,7 +42,7 @@ fn start(commands: &str) -> Child {
     let input = child.stdin.as_mut().expect("is piped");
     input.write_all(load.as_bytes()).expect("takes commands");
     for line in commands.lines() {
-        // Commands with a dot are known at the start of a line only.
+        // The shell accepts dot-commands only at the start of a line.
         writeln!(input, "{}", line.trim_start()).expect("takes commands");
     }
     input.flush().expect("takes commands");
@@ -66,7 +67,7 @@ fn wait_until_ready(child: &mut Child) {
     }
 }
 
-/// Runs the shell's commands; what it printed, and what it complained of.
+/// Runs the shell's commands. Returns its standard output and its error output.
 fn shell(commands: &str) -> (String, String) {
     let mut child = start(commands);
     drop(child.stdin.take());
@@ -100,7 +101,7 @@ fn a_database_lives_in_an_image() {
         (printed.as_str(), complained.as_str()),
         ("2|6.0\nkeel\n", "")
     );
-    // Another process, another journal mode, two databases, room given back.
+    // Another process, another journal mode, two databases, freed space.
     let (printed, complained) = shell(&format!(
         "{}SELECT sum(value) FROM reading;
          PRAGMA journal_mode = wal;
@@ -127,7 +128,7 @@ fn a_database_lives_in_an_image() {
         (printed.as_str(), complained.as_str()),
         ("wal\n4\ndelete\nok\n", "")
     );
-    // Out of the store, into it, and journals that are kept in memory or not at all.
+    // Copy out of the store and into it, and use journals kept in memory or none at all.
     let outside = folder.path("outside.db");
     let (printed, complained) = shell(&format!(
         "{}.backup {outside}
@@ -152,7 +153,7 @@ fn a_database_lives_in_an_image() {
         (printed.as_str(), complained.as_str()),
         ("4\n4\nmemory\noff\ndelete\n4.0\nok\n", "")
     );
-    // The store holds three files and is whole.
+    // The store holds three files and is intact.
     let mut store = Store::open(device(&image, None), &OpenOptions::default()).expect("opens");
     let mut names = Vec::new();
     store
@@ -222,7 +223,7 @@ fn a_second_process_is_refused_until_the_first_has_ended() {
     ));
     wait_until_ready(&mut first);
     let (printed, complained) = shell(&format!("{}SELECT keel_last_error();\n", open(&image)));
-    // Let the first go before anything can fail.
+    // End the first process before anything can fail.
     drop(first.stdin.take());
     let ended = first.wait_with_output().expect("ends");
     assert!(ended.status.success());
@@ -238,8 +239,8 @@ fn a_second_process_is_refused_until_the_first_has_ended() {
     assert_eq!(printed, "7\n");
 }
 
-/// Kills the shell after a commit, and in the middle of a transaction: what was committed stays, what was not is gone.
-/// A kill is no power cut, so that also holds without any sync.
+/// Kills the shell after a commit, and in the middle of a transaction: committed data stays, uncommitted data is gone.
+/// A kill is not a power cut, so this also holds without any sync.
 #[test]
 fn a_killed_shell_loses_nothing_that_it_committed() {
     if !has_shell() {
@@ -282,7 +283,7 @@ fn a_killed_shell_loses_nothing_that_it_committed() {
     }
 }
 
-/// Blocks of the page, in order: commands of a shell, or what the block before prints.
+/// Returns the blocks of the page, in order: commands of a shell, or the output of the block before.
 fn blocks(page: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(String, String)> = None;
@@ -300,7 +301,7 @@ fn blocks(page: &str) -> Vec<(String, String)> {
     blocks
 }
 
-/// Makes a program of the page's C and runs it; it must leave an open database.
+/// Compiles and runs a program from the page's C code; it must leave an open database.
 fn compile_and_run(folder: &Folder, body: &str) {
     let source = folder.path("open.c");
     let program = format!(
@@ -334,7 +335,8 @@ fn the_commands_of_the_page_print_what_it_shows() {
         .expect("lies in crates");
     let page = std::fs::read_to_string(root.join("docs/sqlite.md")).expect("the page is there");
     let folder = Folder::new("page");
-    // The page builds, and makes its image, by commands that take longer or another program: both are there already.
+    // The page's commands to build the library and make the image are slow or need another program, so both are
+    // prepared here.
     let library_folder = folder.path("target/release");
     std::fs::create_dir_all(&library_folder).expect("creates a folder");
     std::os::unix::fs::symlink(library(), library_folder.join("libkeelsqlite.so")).expect("links");

@@ -1,4 +1,4 @@
-//! Several connections of one process at work on one database at the same time.
+//! Tests several connections of one process that use one database at the same time.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -19,7 +19,8 @@ fn open(image: &str) -> Connection {
     connection
 }
 
-/// Writers move amounts between accounts; the sum must be the same for every reader at any time, and no move lost.
+/// Writers move amounts between accounts. The sum must be the same for every reader at any time, and no move may be
+/// lost.
 fn work_together(journal: &str, identity: u8) {
     let image = format!("bank-{journal}");
     insert(&image, formatted(2048, identity));
@@ -70,12 +71,12 @@ fn work_together(journal: &str, identity: u8) {
                         value(&connection, "SELECT sum(amount) FROM account").expect("reads");
                     assert_eq!(sum, 100 * ACCOUNTS as i64);
                     looks.fetch_add(1, Ordering::Relaxed);
-                    // Readers that never pause would keep a rollback journal's writer waiting for ever.
+                    // Readers that never pause would keep a rollback journal's writer waiting forever.
                     thread::sleep(Duration::from_millis(1));
                 }
             });
         }
-        // The readers end also when a writer has failed.
+        // The readers must also end if a writer has failed.
         let ended: Vec<_> = writers
             .into_iter()
             .map(thread::ScopedJoinHandle::join)
@@ -98,7 +99,7 @@ fn work_together(journal: &str, identity: u8) {
         looks.load(Ordering::Relaxed)
     );
     drop(keeper);
-    // Everything was closed: the image can be opened anew, and holds the same.
+    // Everything is closed: the image can be opened again, and holds the same content.
     let again = open(&image);
     let sum: i64 = value(&again, "SELECT sum(amount) FROM account").unwrap();
     assert_eq!(sum, 100 * ACCOUNTS as i64);
@@ -128,7 +129,7 @@ fn a_writer_waits_for_readers_and_a_reader_of_a_log_keeps_its_view() {
         connect("bank.db", "waiting").unwrap(),
         connect("bank.db", "waiting").unwrap(),
     );
-    // rusqlite waits five seconds of its own accord.
+    // rusqlite waits five seconds by default.
     two.busy_timeout(Duration::ZERO).unwrap();
     one.busy_timeout(Duration::ZERO).unwrap();
     one.execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
@@ -150,7 +151,7 @@ fn a_writer_waits_for_readers_and_a_reader_of_a_log_keeps_its_view() {
         (before, still, code_of(&error) & 0xff),
         (2, 2, ffi::SQLITE_BUSY)
     );
-    // A checkpoint goes as far as the reader lets it.
+    // A checkpoint proceeds as far as the reader allows.
     let busy: i64 = value(&two, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     assert_eq!(busy, 1);
     one.execute_batch("COMMIT").unwrap();

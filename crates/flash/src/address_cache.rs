@@ -1,9 +1,9 @@
-//! Addresses of blocks that have been seen, so that a walk need not begin at the end of the file each time.
+//! A cache of the addresses of blocks already seen, so that a walk need not start at the end of the file each time.
 //!
-//! Invariant: an entry is true as long as the file exists: a full block never moves. What is found through
-//! it is verified like any other block.
+//! Invariant: an entry is true as long as the file exists, because a full block never moves. A block found through the
+//! cache is verified like any other block.
 
-/// Where block `index` of a file is.
+/// The address of block `index` of a file.
 #[derive(Clone, Copy, Default)]
 struct Entry {
     file_id: u64,
@@ -11,7 +11,7 @@ struct Entry {
     address: u32,
 }
 
-/// A fixed table in which each block has one place.
+/// A fixed-size table in which each block has exactly one place.
 pub(crate) struct AddressCache {
     entries: Vec<Entry>,
 }
@@ -28,7 +28,7 @@ impl AddressCache {
     }
 
     fn place(&self, file_id: u64, index: u32) -> Option<usize> {
-        // Neighbouring blocks go to neighbouring places, files to unrelated ones.
+        // Neighbouring blocks map to neighbouring places, different files to unrelated places.
         let start = file_id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let length = self.entries.len() as u64;
         (length > 0).then(|| ((start + u64::from(index)) % length) as usize)
@@ -39,7 +39,8 @@ impl AddressCache {
         (entry.file_id == file_id && entry.index == index).then_some(entry.address)
     }
 
-    /// Remembers a full block. One from which longer walks can begin is not given up for a lesser one.
+    /// Remembers the address of a full block. A block from which longer walks can start is not replaced by a lesser
+    /// one.
     pub(crate) fn put(&mut self, file_id: u64, index: u32, address: u32) {
         let Some(place) = self.place(file_id, index) else {
             return;
@@ -56,7 +57,7 @@ impl AddressCache {
         }
     }
 
-    /// Forgets the blocks of a file from number `index` on, which has been cut off there.
+    /// Forgets the blocks of a file from number `index` on, because the file has been truncated there.
     pub(crate) fn forget_from(&mut self, file_id: u64, index: u32) {
         for entry in &mut self.entries {
             if entry.file_id == file_id && entry.index >= index {
@@ -65,7 +66,7 @@ impl AddressCache {
         }
     }
 
-    /// The block nearest above `index` from which a short walk leads to it.
+    /// Returns the block nearest above `index` from which a short walk leads to `index`.
     pub(crate) fn above(&self, file_id: u64, index: u32, last: u32) -> Option<(u32, u32)> {
         (0..u32::BITS)
             .map(|level| ((u64::from(index) >> level) + 1) << level)

@@ -1,11 +1,11 @@
-//! Appending: one contiguous write and one barrier, whatever the file's length and the store's fill.
+//! Appending: one contiguous write and one barrier, independent of the file's length and the store's fill.
 //!
-//! A file being appended to owns two lanes, runs of contiguous blocks that its appends take in turn. An
-//! append rewrites the partly filled last block together with the new ones, always in the lane that does not
-//! hold the durable copy of that block; so no write can harm acknowledged bytes, and the superseded copy is
-//! where the next but one append goes. All blocks of one append (a group) carry one number, and recovery
-//! believes a group only whole: the group is atomic without any other write. A group never spans two runs: a
-//! lane with too little room for it is closed, and the reserve takes its place.
+//! A file being appended to owns two lanes, runs of contiguous blocks that its appends take in turn. An append rewrites
+//! the partly filled last block together with the new ones, always in the lane that does not hold the durable copy of
+//! that block; so no write can harm acknowledged bytes, and the superseded copy is where the append after the next one
+//! goes. All blocks of one append (a group) carry one number, and recovery accepts a group only when all its blocks are
+//! there: the group is atomic without any other write. A group never spans two runs: a lane with too little room for it
+//! is closed, and the reserve takes its place.
 
 use base::block::BlockDevice;
 
@@ -20,10 +20,10 @@ use crate::root::{ClosedRun, FileState, Run, SLOTS_MAX, Slot, SlotKind, Tail};
 use crate::store::{FileHandle, Store};
 use crate::table::set_entry_state;
 
-/// Appends of up to this many bytes are atomic against a power cut.
+/// Appends of at most this many bytes are atomic against a power cut.
 pub const APPEND_ATOMIC_BYTES_MAX: usize = (GROUP_BLOCKS_MAX - 1) * PAYLOAD_BYTES;
 
-/// Places in the list of free pieces that writing back a file leaves alone.
+/// Places in the list of free pieces that writing back a file leaves untouched.
 const PIECES_KEPT: usize = 12;
 
 /// The last block of an active file, kept in memory because the next append rewrites it.
@@ -34,13 +34,13 @@ pub(crate) struct TailCache {
     pub(crate) payload: Box<[u8; PAYLOAD_BYTES]>,
     /// The lane that the last append went to.
     lane: usize,
-    /// Epoch of the last append: in the present one it is not durable.
+    /// Epoch of the last append. If it is the current epoch, the append is not durable yet.
     epoch: u64,
-    /// What the first block of the file says of its name.
+    /// The name hint in the first block of the file.
     pub(crate) name_hint: NameHint,
 }
 
-/// The epoch of what was not written since the store was opened.
+/// The epoch of blocks that were not written since the store was opened.
 const EPOCH_LONG_AGO: u64 = u64::MAX;
 
 impl TailCache {
@@ -69,24 +69,24 @@ impl TailCache {
     }
 }
 
-/// A group that has been planned: where its blocks go and how the file looks afterwards.
+/// A planned group: the place of its blocks, and the state of the file after it.
 struct Plan {
     /// Payload bytes carried over from the partly filled tail.
     carried: usize,
     blocks: usize,
-    /// Bytes of the data that it takes.
+    /// Bytes of the new data that the group takes.
     taken: usize,
     lane: usize,
-    /// The lane has no run with enough room: the reserve takes its place.
+    /// Whether the lane's run has too little room, so that the reserve takes its place.
     new_run: bool,
     first_index: u32,
 }
 
 impl<D: BlockDevice> Store<D> {
-    /// Appends `data`; when this returns it is durable.
+    /// Appends `data`. The data is durable when this returns.
     ///
-    /// Up to [`APPEND_ATOMIC_BYTES_MAX`] bytes are atomic against a power cut; of a longer append a cut may
-    /// leave a prefix. On [`Error::Full`] the same holds: a longer append may have added a prefix.
+    /// Up to [`APPEND_ATOMIC_BYTES_MAX`] bytes are atomic against a power cut; a cut during a longer append may leave a
+    /// prefix. On [`Error::Full`] the same holds: a longer append may have added a prefix.
     ///
     /// # Errors
     /// [`Error::StaleHandle`], [`Error::Full`], [`Error::Damaged`] when the file's last block is unreadable,
@@ -95,8 +95,8 @@ impl<D: BlockDevice> Store<D> {
         self.append_file(file, data, true)
     }
 
-    /// As [`append`](Self::append), but durable only after [`sync`](Self::sync) or any durable call on the store.
-    /// After a power cut the file may have lost what was appended since, from some call on, but nothing else.
+    /// As [`append`](Self::append), but durable only after [`sync`](Self::sync) or any durable call on the store. After
+    /// a power cut the file may have lost all appends from some call after the last durable one on, but nothing else.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -104,7 +104,7 @@ impl<D: BlockDevice> Store<D> {
         self.append_file(file, data, false)
     }
 
-    /// Makes durable everything that was written before. At most one flush.
+    /// Makes all earlier writes durable. Issues at most one flush.
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::Failed`], [`Error::ReadOnly`].
@@ -142,7 +142,7 @@ impl<D: BlockDevice> Store<D> {
         self.append_to_slot(slot, data, durable)
     }
 
-    /// Appends to the file of an active slot, group by group, and makes it durable if that is asked for.
+    /// Appends to the file of an active slot, group by group, and makes the data durable if `durable`.
     pub(crate) fn append_to_slot(&mut self, slot: usize, data: &[u8], durable: bool) -> Result<()> {
         self.slot_clock += 1;
         self.slot_used[slot] = self.slot_clock;
@@ -158,18 +158,18 @@ impl<D: BlockDevice> Store<D> {
             }
         }
         if !self.has_failed() {
-            // A device that fails now is worse news than a full store.
+            // Report a failing device rather than a full store: it is the worse error.
             self.finish(durable)?;
         }
         result
     }
 
-    /// Commits an eviction that no record carried yet, and makes durable whatever was written.
+    /// Commits an eviction that no record carries yet, and makes all earlier writes durable.
     fn finish(&mut self, durable: bool) -> Result<()> {
         if self.has_pending_images() || self.root_changed {
             self.write_record()?;
         }
-        // A block that waits for a barrier to be written in its place would burden the next call.
+        // A block that waits for a barrier before it is written in place would burden the next call.
         let waiting = self.image_stage == ImageStage::Recorded;
         if self.unflushed && (durable || waiting) {
             self.barrier()
@@ -178,7 +178,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Refuses early what cannot fit, so that a full store is refused whole.
+    /// Refuses data that cannot fit before anything is written, so that a call on a full store fails as a whole.
     pub(crate) fn check_space_for(&self, state: &FileState, bytes: u64) -> Result<()> {
         let end = state.length().saturating_add(bytes);
         let blocks_after = end.div_ceil(PAYLOAD_BYTES as u64);
@@ -215,7 +215,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(slot)
     }
 
-    /// A slot that no file uses. The record that must follow carries the table block of an evicted file.
+    /// Returns a slot that no file uses. The record that must follow carries the table block of an evicted file.
     pub(crate) fn free_slot(&mut self) -> Result<usize> {
         if let Some(slot) = self
             .root
@@ -225,7 +225,7 @@ impl<D: BlockDevice> Store<D> {
         {
             return Ok(slot);
         }
-        // A file whose table block is damaged keeps its slot; another one goes.
+        // A file whose table block is damaged keeps its slot; another file is evicted instead.
         let mut order: [usize; SLOTS_MAX] = std::array::from_fn(|slot| slot);
         order.sort_unstable_by_key(|slot| self.slot_used[*slot]);
         let mut error = Error::TooManyOpenFiles;
@@ -234,7 +234,7 @@ impl<D: BlockDevice> Store<D> {
                 Ok(()) => return Ok(slot),
                 Err(found) => {
                     error = found;
-                    // The next call tries others.
+                    // Mark the slot as used, so that the next call tries other slots.
                     self.slot_clock += 1;
                     self.slot_used[slot] = self.slot_clock;
                 }
@@ -280,11 +280,12 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Appends as much of `data` as fits one group; returns how much. Not yet durable.
+    /// Appends as much of `data` as fits into one group and returns that number of bytes. The data is not durable yet.
     fn append_group(&mut self, slot: usize, data: &[u8]) -> Result<usize> {
         let state = self.root.slots[slot].state;
         if !self.tails[slot].holds(&state) {
-            // Seen for the first time: its runs may be somebody's else as well, if the root or the table is damaged.
+            // The file is used for the first time: if the root or the table is damaged, its runs may belong to another
+            // file as well.
             if let Some(start) = self.claimed_run(&state) {
                 return Err(Error::Damaged {
                     part: Part::FreeList,
@@ -296,8 +297,8 @@ impl<D: BlockDevice> Store<D> {
         }
         let mut plan = self.plan_group(slot, &state, data.len());
         if plan.new_run && state.reserve.is_none() && self.unflushed {
-            // What was written before must be durable before a record may describe it; and then there may be
-            // another place for the group.
+            // Earlier writes must be durable before a record may describe them. The barrier may also change where the
+            // group can go.
             self.barrier_for_earlier_calls()?;
             plan = self.plan_group(slot, &state, data.len());
         }
@@ -316,7 +317,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(plan.taken)
     }
 
-    /// Brings the file's last block into memory.
+    /// Reads the file's last block into memory.
     fn load_tail(&mut self, slot: usize, state: &FileState) -> Result<()> {
         if state.tail.address == 0 {
             return Ok(());
@@ -363,13 +364,13 @@ impl<D: BlockDevice> Store<D> {
         };
         let tail_lane = usize::from(state.lanes[1].run.contains(state.tail.address));
         let candidates = if tail.holds(state) && tail.epoch == self.epoch {
-            // The last block is not durable: it may be written over. The other lane may hold the copy that is.
+            // The last block is not durable, so it may be overwritten. The other lane may hold the durable copy.
             [tail.lane, tail.lane]
         } else if partial {
-            // Never the lane that holds the acknowledged copy of the block that is rewritten.
+            // Never write to the lane that holds the acknowledged copy of the block that is rewritten.
             [1 - tail_lane, 1 - tail_lane]
         } else {
-            // A durable, full last block is safe in either lane: rather the one with room than a new run.
+            // A durable, full last block is safe in either lane: prefer a lane with room to a new run.
             [tail.lane, 1 - tail.lane]
         };
         let fits = |lane: &usize| state.lanes[*lane].run.room() as usize >= blocks;
@@ -384,7 +385,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Fills and seals the blocks of the group in the group buffer; returns where they go.
+    /// Fills and seals the blocks of the group in the group buffer and returns their address.
     fn build_group(&mut self, slot: usize, plan: &Plan, data: &[u8]) -> Result<u32> {
         let state = self.root.slots[slot].state;
         let lane = state.lanes[plan.lane];
@@ -450,7 +451,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(first)
     }
 
-    /// Changes the state in memory to what the group, written from block `first` on, made of it.
+    /// Updates the state in memory for the group that was written from block `first` on.
     fn apply_group(&mut self, slot: usize, plan: &Plan, first: u32) {
         let filled = plan.carried + plan.taken;
         let fill = filled - (plan.blocks - 1) * PAYLOAD_BYTES;
@@ -486,8 +487,8 @@ impl<D: BlockDevice> Store<D> {
 }
 
 impl FileState {
-    /// Takes note of one more block of the file, written at the next place of lane `lane` or, as the first in it, in
-    /// the reserve, which becomes the lane's run. A run that is full for good is closed.
+    /// Records one more block of the file. It is written at the next place of lane `lane` or, as the first block of a
+    /// new run, in the reserve, which then becomes the lane's run. A run whose blocks are all full is closed.
     pub(crate) fn accept(&mut self, lane: usize, tail: Tail, in_reserve: bool) {
         let lane = &mut self.lanes[lane];
         if in_reserve {
@@ -509,7 +510,7 @@ impl FileState {
 }
 
 impl Header {
-    /// Whether this block is the last one of the file as `state` describes it.
+    /// Returns whether this block is the last one of the file as `state` describes it.
     pub(crate) fn belongs_at_tail(&self, state: &FileState) -> bool {
         self.file_id == state.file_id
             && self.index == state.tail.index
@@ -518,8 +519,8 @@ impl Header {
     }
 }
 
-/// Length of the next run: a quarter of the file, within limits, so that small files stay small and large
-/// ones allocate seldom; or what is known to be needed, if that is more.
+/// Returns the length of the next run: a quarter of the file, within limits, so that small files stay small and large
+/// files allocate seldom; or the number of blocks known to be needed, if that is more.
 fn run_blocks_wanted(state: &FileState, group_blocks: usize, bytes_left: usize) -> u32 {
     let growing = state.block_count() / 4;
     let known = bytes_left

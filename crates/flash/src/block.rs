@@ -1,7 +1,7 @@
-//! One data block of a file: a header that proves what the block is, and the payload.
+//! One data block of a file: a header that identifies the block, and the payload.
 //!
-//! Invariant: a block is believed only if its checksum (seeded by the store's identity), its own address and
-//! the file's identity agree. So stale, misdirected, torn and rotten blocks are all told from good ones.
+//! Invariant: a block is accepted only if its checksum (seeded by the store's identity), its own address and the file's
+//! identity agree. So stale, misdirected, torn and rotten blocks are all detected.
 
 use base::block::BLOCK_BYTES;
 
@@ -25,8 +25,8 @@ pub(crate) const GROUP_BLOCKS_MAX: usize = 4;
 const MAGIC: u32 = 0x4442_4b45; // "EKBD"
 const POINTERS_OFFSET: usize = 48;
 
-/// Group number of a block that stands in for a damaged one, and holds the link of its run and no data: no append has
-/// it.
+/// Group number of a marker: a block that replaces a damaged one and holds the link of its run but no data. No append
+/// has this number.
 pub(crate) const MARKER_SEQUENCE: u64 = 0;
 
 /// Backward pointers of block `i`: first the addresses of blocks `i - 1` to `i - 7`, then for each level
@@ -35,7 +35,7 @@ pub(crate) type Pointers = [u32; POINTERS];
 
 const _: () = assert!(POINTERS_OFFSET + 4 * POINTERS == HEADER_BYTES);
 
-/// Header of a data block, decoded.
+/// Decoded header of a data block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) file_id: u64,
@@ -51,27 +51,27 @@ pub(crate) struct Header {
     /// The run that this block lies in.
     pub(crate) run_start: u32,
     pub(crate) run_blocks: u8,
-    /// The run before it in the same lane, and how many of its blocks were used: the link of the list of runs.
-    /// No blocks: this is the first run of its lane.
+    /// The run before it in the same lane, and the number of its blocks that were used: the link of the list of runs.
+    /// If the number is 0, this is the first run of its lane.
     pub(crate) before_start: u32,
     pub(crate) before_used: u8,
-    /// Which lane of the file the run was.
+    /// The lane of the file that this block's run belongs to.
     pub(crate) lane: u8,
     pub(crate) pointers: Pointers,
-    /// Only in the first block of a file, where there are no pointers: the beginning of the file's name when the
-    /// block was written, so that a repair can tell the owner what it has found. Zeros follow it.
+    /// The beginning of the file's name when the block was written, followed by zeros. Only the first block of a file,
+    /// which has no pointers, has it: a repair shows it to the owner to identify the file.
     pub(crate) name_hint: NameHint,
 }
 
-/// The first bytes of a name, zeros after it.
+/// The first bytes of a name, padded with zeros.
 pub(crate) type NameHint = [u8; NAME_HINT_BYTES];
 
-/// Bytes of a name that the first block of a file holds: the room of its pointers.
+/// Bytes of a name that the first block of a file holds, in the space of its pointers.
 pub(crate) const NAME_HINT_BYTES: usize = 4 * POINTERS;
 
 impl Header {
-    /// Blocks from the beginning of a run to `address` inclusive, if it is in this block's run before it, or in what
-    /// was used of the run before that; else none.
+    /// Returns the number of blocks from the beginning of a run to `address` inclusive. `address` must be before this
+    /// block in this block's run, or in the used part of the run before that; otherwise returns 0.
     pub(crate) fn in_run(&self, address: u32) -> u32 {
         let before_end = self
             .before_start
@@ -85,7 +85,7 @@ impl Header {
         }
     }
 
-    /// Numbers and addresses of the block itself and of those that its pointers lead to.
+    /// Returns the numbers and addresses of the block itself and of the blocks that its pointers lead to.
     pub(crate) fn places(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let led_to = (0..POINTERS).filter_map(|place| {
             let index = pointer_target(self.index, place)?;
@@ -94,7 +94,7 @@ impl Header {
         [(self.index, self.address)].into_iter().chain(led_to)
     }
 
-    /// Writes the header over the first bytes of `block` and seals the whole block, payload included.
+    /// Writes the header over the first bytes of `block`, and seals the whole block, including the payload.
     pub(crate) fn seal(&self, block: &mut [u8], seed: u32) {
         put_u32(block, 0, MAGIC);
         put_u64(block, 8, self.file_id);
@@ -121,7 +121,7 @@ impl Header {
         put_u32(block, 4, checksum);
     }
 
-    /// The header of a block that was read from `address`, if the block is intact and belongs there.
+    /// Returns the header of a block that was read from `address`, if the block is intact and belongs there.
     pub(crate) fn open(block: &[u8], address: u32, seed: u32) -> Option<Self> {
         if get_u32(block, 0) != MAGIC || get_u32(block, 24) != address {
             return None;
@@ -171,7 +171,7 @@ impl Header {
     }
 }
 
-/// The pointers of block `index + 1`, given those of block `index` and its address.
+/// Returns the pointers of block `index + 1`, given those of block `index` and its address.
 pub(crate) fn pointers_after(index: u32, address: u32, pointers: &Pointers) -> Pointers {
     let mut next = *pointers;
     next.copy_within(..NEAR_POINTERS - 1, 1);
@@ -184,7 +184,7 @@ pub(crate) fn pointers_after(index: u32, address: u32, pointers: &Pointers) -> P
     next
 }
 
-/// Which block pointer `place` of block `from` leads to.
+/// Returns the number of the block that pointer `place` of block `from` leads to.
 pub(crate) fn pointer_target(from: u32, place: usize) -> Option<u32> {
     let before = from.checked_sub(1)?;
     if place < NEAR_POINTERS {
@@ -194,11 +194,11 @@ pub(crate) fn pointer_target(from: u32, place: usize) -> Option<u32> {
     (level < u32::BITS).then(|| (before >> level) << level)
 }
 
-/// From block `from` towards the earlier block `target`: the pointer to follow and the block it leads to,
-/// the nearest to `target` that is not to be avoided.
+/// Returns the pointer to follow from block `from` towards the earlier block `target`, and the block it leads to. That
+/// block is the nearest to `target` that is not in `avoid`.
 ///
-/// Unless blocks are avoided, each step but the last clears a zero bit of `target` from the distance, so
-/// the walk from the last block of a file of n blocks takes at most ceil(log2 n) steps.
+/// Unless blocks are avoided, each step except the last clears a zero bit of `target` from the distance. So the walk
+/// from the last block of a file of n blocks takes at most ceil(log2 n) steps.
 pub(crate) fn pointer_towards(from: u32, target: u32, avoid: &[u32]) -> Option<(usize, u32)> {
     (0..POINTERS)
         .filter_map(|place| pointer_target(from, place).map(|index| (place, index)))

@@ -1,11 +1,11 @@
-//! How many device operations a call may cost: constants of the format, whatever the store holds.
+//! The maximum number of device operations of each call: constants of the format, independent of the store's content.
 //!
-//! The sums below follow the code path by path; `tests/bounds.rs` drives random workloads on a counting
-//! device and fails if any call exceeds them. A call after unsynced ones may have to flush for them: that flush is
-//! counted. Three things cost more, and all are damage: a read that walks around damaged data blocks may repeat
-//! its walk up to eight times, then follow the runs, one block of each as a rule, and walk again; a request that the
-//! device fails is repeated, a long one without the blocks that were guessed and then each block by itself; and an
-//! append that finds nothing ready because a list of free blocks is damaged commits up to twice more.
+//! The sums below follow the code path by path; `tests/bounds.rs` drives random workloads on a counting device and
+//! fails if any call exceeds them. A call after unsynced calls may have to flush for them: that flush is counted. Only
+//! damage costs more, in three cases. A read that walks around damaged data blocks may repeat its walk up to eight
+//! times, then follow the runs, usually one block of each, and walk again. A request that the device fails is repeated;
+//! a long one is repeated without the guessed blocks, and then block by block. An append that finds nothing ready,
+//! because a list of free blocks is damaged, commits up to two more times.
 
 use base::block::BlockDevice;
 
@@ -14,7 +14,7 @@ use crate::layout::{Layout, RUN_BLOCKS_MAX, TABLE_COPIES};
 use crate::root::{IMAGES_MAX, SLOTS_MAX};
 use crate::store::Store;
 
-/// Device operations of one call at most.
+/// The maximum number of device operations of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
     /// Read requests, each one contiguous range of at most 64 KiB where a file is read, and of 16 KiB otherwise (20 KiB
@@ -47,7 +47,7 @@ impl Bound {
         }
     }
 
-    /// Both calls, one after the other.
+    /// The sum of both calls, made one after the other.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -70,28 +70,28 @@ impl Bound {
     }
 }
 
-/// Two buckets, each with both copies: one request each.
+/// Two buckets, each with both copies: one request for each bucket.
 const LOOKUP: Bound = Bound::new(2, 2 * TABLE_COPIES, 0, 0, 0);
 /// A record without images: two copies of the root.
 const RECORD: Bound = Bound::new(0, 0, 1, 2, 0);
-/// What a table block adds: its place in the record, and then in the table, twice.
+/// The cost of a table block: written once in the record, and then twice in the table.
 const TABLE_IMAGE: Bound = Bound::new(0, 0, 1, 1 + TABLE_COPIES, 0);
-/// What a data block adds.
+/// The cost of a data block.
 const DATA_IMAGE: Bound = Bound::new(0, 0, 1, 2, 0);
 const FLUSH: Bound = Bound::new(0, 0, 0, 0, 1);
-/// A record that spills a list of free pieces holds it and a place for an image.
+/// A record that spills a list of free pieces holds the list and a place for an image.
 const SPILL: Bound = Bound::new(0, 0, 0, 2, 0);
 const READ: Bound = Bound::new(1, 1, 0, 0, 0);
-/// A block of a longer read. Blocks are guessed only where seven are known, so of 16 in a request nine are transferred
-/// for nothing at most.
+/// A block of a longer read. Blocks are guessed only where seven are known, so at most nine of the 16 blocks in a
+/// request are transferred without use.
 const READ_MORE: Bound = Bound::new(1, 3, 0, 0, 0);
-/// The blocks of a group, in one piece.
+/// The blocks of a group, contiguous.
 const GROUP: Bound = Bound::new(0, 0, 1, GROUP_BLOCKS_MAX as u64, 0);
 /// Writing back the least recently used file: its table block.
 const EVICT: Bound = Bound::new(1, TABLE_COPIES, 0, 0, 0).plus(TABLE_IMAGE);
-/// The first group of an append: write back another file, read the last block, reclaim something free (twice, when
-/// no cluster is set aside for the next list), record, group, flush. What an earlier call left unflushed costs one
-/// more flush.
+/// The first group of an append: write back another file, read the last block, reclaim a free piece (twice when no
+/// cluster is reserved for the next list), record, group, flush. Unflushed writes of an earlier call cost one more
+/// flush.
 const APPEND_FIRST: Bound = EVICT
     .plus(READ)
     .plus(READ)
@@ -115,15 +115,16 @@ const CREATE: Bound = LOOKUP
     .plus(TABLE_IMAGE)
     .plus(FLUSH)
     .plus(FLUSH);
-/// Also: a read for a chain, should there be no cluster left for the next list of free pieces.
+/// Like `CREATE`, plus a read for a chain if no cluster is left for the next list of free pieces.
 const DELETE: Bound = CREATE.plus(READ);
-/// A record with two images cannot spill a list: after many such calls in a row one makes room by a record of its own.
+/// A record with two images cannot spill a list. After many such calls in a row, one call makes room with its own
+/// record.
 const ROOM: Bound = READ.plus(RECORD).plus(SPILL).plus(FLUSH);
-/// A record with as many data blocks as it holds.
+/// A record with the maximum number of data blocks.
 const OVERWRITE_RECORD: Bound = RECORD.plus(DATA_IMAGE.times(IMAGES_MAX as u64)).plus(FLUSH);
 const RENAME: Bound = DELETE.plus(LOOKUP).plus(TABLE_IMAGE).plus(ROOM);
 
-/// The bounds of a store, functions of its format parameters alone.
+/// The bounds of a store; they depend only on its format parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     data_blocks: u64,
@@ -170,7 +171,7 @@ impl Bounds {
         } else {
             self.append(bytes)
         };
-        // When it fails for want of space, what it wrote is freed: one more record.
+        // If the call fails for lack of space, the written blocks are freed: one more record.
         LOOKUP
             .plus(content)
             .plus(DELETE)
@@ -187,12 +188,12 @@ impl Bounds {
             .plus(FLUSH)
     }
 
-    /// Changing so many blocks of a file, which are first read in so many rows of neighbours.
+    /// Returns the cost of changing `blocks` blocks of a file, which are first read in `rows` rows of neighbours.
     fn change_within(&self, blocks: u64, rows: u64) -> Bound {
         let images = IMAGES_MAX as u64;
         let records = blocks.div_ceil(images);
-        // Blocks whose places are known are read in one request, in vain if they have moved. Each further record
-        // begins with a look at the blocks that found no room in the one before.
+        // Blocks at known places are read in one request, without result if they have moved. Each further record starts
+        // by reading the blocks that did not fit into the previous one.
         let row = self
             .seek()
             .plus(READ.times(images - 1))
@@ -204,14 +205,14 @@ impl Bounds {
     /// `write_at` of `bytes` bytes that begins `gap` bytes behind the end of the file.
     #[must_use]
     pub fn write_beyond(&self, gap: u64, bytes: u64) -> Bound {
-        // Zeros are appended in pieces of a group's length, each of which may take two groups.
+        // Zeros are appended in pieces of a group's length. Each piece may take two groups.
         let group = GROUP_BLOCKS_MAX as u64 * PAYLOAD_BYTES as u64;
         let pieces = 2 * gap.div_ceil(group);
         self.append(bytes).plus(APPEND_MORE.times(pieces))
     }
 
-    /// `write_pieces_nosync` or `write_pieces_at_once` to a file of `length` bytes, of pieces that begin at these
-    /// offsets and have so many bytes.
+    /// `write_pieces_nosync` or `write_pieces_at_once` to a file of `length` bytes. `pieces` holds the offset and the
+    /// length in bytes of each piece.
     #[must_use]
     pub fn write_pieces(&self, length: u64, pieces: &[(u64, u64)]) -> Bound {
         let (mut blocks, mut rows) = (0, 0);
@@ -221,7 +222,7 @@ impl Bounds {
             let touched = blocks_touched(length.saturating_sub(*offset).min(*bytes));
             blocks += touched;
             rows += touched.div_ceil(IMAGES_MAX as u64);
-            // Behind the end that the file had, this is one write after the other.
+            // Behind the old end of the file, this is one write after the other.
             let (from, to) = (length.max(*offset), offset.saturating_add(*bytes));
             if from < to.min(end) {
                 bound = bound.plus(self.overwrite(to.min(end) - from));
@@ -233,8 +234,8 @@ impl Bounds {
             }
         }
         if end > length {
-            // At once: nothing is appended before it is known that the rest is not too much, and it is durable even if
-            // no record follows.
+            // At once: before anything is appended, the code must know that the rest fits into one record. The append
+            // must be durable even if no record follows.
             rows *= 2;
             bound = bound.plus(FLUSH);
         }
@@ -242,7 +243,7 @@ impl Bounds {
     }
 
     /// `truncate` to a length that is shorter by `bytes` bytes: finding the new end, and a read for each run of blocks
-    /// that is cut off, of which each holds at least one.
+    /// that is cut off. Each run holds at least one block.
     #[must_use]
     pub fn truncate(&self, bytes: u64) -> Bound {
         let runs = bytes.div_ceil(PAYLOAD_BYTES as u64) + 2;
@@ -285,15 +286,15 @@ impl Bounds {
         Bound::new(self.bucket_count, self.bucket_count * TABLE_COPIES, 0, 0, 0)
     }
 
-    /// Opening the store after anything, recovery included.
+    /// Opening the store in any state, recovery included.
     #[must_use]
     pub fn mount(&self) -> Bound {
         let images = IMAGES_MAX as u64;
-        // Found, compared, and made the same; and one that is left of a growth that was interrupted.
+        // The superblocks are read, compared and made equal; a superblock left by an interrupted growth is included.
         let superblocks = READ
             .times(3)
             .plus(READ.plus(Bound::new(0, 0, 1, 1, 1)).times(4));
-        // Both places and both clusters that they may have announced.
+        // Both places, and both clusters that their records may have announced.
         let records = Bound::new(1, images + 2, 0, 0, 0).times(4);
         let complete = READ.times(TABLE_COPIES * images).times(4);
         let replay = READ
@@ -303,7 +304,7 @@ impl Bounds {
         let blocks = u64::from(RUN_BLOCKS_MAX);
         let requests = blocks.div_ceil(GROUP_BLOCKS_MAX as u64);
         let lanes = Bound::new(requests, blocks, 0, 0, 0).times(3 * SLOTS_MAX as u64);
-        // The list of a spilling record whose own block is torn.
+        // The list of a spilling record whose list block is torn.
         let list = Bound::new(0, 0, 1, 1, 0);
         superblocks
             .plus(list)
@@ -328,7 +329,7 @@ impl Bounds {
         self.memory_bytes
     }
 
-    /// The table: operation, bound, for a person to read.
+    /// The table of operations and bounds, for people to read.
     #[must_use]
     pub fn rows(&self) -> Vec<(String, Bound)> {
         let atomic = crate::APPEND_ATOMIC_BYTES_MAX as u64;
@@ -369,7 +370,7 @@ impl Bounds {
     }
 }
 
-/// Blocks that `bytes` bytes within a file touch at most.
+/// Returns the maximum number of blocks that `bytes` bytes within a file touch.
 fn blocks_touched(bytes: u64) -> u64 {
     if bytes == 0 {
         0
@@ -378,7 +379,7 @@ fn blocks_touched(bytes: u64) -> u64 {
     }
 }
 
-/// Groups that an append of `bytes` bytes makes at most.
+/// Returns the maximum number of groups that an append of `bytes` bytes makes.
 fn groups(bytes: u64) -> u64 {
     // The first group may start behind a nearly full block.
     let payload = PAYLOAD_BYTES as u64;
@@ -387,7 +388,7 @@ fn groups(bytes: u64) -> u64 {
 }
 
 impl<D: BlockDevice> Store<D> {
-    /// The most device operations that any call on this store costs.
+    /// Returns the maximum number of device operations of each call on this store.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
         Bounds::of(&self.layout, self.memory_bytes())

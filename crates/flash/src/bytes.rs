@@ -1,5 +1,5 @@
-//! Little-endian fields at fixed offsets. All on-disk structures are written and read with these, so that
-//! no layout depends on how the compiler arranges a struct.
+//! Little-endian fields at fixed offsets. All on-disk structures are written and read with these, so that no layout
+//! depends on the compiler's struct layout.
 
 pub(crate) fn put_u16(bytes: &mut [u8], offset: usize, value: u16) {
     bytes[offset..offset + 2].copy_from_slice(&value.to_le_bytes());

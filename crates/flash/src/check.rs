@@ -1,4 +1,4 @@
-//! Checking a store: every structure is read, every block is accounted for, all damage is named.
+//! Checking a store: every structure is read, every block is accounted for, all damage is reported.
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, DeviceError};
 
@@ -11,24 +11,24 @@ use crate::space::{open_trunk, trunk_address, trunk_piece};
 use crate::store::{Store, is_readable};
 use crate::table::{Bucket, buckets_of, validate_name};
 
-/// Problems listed one by one; beyond them only the count grows.
+/// Maximum number of problems listed one by one; further ones are only counted.
 const PROBLEMS_LISTED_MAX: usize = 1000;
 
-/// What is wrong with a file that [`FileState::is_ahead_of`] the store: recovery takes the greatest number for the
-/// youngest.
+/// The problem of a file that [`FileState::is_ahead_of`] the store: recovery takes the group with the greatest number
+/// as the youngest.
 pub(crate) const AHEAD: &str = "its last block has a number that the store has not come to; a power cut may undo what \
                                 is appended to it, until a copy replaces it";
 
-/// One thing that is not as it should be.
+/// One problem found by a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file it concerns, when it is known.
+    /// The affected file, if it is known.
     pub file: Option<String>,
-    /// The block it was found in, when there is one.
+    /// The block in which the problem was found, if there is one.
     pub block: Option<u64>,
     /// What is wrong and what it means.
     pub text: String,
-    /// Whether bytes of a file are lost by it.
+    /// Whether bytes of a file are lost.
     pub data_lost: bool,
 }
 
@@ -44,7 +44,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// Result of a check.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Files found in the name table.
@@ -59,13 +59,13 @@ pub struct CheckReport {
     pub problems: Vec<Problem>,
     /// All problems found.
     pub problems_total: u64,
-    /// A read-only store's records are not complete: normal after a power cut, damage otherwise. Opening
-    /// the store for writing completes them.
+    /// Whether a read-only store's records are incomplete: normal after a power cut, damage otherwise. Opening the
+    /// store for writing completes them.
     pub records_incomplete: bool,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Returns whether the store has no problems.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.problems_total == 0
@@ -84,15 +84,15 @@ impl CheckReport {
     }
 }
 
-/// Who owns each cluster of the data region.
+/// The owner of each cluster of the data region.
 struct Owners {
-    /// 0: nobody, 1: free space, n + 2: the n-th file visited.
+    /// 0: no owner, 1: free space, n + 2: the n-th file visited.
     clusters: Vec<u32>,
     names: Vec<String>,
     first: u32,
-    /// Blocks that have been read as part of a file: each is read once, however many entries lead to it.
+    /// Blocks that have been read as part of a file: each block is read once, even if several entries lead to it.
     read: Vec<bool>,
-    /// Blocks of the data region less those of the files visited.
+    /// Blocks of the data region minus those of the files visited.
     blocks_left: u64,
 }
 
@@ -119,7 +119,7 @@ impl Owners {
         }
     }
 
-    /// Claims a run that has been found to lie in the data region.
+    /// Claims a run that lies in the data region.
     fn claim(&mut self, start: u32, blocks: u32, owner: u32, report: &mut CheckReport) {
         for block in (start..start + blocks).step_by(CLUSTER_BLOCKS as usize) {
             let place = ((block - self.first) / CLUSTER_BLOCKS) as usize;
@@ -149,7 +149,7 @@ impl Owners {
         self.clusters.get(place).copied()
     }
 
-    /// Whether block `address` of the data region is to be read for the first time.
+    /// Returns whether block `address` of the data region has not been read yet, and marks it as read.
     fn reads_first(&mut self, address: u32) -> bool {
         let place = address.wrapping_sub(self.first) as usize;
         self.read
@@ -159,7 +159,7 @@ impl Owners {
 }
 
 impl<D: BlockDevice> Store<D> {
-    /// Reads everything and reports what is not as it should be. Changes nothing.
+    /// Reads everything and reports all problems. Changes nothing.
     ///
     /// Memory grows with the device (two bytes for each block) and with the longest file.
     ///
@@ -169,7 +169,7 @@ impl<D: BlockDevice> Store<D> {
         self.check_with_progress(&mut |_, _| {})
     }
 
-    /// As [`check`](Self::check), calling `progress` with the table blocks done and in all.
+    /// As [`check`](Self::check), calling `progress` with the number of table blocks done and their total.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -212,12 +212,12 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Every copy of the last records should be there, unless a power cut has come while one was being written;
-    /// opening the store for writing mends that, so only then is it a problem.
+    /// Checks that every copy of the last records is there. Copies may be missing after a power cut during the write of
+    /// a record. Opening the store for writing repairs that, so it is a problem only then.
     pub(crate) fn check_records(&mut self, report: &mut CheckReport) -> Result<()> {
         let current = self.root.record_sequence;
         let place = u64::from(self.root.place);
-        // The last record in each fixed place, and the last of all where that stands in a cluster of its own.
+        // The last record in each fixed place, and the very last record if it is in a cluster of its own.
         let mut wanted = vec![
             (self.layout.record_block(place), None),
             (self.layout.record_block(1 - place), None),
@@ -230,7 +230,7 @@ impl<D: BlockDevice> Store<D> {
         for (address, sequence) in wanted {
             let mut blocks = BlockBuffer::zeroed(IMAGES_MAX + 2);
             for (number, block) in blocks.chunks_exact_mut(BLOCK_BYTES).enumerate() {
-                // Beyond the end of the last cluster there is nothing to read.
+                // Blocks behind the end of the last cluster cannot be read.
                 let read = self.device.read(address + number as u64, block);
                 if !is_readable(read)? {
                     block.fill(0);
@@ -254,7 +254,7 @@ impl<D: BlockDevice> Store<D> {
                     && sequence.is_none_or(|sequence| root.record_sequence == sequence)
             })
         };
-        // Of what an older, longer record has left behind, the newest root tells what should be there.
+        // An older, longer record may have left blocks behind: the newest root tells which blocks must be there.
         let known = (0..IMAGES_MAX + 2)
             .rev()
             .filter_map(root)
@@ -272,7 +272,7 @@ impl<D: BlockDevice> Store<D> {
                 }
             }
         } else if self.root.record_sequence > 1 {
-            // Until the second record there is one place that never held one.
+            // Until the second record is written, one place has never held a record.
             damaged.push(0);
         }
         for place in damaged {
@@ -285,7 +285,8 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// A store whose numbers are used up opens, reads and refuses changes, and nothing else about it is wrong.
+    /// Checks whether the store's numbers are used up. Such a store opens and can be read but refuses changes; nothing
+    /// else about it is wrong.
     fn check_numbers(&self, report: &mut CheckReport) {
         let block = self.layout.record_block(u64::from(self.root.place));
         if self.root.has_no_changes_left(self.sequence) {
@@ -313,13 +314,13 @@ impl<D: BlockDevice> Store<D> {
         let mut trunk = self.root.trunk_head;
         let mut trunks = 0;
         while trunk != 0 {
-            // So far free space owns the spilled lists alone.
+            // At this point free space owns only the spilled lists.
             if !self.layout.is_data_run(trunk, CLUSTER_BLOCKS) || owners.owns(trunk, 1) {
                 let text = "the free list leads outside the data region or in a circle".to_owned();
                 report.add(None, Some(u64::from(trunk)), false, text);
                 break;
             }
-            // A list that was spilled without an image stands in its cluster twice.
+            // A list that was spilled without an image is in its cluster twice.
             for (copy, address) in [trunk_address(trunk), u64::from(trunk) + 1]
                 .into_iter()
                 .enumerate()
@@ -376,7 +377,7 @@ impl<D: BlockDevice> Store<D> {
             }
         }
         if self.root.announced != 0 {
-            // Neither free nor a file's, but accounted for.
+            // The announced cluster is neither free nor owned by a file, but accounted for.
             owners.claim(self.root.announced, CLUSTER_BLOCKS, 1, report);
         }
         let beyond = self.layout.data_end - frontier;
@@ -385,7 +386,8 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Claims the runs of a list, most recent first, as far as the links can be followed; returns their blocks.
+    /// Claims the runs of a list, most recent first, as far as the links can be followed. Returns the number of their
+    /// blocks.
     fn claim_chain(
         &mut self,
         chain: &Piece,
@@ -408,7 +410,7 @@ impl<D: BlockDevice> Store<D> {
             owners.claim(start, blocks, owner, report);
             total += u64::from(blocks);
             if !was_free {
-                // Whoever owns it has led to the runs before it.
+                // The run's owner has already led to the runs before it.
                 break;
             }
             let link = match self.run_before(&piece) {
@@ -452,7 +454,7 @@ impl<D: BlockDevice> Store<D> {
             let text = "this part of the name table is younger than the newest commit record, which is lost";
             report.add(None, Some(address), false, text.to_owned());
         }
-        // What a record holds goes over both.
+        // The image of a record, held in memory, replaces both copies.
         if !self.is_overlaid(address) {
             if intact == 0 {
                 let text =
@@ -636,7 +638,7 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// Compares the block's backward pointers with those of later blocks and remembers new ones.
+/// Compares the block's backward pointers with those of later blocks and records new ones.
 fn note_pointers(header: &Header, addresses: &mut [u32], name: &str, report: &mut CheckReport) {
     for place in 0..POINTERS {
         let Some(target) = pointer_target(header.index, place) else {

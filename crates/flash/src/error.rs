@@ -1,9 +1,9 @@
-//! What can go wrong with a store, and the one code each case maps to.
+//! The errors of a store, and the one error code of each.
 
 use base::block::DeviceError;
 use base::error::Code;
 
-/// Which structure was found damaged.
+/// The structure that was found damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
@@ -31,7 +31,7 @@ impl std::fmt::Display for Part {
     }
 }
 
-/// Why an operation on a store did not happen. Unless the text says otherwise the store is unchanged.
+/// The reason why an operation on a store was not done. Unless the text says otherwise the store is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -41,7 +41,7 @@ pub enum Error {
     /// A file of this name exists already.
     #[error("a file of this name exists already")]
     Exists,
-    /// No free blocks are left. Reading and deleting still work.
+    /// No free blocks are left. Reads and deletes still work.
     #[error("the store is full; delete files to free blocks")]
     Full,
     /// Both table blocks that may hold this name are full.
@@ -49,22 +49,22 @@ pub enum Error {
         "name-table-full: no room for this name; delete files, or format with a larger --files"
     )]
     NameTableFull,
-    /// The name is empty, too long for this store, or holds a NUL or a slash, or is `.` or `..`.
+    /// The name is empty, too long for this store, contains a NUL or a slash, or is `.` or `..`.
     #[error("invalid file name: {reason}")]
     NameInvalid {
-        /// What about it is refused.
+        /// Why the name is refused.
         reason: &'static str,
     },
-    /// A block failed its checksum or does not belong where it was found. Nothing of it was returned.
+    /// A block failed its checksum or does not belong where it was found. None of its data was returned.
     #[error("{part} is damaged at block {block}{}", offset.map(|o| format!(" (file offset {o})")).unwrap_or_default())]
     Damaged {
-        /// What the block should have held.
+        /// The expected content of the block.
         part: Part,
-        /// Its number on the device.
+        /// The block number on the device.
         block: u64,
-        /// For [`Part::Data`]: offset in the file of the first byte that cannot be read for it. As a rule that is what
-        /// the block should hold; where no way leads around damaged blocks, it is what was looked for beyond them,
-        /// earlier in the file.
+        /// For [`Part::Data`]: offset in the file of the first byte that cannot be read because of it. Usually this is
+        /// the content that the block should hold. If no path leads around damaged blocks, it is the earlier offset
+        /// that the read looked for beyond them.
         offset: Option<u64>,
     },
     /// The device holds no Evenkeel flash store.
@@ -80,10 +80,10 @@ pub enum Error {
         /// Blocks on the device.
         blocks_found: u64,
     },
-    /// The new content of a file could not be read from where it comes from.
+    /// The new content of a file could not be read from its source.
     #[error("reading the new content failed: {0}")]
     Source(#[source] std::io::Error),
-    /// The store cannot use all of the device that it is to grow to.
+    /// The device that the store must grow to is larger than a store can use.
     #[error(
         "the device has {blocks_found} blocks, but a store uses {blocks_max} (16 TiB) at most; give it a smaller one"
     )]
@@ -93,7 +93,7 @@ pub enum Error {
         /// Blocks that a store can use.
         blocks_max: u64,
     },
-    /// The store has a format that this program does not know.
+    /// The store has a format that this program does not support.
     #[error("store format {found} is not supported (this program reads format {supported})")]
     Version {
         /// Format found on the device.
@@ -101,10 +101,10 @@ pub enum Error {
         /// Format that this program reads and writes.
         supported: u32,
     },
-    /// The device or the requested parameters cannot make a store.
+    /// The device or the requested parameters do not allow a store.
     #[error("cannot format: {reason}")]
     Format {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The device failed. After a failed write or flush the store takes no more writes until it is reopened.
@@ -119,7 +119,7 @@ pub enum Error {
     /// The handle's file was deleted, replaced or closed.
     #[error("the file of this handle was deleted, replaced or closed")]
     StaleHandle,
-    /// As many files are open as [`crate::OpenOptions::open_files_max`] allows.
+    /// [`crate::OpenOptions::open_files_max`] files are open already.
     #[error("too many open files; close some, or raise open_files_max")]
     TooManyOpenFiles,
     /// The file would exceed the largest length that the format can hold.
@@ -128,7 +128,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The one code this error maps to; see [`base::error`].
+    /// Returns the one code this error maps to; see [`base::error`].
     #[must_use]
     pub fn code(&self) -> Code {
         match self {

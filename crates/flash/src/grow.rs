@@ -1,10 +1,10 @@
-//! Making a store use all of a device that has become larger.
+//! Growing a store to use all of a device that has become larger.
 //!
-//! Only the end moves: the name table stays as large as it was formatted, and so does the number of files it is for.
-//! The second place for records and the last superblock are written behind the new end of the data first, where the
-//! old store has nothing; then the superblock changes, one copy after the other. Whichever copy is read first says
-//! how large the store is, and for either size everything that belongs to it is in its place. The former end is data
-//! blocks like any other from then on, never used so far.
+//! Only the end moves: the size of the name table and the number of files stay as they were formatted. First, the
+//! second place for records and the last superblock are written behind the new end of the data, where the old store has
+//! nothing. Then the superblock changes, one copy after the other. The copy that is read first tells the size of the
+//! store; for either size, all structures are in their place. From then on the former end consists of ordinary data
+//! blocks, never used so far.
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, Geometry};
 
@@ -17,26 +17,26 @@ use crate::layout::{
 use crate::root::ImageReferences;
 use crate::store::{OpenOptions, Store, is_readable, read_superblock};
 
-/// What growing has changed.
+/// The changes made by growing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrowReport {
     /// Blocks of the device that the store used before.
     pub blocks_before: u64,
-    /// Blocks that it uses now; as many as before when the device has not become larger by at least 12 blocks.
+    /// Blocks that it uses now; equal to `blocks_before` if the device has not become larger by at least 12 blocks.
     pub blocks_after: u64,
     /// Blocks that files may own now.
     pub data_blocks: u64,
 }
 
 impl<D: BlockDevice> Store<D> {
-    /// Makes the store use all of its device, which has become larger, and gives the device back. Opens the store
-    /// for writing, so that recovery runs first; nobody else may use the device. When it is interrupted the store is
-    /// the old or the new one; growing again completes it.
+    /// Makes the store use all of its device, which has become larger, and returns the device. Opens the store for
+    /// writing, so recovery runs first; no other process may use the device. If this is interrupted, the store has
+    /// either the old or the new size; growing again completes it.
     ///
     /// # Errors
-    /// [`Error::Truncated`] when the device is smaller than the store, which cannot shrink;
-    /// [`Error::DeviceTooLarge`] when it is larger than a store can be; [`Error::Damaged`] as for every change when the
-    /// store's numbers are used up; those of [`open`](Self::open).
+    /// [`Error::Truncated`] when the device is smaller than the store, which cannot shrink; [`Error::DeviceTooLarge`]
+    /// when it is larger than a store can be; [`Error::Damaged`] as for every change, when the store's numbers are used
+    /// up; those of [`open`](Self::open).
     pub fn grow(mut device: D) -> Result<(GrowReport, D)> {
         let old = read_superblock(&mut device)?;
         let new = grown(&old, device.geometry())?;
@@ -53,7 +53,7 @@ impl<D: BlockDevice> Store<D> {
             };
             let mut store = Self::assemble(device, old, &options);
             store.recover()?;
-            // It writes records, whose numbers must be new.
+            // Growing writes records, and their numbers must be new.
             store.begin_change()?;
             store.write_end(&new)?;
             device = store.device;
@@ -62,9 +62,9 @@ impl<D: BlockDevice> Store<D> {
         Ok((report, device))
     }
 
-    /// Writes what belongs behind the end of the data of the larger store. The store that is there stays as it is.
+    /// Writes the structures behind the end of the data of the larger store. The current store stays unchanged.
     fn write_end(&mut self, new: &Layout) -> Result<()> {
-        // The newest record has to be in the place that both have in common.
+        // The newest record must be in the place that both sizes have in common.
         self.root.clean = true;
         loop {
             self.root.spilled = true;
@@ -73,7 +73,7 @@ impl<D: BlockDevice> Store<D> {
                 break;
             }
         }
-        // Of the record's own: nothing may wait to be written in its place.
+        // The record to copy must contain only its own blocks: no image may wait to be written in place.
         self.flush_device()?;
         let mut root = self.root.clone();
         root.record_sequence += 1;
@@ -104,7 +104,8 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// The layout for all of the device. That of the store when there is not room enough for an end apart from its end.
+/// Returns the layout for all of the device, or the store's current layout if there is no room for a new end that does
+/// not overlap the current one.
 fn grown(old: &Layout, geometry: Geometry) -> Result<Layout> {
     if geometry.block_count < old.block_count {
         return Err(Error::Truncated {
@@ -112,7 +113,7 @@ fn grown(old: &Layout, geometry: Geometry) -> Result<Layout> {
             blocks_found: geometry.block_count,
         });
     }
-    // Making use of a part of it would look like success.
+    // Using only a part of the device would look like success.
     if geometry.block_count > DEVICE_BLOCKS_MAX {
         return Err(Error::DeviceTooLarge {
             blocks_found: geometry.block_count,
@@ -135,15 +136,16 @@ fn grown(old: &Layout, geometry: Geometry) -> Result<Layout> {
 }
 
 impl<D: BlockDevice> Store<D> {
-    /// Makes all copies of the superblock say what the first of them says, so that damage to it cannot make the store
-    /// another size. They differ after growth that was interrupted, and after damage.
+    /// Makes all copies of the superblock equal to the first one, so that damage to the first cannot change the size of
+    /// the store. The copies differ after an interrupted growth and after damage.
     pub(crate) fn settle_superblocks(&mut self) -> Result<()> {
         write_superblocks(&mut self.device, &self.layout)?;
         let end = superblock_far(self.device.geometry().block_count);
         if end == superblock_far(self.layout.block_count) {
             return Ok(());
         }
-        // Behind the end of the store: what a growth has left that did not get far, or nothing of ours.
+        // Behind the end of the store there are remains of a growth that was interrupted early, or data that is not
+        // ours.
         let geometry = self.device.geometry();
         let block = self.scratch.block_mut(0);
         let left = is_readable(self.device.read(end, block))?
@@ -157,7 +159,7 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// Makes the copies of the superblock say `layout`, the first one first.
+/// Writes `layout` to the copies of the superblock, the first copy first.
 fn write_superblocks<D: BlockDevice>(device: &mut D, layout: &Layout) -> Result<()> {
     let mut wanted = BlockBuffer::zeroed(1);
     layout.encode(&mut wanted);

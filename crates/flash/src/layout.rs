@@ -1,4 +1,4 @@
-//! Where everything lies on the device: the superblock and the regions that follow from it.
+//! The layout of the device: the superblock and the regions that follow from it.
 //!
 //! Invariant: every number here is fixed when the store is formatted; only growing a store (`grow.rs`) writes the
 //! superblocks again.
@@ -11,12 +11,12 @@ use crate::error::{Error, Part, Result};
 /// The on-disk format that this program reads and writes. Format 0 was provisional and has no upgrade path.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Blocks of the largest device that a store can be made for all of: block numbers have 32 bits.
+/// Blocks of the largest device that a store can use completely: block numbers have 32 bits.
 pub const DEVICE_BLOCKS_MAX: u64 = 1 << 32;
 
-/// Blocks that are allocated together and stay together: the unit of allocation, 16 KiB.
+/// Blocks that are always allocated together: the unit of allocation, 16 KiB.
 pub(crate) const CLUSTER_BLOCKS: u32 = 4;
-/// Longest run of blocks that a file is given at once.
+/// Longest run of blocks that a file is given in one allocation.
 pub(crate) const RUN_BLOCKS_MAX: u32 = 64;
 
 pub(crate) const SUPERBLOCK_FIRST: u64 = 0;
@@ -24,15 +24,15 @@ pub(crate) const SUPERBLOCK_FIRST: u64 = 0;
 pub(crate) const SUPERBLOCK_NEAR: u64 = 2;
 /// The first of the two places for records; the other one is at the end of the device.
 const RECORD_FIRST: u64 = 4;
-/// Blocks of a place for records: a root, the images that go with it, the root again, and room.
+/// Blocks of a place for records: a root, the images of the record, the root again, and spare blocks.
 pub(crate) const RECORD_PLACE_BLOCKS: u64 = 8;
 pub(crate) const TABLE_FIRST: u64 = RECORD_FIRST + RECORD_PLACE_BLOCKS;
-/// Blocks behind the data: the other place for records, and the last superblock. What must not be lost
-/// at once lies at the two ends of the device, never in one erase block.
+/// Blocks behind the data: the other place for records, and the last superblock. Structures that must not be lost
+/// together lie at the two ends of the device, never in one erase block.
 const END_BLOCKS: u64 = RECORD_PLACE_BLOCKS + CLUSTER_BLOCKS as u64;
-/// A smaller device holds no store.
+/// Minimum size of a device for a store, in blocks.
 pub(crate) const BLOCKS_MIN: u64 = TABLE_FIRST + END_BLOCKS;
-/// Copies of each block of the name table, side by side.
+/// Number of copies of each block of the name table, side by side.
 pub(crate) const TABLE_COPIES: u64 = 2;
 
 pub(crate) const BUCKET_HEADER_BYTES: usize = 32;
@@ -40,12 +40,12 @@ pub(crate) const ENTRY_FIXED_BYTES: usize = 68;
 
 const MAGIC: &[u8; 8] = b"KEELFLSH";
 
-/// The superblock, decoded.
+/// The decoded superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Identity of this store; seeds every checksum, so that blocks of an earlier store never pass.
     pub uuid: [u8; 16],
-    /// Key of the name hash; random, so that nobody can choose names that collide.
+    /// Key of the name hash; random, so that an attacker cannot choose names that collide.
     pub hash_key: [u8; 16],
     /// Blocks of the device that the store uses.
     pub block_count: u64,
@@ -59,11 +59,11 @@ pub struct Layout {
     pub entries_per_bucket: u16,
     /// First block that files may own.
     pub data_first: u32,
-    /// First block after those.
+    /// First block after the blocks that files may own.
     pub data_end: u32,
 }
 
-/// What to format.
+/// The parameters of a new store.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// Number of files to size the name table for. A table sized for N refuses fewer than one in 10^9
@@ -78,16 +78,16 @@ pub struct FormatOptions {
 }
 
 impl FormatOptions {
-    /// Whether a store with these options fits a device of this shape.
+    /// Checks that a store with these options fits a device of this geometry.
     ///
     /// # Errors
-    /// [`Error::Format`] with the reason why not.
+    /// [`Error::Format`] with the reason if it does not fit.
     pub fn check(&self, geometry: Geometry) -> Result<()> {
         Layout::plan(geometry, self).map(|_| ())
     }
 }
 
-/// Where the last superblock is on a device of so many blocks.
+/// Returns the place of the last superblock on a device of `block_count` blocks.
 pub(crate) fn superblock_far(block_count: u64) -> u64 {
     let cluster = u64::from(CLUSTER_BLOCKS);
     block_count.min(u64::from(u32::MAX)) / cluster * cluster - cluster
@@ -154,7 +154,7 @@ impl Layout {
         TABLE_FIRST + u64::from(bucket) * TABLE_COPIES
     }
 
-    /// Where the copies of the superblock are, the most trusted first.
+    /// Returns the places of the copies of the superblock, the most trusted first.
     pub(crate) fn superblocks(&self) -> [u64; 3] {
         [
             SUPERBLOCK_FIRST,
@@ -215,7 +215,7 @@ impl Layout {
         put_u32(block, 12, checksum);
     }
 
-    /// Reads a superblock that may be anything.
+    /// Reads a superblock from untrusted bytes.
     pub(crate) fn decode(block: &[u8], geometry: Geometry) -> Result<Self> {
         if &block[..8] != MAGIC {
             return Err(Error::NotAStore);
@@ -252,7 +252,7 @@ impl Layout {
                 blocks_found: geometry.block_count,
             });
         }
-        // The regions follow from the parameters; a superblock that says otherwise is not ours.
+        // The regions follow from the parameters; a superblock that contradicts them is not ours.
         let layout = Self::plan(Geometry { block_count }, &options).map_err(|_| damaged)?;
         let same = layout.bucket_count == get_u32(block, 64)
             && layout.entries_per_bucket == get_u16(block, 70)
@@ -274,7 +274,7 @@ fn entry_bytes(name_bytes_max: u16) -> usize {
     (ENTRY_FIXED_BYTES + usize::from(name_bytes_max)).next_multiple_of(8)
 }
 
-/// Buckets for `files_max` names when each name may go to the emptier of two.
+/// Returns the number of buckets for `files_max` names if each name goes to the emptier of two buckets.
 ///
 /// With two choices the load of the fullest bucket exceeds the mean by a doubly logarithmic term only
 /// (Azar, Broder, Karlin, Upfal: "Balanced allocations"; Mitzenmacher's differential equations give the

@@ -1,24 +1,23 @@
 //! The predictable, power-loss-safe file store for flash.
 //!
-//! After MPFS (Reif, Gerhorst, Bender, Hönig: "Towards Low-Jitter and Energy-Efficient Data Processing in
-//! Cyber-Physical Information Systems"): one flat namespace in a hash table of fixed size, free space in a
-//! list, blocks linked per file, no journal, barriers for order, and a small, constant number of device
-//! operations in every call. `DESIGN.md` says why it is built as it is, `SPEC.md` says every byte.
+//! Based on MPFS (Reif, Gerhorst, Bender, Hönig: "Towards Low-Jitter and Energy-Efficient Data Processing in
+//! Cyber-Physical Information Systems"): one flat namespace in a hash table of fixed size, free space in a list, blocks
+//! linked per file, no journal, barriers for order, and a small, constant number of device operations in every call.
+//! `DESIGN.md` gives the reasons for the design, `SPEC.md` specifies every byte.
 //!
 //! **Holds:** the on-disk format, allocation, recovery, checking, and the bounds of every call.
 //!
-//! **Must not know:** readings, topics, deadlines, who reads.
+//! **Must not know:** readings, topics, deadlines, readers.
 //!
-//! **Invariants:** what has returned is on the device; any subset of the writes between two barriers, in any
-//! order and torn at any sector, is a consistent store; no block has two owners or none; a byte that is
+//! **Invariants:** data of a call that has returned is on the device; any subset of the writes between two barriers, in
+//! any order and torn at any sector, leaves a consistent store; every block has exactly one owner; a byte that is
 //! returned was written to that file at that place; no call exceeds [`Store::bounds`].
 //!
 //! **Files:** `store.rs` the open store, `record.rs` records and barriers, `layout.rs` superblock and regions,
-//! `root.rs` the root block, `numbers.rs` what grows in it, `table.rs` the name table, `block.rs` data blocks,
+//! `root.rs` the root block, `numbers.rs` the growing numbers in it, `table.rs` the name table, `block.rs` data blocks,
 //! `space.rs` free space; the operations are in `names.rs`, `append.rs`, `overwrite.rs`, `truncate.rs`, `replace.rs`
-//! and `read.rs` with `address_cache.rs`;
-//! `recovery.rs`, `recovery_tails.rs`, `check.rs`, `repair.rs` with `repair_*.rs`, `grow.rs`, `bounds.rs`, `error.rs`,
-//! `bytes.rs`.
+//! and `read.rs` with `address_cache.rs`; `recovery.rs`, `recovery_tails.rs`, `check.rs`, `repair.rs` with
+//! `repair_*.rs`, `grow.rs`, `bounds.rs`, `error.rs`, `bytes.rs`.
 
 mod address_cache;
 mod append;

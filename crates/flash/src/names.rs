@@ -1,4 +1,4 @@
-//! Files by name: create, open, delete, rename, list, stat. Each is one record, hence atomic.
+//! Files by name: create, open, delete, rename, list, stat. Each change is one record, hence atomic.
 
 use base::block::BlockDevice;
 
@@ -9,11 +9,11 @@ use crate::space::{PIECES_PER_FILE, PIECES_WITHOUT_SPILL};
 use crate::store::{FileHandle, OpenFile, Stat, Store};
 use crate::table::{buckets_of, set_entry, validate_name};
 
-/// First scratch block for the buckets of a name, and for those of a second one.
+/// First scratch block for the buckets of a name, and for the buckets of a second name.
 const SCRATCH_NAME: usize = 1;
 const SCRATCH_OTHER_NAME: usize = 3;
 
-/// Where a name is, or where it would go.
+/// The place of a name, or a place for a new name.
 pub(crate) struct Place {
     pub(crate) bucket: u32,
     /// Block of the scratch buffer that holds the bucket.
@@ -21,7 +21,7 @@ pub(crate) struct Place {
     pub(crate) entry: u16,
 }
 
-/// Result of looking a name up in its two buckets.
+/// The result of looking a name up in its two buckets.
 pub(crate) struct Lookup {
     pub(crate) found: Option<(Place, FileState)>,
     /// Free entry in the emptier bucket.
@@ -37,7 +37,7 @@ impl<D: BlockDevice> Store<D> {
     pub fn create(&mut self, name: &str) -> Result<FileHandle> {
         self.begin_record()?;
         let place = self.place_for_new(name)?;
-        // A handle first: nothing may fail once the file exists.
+        // Get the handle first: nothing may fail once the file exists.
         let handle = self.free_handle()?;
         let state = FileState::empty(self.next_file_id()?);
         let image = self.begin_table_image(place.bucket, place.scratch)?;
@@ -53,7 +53,8 @@ impl<D: BlockDevice> Store<D> {
         Ok(self.fill_handle(handle, &place, state, name))
     }
 
-    /// Opens an existing file. Opening it again gives the same handle; close it as often.
+    /// Opens an existing file. Opening it again returns the same handle, which must be closed as often as it was
+    /// opened.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NameInvalid`], [`Error::TooManyOpenFiles`], [`Error::Damaged`],
@@ -76,7 +77,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(self.fill_handle(handle, &place, state, name))
     }
 
-    /// Closes a handle; an unknown one is ignored. Nothing is written: every append was durable already.
+    /// Closes a handle and ignores an unknown one. Writes nothing: every append was durable already.
     pub fn close_file(&mut self, file: FileHandle) {
         if let Ok(index) = self.open_index(file) {
             self.files[index].references -= 1;
@@ -91,7 +92,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(self.state_of(self.open_index(file)?).length())
     }
 
-    /// What is known of the file called `name`.
+    /// Returns what the store knows about the file called `name`.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NameInvalid`], [`Error::Damaged`], [`Error::Device`].
@@ -123,8 +124,8 @@ impl<D: BlockDevice> Store<D> {
         self.commit()
     }
 
-    /// Gives the file called `from` the name `to`, in place of a file of that name if there is one. Durable and
-    /// atomic. Handles on the renamed file stay valid; those on a file that it replaces become stale.
+    /// Renames the file `from` to `to` and replaces a file of that name if there is one. Durable and atomic. Handles on
+    /// the renamed file stay valid; handles on a replaced file become stale.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NameInvalid`], [`Error::NameTableFull`], [`Error::Damaged`],
@@ -146,11 +147,11 @@ impl<D: BlockDevice> Store<D> {
         let place = target.found.map(|(place, _)| place).or(target.free);
         let place = match place {
             Some(place) => place,
-            // The renamed file makes room for itself where both names may stand.
+            // If the new name may be in the same bucket, the renamed file can reuse its own entry.
             None if buckets_of(to, &self.layout).contains(&source.bucket) => Place { ..source },
             None => return Err(Error::NameTableFull),
         };
-        // The entry keeps the state that the table knows; a file that is being appended to has a newer one.
+        // The entry keeps the state that is in the table; the state of a file that is being appended to is newer.
         let recorded = self
             .bucket_at(source.bucket, source.scratch)?
             .get(source.entry)
@@ -184,8 +185,8 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Calls `visit` for every file, in no particular order. Reads each block of the name table once. An entry whose
-    /// name no file can have is damage and no file.
+    /// Calls `visit` for every file, in no particular order. Reads each block of the name table once. An entry with an
+    /// invalid name is damage and not a file.
     ///
     /// # Errors
     /// [`Error::Damaged`] for the first damaged table block, after all others have been visited;
@@ -213,7 +214,7 @@ impl<D: BlockDevice> Store<D> {
 
     // ---- looking up ----
 
-    /// The state of a file as the root knows it, if it is being appended to, else as the table does.
+    /// Returns the state of a file from the root if the file is being appended to, otherwise from the table.
     pub(crate) fn current(&self, table: &FileState) -> FileState {
         self.root
             .slot_of(table.file_id)
@@ -224,7 +225,7 @@ impl<D: BlockDevice> Store<D> {
         self.look_up_at(name, SCRATCH_NAME)
     }
 
-    /// Looks a name up, leaving its buckets in the scratch buffer from block `scratch_first` on.
+    /// Looks a name up and leaves its buckets in the scratch buffer from block `scratch_first` on.
     fn look_up_at(&mut self, name: &str, scratch_first: usize) -> Result<Lookup> {
         validate_name(name, self.layout.name_bytes_max)?;
         let mut lookup = Lookup {
@@ -267,7 +268,7 @@ impl<D: BlockDevice> Store<D> {
                 });
             }
         }
-        // The name may be in the block that cannot be read; so nothing can be said of it.
+        // The name may be in the block that cannot be read, so the result is unknown.
         damaged.map_or(Ok(lookup), Err)
     }
 
@@ -283,7 +284,7 @@ impl<D: BlockDevice> Store<D> {
         lookup.free.ok_or(Error::NameTableFull)
     }
 
-    /// Drops a file from memory and frees its blocks, as part of the next record.
+    /// Removes a file from memory and frees its blocks, as part of the next record.
     pub(crate) fn forget_file(&mut self, state: &FileState) {
         if let Some(slot) = self.root.slot_of(state.file_id) {
             self.root.slots[slot] = Slot::default();
@@ -298,7 +299,8 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// The identity of the next file. Damage, or somebody else's hand, may have taken the root to their end.
+    /// Returns the identity of the next file. Damage or a forged image may have taken the root's identities to their
+    /// end.
     pub(crate) fn next_file_id(&self) -> Result<u64> {
         if self.root.next_file_id < FILE_ID_END - 1 {
             Ok(self.root.next_file_id)
@@ -307,8 +309,9 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// A file that is being appended to is known by its identity. If the slot with that identity is another entry's,
-    /// the entry is forged, or the root is older than the table; changing the one would change the other.
+    /// Checks that a file that is being appended to owns its slot; its identity tells the slot. If the slot with that
+    /// identity belongs to another entry, the entry is forged, or the root is older than the table. Changing one of
+    /// them would then change the other.
     pub(crate) fn require_own_slot(
         &self,
         bucket: u32,
@@ -382,7 +385,7 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// The beginning of a name, for the first block of its file.
+/// Returns the beginning of a name, for the first block of its file.
 pub(crate) fn name_hint(name: &str) -> NameHint {
     let mut hint = [0; NAME_HINT_BYTES];
     let mut count = name.len().min(NAME_HINT_BYTES);

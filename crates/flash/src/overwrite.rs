@@ -1,10 +1,10 @@
-//! Changing bytes that a file holds already, in their place.
+//! Overwriting existing bytes of a file in place.
 //!
-//! The changed blocks, at most three, go into a record as images; after its barrier they are written where they
-//! stand. Their headers stay as they are: no pointer to them changes, and neither does the file's state.
+//! The changed blocks, at most three, go into a record as images; after its barrier they are written in place. Their
+//! headers do not change: no pointer to them changes, and neither does the file's state.
 //!
-//! Several pieces at once are collected block by block, so that a record is full, and blocks that would not change
-//! are left out: whoever changes a few bytes in each of several pages then needs one record.
+//! Several pieces in one call are collected block by block, so that each record is full, and blocks that would not
+//! change are left out. So a caller that changes a few bytes in each of several pages needs only one record.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 
@@ -14,19 +14,19 @@ use crate::record::{ImageStage, read_through};
 use crate::root::{FileState, IMAGES_MAX};
 use crate::store::{FileHandle, Store};
 
-/// Overwrites of up to this many bytes are atomic against a power cut, wherever they begin.
+/// Overwrites of up to this many bytes are atomic against a power cut, at any offset.
 pub const OVERWRITE_ATOMIC_BYTES_MAX: usize = (IMAGES_MAX - 1) * PAYLOAD_BYTES + 1;
 
 /// Zeros for a gap are appended in pieces of this length.
 static ZEROS: [u8; 4 * PAYLOAD_BYTES] = [0; 4 * PAYLOAD_BYTES];
 
 impl<D: BlockDevice> Store<D> {
-    /// Writes `data` at byte `offset`; when this returns it is durable. A gap between the end of the file and
+    /// Writes `data` at byte `offset`. The data is durable when this returns. A gap between the end of the file and
     /// `offset` is filled with zeros.
     ///
-    /// Up to [`OVERWRITE_ATOMIC_BYTES_MAX`] bytes within the file are atomic against a power cut; of a longer
-    /// write, or one that makes the file longer, a cut may leave a prefix. Blocks that hold the given bytes already are
-    /// not written again.
+    /// Up to [`OVERWRITE_ATOMIC_BYTES_MAX`] bytes within the file are atomic against a power cut; of a longer write, or
+    /// one that makes the file longer, a cut may leave a prefix. Blocks that already hold the given bytes are not
+    /// written again.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -34,8 +34,8 @@ impl<D: BlockDevice> Store<D> {
         self.write_file(file, offset, data, true)
     }
 
-    /// As [`write_at`](Self::write_at), but what makes the file longer is durable only after
-    /// [`sync`](Self::sync) or any durable call on the store. What it overwrites is durable at once.
+    /// As [`write_at`](Self::write_at), but bytes that make the file longer are durable only after [`sync`](Self::sync)
+    /// or any durable call on the store. Overwritten bytes are durable at once.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -57,13 +57,13 @@ impl<D: BlockDevice> Store<D> {
         if data.is_empty() {
             return Ok(());
         }
-        // The whole must fit before any of it is written.
+        // The whole write must fit before any of it is written.
         let end = offset
             .checked_add(data.len() as u64)
             .ok_or(Error::TooLarge)?;
         self.check_space_for(&state, end.saturating_sub(length))?;
         self.fill_with_zeros(file, offset)?;
-        // What is overwritten comes first, so that a cut leaves a prefix.
+        // Overwrite first, so that a cut leaves a prefix.
         self.change_within(index, length, &[(offset, data)], false)?;
         let inside = length.saturating_sub(offset).min(data.len() as u64) as usize;
         let new = &data[inside..];
@@ -74,10 +74,10 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Writes `pieces`, each of them bytes and the offset where they go, as if one after the other by
+    /// Writes `pieces`, each of them an offset and bytes, as if one after the other by
     /// [`write_at_nosync`](Self::write_at_nosync), but with fewer records: one for each three blocks that change.
-    /// Blocks that hold the given bytes already are read and not written. It costs at most what
-    /// [`bounds`](Self::bounds) says of the pieces one by one.
+    /// Blocks that already hold the given bytes are read but not written. It costs at most the sum of the
+    /// [`bounds`](Self::bounds) of the pieces one by one.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -85,9 +85,9 @@ impl<D: BlockDevice> Store<D> {
         self.write_pieces(file, pieces, false).map(drop)
     }
 
-    /// As [`write_pieces_nosync`](Self::write_pieces_nosync), but all that lies within the file changes at once or not
-    /// at all, whatever the power does, and durably. What makes the file longer is durable before that. False, and
-    /// nothing written, when more than three blocks within the file would change.
+    /// As [`write_pieces_nosync`](Self::write_pieces_nosync), but all changes within the file are atomic against a
+    /// power cut, and durable. Bytes that make the file longer are durable before that. Returns false, and writes
+    /// nothing, if more than three blocks within the file would change.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -128,7 +128,7 @@ impl<D: BlockDevice> Store<D> {
                     return Ok(false);
                 }
             }
-            // Before the rest: it must be there when what points to it is.
+            // Before the rest: the appended bytes must be there when data that points to them is written.
             for (offset, data) in pieces {
                 let inside = length.saturating_sub(*offset).min(data.len() as u64) as usize;
                 if inside < data.len() {
@@ -140,15 +140,15 @@ impl<D: BlockDevice> Store<D> {
             return Ok(false);
         };
         if at_once && end > length && records == 0 {
-            // No record has made durable what was appended.
+            // No record has made the append durable.
             self.barrier()?;
         }
         Ok(true)
     }
 
-    /// Changes what the `pieces` have for the bytes before byte `length`, three blocks in a record, each record
-    /// durable and atomic. Returns how many records that took; none, and nothing is written, when it must happen at
-    /// once and does not fit one.
+    /// Applies the parts of `pieces` before byte `length`, three blocks in a record, each record durable and atomic.
+    /// Returns the number of records that this took. Returns `None`, and writes nothing, if the change must happen at
+    /// once and does not fit into one record.
     fn change_within(
         &mut self,
         index: usize,
@@ -159,9 +159,9 @@ impl<D: BlockDevice> Store<D> {
         let mut records = 0;
         let mut next = first_touched(pieces, length, 0);
         while let Some(first) = next {
-            // Each record is a change of its own, acknowledged to nobody.
+            // Each record is a separate change that is not acknowledged on its own.
             self.begin_record()?;
-            // What was appended has moved the last block.
+            // An append may have moved the last block.
             let state = self.state_of(index);
             let staged = self.stage_changed(&state, length, pieces, first)?;
             if at_once && staged.next.is_some() {
@@ -177,7 +177,7 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Puts the first blocks that `pieces` change, from block `from` on and before byte `length`, into the group
-    /// buffer, which nothing but an append needs.
+    /// buffer, which only an append uses otherwise.
     fn stage_changed(
         &mut self,
         state: &FileState,
@@ -213,7 +213,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(staged)
     }
 
-    /// Gets blocks `first` to `last` of the file, at most three, into the neighbours' buffer.
+    /// Reads blocks `first` to `last` of the file, at most three, into the neighbours' buffer.
     fn load_blocks(
         &mut self,
         state: &FileState,
@@ -239,8 +239,9 @@ impl<D: BlockDevice> Store<D> {
         Ok(headers)
     }
 
-    /// Gets blocks whose places are known from the images of the last record, or in one request if they lie side by
-    /// side. False when they are elsewhere, or cannot be read: whoever reads them one by one will say which.
+    /// Gets blocks whose places are known from the images of the last record, or in one request if they are contiguous.
+    /// Returns false if they are elsewhere or cannot be read; the caller then reads them one by one and reports the
+    /// damaged one.
     fn load_known(&mut self, state: &FileState, first: u32, count: usize) -> bool {
         let mut places = [0; IMAGES_MAX];
         for (place, index) in places.iter_mut().zip(first..).take(count) {
@@ -270,8 +271,8 @@ impl<D: BlockDevice> Store<D> {
             .is_ok()
     }
 
-    /// Gets blocks that are in memory, because the last record changed them. Until the next flush nothing else can
-    /// have been written in their places: a place is given to other data only by a record that is durable.
+    /// Gets blocks that are in memory because the last record changed them. Until the next flush nothing else can be
+    /// written in their places: only a durable record gives a place to other data.
     fn load_images(&mut self, places: &[u32]) -> bool {
         if self.image_stage != ImageStage::InPlace {
             return false;
@@ -290,7 +291,7 @@ impl<D: BlockDevice> Store<D> {
         true
     }
 
-    /// Whether the blocks in the neighbours' buffer are those of the file from `first` on.
+    /// Returns whether the blocks in the neighbours' buffer are those of the file from `first` on.
     fn open_blocks(
         &mut self,
         state: &FileState,
@@ -322,7 +323,7 @@ impl<D: BlockDevice> Store<D> {
         true
     }
 
-    /// Changes the staged blocks by one record.
+    /// Writes the staged blocks with one record.
     fn commit_staged(&mut self, state: &FileState, staged: &Staged) -> Result<()> {
         for (place, header) in staged.headers.iter().flatten().enumerate() {
             let image = self.begin_image(header.address)?;
@@ -336,7 +337,7 @@ impl<D: BlockDevice> Store<D> {
                 && let Some(slot) = self.root.slot_of(state.file_id)
                 && self.tails[slot].holds(state)
             {
-                // The next append carries the last block over from memory.
+                // The next append takes the content of the last block from memory.
                 let payload = &self.group.block(place)[HEADER_BYTES..];
                 self.tails[slot].payload.copy_from_slice(payload);
             }
@@ -344,7 +345,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Makes the file at least `length` bytes long. Not durable.
+    /// Makes the file at least `length` bytes long. The change is not durable yet.
     pub(crate) fn fill_with_zeros(&mut self, file: FileHandle, length: u64) -> Result<()> {
         loop {
             let missing = length.saturating_sub(self.length(file)?);
@@ -357,16 +358,16 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// Blocks that will change, as they will be.
+/// Blocks that will change, with their new content.
 #[derive(Default)]
 struct Staged {
     headers: [Option<Header>; IMAGES_MAX],
     count: usize,
-    /// The block to go on with: the first that found no room.
+    /// The next block to stage: the first one that did not fit.
     next: Option<u32>,
 }
 
-/// The bytes of block `index` that a piece covers, none of them at or behind `length`.
+/// Returns the bytes of block `index` that a piece covers, limited to those before `length`.
 fn overlap(offset: u64, data: &[u8], length: u64, index: u32) -> Option<(u64, u64)> {
     let block_start = u64::from(index) * PAYLOAD_BYTES as u64;
     let from = block_start.max(offset);
@@ -376,7 +377,7 @@ fn overlap(offset: u64, data: &[u8], length: u64, index: u32) -> Option<(u64, u6
     (from < to).then_some((from, to))
 }
 
-/// The first block from `from` on that holds a byte, before `length`, of any of the pieces.
+/// Returns the first block from `from` on that holds a byte, before `length`, of any of the pieces.
 fn first_touched(pieces: &[(u64, &[u8])], length: u64, from: u32) -> Option<u32> {
     let payload = PAYLOAD_BYTES as u64;
     let candidates = pieces.iter().filter_map(|(offset, data)| {
@@ -386,7 +387,7 @@ fn first_touched(pieces: &[(u64, &[u8])], length: u64, from: u32) -> Option<u32>
     candidates.min()
 }
 
-/// Puts into a block what the pieces have for it; whether that changes anything.
+/// Copies the parts of the pieces that belong into a block. Returns whether that changes anything.
 fn put_pieces(pieces: &[(u64, &[u8])], length: u64, index: u32, block: &mut [u8]) -> bool {
     let block_start = u64::from(index) * PAYLOAD_BYTES as u64;
     let mut changed = false;

@@ -1,4 +1,5 @@
-//! Several pieces at once: against a plain array, cut at every write, and counted.
+//! Tests of several pieces in one call: compared with a plain array, with a power cut at every write, and with costs
+//! counted.
 
 use base::block::{BlockDevice, Counters};
 use base::sim::{Random, SimDevice};
@@ -35,7 +36,7 @@ fn content(store: &mut Store<SimDevice>, file: FileHandle) -> Vec<u8> {
     bytes
 }
 
-/// Pages with random bytes at random places, some behind the end, some as they are already.
+/// Pages with random bytes at random places, some behind the end, some identical to the present content.
 fn pieces(random: &mut Random, expected: &[u8]) -> Vec<(u64, Vec<u8>)> {
     let pages = expected.len() as u64 / PAGE;
     let mut pieces = Vec::new();
@@ -71,7 +72,7 @@ fn borrowed(pieces: &[(u64, Vec<u8>)]) -> Vec<(u64, &[u8])> {
     each.collect()
 }
 
-/// Fails if a call has cost more than the pieces may one by one.
+/// Fails if a call has cost more than the pieces are allowed to cost one by one.
 fn check_cost(store: &Store<SimDevice>, before: &Counters, length: u64, pieces: &[(u64, Vec<u8>)]) {
     let bounds = store.bounds();
     let mut bound = bounds.sync();
@@ -98,7 +99,7 @@ fn check_cost(store: &Store<SimDevice>, before: &Counters, length: u64, pieces: 
     assert!(cost.iter().all(|(cost, bound)| cost <= bound), "{cost:?}");
 }
 
-/// Blocks of the file that differ, of those that it has at first.
+/// Returns the number of the file's original blocks that differ.
 fn changed_blocks(before: &[u8], after: &[u8]) -> usize {
     let blocks = before
         .chunks(PAYLOAD_BYTES)
@@ -131,7 +132,7 @@ fn pieces_are_written_as_if_one_by_one() {
                     .unwrap();
                 check_cost(&store, &counters, length, &pieces);
                 let few = changed_blocks(&before, &expected) <= 3;
-                // A block may be changed by one piece and back by the next.
+                // One piece may change a block and the next one may change it back.
                 assert!(
                     done == few || few && pieces.len() > 1,
                     "seed {seed}, step {step}"
@@ -179,14 +180,14 @@ fn at_once_is_all_or_nothing_wherever_the_power_is_cut() {
         let before = vec![5; 6 * PAGE as usize + random.index(3000)];
         store.append(file, &before).unwrap();
         if random.coin() {
-            // The table block of another file is still being written in its place.
+            // The table block of another file still waits to be written in place.
             store.create("other").unwrap();
         }
         let pieces = pieces(&mut random, &before);
         let mut after = before.clone();
         apply(&mut after, &pieces);
         let changes = changed_blocks(&before, &after);
-        // The device is lent to each attempt; what was flushed before is durable in all of them.
+        // Each attempt borrows the device; everything flushed before is durable in all attempts.
         let ready = store.device_mut().clone();
         let ready = ready.crash_image(&|_| base::sim::Keep::Whole);
         for cut in 0.. {
@@ -205,7 +206,7 @@ fn at_once_is_all_or_nothing_wherever_the_power_is_cut() {
                     old == before || old == &after[..before.len()],
                     "seed {seed}, cut at write {cut}: a part of it"
                 );
-                // What makes the file longer comes first.
+                // Bytes that make the file longer are written first.
                 let changed = changes > 0 && old != before;
                 if changed || matches!(done, Ok(true)) && changes > 0 {
                     assert_eq!(found, after, "seed {seed}, cut at write {cut}");
@@ -237,7 +238,7 @@ fn a_few_bytes_in_each_of_three_pages_are_one_record() {
         (number * PAGE, page)
     };
     let pieces = [page(0, 24), page(7, 100), page(33, 200)];
-    // The addresses are known from here on.
+    // Reading the content makes the addresses known.
     content(&mut store, file);
     let before = store.device().counters();
     assert!(
@@ -251,9 +252,9 @@ fn a_few_bytes_in_each_of_three_pages_are_one_record() {
         after.flushes - before.flushes,
         after.reads - before.reads,
     );
-    // The record and three blocks in their places; each page lies in two blocks side by side.
+    // The record and three blocks in place; each page lies in two adjacent blocks.
     assert_eq!(counts, (4, 1, 3));
-    // As it is already.
+    // The content is unchanged.
     let before = store.device().counters();
     assert!(
         store
@@ -274,7 +275,7 @@ fn a_few_bytes_in_each_of_three_pages_are_one_record() {
         (after.writes - before.writes, after.reads - before.reads),
         (3, 0)
     );
-    // Not after a flush, since when others may stand in their places.
+    // Not after a flush: other data may be at these places since then.
     store.append(file, &[1]).unwrap();
     let before = store.device().counters();
     let small = [(24, vec![8; 4])];
@@ -310,7 +311,7 @@ fn overwriting_with_the_same_bytes_costs_no_write_and_known_neighbours_one_read(
     let before = store.device().counters();
     store.write_at(file, 5 * PAGE, &[4; PAGE as usize]).unwrap();
     assert_eq!(spent(&store, &before), (1, 2, 1));
-    // What others appended without a flush is durable as well, for the call says so.
+    // Unflushed appends by other calls become durable as well, because the call promises it.
     store.append_nosync(file, &[1; 10]).unwrap();
     let end = bytes.len() as u64;
     let before = store.device().counters();

@@ -1,9 +1,9 @@
-//! Reading: from the last block, or a nearer known one, backwards by pointers, then in requests of neighbouring blocks.
+//! Reading: backwards by pointers from the last block or a nearer known block, then in requests of neighbouring blocks.
 //!
-//! A header shows where the seven blocks before it are, and where its run begins. Where the seven lie side by side,
-//! those before them in the run most often do, too: one request takes as many as fit. A block that was guessed counts
-//! only if the block behind it points to it, as in a walk; so a wrong guess costs nothing but what was transferred, and
-//! never touches a block outside of the file's own runs.
+//! A header tells where the seven blocks before it are, and where its run begins. If the seven are contiguous, those
+//! before them in the run usually are too: one request takes as many as fit. A guessed block is accepted only if the
+//! block behind it points to it, as in a walk. So a wrong guess costs only the transfer, and never touches a block
+//! outside the file's own runs.
 //!
 //! Invariant: a byte is returned only from a block whose checksum, address, file and position all agree.
 
@@ -20,31 +20,32 @@ use crate::store::{FileHandle, Store, is_readable};
 /// Damaged blocks that one read walks around before it gives up.
 pub(crate) const DAMAGED_AROUND_MAX: usize = 8;
 
-/// Blocks of one request at most, 64 KiB: a run can be four times as long, and a request takes its time on a card.
+/// Maximum number of blocks of one request, 64 KiB. A run can be four times as long, and a request takes long on a
+/// card.
 pub(crate) const READ_BLOCKS_MAX: usize = 16;
 
-/// Blocks side by side, which should be those of a file.
+/// Contiguous blocks that are expected to belong to one file.
 #[derive(Clone, Copy)]
 struct Row {
-    /// Where the first one is, and its number in the file.
+    /// The address of the first block, and its number in the file.
     address: u32,
     first: u32,
     blocks: u32,
-    /// So many at the end are known to be there; those before them are guessed.
+    /// The number of blocks at the end that are known to be there; those before them are guessed.
     known: u32,
 }
 
-/// The block that a walk has led to; or the damaged one on the way, none where there is no start left, and what is
-/// wrong.
+/// The block that a walk has reached; or the damaged block on the way (`None` if no start is left) and the error.
 type Walk = std::result::Result<Header, (Option<u32>, Error)>;
 
 impl<D: BlockDevice> Store<D> {
-    /// Reads into `buffer` from byte `offset` on; returns how many bytes, short only at the end of the file.
+    /// Reads into `buffer` from byte `offset` on. Returns the number of bytes, less than the buffer's length only at
+    /// the end of the file.
     ///
-    /// A damaged block costs its own bytes only, as a rule: the walk goes around it.
+    /// A damaged block usually costs its own bytes only: the walk goes around it.
     ///
-    /// Finding the place costs at most ceil(log2 n) + 1 block reads in a file of n blocks, one if its address
-    /// is remembered; each further block costs one request at most, and in a long run 16 share one.
+    /// Finding the block costs at most ceil(log2 n) + 1 block reads in a file of n blocks, one if its address is
+    /// remembered; each further block costs one request at most, and in a long run 16 share one.
     ///
     /// # Errors
     /// [`Error::Damaged`] when a block that is needed is not intact, [`Error::StaleHandle`],
@@ -75,7 +76,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(count)
     }
 
-    /// Reads the whole range in one request, if it is short and its blocks are known to lie side by side.
+    /// Reads the whole range in one request, if it is short and its blocks are known to be contiguous.
     fn read_known(
         &mut self,
         state: &FileState,
@@ -109,10 +110,10 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Reads the blocks before the one of `header` in one request, but none before block `first`: as many as its
-    /// pointers show to lie side by side, and where all of them do, further ones of their run. Returns the header of
-    /// the first block that was read. Where a request with guessed blocks fails, the known ones are read, and no more
-    /// are guessed in this call: each request of a bad block takes its time.
+    /// Reads the blocks before the block of `header` in one request, but none before block `first`. It reads as many as
+    /// the pointers show to be contiguous, and if all of them are, further ones of their run. Returns the header of the
+    /// first block that was read. If a request with guessed blocks fails, only the known ones are read, and this call
+    /// stops guessing, because each request for a bad block takes long.
     fn read_before(
         &mut self,
         state: &FileState,
@@ -148,8 +149,9 @@ impl<D: BlockDevice> Store<D> {
         read.ok_or_else(|| damaged(address, before))
     }
 
-    /// Reads a row of blocks. Returns the header of the first of them; where a guessed one is not there, of the last
-    /// that is, counted from the end; `None` where the device cannot read a row with guessed ones.
+    /// Reads a row of blocks and returns the header of the first one. If a guessed block is not there, returns the
+    /// header of the last valid one, counted from the end. Returns `None` if the device cannot read a row with guessed
+    /// blocks.
     fn read_row(
         &mut self,
         state: &FileState,
@@ -181,7 +183,7 @@ impl<D: BlockDevice> Store<D> {
             if blocks > known {
                 return Ok(None);
             }
-            // Each by itself: only those that the device cannot read are damaged.
+            // Read each block by itself: only those that the device cannot read are damaged.
             for number in 0..blocks {
                 let block = self.neighbours.block_mut(number as usize);
                 let place = u64::from(address + number);
@@ -204,7 +206,7 @@ impl<D: BlockDevice> Store<D> {
                 .filter(|header| belongs(header, state, index));
             let header = match found {
                 Some(header) => header,
-                // The next request takes it for known, and says so.
+                // The next request treats this block as known and reports the error.
                 None if !is_known => break,
                 None => return Err(damaged(address, index)),
             };
@@ -217,11 +219,11 @@ impl<D: BlockDevice> Store<D> {
         lowest.map(Some).ok_or_else(|| damaged(address, first))
     }
 
-    /// Walks to block `target`, which it leaves in the scratch buffer: from the last block of the file, or
-    /// from a nearer one whose address is known; around damaged blocks, as far as the pointers allow, and then by
-    /// the lists of runs.
+    /// Walks to block `target` and leaves it in the scratch buffer. The walk starts from the last block of the file, or
+    /// from a nearer one whose address is known. It goes around damaged blocks, as far as the pointers allow, and then
+    /// follows the lists of runs.
     pub(crate) fn seek(&mut self, state: &FileState, target: u32) -> Result<Header> {
-        // Of the last block an append that failed may have remembered another address.
+        // For the last block, a failed append may have remembered a different address.
         let known = self.addresses.get(state.file_id, target);
         if let Some(address) = known.filter(|_| target < state.tail.index) {
             return self.read_file_block(state, address, target);
@@ -237,7 +239,8 @@ impl<D: BlockDevice> Store<D> {
             return Ok(header);
         }
         Err(match error {
-            // The damaged block is later in the file than what was asked for, which is what cannot be read.
+            // The damaged block is later in the file than the wanted one; the wanted block is the one that cannot be
+            // read.
             Error::Damaged { part, block, .. } => Error::Damaged {
                 part,
                 block,
@@ -247,7 +250,8 @@ impl<D: BlockDevice> Store<D> {
         })
     }
 
-    /// Walks to block `target` until one leads there, each around the damaged blocks of those before.
+    /// Repeats walks to block `target` until one succeeds. Each walk goes around the damaged blocks found by earlier
+    /// ones.
     fn try_walks(
         &mut self,
         state: &FileState,
@@ -267,7 +271,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// One walk: from `start`, or else from the end of the file or a nearer known block.
+    /// Does one walk, from `start`, or else from the end of the file or a nearer known block.
     fn walk(
         &mut self,
         state: &FileState,
@@ -304,7 +308,7 @@ impl<D: BlockDevice> Store<D> {
                 return Ok(Ok(header));
             }
             let Some((place, next)) = pointer_towards(index, target, avoid) else {
-                // Every way on from here leads through a damaged block.
+                // Every path from here leads through a damaged block.
                 return Ok(Err((Some(index), damaged(header.pointers[0], index - 1))));
             };
             (index, address) = (next, header.pointers[place]);
@@ -333,7 +337,7 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// Whether an intact block is number `index` of the file.
+/// Returns whether an intact block is number `index` of the file.
 pub(crate) fn belongs(header: &Header, state: &FileState, index: u32) -> bool {
     let right_content = if index == state.tail.index {
         header.belongs_at_tail(state)

@@ -1,13 +1,13 @@
-//! The way to a block where no pointer leads: by the lists of runs.
+//! Finding a block that no pointer leads to, by the lists of runs.
 //!
-//! A pointer leads over damaged neighbours only from a block that has one beyond them. Seven of them from a multiple of
-//! a large power of two on cut a file in two: all before them can be whole, and no pointer leads there. Each block of a
-//! run knows the run before it in its lane, so a list leads there as long as one block of each run is intact. Where one
-//! lane's list ends, the other's passes blocks near by, whose pointers lead on.
+//! A pointer leads over damaged neighbours only from a block that has one beyond them. Seven damaged blocks, starting
+//! at a multiple of a large power of two, cut a file in two: all blocks before them can be intact, but no pointer leads
+//! there. Each block of a run knows the run before it in its lane, so a list leads there if one block of each run is
+//! intact. Where one lane's list ends, the other's passes nearby blocks, whose pointers lead on.
 //!
-//! A device that loses writes, or goes back to what it held before, shows blocks of earlier lives of a run. So a block
-//! counts here only if it is of the lane, not older than the file's first block, and its pointers agree with those of
-//! the file's last block and of the one that was accepted before it.
+//! A device that loses writes, or returns to earlier content, shows blocks of earlier lives of a run. So a block is
+//! accepted here only if three conditions hold: it belongs to the lane, it is not older than the file's first block,
+//! and its pointers agree with those of the file's last block and of the block accepted before it.
 
 use std::ops::ControlFlow;
 
@@ -19,10 +19,10 @@ use crate::read::belongs;
 use crate::root::{ClosedRun, FileState, Run};
 use crate::store::Store;
 
-/// Places of a run that are looked at before all others.
+/// Places of a run that are tried before all others.
 const PROBES: u8 = 8;
 
-/// Passes a header on if it is one of the file as it is, and no marker; whether it is.
+/// Passes a header to `note` if it belongs to the current file and is not a marker. Returns whether it did.
 fn note_data(header: &Header, state: &FileState, note: &mut dyn FnMut(&Header)) -> bool {
     let is_data = header.index <= state.tail.index && belongs(header, state, header.index);
     if is_data {
@@ -41,9 +41,9 @@ fn filled(run: &Run) -> ClosedRun {
 /// What a block of a file's runs must agree with.
 struct Life {
     lane: u8,
-    /// The last block of the file that is intact, and the block that was accepted last.
+    /// The last intact block of the file, and the block that was accepted last.
     accepted: [Option<Header>; 2],
-    /// Nothing of this life of the file was written before its first block; 0 where that is not known.
+    /// The group number of the file's first block: nothing of this life of the file is older. 0 if it is not known.
     sequence_min: u64,
 }
 
@@ -66,8 +66,8 @@ impl Life {
     }
 }
 
-/// Whether two blocks can be of one life of a file: they lead to the same addresses, where they lead to the same
-/// blocks or to each other.
+/// Returns whether two blocks can belong to one life of a file: where they lead to the same blocks or to each other,
+/// their addresses agree.
 fn agree(one: &Header, other: &Header) -> bool {
     let leads_right = |from: &Header, to: &Header| {
         (0..POINTERS).all(|place| match pointer_target(from.index, place) {
@@ -84,12 +84,13 @@ fn agree(one: &Header, other: &Header) -> bool {
         && leads_right(other, one)
 }
 
-/// What is done with a run: its first intact block that was found, and the place of that.
+/// A callback for each run, with the first intact block found in it and its place.
 type Visit<'a, D> =
     dyn FnMut(&mut Store<D>, &Life, &ClosedRun, u8, &Header) -> Result<ControlFlow<()>> + 'a;
 
 impl<D: BlockDevice> Store<D> {
-    /// Number and address of the intact block with the lowest number from `target` on that the file's runs lead to.
+    /// Returns the number and address of the intact block with the lowest number, `target` or above, that the file's
+    /// runs lead to.
     pub(crate) fn nearest_in_runs(
         &mut self,
         state: &FileState,
@@ -103,7 +104,7 @@ impl<D: BlockDevice> Store<D> {
             }
         };
         self.follow_runs(state, &mut |store, life, run, found, header| {
-            // Numbers grow along a run, by one at least.
+            // Block numbers grow along a run, by at least one.
             let ahead = target.saturating_sub(header.index);
             let ahead = u8::try_from(ahead).unwrap_or(u8::MAX);
             let highest = found.saturating_add(ahead).min(run.used - 1);
@@ -122,7 +123,7 @@ impl<D: BlockDevice> Store<D> {
                     break;
                 }
             }
-            // Where all of those are damaged, one behind them is still nearer than what the run above holds.
+            // If all of those are damaged, a block behind them is still nearer than any block of the later run.
             for place in highest + 1..run.used {
                 if has_near {
                     break;
@@ -139,8 +140,8 @@ impl<D: BlockDevice> Store<D> {
         Ok(nearest)
     }
 
-    /// Fills in, of all blocks of a file, the addresses that are not known (0), as far as its runs lead to them or to
-    /// one that has a pointer there. What a block says of itself counts before what another one says of it.
+    /// Fills in the unknown addresses (0) of a file's blocks, as far as its runs lead to them or to a block that points
+    /// to them. A block's own header takes precedence over a pointer from another block.
     pub(crate) fn places_in_runs(
         &mut self,
         state: &FileState,
@@ -166,11 +167,11 @@ impl<D: BlockDevice> Store<D> {
         })
     }
 
-    /// Passes each run of each lane, from the youngest, with its first intact block and the place of that; until the
-    /// list ends, or `visit` ends that of this lane.
+    /// Passes each run of each lane to `visit`, the youngest first, with its first intact block and its place. Stops
+    /// when the list ends or `visit` ends this lane.
     fn follow_runs(&mut self, state: &FileState, visit: &mut Visit<'_, D>) -> Result<()> {
         let (last, sequence_min) = self.ends_of(state)?;
-        // No more than the file has, and its last one: what is forged costs no more.
+        // At most as many runs as the file has blocks, plus the last run: forged links cost no more.
         let mut left = state.block_count() + 1;
         for (number, lane) in state.lanes.iter().enumerate() {
             let mut life = Life {
@@ -178,9 +179,9 @@ impl<D: BlockDevice> Store<D> {
                 accepted: [last, None],
                 sequence_min,
             };
-            // The state names the youngest run and the one before that: one of them may be damaged as a whole.
+            // The state names the youngest run and the one before it: one of them may be damaged completely.
             let youngest = filled(&lane.run);
-            // Numbers fall from run to run, so the way ends.
+            // Block numbers fall from run to run, so the loop ends.
             let mut above = u32::MAX;
             let mut run = youngest;
             let mut has_begun = false;
@@ -208,7 +209,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// The last block of the file that is intact, and the sequence of its first one, as far as they can be read.
+    /// Returns the last intact block of the file, and the group number of its first block, as far as they can be read.
     fn ends_of(&mut self, state: &FileState) -> Result<(Option<Header>, u64)> {
         let tail = state.tail;
         let ends = [
@@ -233,7 +234,7 @@ impl<D: BlockDevice> Store<D> {
         Ok((None, 0))
     }
 
-    /// The first intact block of a run that is found, and its place.
+    /// Returns the first intact block found in a run, and its place.
     fn probe(
         &mut self,
         state: &FileState,
@@ -252,7 +253,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(None)
     }
 
-    /// The block at a place of a run, where it is intact and of this life of the file.
+    /// Returns the block at a place of a run, if it is intact and of this life of the file.
     fn intact_of_run(
         &mut self,
         state: &FileState,

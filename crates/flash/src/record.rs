@@ -1,14 +1,14 @@
-//! The two steps that every change is made of: write a record, pass a barrier.
+//! The two steps of every change: write a record, pass a barrier.
 //!
 //! A record is the root and up to three blocks (*images*) that change with it, as one contiguous request. After the
-//! barrier the images are written in their places, without waiting; the record stays until a later barrier has
-//! covered them. That makes changing a few blocks and the root atomic at the price of one flush.
+//! barrier the images are written in place, without waiting; the record stays until a later barrier has covered them.
+//! So changing a few blocks and the root is atomic and costs one flush.
 //!
 //! Invariants:
-//! - Between two barriers at most one record is written, and it describes nothing that the same epoch
-//!   writes; so any subset of the epoch's writes, in any order and torn anywhere, is a consistent store.
-//! - An image is written in its place only after the record that carries it is durable.
-//! - Blocks that become free are handed out only after the record that frees them is durable.
+//! - Between two barriers at most one record is written, and it does not describe anything written in the same epoch;
+//!   so any subset of the epoch's writes, in any order and torn anywhere, is a consistent store.
+//! - An image is written in place only after the record that carries it is durable.
+//! - Blocks that become free are allocated again only after the record that frees them is durable.
 
 use base::block::{BLOCK_BYTES, BlockDevice, DeviceError};
 use base::seeded_bug::SeededBug;
@@ -21,20 +21,20 @@ use crate::space::{SPILL_AT, TRUNK_PIECES, seal_trunk};
 use crate::store::{QUARANTINE_MAX, Store};
 use crate::table::seal_bucket;
 
-/// Where the images stand between being changed in memory and being durable in their places.
+/// The stages of the images between their change in memory and being durable in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ImageStage {
-    /// There are none.
+    /// There are no images.
     None,
     /// The next record must carry them.
     Pending,
-    /// A record carries them; the next barrier allows them to be written in their places.
+    /// A record carries them; after the next barrier they may be written in place.
     Recorded,
-    /// Written in their places since the last flush.
+    /// Written in place since the last flush.
     InPlace,
 }
 
-/// Block of a spilling record that holds the list.
+/// The block of a spilling record that holds the list.
 pub(crate) const TRUNK_PLACE: usize = 2;
 
 impl<D: BlockDevice> Store<D> {
@@ -43,7 +43,8 @@ impl<D: BlockDevice> Store<D> {
         (PIECES_MAX - 1).saturating_sub(self.root.pieces.len() + self.quarantine_count)
     }
 
-    /// Frees a piece that the coming record drops from wherever it was, once that record is durable.
+    /// Frees a piece that the coming record removes from its owner. The piece becomes available once that record is
+    /// durable.
     pub(crate) fn quarantine(&mut self, piece: Piece) {
         debug_assert!(
             self.quarantine_count < QUARANTINE_MAX,
@@ -63,14 +64,14 @@ impl<D: BlockDevice> Store<D> {
 
     // ---- images ----
 
-    /// Room for one more block that the next record carries. The caller fills it: `self.images`, at the place that
-    /// is returned.
+    /// Reserves space for one more block that the next record carries. The caller fills `self.images` at the returned
+    /// place.
     pub(crate) fn begin_image(&mut self, address: u32) -> Result<usize> {
         if self.image_stage == ImageStage::Recorded {
             self.barrier()?;
         }
         if self.image_stage == ImageStage::InPlace {
-            // Until the next flush a device that fails may lose them; then they are read from memory.
+            // If the device fails before the next flush, it may lose these images; then they are read from memory.
             std::mem::swap(&mut self.images, &mut self.images_before);
             self.image_references_before = self.image_references;
         }
@@ -86,7 +87,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(self.image_references.len() - 1)
     }
 
-    /// Takes the bucket at `place` of the scratch buffer as one that the next record changes.
+    /// Adds the bucket at `place` of the scratch buffer to the images of the next record.
     pub(crate) fn begin_table_image(&mut self, bucket: u32, place: usize) -> Result<usize> {
         let address = self.layout.bucket_block(bucket);
         let image = self.begin_image(address as u32)?;
@@ -100,7 +101,7 @@ impl<D: BlockDevice> Store<D> {
         self.image_stage == ImageStage::Pending
     }
 
-    /// Table blocks carry the number of the record; data blocks have been sealed by whoever changed them.
+    /// Table blocks carry the number of the record; data blocks are already sealed by the code that changed them.
     fn seal_images(&mut self) {
         for index in 0..self.image_references.len() {
             let reference = self.image_references.get_mut(index);
@@ -117,8 +118,8 @@ impl<D: BlockDevice> Store<D> {
     /// Writes the root, with the pending images, over the older of the two records.
     pub(crate) fn write_record(&mut self) -> Result<()> {
         if self.unflushed {
-            // The record would describe what this epoch wrote; and a second record in one epoch would
-            // overwrite the only one that is known to be durable.
+            // The record would describe writes of this epoch. A second record in one epoch would also overwrite the
+            // only one that is known to be durable.
             self.barrier()?;
         }
         self.root.record_sequence += 1;
@@ -145,7 +146,7 @@ impl<D: BlockDevice> Store<D> {
             self.seed,
         );
         if self.root.spilled && images == 0 {
-            // Where an image would stand, the list once more.
+            // Write the list again at the place of an image.
             let trunk = TRUNK_PLACE * BLOCK_BYTES;
             self.record
                 .copy_within(trunk..trunk + BLOCK_BYTES, BLOCK_BYTES);
@@ -172,7 +173,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Keeps what was written in its place since the last flush apart from what the next record carries: nothing.
+    /// Keeps the images written in place since the last flush apart from those of the next record, which carries none.
     fn remember_images_in_place(&mut self) {
         if self.image_stage == ImageStage::InPlace {
             std::mem::swap(&mut self.images, &mut self.images_before);
@@ -182,8 +183,8 @@ impl<D: BlockDevice> Store<D> {
         self.image_stage = ImageStage::None;
     }
 
-    /// Whether this record goes to the announced cluster, to spill a list of free pieces at no cost. The record
-    /// before must be one in a fixed place, or nobody would find the cluster.
+    /// Returns whether this record goes to the announced cluster, to spill a list of free pieces at no cost. The
+    /// previous record must be in a fixed place; otherwise recovery would not find the cluster.
     fn may_spill(&self) -> bool {
         self.root.pieces.len() >= SPILL_AT
             && self.root.announced != 0
@@ -191,13 +192,13 @@ impl<D: BlockDevice> Store<D> {
             && !self.root.clean
             && match self.image_references.as_slice() {
                 [] => true,
-                // Should the list rot, the table block in its place bears witness that the record was durable.
+                // If the list rots, the table block written in place still proves that the record was durable.
                 [image] => self.layout.bucket_at(u64::from(image.address)).is_some(),
                 _ => false,
             }
     }
 
-    /// Moves pieces of the root to a list in the announced cluster, part of this record; returns the cluster.
+    /// Moves pieces of the root to a list in the announced cluster, as part of this record. Returns the cluster.
     fn spill(&mut self) -> u32 {
         let cluster = self.root.announced;
         let trunk = self.record.block_mut(TRUNK_PLACE);
@@ -224,7 +225,7 @@ impl<D: BlockDevice> Store<D> {
         cluster
     }
 
-    /// Sets a cluster aside for the next record that spills, if there is one to be had.
+    /// Reserves a cluster for the next record that spills, if one is available.
     pub(crate) fn announce(&mut self) {
         if self.root.announced == 0
             && self.can_spare_a_cluster()
@@ -236,7 +237,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Makes everything written so far durable; then writes the images that waited for that.
+    /// Makes all writes so far durable, then writes the images that waited for this.
     pub(crate) fn barrier(&mut self) -> Result<()> {
         self.flush_device()?;
         self.unflushed = false;
@@ -251,15 +252,15 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// As [`barrier`](Self::barrier), in a call after others that left writes unflushed. Should the device fail
-    /// later in this call, reading goes on from here: what was durable before may be written over now.
+    /// As [`barrier`](Self::barrier), for a call that follows calls with unflushed writes. If the device fails later in
+    /// this call, reads use the state from here, because older durable data may be overwritten from now on.
     pub(crate) fn barrier_for_earlier_calls(&mut self) -> Result<()> {
         self.barrier()?;
         self.root_before.clone_from(&self.root);
         Ok(())
     }
 
-    /// Not flushed here: the record stays valid until the next barrier has made this durable.
+    /// No flush here: the record stays valid until the next barrier has made these writes durable.
     fn write_images_in_place(&mut self) -> Result<()> {
         self.image_stage = ImageStage::InPlace;
         let mut first = 0;
@@ -273,7 +274,7 @@ impl<D: BlockDevice> Store<D> {
                 other.copy_from_slice(image);
                 (1, self.device.write(address, &self.pair))
             } else {
-                // Neighbours are one request.
+                // Adjacent images are written in one request.
                 let side_by_side = references
                     .iter()
                     .zip(address..)
@@ -286,7 +287,7 @@ impl<D: BlockDevice> Store<D> {
                 )
             };
             if let Err(error) = written {
-                // Their record is durable: it says what is to be read from now on.
+                // Their record is durable, so reads must use its root from now on.
                 self.root_before.clone_from(&self.root);
                 return Err(self.fail(error));
             }
@@ -295,7 +296,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// One record and one barrier.
+    /// Writes one record and passes one barrier.
     pub(crate) fn commit(&mut self) -> Result<()> {
         self.write_record()?;
         self.barrier()
@@ -314,7 +315,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Stops writing for good and goes back to what was acknowledged, so that reading can go on.
+    /// Stops all writing permanently and restores the acknowledged state, so that reads can continue.
     pub(crate) fn fail(&mut self, error: DeviceError) -> crate::error::Error {
         self.failed = true;
         self.root.clone_from(&self.root_before);
@@ -322,7 +323,7 @@ impl<D: BlockDevice> Store<D> {
         for tail in &mut self.tails {
             tail.forget();
         }
-        // What was written in its place but not flushed may be gone from a failed device.
+        // A failed device may have lost images that were written in place but not flushed.
         for index in 0..self.image_references_before.len() {
             let address = self.image_references_before.as_slice()[index].address;
             self.lay_over(address, true, index);
@@ -349,7 +350,7 @@ impl<D: BlockDevice> Store<D> {
         self.put_overlay(address, bytes);
     }
 
-    /// From now on these bytes are read in place of what the device holds there.
+    /// Makes all later reads of this block return `bytes` instead of the device's content.
     pub(crate) fn put_overlay(&mut self, address: u32, bytes: Vec<u8>) {
         if self.layout.bucket_at(u64::from(address)).is_some() {
             for copy in 1..TABLE_COPIES as u32 {
@@ -359,7 +360,7 @@ impl<D: BlockDevice> Store<D> {
         self.overlay.push((address, bytes));
     }
 
-    /// Whether this block is held in memory because it is not in its place.
+    /// Returns whether this block is held in memory because its place on the device does not hold it.
     pub(crate) fn is_overlaid(&self, address: u64) -> bool {
         self.overlay
             .iter()
@@ -367,7 +368,7 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// Reads blocks as they should be: from the device, except those that are held in memory instead.
+/// Reads blocks from the device, except those that are held in memory instead.
 pub(crate) fn read_through<D: BlockDevice>(
     device: &mut D,
     overlay: &[(u32, Vec<u8>)],

@@ -1,9 +1,8 @@
-//! Opening a store after anything: a clean close, a killed process, a power cut at any point.
+//! Opening a store in any state: after a clean close, a killed process, or a power cut at any point.
 //!
-//! Recovery reads the commit records, puts the blocks they carry in place, and looks for appends
-//! beyond the recorded tails in the lanes of the files that were being appended to. All it writes is those
-//! blocks and one new record; so it may itself be interrupted anywhere and run again. How those appends are found is in
-//! `recovery_tails.rs`.
+//! Recovery reads the commit records, puts the blocks they carry in place, and looks for appends beyond the recorded
+//! tails in the lanes of the files that were being appended to. It writes only those blocks and one new record, so it
+//! may itself be interrupted anywhere and run again. `recovery_tails.rs` finds those appends.
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
 
@@ -23,12 +22,12 @@ use crate::table::Bucket;
 /// Blocks of the longest record.
 const RECORD_BLOCKS_MAX: usize = IMAGES_MAX + 2;
 
-/// What was read where a record may stand.
+/// The blocks read from a place that may hold a record.
 struct Area {
     /// Its first block.
     address: u64,
     blocks: BlockBuffer,
-    /// Those that the device could not read; zeros stand in for them.
+    /// The blocks that the device could not read; they are replaced by zeros.
     unreadable: [bool; RECORD_BLOCKS_MAX],
 }
 
@@ -37,53 +36,53 @@ struct Record {
     /// Its first block.
     address: u64,
     root: Root,
-    /// Which of its blocks the root was read from.
+    /// The block of the record that the root was read from.
     root_at: usize,
     images: ImageReferences,
-    /// The images as the record holds them; `None` for one that is not intact.
+    /// The images as the record holds them; `None` for an image that is not intact.
     contents: [Option<Vec<u8>>; IMAGES_MAX],
     /// The list that the record spills is intact, if it spills one.
     list_intact: bool,
-    /// The list, if its own block is not intact and the copy before it is.
+    /// The second copy of the list, if the list's own block is not intact and that copy is.
     list_again: Option<Vec<u8>>,
-    /// A block of it reads, but not as it was written: what a cut leaves.
+    /// Whether a block of it can be read but has the wrong content, as a power cut leaves it.
     torn: bool,
     /// The first of its blocks that the device could not read.
     unreadable: Option<u64>,
 }
 
-/// What is looked at, newest first.
+/// A possible record; candidates are examined newest first.
 enum Candidate {
     Found(Box<Record>),
-    /// A record of this number may stand where this block cannot be read.
+    /// A record with this number may be where this block cannot be read.
     Hidden(u64, u64),
 }
 
-/// What a record is found to be.
+/// The result of examining a record.
 enum Standing {
-    /// It was durable, or is as good as that.
+    /// It was durable, or can be treated as durable.
     Counts,
-    /// A cut has ended it: it was never acknowledged.
+    /// A power cut interrupted it: it was never acknowledged.
     Torn,
-    /// It may have been acknowledged: this block, which cannot be read, would tell.
+    /// It may have been acknowledged: only this block, which cannot be read, would tell.
     Unknown(u64),
 }
 
-/// What stands where an image belongs.
+/// The content of an image's place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InPlace {
     Other,
     Image,
-    /// What was written over the image since: the last block of a file moves, and its old place is written over
-    /// without a record.
+    /// Data written over the image since: the last block of a file moves, and its old place is overwritten without a
+    /// record.
     Later,
 }
 
 impl<D: BlockDevice> Store<D> {
     pub(crate) fn recover(&mut self) -> Result<()> {
         if !self.read_only {
-            // After a killed process or a failed write the device may still hold unflushed writes. What is
-            // read below must be durable before a record goes over the older place on the strength of it.
+            // After a killed process or a failed write the device may still hold unflushed writes. The data read below
+            // must be durable before a record that relies on it overwrites the older place.
             self.flush_device()?;
         }
         let mut candidates = self.find_records()?;
@@ -101,10 +100,10 @@ impl<D: BlockDevice> Store<D> {
         Err(damaged_record(self.layout.record_block(0)))
     }
 
-    /// Every record that may be the newest or the one before it, newest first.
+    /// Returns every record that may be the newest or the one before it, newest first.
     ///
-    /// A block that cannot be read may be anything. Of a record that was durable the others are intact, or that would
-    /// be two kinds of damage at once. So a record is hidden only where neither copy of its root can be read.
+    /// A block that cannot be read may hold anything. For a durable record the other blocks are intact, or there would
+    /// be two kinds of damage at once. So a record is hidden only if neither copy of its root can be read.
     fn find_records(&mut self) -> Result<Vec<Candidate>> {
         let mut places = Vec::new();
         for place in 0..2 {
@@ -117,8 +116,8 @@ impl<D: BlockDevice> Store<D> {
         for (place, other) in [(0, 1), (1, 0)] {
             let (area, record) = &places[place];
             let shown = record.as_ref();
-            // Records go to the two places in turn: none that is younger was written here while the other place, by its
-            // first block, shows an older one.
+            // Records go to the two places in turn. If the first block of the other place shows an older record, no
+            // younger record was written here.
             let is_newest = shown
                 .zip(places[other].1.as_ref())
                 .is_some_and(|(shown, other)| {
@@ -133,7 +132,7 @@ impl<D: BlockDevice> Store<D> {
             .into_iter()
             .filter_map(|(_, record)| record)
             .collect();
-        // A record that spills a list stands in the cluster that the record before it has announced.
+        // A record that spills a list is in the cluster that the previous record has announced.
         let announced: Vec<(u64, u32)> = records
             .iter()
             .map(|record| (record.root.record_sequence + 1, record.root.announced))
@@ -166,9 +165,9 @@ impl<D: BlockDevice> Store<D> {
     }
 
     fn recover_from(&mut self, mut newest: Record, others: Vec<Candidate>) -> Result<()> {
-        // The images of the record before are in place unless the cut came before the next barrier; putting
-        // them there again is harmless, and those of the newest record go last. One of the same block in the
-        // newest record is younger, wherever that stands.
+        // The images of the previous record are in place unless the cut came before the next barrier. Writing them
+        // again is harmless, and the newest record's images are written last. If both records have an image of the same
+        // block, the newest record's image is used, wherever it is.
         let sequence = newest.root.record_sequence;
         let mut before = match others
             .into_iter()
@@ -223,10 +222,10 @@ impl<D: BlockDevice> Store<D> {
                     (self.root.next_file_id + FILE_ID_STEP).min(FILE_ID_END - 1);
             }
             self.root.mounts = (self.root.mounts + 1).min(COUNTER_END - 1);
-            // What a cut has left of the record after this one must pass neither for a part of the next nor for the
-            // one before it.
+            // Remains of a record after this one must not be taken for a part of the next record or of the previous
+            // one.
             self.root.record_sequence += 2;
-            // Over the places that a power cut may have left with one good copy; so neither record spills a list.
+            // Overwrite the places that a power cut may have left with one good copy; so neither record spills a list.
             self.keep_something_plain();
             for _ in 0..if newest_is_whole { 1 } else { 2 } {
                 self.root.spilled = true;
@@ -236,12 +235,12 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Puts a block from a record in its place, unless it or something younger stands there; in memory only when
+    /// Writes a block from a record in place, unless it or a younger block is there already. Keeps it in memory only if
     /// the store is read-only. Returns whether the device was written.
     fn replay(&mut self, reference: ImageReference, bytes: &[u8]) -> Result<bool> {
         let address = u64::from(reference.address);
         let is_table = self.layout.bucket_at(address).is_some();
-        // An older image that a read-only store holds in memory must not hide what is in place.
+        // An older image that a read-only store holds in memory must not hide the content on the device.
         let mut same = !self.is_overlaid(address);
         let copies = if is_table { TABLE_COPIES } else { 1 };
         for copy in 0..copies {
@@ -269,8 +268,8 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Whether the scratch buffer holds, at a data image's place, a block of a later append: the last block of a
-    /// file moves, and its old place is written over without a record.
+    /// Returns whether the scratch buffer holds, at a data image's place, a block of a later append: the last block of
+    /// a file moves, and its old place is overwritten without a record.
     fn is_superseded(&self, address: u32, image: &[u8]) -> bool {
         let there = Header::open(self.scratch.block(1), address, self.seed);
         let image = Header::open(image, address, self.seed);
@@ -301,7 +300,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(area)
     }
 
-    /// The record that stands there, from whichever copy of its root is intact.
+    /// Returns the record in this area, from either intact copy of its root.
     fn record_in(&self, area: &Area) -> Option<Record> {
         let blocks = &area.blocks;
         let mut best: Option<(usize, Root, ImageReferences)> = None;
@@ -313,7 +312,7 @@ impl<D: BlockDevice> Store<D> {
             let newer = best
                 .as_ref()
                 .is_none_or(|(_, best, _)| best.record_sequence < root.record_sequence);
-            // What stands in a cluster may be longer than that, and is no record there.
+            // A root found in a cluster may describe a record longer than the cluster: that is not a record there.
             if (copy == 0 || copy == last) && last < area.count() && newer {
                 best = Some((copy, root, images));
             }
@@ -330,8 +329,8 @@ impl<D: BlockDevice> Store<D> {
             contents[index] = is_image(bytes, *reference, &self.layout).then(|| bytes.to_vec());
             intact[1 + index] = contents[index].is_some();
         }
-        // Without an image the list stands there twice. The cluster may hold a list of an earlier life, intact, where a
-        // cut has left this one out.
+        // Without an image the list is there twice. If a cut has left out this list, the cluster may hold an intact
+        // list of an earlier life.
         let is_list = |place: usize| {
             let bytes = blocks.block(place);
             open_trunk(bytes, root.trunk_head, self.seed).is_some()
@@ -359,9 +358,10 @@ impl<D: BlockDevice> Store<D> {
         })
     }
 
-    /// Whether the record counts: each image is intact in the record, or in its place already, and so is the list that
-    /// it spills. Something may be missing if what stands in the place of an image was written there after the record
-    /// was durable: a table block that bears its number, or what is later. Then what is missing is damage, not a cut.
+    /// Returns whether the record counts: each image must be intact in the record or in place already, and so must the
+    /// list that it spills. Something may be missing if an image's place holds data written after the record was
+    /// durable: a table block with the record's number, or later data. Then the missing part is damage, not a power
+    /// cut.
     fn standing_of(&mut self, record: &mut Record) -> Result<Standing> {
         let count = record.images.len();
         if record.list_intact && record.contents[..count].iter().all(Option::is_some) {
@@ -372,11 +372,11 @@ impl<D: BlockDevice> Store<D> {
             let reference = record.images.as_slice()[index];
             let in_place = self.look_in_place(reference, &record.root)?;
             let is_table = self.is_table(reference);
-            // A data block may have held the same bytes before.
+            // This does not prove it for a data block: it may have held the same bytes before.
             was_durable |= in_place == InPlace::Later || (in_place == InPlace::Image && is_table);
             if record.contents[index].is_none() {
                 match in_place {
-                    // One copy of a table block; the other may want it.
+                    // One copy of a table block is in place; the other may need to be written.
                     InPlace::Image => {
                         record.contents[index] = Some(self.scratch.block(1).to_vec());
                     }
@@ -388,11 +388,11 @@ impl<D: BlockDevice> Store<D> {
             }
         }
         if !was_durable && (missing.is_some() || !record.list_intact) {
-            // What reads wrong was torn by a cut: what is damaged of a durable record cannot be read.
+            // A block with wrong content was torn by a cut: damaged blocks of a durable record cannot be read.
             if record.torn {
                 return Ok(Standing::Torn);
             }
-            // Without its list alone it undoes nothing to count it, whether or not it was durable.
+            // If only the list is missing, accepting the record undoes nothing, whether or not it was durable.
             if let (Some(_), Some(block)) = (missing, record.unreadable) {
                 return Ok(Standing::Unknown(block));
             }
@@ -401,7 +401,7 @@ impl<D: BlockDevice> Store<D> {
             self.miss_table_block(&mut record.root, block)?;
         }
         if !record.list_intact {
-            // The pieces of the list are lost until a repair finds them; those spilled before are not.
+            // The pieces of this list are lost until a repair finds them; those of earlier lists are not.
             self.free_chains_broken += 1;
             record.root.trunk_head = record.root.spilled_next;
             record.root.trunk_count = record.root.trunk_count.saturating_sub(1);
@@ -409,8 +409,8 @@ impl<D: BlockDevice> Store<D> {
         Ok(Standing::Counts)
     }
 
-    /// A table block that a durable record carried must be somewhere, or names that were acknowledged are not there
-    /// and those that are gone are.
+    /// Checks that each table block that a durable record carried is in the record or in place. Otherwise acknowledged
+    /// names would be missing, and deleted names would be back.
     fn require_images_of(&mut self, before: &mut Record, newest: &mut Record) -> Result<()> {
         for index in 0..before.images.len() {
             let reference = before.images.as_slice()[index];
@@ -430,9 +430,9 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// A table block of a durable record is gone for good. Whoever opens the store for writing would make what the
-    /// table shows without it the state of the store, silently; whoever only reads, as a check and a repair do, sees
-    /// what is left, and that a name is missing.
+    /// Handles a table block of a durable record that is lost for good. An opening for writing fails, because it would
+    /// silently make the older table the state of the store. An opening for reading only, as a check and a repair do,
+    /// sees the rest and that a name is missing.
     fn miss_table_block(&self, root: &mut Root, block: u64) -> Result<()> {
         if !self.read_only {
             return Err(damaged_record(block));
@@ -447,7 +447,7 @@ impl<D: BlockDevice> Store<D> {
             .is_some()
     }
 
-    /// What stands in the place of an image of the record that `root` is from.
+    /// Returns what is in the place of an image of the record that `root` is from.
     fn look_in_place(&mut self, reference: ImageReference, root: &Root) -> Result<InPlace> {
         let address = u64::from(reference.address);
         let copies = if self.is_table(reference) {
@@ -498,8 +498,8 @@ impl Area {
         self.blocks.len() / BLOCK_BYTES
     }
 
-    /// The first block, if it cannot be read and neither can one before `end` that may be the other copy of the root of
-    /// a record that was durable: what lies between the two is then intact where it can be read.
+    /// Returns the first block, if it cannot be read and neither can a block before `end` that may be the other copy of
+    /// the root of a durable record. The blocks between the two are then intact where they can be read.
     fn hides_record(&self, end: usize, layout: &Layout) -> Option<u64> {
         let may_be_between = |block: &usize| {
             self.unreadable[*block] || is_any_image(self.blocks.block(*block), layout)
@@ -528,13 +528,13 @@ impl Area {
     }
 }
 
-/// Whether this is a block that some record may carry.
+/// Returns whether this is a block that some record may carry.
 fn is_any_image(bytes: &[u8], layout: &Layout) -> bool {
     Bucket::open(bytes, get_u32(bytes, 12), layout).is_some()
         || Header::open(bytes, get_u32(bytes, 24), layout.checksum_seed()).is_some()
 }
 
-/// Where the second copy of a record's root stands.
+/// Returns the position of the second copy of a record's root.
 pub(crate) fn last_block(root: &Root, images: &ImageReferences) -> usize {
     if root.spilled {
         CLUSTER_BLOCKS as usize - 1
@@ -543,7 +543,7 @@ pub(crate) fn last_block(root: &Root, images: &ImageReferences) -> usize {
     }
 }
 
-/// Whether this is the block that a record carries.
+/// Returns whether this is the block that a record carries.
 pub(crate) fn is_image(bytes: &[u8], reference: ImageReference, layout: &Layout) -> bool {
     let intact = match layout.bucket_at(u64::from(reference.address)) {
         Some(bucket) => Bucket::open(bytes, bucket, layout).is_some(),

@@ -1,7 +1,8 @@
-//! Where the files end that were being appended to when a store was left: beyond the tails that the newest record
-//! tells, in the lanes of their files.
+//! Finding the ends of the files that were being appended to when the store was left: beyond the tails in the newest
+//! record, in the lanes of these files.
 //!
-//! Invariant: what is found was written after that record, whole, and lies where an append would have put it.
+//! Invariant: a group that is found was written completely after that record, and lies where an append would have put
+//! it.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 
@@ -14,9 +15,9 @@ use crate::space::PIECES_PER_FILE;
 use crate::store::{Store, is_readable};
 
 impl<D: BlockDevice> Store<D> {
-    /// Finds the tails of the files that were being appended to; then frees an unfinished replacement. In
-    /// this order, because making room for the freed pieces may write a record, and appends that it does not
-    /// know would be older than it.
+    /// Finds the tails of the files that were being appended to, then frees an unfinished replacement. The order
+    /// matters: making room for the freed pieces may write a record, and appends unknown to that record would be older
+    /// than it.
     pub(crate) fn recover_slots(&mut self) -> Result<()> {
         let sequence_min = self.root.next_sequence;
         for slot in 0..self.root.slots.len() {
@@ -41,11 +42,10 @@ impl<D: BlockDevice> Store<D> {
 
     /// Finds the last append after `state` was recorded.
     ///
-    /// It is the whole group with the highest number from which the links lead back, block by block, to the
-    /// recorded tail. Whatever was acknowledged is such a group or behind one: a group is begun only when
-    /// the one before it is durable, except within one long append, of which a prefix may remain. The last
-    /// block of an earlier group may be gone, because the group after the next is written over it; only
-    /// full blocks are on the way back.
+    /// This is the complete group with the highest number from which the links lead back, block by block, to the
+    /// recorded tail. Every acknowledged append is such a group or lies before one: a group is started only when the
+    /// previous one is durable, except within one long append, of which a prefix may remain. The last block of an
+    /// earlier group may be gone, because the group after the next overwrites it; the way back uses only full blocks.
     fn recover_tail(&mut self, state: FileState, sequence_min: u64) -> Result<FileState> {
         let found = self.scan_lanes(&state, sequence_min)?;
         let mut firsts: Vec<&Header> = found
@@ -69,9 +69,9 @@ impl<D: BlockDevice> Store<D> {
         Ok(state)
     }
 
-    /// Blocks of the file in its lanes that are newer than the record. Newer than the file's recorded tail
-    /// is not enough: a run may hold blocks of this very file from before a cut that lost the record which
-    /// gave it the run, and those were never acknowledged.
+    /// Returns the blocks of the file in its lanes that are newer than the record. Being newer than the file's recorded
+    /// tail is not enough: a run may hold blocks of this same file from before a cut that lost the record which gave it
+    /// the run. Those blocks were never acknowledged.
     fn scan_lanes(&mut self, state: &FileState, sequence_min: u64) -> Result<Vec<Header>> {
         let mut found = Vec::new();
         for run in [state.lanes[0].run, state.lanes[1].run, state.reserve] {
@@ -87,8 +87,8 @@ impl<D: BlockDevice> Store<D> {
                     });
                     match newer {
                         Some(header) => found.push(header),
-                        // Lanes are filled in order: what follows was not written since, or belongs to a group
-                        // that is not whole.
+                        // Lanes are filled in order: the following blocks were not written since, or belong to an
+                        // incomplete group.
                         None => break 'run,
                     }
                 }
@@ -98,7 +98,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(found)
     }
 
-    /// Reads up to as many blocks as one request takes; one that the device cannot read counts as damaged.
+    /// Reads at most as many blocks as one request takes. A block that the device cannot read counts as damaged.
     fn read_some(&mut self, address: u32, count: usize) -> Result<()> {
         let bytes = count * BLOCK_BYTES;
         let read = read_through(
@@ -122,7 +122,7 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// The blocks of the group that `first` begins, last one first, if all are there and linked.
+/// Returns the blocks of the group that `first` begins, last one first, if all are there and linked.
 fn whole_group<'a>(first: &'a Header, found: &'a [Header]) -> Option<Vec<&'a Header>> {
     let mut blocks = vec![first];
     for position in 1..first.group_blocks {
@@ -147,7 +147,7 @@ fn whole_group<'a>(first: &'a Header, found: &'a [Header]) -> Option<Vec<&'a Hea
 fn link_back<'a>(state: &FileState, chain: &mut Vec<&'a Header>, found: &'a [Header]) -> bool {
     let tail = state.tail;
     let partial = tail.address != 0 && usize::from(tail.fill) < PAYLOAD_BYTES;
-    // Index of the first block that is not durable for good, and the address of the one before it.
+    // The index of the first block that may still be overwritten, and the address of the block before it.
     let (start, previous) = match (tail.address, partial) {
         (0, _) => (0, 0),
         (_, true) => (tail.index, tail.previous),
@@ -171,7 +171,7 @@ fn link_back<'a>(state: &FileState, chain: &mut Vec<&'a Header>, found: &'a [Hea
     false
 }
 
-/// The state after all blocks of the chain, last one first in it; `None` if they do not lie where appends
+/// Returns the state after all blocks of the chain, whose last block is first; `None` if they do not lie where appends
 /// put them.
 fn accept_chain(mut state: FileState, chain: &[&Header]) -> Option<FileState> {
     for header in chain.iter().rev() {
@@ -180,7 +180,7 @@ fn accept_chain(mut state: FileState, chain: &[&Header]) -> Option<FileState> {
         let in_reserve =
             state.reserve.contains(header.address) && !lane.run.contains(header.address);
         let run = if in_reserve { state.reserve } else { lane.run };
-        // What the block says of its run and of the one before it.
+        // The block's header tells its run and the run before it.
         let before = if in_reserve && !lane.run.is_none() {
             ClosedRun {
                 start: lane.run.start,
@@ -193,7 +193,7 @@ fn accept_chain(mut state: FileState, chain: &[&Header]) -> Option<FileState> {
             start: header.before_start,
             used: header.before_used,
         };
-        // Only a run that holds data, and has too little room for another group, is given up for the reserve.
+        // A run is given up for the reserve only if it holds data and has too little room for another group.
         let may_close = !in_reserve
             || lane.run.is_none()
             || (lane.run.next > 0 && lane.run.room() < GROUP_BLOCKS_MAX as u32);

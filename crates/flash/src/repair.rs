@@ -1,29 +1,32 @@
-//! Mending a damaged store: what can be mended without inventing data is, the rest comes back as lost entries.
+//! Repairing a damaged store: everything that can be repaired without inventing data is repaired, the rest comes back
+//! as lost entries.
 //!
-//! A repair first reads everything and writes nothing. What it then writes is ordered so that a power cut anywhere
-//! leaves a store that another repair finishes: damaged copies from intact ones; the records, so that none of them
-//! is replayed any more; the table, first copies before second ones and buckets that had been lost last, because
-//! they are the reason to look for lost files; new free lists, in free space; and at last the record that makes all of
-//! it the store. Where nothing is wrong nothing is written, and neither where nothing can be mended.
+//! A repair first reads everything and writes nothing. Its writes are ordered so that a power cut anywhere leaves a
+//! store that another repair completes. First, damaged copies are written from intact ones. Then the records are
+//! written, so that none of them is replayed any more. Then the table is written: first copies before second ones, and
+//! lost buckets last, because they are the reason to look for lost files. Then new free lists are written, in free
+//! space, and last the record that makes all of it valid. If nothing is wrong, or nothing can be repaired, nothing is
+//! written.
 //!
-//! - **Copies** (superblock, records, table) are written again from the intact one.
-//! - **A bucket of the table that is lost** is made anew, and the files that no entry knows come back from their own
-//!   blocks, called `lost-<file id>-<name>`: a name of its own, because the blocks know the name that the file had
-//!   when it was first written, and it may have been renamed since, or its name been given to another file.
-//! - **A damaged block** of a file stays, and reading it stays an error; nothing stands in for bytes that are gone. If
-//!   it is the last of the file, the file ends before it, or nothing could ever be appended. If it held a link of the
-//!   list of the file's runs, and other blocks say what the link was, it is given a header again, not its bytes.
-//! - **Free space** is what no file owns, whatever the list of it said.
-//! - **Blocks with two owners** stay with the one whose blocks are in them; the other file ends before them.
-//! - **All records lost**: the table and the blocks themselves say what each file holds.
-//! - **Numbers used up**, by somebody's hand: the same, and the numbers go on from where enough of them are left.
-//! - **A place for records that holds none** may have held the newest record. Blocks that are younger than the one that
-//!   is left show what came after it.
+//! - **Copies** (superblock, records, table) are written again from the intact copy.
+//! - **A lost bucket of the table** is created again. The files that no entry knows come back from their own blocks,
+//!   called `lost-<file id>-<name>`. The name must be a new one, because the blocks only know the name at the first
+//!   write: the file may have been renamed since, or its name given to another file.
+//! - **A damaged block** of a file stays, and reading it stays an error; nothing replaces the lost bytes. If it is the
+//!   last block of the file, the file ends before it, or nothing could ever be appended. If it held a link of the list
+//!   of the file's runs, and other blocks tell that link, it gets a new header, but not its bytes.
+//! - **Free space** is what no file owns, regardless of the old free list.
+//! - **Blocks with two owners** stay with the file whose data is in them; the other file ends before them.
+//! - **All records lost**: the table and the blocks themselves tell what each file holds.
+//! - **Numbers used up**, in a forged image: the same, and the numbers continue from a point where enough of them are
+//!   left.
+//! - **A place for records that holds none** may have held the newest record. Blocks younger than the remaining record
+//!   show the changes after it.
 //!
-//! Memory: one byte for each block of the device; 56 for each block of the longest file; a few hundred for each file;
-//! and when lost files must be looked for, 28 for each block found in clusters that no file is known to own, and 160
-//! more for each block of the longest of them. For 16 GiB that is 4 MiB, and up to 230 MiB, or 760 MiB, if one file
-//! fills all of it.
+//! Memory: one byte for each block of the device, 56 bytes for each block of the longest file, and a few hundred for
+//! each file. If lost files must be looked for, 28 bytes more for each block found in clusters that no file is known to
+//! own, and 160 more for each block of the longest of them. For 16 GiB that is 4 MiB, and up to 230 MiB, or 760 MiB, if
+//! one file fills all of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,17 +43,17 @@ use crate::repair_superblock::choose_layout;
 use crate::root::Root;
 use crate::store::{OpenOptions, Store, is_readable};
 
-/// Findings listed one by one; beyond them only the count grows.
+/// Maximum number of findings listed one by one; further ones are only counted.
 const FINDINGS_LISTED_MAX: usize = 1000;
-/// Blocks between two calls of whoever is told of the progress.
+/// Blocks read or written between two calls of `progress`.
 const PROGRESS_STEP_BLOCKS: u64 = 256;
-/// Added to the counters when no record tells them: more than was in use beyond what blocks show.
+/// Added to the counters when no record tells them: more than were in use beyond the numbers that blocks show.
 const COUNTER_STEP: u64 = 1 << 16;
 
-/// From the record that recovery finds to the one that it writes.
+/// Maximum distance from the number of the record that recovery finds to the number of the record that it writes.
 const RECORD_STEP_MAX: u64 = 3;
 
-/// What records count.
+/// The counters that records hold.
 #[derive(Default)]
 struct RecordCounters {
     record_sequence: u64,
@@ -59,18 +62,18 @@ struct RecordCounters {
     mounts: u64,
 }
 
-/// One thing that was not as it should be, and what became of it.
+/// One problem found, and what was done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The file it concerns, when it is known.
+    /// The affected file, if it is known.
     pub file: Option<String>,
-    /// The block it was found in, when there is one.
+    /// The block in which the problem was found, if there is one.
     pub block: Option<u64>,
-    /// What is wrong, and what was done about it.
+    /// The problem, and what was done about it.
     pub text: String,
-    /// Whether it is wrong no more.
+    /// Whether the problem is repaired.
     pub mended: bool,
-    /// Whether bytes or the name of a file are lost by it.
+    /// Whether bytes or the name of a file are lost.
     pub data_lost: bool,
 }
 
@@ -97,12 +100,12 @@ pub struct LostFile {
     pub length_bytes: u64,
     /// Of these, bytes in damaged blocks; reading them is an error.
     pub damaged_bytes: u64,
-    /// It may have been deleted before: other damage, to the list of free blocks or to a file that took over blocks
-    /// of it, leaves that open.
+    /// Whether the file may have been deleted before: other damage, to the list of free blocks or to a file that took
+    /// over its blocks, leaves that open.
     pub may_be_old: bool,
 }
 
-/// What a repair found and did.
+/// The results of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
     /// Files in the store afterwards.
@@ -111,10 +114,10 @@ pub struct RepairReport {
     pub blocks_free: u64,
     /// Blocks of files that are intact.
     pub blocks_verified: u64,
-    /// Blocks that the repair wrote; 0 when there was nothing to mend.
+    /// Blocks that the repair wrote; 0 if there was nothing to repair.
     pub blocks_written: u64,
-    /// No record was left, or not the newest, or its numbers were used up: files may have back what was cut off their
-    /// end by the last calls.
+    /// Whether no record was left, or not the newest one, or its numbers were used up. Files may then have back the
+    /// bytes that the last calls cut off their end.
     pub root_rebuilt: bool,
     /// Whether bytes or names of files are lost.
     pub data_lost: bool,
@@ -124,20 +127,20 @@ pub struct RepairReport {
     pub findings_total: u64,
     /// Files that came back without their names.
     pub lost_files: Vec<LostFile>,
-    /// Files that were found and have no name by which they can be opened, because the table has no room for one.
-    /// Their blocks stay theirs; a repair after some files were deleted gives them names.
+    /// Files that were found but have no name by which they can be opened, because the table has no room for one. Their
+    /// blocks stay reserved; a repair after some files were deleted gives them names.
     pub files_unnamed: u64,
 }
 
 impl RepairReport {
-    /// Whether nothing was wrong.
+    /// Returns whether no problem was found.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.findings_total == 0
     }
 }
 
-/// A repair on its way.
+/// A repair in progress.
 pub(crate) struct Repair<'p, D: BlockDevice> {
     pub(crate) store: Store<D>,
     pub(crate) report: RepairReport,
@@ -145,63 +148,63 @@ pub(crate) struct Repair<'p, D: BlockDevice> {
     blocks_told: u64,
     pub(crate) owners: Owners,
     pub(crate) files: Vec<FoundFile>,
-    /// Buckets of the table as they will be, those that change.
+    /// The changed buckets of the table, with their new content.
     pub(crate) buckets: BTreeMap<u32, Vec<u8>>,
-    /// Both copies are damaged.
+    /// Buckets of which both copies are damaged.
     pub(crate) lost_buckets: BTreeSet<u32>,
-    /// Copies of buckets to write from the other: address of the damaged one, bucket.
+    /// Copies of buckets to write from the other copy: address of the damaged copy, bucket.
     pub(crate) stale_copies: Vec<(u64, u32)>,
     pub(crate) superblocks: Vec<u64>,
     /// Blocks for records that the device cannot read.
     pub(crate) unreadable_records: BTreeSet<u64>,
-    /// Number of the record that changed buckets name as theirs.
+    /// The record number to write into changed buckets.
     pub(crate) table_sequence: u64,
     pub(crate) table_sequence_max: u64,
-    /// Entries of the table are known to be gone: files without a name may be lost ones.
+    /// Whether entries of the table are known to be gone: files without a name may be lost ones.
     pub(crate) names_missing: bool,
-    /// The records do not tell the state of the store.
+    /// Whether the records do not tell the state of the store.
     pub(crate) rootless: bool,
-    /// The records are to be written anew for their own sake.
+    /// Whether the records themselves must be written again.
     pub(crate) root_changed: bool,
-    /// The list of free blocks, if it is to be made anew.
+    /// The new list of free blocks, if one is needed.
     pub(crate) free_space: Option<FreeSpace>,
-    /// The one that holds until the table is as it will be, when files are found to have grown.
+    /// The list of free blocks that is valid until the table is written, if files are found to have grown.
     pub(crate) free_space_first: Option<FreeSpace>,
-    /// Spilled lists to write in their places again, with their clusters.
+    /// Spilled lists to write in place again, with their clusters.
     pub(crate) lists_again: Vec<(u32, Vec<u8>)>,
-    /// Clusters of the present free list that must not be written over before the new record.
+    /// Clusters of the current free list that must not be overwritten before the new record.
     pub(crate) trunks_old: BTreeSet<u32>,
     pub(crate) free_list_damaged: bool,
-    /// Damaged blocks were given a header again.
+    /// Whether damaged blocks were given a header again.
     pub(crate) blocks_marked: bool,
-    /// A record younger than the one that is left may be lost without a trace.
+    /// Whether a record younger than the remaining one may be lost without a trace.
     pub(crate) newest_in_doubt: bool,
-    /// The blocks that were written since, if that is so.
+    /// In that case, the blocks that were written since.
     pub(crate) younger: Option<Scan>,
-    /// Files were changed after the newest record that is left.
+    /// Whether files were changed after the newest remaining record.
     pub(crate) is_younger: bool,
-    /// The root as it was found, and what is younger.
+    /// The root as it was found, with younger states of files added.
     pub(crate) root_found: Root,
     /// Slots of the root whose files the table does not know.
     pub(crate) slots_lost: Vec<usize>,
-    /// Of each lost file, bytes that are gone from its end.
+    /// For each lost file, the number of bytes lost from its end.
     pub(crate) lost_ends: Vec<u64>,
     /// Files that have no entry in the table because there was no room in it.
     pub(crate) files_unplaced: u64,
 }
 
 impl<D: BlockDevice> Store<D> {
-    /// Mends the store on `device` as far as that is possible without inventing data, and gives the device back.
-    /// Nobody else may use the device meanwhile. `progress` is told now and then how many blocks have been read
-    /// and written since it was told last.
+    /// Repairs the store on `device` as far as that is possible without inventing data, and returns the device. No
+    /// other process may use the device meanwhile. From time to time `progress` gets the number of blocks read and
+    /// written since its last call.
     ///
-    /// It reads every block that a file owns, and all others only when lost files have to be looked for. See the
-    /// report for what was found, and [`check`](Self::check) afterwards for what is left: damaged bytes of files.
+    /// It reads every block that a file owns, and all others only if lost files must be looked for. The report lists
+    /// the findings; [`check`](Self::check) afterwards tells what is left: damaged bytes of files.
     ///
     /// # Errors
-    /// [`Error::NotAStore`], [`Error::Version`] or [`Error::Damaged`] when no copy of the superblock is intact:
-    /// without it no block can be told from another store's; [`Error::Device`] when the device fails. The repair can
-    /// then be run again.
+    /// [`Error::NotAStore`], [`Error::Version`] or [`Error::Damaged`] when no copy of the superblock is intact: without
+    /// it the blocks cannot be told from those of another store; [`Error::Device`] when the device fails. The repair
+    /// can then be run again.
     pub fn repair(mut device: D, progress: &mut dyn FnMut(u64)) -> Result<(RepairReport, D)> {
         let layout = choose_layout(&mut device)?;
         let options = OpenOptions {
@@ -272,7 +275,7 @@ impl<D: BlockDevice> Repair<'_, D> {
     pub(crate) fn note_progress(&mut self) {
         let counters = self.store.device.counters();
         let now = counters.blocks_read + counters.blocks_written;
-        // Not at every block: whoever is told may draw a line.
+        // Do not report every block: the caller may print a line for each call.
         if now >= self.blocks_told + PROGRESS_STEP_BLOCKS {
             (self.progress)(now - self.blocks_told);
             self.blocks_told = now;
@@ -286,7 +289,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.table_sequence = if self.rootless {
             self.store.root.record_sequence + 1
         } else {
-            // That of the record which takes the place of the present ones, before the table is changed.
+            // The number of the record that replaces the present ones before the table is changed.
             self.store.root.record_sequence + RECORD_STEP_MAX
         };
         self.root_found = self.store.root.clone();
@@ -300,7 +303,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             self.settle_files()?;
             self.check_free_space()?;
             let files = self.files.len() as u64;
-            // The root may count more because a bucket was made anew by a repair that came no further.
+            // The root may count more files because an interrupted repair has created a bucket again.
             if self.names_missing || self.store.root.files > files {
                 self.release_younger()?;
                 self.bring_back_lost_files()?;
@@ -339,7 +342,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Recovers the root in memory; notes when there is none, or not the newest.
+    /// Recovers the root in memory. Notes whether there is none, or not the newest one.
     fn look_at_records(&mut self) -> Result<()> {
         let mut is_overlay_kept = false;
         match self.store.recover() {
@@ -350,7 +353,7 @@ impl<D: BlockDevice> Repair<'_, D> {
                     root.has_no_changes_left(self.store.sequence) || root.has_no_file_ids_left();
                 self.rootless = is_outdated || is_worn_out;
                 if self.rootless && !is_outdated {
-                    // What that record carries holds all the same, and may not be in its place yet.
+                    // The blocks carried by that record are still valid, and may not be in place yet.
                     is_overlay_kept = true;
                     let text = "the numbers in the newest commit record were used up, which a store does not do by \
                                 itself; it has lower ones again, and what each file holds was found from the table \
@@ -417,8 +420,9 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Whether there was a younger record than the one that the root is from: a bucket is written into the table only
-    /// when its record is durable, and the record after the newest that is whole is at most a few numbers on.
+    /// Returns whether there was a younger record than the one that the root is from. A bucket is written into the
+    /// table only after its record is durable, and the record after the newest complete one is at most a few numbers
+    /// ahead.
     fn is_root_outdated(&mut self) -> Result<bool> {
         for bucket in 0..self.store.layout.bucket_count {
             for copy in 0..TABLE_COPIES {
@@ -432,7 +436,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(self.table_sequence_max > root || left > root + RECORD_STEP_MAX)
     }
 
-    /// Number of the record that an intact copy of a bucket is from.
+    /// Returns the number of the record that an intact copy of a bucket is from.
     pub(crate) fn sequence_of_copy(&mut self, bucket: u32, copy: u64) -> Result<Option<u64>> {
         let address = self.store.layout.bucket_block(bucket) + copy;
         let read = self
@@ -446,7 +450,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(opened.map(|bucket| bucket.record_sequence()))
     }
 
-    /// Without a root: finds what every file of the table holds, and the files that no entry knows.
+    /// Without a root: finds the content of every file of the table, and the files that no entry knows.
     fn rebuild_files(&mut self) -> Result<()> {
         let scan = self.scan_unowned()?;
         self.store.sequence = self.store.sequence.max(scan.sequence_max);
@@ -468,7 +472,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Parts of the table that bear greater numbers than the new records will would be taken for younger than these.
+    /// Renumbers buckets whose record numbers are greater than those of the new records: they would be taken for
+    /// younger ones.
     fn renumber_table(&mut self) -> Result<()> {
         for bucket in 0..self.store.layout.bucket_count {
             if self.lost_buckets.contains(&bucket) {
@@ -484,7 +489,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// The highest numbers in what is left of records, whether or not it is enough to be one.
+    /// Returns the highest numbers in the remains of records, even if the remains are too little to be a record.
     fn counters_of_records(&mut self) -> Result<RecordCounters> {
         let mut counters = RecordCounters::default();
         for place in 0..2 {
@@ -512,7 +517,7 @@ impl<D: BlockDevice> Repair<'_, D> {
 
     fn settle_totals(&mut self) {
         let ids = self.files.iter().map(|file| file.state.file_id);
-        // A greater one that somebody has made up would leave none for others.
+        // A greater, forged identity would leave none for other files.
         let id_max = ids.filter(|id| *id < REPAIRED_FILE_ID_MAX).max();
         let root = &mut self.store.root;
         if let Some(id) = id_max.filter(|id| *id >= root.next_file_id) {
@@ -562,7 +567,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             || !self.lost_buckets.is_empty()
     }
 
-    /// Clusters that are free as far as the list of free blocks tells.
+    /// Claims clusters that are free according to the list of free blocks.
     pub(crate) fn claim_free(&mut self, start: u32, blocks: u32) -> bool {
         self.owners.claim(start, blocks, OWNER_FREE).is_none()
     }

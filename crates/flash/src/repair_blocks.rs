@@ -1,8 +1,8 @@
-//! What a repair reads off the data blocks of one file: which of them are intact, which last one they lead back
-//! from, and the file's state that follows.
+//! Reading the data blocks of one file during a repair: which of them are intact, which last block leads back to the
+//! others, and the file's state that follows.
 //!
-//! Invariant: a state is made only of what the headers of intact blocks say. Stale blocks of the same file, left
-//! where it was cut off or written anew, are told from live ones by their numbers and by what lies over them.
+//! Invariant: a state is built only from the headers of intact blocks. Stale blocks of the same file, left after a
+//! truncation or a rewrite, are told from live ones by their numbers and by the blocks that overlie them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::repair::Repair;
 use crate::root::{ClosedRun, FILE_STATE_BYTES, FileState, Lane, Piece, Root, Run, Tail};
 use crate::space::{open_trunk, trunk_address};
 
-/// What matters of an intact block's header, without its pointers.
+/// The relevant fields of an intact block's header, without its pointers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Brief {
     pub(crate) address: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Brief {
     pub(crate) run_blocks: u8,
     pub(crate) before: ClosedRun,
     pub(crate) lane: u8,
-    /// Where the block before it in the file is.
+    /// The address of the block before it in the file.
     pub(crate) previous: u32,
 }
 
@@ -56,7 +56,7 @@ impl Brief {
         usize::from(self.fill) == PAYLOAD_BYTES
     }
 
-    /// This block as the last one of its file.
+    /// Returns this block as the last one of its file.
     pub(crate) fn tail(&self) -> Tail {
         Tail {
             address: self.address,
@@ -83,22 +83,22 @@ impl Brief {
     }
 }
 
-/// What was found where a block of a file should be.
+/// What was found at the place of a file's block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
     Intact(Brief),
-    /// Nothing that passes for a block, or the device cannot read it.
+    /// Not a valid block, or the device cannot read it.
     Rotten,
-    /// Something intact that is not this block.
+    /// An intact block that is not this one.
     Foreign,
-    /// No intact block says where it is.
+    /// No intact block tells its address.
     Unreachable,
 }
 
-/// One block of a file as a walk has found it.
+/// One block of a file as found by a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
-    /// 0 when it is not known.
+    /// 0 if it is not known.
     pub(crate) address: u32,
     pub(crate) fate: Fate,
 }
@@ -117,37 +117,37 @@ impl Step {
 pub(crate) struct FoundRun {
     pub(crate) start: u32,
     pub(crate) blocks: u32,
-    /// Blocks from its start that hold data for good.
+    /// Full data blocks from its start, which are not overwritten any more.
     pub(crate) used: u8,
 }
 
-/// The runs of a file, as far as the links lead.
+/// The runs of a file, as far as the links can be followed.
 #[derive(Default)]
 pub(crate) struct Runs {
     pub(crate) found: Vec<FoundRun>,
-    /// Blocks of those that are closed.
+    /// Number of blocks in the closed runs.
     pub(crate) closed_blocks: u32,
-    /// The runs, with their lanes, whose link to the one before cannot be read.
+    /// The runs whose link to the previous run cannot be read, with their lanes.
     broken: Vec<(u8, ClosedRun)>,
 }
 
-/// A file after a look at all its blocks.
+/// A file after all its blocks were examined.
 pub(crate) struct Settled {
     /// Its state, shortened if the last blocks are damaged.
     pub(crate) state: FileState,
     pub(crate) steps: Vec<Step>,
     /// The runs that its state leads to.
     pub(crate) runs: Vec<FoundRun>,
-    /// More runs that hold its blocks; a damaged link hides them.
+    /// More runs that hold its blocks, but are hidden by a damaged link.
     pub(crate) hidden: Vec<FoundRun>,
-    /// The list of its runs holds together.
+    /// Whether the list of its runs is complete.
     pub(crate) is_linked: bool,
-    /// Damaged blocks that were given a header again, so that the list of runs holds together.
+    /// Damaged blocks that were given a header again, so that the list of runs is complete.
     pub(crate) markers: Vec<u32>,
 }
 
 impl<D: BlockDevice> Repair<'_, D> {
-    /// The header of the block at `address`, if it is an intact block of any file.
+    /// Returns the header of the block at `address`, if it is an intact block of any file.
     pub(crate) fn look(&mut self, address: u32) -> Result<Option<Header>> {
         match self.store.read_data_block(address) {
             Err(Error::Device(DeviceError::Io { .. })) => {
@@ -158,7 +158,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         }
     }
 
-    /// Whether the block just looked at is one of the store's own: part of a record or of the free list.
+    /// Returns whether the block just read is one of the store's own: part of a record or of the free list.
     fn is_own_structure(&self, address: u32) -> bool {
         let block = self.store.scratch.block(0);
         let cluster = address / CLUSTER_BLOCKS * CLUSTER_BLOCKS;
@@ -167,7 +167,7 @@ impl<D: BlockDevice> Repair<'_, D> {
                 && open_trunk(block, cluster, self.store.seed).is_some())
     }
 
-    /// Looks at every block of the file from its tail back.
+    /// Examines every block of the file from its tail back.
     pub(crate) fn walk(&mut self, state: &FileState) -> Result<Vec<Step>> {
         let count = state.block_count() as usize;
         let blank = Step {
@@ -213,7 +213,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(steps)
     }
 
-    /// The runs that `state` leads to.
+    /// Returns the runs that `state` leads to.
     pub(crate) fn runs_of(&mut self, state: &FileState) -> Result<Runs> {
         let mut runs = Runs::default();
         let mut seen = BTreeSet::new();
@@ -229,7 +229,7 @@ impl<D: BlockDevice> Repair<'_, D> {
                     start: lane.run.start,
                     used: lane.run.next,
                 };
-                // Once the run is full, or freed, its own blocks are asked.
+                // Once the run is full, or freed, its own blocks must tell the link.
                 if !filled.is_none() {
                     let piece = piece_of(state, filled);
                     if self.link(&piece)?.is_none() {
@@ -268,7 +268,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(runs)
     }
 
-    /// The run before that of a chain's piece; `None` when nothing readable says it.
+    /// Returns the run before that of a chain's piece; `None` if no readable block tells it.
     pub(crate) fn link(&mut self, piece: &Piece) -> Result<Option<ClosedRun>> {
         match self.store.run_before(piece) {
             Err(Error::Device(DeviceError::Io { .. })) => Ok(None),
@@ -276,8 +276,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         }
     }
 
-    /// Blocks of the file in the places of its runs that are never written again: all of them, and only those, are
-    /// blocks of the file as it is, but for the last one if that is not full.
+    /// Returns the full blocks of the file within its runs. They are never overwritten, so they are exactly the blocks
+    /// of the current file, except for a last block that is not full.
     pub(crate) fn blocks_for_good(&mut self, file_id: u64, runs: &Runs) -> Result<Vec<Brief>> {
         let mut briefs = Vec::new();
         for run in &runs.found {
@@ -297,8 +297,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(briefs)
     }
 
-    /// Looks at all blocks of a file and makes its state one that can be appended to and freed: the last block is
-    /// intact, and the list of runs holds together as far as that can be had.
+    /// Examines all blocks of a file and changes its state so that the file can be appended to and freed: the last
+    /// block is intact, and the list of runs is complete as far as possible.
     pub(crate) fn settle(&mut self, state: &FileState) -> Result<Settled> {
         let mut state = *state;
         let mut steps = self.walk(&state)?;
@@ -315,7 +315,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         }
         let mut markers = Vec::new();
         let mut runs = self.runs_of(&state)?;
-        // Each turn mends a link, and comes upon an older one at most.
+        // Each iteration repairs a link, and finds at most one older broken link.
         let is_linked = loop {
             let before = markers.len();
             let is_linked = runs.broken.is_empty();
@@ -342,7 +342,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         })
     }
 
-    /// Forgets what was to be written for a file that is not taken as it was settled.
+    /// Discards the markers of a file if its settled state is not used.
     pub(crate) fn drop_markers(&mut self, settled: &Settled) {
         let markers = &settled.markers;
         self.store
@@ -350,9 +350,9 @@ impl<D: BlockDevice> Repair<'_, D> {
             .retain(|(address, _)| !markers.contains(address));
     }
 
-    /// A block to stand where the first block of a closed run is damaged, so that the run's link to the one before
-    /// can be read again. It is the damaged block of the file in all but its bytes: it is marked as not full, which
-    /// only a last block may be, so that reading it stays an error.
+    /// Returns a block to replace the damaged first block of a closed run, so that the run's link to the previous run
+    /// can be read again. It equals the damaged block of the file except for its bytes. It is marked as not full, which
+    /// only a last block may be, so reading it stays an error.
     fn marker(
         &mut self,
         state: &FileState,
@@ -412,7 +412,7 @@ fn piece_of(state: &FileState, run: ClosedRun) -> Piece {
     }
 }
 
-/// Notes where a block says that it and earlier ones are, if nothing has said it yet.
+/// Records the addresses that a block gives for itself and earlier blocks, if they are not known yet.
 fn note_places(header: &Header, steps: &mut [Step]) {
     for (index, address) in header.places() {
         let step = &mut steps[index as usize];
@@ -422,7 +422,7 @@ fn note_places(header: &Header, steps: &mut [Step]) {
     }
 }
 
-/// What an intact block of any file is where block `index` of this one should be.
+/// Classifies an intact block of any file that is at the place of block `index` of this one.
 fn fate_of(header: &Header, state: &FileState, index: u32) -> Fate {
     if header.file_id != state.file_id || header.index != index {
         return Fate::Foreign;
@@ -442,7 +442,8 @@ fn fate_of(header: &Header, state: &FileState, index: u32) -> Fate {
     }
 }
 
-/// The state of a file whose blocks are `briefs`, the last of them its tail. The closed blocks are not counted yet.
+/// Returns the state of a file whose blocks are `briefs`, the last of them its tail. The closed blocks are not counted
+/// yet.
 pub(crate) fn state_from(file_id: u64, briefs: impl Iterator<Item = Brief> + Clone) -> FileState {
     let mut state = FileState::empty(file_id);
     let Some(last) = briefs.clone().max_by_key(|brief| brief.index) else {
@@ -452,7 +453,7 @@ pub(crate) fn state_from(file_id: u64, briefs: impl Iterator<Item = Brief> + Clo
     let used = |brief: &Brief| (brief.address - brief.run_start) as u8 + u8::from(brief.is_full());
     let own = usize::from(last.lane);
     state.lanes[own] = last.lane_with(used(&last));
-    // The other lane as it was when the last block was written: its youngest block of the file.
+    // The other lane at the time of the last block's write: its youngest block of the file.
     let other = briefs.filter(|brief| brief.lane != last.lane);
     if let Some(youngest) = other.max_by_key(|brief| brief.index) {
         state.lanes[1 - own] = youngest.lane_with(used(&youngest));
@@ -460,15 +461,15 @@ pub(crate) fn state_from(file_id: u64, briefs: impl Iterator<Item = Brief> + Clo
     state
 }
 
-/// Whether the table and the root would believe the state. Headers that were sealed by somebody else may say anything.
+/// Returns whether the table and the root would accept the state. Forged headers may contain anything.
 pub(crate) fn is_sane(state: &FileState, layout: &Layout) -> bool {
     let mut bytes = [0; FILE_STATE_BYTES];
     state.encode(&mut bytes);
     FileState::decode(&bytes, layout).is_some()
 }
 
-/// Which run must have been before the one that begins with block `index`, when no block of it is readable: the one
-/// that holds the nearest earlier block in the same lane. `None` when other damage leaves that open.
+/// Returns the run before the one that begins with block `index`, if no block of the run is readable: the run that
+/// holds the nearest earlier block in the same lane. `None` if other damage leaves that open.
 fn run_before_by_order(
     steps: &[Step],
     index: usize,
@@ -496,7 +497,7 @@ fn run_before_by_order(
             (None, None) => return None,
         }
     }
-    // A run is given up only when there is no room for a group in it.
+    // A run is given up only when it has no room for a group.
     let given_up = u32::from(brief.run_blocks) - used < CLUSTER_BLOCKS;
     (given_up && brief.run_start != run_start).then_some(ClosedRun {
         start: brief.run_start,
@@ -504,7 +505,7 @@ fn run_before_by_order(
     })
 }
 
-/// Runs that hold blocks of the file but are not among those that its state leads to.
+/// Returns the runs that hold blocks of the file but are not among those that its state leads to.
 fn hidden_runs(steps: &[Step], runs: &[FoundRun]) -> Vec<FoundRun> {
     let mut known: BTreeMap<u32, u32> = runs.iter().map(|run| (run.start, run.blocks)).collect();
     let mut hidden = Vec::new();
@@ -513,7 +514,7 @@ fn hidden_runs(steps: &[Step], runs: &[FoundRun]) -> Vec<FoundRun> {
         if nearest.is_some_and(|(start, blocks)| step.address - start < *blocks) {
             continue;
         }
-        // Where nothing can be read nothing is lost.
+        // An unreadable block has nothing to lose.
         let Some(brief) = step.brief() else {
             continue;
         };

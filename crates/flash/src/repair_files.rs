@@ -1,4 +1,4 @@
-//! The files of a store under repair: the entries of the table, and what their files own.
+//! The files of a store under repair: the entries of the table, and the blocks that the files own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,9 +17,9 @@ use crate::table::{
     buckets_of, format_bucket, seal_bucket, set_entry, set_entry_state, validate_name,
 };
 
-/// How many times as many blocks as there are files may say they hold together, before one is not believed.
+/// Maximum total size that files may claim, as a multiple of the data blocks. A file beyond it is treated as empty.
 const FILES_DEPTH_MAX: u64 = 8;
-/// How often files that own blocks of others are made shorter, until none does.
+/// Maximum number of rounds in which files that own blocks of others are shortened.
 const CONTESTS_MAX: usize = 8;
 
 /// A file that the table names.
@@ -29,7 +29,7 @@ pub(crate) struct FoundFile {
     pub(crate) entry: u16,
     /// Number of the record that its bucket is from.
     record_sequence: u64,
-    /// It cannot be found where it is, or not by this name.
+    /// Whether it cannot be found at its place, or not by this name.
     is_misplaced: bool,
     /// The slot of the root that holds its state, if one does.
     pub(crate) slot: Option<usize>,
@@ -51,13 +51,13 @@ impl FoundFile {
     }
 }
 
-/// Clusters that several files own, with these files.
+/// Clusters that several files own, with the indices of these files.
 type Contested = BTreeMap<u32, BTreeSet<usize>>;
 
 impl<D: BlockDevice> Repair<'_, D> {
     // ---- the table ----
 
-    /// Reads every entry. Sorts out those that cannot be where they are.
+    /// Reads every entry and separates those that are in a wrong place.
     pub(crate) fn read_table(&mut self) -> Result<()> {
         let mut found = Vec::new();
         for bucket in 0..self.store.layout.bucket_count {
@@ -66,7 +66,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             }
             self.note_progress();
         }
-        // The younger first, and those that are right where they are.
+        // Correctly placed entries first, and among them the younger ones first.
         found.sort_by_key(|file| (file.is_misplaced, std::cmp::Reverse(file.record_sequence)));
         let mut names = BTreeSet::new();
         let mut ids = BTreeSet::new();
@@ -90,11 +90,11 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Notes damaged copies of a bucket. Whether one is intact.
+    /// Notes damaged copies of a bucket. Returns whether one copy is intact.
     fn look_at_copies(&mut self, bucket: u32) -> Result<bool> {
         let address = self.store.layout.bucket_block(bucket);
         if self.store.is_overlaid(address) {
-            // A record holds it; both copies will be written from there.
+            // A record holds the bucket; both copies will be written from there.
             return Ok(true);
         }
         let mut sequences = [None; TABLE_COPIES as usize];
@@ -118,7 +118,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             }
             _ => "a copy of this part of the name table was damaged; written again from the other",
         };
-        // Of two that are equally old the first counts.
+        // Of two equally old copies the first one is used.
         let stale = address + u64::from(sequences[0] >= sequences[1]);
         self.stale_copies.push((stale, bucket));
         self.find(None, Some(stale), true, false, text.to_owned());
@@ -159,7 +159,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// A bucket as it will be.
+    /// Returns a bucket with its new content.
     pub(crate) fn bucket_content(&mut self, bucket: u32) -> Result<Vec<u8>> {
         if let Some(block) = self.buckets.get(&bucket) {
             return Ok(block.clone());
@@ -192,7 +192,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         })
     }
 
-    /// Puts the state of a file where it is known from now on: in its slot of the root, or its entry of the table.
+    /// Writes the state of a file to its new place: its slot of the root, or its entry of the table.
     pub(crate) fn put_state(&mut self, index: usize) -> Result<()> {
         let file = &self.files[index];
         let (bucket, entry, state) = (file.bucket, file.entry, file.state);
@@ -211,7 +211,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Finds the files of the slots, whose states are younger than those in the table.
+    /// Finds the files of the slots. The states in the slots are younger than those in the table.
     pub(crate) fn match_slots(&mut self) -> Result<()> {
         let by_id: HashMap<u64, usize> = (0..self.files.len())
             .map(|index| (self.files[index].state.file_id, index))
@@ -245,7 +245,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Says which parts of the table are gone, and whether names went with them: the root knows how many there were.
+    /// Reports which parts of the table are lost, and whether names are lost with them: the root knows how many files
+    /// there were.
     pub(crate) fn report_lost_buckets(&mut self) {
         let files = self.files.len() as u64 + self.files_unplaced;
         let are_all_there = !self.rootless
@@ -266,7 +267,7 @@ impl<D: BlockDevice> Repair<'_, D> {
 
     // ---- what files own ----
 
-    /// Looks at every block of every file, and gives each cluster to the file that owns it.
+    /// Examines every block of every file, and assigns each cluster to the file that owns it.
     pub(crate) fn settle_files(&mut self) -> Result<()> {
         let mut contested = Contested::new();
         let mut hidden = Vec::new();
@@ -305,7 +306,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Sets aside what no list leads to although there are blocks of a file in it.
+    /// Marks runs that hold blocks of a file but that no list leads to as hidden.
     pub(crate) fn hide(&mut self, runs: &[FoundRun]) {
         for run in runs {
             self.owners.claim(run.start, run.blocks, OWNER_HIDDEN);
@@ -325,13 +326,13 @@ impl<D: BlockDevice> Repair<'_, D> {
         }
     }
 
-    /// Gives runs that nobody owns to the file.
+    /// Assigns runs without an owner to the file.
     pub(crate) fn claim_settled(&mut self, index: usize, settled: &Settled) {
         self.claim_runs(index, &settled.runs, &mut Contested::new());
         self.hide(&settled.hidden);
     }
 
-    /// Whether nobody owns any of the runs.
+    /// Returns whether none of the runs has an owner.
     pub(crate) fn is_unowned(&self, settled: &Settled) -> bool {
         let mut runs = settled.runs.iter().chain(&settled.hidden);
         runs.all(|run| {
@@ -342,7 +343,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         })
     }
 
-    /// Reports what was found of a file, and keeps its new state.
+    /// Reports the findings about a file, and keeps its new state.
     pub(crate) fn take_settled(&mut self, index: usize, settled: &Settled) -> Result<()> {
         let name = self.files[index].name.clone();
         let (before, after) = (self.files[index].state, settled.state);
@@ -405,7 +406,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         }
     }
 
-    /// Leaves each cluster that several files own to the one whose block in it is the youngest. The others end
+    /// Leaves each cluster that several files own to the file whose block in it is the youngest. The other files end
     /// before it.
     fn settle_contest(&mut self, contested: &Contested) -> Result<()> {
         let mut forbidden: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
@@ -432,7 +433,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Makes a file end before the first of its runs that touches one of the clusters.
+    /// Makes a file end before its first run that touches one of the clusters.
     fn keep_out(&mut self, index: usize, clusters: &BTreeSet<u32>) -> Result<()> {
         let mut state = self.files[index].state;
         let touches =
@@ -443,7 +444,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         }
         let runs = self.runs_of(&state)?;
         if runs.found.iter().any(|run| touches(run.start, run.blocks)) {
-            // The blocks themselves, because pointers to them may be in blocks that are gone.
+            // Use the blocks themselves, because the blocks with pointers to them may be gone.
             let mut briefs = self.blocks_for_good(state.file_id, &runs)?;
             briefs.retain(|brief| !touches(brief.run_start, u32::from(brief.run_blocks)));
             briefs.sort_by_key(|brief| brief.index);
@@ -469,7 +470,7 @@ impl<D: BlockDevice> Repair<'_, D> {
 
     // ---- without a root ----
 
-    /// Finds what every file of the table holds from its blocks; the table may be older.
+    /// Finds the content of every file of the table from its blocks; the table may be older.
     pub(crate) fn rebuild_known_files(&mut self, scan: &Scan) -> Result<()> {
         let mut order: Vec<usize> = (0..self.files.len()).collect();
         order.sort_by_cached_key(|index| {

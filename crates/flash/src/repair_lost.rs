@@ -1,4 +1,4 @@
-//! Files that came to light without a name, and where they go.
+//! Giving names to files that were found without one.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use crate::repair_scan::Scan;
 use crate::root::{FileState, Slot};
 use crate::table::{Bucket, buckets_of, set_entry, validate_name};
 
-/// Names tried for one file before it is left without.
+/// Names tried for one file before it stays without a name.
 const NAMES_TRIED_MAX: u64 = 64;
 
 impl<D: BlockDevice> Repair<'_, D> {
-    /// Finds the files that were named by what is gone of the table, and names them anew.
+    /// Finds the files whose table entries are lost, and gives them new names.
     pub(crate) fn bring_back_lost_files(&mut self) -> Result<()> {
-        // The root knows those that were being written to.
+        // The root knows the lost files that were being written to.
         for slot in std::mem::take(&mut self.slots_lost) {
             let state = self.store.root.slots[slot].state;
             self.store.root.slots[slot] = Slot::default();
@@ -40,10 +40,10 @@ impl<D: BlockDevice> Repair<'_, D> {
         let first = self.report.lost_files.len();
         self.put_back_remains(&scan)?;
         if self.newest_in_doubt {
-            // The record that is lost may have deleted any of them.
+            // The lost record may have deleted any of them.
             self.doubt_lost_files(0);
         }
-        // A deleted file may show where one that took its blocks has lost its own.
+        // Where a file has lost blocks that it took from a deleted file, the deleted file may show up.
         let back = &self.report.lost_files[first..];
         let is_doubtful = self.free_list_damaged
             || back.iter().any(|lost| lost.damaged_bytes > 0)
@@ -59,7 +59,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.has_unexplained(scan, &known)
     }
 
-    /// Says of the files that came back, from this one on, that they may have been deleted before.
+    /// Marks the files that came back, from index `first` on, as possibly deleted before.
     pub(crate) fn doubt_lost_files(&mut self, first: usize) {
         for lost in &mut self.report.lost_files[first..] {
             lost.may_be_old = true;
@@ -93,7 +93,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         }
     }
 
-    /// Names every file anew that the scan has found whole enough and that no entry knows.
+    /// Gives a new name to every file that is complete enough in the scan and that no entry knows.
     pub(crate) fn put_back_remains(&mut self, scan: &Scan) -> Result<()> {
         let known: BTreeSet<u64> = self.files.iter().map(|file| file.state.file_id).collect();
         for remains in scan.remains() {
@@ -107,7 +107,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// A file that is called what it should not be, or stands where it is not found.
+    /// Moves a file that has an invalid name or whose entry is in a wrong place.
     pub(crate) fn put_back_misplaced(&mut self, file: FoundFile, own_name: bool) -> Result<()> {
         let hint = self.hint_of(&file.state)?;
         let own = own_name.then_some(file.name.as_str());
@@ -119,7 +119,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             self.files.push(named);
             return Ok(());
         }
-        // Where it is no call finds it, but none takes its blocks either.
+        // At its old place no call can find the file, but its blocks stay reserved.
         match bucket_before {
             Some(block) => self.buckets.insert(file.bucket, block),
             None => self.buckets.remove(&file.bucket),
@@ -132,12 +132,12 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Gives a file that no entry knows a name, and its blocks to it. `length` is how long it was.
+    /// Gives a file without an entry a name, and assigns its blocks to it. `length` is its former length.
     fn put_back(&mut self, settled: &Settled, length: u64) -> Result<()> {
         let state = settled.state;
         let hint = self.hint_of(&state)?;
         let Some(file) = self.name_anew(&state, None, &hint)? else {
-            // Nobody may use its blocks before there is room for its name.
+            // Its blocks must not be reused before there is room for its name.
             self.drop_markers(settled);
             self.hide(&settled.runs);
             self.hide(&settled.hidden);
@@ -169,7 +169,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// What the first block of the file says of its name.
+    /// Returns the name hint in the first block of the file.
     fn hint_of(&mut self, state: &FileState) -> Result<NameHint> {
         let steps = self.walk(state)?;
         let first = steps.first().and_then(Step::brief);
@@ -180,7 +180,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(header.map_or([0; NAME_HINT_BYTES], |header| header.name_hint))
     }
 
-    /// Makes an entry for the file under a name that no other has; `None` when there is no room for it.
+    /// Creates an entry for the file under an unused name; `None` if there is no room for it.
     fn name_anew(
         &mut self,
         state: &FileState,
@@ -222,8 +222,8 @@ impl<D: BlockDevice> Repair<'_, D> {
     }
 }
 
-/// A name for a lost file. It says that, which file it was, and what it was called when it was first written; the
-/// more of that the longer names may be. Every attempt is another name.
+/// Returns a name for a lost file: it contains `lost`, the file's identity, and as much of its first name as the
+/// maximum name length allows. Every attempt gives another name.
 fn lost_name(file_id: u64, hint: &NameHint, attempt: u64, bytes_max: usize) -> String {
     let mut name = if attempt == 0 {
         format!("lost-{file_id}")
@@ -231,7 +231,7 @@ fn lost_name(file_id: u64, hint: &NameHint, attempt: u64, bytes_max: usize) -> S
         format!("lost-{file_id}.{attempt}")
     };
     if name.len() > bytes_max {
-        // Short names have no room for it all: letters and digits that differ for each attempt.
+        // Short names have no room for all of this: use letters and digits that differ for each attempt.
         let mut number = file_id.wrapping_add(attempt.wrapping_mul(7919));
         name.clear();
         while name.len() < bytes_max {

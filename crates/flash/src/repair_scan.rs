@@ -1,9 +1,10 @@
-//! What a repair reads off the data blocks when the table or the root does not tell: which files they are of, and
-//! how each of these files ends.
+//! Reading the data blocks when the table or the root does not tell enough: which files they belong to, and where each
+//! of these files ends.
 //!
-//! The last block is looked for as recovery does it: the last of the whole group with the highest number from which
-//! the pointers lead back to the first block. On the way there may be damaged blocks, but none that was written by
-//! another file, or by this one at another place: then the group is from before the file was cut off there.
+//! The last block is found as in recovery: it is the last block of the complete group with the highest number from
+//! which the pointers lead back to the first block. The path may contain damaged blocks, but none that was written by
+//! another file, or by this file at another position: in that case the group is from before the file was truncated
+//! there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,8 @@ use crate::root::FileState;
 
 /// Last blocks tried for one file.
 const CANDIDATES_MAX: usize = 4096;
-/// How many times as many blocks as a file has, and a few, are read before the search for its last one is given up.
+/// The search for the last block of a file stops after reading this many times the file's blocks plus
+/// `SEARCH_BLOCKS_MIN`.
 const SEARCH_DEPTH_MAX: usize = 64;
 const SEARCH_BLOCKS_MIN: usize = 1024;
 
@@ -31,7 +33,7 @@ struct Seen {
     sequence: u64,
 }
 
-/// The intact blocks found, and whose they are. 24 bytes for each of them, and 4 more.
+/// The intact blocks found, with their files. Uses 24 + 4 bytes for each block.
 #[derive(Default)]
 pub(crate) struct Scan {
     /// By address.
@@ -40,11 +42,11 @@ pub(crate) struct Scan {
     by_file: Vec<u32>,
     pub(crate) sequence_max: u64,
     pub(crate) file_id_max: u64,
-    /// Of the records that spilled lists left in the data region.
+    /// The highest number of the records that spilled lists left in the data region.
     pub(crate) record_sequence_max: u64,
 }
 
-/// A file that blocks are left of.
+/// A file of which blocks are left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remains {
     pub(crate) file_id: u64,
@@ -54,14 +56,15 @@ pub(crate) struct Remains {
 }
 
 impl Scan {
-    /// Of greater identities the next ones are kept away as they are.
+    /// Records a file identity. Those from `REPAIRED_FILE_ID_MAX` on are ignored, because new identities stay away from
+    /// them anyway.
     fn note_file_id(&mut self, file_id: u64) {
         if file_id < REPAIRED_FILE_ID_MAX {
             self.file_id_max = self.file_id_max.max(file_id);
         }
     }
 
-    /// Every file that blocks are left of, those written to last first.
+    /// Returns every file of which blocks are left, the most recently written first.
     pub(crate) fn remains(&self) -> Vec<Remains> {
         let mut all: Vec<Remains> = Vec::new();
         for (first, position) in self.by_file.iter().enumerate() {
@@ -83,7 +86,7 @@ impl Scan {
         all
     }
 
-    /// What is left of one file.
+    /// Returns the remains of one file.
     pub(crate) fn remains_of(&self, file_id: u64) -> Option<Remains> {
         let id = |position: &u32| self.blocks[*position as usize].file_id;
         let first = self
@@ -103,7 +106,7 @@ impl Scan {
         })
     }
 
-    /// Where blocks of other files than `known` were found.
+    /// Returns the addresses of blocks that belong to files other than `known`.
     pub(crate) fn addresses_but_of(&self, known: &BTreeSet<u64>) -> Vec<u32> {
         let others = self
             .blocks
@@ -127,8 +130,8 @@ impl Scan {
 }
 
 impl<D: BlockDevice> Repair<'_, D> {
-    /// Whether a cluster that nobody owns is not explained by a block of a known file: the run that a file's other lane
-    /// is filling may hold nothing but an outdated copy of its last block.
+    /// Returns whether a cluster without an owner is not explained by a block of a known file. The run that a file's
+    /// other lane is filling may hold only an outdated copy of its last block, so it is explained.
     pub(crate) fn has_unexplained(&mut self, scan: &Scan, known: &BTreeSet<u64>) -> Result<bool> {
         let mut explained = 0;
         let (first, end) = (self.store.layout.data_first, self.store.layout.data_end);
@@ -150,7 +153,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(false)
     }
 
-    /// Looks at every block of the clusters that nobody owns.
+    /// Reads every block of the clusters without an owner.
     pub(crate) fn scan_unowned(&mut self) -> Result<Scan> {
         self.scan_from(0)
     }
@@ -193,8 +196,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(scan)
     }
 
-    /// Puts a file together from the blocks that the scan has found of it. `known` is an earlier state of the file,
-    /// whose last block counts whether or not its group is whole. `None` when no block leads back to the first.
+    /// Rebuilds a file from its blocks in the scan. `known` is an earlier state of the file, whose last block counts
+    /// whether or not its group is complete. `None` if no block leads back to the first.
     pub(crate) fn assemble(
         &mut self,
         scan: &Scan,
@@ -211,11 +214,11 @@ impl<D: BlockDevice> Repair<'_, D> {
         if let Some(found) = self.best_of(scan, remains.file_id, &briefs, ends.collect())? {
             return Ok(Some(found));
         }
-        // Of an only group that is damaged itself, what there is.
+        // The only group is damaged itself: use the blocks that are there.
         self.best_of(scan, remains.file_id, &briefs, all.collect())
     }
 
-    /// The blocks that the scan has found of a file, by address.
+    /// Returns the blocks of a file in the scan, by address.
     pub(crate) fn briefs_of(&mut self, scan: &Scan, remains: &Remains) -> Result<Vec<Brief>> {
         let mut briefs = Vec::with_capacity(remains.count);
         for position in &scan.by_file[remains.first..remains.first + remains.count] {
@@ -227,7 +230,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(briefs)
     }
 
-    /// The file with the youngest of the last blocks `ends`, positions in `briefs`, from which the way back is whole.
+    /// Returns the file with the youngest of the last blocks `ends`, positions in `briefs`, from which the way back is
+    /// complete.
     fn best_of(
         &mut self,
         scan: &Scan,
@@ -241,7 +245,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             let brief = brief_of(end);
             brief.sequence > 0 && u64::from(brief.index) < index_end
         });
-        // The best come last, where they are taken from.
+        // The best candidates come last, because `pop` takes the last one.
         ends.sort_by_key(|end| (brief_of(end).sequence, brief_of(end).group_position));
         let mut blocks_left = SEARCH_DEPTH_MAX * (briefs.len() + SEARCH_BLOCKS_MIN);
         for _ in 0..CANDIDATES_MAX {
@@ -253,8 +257,8 @@ impl<D: BlockDevice> Repair<'_, D> {
             };
             let steps = self.walk(&state)?;
             if let Some(wrong_from) = wrong_from(scan, briefs, file_id, &steps) {
-                // A block on this way has all before it in common with it: from each behind what is wrong the same
-                // would be found. Else a long file that was cut off would be walked once for each of its groups.
+                // Blocks on this path share all earlier blocks with it, so candidates behind the wrong position would
+                // fail too. Without this, a long truncated file would be walked once for each of its groups.
                 ends.retain(|end| {
                     let brief = brief_of(end);
                     let step = steps.get(brief.index as usize);
@@ -270,7 +274,7 @@ impl<D: BlockDevice> Repair<'_, D> {
                 self.drop_markers(&settled);
             }
             let read = steps.iter().filter(|step| step.address != 0).count();
-            // A forged position makes a long way of few blocks.
+            // A forged position makes a long path from few blocks.
             let Some(left) = blocks_left.checked_sub(read + steps.len() / SEARCH_DEPTH_MAX) else {
                 break;
             };
@@ -280,9 +284,9 @@ impl<D: BlockDevice> Repair<'_, D> {
     }
 }
 
-/// Whether the way back from a last block is the file's as it was when that block was written: no block on it belongs
-/// elsewhere, and nothing younger than its blocks of a run lies in that run. If it is not, the position from which on
-/// no block of it is a last one.
+/// Checks that the way back from a last block is the file as it was when that block was written: no block on it belongs
+/// elsewhere, and its runs hold no younger blocks. Returns `None` if so, otherwise the position from which on no block
+/// of this path can be a last block.
 pub(crate) fn wrong_from(
     scan: &Scan,
     briefs: &[Brief],
@@ -290,7 +294,7 @@ pub(crate) fn wrong_from(
     steps: &[Step],
 ) -> Option<u32> {
     let is_foreign = |step: &Step| matches!(step.fate, Fate::Foreign);
-    // What does not belong in the middle may be the last block itself.
+    // A block that does not belong in the middle may be the last block itself.
     let foreign = steps.iter().position(is_foreign);
     let foreign = foreign.map(|index| index as u32 + 1);
     let mut runs = BTreeMap::new();
@@ -319,7 +323,7 @@ pub(crate) fn wrong_from(
     foreign.into_iter().chain(overwritten).min()
 }
 
-/// Whether the block is the last one of a group that is all there.
+/// Returns whether the block is the last one of a complete group.
 pub(crate) fn ends_whole_group(end: &Brief, briefs: &[Brief]) -> bool {
     end.group_position + 1 == end.group_blocks
         && (0..end.group_position).all(|position| {
@@ -338,8 +342,8 @@ pub(crate) fn ends_whole_group(end: &Brief, briefs: &[Brief]) -> bool {
         })
 }
 
-/// Whether a file was cut off behind this block, which is not the last of its group: it was shortened in its place,
-/// or what came after it has been written over since.
+/// Returns whether a file was truncated behind this block, which is not the last of its group: the block was shortened
+/// in place, or the block after it was overwritten since.
 fn is_cut_off(end: &Brief, scan: &Scan) -> bool {
     let is_inner = end.group_position + 1 < end.group_blocks;
     let over = scan.sequence_at(end.address + 1);

@@ -1,4 +1,4 @@
-//! Who owns which cluster, and a new list of free blocks from that.
+//! The owner of each cluster, and a new list of free blocks built from that.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 
@@ -11,31 +11,32 @@ use crate::space::{
 };
 use crate::store::is_readable;
 
-/// Nobody owns the cluster.
+/// The cluster has no owner.
 pub(crate) const OWNER_NONE: u32 = 0;
 /// Free space owns it.
 pub(crate) const OWNER_FREE: u32 = 1;
-/// A file's blocks are in it, but no list leads there; it is neither free nor freed with the file.
+/// The cluster holds blocks of a file, but no list leads there; it is neither free nor freed with the file.
 pub(crate) const OWNER_HIDDEN: u32 = 2;
-/// That of the first file; the others follow.
+/// The owner number of the first file; the others follow.
 const OWNER_FILE_FIRST: u32 = 3;
 
-/// Free pieces that a new root lists itself; the rest is spilled. Fewer than make the next record spill.
+/// Free pieces that a new root lists itself; the rest is spilled. The number is too small to make the next record
+/// spill.
 const PIECES_IN_ROOT: usize = SPILL_AT - 16;
 
-/// The owner of file `index`.
+/// Returns the owner number of file `index`.
 pub(crate) fn owner_of_file(index: usize) -> u32 {
     OWNER_FILE_FIRST + index as u32
 }
 
-/// The file that an owner is.
+/// Returns the file with this owner number.
 pub(crate) fn file_of_owner(owner: u32) -> Option<usize> {
     owner
         .checked_sub(OWNER_FILE_FIRST)
         .map(|index| index as usize)
 }
 
-/// Who owns each cluster of the data region.
+/// The owner of each cluster of the data region.
 pub(crate) struct Owners {
     clusters: Vec<u32>,
     first: u32,
@@ -59,13 +60,13 @@ impl Owners {
         (place < self.clusters.len()).then_some(place)
     }
 
-    /// Whose cluster block `block` is in; nobody's outside the data region.
+    /// Returns the owner of the cluster of block `block`, `OWNER_NONE` outside the data region.
     pub(crate) fn of(&self, block: u32) -> u32 {
         self.place(block)
             .map_or(OWNER_NONE, |place| self.clusters[place])
     }
 
-    /// Gives a run to `owner`, but for clusters that have one. The first of these, with its owner.
+    /// Gives a run to `owner`, except for clusters that have an owner. Returns the first of these, with its owner.
     pub(crate) fn claim(&mut self, start: u32, blocks: u32, owner: u32) -> Option<(u32, u32)> {
         let mut taken = None;
         for block in (start..start.saturating_add(blocks)).step_by(CLUSTER_BLOCKS as usize) {
@@ -82,7 +83,7 @@ impl Owners {
         taken
     }
 
-    /// Takes a run from free space. Whether any of it was free.
+    /// Takes a run out of free space. Returns whether any of it was free.
     pub(crate) fn release(&mut self, start: u32, blocks: u32) -> bool {
         let mut was_free = false;
         for block in (start..start.saturating_add(blocks)).step_by(CLUSTER_BLOCKS as usize) {
@@ -96,14 +97,14 @@ impl Owners {
         was_free
     }
 
-    /// Clusters without an owner, in blocks.
+    /// Returns the total size of the clusters without an owner, in blocks.
     pub(crate) fn blocks_unowned(&self) -> u64 {
         let unowned = self.clusters.iter().filter(|owner| **owner == OWNER_NONE);
         unowned.count() as u64 * u64::from(CLUSTER_BLOCKS)
     }
 
-    /// Everything that no file has, or only what was listed as free before: runs up to the last cluster that is not
-    /// free, and where that ends.
+    /// Returns the runs that no file owns, or only those that were listed as free before, up to the last cluster that
+    /// is not free, and where that ends.
     fn free_runs(&self, only_listed: bool) -> (Vec<Piece>, u32) {
         let is_free = |owner: &u32| *owner == OWNER_FREE || (*owner == OWNER_NONE && !only_listed);
         let used = self.clusters.iter().rposition(|owner| !is_free(owner));
@@ -130,12 +131,12 @@ pub(crate) struct FreeSpace {
     pub(crate) pieces: Pieces,
     pub(crate) frontier: u32,
     pub(crate) blocks: u64,
-    /// Spilled lists: their clusters, and the blocks that hold them. The last one is the head.
+    /// Spilled lists: their clusters, and the blocks that hold them. The last list is the head.
     pub(crate) trunks: Vec<(u32, Vec<u8>)>,
 }
 
 impl FreeSpace {
-    /// Lists what `owners` leaves; no spilled list stands in one of the clusters `avoid`, if that can be had.
+    /// Builds a list of the space that `owners` leaves. No spilled list is put into a cluster of `avoid`, if possible.
     fn new(
         owners: &Owners,
         only_listed: bool,
@@ -145,7 +146,7 @@ impl FreeSpace {
         let (mut runs, frontier) = owners.free_runs(only_listed);
         let blocks = runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>()
             + u64::from(layout.data_end - frontier);
-        // The largest stay in the root.
+        // The largest runs stay in the root.
         runs.sort_by_key(|run| (std::cmp::Reverse(run.blocks), run.start));
         let mut pieces = Pieces::new();
         let mut rest = runs.split_off(runs.len().min(PIECES_IN_ROOT));
@@ -188,10 +189,10 @@ impl FreeSpace {
 }
 
 impl<D: BlockDevice> Repair<'_, D> {
-    /// Makes a new list of free blocks: of all that no file owns.
+    /// Builds a new list of all blocks that no file owns.
     pub(crate) fn make_free_space(&mut self) {
         if self.is_younger {
-            // Meanwhile nothing becomes free: the table still names it.
+            // Until the table is written nothing becomes free: the table still names these blocks.
             let first = self.free_space_of(true);
             let trunks = first.trunks.iter().map(|(cluster, _)| *cluster);
             self.trunks_old.extend(trunks);
@@ -205,7 +206,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         FreeSpace::new(&self.owners, only_listed, &avoid, &self.store.layout)
     }
 
-    /// Compares the list of free blocks with what the files own. Clusters that are neither stay without an owner.
+    /// Compares the list of free blocks with the blocks that files own. Clusters in neither stay without an owner.
     pub(crate) fn check_free_space(&mut self) -> Result<()> {
         let mut listed = 0;
         let mut problems = 0_u64;
@@ -284,8 +285,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Claims a piece for free space, and the runs before it. Returns the blocks; whether a link was broken; and
-    /// whether something else owned a part.
+    /// Claims a piece for free space, and the runs before it. Returns the number of blocks, whether a link was broken,
+    /// and whether a part has another owner.
     fn claim_free_chain(&mut self, mut piece: Piece) -> Result<(u64, bool, bool)> {
         let mut total = 0;
         loop {
@@ -293,7 +294,7 @@ impl<D: BlockDevice> Repair<'_, D> {
                 return Ok((total, true, false));
             }
             if !self.claim_free(piece.start, piece.blocks) {
-                // Also where a chain leads in a circle.
+                // This also ends a chain that is a circle.
                 return Ok((total, false, true));
             }
             total += u64::from(piece.blocks);
@@ -313,7 +314,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         }
     }
 
-    /// Reads a spilled list into the scratch buffer. It may stand in its cluster twice.
+    /// Reads a spilled list into the scratch buffer. Its cluster may hold it twice.
     fn read_trunk(&mut self, trunk: u32) -> Result<Option<(u32, usize)>> {
         for address in [trunk_address(trunk), u64::from(trunk) + 1] {
             let block = self.store.scratch.block_mut(0);

@@ -1,8 +1,8 @@
-//! Which copy of the superblock a repair believes, when they differ.
+//! Choosing the copy of the superblock that a repair trusts, when the copies differ.
 //!
-//! They do after a growth that was interrupted: some say the old size, some the new one, and the store has lived on
-//! with the size that the first of them says. Should that one be damaged, another size must not pass for the store's:
-//! the records tell. And behind the end of a store there may be what is left of another one that was larger.
+//! The copies differ after an interrupted growth: some tell the old size, some the new one, and the store has since
+//! used the size in the first copy. If the first copy is damaged, the repair must not use the wrong size: the records
+//! tell the right one. Behind the end of a store there may also be remains of another, larger store.
 
 use base::block::{BlockBuffer, BlockDevice};
 
@@ -14,10 +14,10 @@ use crate::root::Root;
 use crate::store::{is_readable, read_superblock};
 use crate::table::Bucket;
 
-/// Parts of the table that are asked whether they are another store's.
+/// Buckets of the table that are checked for belonging to another store.
 const BUCKETS_ASKED: u32 = 64;
 
-/// The layout of the store on the device.
+/// Returns the layout of the store on the device.
 pub(crate) fn choose_layout<D: BlockDevice>(device: &mut D) -> Result<Layout> {
     let first = read_superblock(device)?;
     let geometry = device.geometry();
@@ -49,7 +49,8 @@ pub(crate) fn choose_layout<D: BlockDevice>(device: &mut D) -> Result<Layout> {
     Ok(best)
 }
 
-/// The number of the newest record at the end that the layout says: the other place is the same for all sizes.
+/// Returns the number of the newest record at the end of the store in this layout; the other place for records is the
+/// same for all sizes.
 fn newest_at_end<D: BlockDevice>(device: &mut D, layout: &Layout) -> Result<Option<u64>> {
     let mut newest = None;
     let mut block = BlockBuffer::zeroed(1);
@@ -63,7 +64,7 @@ fn newest_at_end<D: BlockDevice>(device: &mut D, layout: &Layout) -> Result<Opti
     Ok(newest)
 }
 
-/// Whether records or table at the beginning of the device are there, but none of them is this store's.
+/// Returns whether records or table at the beginning of the device are there, but none of them is this store's.
 fn is_of_another<D: BlockDevice>(device: &mut D, layout: &Layout) -> Result<bool> {
     let mut block = BlockBuffer::zeroed(1);
     let mut others = 0;

@@ -1,7 +1,7 @@
-//! Writing what a repair has found, in an order that a power cut may end anywhere.
+//! Writing the results of a repair, in an order that tolerates a power cut anywhere.
 //!
-//! What a step writes is durable before the next one begins. Until the last record a second repair finds what
-//! the first has found, or less to do.
+//! The writes of a step are durable before the next step begins. Until the last record, a second repair finds the same
+//! problems as the first one, or fewer.
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
 
@@ -12,21 +12,22 @@ use crate::repair_space::FreeSpace;
 use crate::space::trunk_address;
 use crate::store::is_readable;
 
-/// Blocks of a record that carries nothing: two copies of the root.
+/// Blocks of a record without images: two copies of the root.
 const RECORD_BLOCKS: u64 = 2;
 
 impl<D: BlockDevice> Repair<'_, D> {
     pub(crate) fn write(&mut self) -> Result<()> {
         self.store.read_only = false;
-        // What was read must be durable before anything is written on the strength of it.
+        // The data read must be durable before any write relies on it.
         self.store.flush_device()?;
         self.write_copies()?;
         if !self.rootless {
-            // The root as it was, in a record that carries no block: none is put back over what follows any more.
+            // Write the root as it was found, in a record without images, so that recovery no longer replays an image
+            // over the following writes.
             let root = std::mem::replace(&mut self.store.root, self.root_found.clone());
             self.store.root.record_sequence = self.table_sequence - 1;
             if let Some(free) = self.free_space_first.take() {
-                // It knows of more blocks of files than the list of free ones left out.
+                // The root names file blocks that the old list of free blocks still contains.
                 self.write_free_list(&free)?;
                 self.list_free_space(free);
             }
@@ -48,7 +49,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             self.list_free_space(free);
         }
         self.make_announced_readable()?;
-        // Over both places, so that the state before cannot come back.
+        // Overwrite both places, so that the old state cannot come back.
         self.commit_apart()?;
         self.store.root.clean = true;
         self.commit_apart()?;
@@ -67,8 +68,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.store.quarantine_count = 0;
     }
 
-    /// What earlier, longer records have left behind the new ones, if any of it might pass for a record or keep the
-    /// store from being opened.
+    /// Clears remains of earlier, longer records behind the new ones, if they might pass for a record or keep the store
+    /// from being opened.
     fn clear_behind_records(&mut self) -> Result<()> {
         if !self.rootless && self.unreadable_records.is_empty() {
             return Ok(());
@@ -82,15 +83,15 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.store.flush_device()
     }
 
-    /// Writes a record into the older of the two fixed places.
+    /// Writes a record to the older of the two fixed places.
     fn commit_apart(&mut self) -> Result<()> {
-        // One that spills a list may not follow one that does.
+        // A record that spills a list must not follow another one that does.
         self.store.root.spilled = true;
         self.store.commit()
     }
 
-    /// Opening a store reads the cluster that the record announces. If the device cannot read all of it, it is written:
-    /// it is free.
+    /// Writes the cluster that the record announces, if the device cannot read all of it. Opening a store reads this
+    /// cluster, and it is free.
     fn make_announced_readable(&mut self) -> Result<()> {
         self.store.announce();
         let cluster = self.store.root.announced;
@@ -103,7 +104,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.store.flush_device()
     }
 
-    /// Blocks that records carry, in their places; marked blocks; damaged copies.
+    /// Writes the blocks that records carry in place, the marked blocks, and the damaged copies.
     fn write_copies(&mut self) -> Result<()> {
         for (address, block) in std::mem::take(&mut self.store.overlay) {
             self.put(u64::from(address), &block)?;
@@ -124,8 +125,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.store.flush_device()
     }
 
-    /// Changed buckets: one copy, then the other. Those that had been lost come last: they are what tells that
-    /// there are lost files.
+    /// Writes changed buckets: one copy, then the other. Lost buckets come last, because they show that there are lost
+    /// files.
     fn write_table(&mut self) -> Result<()> {
         for bucket in self.lost_buckets.clone() {
             self.change_bucket(bucket, |_, _| {})?;
@@ -150,7 +151,7 @@ impl<D: BlockDevice> Repair<'_, D> {
 
     fn write_free_list(&mut self, free: &FreeSpace) -> Result<()> {
         for (cluster, block) in &free.trunks {
-            // Twice, as when there is no image in the way.
+            // Write it twice, as a record without images does.
             self.put(u64::from(*cluster) + 1, block)?;
             self.put(trunk_address(*cluster), block)?;
         }
@@ -158,7 +159,7 @@ impl<D: BlockDevice> Repair<'_, D> {
     }
 
     fn put(&mut self, address: u64, block: &[u8]) -> Result<()> {
-        // Devices ask for buffers of their own alignment.
+        // Devices require buffers of their own alignment.
         self.store.pair.block_mut(0).copy_from_slice(block);
         let written = self
             .store

@@ -1,6 +1,6 @@
-//! When one of the two places for records holds none, the newest record may have been there, and the one that is left
-//! may be older than what was acknowledged. What came after it shows in the blocks: those that were written since
-//! bear greater group numbers than any before that record, and one that was shortened in its place is not full.
+//! When one of the two places for records holds none, it may have held the newest record, and the remaining record may
+//! be older than the acknowledged state. The blocks show the later changes: blocks written since have greater group
+//! numbers than any before that record, and a block that was shortened in place is not full.
 
 use std::collections::BTreeSet;
 
@@ -17,12 +17,12 @@ use crate::repair_scan::{Scan, ends_whole_group, wrong_from};
 use crate::root::{FileState, IMAGES_MAX, Root, SlotKind};
 use crate::store::is_readable;
 
-/// Last blocks tried for one file: each is one of a group that came after the record that is left.
+/// Last blocks tried for one file: each belongs to a group that came after the remaining record.
 const CANDIDATES_MAX: usize = 64;
 
 impl<D: BlockDevice> Repair<'_, D> {
-    /// Whether a record that is younger than the one that is left carries a part of the table which is damaged there
-    /// and in its place. A power cut does not do that: what is in its place is written when the record is durable.
+    /// Returns whether a record younger than the remaining one carries a table block that is damaged both in the record
+    /// and in place. A power cut does not cause that: a block is written in place only after its record is durable.
     pub(crate) fn has_lost_newer_image(&mut self) -> Result<bool> {
         let root = &self.store.root;
         let other = self.store.layout.record_block(u64::from(root.place ^ 1));
@@ -57,7 +57,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(false)
     }
 
-    /// Looks for what came after the record that is left, if a younger one may be lost.
+    /// Looks for changes after the remaining record, if a younger one may be lost.
     pub(crate) fn look_for_younger(&mut self) -> Result<()> {
         if !self.newest_in_doubt {
             return Ok(());
@@ -69,7 +69,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.find(None, Some(block), true, false, text.to_owned());
         self.root_changed = true;
         let bound = self.root_found.next_sequence;
-        // Of all blocks: nobody owns any yet.
+        // This scans all blocks, because no block has an owner yet.
         let scan = self.scan_from(bound)?;
         let sequence = (scan.sequence_max + SEQUENCE_STEP).min(REPAIRED_COUNTER_MAX);
         self.store.sequence = self.store.sequence.max(sequence);
@@ -94,7 +94,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Takes back from free space what the record that is lost may have given to files which have lost their names.
+    /// Takes space out of free space that the lost record may have given to files which have lost their names.
     pub(crate) fn release_younger(&mut self) -> Result<()> {
         let Some(scan) = self.younger.take() else {
             return Ok(());
@@ -112,7 +112,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// A file whose state slot `slot` of the root knows, or what is younger.
+    /// Settles a file with the state in slot `slot` of the root, or with a younger state.
     pub(crate) fn settle_youngest(&mut self, slot: usize) -> Result<Settled> {
         let known = &self.root_found.slots[slot].state.clone();
         let younger = self.younger.take();
@@ -129,8 +129,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(settled)
     }
 
-    /// Puts the state of a file into the root as it was found, so that the record which takes the place of the missing
-    /// one knows it: from then on nothing shows that one is missing.
+    /// Puts the state of a file into the root as it was found, so that the record which replaces the missing one knows
+    /// it: from then on nothing shows that a record is missing.
     fn put_younger(&mut self, index: usize) -> Result<()> {
         let slots = &self.store.root.slots;
         let free = || slots.iter().position(|slot| slot.kind == SlotKind::Free);
@@ -143,10 +143,10 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// Whether nothing shows that the place which the next record goes to still holds an older one.
+    /// Returns whether nothing shows that the place of the next record still holds an older one.
     pub(crate) fn is_newest_in_doubt(&mut self) -> Result<bool> {
         if self.store.root.record_sequence <= 1 {
-            // Until the second record there is one place that never held one.
+            // Until the second record is written, one place has never held a record.
             return Ok(false);
         }
         let first = self
@@ -163,7 +163,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         if Root::decode(blocks.block(0), layout).is_some() {
             return Ok(false);
         }
-        // Every record covers the first two blocks: one that is of an older record shows that no younger was written.
+        // Every record covers the first two blocks: if one of them is from an older record, no younger one was written.
         let is_older = |copy: usize| {
             Root::decode(blocks.block(copy), layout).is_some_and(|(root, images)| {
                 let holds_second = copy == 1
@@ -179,7 +179,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(!(1..IMAGES_MAX + 2).any(is_older))
     }
 
-    /// The state of a file that its blocks show, if it is younger than `known`.
+    /// Returns the state of a file that its blocks show, if it is younger than `known`.
     fn younger_state(&mut self, scan: &Scan, known: &FileState) -> Result<Option<Settled>> {
         let briefs = match scan.remains_of(known.file_id) {
             Some(remains) => self.briefs_of(scan, &remains)?,
@@ -201,7 +201,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.settled_at(scan, &briefs, known.file_id, &end)
     }
 
-    /// The file with this last block, if the way back from it is whole.
+    /// Returns the file with this last block, if the way back from it is complete.
     fn settled_at(
         &mut self,
         scan: &Scan,
@@ -226,7 +226,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(is_sane(&settled.state, &self.store.layout).then_some(settled))
     }
 
-    /// The first block on the way that is the file's own, but not full: the file was cut off there, in its place.
+    /// Returns the first block on the path that is the file's own but not full: the file was truncated there, in place.
     fn shortened_block(&mut self, known: &FileState, steps: &[Step]) -> Result<Option<Brief>> {
         for (index, step) in steps.iter().enumerate() {
             if !matches!(step.fate, Fate::Foreign) {
@@ -234,7 +234,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             }
             let found = self.look(step.address)?.filter(|header| {
                 let is_its = header.file_id == known.file_id && header.index == index as u32;
-                // A shortened last block keeps its number; another number is that of a later append.
+                // A shortened last block keeps its group number; another number belongs to a later append.
                 let is_tail = header.index == known.tail.index;
                 let is_shortened = if is_tail {
                     header.sequence == known.tail.sequence && header.fill < known.tail.fill

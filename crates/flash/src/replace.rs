@@ -1,4 +1,4 @@
-//! Replacing the whole content of a file: the new content grows under no name, and one record gives it the name.
+//! Replacing the whole content of a file: the new content grows without a name, and one record gives it the name.
 
 use base::block::BlockDevice;
 
@@ -9,15 +9,15 @@ use crate::space::PIECES_PER_FILE;
 use crate::store::Store;
 use crate::table::{set_entry, validate_name};
 
-/// Bytes that [`Store::replace_from`] holds in memory.
+/// Size of the buffer of [`Store::replace_from`], in bytes.
 const SOURCE_BYTES: usize = 256 << 10;
 
 impl<D: BlockDevice> Store<D> {
-    /// Replaces the whole content of a file, creating it when absent. Durable and atomic: after a power cut
-    /// the file is the old one or the new one. Handles on the old content become stale.
+    /// Replaces the whole content of a file, creating it if it does not exist. Durable and atomic: after a power cut
+    /// the file has the old or the new content. Handles on the old content become stale.
     ///
     /// # Errors
-    /// As [`create`](Self::create) and [`append`](Self::append); on any error the file is the old one.
+    /// As [`create`](Self::create) and [`append`](Self::append); on any error the file keeps the old content.
     pub fn replace(&mut self, name: &str, data: &[u8]) -> Result<()> {
         self.begin_record()?;
         validate_name(name, self.layout.name_bytes_max)?;
@@ -35,12 +35,12 @@ impl<D: BlockDevice> Store<D> {
         self.settle(name, slot, written)
     }
 
-    /// As [`replace`](Self::replace), with content of any length that `read` hands over piece by piece, in
-    /// bounded memory. `read` fills a part of the buffer it is given and returns its length, 0 at the end.
-    /// Returns the bytes stored.
+    /// As [`replace`](Self::replace), with content of any length that `read` provides piece by piece, in bounded
+    /// memory. `read` fills a part of the buffer it is given and returns its length, 0 at the end. Returns the bytes
+    /// stored.
     ///
     /// # Errors
-    /// As [`replace`](Self::replace), and [`Error::Source`] when `read` fails; the file is then the old one.
+    /// As [`replace`](Self::replace), and [`Error::Source`] when `read` fails; the file then keeps the old content.
     pub fn replace_from(
         &mut self,
         name: &str,
@@ -76,9 +76,9 @@ impl<D: BlockDevice> Store<D> {
         Ok(total)
     }
 
-    /// A slot for new content that no name has yet.
+    /// Takes a slot for new content that has no name yet.
     fn begin_temporary(&mut self, name: &str) -> Result<usize> {
-        // One that could not be undone, because something could not be read then, is undone now.
+        // If an earlier undo failed because of a failed read, undo it now.
         let left = |slot: &Slot| slot.kind == SlotKind::Temporary;
         if let Some(slot) = self.root.slots.iter().position(left) {
             self.undo_temporary(slot)?;
@@ -98,7 +98,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(slot)
     }
 
-    /// Gives the temporary content to `name` if it was written, or frees it.
+    /// Gives the temporary content to `name` if it was written, otherwise frees it.
     fn settle(&mut self, name: &str, slot: usize, written: Result<()>) -> Result<()> {
         let content = self.root.slots[slot].state;
         let done = written.and_then(|()| self.install(name, content, Some(slot)));
@@ -108,10 +108,10 @@ impl<D: BlockDevice> Store<D> {
         done
     }
 
-    /// Gives `name` the new content and frees the old, in one record.
+    /// Gives `name` the new content and frees the old content, in one record.
     fn install(&mut self, name: &str, content: FileState, temporary: Option<usize>) -> Result<()> {
         self.make_piece_room(PIECES_PER_FILE)?;
-        // Looked up anew: evicting another file may have changed the bucket since.
+        // Look up again: evicting another file may have changed the bucket since.
         let lookup = self.look_up(name)?;
         let old = lookup.found.as_ref().map(|(_, state)| *state);
         if let Some((place, state)) = &lookup.found {
@@ -150,10 +150,10 @@ impl<D: BlockDevice> Store<D> {
         self.commit()
     }
 
-    /// Frees what an unsuccessful replace had written.
+    /// Frees the blocks written by a failed replace.
     fn undo_temporary(&mut self, slot: usize) -> Result<()> {
         if self.has_failed() {
-            // Recovery will do it when the store is opened again.
+            // Recovery frees them when the store is opened again.
             return Ok(());
         }
         self.make_piece_room(PIECES_PER_FILE)?;
@@ -165,7 +165,7 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// Fills the buffer from `read` as far as there is something.
+/// Fills the buffer from `read` until it is full or the source ends.
 fn fill(
     buffer: &mut [u8],
     read: &mut dyn FnMut(&mut [u8]) -> std::io::Result<usize>,

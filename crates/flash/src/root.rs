@@ -1,10 +1,10 @@
-//! The root: everything about the store that changes, in one block.
+//! The root: all changing state of the store, in one block.
 //!
-//! It holds the free space (a frontier of never-used blocks, a short array of free pieces, and the head of a
-//! list of spilled pieces) and the state of the files that are being appended to. Whatever moves blocks
-//! between free space and files is one new root, so no block is ever lost or owned twice.
+//! It holds the free space (a frontier of never-used blocks, a short array of free pieces, and the head of a list of
+//! spilled pieces) and the state of the files that are being appended to. Each move of blocks between free space and
+//! files is one new root, so no block is ever lost or owned twice.
 //!
-//! Invariant: a root in memory that has been made durable describes durable state only.
+//! Invariant: a root that has been made durable describes only durable state.
 
 use base::block::BLOCK_BYTES;
 
@@ -13,16 +13,17 @@ use crate::layout::{CLUSTER_BLOCKS, FORMAT_VERSION, Layout, RUN_BLOCKS_MAX};
 
 /// Free pieces that a root can list; more are spilled to blocks of their own.
 pub(crate) const PIECES_MAX: usize = 64;
-/// Files whose tails the root knows: those appended to most recently.
+/// Files whose tails the root knows: the most recently appended ones.
 pub(crate) const SLOTS_MAX: usize = 32;
 /// Bytes of an encoded [`FileState`].
 pub(crate) const FILE_STATE_BYTES: usize = 64;
-/// Blocks that one record may carry along, to be written in their places after it is durable.
+/// Blocks that one record may carry, to be written in place after it is durable.
 pub(crate) const IMAGES_MAX: usize = 3;
 
-/// Numbers that grow over a store's life never come near this; an image that says otherwise is not believed.
+/// The limit for numbers that grow over a store's life. They never come near it, so an image with greater numbers is
+/// rejected.
 pub(crate) const COUNTER_END: u64 = 1 << 63;
-/// The end for identities of files, which share eight bytes with a length in the free list.
+/// The limit for identities of files, which share eight bytes with a length in the free list.
 pub(crate) const FILE_ID_END: u64 = 1 << 56;
 
 const MAGIC: &[u8; 8] = b"KEELROOT";
@@ -38,7 +39,7 @@ pub(crate) struct Run {
     pub(crate) start: u32,
     /// Blocks in the run; 0 for no run.
     pub(crate) blocks: u8,
-    /// Blocks from the start that hold data for good; the next write goes here.
+    /// Full blocks from the start, which are not overwritten any more; the next write goes here.
     pub(crate) next: u8,
 }
 
@@ -56,11 +57,11 @@ impl Run {
     }
 }
 
-/// A run that is full, or too full for the group that came last: the end of the list of a lane's runs.
+/// A run that is full, or too full for the most recent group: the end of the list of a lane's runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClosedRun {
     pub(crate) start: u32,
-    /// Blocks that hold data; 0 for no run. The others of its last cluster are empty for good.
+    /// Blocks that hold data; 0 for no run. The other blocks of its last cluster stay empty.
     pub(crate) used: u8,
 }
 
@@ -69,13 +70,13 @@ impl ClosedRun {
         self.used == 0
     }
 
-    /// Blocks that belong to it. A run is closed only when less than a cluster of it is left.
+    /// Returns the number of blocks that belong to it. A run is closed only when less than a cluster of it is left.
     pub(crate) fn blocks(self) -> u32 {
         u32::from(self.used).next_multiple_of(CLUSTER_BLOCKS)
     }
 }
 
-/// One of the two places where a file grows: the run that is being filled, and those that were filled before.
+/// One of the two places where a file grows: the run that is being filled, and the runs filled before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lane {
     pub(crate) run: Run,
@@ -83,7 +84,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Puts the run among the closed ones. There is at least one block of data in it.
+    /// Moves the run to the closed ones. It holds at least one block of data.
     pub(crate) fn close(&mut self) -> u32 {
         let blocks = u32::from(self.run.blocks);
         self.before = ClosedRun {
@@ -98,26 +99,26 @@ impl Lane {
 /// The last block of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tail {
-    /// Where it is; 0 when the file is empty.
+    /// Its address; 0 if the file is empty.
     pub(crate) address: u32,
     pub(crate) index: u32,
     pub(crate) sequence: u64,
     pub(crate) fill: u16,
-    /// Where the block before it is; 0 when it is the first. Recovery needs it when a later append has been
-    /// written over this block.
+    /// The address of the block before it; 0 if it is the first. Recovery needs it when a later append has overwritten
+    /// this block.
     pub(crate) previous: u32,
 }
 
-/// Everything that is needed to read, extend and free a file.
+/// The state needed to read, extend and free a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileState {
     pub(crate) file_id: u64,
     pub(crate) tail: Tail,
     /// Blocks in all closed runs together.
     pub(crate) closed_blocks: u32,
-    /// Two lanes that appends take in turn, so that no write touches the tail it supersedes, and a reserve.
+    /// Two lanes that appends use in turn, so that no write touches the tail it replaces, and a reserve.
     pub(crate) lanes: [Lane; 2],
-    /// A run for the lane that needs one next; nothing of it is written.
+    /// A run for the next lane that needs one; none of it is written.
     pub(crate) reserve: Run,
 }
 
@@ -147,7 +148,8 @@ impl FileState {
         }
     }
 
-    /// The runs that the state itself names, as (start, blocks); those before them are known to their blocks alone.
+    /// Returns the runs that the state itself names, as (start, blocks); only the blocks of these runs know the earlier
+    /// ones.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let open = [self.lanes[0].run, self.lanes[1].run, self.reserve];
         let open = open.map(|run| (run.start, u32::from(run.blocks)));
@@ -217,7 +219,7 @@ impl FileState {
                 next: 0,
             },
         };
-        // A run that is full is not kept here; so there is always room for one more block.
+        // A full run is not kept here, so there is always room for one more block.
         let run_is_sane = |run: &Run| {
             (run.is_none() && run.next == 0)
                 || (run.next < run.blocks
@@ -252,15 +254,16 @@ impl FileState {
 pub(crate) struct Piece {
     pub(crate) start: u32,
     pub(crate) blocks: u32,
-    /// 0: just these blocks. Otherwise they are a run of this file, and its first block says where the run before
-    /// it in the same lane lies, which is free too, and so on.
+    /// If 0, the piece is just these blocks. Otherwise they are a run of this file, and its first block names the
+    /// previous run in the same lane, which is free too, and so on.
     pub(crate) file_id: u64,
-    /// The first run in that list that is not free any more: the file was cut off behind it. 0 when all are free.
+    /// The first run in that list that is not free any more, because the file was truncated behind it. 0 if all are
+    /// free.
     pub(crate) end: u32,
 }
 
 impl Piece {
-    /// Just these blocks.
+    /// Returns a piece of just these blocks.
     pub(crate) fn plain(start: u32, blocks: u32) -> Self {
         Self {
             start,
@@ -343,7 +346,7 @@ impl Pieces {
         piece
     }
 
-    /// Adds a piece, joining plain pieces that touch. The caller has made room; false when there is none.
+    /// Adds a piece and joins adjacent plain pieces. The caller must have made room; returns false if there is none.
     #[must_use]
     pub(crate) fn push(&mut self, mut piece: Piece) -> bool {
         if piece.blocks == 0 {
@@ -373,12 +376,12 @@ impl Pieces {
     }
 }
 
-/// What an active slot is for.
+/// The use of an active slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SlotKind {
     #[default]
     Free,
-    /// A named file; its table entry is at `bucket`, `entry`, and may lag behind.
+    /// A named file; its table entry is at `bucket`, `entry`, and may be older.
     Named,
     /// New content for a replace that has not committed; recovery frees its blocks.
     Temporary,
@@ -393,14 +396,14 @@ pub(crate) struct Slot {
     pub(crate) state: FileState,
 }
 
-/// The root, decoded.
+/// The decoded root.
 #[derive(Clone, Debug)]
 pub(crate) struct Root {
     /// Number of the commit record that carries this root.
     pub(crate) record_sequence: u64,
-    /// The place (0 or 1) of this record or, if it stands in an announced cluster, of the one before it.
+    /// The place (0 or 1) of this record or, if it is in an announced cluster, of the record before it.
     pub(crate) place: u8,
-    /// This record stands in the cluster that the record before it has announced, with a spilled list.
+    /// Whether this record is in the cluster announced by the previous record, with a spilled list.
     pub(crate) spilled: bool,
     /// A free cluster for the next record that spills a list; 0 for none.
     pub(crate) announced: u32,
@@ -411,24 +414,24 @@ pub(crate) struct Root {
     pub(crate) next_sequence: u64,
     pub(crate) files: u64,
     pub(crate) free_blocks: u64,
-    /// Cluster of the list of pieces that was spilled last; 0 for none.
+    /// Cluster of the most recently spilled list of pieces; 0 for none.
     pub(crate) trunk_head: u32,
     pub(crate) trunk_count: u32,
-    /// Of the list that this record spills, so that no list from an earlier life of its cluster passes for it: its
-    /// checksum, and the list spilled before it.
+    /// The checksum of the list that this record spills, so that no list from an earlier life of its cluster passes for
+    /// it; then the list spilled before it.
     pub(crate) spilled_checksum: u32,
     pub(crate) spilled_next: u32,
     pub(crate) mounts: u64,
-    /// The store was closed after this record: nothing was written since.
+    /// Whether the store was closed after this record: nothing was written since.
     pub(crate) clean: bool,
     pub(crate) pieces: Pieces,
     pub(crate) slots: [Slot; SLOTS_MAX],
 }
 
-/// A block that a record carries along, to be written in its place after the record is durable.
+/// A block that a record carries, to be written in place after the record is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ImageReference {
-    /// Its place: a data block, or the first copy of a block of the name table.
+    /// Its address: a data block, or the first copy of a block of the name table.
     pub(crate) address: u32,
     pub(crate) checksum: u32,
 }
@@ -486,7 +489,7 @@ impl Root {
         }
     }
 
-    /// Encodes the root and, beside it, `extra` pieces that are free but must not be handed out yet.
+    /// Encodes the root and, in addition, `extra` pieces that are free but must not be allocated yet.
     pub(crate) fn encode(
         &self,
         block: &mut [u8],
@@ -497,8 +500,8 @@ impl Root {
         block.fill(0);
         block[..8].copy_from_slice(MAGIC);
         put_u32(block, 8, FORMAT_VERSION);
-        // Numbers stand still at their end: recovery writes a record at every opening, and must never write one that
-        // it would not believe. See [`Root::is_worn_out`] for the calls that would need new numbers.
+        // Numbers stay at their end: recovery writes a record at every opening, and must never write one that it would
+        // reject. See [`Root::is_worn_out`] for the calls that would need new numbers.
         put_u64(block, 16, self.record_sequence.min(COUNTER_END - 1));
         block[24] = self.place;
         block[25] = images.len() as u8;
@@ -554,7 +557,7 @@ impl Root {
         put_u32(block, 12, checksum);
     }
 
-    /// Reads a root that may be anything; `None` when it is not intact.
+    /// Decodes a root from untrusted bytes; `None` if it is not intact.
     pub(crate) fn decode(block: &[u8], layout: &Layout) -> Option<(Self, ImageReferences)> {
         let seed = layout.checksum_seed();
         if &block[..8] != MAGIC
@@ -600,7 +603,7 @@ impl Root {
             || !clusters_are_sane
             || !spill_is_sane
             || root.place > 1
-            // One place is left for the run that a chain gives up.
+            // One place is reserved for the run that a chain gives up.
             || count >= PIECES_MAX
             || root.free_blocks > layout.data_blocks()
         {
@@ -638,7 +641,7 @@ impl Root {
             .iter()
             .filter(|slot| slot.kind == SlotKind::Temporary)
             .count();
-        // A file is found in the slots by its identity.
+        // The slots identify a file by its identity.
         let used = |slot: &&Slot| slot.kind != SlotKind::Free;
         let twice = root.slots.iter().enumerate().any(|(index, slot)| {
             let mut before = root.slots[..index].iter().filter(used);
@@ -656,7 +659,7 @@ impl Root {
     }
 }
 
-/// Which blocks the record carries, if they are blocks that a record may carry.
+/// Returns the blocks that the record carries, if a record may carry them.
 fn decode_images(block: &[u8], layout: &Layout) -> Option<ImageReferences> {
     let count = usize::from(block[25]);
     if count > IMAGES_MAX {

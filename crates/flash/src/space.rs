@@ -1,4 +1,4 @@
-//! Free space: handing out runs, taking back pieces, spilling and reclaiming.
+//! Free space: allocating runs, taking back pieces, spilling and reclaiming.
 //!
 //! Free blocks are in one of four places: beyond the frontier (never used), in plain pieces of the root, in
 //! chains (the runs of deleted files, which are unlinked one at a time), or in spilled lists of pieces
@@ -16,33 +16,35 @@ use crate::store::Store;
 
 /// Pieces in one spilled list.
 pub(crate) const TRUNK_PIECES: usize = 36;
-/// With so many pieces in the root, the next record that can spill does. Far enough below what the root holds
-/// that several calls may add theirs before one can.
+/// Number of pieces in the root from which on the next record that can spill does. It is far enough below the root's
+/// capacity that several calls may add pieces before one can spill.
 pub(crate) const SPILL_AT: usize = 40;
 const TRUNK_MAGIC: u32 = 0x5254_4b45; // "EKTR"
 const TRUNK_HEADER_BYTES: usize = 32;
 const PIECE_BYTES: usize = 16;
 /// An identity that no file has.
 const NO_FILE: u64 = 0;
-/// Pieces that freeing one file adds at most: for each lane its run and the list of those before, and a reserve.
+/// Maximum number of pieces that freeing one file adds: for each lane its run and the list of earlier runs, and a
+/// reserve.
 pub(crate) const PIECES_PER_FILE: usize = 5;
-/// Room for pieces before a call whose record cannot spill: its own, and those of a call after it, which then need not
-/// make room.
+/// Free places needed before a call whose record cannot spill: for its own pieces, and for those of a call after it,
+/// which then need not make room.
 pub(crate) const PIECES_WITHOUT_SPILL: usize = 2 * PIECES_PER_FILE + 2;
 /// Keep this many blocks in plain pieces by reclaiming ahead of need.
 const PLAIN_BLOCKS_AHEAD: u64 = 128;
-/// Places in the list of pieces that are kept for unlinking and splitting.
+/// Places in the list of pieces reserved for unlinking and splitting.
 const PIECE_SLACK: usize = 6;
-/// Reclaiming steps in one allocation that found nothing ready: a spilled list, then a chain from it.
+/// Maximum number of reclaiming steps in one allocation that found nothing ready: a spilled list, then a chain from it.
 const RECLAIMS_MAX: usize = 2;
-/// Commits until a full list of pieces has been spilled: one gives a plain piece, one announces it, one spills.
+/// Maximum number of commits until a full list of pieces has been spilled: one gives a plain piece, one announces it,
+/// one spills.
 const SPILL_COMMITS_MAX: usize = 4;
 
-/// What the first block of a chain's run says of it.
+/// The link in the first block of a chain's run.
 enum Link {
-    /// The run before it (no blocks: there is none), and how many blocks it has itself.
+    /// The previous run (no blocks if there is none), and the number of this run's own blocks.
     Before(ClosedRun, u32),
-    /// Nothing that can be believed.
+    /// The link is not valid.
     Damaged,
     /// The run is not the chain's: it holds data of another file.
     Foreign,
@@ -51,7 +53,7 @@ enum Link {
 impl<D: BlockDevice> Store<D> {
     /// Takes a run of about `want` blocks, at least `CLUSTER_BLOCKS`, out of free space.
     ///
-    /// The caller writes a record that gives the run to a file before or together with the first data in it.
+    /// The caller must write a record that gives the run to a file before or together with the first data in it.
     pub(crate) fn allocate(&mut self, want: u32) -> Result<Run> {
         debug_assert!(want.is_multiple_of(CLUSTER_BLOCKS) && want > 0);
         for attempt in 0..=RECLAIMS_MAX {
@@ -63,14 +65,14 @@ impl<D: BlockDevice> Store<D> {
             if attempt == RECLAIMS_MAX || !self.reclaim()? {
                 break;
             }
-            // What was unlinked may be used only once its record is durable.
+            // Unlinked blocks may be used only after the record is durable.
             self.commit()?;
         }
         Err(Error::Full)
     }
 
-    /// Takes blocks that are ready. What something else lays claim to is passed over, and stays out of free space
-    /// until a repair: handed out, it would have two owners, and one would write over the other's bytes.
+    /// Takes blocks that are ready. Skips blocks that something else claims; they stay out of free space until a
+    /// repair. If they were allocated, they would have two owners, and one would overwrite the other's data.
     pub(crate) fn take(&mut self, want: u32) -> Option<Run> {
         loop {
             let run = self.take_listed(want)?;
@@ -83,9 +85,9 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Whether these blocks also belong to something else that the root knows: a file that is being appended to other
-    /// than `except`, a piece of free space, a list, or the blocks that were never used. In a store that only this
-    /// program has written they never do.
+    /// Returns whether these blocks also belong to something else that the root knows: a file being appended to other
+    /// than `except`, a piece of free space, a list, or the never-used blocks. This never happens in a store that only
+    /// this program has written.
     pub(crate) fn is_claimed(&self, start: u32, blocks: u32, except: u64) -> bool {
         let overlaps = |(other, count): (u32, u32)| start < other + count && other < start + blocks;
         let root = &self.root;
@@ -101,7 +103,8 @@ impl<D: BlockDevice> Store<D> {
                 .any(|cluster| overlaps((cluster, CLUSTER_BLOCKS)))
     }
 
-    /// Whether a run of the file belongs to something else as well, or two of them overlap: the start of that run.
+    /// Checks whether a run of the file belongs to something else as well, or two of its runs overlap. Returns the
+    /// start of that run.
     pub(crate) fn claimed_run(&self, state: &FileState) -> Option<u32> {
         state.runs().enumerate().find_map(|(place, run)| {
             let (start, blocks) = run;
@@ -112,7 +115,7 @@ impl<D: BlockDevice> Store<D> {
         })
     }
 
-    /// Gives up the cluster for the next list if something else lays claim to it: the list would be written over it.
+    /// Gives up the cluster for the next list if something else claims it, because the list would overwrite that.
     pub(crate) fn drop_claimed_announcement(&mut self) {
         let cluster = std::mem::take(&mut self.root.announced);
         if cluster != 0 && self.is_claimed(cluster, CLUSTER_BLOCKS, NO_FILE) {
@@ -122,7 +125,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Takes blocks that the root lists as free: from the plain piece that fits best, else beyond the frontier.
+    /// Takes blocks that the root lists as free: from the plain piece that fits best, otherwise beyond the frontier.
     fn take_listed(&mut self, want: u32) -> Option<Run> {
         let plain = |piece: &&(usize, Piece)| piece.1.file_id == 0;
         let pieces = || self.root.pieces.as_slice().iter().copied().enumerate();
@@ -166,20 +169,20 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Reclaims something in good time, so that an allocation need not wait for a commit of its own. The record
-    /// that the caller writes anyway makes it usable.
+    /// Reclaims space in advance, so that an allocation need not wait for its own commit. The record that the caller
+    /// writes anyway makes the space usable.
     fn reclaim_ahead(&mut self) {
-        // What the next spilled list needs comes on top.
+        // The cluster for the next spilled list is needed in addition.
         let steps = if self.root.announced == 0 { 2 } else { 1 };
         for _ in 0..steps {
             if self.plain_blocks() < PLAIN_BLOCKS_AHEAD && self.quarantine_room() > 0 {
-                // A read that fails now is met again when there is need, by a call that has not taken a run.
+                // If a read fails now, a later call that needs the space meets the error before it has taken a run.
                 let _ = self.reclaim();
             }
         }
     }
 
-    /// Free blocks that can be handed out, at once or after the next barrier.
+    /// Returns the number of free blocks that can be allocated, at once or after the next barrier.
     fn plain_blocks(&self) -> u64 {
         let pieces = self.root.pieces.as_slice().iter();
         pieces
@@ -189,8 +192,8 @@ impl<D: BlockDevice> Store<D> {
             .sum()
     }
 
-    /// When all that is free lies in chains, takes a run off one, so that the next allocation and the next list that
-    /// is spilled find something ready. One block read, and rarely.
+    /// If all free space lies in chains, takes a run off one, so that the next allocation and the next spilled list
+    /// find something ready. Costs one block read, and is rarely needed.
     pub(crate) fn keep_something_plain(&mut self) {
         let ready = self.plain_blocks() + u64::from(self.layout.data_end - self.root.frontier);
         if ready < 2 * u64::from(CLUSTER_BLOCKS)
@@ -201,7 +204,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Whether a cluster can be set aside without taking the last that is ready from the next allocation.
+    /// Returns whether a cluster can be reserved without taking the last ready space from the next allocation.
     pub(crate) fn can_spare_a_cluster(&self) -> bool {
         let pieces = self.root.pieces.as_slice();
         let plain: u64 = pieces
@@ -215,8 +218,8 @@ impl<D: BlockDevice> Store<D> {
         ready >= 2 * u64::from(CLUSTER_BLOCKS) || !reclaimable
     }
 
-    /// Turns something that is free but not yet usable into plain pieces, as part of the next record. One block
-    /// read. False when there is nothing.
+    /// Turns free space that is not yet usable into plain pieces, as part of the next record. Costs one block read.
+    /// Returns false if there is none.
     fn reclaim(&mut self) -> Result<bool> {
         if self.piece_room() < PIECE_SLACK {
             return Ok(false);
@@ -224,7 +227,7 @@ impl<D: BlockDevice> Store<D> {
         match self.unlink_chain() {
             Ok(true) => Ok(true),
             Ok(false) => self.load_trunk(),
-            // Another source may do; what cannot be read now is not given up.
+            // Another source may work; space that cannot be read now is not given up.
             Err(error) => match self.load_trunk() {
                 Ok(true) => Ok(true),
                 _ => Err(error),
@@ -232,7 +235,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Takes the last run off a chain: one block read. A chain that cannot be read now is passed over.
+    /// Takes the last run off a chain, with one block read. Skips a chain that cannot be read now.
     fn unlink_chain(&mut self) -> Result<bool> {
         let mut failed = None;
         let mut index = 0;
@@ -243,7 +246,7 @@ impl<D: BlockDevice> Store<D> {
             }
             match self.link_of(&piece) {
                 Ok(Link::Foreign) => {
-                    // Whose the run is now is not known; so it is not free.
+                    // The run's present owner is unknown, so it is not free.
                     self.root.pieces.remove(index);
                     self.free_chains_broken += 1;
                 }
@@ -261,13 +264,13 @@ impl<D: BlockDevice> Store<D> {
         failed.map_or(Ok(false), Err)
     }
 
-    /// Puts the run of a chain's piece among the blocks that the coming record frees, and the rest back.
+    /// Adds the run of a chain's piece to the blocks that the coming record frees, and puts the rest of the chain back.
     fn unlinked(&mut self, piece: Piece, link: Link) {
         let mut run = Piece::plain(piece.start, piece.blocks);
         match link {
             Link::Before(before, blocks) => {
                 if blocks != run.blocks {
-                    // No more than both say, for behind the run there is somebody else's.
+                    // Free no more than both say, because the blocks behind the run belong to another owner.
                     self.free_chains_broken += 1;
                     run.blocks = run.blocks.min(blocks) / CLUSTER_BLOCKS * CLUSTER_BLOCKS;
                 }
@@ -280,7 +283,7 @@ impl<D: BlockDevice> Store<D> {
                     });
                 }
             }
-            // The run itself is free all the same; the ones before it are lost until a repair finds them.
+            // The run itself is still free; the earlier runs are lost until a repair finds them.
             Link::Damaged | Link::Foreign => self.free_chains_broken += 1,
         }
         if run.blocks == 0 || self.is_claimed(run.start, run.blocks, piece.file_id) {
@@ -290,7 +293,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// The run before that of a chain's piece, as the run's blocks say; `None` when they do not.
+    /// Returns the run before that of a chain's piece, according to the run's blocks; `None` if they do not tell it.
     pub(crate) fn run_before(&mut self, piece: &Piece) -> Result<Option<ClosedRun>> {
         Ok(match self.link_of(piece)? {
             Link::Before(before, _) => Some(before),
@@ -299,8 +302,8 @@ impl<D: BlockDevice> Store<D> {
     }
 
     fn link_of(&mut self, piece: &Piece) -> Result<Link> {
-        // The first block of a run that was left holds data. Those behind it may not, and then show the link of
-        // an earlier life of the run.
+        // The first block of a closed run holds data. The blocks behind it may not, and then they show the link of an
+        // earlier life of the run.
         let Some(header) = self.read_data_block(piece.start)? else {
             return Ok(Link::Damaged);
         };
@@ -319,13 +322,13 @@ impl<D: BlockDevice> Store<D> {
         })
     }
 
-    /// Takes the most recently spilled list back into the root: one block read.
+    /// Takes the most recently spilled list back into the root, with one block read.
     fn load_trunk(&mut self) -> Result<bool> {
         let head = self.root.trunk_head;
         if head == 0 || self.piece_room() < TRUNK_PIECES + PIECE_SLACK {
             return Ok(false);
         }
-        // A list that was spilled without an image stands in its cluster twice.
+        // A list that was spilled without an image is in its cluster twice.
         let (mut opened, mut failed) = (None, None);
         for address in [trunk_address(head), u64::from(head) + 1] {
             match self.device.read(address, self.scratch.block_mut(0)) {
@@ -337,7 +340,7 @@ impl<D: BlockDevice> Store<D> {
             }
         }
         if let (None, Some(error)) = (opened, failed) {
-            // What cannot be read now is not given up.
+            // A list that cannot be read now is not given up.
             return Err(error.into());
         }
         let Some((next, count)) = opened else {
@@ -354,7 +357,7 @@ impl<D: BlockDevice> Store<D> {
                 None => self.free_chains_broken += 1,
             }
         }
-        // The count of the lists ends a circle of them.
+        // The count of the lists ends a loop over a circle of lists.
         let lists = self.root.trunk_count.saturating_sub(1);
         let next_is_sane = if lists == 0 {
             next == 0
@@ -373,8 +376,8 @@ impl<D: BlockDevice> Store<D> {
         Ok(true)
     }
 
-    /// Makes sure that `count` pieces can be added before the next record. Costs nothing unless several calls in a
-    /// row could not spill.
+    /// Ensures that `count` pieces can be added before the next record. Costs nothing unless several calls in a row
+    /// could not spill.
     pub(crate) fn make_piece_room(&mut self, count: usize) -> Result<()> {
         for _ in 0..SPILL_COMMITS_MAX {
             if self.piece_room() >= count {
@@ -392,7 +395,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Puts all blocks of a file into free space, as part of the next record. Room has been made.
+    /// Puts all blocks of a file into free space, as part of the next record. The caller must have made room.
     pub(crate) fn free_file(&mut self, state: &FileState) {
         for lane in &state.lanes {
             self.free_lane(state.file_id, lane, 0);
@@ -401,12 +404,12 @@ impl<D: BlockDevice> Store<D> {
         self.count_free(state.closed_blocks);
     }
 
-    /// Puts the runs of a lane into free space, back to the one that begins at `end`, which is kept; counts only
-    /// the blocks of the run that is being filled.
+    /// Puts the runs of a lane into free space, back to the one that begins at `end`, which is kept. Counts only the
+    /// blocks of the run that is being filled.
     pub(crate) fn free_lane(&mut self, file_id: u64, lane: &Lane, end: u32) {
         let mut last = lane.before;
         if !lane.run.is_none() {
-            // When nothing else is ready, the run itself is, without a read.
+            // If no plain blocks are ready, free this run as a plain piece, which needs no read.
             let first_holds_data = lane.run.next > 0
                 && !last.is_none()
                 && last.start != end
@@ -443,12 +446,12 @@ impl<D: BlockDevice> Store<D> {
         self.count_free(blocks);
     }
 
-    /// Adds a piece of free space, unless something else lays claim to it.
+    /// Adds a piece of free space, unless something else claims it.
     fn push_piece(&mut self, piece: Piece) {
         self.push_piece_of(piece.file_id, piece);
     }
 
-    /// As [`push_piece`](Self::push_piece), of blocks that file `owner` gives up: a slot may know it still.
+    /// As [`push_piece`](Self::push_piece), for blocks that file `owner` gives up: a slot may still name them.
     fn push_piece_of(&mut self, owner: u64, piece: Piece) {
         if piece.blocks == 0 {
             return;
@@ -458,14 +461,14 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Never more than there are: a root that says so is not believed, and the store would not open again.
+    /// Never count more blocks than there are: such a root is rejected, and the store would not open again.
     pub(crate) fn count_free(&mut self, blocks: u32) {
         let free = self.root.free_blocks + u64::from(blocks);
         self.root.free_blocks = free.min(self.layout.data_blocks());
     }
 }
 
-/// The block of a spilled list, given its cluster: where the record that spilled it had put it.
+/// Returns the block of a spilled list in its cluster: the place where the record that spilled it put it.
 pub(crate) fn trunk_address(cluster: u32) -> u64 {
     u64::from(cluster) + TRUNK_PLACE as u64
 }
@@ -486,7 +489,7 @@ pub(crate) fn seal_trunk(block: &mut [u8], cluster: u32, next: u32, count: usize
     put_u32(block, 4, checksum);
 }
 
-/// Next list and number of pieces of a spilled list, if the block is one.
+/// Returns the next list and the number of pieces of a spilled list, if the block is one.
 pub(crate) fn open_trunk(block: &[u8], cluster: u32, seed: u32) -> Option<(u32, usize)> {
     let intact = get_u32(block, 0) == TRUNK_MAGIC
         && get_u32(block, 8) == cluster

@@ -1,6 +1,6 @@
 //! The store in memory: formatting, opening, closing, and reading blocks of the table.
 //!
-//! Invariant: after a failed write or flush nothing is written any more: what the device holds is then unknown.
+//! Invariant: after a failed write or flush nothing more is written, because the content of the device is then unknown.
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, Counters, DeviceError};
 
@@ -25,14 +25,14 @@ pub(crate) const QUARANTINE_MAX: usize = 8;
 /// Blocks of the scratch buffer.
 const SCRATCH_BLOCKS: usize = 5;
 
-/// How to open a store.
+/// Options for opening a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Files that may be open at one time; their memory is taken when the store is opened.
+    /// Files that may be open at one time; their memory is allocated when the store is opened.
     pub open_files_max: usize,
     /// Block addresses to remember, 16 bytes each: reads of remembered blocks need no walk.
     pub addresses_max: usize,
-    /// Write nothing, not even what recovery would mend: recovery then happens in memory only.
+    /// Write nothing, not even the changes of recovery: recovery then happens in memory only.
     pub read_only: bool,
 }
 
@@ -46,14 +46,14 @@ impl Default for OpenOptions {
     }
 }
 
-/// An open file. Valid until it is closed, or the file is deleted or replaced.
+/// A handle of an open file. Valid until it is closed, or the file is deleted or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHandle {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// What is known of a file without reading its blocks.
+/// What the store knows about a file without reading its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Bytes in the file.
@@ -62,7 +62,7 @@ pub struct Stat {
     pub blocks: u64,
     /// Blocks that the file owns, including those reserved for appends.
     pub blocks_owned: u64,
-    /// Identity of the content: a replaced file has a new one.
+    /// Identity of the content: a replaced file gets a new one.
     pub file_id: u64,
 }
 
@@ -77,10 +77,10 @@ impl Stat {
     }
 }
 
-/// Figures of an open store.
+/// Statistics of an open store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
-    /// Blocks that files may own: those of the data region, but for a cluster that the free list needs.
+    /// Blocks that files may own: those of the data region, minus a cluster that the free list needs.
     pub blocks_total: u64,
     /// Of these, blocks that no file owns.
     pub blocks_free: u64,
@@ -92,13 +92,13 @@ pub struct Statistics {
     pub mounts: u64,
     /// Device operations since the store was opened.
     pub device: Counters,
-    /// Damaged or outdated copies of table blocks that the other copy stood in for since the store was opened.
+    /// Damaged or outdated copies of table blocks that were replaced by the other copy since the store was opened.
     pub table_blocks_healed: u64,
     /// Free chains that could not be followed since the store was opened; `check` finds their blocks.
     pub free_chains_broken: u64,
 }
 
-/// What recovery found and did when the store was opened.
+/// The results of recovery when the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Blocks of the name table and of files written again from a commit record.
@@ -117,7 +117,7 @@ pub(crate) struct OpenFile {
     pub(crate) entry: u16,
     /// State of the file while no slot of the root knows it.
     pub(crate) state: FileState,
-    /// Beginning of its name, for its first block.
+    /// Beginning of its name, stored in its first block.
     pub(crate) name_hint: NameHint,
 }
 
@@ -127,25 +127,25 @@ pub struct Store<D: BlockDevice> {
     pub(crate) layout: Layout,
     pub(crate) seed: u32,
     pub(crate) root: Root,
-    /// The root at the start of the running call: where to go back to when the device fails.
+    /// The root at the start of the running call, restored when the device fails.
     pub(crate) root_before: Root,
     /// Number of the next group; grows with every append.
     pub(crate) sequence: u64,
     /// Free pieces that the coming barrier releases.
     pub(crate) quarantine: [Piece; QUARANTINE_MAX],
     pub(crate) quarantine_count: usize,
-    /// Data or a record has been written since the last barrier.
+    /// Whether data or a record has been written since the last barrier.
     pub(crate) unflushed: bool,
-    /// The root in memory differs from the last record in a way that the next data write depends on.
+    /// Whether the root in memory differs from the last record in a way that the next data write depends on.
     pub(crate) root_changed: bool,
-    /// Blocks that a record carries along, and what has become of them.
+    /// Blocks that a record carries, and their stage.
     pub(crate) images: BlockBuffer,
     pub(crate) image_references: ImageReferences,
     pub(crate) image_stage: ImageStage,
-    /// Images of the call before, written in their places since the last flush.
+    /// Images of the previous call, written in place since the last flush.
     pub(crate) images_before: BlockBuffer,
     pub(crate) image_references_before: ImageReferences,
-    /// Counts flushes: what was written in the present epoch is not durable.
+    /// Counts flushes: writes of the current epoch are not durable.
     pub(crate) epoch: u64,
     pub(crate) read_only: bool,
     pub(crate) failed: bool,
@@ -163,7 +163,7 @@ pub struct Store<D: BlockDevice> {
     pub(crate) scratch: BlockBuffer,
     /// Neighbouring blocks of a file, read in one request.
     pub(crate) neighbours: BlockBuffer,
-    /// Blocks that are not in their places: recovery of a read-only store, or a failed device.
+    /// Blocks held in memory because their places do not hold them: recovery of a read-only store, or a failed device.
     pub(crate) overlay: Vec<(u32, Vec<u8>)>,
     pub(crate) recovery: Recovery,
     pub(crate) table_blocks_healed: u64,
@@ -171,13 +171,13 @@ pub struct Store<D: BlockDevice> {
 }
 
 impl<D: BlockDevice> Store<D> {
-    /// Makes an empty store on `device` and opens it. Everything on the device is lost.
+    /// Creates an empty store on `device` and opens it. Everything on the device is lost.
     ///
     /// # Errors
     /// [`Error::Format`] when the device is too small, [`Error::Device`] when it fails.
     pub fn format(mut device: D, options: &FormatOptions) -> Result<Self> {
         let layout = Layout::plan(device.geometry(), options)?;
-        // The superblock is invalid while the rest is written, so an interrupted format is no store.
+        // The superblock is invalid while the rest is written, so an interrupted format leaves no store.
         let zero = BlockBuffer::zeroed(1);
         for place in layout.superblocks() {
             device.write(place, &zero)?;
@@ -225,13 +225,13 @@ impl<D: BlockDevice> Store<D> {
     /// Opens the store on `device`, running recovery.
     ///
     /// # Errors
-    /// [`Error::NotAStore`], [`Error::Version`], [`Error::Damaged`] when what every file depends on is
+    /// [`Error::NotAStore`], [`Error::Version`], [`Error::Damaged`] when a structure that every file depends on is
     /// damaged, [`Error::Device`].
     pub fn open(mut device: D, options: &OpenOptions) -> Result<Self> {
         let layout = read_superblock(&mut device)?;
         let mut store = Self::assemble(device, layout, options);
         store.recover()?;
-        // As it stands in the record that recovery wrote.
+        // Use the number in the record that recovery wrote.
         let written = store.root.record_sequence.min(COUNTER_END - 1);
         store.root.record_sequence = written;
         if !store.read_only {
@@ -241,7 +241,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(store)
     }
 
-    /// A store in memory that knows nothing yet of what is on the device but its layout.
+    /// Returns a store in memory that knows only the layout of the device's content.
     pub(crate) fn assemble(device: D, layout: Layout, options: &OpenOptions) -> Self {
         let seed = layout.checksum_seed();
         let root = Root::new(&layout);
@@ -290,11 +290,11 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Makes everything known on the device, so that the next opening has nothing to recover, and gives the
-    /// device back. Dropping the store instead is safe: it is then as after a power cut.
+    /// Writes all state to the device, so that the next opening has nothing to recover, and returns the device.
+    /// Dropping the store instead is safe: the next opening then recovers as after a power cut.
     ///
     /// # Errors
-    /// [`Error::Device`] when the device fails; nothing that was acknowledged is lost by that.
+    /// [`Error::Device`] when the device fails; no acknowledged data is lost by that.
     pub fn close(mut self) -> Result<D> {
         if !self.read_only && !self.failed {
             if !self.root.is_worn_out(self.sequence) {
@@ -302,19 +302,19 @@ impl<D: BlockDevice> Store<D> {
                 self.write_record()?;
             }
             self.barrier()?;
-            // The barrier may have allowed a table block to be written in its place.
+            // The barrier may have written a table block in place.
             self.flush_device()?;
         }
         Ok(self.device)
     }
 
-    /// Figures of the store.
+    /// Returns the statistics of the store.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let blocks_total = self.layout.data_blocks() - u64::from(CLUSTER_BLOCKS);
         Statistics {
             blocks_total,
-            // For a moment there may be no cluster to be had for the list, although all is free.
+            // For a short time there may be no cluster available for the list, although all are free.
             blocks_free: self.root.free_blocks.min(blocks_total),
             files: self.root.files,
             files_max: self.layout.files_max,
@@ -325,22 +325,22 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// What recovery did when this store was opened.
+    /// Returns the results of recovery when this store was opened.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
 
-    /// The regions of the device.
+    /// Returns the regions of the device.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// A number that this store alone has, different for each `purpose`, the same at every opening.
+    /// Returns a number that only this store has, different for each `purpose`, the same at every opening.
     ///
-    /// For layers above that must tell their own bytes from bytes that somebody handed them: whoever only
-    /// sends data cannot know it. It is not a defence against somebody who can read the device.
+    /// For layers above that must tell their own bytes from bytes received from a sender, who cannot know the number.
+    /// It is not a defence against an attacker who can read the device.
     #[must_use]
     pub fn secret(&self, purpose: &str) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.layout.hash_key);
@@ -350,25 +350,25 @@ impl<D: BlockDevice> Store<D> {
         hasher.finish()
     }
 
-    /// Whether the store has stopped taking writes because the device failed one.
+    /// Returns whether the store has stopped taking writes because a device write failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// The device, to read its counters.
+    /// Returns the device, to read its counters.
     #[must_use]
     pub fn device(&self) -> &D {
         &self.device
     }
 
-    /// The device, for tests and measurements. Writing through it breaks the store.
+    /// Returns the device, for tests and measurements. Writing through it breaks the store.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// Begins a call that will write a record: what earlier calls left unflushed is made durable first, at no
-    /// extra cost, since no record may be written before that.
+    /// Begins a call that will write a record: first makes unflushed writes of earlier calls durable. This costs
+    /// nothing extra, because no record may be written before that.
     pub(crate) fn begin_record(&mut self) -> Result<()> {
         self.begin_change()?;
         if self.unflushed {
@@ -377,8 +377,8 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Begins a call that changes the store; refuses it when the store takes no writes, or when its numbers are used
-    /// up, which no store's are that only this program has written.
+    /// Begins a call that changes the store. Refuses it if the store takes no writes or its numbers are used up; the
+    /// latter never happens in a store that only this program has written.
     pub(crate) fn begin_change(&mut self) -> Result<()> {
         self.begin_sync()?;
         if self.root.is_worn_out(self.sequence) {
@@ -387,7 +387,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// What the root says cannot be true.
+    /// Returns the error for a root whose content cannot be true.
     pub(crate) fn record_is_damaged(&self) -> Error {
         Error::Damaged {
             part: Part::Record,
@@ -396,15 +396,15 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Begins a call that writes nothing new; refuses it when the store takes no writes.
+    /// Begins a call that writes nothing new. Refuses it if the store takes no writes.
     pub(crate) fn begin_sync(&mut self) -> Result<()> {
         if self.read_only {
             Err(Error::ReadOnly)
         } else if self.failed {
             Err(Error::Failed)
         } else {
-            // 4 KiB of memory for a store that still reads rightly when the device fails in the call. What was not
-            // made durable by an earlier call is given up then, too.
+            // This 4 KiB copy lets the store read correctly if the device fails in this call. Earlier writes that were
+            // not made durable are then lost, too.
             if !self.unflushed {
                 self.root_before.clone_from(&self.root);
             }
@@ -424,7 +424,7 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// Reads data block `address` into the scratch buffer; `None` when it is not an intact block of a file.
+    /// Reads data block `address` into the scratch buffer; `None` if it is not an intact block of a file.
     pub(crate) fn read_data_block(&mut self, address: u32) -> Result<Option<Header>> {
         read_through(
             &mut self.device,
@@ -437,12 +437,12 @@ impl<D: BlockDevice> Store<D> {
 
     // ---- table blocks ----
 
-    /// Reads bucket `bucket` into block `place` of the scratch buffer, from the newer of its intact copies.
+    /// Reads bucket `bucket` into block `place` of the scratch buffer, from the newer intact copy.
     pub(crate) fn read_bucket(&mut self, bucket: u32, place: usize) -> Result<()> {
         let address = self.layout.bucket_block(bucket);
         let pair = &mut self.neighbours[..TABLE_COPIES as usize * BLOCK_BYTES];
         if read_through(&mut self.device, &self.overlay, address, pair).is_err() {
-            // A block that the device cannot read is as bad as one that reads wrong: the other stands in.
+            // A block that the device cannot read is treated like one with wrong content: the other copy is used.
             let mut failures = 0;
             for copy in 0..TABLE_COPIES {
                 let block = self.neighbours.block_mut(copy as usize);
@@ -456,7 +456,7 @@ impl<D: BlockDevice> Store<D> {
                 }
             }
         }
-        // Both copies are written in one request; but a card may give back an old block as if it were new.
+        // Both copies are written in one request, but a card may return an old block as if it were new.
         let sequence = |copy| {
             let block = self.neighbours.block(copy);
             Bucket::open(block, bucket, &self.layout).map(|bucket| bucket.record_sequence())
@@ -475,7 +475,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// The bucket that [`read_bucket`](Self::read_bucket) put at `place`.
+    /// Returns the bucket that [`read_bucket`](Self::read_bucket) put at `place`.
     pub(crate) fn bucket_at(&self, bucket: u32, place: usize) -> Result<Bucket<'_>> {
         Bucket::open(self.scratch.block(place), bucket, &self.layout).ok_or(Error::Damaged {
             part: Part::Table,
@@ -485,8 +485,8 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-/// Whether a read succeeded. A block that the device cannot read is damaged, like one that fails its
-/// checksum. Anything but a failed read stays an error.
+/// Returns whether a read succeeded. A block that the device cannot read is damaged, like one that fails its checksum.
+/// Any error other than a failed read stays an error.
 pub(crate) fn is_readable(read: std::result::Result<(), DeviceError>) -> Result<bool> {
     match read {
         Ok(()) => Ok(true),
@@ -495,7 +495,7 @@ pub(crate) fn is_readable(read: std::result::Result<(), DeviceError>) -> Result<
     }
 }
 
-/// Reads the superblock from whichever copy is intact.
+/// Reads the superblock from any intact copy.
 pub(crate) fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Layout> {
     let geometry = device.geometry();
     if geometry.block_count < BLOCKS_MIN {
@@ -512,7 +512,7 @@ pub(crate) fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Layout> 
         let result = device.read(place, &mut block).map_err(Error::from);
         match result.and_then(|()| Layout::decode(&block, geometry)) {
             Ok(layout) => return Ok(layout),
-            // `NotAStore` from one copy says less than what another copy has to say.
+            // `NotAStore` from one copy is less specific than the error of another copy.
             Err(found) => {
                 if matches!(worst, None | Some(Error::NotAStore)) {
                     worst = Some(found);

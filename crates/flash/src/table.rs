@@ -1,8 +1,8 @@
 //! The name table: a hash table of fixed size in which each name has two possible places.
 //!
-//! A name hashes to two blocks (buckets) and lives in the one that was emptier when it was created; so it is
-//! found in two read requests at any fill. Each bucket is kept twice, side by side, and written in one request
-//! whose torn state the commit record repairs; the second copy heals a rotten first one.
+//! A name hashes to two blocks (buckets) and is stored in the one that was emptier when it was created, so it is found
+//! in two read requests at any fill. Each bucket is stored twice, side by side, and written in one request. The commit
+//! record repairs a torn request; the second copy replaces a rotten first one.
 
 use base::block::BLOCK_BYTES;
 use siphasher::sip::SipHasher24;
@@ -16,7 +16,7 @@ use crate::root::{FILE_STATE_BYTES, FileState};
 const MAGIC: &[u8; 4] = b"EKTB";
 const STATE_OFFSET: usize = 4;
 
-/// Refuses names that no store holds.
+/// Refuses names that no store can hold.
 pub(crate) fn validate_name(name: &str, name_bytes_max: u16) -> Result<()> {
     let refuse = |reason| Err(Error::NameInvalid { reason });
     if name.is_empty() {
@@ -25,7 +25,7 @@ pub(crate) fn validate_name(name: &str, name_bytes_max: u16) -> Result<()> {
     if name.len() > usize::from(name_bytes_max) {
         return refuse("it is longer than this store's names may be");
     }
-    // A mounted store could not show these.
+    // A mounted store could not show such names.
     if name.bytes().any(|byte| byte == 0 || byte == b'/') {
         return refuse("it holds a slash or a NUL; the store has no directories");
     }
@@ -35,14 +35,14 @@ pub(crate) fn validate_name(name: &str, name_bytes_max: u16) -> Result<()> {
     Ok(())
 }
 
-/// The two different buckets that may hold `name`.
+/// Returns the two different buckets that may hold `name`.
 pub(crate) fn buckets_of(name: &str, layout: &Layout) -> [u32; 2] {
     let mut hasher = SipHasher24::new_with_key(&layout.hash_key);
     hasher.write(name.as_bytes());
     let hash = hasher.finish();
     let count = u64::from(layout.bucket_count);
     let first = ((hash & 0xffff_ffff) * count) >> 32;
-    // The second is drawn from the others, so that the choice is always real.
+    // The second bucket is chosen among the others, so that there are always two choices.
     let step = 1 + (((hash >> 32) * (count - 1)) >> 32);
     let second = (first + step) % count;
     [first as u32, second as u32]
@@ -55,7 +55,7 @@ pub(crate) struct Bucket<'a> {
 }
 
 impl<'a> Bucket<'a> {
-    /// Believes `bytes` to be bucket `bucket` only if checksum, identity and number agree.
+    /// Accepts `bytes` as bucket `bucket` only if checksum, identity and number agree.
     pub(crate) fn open(bytes: &'a [u8], bucket: u32, layout: &'a Layout) -> Option<Self> {
         let intact = &bytes[..4] == MAGIC
             && get_u32(bytes, 12) == bucket
@@ -71,12 +71,12 @@ impl<'a> Bucket<'a> {
         &self.bytes[offset..offset + size]
     }
 
-    /// Whether entry `entry` is used, whether or not it makes sense.
+    /// Returns whether entry `entry` is used, even if it is not valid.
     pub(crate) fn is_used(&self, entry: u16) -> bool {
         self.entry(entry)[0] != 0
     }
 
-    /// Name and state of entry `entry`, if it is used and makes sense.
+    /// Returns name and state of entry `entry`, if it is used and valid.
     pub(crate) fn get(&self, entry: u16) -> Option<(&'a str, FileState)> {
         let bytes = self.entry(entry);
         if bytes[0] == 0 {
@@ -95,13 +95,13 @@ impl<'a> Bucket<'a> {
         Some((name, state))
     }
 
-    /// Used entries that make sense.
+    /// Returns the used entries that are valid.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u16, &'a str, FileState)> {
         (0..self.layout.entries_per_bucket)
             .filter_map(|entry| self.get(entry).map(|(name, state)| (entry, name, state)))
     }
 
-    /// Entries that are used, whether or not they make sense.
+    /// Returns the number of used entries, valid or not.
     pub(crate) fn used(&self) -> u16 {
         (0..self.layout.entries_per_bucket)
             .filter(|entry| self.entry(*entry)[0] != 0)
@@ -118,7 +118,7 @@ impl<'a> Bucket<'a> {
         (0..self.layout.entries_per_bucket).find(|entry| self.entry(*entry)[0] == 0)
     }
 
-    /// Number of the commit that wrote this block.
+    /// Returns the number of the commit that wrote this block.
     pub(crate) fn record_sequence(&self) -> u64 {
         get_u64(self.bytes, 16)
     }

@@ -1,9 +1,8 @@
-//! Cutting off the end of a file, and filling it up.
+//! Truncating and extending files.
 //!
-//! The file gets the state that it had when its new last block was the last: that block's header says which run
-//! and which lane it lies in and which run was before it; the run of the other lane is found by walking its list
-//! back. What is younger is freed. If the new end lies within a block, the block is shortened in its place, as
-//! an image of the same record.
+//! The file gets the state that it had when its new last block was the last one. That block's header names its run, its
+//! lane and the run before; the run of the other lane is found by walking its list back. Younger runs are freed. If the
+//! new end lies within a block, the block is shortened in place, as an image of the same record.
 
 use base::block::BlockDevice;
 
@@ -18,8 +17,8 @@ use crate::table::set_entry_state;
 const SCRATCH_ENTRY: usize = 1;
 
 impl<D: BlockDevice> Store<D> {
-    /// Makes the file `length` bytes long, cutting its end off or filling it up with zeros. Durable and, when
-    /// it shortens the file, atomic.
+    /// Makes the file `length` bytes long by cutting off its end or appending zeros. Durable and, when it shortens the
+    /// file, atomic.
     ///
     /// # Errors
     /// As [`append`](Self::append); [`Error::Damaged`] also when a block that must be read to find the new end
@@ -42,7 +41,7 @@ impl<D: BlockDevice> Store<D> {
             self.barrier_for_earlier_calls()?;
         }
         self.make_piece_room(PIECES_WITHOUT_SPILL)?;
-        // All that may fail to be read is read before anything is changed.
+        // Do all reads that may fail before anything is changed.
         self.read_entry(index, &state)?;
         if length == 0 {
             let empty = FileState::empty(state.file_id);
@@ -70,13 +69,13 @@ impl<D: BlockDevice> Store<D> {
             }
         } else if usize::from(fill) < PAYLOAD_BYTES && usize::from(state.tail.fill) == PAYLOAD_BYTES
         {
-            // The last block was there for good and is so no longer.
+            // The last block was full, so it was not to be overwritten; now it is not full any more.
             let own = usize::from(header.lane);
             let used = (header.address - header.run_start) as u8;
             if kept.lanes[own].run.contains(header.address) {
                 kept.lanes[own].run.next = used;
             } else {
-                // Its run was closed, as the last of its lane.
+                // Its run was closed as the last one of its lane.
                 kept.lanes[own] = self.lane_of(&header, used)?;
                 kept.closed_blocks = kept
                     .closed_blocks
@@ -101,8 +100,8 @@ impl<D: BlockDevice> Store<D> {
         self.put_state(index, kept)
     }
 
-    /// How a lane was when `end`, with `fill` bytes in it, was the last block of the file, and how many blocks its
-    /// closed runs had less: the youngest run that holds blocks up to that one is the one that is filled again.
+    /// Returns the lane as it was when `end`, with `fill` bytes in it, was the last block of the file, and the number
+    /// of blocks to subtract from its closed runs. The youngest run that holds blocks up to `end` is filled again.
     fn lane_at(
         &mut self,
         state: &FileState,
@@ -124,8 +123,8 @@ impl<D: BlockDevice> Store<D> {
         let mut index_end = u32::MAX;
         while !run.is_none() {
             let found = if is_own && run.start == end.run_start {
-                // A last block that is not full is not there for good: the next append goes to the other lane, and
-                // then over it.
+                // A last block that is not full may be overwritten: the next append goes to the other lane, and the one
+                // after it over this block.
                 let used = (end.address - end.run_start) as u8
                     + u8::from(usize::from(fill) == PAYLOAD_BYTES);
                 Some((*end, used))
@@ -160,9 +159,9 @@ impl<D: BlockDevice> Store<D> {
         Ok((Lane::default(), closed))
     }
 
-    /// How many blocks of a run have numbers up to `last`, as the first one has.
+    /// Returns how many blocks of a run have numbers up to `last`; the first block must be one of them.
     fn blocks_up_to(&mut self, state: &FileState, run: &ClosedRun, last: u32) -> Result<u8> {
-        // Block numbers grow along a run: the count is found by halving.
+        // Block numbers grow along a run, so a binary search finds the count.
         let (mut stays, mut goes) = (1, run.used);
         while stays < goes {
             let middle = stays + (goes - stays) / 2;
@@ -175,7 +174,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(stays)
     }
 
-    /// Block `offset` of a run of the file, which holds data.
+    /// Reads block `offset` of a run of the file, which holds data.
     pub(crate) fn block_of_run(
         &mut self,
         state: &FileState,
@@ -191,7 +190,7 @@ impl<D: BlockDevice> Store<D> {
             .ok_or_else(|| damaged(address))
     }
 
-    /// Frees the runs that the shortened file has no more.
+    /// Frees the runs that the shortened file no longer has.
     fn free_behind(&mut self, state: &FileState, kept: &FileState) {
         if kept.reserve.is_none() {
             self.free_plain(state.file_id, state.reserve);
@@ -206,8 +205,8 @@ impl<D: BlockDevice> Store<D> {
                 self.free_lane(state.file_id, lane, end);
             }
         }
-        // The lane's run has been counted; the closed ones are those that are closed no more, but for those that
-        // are being filled again.
+        // `free_lane` has counted the lane's current run. Count the closed runs that are no longer closed, except those
+        // that are being filled again.
         let reopened: u32 = state
             .lanes
             .iter()
@@ -221,7 +220,7 @@ impl<D: BlockDevice> Store<D> {
         );
     }
 
-    /// Records the new state of an open file: in its slot, or else in its entry of the table.
+    /// Records the new state of an open file, in its slot or else in its entry of the table.
     fn put_state(&mut self, index: usize, state: FileState) -> Result<()> {
         self.addresses.forget_from(state.file_id, state.tail.index);
         self.keep_something_plain();
@@ -242,13 +241,14 @@ impl<D: BlockDevice> Store<D> {
             && let Some((_, known)) = opened.get(entry)
             && known.file_id == state.file_id
         {
-            // The device has failed, before or after the change was durable: the handle shows what the name shows.
+            // The device has failed, before or after the change was durable: the handle must show the same state as the
+            // name.
             self.files[index].state = known;
         }
         done
     }
 
-    /// Reads the block of the table that knows the state of an open file, unless a slot does.
+    /// Reads the table block with the state of an open file, unless a slot holds the state.
     fn read_entry(&mut self, index: usize, state: &FileState) -> Result<()> {
         if self.root.slot_of(state.file_id).is_some() {
             return Ok(());
@@ -267,8 +267,8 @@ impl<D: BlockDevice> Store<D> {
         })
     }
 
-    /// The first block of a run on the way back through a lane's list. Block numbers fall from run to run, or the list
-    /// is not to be trusted.
+    /// Reads the first block of a run on the way back through a lane's list. Block numbers must fall from run to run,
+    /// or the list is not valid.
     fn first_of_run(
         &mut self,
         state: &FileState,
@@ -283,7 +283,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(first)
     }
 
-    /// A lane whose run is that of `header`, with `used` blocks of it filled for good.
+    /// Returns a lane whose run is that of `header`, with the first `used` blocks of it full.
     fn lane_of(&self, header: &Header, used: u8) -> Result<Lane> {
         let before = ClosedRun {
             start: header.before_start,

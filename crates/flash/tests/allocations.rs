@@ -1,5 +1,5 @@
-//! After a store is open no call on it allocates memory, neither when it succeeds nor when it is refused. (But for
-//! `replace_from`, which takes its buffer, and `check`, which counts every block.)
+//! Tests that after a store is open no call on it allocates memory, whether it succeeds or is refused. (Exceptions:
+//! `replace_from`, which allocates its buffer, and `check`, which counts every block.)
 #![allow(unsafe_code, reason = "a counting allocator is unsafe by its trait")]
 
 mod common;
@@ -27,7 +27,7 @@ fn note() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note();
-        // SAFETY: the caller keeps the contract, which is the same.
+        // SAFETY: the caller keeps the contract, which is the same here.
         unsafe { System.alloc(layout) }
     }
 
@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations by call, and how often it was made.
+/// Allocations by kind of call, and the number of calls.
 #[derive(Default)]
 struct Tally {
     calls: BTreeMap<&'static str, (u64, u64)>,
@@ -70,7 +70,7 @@ impl Tally {
     }
 }
 
-/// Name of a file: some are as long as names can be.
+/// Returns the name of a file; some names have the maximum length.
 fn name_of(number: usize) -> String {
     let length = [3, 20, 240][number % 3];
     format!("{number}-{}", "n".repeat(length))
@@ -80,7 +80,7 @@ fn open(store: &mut Store<FlatDevice>, tally: &mut Tally, name: &str) -> Option<
     tally.count("open_file", || store.open_file(name)).ok()
 }
 
-/// One call of a workload; a call on a file by a handle that is opened for it.
+/// Runs one call of a workload; for a call on a file it opens a handle first.
 fn run(
     store: &mut Store<FlatDevice>,
     tally: &mut Tally,
@@ -123,7 +123,7 @@ fn run(
     }
 }
 
-/// The same call on files with names of all lengths.
+/// Returns the same call on files with names of all lengths.
 fn with_real_names(operation: Operation) -> Operation {
     let real = |name: &str| {
         let number = name.trim_start_matches("file-").parse().unwrap_or(0);
@@ -155,7 +155,7 @@ fn with_real_names(operation: Operation) -> Operation {
 fn no_call_allocates_once_the_store_is_open() {
     let mut tally = Tally::default();
     let mut full = 0;
-    // Roomy, and so small that it is full most of the time; more files than the root has slots.
+    // One device with much room, and one so small that it is full most of the time; more files than the root has slots.
     for (device_blocks, files, long_max) in [(16_384, 60, 30_000), (240, 60, 40_000)] {
         let store = Store::format(FlatDevice::new(device_blocks), &options(80)).unwrap();
         let options = OpenOptions {
@@ -165,7 +165,7 @@ fn no_call_allocates_once_the_store_is_open() {
         let mut store = Store::open(store.close().unwrap(), &options).unwrap();
         let mut random = Random::new(device_blocks);
         let mut buffer = vec![0; 9000];
-        // The model goes by short names in the order of the draw.
+        // The model uses short names in the order of the draw.
         let mut model = common::Files::new();
         let weights = Weights {
             reopen: 0,

@@ -1,6 +1,6 @@
-//! No call exceeds its bound: random workloads on a counting device, at three fills and up to 100,000 files;
-//! and the amortised cost of the calls that matter. The figures that the store is held to whatever its own
-//! bounds say are in `goals.rs`.
+//! Tests that no call exceeds its bound, with random workloads on a counting device, at three fills and up to 100,000
+//! files; and tests the amortised cost of the important calls. `goals.rs` holds the limits that are independent of the
+//! store's own bounds.
 
 use crate::common::bounds_of::bound_of;
 use crate::common::meter::Meter;
@@ -9,7 +9,7 @@ use base::block::{BLOCK_BYTES, BlockDevice};
 use base::sim::{Random, SimDevice};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 
-/// Runs one random call with its bound; a call on a file is measured apart from opening it.
+/// Runs one random call with its bound; opening the file for a call is measured separately.
 fn metered(
     store: &mut Store<SimDevice>,
     random: &mut Random,
@@ -27,7 +27,7 @@ fn metered(
     let (call, limit) = bound_of(&operation, files, &bounds);
     let Some(name) = operation.changed_file() else {
         let result = meter.measure(store, call, limit, |store| match &operation {
-            // The handle must not be closed within the measurement, it may be the last one.
+            // Keep the handle open during the measurement: it may be the last one.
             Operation::Create(name) => store.create(name).map(Some),
             other => other.run(store).map(|()| None),
         });
@@ -61,7 +61,7 @@ fn metered(
     }
 }
 
-/// Fills the store to `percent` of its blocks with one file that stays.
+/// Fills the store to `percent` of its blocks with one file that is never deleted.
 fn fill(store: &mut Store<SimDevice>, percent: u64) {
     let statistics = store.statistics();
     let used = statistics.blocks_total - statistics.blocks_free;
@@ -93,7 +93,7 @@ fn workload(count: u64, device_blocks: u64, percent: u64, calls: usize) {
         store.close_file(file.unwrap());
         files.insert(name, Vec::new().into());
     }
-    // Something that can be deleted and cut off when the store is full.
+    // Give files content that can be deleted and truncated when the store is full.
     for number in 0..count.saturating_sub(1).min(100) {
         let name = format!("file-{number}");
         let length = random.index(6000) + 1;
@@ -115,7 +115,7 @@ fn workload(count: u64, device_blocks: u64, percent: u64, calls: usize) {
     meter.measure(&mut store, "list", bounds.list(), |store| {
         store.list(&mut |_, _| {}).unwrap();
     });
-    // Opening after a power cut.
+    // Measure opening after a power cut.
     let device = store.device().crash_image_random(5);
     let before = device.counters();
     let mut store = Store::open(device, &OpenOptions::default()).unwrap();
@@ -163,7 +163,7 @@ fn a_hundred_thousand_files() {
     }
 }
 
-/// Amortised cost of one call, by repeating it.
+/// Returns the amortised cost of one call, by repeating it.
 fn amortised(
     calls: u64,
     store: &mut Store<SimDevice>,
@@ -199,7 +199,7 @@ fn a_durable_block_append_costs_little_more_than_one_write_and_exactly_one_flush
         "{writes} {flushes} {kibibytes}"
     );
 
-    // The same on blocks that a deleted file leaves behind.
+    // The same on blocks of a deleted file.
     let mut store = reopen(store);
     store.delete("log").unwrap();
     fill(&mut store, 1);

@@ -1,6 +1,6 @@
-//! Images that somebody made up: every checksum is right and what it protects makes no sense. Opening,
-//! checking, reading and writing such a store may fail, and may lose what it holds; they must not panic, not
-//! go on for ever, and not leave a store behind that no longer opens.
+//! Tests forged images: every checksum is right but the protected data makes no sense. Opening, checking, reading and
+//! writing such a store may fail, and may lose its data. These calls must not panic, must not run forever, and must not
+//! leave a store that no longer opens.
 
 use crate::common;
 use crate::forge;
@@ -12,10 +12,10 @@ use crate::forge::{change, exercise, field, newest_root, sample, set_field};
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
 
-/// Longest names of the images.
+/// Maximum length of names in the images, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// CRC-32C (Castagnoli), bit by bit, independent of any crate.
+/// CRC-32C (Castagnoli), computed bit by bit, independent of any crate.
 fn crc32c(pieces: &[&[u8]]) -> u32 {
     let mut crc = u32::MAX;
     for byte in pieces.iter().flat_map(|piece| piece.iter()) {
@@ -73,7 +73,7 @@ fn value(old: u64, blocks: u64, random: &mut Random) -> u64 {
     }
 }
 
-/// One image with a few fields changed.
+/// Returns one image with a few fields changed.
 fn mutated(original: &SimDevice, places: &[(u64, Kind)], random: &mut Random) -> SimDevice {
     let mut device = original.clone();
     let blocks = device.geometry().block_count;

@@ -1,5 +1,5 @@
-//! Numbers that grow over a store's life, at their ends: nobody gets there but by a forged image, which must neither be
-//! believed nor become a store that is written once and opens no more.
+//! Tests numbers that grow over a store's life, at their ends. Only a forged image reaches them. The store must neither
+//! accept such an image nor write it once and then not open any more.
 
 use crate::common::{options, read_file};
 use crate::forge;
@@ -12,15 +12,15 @@ use base::error::Code;
 use base::sim::SimDevice;
 use flash::{Error, OpenOptions, Store};
 
-/// Numbers of records and groups, and identities of files, lie below these (SPEC.md).
+/// Upper limits of the numbers of records and groups, and of the identities of files (SPEC.md).
 const COUNTER_END: u64 = 1 << 63;
 const FILE_END: u64 = 1 << 56;
-/// With these numbers and larger ones a store is changed no more.
+/// From this number on, a store refuses changes.
 const CHANGES_END: u64 = COUNTER_END - (1 << 31);
 /// Added at each opening.
 const STEP: u64 = 1 << 24;
 
-/// Around a limit, and what an opening away from it.
+/// Returns values around a limit, and around the values one or two openings before it.
 fn around(limit: u64) -> Vec<u64> {
     let mut values: Vec<u64> = [1, 2, 3, 4, 5, 6, 7, STEP, STEP + 1, 2 * STEP + 3]
         .iter()
@@ -30,8 +30,8 @@ fn around(limit: u64) -> Vec<u64> {
     values
 }
 
-/// Opens the store again and again and changes it each time. What was acknowledged stays; refusals say why. Returns how
-/// many changes were made.
+/// Opens the store repeatedly and changes it each time. Acknowledged data must stay, and refusals must give the reason.
+/// Returns the number of changes made.
 fn live(mut device: SimDevice, context: &str) -> usize {
     let mut done = 0;
     let mut acknowledged: Vec<(String, Vec<u8>)> = Vec::new();
@@ -91,7 +91,7 @@ fn live(mut device: SimDevice, context: &str) -> usize {
             let mut texts = report.problems.iter();
             texts.any(|problem| problem.text.contains(what))
         };
-        // Numbers at their ends are all that is wrong, and whatever is refused for them is explained.
+        // Nothing is wrong except numbers at their ends, and the check explains each refusal.
         let ends = ["numbers for", "identities for", "not come to"];
         let said = ends.iter().filter(|what| is_said(what)).count();
         assert!(
@@ -127,7 +127,7 @@ fn a_store_whose_numbers_are_nearly_used_up_opens_every_time() {
                     with_root_field(offset, value),
                     &format!("next {name} {value:#x}"),
                 );
-                // What is not believed leaves the record before it, of an ordinary store.
+                // If the number is rejected, the previous record is used, which is an ordinary one.
                 let is_believed = value < COUNTER_END;
                 if value >= CHANGES_END && is_believed {
                     assert_eq!(done, 0, "{name} {value:#x}: changed");
@@ -154,7 +154,7 @@ fn a_store_whose_identities_are_nearly_used_up_opens_every_time() {
     }
 }
 
-/// The number stands in the last block of a file, and in the state that leads to it.
+/// The number is in the last block of a file, and in the state that leads to it.
 #[test]
 fn a_file_whose_last_group_has_the_last_number_does_not_end_the_store() {
     for value in [
@@ -184,7 +184,7 @@ fn a_file_whose_last_group_has_the_last_number_does_not_end_the_store() {
     }
 }
 
-/// A group with the last number, where recovery looks for appends that the record does not know.
+/// A group with the last number is at a place where recovery looks for appends that the record does not know.
 #[test]
 fn a_found_group_with_the_last_number_does_not_end_the_store() {
     for value in [

@@ -1,5 +1,5 @@
-//! Names in the table that no store gives a file: a check says so, since nothing else tells why such a file is not
-//! listed; and a repair gives the file a name that it can have.
+//! Tests names in the table that no store gives a file. A check must report them, because nothing else tells why such a
+//! file is not listed; a repair must give the file a valid name.
 
 use crate::common::{options, read_all};
 use crate::forge::format::{Block, Kind};
@@ -14,11 +14,11 @@ const READ_ONLY: OpenOptions = OpenOptions {
     read_only: true,
 };
 const FILES: usize = 60;
-/// Of an entry: the length of the name, and the name.
+/// Offsets in an entry: the length of the name, and the name.
 const NAME_BYTES: usize = 1;
 const NAME: usize = 68;
 
-/// Many files with names of `name_bytes_max` bytes, each of which holds its name.
+/// Returns a store with many files with names of `name_bytes_max` bytes; each file holds its name.
 fn sample(name_bytes_max: u16) -> SimDevice {
     let options = FormatOptions {
         name_bytes_max,
@@ -32,7 +32,7 @@ fn sample(name_bytes_max: u16) -> SimDevice {
     settled(store)
 }
 
-/// Every entry that is used: its block of the table, and its offset there.
+/// Returns every used entry: its block of the table, and its offset there.
 fn entries(device: &SimDevice, name_bytes_max: u16) -> Vec<(u64, usize)> {
     let entry_bytes = (NAME + usize::from(name_bytes_max)).next_multiple_of(8);
     let firsts = places_of(device, Kind::Bucket).into_iter().step_by(2);
@@ -47,14 +47,14 @@ fn entries(device: &SimDevice, name_bytes_max: u16) -> Vec<(u64, usize)> {
         .collect()
 }
 
-/// What a check of the image says, in one line for each problem.
+/// Returns the problems that a check of the image reports, one line for each.
 fn problems(device: &SimDevice) -> Vec<String> {
     let mut store = Store::open(device.clone(), &READ_ONLY).unwrap();
     let report = store.check().unwrap();
     report.problems.iter().map(ToString::to_string).collect()
 }
 
-/// Images with one entry changed by `forge`, of those that `problems` says are not in the wrong place, too.
+/// Returns images with one entry changed by `forge`, without those in which the entry is also in the wrong place.
 fn forged(name_bytes_max: u16, forge: &dyn Fn(&mut Block, usize)) -> Vec<SimDevice> {
     let device = sample(name_bytes_max);
     let all = entries(&device, name_bytes_max).into_iter();
@@ -75,7 +75,7 @@ fn rename(block: &mut Block, offset: usize, name: &[u8]) {
     block[offset + NAME..offset + NAME + name.len()].copy_from_slice(name);
 }
 
-/// After a repair every file is there again, this one under a name of its own.
+/// Requires that after a repair every file is there again, the changed one under a new name.
 fn assert_repaired(device: SimDevice, context: &str) {
     let (report, device) = Store::repair(device, &mut |_| {}).unwrap();
     assert!(!report.is_clean(), "{context}");
@@ -120,7 +120,7 @@ fn a_check_names_what_no_file_can_be_called() {
     }
 }
 
-/// The bytes that follow are no part of the name: they may be another entry's.
+/// The bytes that follow are not part of the name: they may belong to another entry.
 #[test]
 fn a_name_that_is_longer_than_the_store_s_names_may_be_is_none() {
     for longer in [1, 4, 200] {

@@ -1,5 +1,5 @@
-//! Spots that the device cannot read, or that have rotted, in what the store keeps of itself: what is kept twice is
-//! read from the other place, and what is not stops nothing else.
+//! Tests unreadable or rotten blocks in the store's own structures: structures that are stored twice are read from the
+//! other place, and damage to the others affects nothing else.
 
 use crate::forge;
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use base::block::DeviceError;
 use base::sim::{Random, SimDevice};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 
-/// A sector that the device itself gives up on is the usual form of decay: what is kept twice is then read
-/// from the other place, as if the bytes had been wrong.
+/// The usual form of decay is a sector that the device cannot read: the other copy is then read, as if the bytes had
+/// been wrong.
 #[test]
 fn what_is_kept_twice_is_read_in_spite_of_a_bad_sector() {
     let device = small();
@@ -38,8 +38,8 @@ fn what_is_kept_twice_is_read_in_spite_of_a_bad_sector() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// The free list is long and holds nothing but chains, whose links cannot be read for a while. Calls that
-/// need space fail, again and again; the store must stay what it is.
+/// The free list is long and holds only chains, whose links cannot be read for some time. Calls that need space fail
+/// repeatedly; the store must not change.
 #[test]
 fn bad_sectors_in_the_free_list_do_not_wreck_the_store() {
     let mut device = small();
@@ -62,10 +62,10 @@ fn bad_sectors_in_the_free_list_do_not_wreck_the_store() {
     assert_eq!(store.stat("b").unwrap().length_bytes, 5000);
 }
 
-// ---- the first block of a run in a freed list of runs ----
+// ---- the first block of a run in a list of freed runs ----
 
-/// A store without a block that was never used, whose free blocks lie in lists of runs of deleted files, and what its
-/// files hold.
+/// Returns a store without never-used blocks, whose free blocks are in lists of runs of deleted files, and the contents
+/// of its files.
 fn freed_chains(seed: u64) -> (SimDevice, BTreeMap<String, Vec<u8>>) {
     let mut random = Random::new(seed);
     let mut store = Store::format(SimDevice::new(700, seed), &options(20)).unwrap();
@@ -75,7 +75,7 @@ fn freed_chains(seed: u64) -> (SimDevice, BTreeMap<String, Vec<u8>>) {
         store.replace(&name, b"").unwrap();
         files.insert(name, Vec::new());
     }
-    // In turn, so that their runs lie apart, until nothing fits any more.
+    // Append in turn, so that the runs are apart, until nothing fits any more.
     'full: loop {
         for (name, bytes) in &mut files {
             let file = store.open_file(name).unwrap();
@@ -101,7 +101,7 @@ fn freed_chains(seed: u64) -> (SimDevice, BTreeMap<String, Vec<u8>>) {
     (device, files)
 }
 
-/// Appends, deletes and replaces, with a look at the roots on the device after each call.
+/// Appends, deletes and replaces, and checks the roots on the device after each call.
 fn use_space(store: &mut Store<Worn>, files: &mut BTreeMap<String, Vec<u8>>, context: &str) {
     let mut random = Random::new(7);
     for round in 0..24 {
@@ -172,7 +172,7 @@ fn one_bad_run_among_the_freed_ones_stops_nothing() {
     assert!(chains >= 8, "{chains} lists of runs are free");
 }
 
-/// All of them cannot be read for a while: what needs space fails, what gives space back works.
+/// None of the runs can be read for some time: calls that need space fail, calls that free space work.
 #[test]
 fn bad_runs_alone_stop_what_needs_space_and_nothing_else() {
     let (original, files) = freed_chains(3);
@@ -207,7 +207,7 @@ fn bad_runs_alone_stop_what_needs_space_and_nothing_else() {
     assert!(read_file(&mut store, "file-8").unwrap() == files["file-8"]);
 }
 
-/// The file that is deleted from a full store has bad spots itself, where its runs begin.
+/// The file deleted from a full store has bad blocks itself, where its runs begin.
 #[test]
 fn a_deleted_file_with_bad_spots_gives_room_at_once() {
     let mut store = Store::format(SimDevice::new(400, 1), &options(4)).unwrap();
@@ -260,8 +260,8 @@ fn a_deleted_file_with_bad_spots_gives_room_at_once() {
     }
 }
 
-/// So many pieces that not even an unfinished replacement can be undone: there is still one at most, and the store
-/// opens again.
+/// There are so many pieces that not even an unfinished replacement can be undone: there must never be more than one,
+/// and the store must open again.
 #[test]
 fn a_replacement_that_cannot_be_undone_is_the_only_one() {
     let mut device = small();

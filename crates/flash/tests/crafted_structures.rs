@@ -1,4 +1,4 @@
-//! One forged structure at a time: what the store believes of it, and what it does to the others.
+//! Tests one forged structure at a time: whether the store accepts it, and what it does to the others.
 
 use crate::forge;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ fn a_root_that_lists_as_many_pieces_as_it_can_is_no_trap() {
 
 // ---- blocks with two owners ----
 
-/// Files of the store that has more of them than the root has slots: the first ones are known to the table alone.
+/// Number of files, more than the root has slots: only the table knows the first ones.
 const CROWD: usize = 40;
 
 fn crowded() -> SimDevice {
@@ -59,8 +59,8 @@ fn crowded() -> SimDevice {
     settled(store)
 }
 
-/// Writes files until nothing fits any more, with calls that spill and take back lists, and reads everything back:
-/// what was acknowledged, now or before, must be there, whatever the root says is free.
+/// Writes files until nothing fits any more, with calls that spill and take back lists, and reads everything back. All
+/// acknowledged data, old or new, must be there, regardless of what the root lists as free.
 fn fill_and_compare(device: SimDevice, context: &str) {
     let mut worn = Limited::new(device.clone(), 400 * device.geometry().block_count);
     let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
@@ -98,7 +98,7 @@ fn fill_and_compare(device: SimDevice, context: &str) {
     }
 }
 
-/// Start of the run that lane 0 or 1 of a file in a slot fills, whichever there is.
+/// Returns the start of the run that lane 0 or 1 of a file in a slot fills, whichever lane has one.
 fn run_of_slot(device: &SimDevice, slot: usize) -> u32 {
     let root = device.peek(newest_root(device));
     let state = slot + SLOT_STATE;
@@ -142,17 +142,17 @@ fn blocks_that_are_free_twice_are_handed_out_once() {
         set_free_list(&mut device, pieces, 0);
         fill_and_compare(device, context);
     }
-    // The piece reaches into what was never used.
+    // The piece reaches into the never-used blocks.
     let mut device = small();
     set_free_list(&mut device, &[(240, 64, 0)], 0);
     set_root(&mut device, ROOT_FRONTIER, 4, 280);
     fill_and_compare(device, "a piece beyond the frontier");
-    // The list of what is free is itself free.
+    // The spilled list of free pieces is itself listed as free.
     let mut device = small();
     put_list(&mut device, 408, 0, &[(408, 4, 0), (320, 16, 0)]);
     set_free_list(&mut device, &[(240, 4, 0)], 408);
     fill_and_compare(device, "a list that lists itself");
-    // Lists in a circle: as many as the root counts are taken back.
+    // Lists in a circle: the store takes back as many as the root counts.
     let mut device = small();
     let pieces: Vec<Piece> = (0..8).map(|number| (240 + 8 * number, 4, 0)).collect();
     put_list(&mut device, 408, 412, &pieces);
@@ -163,7 +163,7 @@ fn blocks_that_are_free_twice_are_handed_out_once() {
 
 #[test]
 fn blocks_of_a_file_that_are_listed_as_free_are_not_handed_out() {
-    // Of a file in a slot the root knows it, whether the blocks are a piece, a list's, or never used.
+    // For a file in a slot the root detects this if the blocks are a piece, announced for a list, or never used.
     let device = small();
     let slot = slot_of(&device, file_id(&device, "a"));
     let run = run_of_slot(&device, slot);
@@ -178,7 +178,7 @@ fn blocks_of_a_file_that_are_listed_as_free_are_not_handed_out() {
     set_free_list(&mut forged, &pieces, 0);
     set_root(&mut forged, ROOT_ANNOUNCED, 4, u64::from(run));
     fill_and_compare(forged, "a file's run announced for the next list");
-    // Of another file the blocks themselves say so, when they are to be unlinked from a list of runs.
+    // For another file its blocks tell this, when they are unlinked from a list of runs.
     let device = crowded();
     let (place, offset) = entry_of(&device, "old-3");
     let state = offset + ENTRY_STATE;
@@ -190,7 +190,7 @@ fn blocks_of_a_file_that_are_listed_as_free_are_not_handed_out() {
     fill_and_compare(forged, "a list of runs that begins in a file");
 }
 
-/// Appends to `name` on an image that gives its file blocks of another one; all that was there must still be.
+/// Appends to `name` on an image that gives its file blocks of another file. All previous data must still be there.
 fn append_and_compare(device: SimDevice, name: &str, context: &str) {
     let mut store = Store::open(device, &OpenOptions::default()).unwrap();
     let mut before = BTreeMap::new();
@@ -216,7 +216,7 @@ fn append_and_compare(device: SimDevice, name: &str, context: &str) {
         );
     }
     assert!(!store.check().unwrap().is_clean(), "{context}: check");
-    // Nobody else is kept from writing; and deleting the file does not give the blocks of another away.
+    // Other files can still be written, and deleting the file must not free the blocks of another one.
     store.replace("other", &[3; 9000]).unwrap();
     store.delete(name).unwrap();
     let mut number = 0;
@@ -245,7 +245,7 @@ fn a_file_that_is_given_blocks_of_another_is_not_appended_to() {
     let run_b = run_of_slot(&device, slot_b);
     let root = newest_root(&device);
     let state = slot_a + SLOT_STATE;
-    // The lane that does not hold the last block: an append would go there.
+    // Find the lane that does not hold the last block: an append would go there.
     let filled = device.peek(root);
     let other = (0..2)
         .find(|lane| {
@@ -269,7 +269,7 @@ fn a_file_that_is_given_blocks_of_another_is_not_appended_to() {
         });
         append_and_compare(forged, "a", context);
     }
-    // The same in the table, of a file that no slot knows: an active file's run.
+    // The same in the table, with the state of a file that has no slot: the run of an active file.
     let device = crowded();
     let slot = slot_of(&device, file_id(&device, &format!("old-{}", CROWD - 1)));
     let run = run_of_slot(&device, slot);
@@ -286,7 +286,7 @@ fn a_file_that_is_given_blocks_of_another_is_not_appended_to() {
     }
 }
 
-/// What stands in the cluster that is announced for the next list says that it is a longer record than has room there.
+/// The cluster announced for the next list holds a root of a longer record than the cluster has room for.
 #[test]
 fn a_long_record_in_the_announced_cluster_is_passed_over() {
     let original = small();
@@ -419,7 +419,7 @@ fn a_wrong_count_of_full_runs_is_named_and_frees_no_more_than_there_is() {
 
 // ---- lists of runs ----
 
-/// Two files that have grown in turn: each lane has a list of runs.
+/// Returns a store with two files that have grown in turn: each lane has a list of runs.
 fn many_runs() -> SimDevice {
     let mut store = Store::format(SimDevice::new(900, 1), &options(8)).unwrap();
     let files = ["a", "b"].map(|name| store.create(name).unwrap());
@@ -433,7 +433,7 @@ fn many_runs() -> SimDevice {
     settled(store)
 }
 
-/// What all blocks of a run say of it is changed; then the file is cut off at many places, grows, is deleted.
+/// Changes the link in all blocks of a run; then the file is truncated at many places, grows, and is deleted.
 #[test]
 fn forged_lists_of_runs_lead_nowhere() {
     let original = many_runs();
@@ -445,7 +445,7 @@ fn forged_lists_of_runs_lead_nowhere() {
     for number in chosen {
         let start = starts[number];
         let mut values: Vec<(usize, usize, u64)> = Vec::new();
-        // Itself, a younger run, the youngest, no data, the edge.
+        // The run itself, a younger run, the youngest, a block inside the run, the edges of the data.
         for before in [
             start,
             starts[(number + 2) % starts.len()],
@@ -498,7 +498,7 @@ fn cut_off_and_delete(device: SimDevice, random: &mut Random, context: &str) {
     for number in 0..12 {
         let _ = store.replace(&format!("new-{number}"), &[1; 100_000]);
     }
-    // A list that leads into another file does not take its blocks.
+    // A list that leads into another file must not take its blocks.
     assert!(read_file(&mut store, "b").unwrap() == other, "{context}");
     drop(store.close());
     Store::open(&mut worn, &OpenOptions::default()).unwrap();
@@ -518,7 +518,7 @@ fn spilled_lists_that_lead_nowhere_are_given_up() {
             exercise(device, &mut Random::new(u64::from(next)));
         }
     }
-    // More pieces than a list has.
+    // More pieces than a list can hold.
     for count in [37, 254, u64::from(u32::MAX)] {
         let mut device = small();
         put_list(&mut device, 408, 0, &pieces);
@@ -531,7 +531,7 @@ fn spilled_lists_that_lead_nowhere_are_given_up() {
     }
 }
 
-/// Two slots of one file, or a file's slot that is also that of an unfinished replacement.
+/// The root has two slots of one file, or a file's slot is also that of an unfinished replacement.
 #[test]
 fn a_root_with_two_slots_of_one_file_is_not_believed() {
     let original = small();
@@ -548,7 +548,7 @@ fn a_root_with_two_slots_of_one_file_is_not_believed() {
             block.copy_within(slots[0]..slots[0] + SLOT_BYTES, free);
             set_field(block, free, 2, kind);
         });
-        // The record before it counts, which was the same but for that.
+        // The previous record is used, which is the same in other respects.
         let mut store = Store::open(device.clone(), &OpenOptions::default()).unwrap();
         assert!(read_file(&mut store, "a").unwrap() == [1; 5000]);
         assert_eq!(store.recovery().replacements_undone, 0);

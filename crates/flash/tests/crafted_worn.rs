@@ -1,5 +1,5 @@
-//! Numbers at their ends, checked and repaired: a check says why such a store takes no changes, and after a repair it
-//! takes as many as any other. (What calls do there: `crafted_counters.rs`.)
+//! Tests the check and repair of numbers at their ends: a check tells why such a store refuses changes, and after a
+//! repair it takes as many changes as any other. (The results of calls are tested in `crafted_counters.rs`.)
 
 use crate::common::repaired::assert_settled;
 use crate::common::{options, read_all, read_file};
@@ -18,7 +18,7 @@ const FILE_END: u64 = 1 << 56;
 const CHANGES_END: u64 = COUNTER_END - (1 << 31);
 /// Added at each opening.
 const STEP: u64 = 1 << 24;
-/// More openings than a clamp close to the end would leave.
+/// More openings than would be possible if a repair limited the numbers too close to the end.
 const OPENINGS: usize = 300;
 
 const READ_ONLY: OpenOptions = OpenOptions {
@@ -51,7 +51,8 @@ fn repair(device: SimDevice, context: &str) -> (RepairReport, SimDevice) {
     (report, device)
 }
 
-/// Opens the store again and again, closed or cut, and changes it each time: nothing is refused, and all of it stays.
+/// Opens the store repeatedly, after a close or a cut, and changes it each time: no change may be refused, and all of
+/// them must stay.
 fn live_long(mut device: SimDevice, context: &str) {
     let mut grown = Vec::new();
     for life in 0..OPENINGS {
@@ -92,7 +93,8 @@ fn live_long(mut device: SimDevice, context: &str) {
     assert!(found.is_empty(), "{context}: {found:?}");
 }
 
-/// Fields of the root, what they end with, and the last value that an opening leaves something of.
+/// Fields of the root, the end of their range, the last value from which an opening leaves some numbers, and the word
+/// for them.
 const ENDS: [(usize, u64, u64, &str); 3] = [
     (ROOT_RECORD, CHANGES_END, CHANGES_END - 5, "numbers"),
     (
@@ -113,7 +115,7 @@ const ENDS: [(usize, u64, u64, &str); 3] = [
 fn a_check_says_that_a_store_s_numbers_are_used_up() {
     for (offset, end, left, what) in ENDS {
         for value in [left + 1, end - 1, end, end + (1 << 30)] {
-            // What is not believed leaves the record before it.
+            // If the number is rejected, the previous record is used.
             if offset == ROOT_NEXT_FILE && value >= FILE_END {
                 continue;
             }
@@ -157,7 +159,7 @@ fn is_of_records(error: &Error) -> bool {
     matches!(error, Error::Damaged { part, .. } if *part == Part::Record)
 }
 
-/// Growing writes records as well.
+/// Growing writes records as well, so it is refused.
 #[test]
 fn a_store_whose_numbers_are_used_up_does_not_grow() {
     for offset in [ROOT_RECORD, ROOT_NEXT_GROUP] {
@@ -179,7 +181,7 @@ fn a_store_whose_numbers_are_used_up_does_not_grow() {
                 panic!("{context}: a new file");
             };
             assert!(is_of_records(&refused), "{context}: {refused}");
-            // Repaired it does.
+            // After a repair it grows.
             let (_, device) = repair(store.close().unwrap(), &context);
             let (report, device) = Store::grow(device).unwrap();
             assert_eq!(report.blocks_after, 1024, "{context}");
@@ -188,7 +190,7 @@ fn a_store_whose_numbers_are_used_up_does_not_grow() {
     }
 }
 
-/// Damage to all records leaves the greatest numbers that anything shows; these may be made up.
+/// With all records damaged, a repair uses the greatest numbers that are found anywhere; these may be forged.
 #[test]
 fn numbers_found_in_the_table_and_in_torn_records_do_not_use_a_repaired_store_up() {
     for number in [CHANGES_END - 1, COUNTER_END - 1] {
@@ -210,7 +212,7 @@ fn numbers_found_in_the_table_and_in_torn_records_do_not_use_a_repaired_store_up
     }
 }
 
-/// The newest record carries a part of the table that is not in its place yet.
+/// The newest record carries a table block that is not in place yet.
 #[test]
 fn a_repair_of_used_up_numbers_keeps_what_the_newest_record_carries() {
     let mut store = Store::format(SimDevice::new(512, 1), &options(4)).unwrap();
@@ -253,8 +255,8 @@ fn a_cut_repair_of_used_up_numbers_is_finished_by_the_next_one() {
     assert!(cuts > 20, "{cuts}");
 }
 
-/// A file whose blocks bear numbers that the store has not come to: recovery would take an older end of it for a
-/// younger.
+/// The blocks of a file have numbers that the store has not reached: recovery would take an older end of the file for a
+/// younger one.
 #[test]
 fn a_file_that_is_ahead_of_its_store_is_named_until_a_copy_replaces_it() {
     let mut device = small();

@@ -1,38 +1,38 @@
-//! Power cuts at every device write and after every call, with every subset of the unflushed writes, torn and
-//! whole, a second cut during recovery, and a third.
+//! Tests power cuts at every device write and after every call, with every subset of the unflushed writes, torn and
+//! complete, a second cut during recovery, and a third.
 //!
 //! # The oracle
 //!
-//! After a cut the store opens, its check is clean, every block has one owner, and it shows the same whether it
-//! is opened read-only or for writing. What it shows, also after another cut during recovery, is judged by the calls
-//! that had returned and the one that was running, if any:
+//! After a cut the store must open, its check must be clean, every block must have one owner, and its content must be
+//! the same whether it is opened read-only or for writing. The content, also after another cut during recovery, is
+//! judged by the calls that had returned and the running call, if any:
 //!
-//! - **A durable call that had returned** is there, and with it everything written before it to any file: the
-//!   flush is that of the whole device. Durable are `create`, `delete`, `rename`, `replace`, `append`,
-//!   `write_at`, `truncate`, `sync` and `close`. One that was refused, or had nothing to do (no bytes, the same
+//! - **A durable call that had returned** is there, and so is everything written before it to any file, because the
+//!   flush covers the whole device. The durable calls are `create`, `delete`, `rename`, `replace`, `append`,
+//!   `write_at`, `truncate`, `sync` and `close`. A call that was refused, or had nothing to do (no bytes, the same
 //!   name), promises nothing.
-//! - **A call that was running** on names, or `replace`: the names are those before or those after, and nothing
-//!   else changed. `rename`: no third outcome; the file that had the target's name is there whole until the
-//!   moment it is replaced, and the renamed one is there under exactly one of its two names.
+//! - **A running call** on names, or `replace`: the names are those before or those after, and nothing else changed.
+//!   `rename` has no third outcome: the file that had the target's name is there completely until it is replaced, and
+//!   the renamed one is there under exactly one of its two names.
 //! - **`append`** of up to `APPEND_ATOMIC_BYTES_MAX` bytes: all or nothing; of more: a prefix.
 //! - **`write_at`** within the file of up to `OVERWRITE_ATOMIC_BYTES_MAX` bytes: all or nothing; of more: a prefix,
-//!   the bytes behind it being the old ones. Across the end: a prefix; the file is never shorter than it was and
-//!   ends where the prefix does if that is beyond its old end. Beyond the end: the gap grows first, by a prefix of
-//!   zeros, then the data behind it by a prefix.
-//! - **`truncate`** to less: the old length or the new, all bytes below it as they were. To more: a prefix of the
+//!   followed by the old bytes. Across the end: a prefix; the file is never shorter than it was and ends where the
+//!   prefix does if that is beyond its old end. Beyond the end: the gap grows first, by a prefix of zeros, then the
+//!   data behind it by a prefix.
+//! - **`truncate`** to less: the old length or the new one, with all bytes below it unchanged. To more: a prefix of the
 //!   zeros.
-//! - **`write_pieces_at_once`**: what makes the file longer comes first, as by `write_at_nosync` one piece after the
-//!   other; then all that lies within, all or nothing. That it did nothing leaves nothing. Once it has returned it is
-//!   durable if it changed anything within.
-//! - **`write_pieces_nosync`**: the same, but of what lies within there are the changed blocks up to the third, or the
+//! - **`write_pieces_at_once`**: bytes that make the file longer come first, as by `write_at_nosync` one piece after
+//!   the other; then all changes within the file, all or nothing. If it refuses the pieces, it leaves nothing. Once it
+//!   has returned, it is durable if it changed anything within the file.
+//! - **`write_pieces_nosync`**: the same, but within the file the changed blocks may be there up to the third, the
 //!   sixth and so on.
-//! - **`append_nosync`, `write_at_nosync`, `write_pieces_nosync`** that had returned, with no durable call after
-//!   them: each file for itself holds what it held after some number of these calls, in the order in which they
-//!   were made, the last of them perhaps in part if it is not atomic (as above). A store may make them durable at
-//!   once. A durable call that was running on the same file comes after all of them.
+//! - **`append_nosync`, `write_at_nosync`, `write_pieces_nosync`** that had returned, with no durable call after them:
+//!   each file separately holds its content after some number of these calls, in the order in which they were made; the
+//!   last of them may be there in part if it is not atomic (as above). A store may make them durable at once. A durable
+//!   call that was running on the same file comes after all of them.
 //!
-//! Never, at no moment: bytes that were not written to that file at that place, bytes of another file, a file under
-//! a name that nobody gave it.
+//! Never allowed: bytes that were not written to that file at that place, bytes of another file, a file under a name
+//! that it was never given.
 //!
 //! With `KEEL_SEEDED_BUG=swapped-barrier` in the environment these tests must fail.
 
@@ -103,14 +103,14 @@ fn pieces_survive_a_cut_at_every_write() {
     run("pieces", &in_pieces(), 1000);
 }
 
-/// Distinct states in each of the four tests below; together with those above at least 200,000.
+/// Minimum number of distinct states in each of the four tests below; together with those above at least 200,000.
 const RANDOM_STATES: u64 = 44_000;
-/// So many scenarios at least, however many states each one has.
+/// Minimum number of scenarios, regardless of the number of states of each.
 const RANDOM_SCENARIOS: u64 = 60;
-/// A suite that needs more than this for its states cuts too seldom.
+/// Maximum number of scenarios: a test that needs more for its states makes too few cuts.
 const RANDOM_SCENARIOS_MAX: u64 = 2000;
 
-/// Explores random scenarios from `seed` on until they are many.
+/// Explores random scenarios from `seed` on until there are enough scenarios and states.
 fn random_scenarios(seed: u64) {
     let mut tally = Tally::default();
     while tally.states < RANDOM_STATES || tally.scenarios < RANDOM_SCENARIOS {
@@ -152,7 +152,7 @@ fn random_scenarios_survive_a_cut_at_every_write_last_quarter() {
     random_scenarios(30_000);
 }
 
-// ---- the judge is judged ----
+// ---- tests of the judge ----
 
 fn write(offset: u64, data: &[u8]) -> Operation {
     Operation::WriteAt("a".to_owned(), offset, data.to_vec())
@@ -176,7 +176,7 @@ fn the_judge_knows_what_one_call_may_leave_of_a_file() {
     let right: &[(Operation, &[&[u8]])] = &[
         (append(b"ab"), &[b"0123456789ab"]),
         (write(3, b"ab"), &[b"012ab56789"]),
-        // Across the end: a prefix, and never shorter.
+        // A write across the end: a prefix, and never shorter.
         (
             write(8, b"abcd"),
             &[
@@ -269,7 +269,7 @@ fn the_judge_knows_which_calls_are_atomic() {
         assert_ne!(is_between(&call, &old, &found), is_atomic, "{length}");
         found[100..100 + length].fill(2);
         assert!(is_between(&call, &old, &found), "{length}");
-        // A hole in what was written is never right.
+        // A hole in the written data is never allowed.
         found[200] = 1;
         assert!(!is_between(&call, &old, &found), "{length}");
     }
@@ -297,7 +297,7 @@ fn the_judge_knows_what_pieces_may_leave() {
         found
     };
     let name = || "a".to_owned();
-    // In the order of the blocks, not of the pieces; and one that changes nothing does not count.
+    // The order is that of the blocks, not of the pieces; a piece that changes nothing does not count.
     let same = (7 * PAYLOAD_BYTES as u64, vec![1; 10]);
     let three = vec![piece(5), piece(0), same, piece(8)];
     let mut four = three.clone();
@@ -360,12 +360,12 @@ fn the_judge_knows_what_a_cut_may_undo() {
     ] {
         assert_eq!(judge(&ledger, a, b, None), is_right, "{a:?} {b:?}");
     }
-    // The durable call comes after what it follows in its own file.
+    // The durable call comes after the earlier calls on its own file.
     let running = append(b"q");
     assert!(judge(&ledger, b"1xywq", b"2", Some(&running)));
     assert!(judge(&ledger, b"1xy", b"2", Some(&running)));
     assert!(!judge(&ledger, b"1xyq", b"2", Some(&running)));
-    // Once it has returned, nothing is undone any more, in no file.
+    // Once it has returned, nothing may be undone any more, in any file.
     ledger.returned(&running);
     assert!(judge(&ledger, b"1xywq", b"2z", None));
     assert!(!judge(&ledger, b"1xywq", b"2", None));

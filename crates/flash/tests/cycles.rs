@@ -1,8 +1,8 @@
-//! Many lives of one store: random calls, an end without warning, recovery, more calls on what was found.
+//! Many lives of one store: random calls, an end without warning, recovery, then more calls on the recovered store.
 //!
-//! What one life leaves behind (blocks of an append that no record knows, a spilled list that no root names,
-//! numbers that were given out and forgotten) is what the next one has to live with; a suite that cuts the
-//! power once never sees it. The stores are small, nearly full and hold more files than the root has slots.
+//! The next life must cope with the remains of the previous one: blocks of an append that no record knows, a spilled
+//! list that no root names, numbers that were given out and forgotten. A test that cuts the power once never sees this.
+//! The stores are small, nearly full and hold more files than the root has slots.
 
 use crate::common::lives::{Mood, SETTINGS, fill, random_call, run, settle};
 use crate::common::machine::{Ending, Machine};
@@ -31,7 +31,7 @@ fn failing_writes_and_flushes() {
     run("failures", &[Ending::Failed, Ending::PowerCut]);
 }
 
-// ---- what the lives above have found, each as short as it can be ----
+// ---- failures found by the lives above, each made as short as possible ----
 
 fn small_store() -> Store<SimDevice> {
     Store::format(SimDevice::new(192, 1), &options(4)).unwrap()
@@ -41,8 +41,8 @@ fn opened(device: SimDevice) -> Store<SimDevice> {
     Store::open(device, &OpenOptions::default()).unwrap()
 }
 
-/// Runs `call` on a store whose power fails at its `writes`-th write; then keeps of the unflushed writes
-/// those whose bit is set in `kept`.
+/// Runs `call` on a store whose power fails at its `writes`-th write. Then keeps those unflushed writes whose bit is
+/// set in `kept`.
 fn cut(
     mut store: Store<SimDevice>,
     writes: u64,
@@ -65,9 +65,9 @@ fn append(store: &mut Store<SimDevice>, name: &str, data: &[u8]) -> Result<(), E
     Operation::Append(name.to_owned(), data.to_vec()).run(store)
 }
 
-/// The first cut keeps the data of an append and loses the record that gives the file its blocks; so the
-/// append has not happened. The second cut keeps the record of another append to the same blocks and loses
-/// its data; recovery must not take the blocks of the first for it.
+/// The first cut keeps the data of an append and loses the record that gives the file its blocks, so the append has not
+/// happened. The second cut keeps the record of another append to the same blocks and loses its data. Recovery must not
+/// take the first append's blocks for the second's.
 #[test]
 fn an_append_that_was_lost_does_not_come_back() {
     let mut store = small_store();
@@ -90,8 +90,8 @@ fn an_append_that_was_lost_does_not_come_back() {
     );
 }
 
-/// As above, by way of a replacement whose file identity was given out again: the bytes of one file would
-/// appear in another.
+/// As above, through a replacement whose file identity was given out again: the bytes of one file would appear in
+/// another.
 #[test]
 fn a_replacement_that_was_lost_does_not_appear_in_another_file() {
     let store = opened(small_store().close().unwrap());
@@ -115,8 +115,8 @@ fn a_replacement_that_was_lost_does_not_appear_in_another_file() {
     );
 }
 
-/// A long append whose record was lost, then another one of which the record and the second group arrived,
-/// the first group not: the old first group must not be joined to the new second one.
+/// The record of a long append was lost. Then the record and the second group of another one arrived, but not its first
+/// group. The old first group must not be joined to the new second one.
 #[test]
 fn two_long_appends_are_not_mixed() {
     let mut store = small_store();
@@ -132,8 +132,8 @@ fn two_long_appends_are_not_mixed() {
     assert!(found["log"].iter().all(|byte| *byte == 2));
 }
 
-/// A process that is killed leaves its last writes in the device's cache. Whoever opens the store next must
-/// not write over the older record while the newer one is not durable.
+/// A killed process leaves its last writes in the device's cache. The next process that opens the store must not
+/// overwrite the older record while the newer one is not durable.
 #[test]
 fn the_power_may_fail_while_recovering_from_a_kill() {
     let mut machine = Machine::new(small_store().close().unwrap());
@@ -144,14 +144,14 @@ fn the_power_may_fail_while_recovering_from_a_kill() {
             .run(&mut store)
             .unwrap();
     }
-    // Its record reaches the cache; then the process is gone.
+    // Its record reaches the cache; then the process is killed.
     store.device_mut().writes_until_kill = Some(2);
     assert!(store.replace("new", b"in flight").is_err());
     drop(store);
     machine.writes_until_kill = None;
     machine.device.set_power_cut_after_writes(Some(1));
     assert!(Store::open(&mut machine, &OpenOptions::default()).is_err());
-    // The killed process's record and recovery's own are both torn, in both copies of the root.
+    // The killed process's record and the record of recovery are both torn, in both copies of the root.
     let device = machine.device.crash_image(&|_| Keep::Torn {
         sector_mask: 0x0101,
     });
@@ -160,7 +160,7 @@ fn the_power_may_fail_while_recovering_from_a_kill() {
     assert!(store.check().unwrap().is_clean());
 }
 
-/// The last block of a file was being completed when the device failed: the acknowledged part is still read.
+/// The device fails while the last block of a file is being filled up: the acknowledged part must still be readable.
 #[test]
 fn the_last_block_is_read_after_a_failed_append() {
     let mut store = small_store();
@@ -177,8 +177,8 @@ fn the_last_block_is_read_after_a_failed_append() {
     assert!(count == bytes.len() && bytes.iter().all(|byte| *byte == 1));
 }
 
-/// One block of the newest record rots while the table block in it stands in its place already. The record
-/// before it, with an older state of the same table block, must not be put over it.
+/// One block of the newest record rots when its table block is already in place. The previous record, with an older
+/// state of the same table block, must not be written over it.
 #[test]
 fn a_rotten_newest_record_does_not_bring_a_deleted_file_back() {
     let mut store = small_store();
@@ -201,8 +201,7 @@ fn a_rotten_newest_record_does_not_bring_a_deleted_file_back() {
     assert!(matches!(store.stat("gone"), Err(Error::NotFound)));
 }
 
-/// A read that fails once makes its call fail, and nothing else: no block is lost, no unfinished replacement
-/// stays behind.
+/// A read that fails once makes only its own call fail: no block is lost, no unfinished replacement remains.
 #[test]
 fn reads_that_fail_once_lose_nothing() {
     let setting = &SETTINGS[4];

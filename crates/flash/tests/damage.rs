@@ -1,5 +1,5 @@
-//! Damage and failing devices: what is damaged is named and never returned as data; what is not damaged is
-//! not affected; a device that fails a write stops the store from writing, not from reading.
+//! Tests damage and failing devices: damaged data is reported and never returned; undamaged data is not affected; a
+//! device that fails a write stops the store from writing, not from reading.
 
 use crate::common;
 use crate::common::{Model, Operation, options, read_all};
@@ -9,7 +9,7 @@ use base::error::Code;
 use base::sim::{FaultPlan, Random, SimDevice};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Part, Store};
 
-/// A store with files of several lengths, after some churn, closed.
+/// Returns a closed store with files of several lengths, after many changes.
 fn sample(seed: u64) -> (SimDevice, Model) {
     let mut random = Random::new(seed);
     let mut store = Store::format(SimDevice::new(512, seed), &options(12)).unwrap();
@@ -24,7 +24,7 @@ fn sample(seed: u64) -> (SimDevice, Model) {
     (store.close().unwrap(), model)
 }
 
-/// Reads every file of the model; returns how many are damaged. Wrong bytes fail the test.
+/// Reads every file of the model. Returns the number of damaged files. Wrong bytes fail the test.
 fn damaged_files(store: &mut Store<SimDevice>, model: &Model, context: &str) -> usize {
     let mut damaged = 0;
     for (name, content) in model {
@@ -239,7 +239,8 @@ fn either_end_of_the_device_may_be_lost_without_losing_a_file() {
         let mut rotten = device.clone();
         end.clone()
             .for_each(|block| rotten.poke(block, &[0xa5; 4096]));
-        // Closed in order, so the record at the other end is at most one behind, and that one was the closing.
+        // The store was closed properly, so the record at the other end is at most one behind, and the newest one was
+        // that of the close.
         let mut store = Store::open(rotten, &OpenOptions::default()).unwrap();
         assert!(read_all(&mut store).unwrap() == model, "{end:?}");
     }
@@ -255,7 +256,7 @@ fn an_outdated_copy_of_a_table_block_does_not_hide_the_newer_one() {
         store.replace("settings", b"new").unwrap();
         let mut store = common::reopen(store);
         let buckets = u64::from(store.layout().bucket_count);
-        // Put back one copy of each table block that has changed.
+        // Restore one copy of each changed table block to its old content.
         let mut put_back = 0;
         for bucket in 0..buckets {
             let block = 12 + 2 * bucket + copy;
@@ -429,12 +430,12 @@ fn after_a_failed_write_or_flush_the_store_reads_and_refuses_to_write() {
             model.remove(running.file().unwrap());
             model
         };
-        // Reading goes on: all files but the one whose call failed are as they were.
+        // Reads still work: all files except the one whose call failed are unchanged.
         let found = read_all(&mut store).unwrap();
         if !found.is_empty() {
             assert!(untouched(&found) == untouched(&model), "seed {seed}");
         }
-        // Opened again, nothing that was acknowledged is missing.
+        // After opening again, no acknowledged data is missing.
         device = store.close().unwrap();
         device.set_fault_plan(FaultPlan::default());
         let mut store =
@@ -466,7 +467,7 @@ fn lost_and_misdirected_writes_never_yield_foreign_bytes() {
             write_rot_ppm: 10_000,
             ..FaultPlan::default()
         });
-        // Every byte of a file is the number of the file; a foreign byte is told at once.
+        // Every byte of a file is the number of the file, so a foreign byte is detected.
         for _ in 0..200 {
             let number = random.index(12);
             let name = format!("file-{number}");
@@ -511,7 +512,7 @@ fn a_full_store_says_so_stays_readable_and_deletes() {
             }
         }
         assert!(!names.is_empty());
-        // Until not even one block fits.
+        // Until not even one more block fits.
         let file = store.create("rest").unwrap();
         let error = loop {
             if let Err(error) = store.append(file, &[1; 3000]) {
@@ -573,7 +574,7 @@ fn handles_of_deleted_replaced_and_closed_files_are_refused() {
     );
 }
 
-/// The two files that would be written back next are in damaged table blocks; another one has to go.
+/// The two files that would be written back next are in damaged table blocks; another one must be evicted.
 #[test]
 fn two_damaged_table_blocks_do_not_stop_appends_to_other_files() {
     let mut store = Store::format(SimDevice::new(1024, 1), &options(100)).unwrap();
@@ -583,7 +584,7 @@ fn two_damaged_table_blocks_do_not_stop_appends_to_other_files() {
         store.append(file, &[1; 100]).unwrap();
         store.close_file(file);
     }
-    // Files 8 to 39 are active; 8 and 9 longest so.
+    // Files 8 to 39 are active; 8 and 9 are the least recently used.
     let wrecked = [8, 9].map(|number| entry_of(store.device(), &name(number)).0);
     let spared = (0..8)
         .find(|number| !wrecked.contains(&entry_of(store.device(), &name(*number)).0))
@@ -597,7 +598,7 @@ fn two_damaged_table_blocks_do_not_stop_appends_to_other_files() {
     assert!(result.is_some(), "no append to an inactive file any more");
 }
 
-/// A file has room left in one of its own runs: a full store is no reason to refuse the append.
+/// A file has room left in one of its own runs: a full store must not refuse the append.
 #[test]
 fn a_file_uses_its_own_room_on_a_full_store() {
     let mut store = Store::format(SimDevice::new(128, 1), &options(4)).unwrap();

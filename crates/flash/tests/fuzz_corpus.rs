@@ -1,4 +1,4 @@
-//! The committed corpora of the fuzz targets of the store, replayed on the stable toolchain.
+//! Replays the committed corpora of the store's fuzz targets on the stable toolchain.
 
 #[path = "../../../fuzz/src/flash/mod.rs"]
 pub(crate) mod entries;

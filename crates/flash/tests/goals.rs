@@ -1,5 +1,5 @@
-//! What single calls may cost at most, in figures that stand apart from what `bounds()` says: with many files being
-//! appended to, fragmented free space, any fill, very many files.
+//! Tests the maximum cost of single calls against fixed limits that are independent of `bounds()`: with many files
+//! being appended to, fragmented free space, any fill, very many files.
 
 use crate::common;
 use crate::common::bounds_of::bound_of;
@@ -10,7 +10,7 @@ use base::block::BlockDevice;
 use base::sim::{FlatDevice, Random, SimDevice};
 use flash::{Bound, Error, FileHandle, FormatOptions, OpenOptions, PAYLOAD_BYTES, Store};
 
-/// The goal; of what it does not name, the published bound.
+/// Returns the goal; fields that the goal does not specify come from the published bound.
 fn goal(reads: u64, writes: u64, flushes: u64, published: Bound) -> Bound {
     Bound {
         reads,
@@ -39,7 +39,7 @@ fn many_open() -> OpenOptions {
     }
 }
 
-/// Files that take turns, so that their blocks lie mixed, then gaps between them.
+/// Writes files in turn, so that their blocks are mixed, then makes gaps between them.
 fn fragment<D: BlockDevice>(store: &mut Store<D>, files: &mut Files, count: usize) {
     let mut random = Random::new(7);
     let run = |store: &mut Store<D>, files: &mut Files, operation: Operation| match operation
@@ -74,7 +74,8 @@ fn fragment<D: BlockDevice>(store: &mut Store<D>, files: &mut Files, count: usiz
     }
 }
 
-/// A file that takes what is free, but for `percent_free` of the store; in pieces, so that it ends where it is full.
+/// Fills the free space except for `percent_free` percent of the store with one file, piece by piece, so that it stops
+/// when the store is full.
 fn fill<D: BlockDevice>(store: &mut Store<D>, percent_free: u64) {
     let file = store.create("ballast").unwrap();
     let chunk = vec![7; 2 * PAYLOAD_BYTES];
@@ -92,7 +93,7 @@ fn fill<D: BlockDevice>(store: &mut Store<D>, percent_free: u64) {
     store.close_file(file);
 }
 
-/// A handle on the file, which is made if there is none.
+/// Returns a handle on the file, which is created if it does not exist.
 fn handle(
     store: &mut Store<SimDevice>,
     files: &mut Files,
@@ -108,7 +109,7 @@ fn handle(
     file.unwrap()
 }
 
-/// Appends of 4,096 bytes to 100 files in random turns, with everything else in between.
+/// Appends 4,096 bytes to each of 100 files in random order, with all other calls in between.
 fn appends(device_blocks: u64, percent_free: u64, calls: usize) -> Meter {
     const FILES: usize = 100;
     let store = Store::format(SimDevice::new(device_blocks, 1), &options(140)).unwrap();
@@ -137,7 +138,7 @@ fn appends(device_blocks: u64, percent_free: u64, calls: usize) -> Meter {
             match result {
                 Ok(()) => operation.apply(&mut files),
                 Err(Error::Full) => {
-                    // Make room, as whoever writes a log does.
+                    // Make room, as a program that writes a log does.
                     let victim = Operation::Delete(name);
                     let limit = delete_goal(&store);
                     let deleted =
@@ -198,7 +199,8 @@ fn a_block_append_never_costs_much_with_a_hundred_files_at_any_fill() {
     }
 }
 
-/// Ten thousand files, some of many runs, are deleted one after the other: what each one frees must go somewhere.
+/// Ten thousand files, some with many runs, are deleted one after the other: the freed pieces of each must go
+/// somewhere.
 #[test]
 fn ten_thousand_deletions_in_a_row_cost_the_same_each() {
     const FILES: usize = 10_000;
@@ -214,7 +216,7 @@ fn ten_thousand_deletions_in_a_row_cost_the_same_each() {
         let file = meter.measure(&mut store, "create", limit, |store| store.create(&name));
         store.close_file(file.unwrap());
     }
-    // Two rounds in different orders, so that a file's runs lie apart; a third one for some.
+    // Two rounds in different orders, so that the runs of a file are apart; a third round for some.
     for round in 0..3 {
         random.shuffle(&mut order);
         for number in order
@@ -235,9 +237,9 @@ fn ten_thousand_deletions_in_a_row_cost_the_same_each() {
         deleted.unwrap();
     }
     let statistics = store.statistics();
-    // The store may keep a few blocks for the next list of what is free.
+    // The store may keep a few blocks for the next list of free pieces.
     assert!(statistics.blocks_free + 4 >= statistics.blocks_total);
-    // Everything that was freed can be had again, at the price of an append.
+    // All freed blocks can be allocated again, at the cost of an append.
     let file = store.create("again").unwrap();
     let mut blocks_left = statistics.blocks_total * 9 / 10;
     while blocks_left > 0 {
@@ -253,7 +255,7 @@ fn ten_thousand_deletions_in_a_row_cost_the_same_each() {
     meter.report("ten thousand deletions in a row");
 }
 
-/// Files that lose their ends, one after the other, free as many pieces as deletions do.
+/// Truncating files one after the other frees as many pieces as deletions do.
 #[test]
 fn truncations_and_renames_in_a_row_stay_within_their_bounds() {
     const FILES: usize = 2000;
@@ -301,7 +303,7 @@ fn truncations_and_renames_in_a_row_stay_within_their_bounds() {
     meter.report("truncations and renames in a row");
 }
 
-/// Renames over files free pieces in records that cannot spill a list; whatever call comes next must not pay for them.
+/// Renames over files free pieces in records that cannot spill a list; the next call must not pay for them.
 #[test]
 fn a_delete_after_many_renames_costs_what_every_delete_costs() {
     const FILES: usize = 1200;
@@ -311,7 +313,7 @@ fn a_delete_after_many_renames_costs_what_every_delete_costs() {
     for number in 0..FILES {
         store.replace(&format!("file-{number}"), b"").unwrap();
     }
-    // In turn, so that a file's runs lie apart; some give back one piece, some more.
+    // In turn, so that the runs of a file are apart; some free one piece, some more.
     for round in 0..4 {
         for number in (0..FILES).filter(|number| number % 7 >= round) {
             let file = store.open_file(&format!("file-{number}")).unwrap();
@@ -322,7 +324,7 @@ fn a_delete_after_many_renames_costs_what_every_delete_costs() {
     let mut numbers = 0..FILES;
     let mut name = || format!("file-{}", numbers.next().unwrap());
     let mut pieces_most = 0;
-    // However long the list of free pieces is when the delete comes, as far as renames make it.
+    // Try every length of the list of free pieces that renames can produce before the delete.
     for pieces in 44..64 {
         for _ in 0..25 {
             if free_list(store.device()).1 >= pieces {
@@ -347,8 +349,8 @@ fn a_delete_after_many_renames_costs_what_every_delete_costs() {
     meter.report("a delete after many renames");
 }
 
-/// A full store in which one file is deleted: all that is free are its runs, and the next append needs one at once,
-/// while it also has to write back another file.
+/// One file of a full store is deleted: its runs are the only free space. The next append needs one at once, and also
+/// has to write back another file.
 #[test]
 fn an_append_that_finds_nothing_but_a_deleted_file_costs_what_every_append_costs() {
     let mut meter = Meter::default();
@@ -366,11 +368,11 @@ fn an_append_that_finds_nothing_but_a_deleted_file_costs_what_every_append_costs
                 store.append(other, &[2; 5000]).unwrap();
             }
         }
-        // So that each has a run, and more files are appended to than the root has slots.
+        // Each file gets a run, and more files are appended to than the root has slots.
         for handle in &handles {
             store.append(*handle, &[4; 100]).unwrap();
         }
-        // Until nothing fits any more, so that neither a piece nor a cluster is left.
+        // Append until nothing fits any more, so that neither a piece nor a cluster is left.
         let ballast = store.create("ballast").unwrap();
         while store.append(ballast, &[3; PAYLOAD_BYTES]).is_ok() {}
         for handle in &handles {
@@ -395,7 +397,7 @@ fn an_append_that_finds_nothing_but_a_deleted_file_costs_what_every_append_costs
     meter.report("an append that finds nothing but a deleted file");
 }
 
-/// Reads of blocks that opening a file by its name costs: the 99th percentile and the most.
+/// Returns the block reads for opening a file by its name: the 99th percentile and the maximum.
 fn open_reads(store: &mut Store<FlatDevice>, count: usize) -> (u64, u64) {
     let mut random = Random::new(count as u64);
     let mut costs: Vec<u64> = (0..10_000)
@@ -416,7 +418,7 @@ fn open_reads(store: &mut Store<FlatDevice>, count: usize) -> (u64, u64) {
 fn opening_by_name_reads_as_much_among_a_million_files_as_among_a_hundred() {
     let mut seen = Vec::new();
     for count in [100, 1_000_000] {
-        // Short names make a small table; how many blocks are read does not depend on it.
+        // Short names make a small table; the number of blocks read does not depend on its size.
         let options = FormatOptions {
             name_bytes_max: 16,
             ..options(count as u64)
@@ -435,7 +437,7 @@ fn opening_by_name_reads_as_much_among_a_million_files_as_among_a_hundred() {
             reads.0, reads.1
         );
         assert!(reads.1 <= store.bounds().open().blocks_read);
-        // Some of a full table's names go, at the price of any other.
+        // Delete some names of a full table, at the cost of any other delete.
         for number in (0..count).step_by(count / 100) {
             let limit = delete_goal(&store);
             let name = format!("file-{number}");

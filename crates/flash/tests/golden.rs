@@ -1,8 +1,8 @@
-//! The bytes of format 1: a store made long ago opens today, and the same calls make the same bytes.
+//! Tests the bytes of format 1: an old store must open today, and the same calls must make the same bytes.
 //!
-//! `golden/format-1.bin` lists the blocks that are not zero: number (u32), length without trailing zeros
-//! (u16), bytes; all little-endian. `GOLDEN_UPDATE=1 cargo test -p flash --test it golden::` writes it anew, which
-//! is right only when the format's version changes.
+//! `golden/format-1.bin` lists the blocks that are not zero: number (u32), length without trailing zeros (u16), bytes;
+//! all little-endian. `GOLDEN_UPDATE=1 cargo test -p flash --test it golden::` writes it again, which is right only if
+//! the format's version changes.
 
 use std::path::PathBuf;
 
@@ -12,14 +12,14 @@ use base::sim::SimDevice;
 use flash::{Error, FORMAT_VERSION, OpenOptions, Store};
 
 const BLOCKS: u64 = 640;
-/// Of two files each time one is deleted, until the free list spills.
+/// Number of pairs of files; one file of each pair is deleted, until the free list spills.
 const PAIRS: u8 = 45;
 
 fn path(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/format-{version}.bin"))
 }
 
-/// Calls that use every structure of the format.
+/// Makes calls that use every structure of the format.
 fn make() -> SimDevice {
     let mut store = Store::format(SimDevice::new(BLOCKS, 1), &options(100)).unwrap();
     let log = store.create("log").unwrap();
@@ -51,7 +51,7 @@ fn make() -> SimDevice {
     for number in 0..PAIRS {
         store.delete(&format!("a{number}")).unwrap();
     }
-    // Not closed: the last appends must be found by recovery.
+    // The store is not closed: recovery must find the last appends.
     store.append(log, b"the end").unwrap();
     store.device().crash_image(&|_| base::sim::Keep::Whole)
 }
@@ -101,7 +101,7 @@ fn unpack(mut packed: &[u8]) -> SimDevice {
     device
 }
 
-/// The committed bytes; made anew first when asked to.
+/// Returns the committed bytes; writes them again first if requested.
 fn golden() -> Vec<u8> {
     if std::env::var_os("GOLDEN_UPDATE").is_some() {
         let new = pack(&make());
@@ -133,7 +133,7 @@ fn the_golden_image_opens_and_holds_what_was_written() {
     }
 }
 
-/// Format 0 was provisional. Its stores are refused by name, and nothing is written to them.
+/// Format 0 was provisional. Its stores are refused because of their version, and nothing is written to them.
 #[test]
 fn a_store_of_format_0_is_refused_by_its_version() {
     for read_only in [true, false] {

@@ -1,5 +1,5 @@
-//! Growing: the store uses a device that has become larger; a cut at any write leaves the old store or the new one,
-//! with every byte, and growing again completes it.
+//! Tests growing: the store uses a device that has become larger. A cut at any write leaves the store with the old or
+//! the new size and with every byte, and growing again completes it.
 
 use crate::common;
 use crate::common::{Model, Operation, Weights, options, read_all};
@@ -8,7 +8,7 @@ use base::error::Code;
 use base::sim::{Random, SimDevice};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 
-/// The same content on a larger device.
+/// Returns the same content on a larger device.
 fn enlarged(device: &SimDevice, blocks: u64) -> SimDevice {
     let mut larger = SimDevice::new(blocks, 7);
     for block in 0..device.geometry().block_count {
@@ -20,7 +20,7 @@ fn enlarged(device: &SimDevice, blocks: u64) -> SimDevice {
     larger
 }
 
-/// A store after some calls, full if that is asked for, left as it is or closed.
+/// Returns a store after some calls, full if `full`, closed if `closed`.
 fn sample(seed: u64, blocks: u64, full: bool, closed: bool) -> (SimDevice, Model) {
     let mut random = Random::new(seed);
     let mut store = Store::format(SimDevice::new(blocks, seed), &options(12)).unwrap();
@@ -46,7 +46,7 @@ fn sample(seed: u64, blocks: u64, full: bool, closed: bool) -> (SimDevice, Model
     (device, model)
 }
 
-/// Fills a store to the last block, and finds all of it again.
+/// Fills a store to the last block, and reads all of it again.
 fn fill_and_read(device: SimDevice, model: &Model, context: &str) {
     let mut store = Store::open(device, &OpenOptions::default()).unwrap();
     let report = store.check().unwrap();
@@ -78,7 +78,7 @@ fn a_grown_store_has_all_it_had_and_uses_all_of_the_device() {
             );
             let mut store = Store::open(device.clone(), &OpenOptions::default()).unwrap();
             let grown = store.statistics();
-            // By whole clusters at both ends.
+            // The store grows by whole clusters at both ends.
             let more = (after / 4 - before / 4) * 4;
             assert_eq!(grown.blocks_total, free.blocks_total + more, "{context}");
             assert_eq!(grown.blocks_free, free.blocks_free + more, "{context}");
@@ -140,7 +140,7 @@ fn a_cut_at_any_write_leaves_the_old_store_or_the_new_one() {
                     other => panic!("{context}: {other} blocks"),
                 }
                 assert!(read_all(&mut store).unwrap() == model, "{context}");
-                // What happens before somebody grows it again stays, too.
+                // Changes made before the store is grown again must stay, too.
                 let mut model = model.clone();
                 store
                     .replace("in between", b"written to either")
@@ -200,7 +200,7 @@ fn a_store_grows_to_the_largest_size_and_not_beyond() {
         assert_eq!(larger.image_hash(), hash, "{more} blocks too many");
     }
     let (report, device) = Store::grow(enlarged(&device, BLOCKS_MAX)).unwrap();
-    // The last number is no block's, and the end is a whole cluster.
+    // The last number is not the number of a block, and the end is a whole cluster.
     assert_eq!(report.blocks_after, BLOCKS_MAX - 1);
     let mut store = Store::open(device, &OpenOptions::default()).unwrap();
     store.replace("after", &[7; 100_000]).unwrap();
@@ -241,7 +241,7 @@ fn after_an_interrupted_growth_a_rotten_superblock_does_not_bring_the_other_size
                 break;
             }
             for image in 0..4 {
-                // It lives on with the size that the first superblock says.
+                // The store continues with the size in the first superblock.
                 let image = cut.crash_image_random(write * 100 + image);
                 let mut store = Store::open(image, &OpenOptions::default()).unwrap();
                 let is_new = store.layout().block_count == 240;
@@ -249,7 +249,7 @@ fn after_an_interrupted_growth_a_rotten_superblock_does_not_bring_the_other_size
                 common::lives::fill(&mut store, &mut model, 12, &mut Random::new(write));
                 let model = read_all(&mut store).unwrap();
                 let device = store.close().unwrap();
-                // Opening for writing has settled the size, so that nothing brings the other one back.
+                // Opening for writing has settled the size, so damage cannot bring the other size back.
                 for rotten in [&[0][..], &[2], &[0, 2]] {
                     let context = format!("seed {seed} write {write} blocks {rotten:?}");
                     let mut device = device.clone();
@@ -257,7 +257,7 @@ fn after_an_interrupted_growth_a_rotten_superblock_does_not_bring_the_other_size
                         device.inject_bit_rot(*block, 300);
                     }
                     let opened = Store::open(device, &OpenOptions::default());
-                    // The last superblock of a store that does not reach the end of its device is not looked for.
+                    // If the store does not reach the end of its device, its last superblock is not searched for.
                     assert!(
                         opened.is_ok() || (rotten.len() == 2 && !is_new),
                         "{context}"

@@ -1,5 +1,5 @@
-//! Reads of long files: few requests where blocks lie side by side, right bytes where a guess meets what was there
-//! before, and a way around damage.
+//! Tests reads of long files: few requests where blocks are contiguous, right bytes where a guess meets old data, and a
+//! path around damage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use flash::{Error, FileHandle, OpenOptions, PAYLOAD_BYTES, Store};
 use crate::common::options;
 use crate::common::worn::Worn;
 
-/// Blocks of one request at most.
+/// Maximum number of blocks of one request.
 const READ_BLOCKS_MAX: usize = 16;
 const BLOCKS: usize = 384;
 const WALLED_FILES: u64 = 60;
@@ -48,7 +48,7 @@ fn blocks_side_by_side_are_read_in_long_requests() {
     for piece in content.chunks(3 * PAYLOAD_BYTES) {
         store.append(file, piece).unwrap();
     }
-    // The runs of a file grow with it: here they have 24 blocks at least.
+    // The runs of a file grow with it: here they have at least 24 blocks.
     let half = content.len() / 2;
     let mut found = vec![0xee; content.len() - half];
     let before = store.device().counters();
@@ -59,7 +59,7 @@ fn blocks_side_by_side_are_read_in_long_requests() {
     let after = store.device().counters();
     assert_eq!(found, content[half..]);
     let reads = after.reads - before.reads;
-    // Where a run begins, a request is shorter; by pointers alone they would have seven blocks at most.
+    // At the start of a run, a request is shorter; by pointers alone requests would have at most seven blocks.
     assert!(
         reads <= (BLOCKS / 2 / (READ_BLOCKS_MAX / 2)) as u64,
         "{reads} requests"
@@ -82,7 +82,7 @@ fn a_guess_does_not_take_what_was_there_before() {
             store.append(file, &more).unwrap();
             content.extend_from_slice(&more);
             if random.below(2) == 0 {
-                // Blocks of the same file and number stay behind, whole, where they were.
+                // Intact blocks of the same file and number stay behind at their old places.
                 content.truncate(random.index(content.len() / PAYLOAD_BYTES + 1) * PAYLOAD_BYTES);
                 store.truncate(file, content.len() as u64).unwrap();
                 let between = 1 + random.index(5);
@@ -91,13 +91,14 @@ fn a_guess_does_not_take_what_was_there_before() {
             }
             assert_eq!(read(&mut store, file), content, "seed {seed}");
         }
-        // Also with no address known.
+        // The same with no address known.
         let (mut store, file) = open(store.close().unwrap());
         assert_eq!(read(&mut store, file), content, "seed {seed}");
     }
 }
 
-/// A bad block costs what it held. One that is not the file's is never asked for, and one of its own a few times.
+/// A bad block costs only its own data. A bad block of another file is never requested, and one of its own only a few
+/// times.
 #[test]
 fn a_bad_block_in_a_guess_costs_itself() {
     let (mut store, file) = open(formatted());
@@ -137,7 +138,7 @@ fn a_bad_block_in_a_guess_costs_itself() {
             panic!("block {block}: {result:?}");
         };
         assert_eq!(named, block);
-        // One request with guessed blocks, then those that are known, then each by itself.
+        // One request with guessed blocks, then the known blocks, then each by itself.
         assert!(failed <= 3, "block {block}: {failed} requests");
         let number = offset as usize / PAYLOAD_BYTES;
         own.push(number);
@@ -155,15 +156,15 @@ fn a_bad_block_in_a_guess_costs_itself() {
     assert_eq!(own, (0..BLOCKS).collect::<Vec<_>>());
 }
 
-/// Where pointers do not lead over damaged blocks, the runs do, unless a whole run is damaged. Then the error names
-/// what was asked for, and not the blocks in between.
+/// Where pointers do not lead over damaged blocks, the runs do, unless a whole run is damaged. Then the error names the
+/// wanted position, and not the blocks in between.
 #[test]
 fn the_runs_lead_where_pointers_do_not() {
     let (mut store, file) = open(formatted());
     let content = bytes(&mut Random::new(1), BLOCKS);
     store.append(file, &content).unwrap();
     let device = store.close().unwrap();
-    // Written in one append, they lie in the order of the file.
+    // They were written in one append, so they lie in the order of the file.
     let own: Vec<u64> = (0..device.geometry().block_count)
         .filter(|block| device.peek(*block).starts_with(b"EKBD"))
         .collect();
@@ -172,7 +173,7 @@ fn the_runs_lead_where_pointers_do_not() {
     for bad in [256..263, 90..98, 1..9, 120..170, whole_run.clone()] {
         let mut expected: Vec<usize> = bad.clone().collect();
         if bad == whole_run {
-            // But for the first block, to which each block has a pointer.
+            // Except for the first block, to which each block has a pointer.
             expected.splice(0..0, 1..bad.start);
         }
         let blocks = || own[bad.clone()].iter().copied();
@@ -185,20 +186,20 @@ fn the_runs_lead_where_pointers_do_not() {
         assert_eq!(lost(&mut store, &content, true), expected);
         let verified = store.check().unwrap().blocks_verified as usize;
         assert_eq!(verified, BLOCKS - expected.len());
-        // A repair knows no less, and no more.
+        // A repair finds exactly the same blocks.
         let (report, device) = Store::repair(store.close().unwrap(), &mut |_| {}).unwrap();
         let mut store = Store::open(device, &OpenOptions::default()).unwrap();
         assert_eq!(lost(&mut store, &content, true), expected, "{report:?}");
     }
 }
 
-/// The blocks that cannot be read, one by one, upwards or downwards. All others are right, and an error names what was
-/// asked for.
+/// Returns the blocks that cannot be read, one by one, upwards or downwards. All others must be right, and an error
+/// must name the wanted position.
 fn lost<D: BlockDevice>(store: &mut Store<D>, content: &[u8], upwards: bool) -> Vec<usize> {
     lost_or(store, content, upwards, &mut |_, _| false)
 }
 
-/// As [`lost`]; `may_hold` is asked about what differs at an offset.
+/// As [`lost`]; `may_hold` decides whether wrong content at an offset is allowed.
 fn lost_or<D: BlockDevice>(
     store: &mut Store<D>,
     content: &[u8],
@@ -230,7 +231,7 @@ fn lost_or<D: BlockDevice>(
     lost
 }
 
-/// Appends of all lengths, so that both lanes are in use and runs are of all lengths.
+/// Makes appends of all lengths, so that both lanes are in use and runs have all lengths.
 fn with_two_lanes(random: &mut Random) -> (SimDevice, Vec<u8>) {
     let (mut store, file) = open(formatted());
     let mut content = Vec::new();
@@ -249,7 +250,7 @@ fn with_two_lanes(random: &mut Random) -> (SimDevice, Vec<u8>) {
     (store.close().unwrap(), content)
 }
 
-/// A block of a store's files, by what its header says.
+/// A block of a store's files, according to its header.
 #[derive(Clone, Copy)]
 struct Found {
     number: usize,
@@ -275,7 +276,7 @@ fn data_blocks(device: &SimDevice) -> Vec<Found> {
     found
 }
 
-/// Of the blocks of a file's lives, those that it is made of now: of each number the youngest.
+/// Returns the blocks of a file's current life: the youngest block of each number.
 fn live_blocks(device: &SimDevice) -> Vec<Found> {
     let mut live = BTreeMap::new();
     for found in data_blocks(device) {
@@ -287,7 +288,7 @@ fn live_blocks(device: &SimDevice) -> Vec<Found> {
     live.into_values().collect()
 }
 
-/// The blocks that a check names as lost.
+/// Returns the blocks that a check reports as lost.
 fn lost_by_check<D: BlockDevice>(store: &mut Store<D>) -> Vec<usize> {
     let report = store.check().unwrap();
     assert_eq!(report.problems.len() as u64, report.problems_total);
@@ -301,7 +302,7 @@ fn lost_by_check<D: BlockDevice>(store: &mut Store<D>) -> Vec<usize> {
     lost
 }
 
-/// Damages neighbours, by address, as an erase block is lost, or by number; which addresses those are.
+/// Damages neighbours by address, like a lost erase block, or by number. Returns their addresses.
 fn build_wall(random: &mut Random, device: &mut SimDevice) -> BTreeSet<u64> {
     let mut blocks = data_blocks(device);
     if random.below(2) == 0 {
@@ -321,8 +322,8 @@ fn build_wall(random: &mut Random, device: &mut SimDevice) -> BTreeSet<u64> {
     wall.iter().map(|found| found.address).collect()
 }
 
-/// What a read does not find behind a wall no check finds, what it finds is right, and only what is damaged is lost,
-/// unless a list of runs ends in a run that is damaged as a whole.
+/// Blocks behind a wall that a read does not find are not found by a check either; found data is right, and only
+/// damaged blocks are lost. The exception is a list of runs that ends in a completely damaged run.
 #[test]
 fn walls_in_two_lanes() {
     let mut exact = 0_u64;
@@ -366,12 +367,12 @@ fn walls_in_two_lanes() {
         exact += u64::from(lost == damaged);
     }
     println!("{exact} of {WALLED_FILES} lost what was damaged");
-    // In one file a whole run is dead, and what is before it in its lane.
+    // In one file a whole run is damaged, so the blocks before it in its lane are lost.
     assert!(exact >= WALLED_FILES - 1);
 }
 
-/// A repair puts blocks without data into the places of damaged ones; behind the next wall a read still finds what a
-/// check finds.
+/// A repair puts blocks without data into the places of damaged ones; behind the next wall a read must still find
+/// everything that a check finds.
 #[test]
 fn walls_in_a_repaired_file() {
     for seed in 0..WALLED_FILES {
@@ -381,7 +382,7 @@ fn walls_in_a_repaired_file() {
             build_wall(&mut random, &mut device);
             let mut store = Store::open(device, &OpenOptions::default()).unwrap();
             let file = store.open_file("log").unwrap();
-            // A repair cuts off an end that is damaged.
+            // A repair cuts off a damaged end.
             content.truncate(store.length(file).unwrap() as usize);
             store.close_file(file);
             let lost = lost(&mut store, &content, turn == 0);
@@ -392,7 +393,7 @@ fn walls_in_a_repaired_file() {
     }
 }
 
-/// The last blocks of a file are those of its youngest run, and can be all of it.
+/// The last blocks of a file are those of its youngest run, and can be the whole run.
 #[test]
 fn damage_at_the_end_costs_itself() {
     for more in 1..12 {
@@ -417,10 +418,10 @@ fn damage_at_the_end_costs_itself() {
     }
 }
 
-/// An erase block that goes back to what it held in an earlier life of the file is damage, and nothing of it is
-/// returned. (What had the same number at the same address passes for the file's own, also where pointers lead.) Where
-/// the file was cut within, both lives have their first blocks in common, and only a pointer to a later one tells them
-/// apart: there a read finds what the file holds, or what it held there.
+/// An erase block that returns to the content of an earlier life of the file is damage, and none of it may be returned.
+/// (An old block with the same number at the same address is accepted as the file's own, also where pointers lead.) If
+/// the file was truncated within, both lives have their first blocks in common, and only a pointer to a later block
+/// tells them apart. There a read returns either the current or the former content of that place.
 #[test]
 fn what_a_device_has_gone_back_to_is_not_believed() {
     let mut old_ones = 0;
@@ -463,12 +464,12 @@ fn what_a_device_has_gone_back_to_is_not_believed() {
         old_ones += old_here;
     }
     println!("{old_ones} old");
-    // 28 if pointers are not compared.
+    // It would be 28 if pointers were not compared.
     assert!(old_ones <= 15);
 }
 
-/// Where appends alternate between the lanes, a run's places do not hold what a guess takes them for: the guess is
-/// wrong, costs what it transfers, and takes nothing.
+/// If appends alternate between the lanes, a run's places do not hold the guessed blocks: the guess is wrong, costs
+/// only its transfer, and returns no wrong data.
 #[test]
 fn a_wrong_guess_costs_what_it_transfers() {
     for blocks in 8..24 {
@@ -496,7 +497,7 @@ fn a_wrong_guess_costs_what_it_transfers() {
         let requests = after.reads - before.reads;
         println!("{blocks}: {requests} requests, {for_nothing} blocks for nothing");
         assert!(for_nothing > 0);
-        // Wrong guesses are within what a read may cost.
+        // Wrong guesses are included in the bound of a read.
         let bound = store.bounds().read(content.len() as u64);
         assert!(requests <= bound.reads);
         assert!(after.blocks_read - before.blocks_read <= bound.blocks_read);

@@ -1,4 +1,5 @@
-//! Random calls against the reference model, without faults: results, content, figures and structure agree.
+//! Tests random calls against the reference model, without faults: results, content, statistics and structure must
+//! agree.
 
 use crate::common;
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use base::sim::{Random, SimDevice};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 use proptest::prelude::{Strategy, prop_assert, prop_oneof};
 
-/// Runs a call, compares its result with what the model expects, and brings the model up to date. A refused
-/// call must not have taken anything.
+/// Runs a call, compares its result with the model, and updates the model. A refused call must not have taken any
+/// blocks.
 fn step<C: Content>(
     store: &mut Store<SimDevice>,
     kept: &mut Kept,
@@ -42,7 +43,7 @@ fn step<C: Content>(
             kept.after(operation);
         }
         (Err(Error::Full), Some(name)) => {
-            // A call in several steps may have done some of them.
+            // A call with several steps may have done some of them.
             let found = read_file(store, name).unwrap();
             let old = &model[name];
             assert!(
@@ -52,7 +53,7 @@ fn step<C: Content>(
                 found.len()
             );
             if found == old.bytes() {
-                // An evicted file may have given back what was reserved for it.
+                // An evicted file may have given back its reserved blocks.
                 assert!(
                     store.statistics().blocks_free >= free,
                     "{context}: a refused call took blocks"
@@ -68,8 +69,8 @@ fn step<C: Content>(
     result
 }
 
-/// Runs `calls` random calls, some of them by handles that stay open; checks each result, and now and then
-/// everything.
+/// Runs `calls` random calls, some of them with handles that stay open. Checks each result, and everything from time to
+/// time.
 fn run(
     seed: u64,
     device_blocks: u64,
@@ -108,7 +109,7 @@ fn run(
     assert_nothing_leaked(&mut store, &model, &context);
 }
 
-/// Names, appends and replacements alone.
+/// Only names, appends and replacements.
 const PLAIN: Weights = Weights {
     create: 4,
     append: 9,
@@ -125,7 +126,7 @@ const PLAIN: Weights = Weights {
     write_pieces_at_once: 0,
 };
 
-/// Mostly changes of what is there.
+/// Mostly changes of existing content.
 const EDITING: Weights = Weights {
     rename: 6,
     write_at: 16,
@@ -229,13 +230,13 @@ fn content_of_any_length_is_replaced_from_a_source_in_bounded_memory() {
     assert!(store.check().unwrap().is_clean());
 }
 
-/// A file that shrinks and grows for ever owns no more than it needs, and the store never fills up with what it
-/// has lost track of.
+/// A file that repeatedly shrinks and grows must not own more than it needs, and the store must not fill up with lost
+/// blocks.
 #[test]
 fn blocks_do_not_leak_however_often_files_shrink_grow_and_change() {
     for (seed, files, long_max) in [(1, 1, 3 * PAYLOAD_BYTES), (2, 3, 40_000), (3, 40, 6000)] {
         let mut random = Random::new(seed);
-        // Room for all files at their longest, and what each may own beyond that.
+        // Room for all files at their longest, and for the additional blocks that each may own.
         let most = files as u64 * (4 * long_max as u64 / PAYLOAD_BYTES as u64 + 48);
         let device_blocks = most + BLOCKS_OWNED_BEYOND_MAX + 200;
         let mut store =
@@ -257,7 +258,7 @@ fn blocks_do_not_leak_however_often_files_shrink_grow_and_change() {
         };
         for number in 0..4000 {
             let mut operation = weights.draw(&mut random, &model, files, long_max);
-            // Nothing grows beyond three times the longest append.
+            // No file grows beyond three times the longest append.
             if let Some(name) = operation.changed_file()
                 && model[name].len() > 2 * long_max
             {
@@ -283,7 +284,7 @@ fn blocks_do_not_leak_however_often_files_shrink_grow_and_change() {
     }
 }
 
-/// What the handles do when all of them are in use.
+/// Tests the calls when all handles are in use.
 #[test]
 fn calls_on_names_need_no_free_handle() {
     let device = SimDevice::new(512, 1);
@@ -310,7 +311,7 @@ fn calls_on_names_need_no_free_handle() {
     assert_eq!(store.open_file("e").unwrap(), first);
     store.close_file(first);
     store.delete("c").unwrap();
-    // A stale handle gives its place free.
+    // A stale handle frees its place.
     store.delete("b").unwrap();
     assert!(matches!(store.length(second), Err(Error::StaleHandle)));
     let third = store.create("b").unwrap();
@@ -326,8 +327,8 @@ fn calls_on_names_need_no_free_handle() {
     assert_agrees(&mut store, &model, "afterwards");
 }
 
-/// Handles that were opened before their files were renamed do everything, on files that the root knows nothing of and
-/// whose state is in the name table alone; then so many other files are appended to that theirs is written back.
+/// Handles opened before their files were renamed must support every call, on files whose state is only in the name
+/// table. Then so many other files are appended to that these files are written back.
 #[test]
 fn handles_find_their_files_after_renaming() {
     const FILES: usize = 45;
@@ -342,12 +343,12 @@ fn handles_find_their_files_after_renaming() {
             let append = Operation::Append(format!("file-{number}"), vec![1; 9000]);
             step(&mut store, &mut kept, &mut model, &append, "append").unwrap();
         }
-        // The slots go to the last files.
+        // The last files get the slots.
         store = reopen(store);
         for number in 0..6 {
             let (from, to) = (format!("file-{number}"), format!("renamed-{number}"));
             kept.open(&mut store, &from, "open");
-            // A new name, or that of another file.
+            // A new name, or the name of another file.
             let to = if number % 2 == 0 {
                 to
             } else {
@@ -431,7 +432,7 @@ fn renaming_refuses_what_it_should() {
     }
 }
 
-/// Places and lengths that no file can have are refused, whole, and at once.
+/// Offsets and lengths that no file can have are refused completely and at once.
 #[test]
 fn what_no_file_can_hold_is_refused() {
     let mut store = Store::format(SimDevice::new(512, 1), &options(8)).unwrap();
@@ -468,7 +469,7 @@ fn a_full_store_takes_what_needs_no_block() {
         let mut store = Store::format(SimDevice::new(300, seed), &options(50)).unwrap();
         let mut model = Files::new();
         let mut kept = Kept::default();
-        // More files than can be appended to at a time, until nothing fits any more.
+        // Append to more files than can be active at a time, until nothing fits any more.
         let mut refused = 0;
         while refused < 60 {
             let name = format!("file-{}", random.index(45));
@@ -504,7 +505,7 @@ fn a_full_store_takes_what_needs_no_block() {
 
 // ---- sequences that shrink well ----
 
-/// A call: which, on which file, how long, and where in it, in 256ths of its length.
+/// A call: its kind, its file, its length, and its place in the file, in 256ths of the file's length.
 #[derive(Clone, Debug)]
 struct Drawn {
     kind: u8,
@@ -532,7 +533,7 @@ fn calls() -> impl Strategy<Value = Vec<Drawn>> {
     proptest::collection::vec(call, 1..60)
 }
 
-/// The call in full, given what the file holds.
+/// Returns the complete call, given the content of the file.
 fn operation_of(drawn: &Drawn, number: usize, model: &Model) -> Operation {
     let name = format!("file-{}", drawn.file);
     let length = model.get(&name).map_or(0, Vec::len);
@@ -549,7 +550,7 @@ fn operation_of(drawn: &Drawn, number: usize, model: &Model) -> Operation {
         5 => Operation::Rename(name, format!("file-{}", drawn.place % 4)),
         6 | 7 => Operation::WriteAt(name, place, data),
         8 => Operation::Truncate(name, place),
-        // Block by block.
+        // In steps of whole blocks.
         9 => Operation::Truncate(name, (usize::from(drawn.place) % 12 * PAYLOAD_BYTES) as u64),
         10 => Operation::AppendNosync(name, data),
         11 => Operation::WriteAtNosync(name, place, data),
@@ -575,13 +576,13 @@ proptest::proptest! {
             let operation = operation_of(drawn, number, &model);
             let context = format!("call {number} {}", operation.brief());
             let _ = step(&mut store, &mut kept, &mut model, &operation, &context);
-            // Some calls go by handles that were opened long before.
+            // Some calls use handles that were opened long before.
             let name = format!("file-{}", drawn.file);
             if drawn.place % 5 == 0 && model.contains_key(&name) {
                 kept.open(&mut store, &name, &context);
             }
         }
-        // Every file reads the same whole, and from any offset, by old handles too.
+        // Every file must read the same as a whole, from any offset, and with old handles.
         assert_agrees(&mut store, &model, "at the end");
         kept.check(&mut store, &model, &mut Random::new(1), "at the end");
         for (name, content) in &model {

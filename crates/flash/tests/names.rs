@@ -1,10 +1,10 @@
-//! The sizing of the name table: a table for N files refuses fewer than one in 10^9 fillings with N names.
+//! Tests the sizing of the name table: a table for N files refuses fewer than one in 10^9 fillings with N names.
 
 use crate::common::options;
 use base::sim::{Random, SimDevice};
 use flash::{Error, FormatOptions, Store};
 
-/// Share of buckets holding at least i names, for i = 0.., after `load` names a bucket, each put in the
+/// Returns the share of buckets holding at least i names, for i = 0.., after `load` names per bucket, each put into the
 /// emptier of two: the limit of large tables (Mitzenmacher), ds_i/dt = s_(i-1)^2 - s_i^2.
 fn tail(load: f64) -> Vec<f64> {
     const LEVELS: usize = 64;
@@ -37,7 +37,7 @@ fn tail(load: f64) -> Vec<f64> {
     share
 }
 
-/// Entries and buckets that a store of these options has.
+/// Returns the entries per bucket and the number of buckets of a store with these options.
 fn shape(files_max: u64, name_bytes_max: u16) -> (u64, u64) {
     let options = FormatOptions {
         files_max,
@@ -57,7 +57,7 @@ fn the_limit_of_large_tables_refuses_less_than_one_in_a_billion() {
         let files = 20_000_u64;
         let (entries, buckets) = shape(files, name_bytes_max);
         let share = tail(files as f64 / buckets as f64);
-        // A name is refused when both its buckets are full. Ten million files is more than any device holds.
+        // A name is refused if both its buckets are full. Ten million files are more than any device holds.
         let refused = 1e7 * share[entries as usize].powi(2);
         println!(
             "names of {name_bytes_max} bytes: {entries} a bucket, refusals expected {refused:.1e}"
@@ -66,7 +66,7 @@ fn the_limit_of_large_tables_refuses_less_than_one_in_a_billion() {
     }
 }
 
-/// Throws `files` names at `buckets` buckets; returns the fullest.
+/// Throws `files` names at `buckets` buckets. Returns the load of the fullest bucket.
 fn fullest(random: &mut Random, files: u64, buckets: u64, loads: &mut Vec<u16>) -> u16 {
     loads.clear();
     loads.resize(buckets as usize, 0);
@@ -87,8 +87,8 @@ fn fullest(random: &mut Random, files: u64, buckets: u64, loads: &mut Vec<u16>) 
 
 #[test]
 fn small_tables_never_come_near_their_limit() {
-    // The equations hold for large tables only; small ones are tried. Each further level is exponentially
-    // rarer than the one before, squared; two unused levels in so many fillings leave the limit far away.
+    // The equations hold for large tables only; small ones are simulated. Each further level is exponentially rarer
+    // than the one before, squared. Two unused levels in so many fillings show a large margin.
     let mut random = Random::new(1);
     let mut loads = Vec::new();
     for (files, fillings) in [
@@ -157,7 +157,7 @@ fn a_store_takes_the_names_it_was_sized_for_and_then_says_when_it_is_full() {
         assert!(created >= files, "{created} of {files}");
         println!("sized for {files} files, took {created}");
         assert!(store.check().unwrap().is_clean());
-        // What is there still works.
+        // Existing files still work.
         let mut some = None;
         store
             .list(&mut |name, _| some = Some(name.to_owned()))
@@ -166,15 +166,15 @@ fn a_store_takes_the_names_it_was_sized_for_and_then_says_when_it_is_full() {
     }
 }
 
-/// Whoever renames a file in a full table takes the entry that the file leaves, if the new name may stand there; else
-/// the call is refused and nothing has changed. Replacing a file needs no entry at all.
+/// Renaming a file in a full table uses the entry that the file leaves, if the new name may be there; otherwise the
+/// call is refused and nothing has changed. Replacing a file needs no entry at all.
 #[test]
 fn renaming_in_a_full_table_needs_no_entry_that_it_does_not_leave() {
     let mut random = Random::new(5);
     let mut store = Store::format(SimDevice::new(1 << 14, 1), &options(100)).unwrap();
     let mut names = std::collections::BTreeSet::new();
     let mut number = 0;
-    // Until a good many names in a row find no place: all but a few entries are taken.
+    // Create names until many in a row find no place: all but a few entries are taken.
     let mut refused = 0;
     while refused < 200 {
         number += 1;

@@ -1,5 +1,5 @@
-//! Recovery step by step: what a torn record leaves behind for the records after it, and what a handle shows when the
-//! device fails.
+//! Tests recovery step by step: the effect of the remains of a torn record on later records, and the state of a handle
+//! after a device failure.
 
 use crate::common::medium::{RecordKind, newest_record, record_areas};
 use crate::common::records::{before_spilling, open};
@@ -8,7 +8,7 @@ use crate::common::{Operation, options, read_all};
 use base::sim::{Keep, SimDevice};
 use flash::{OpenOptions, PAYLOAD_BYTES, Store};
 
-/// Sectors of whole blocks, for [`Keep::Torn`].
+/// Selects the sectors of whole blocks, for [`Keep::Torn`].
 fn blocks(numbers: &[u32]) -> Keep {
     let mask = numbers
         .iter()
@@ -16,25 +16,25 @@ fn blocks(numbers: &[u32]) -> Keep {
     Keep::Torn { sector_mask: mask }
 }
 
-/// The device as it is, every write whole.
+/// Returns the device as it is, with every write complete.
 fn whole(store: &Store<SimDevice>) -> SimDevice {
     store.device().crash_image(&|_| Keep::Whole)
 }
 
-/// Of a record that spills a list, a cut keeps all but the list; so it has not happened. Recovery writes its record,
-/// which announces the same cluster, and the power is cut again. What is left in the cluster must not pass for the
-/// record before that of the recovery, whose images would be put in their places.
+/// A cut keeps all of a spilling record except the list, so the record has not happened. Recovery writes its record,
+/// which announces the same cluster, and the power is cut again. The remains in the cluster must not be taken for the
+/// record before recovery's record, because its images would be put in place.
 #[test]
 fn a_torn_record_with_a_list_does_not_pass_for_the_one_before_the_recovery() {
     let (device, before, name) = before_spilling();
     let mut store = open(device, false).unwrap();
-    // Recovery's record is the newest; the deletion that would have spilled is as before.
+    // The record of recovery is the newest; the deletion that would have spilled has not happened.
     assert!(read_all(&mut store).unwrap() == before);
     store.device_mut().set_power_cut_after_writes(Some(1));
     assert!(store.delete(&name).is_err());
     let record = store.device().unflushed().next().unwrap();
     assert!(record.block_count == 4 && newest_record(store.device()) == record.first_block);
-    // All but the list.
+    // Keep all but the list.
     let image = store.device().crash_image(&|_| blocks(&[0, 1, 3]));
 
     let mut store = open(image, false).unwrap();
@@ -45,9 +45,10 @@ fn a_torn_record_with_a_list_does_not_pass_for_the_one_before_the_recovery() {
     assert!(report.is_clean(), "{:?}", report.problems);
 }
 
-/// Of an overwrite's record, a cut loses the first of three blocks; so it has not happened. Recovery's record, a short
-/// one, goes over its beginning. Two calls later the place is written again and torn, so that the end of the old record
-/// shows: it must not pass for the record before the newest, or two of the three blocks would change.
+/// A cut loses the first of three blocks of an overwrite's record, so the record has not happened. The record of
+/// recovery, a short one, overwrites its beginning. Two calls later the place is written again and torn, so that the
+/// end of the old record shows. It must not be taken for the record before the newest, or two of the three blocks would
+/// change.
 #[test]
 fn the_end_of_a_torn_record_does_not_pass_for_the_one_before_the_newest() {
     let mut store = Store::format(SimDevice::new(256, 1), &options(4)).unwrap();
@@ -73,7 +74,7 @@ fn the_end_of_a_torn_record_does_not_pass_for_the_one_before_the_newest() {
         [2, 2],
         "the table block in its place, a record of two roots"
     );
-    // Of both roots the first sector.
+    // Keep the first sector of both roots.
     let image = store.device().crash_image(&|index| match index {
         0 => Keep::Whole,
         _ => Keep::Torn {
@@ -88,8 +89,8 @@ fn the_end_of_a_torn_record_does_not_pass_for_the_one_before_the_newest() {
     assert!(report.is_clean(), "{:?}", report.problems);
 }
 
-/// A store that has grown has its former end among its data blocks, where the longest record may still stand: also in
-/// the cluster that a record announces, which is shorter.
+/// A store that has grown has its former end among its data blocks, where the longest record may still be. This may
+/// also be in the cluster that a record announces, which is shorter.
 #[test]
 fn an_old_record_in_the_announced_cluster_is_none() {
     let mut store = Store::format(SimDevice::new(256, 1), &options(4)).unwrap();
@@ -112,7 +113,7 @@ fn an_old_record_in_the_announced_cluster_is_none() {
     }
 }
 
-/// More files than the root has slots, so that what is known of the first one stands in the table alone.
+/// Returns a store with more files than the root has slots, so that only the table holds the state of the first one.
 fn store_with_a_file_without_a_slot() -> SimDevice {
     let mut store = Store::format(SimDevice::new(1024, 1), &options(40)).unwrap();
     for number in 0..40 {
@@ -123,8 +124,8 @@ fn store_with_a_file_without_a_slot() -> SimDevice {
     store.close().unwrap()
 }
 
-/// The device fails somewhere in the call. Whether the change is there then or not, the handle shows what the name
-/// shows, and so does the store when it is opened again, unless nobody had been told.
+/// The device fails at some point of the call. Whether the change has happened or not, the handle and the name must
+/// show the same. The store must show it too when it is opened again, unless the call has failed.
 #[test]
 fn a_handle_shows_what_the_name_shows_after_a_truncation_that_failed() {
     let device = store_with_a_file_without_a_slot();
@@ -176,6 +177,6 @@ fn a_handle_shows_what_the_name_shows_after_a_truncation_that_failed() {
             assert!(length_again == shown || result.is_err(), "{context}");
         }
     }
-    // Failures before the record was durable, and after.
+    // There were failures before the record was durable, and after.
     assert!(failed > changed && changed > 0, "{failed} {changed}");
 }

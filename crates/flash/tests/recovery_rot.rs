@@ -1,5 +1,5 @@
-//! Rot in the newest record: what was acknowledged is not undone by it, and no store stays shut while what the record
-//! says stands elsewhere, too.
+//! Tests rot in the newest record: acknowledged changes must not be undone by it, and no store may stay closed while
+//! the content of the record is also available elsewhere.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use base::block::DeviceError;
 use base::sim::{Keep, SimDevice};
 use flash::{Error, Part, Store};
 
-/// A few bits of a block, and all of it.
+/// Damages a few bits of a block, or all of it.
 fn rotten(device: &SimDevice, block: u64, way: u64) -> SimDevice {
     let mut rotten = device.clone();
     match way {
@@ -39,7 +39,7 @@ fn a_rotten_block_of_the_newest_record_undoes_nothing() {
                     open(device, false).unwrap_or_else(|error| panic!("{context}: {error}"));
                 assert!(read_all(&mut store).unwrap() == settled.model, "{context}");
                 let report = store.check().unwrap();
-                // The only thing of which there is one copy: the list beside an image.
+                // The only structure with one copy: the list beside an image.
                 let is_list = settled.kind.spilled && settled.kind.tables.len() == 1 && block == 2;
                 assert_eq!(
                     report.is_clean(),
@@ -48,7 +48,7 @@ fn a_rotten_block_of_the_newest_record_undoes_nothing() {
                     report.problems
                 );
                 assert!(report.problems.iter().all(|problem| !problem.data_lost));
-                // Not the root of the record before, with the table of this one.
+                // The root of the previous record must not be combined with this record's table.
                 let files = settled.model.len() as u64;
                 assert_eq!(store.statistics().files, files, "{context}");
                 lists_lost += u64::from(is_list);
@@ -83,17 +83,17 @@ fn a_rotten_block_of_the_newest_record_undoes_nothing() {
         let kind = (spilled, tables.clone(), 0);
         assert!(kinds.contains(&kind), "no record of this kind: {kind:?}");
     }
-    // The last block of a file has moved twice since the record that changed it, and its place was written over.
+    // The last block of a file has moved twice since the record that changed it, and its place was overwritten.
     assert!(kinds.contains(&(false, vec![false], 2)));
 }
 
-/// A list that rots must not undo the call. A block of a file is no witness that its record was durable; so none that
-/// carries one spills a list, although it is time to.
+/// A rotten list must not undo the call. A data block of a file does not prove that its record was durable. So a record
+/// that carries one must not spill a list, even when a spill is due.
 #[test]
 fn a_rotten_block_of_a_record_with_a_block_of_a_file_undoes_nothing() {
     let (device, mut model, deleted_next) = before_spilling();
     let mut store = open(device, false).unwrap();
-    // Records with two images spill none: what is replaced makes pieces that wait, apart from those that there are.
+    // Records with two images spill no list: replaced files add waiting pieces, separate from the existing ones.
     let first: usize = deleted_next.strip_prefix("file-").unwrap().parse().unwrap();
     for (number, target) in (1..).step_by(2).zip((first + 3..88).step_by(4)) {
         let rename = Operation::Rename(format!("file-{number}"), format!("file-{target}"));
@@ -103,7 +103,7 @@ fn a_rotten_block_of_a_record_with_a_block_of_a_file_undoes_nothing() {
     let (_, pieces) = free_list(store.device());
     assert!(pieces >= 40, "{pieces}");
     let device = store.device().crash_image(&|_| Keep::Whole);
-    // Written last: it has a slot, and the table is not in the way.
+    // This file was written last: it has a slot, so its calls need no table block.
     let name = "file-89".to_owned();
     let bytes = &model[&name];
     let calls = [
@@ -128,18 +128,18 @@ fn a_rotten_block_of_a_record_with_a_block_of_a_file_undoes_nothing() {
     }
 }
 
-// ---- a rename, a cut before what it changed was flushed in its place, and rot ----
+// ---- a rename, a cut before its blocks were flushed in place, and rot ----
 
-/// What became of the renaming.
+/// The results of the renamings.
 #[derive(Default, Debug)]
 struct Renamings {
     done: usize,
-    /// Neither table block is in its place and one is rotten in the record: as when the record was torn.
+    /// Neither table block is in place and one is rotten in the record: this looks like a torn record.
     undone: usize,
     refused: usize,
 }
 
-/// A store in which renaming `file-0` changes two table blocks, and to which name.
+/// Returns a store in which renaming `file-0` changes two table blocks, its model, and the new name.
 fn before_renaming(files: usize, over: bool) -> (SimDevice, Model, String) {
     let mut store = Store::format(SimDevice::new(600, 1), &options(40)).unwrap();
     let mut model = Model::new();
@@ -166,8 +166,8 @@ fn before_renaming(files: usize, over: bool) -> (SimDevice, Model, String) {
     (device, model, target)
 }
 
-/// Opens what the cut and the rot have left. Never may the renaming be done by half, or be undone while anything shows
-/// that it was done; a store that says it is damaged holds every file once it is repaired.
+/// Opens the store after the cut and the rot. The renaming must never be done by half, or be undone while anything
+/// shows that it was done. A store that reports damage must hold every file after a repair.
 fn judge_renaming(
     device: &SimDevice,
     before: &Model,
@@ -211,7 +211,7 @@ fn judge_renaming(
                 let lost = lost.unwrap_or_else(|| panic!("{context}: {name} is gone"));
                 found.remove(&lost);
             }
-            // Where the new table block is gone, the old one may have a file that was replaced.
+            // If the new table block is lost, the old one may contain a file that was replaced.
             for (name, bytes) in found {
                 let is_replaced = before.get(&name) == Some(&bytes) && after.contains_key(&name);
                 assert!(is_replaced, "{context}: {name}");
@@ -222,7 +222,7 @@ fn judge_renaming(
     }
 }
 
-/// What a cut may leave of a table block that is written twice, side by side.
+/// The possible remains after a cut of a table block that is written twice, side by side.
 const KEPT: [Keep; 4] = [
     Keep::Lost,
     Keep::Torn {
@@ -252,7 +252,7 @@ fn a_renaming_is_not_undone_by_half_when_a_cut_and_rot_meet() {
         Operation::Rename("file-0".to_owned(), target.clone()).apply(&mut after);
         let record = newest_record(store.device());
         if more {
-            // The record of the next call is whole, and nobody was told.
+            // The record of the next call is complete, but the call was not acknowledged.
             store.device_mut().set_power_cut_after_writes(Some(1));
             let cut = store.create("more").map(|_| ());
             assert!(matches!(cut, Err(Error::Device(DeviceError::PowerLost))));

@@ -1,6 +1,6 @@
-//! Blocks of records, and of the free cluster that the next list goes to, that the device cannot read. A store opens
-//! whenever what cannot be read does not matter, shows what was acknowledged, and otherwise says what to mend; then a
-//! repair opens it.
+//! Tests unreadable blocks of records, and of the free cluster for the next list. A store must open if the unreadable
+//! blocks do not matter, and show all acknowledged data. Otherwise it must report the damage, and a repair must make it
+//! open.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ struct Seen {
     refused: usize,
 }
 
-/// Opens the device, for reading only and for writing. Returns whether it opened, showing the same both times.
+/// Opens the device, read-only and for writing. Returns the content if both opened; it must be the same both times.
 fn opens(device: &SimDevice, bad: &BTreeSet<u64>, context: &str) -> Option<Model> {
     let worn = || Worn::new(device.clone(), bad.iter().copied());
     let results = [true, false].map(|read_only| {
@@ -27,7 +27,7 @@ fn opens(device: &SimDevice, bad: &BTreeSet<u64>, context: &str) -> Option<Model
         };
         let found = read_all(&mut store).unwrap();
         if !read_only {
-            // Recovery has written again what it reads; the next opening needs nothing that is unreadable.
+            // Recovery has rewritten the blocks it reads; the next opening needs no unreadable block.
             let again = Worn::new(
                 store.device().inner.clone(),
                 store.device().unreadable.iter().copied(),
@@ -56,7 +56,7 @@ fn opens(device: &SimDevice, bad: &BTreeSet<u64>, context: &str) -> Option<Model
     }
 }
 
-/// Repairs a store that did not open; it then holds every file, with nothing less in it than was acknowledged.
+/// Repairs a store that did not open. It must then hold every file, with all acknowledged data.
 fn repaired(device: &SimDevice, bad: &BTreeSet<u64>, context: &str) -> Model {
     let worn = Worn::new(device.clone(), bad.iter().copied());
     let (report, worn) =
@@ -69,7 +69,7 @@ fn repaired(device: &SimDevice, bad: &BTreeSet<u64>, context: &str) -> Model {
     read_all(&mut store).unwrap()
 }
 
-/// Opens a store of which everything was acknowledged.
+/// Opens a store in which every call was acknowledged.
 fn judge(settled: &Settled, bad: &BTreeSet<u64>, must_open: bool, seen: &mut Seen) {
     let context = format!(
         "{} ({:?}, record at {}), unreadable {bad:?}",
@@ -85,7 +85,7 @@ fn judge(settled: &Settled, bad: &BTreeSet<u64>, must_open: bool, seen: &mut See
     let found = repaired(&settled.device, bad, &context);
     assert!(found.keys().eq(settled.model.keys()), "{context}: names");
     for (name, bytes) in &found {
-        // Without a record, what was cut off a file may be back.
+        // Without a record, bytes that were cut off a file may be back.
         assert!(
             bytes.starts_with(&settled.model[name]),
             "{context}: {name}, {} bytes",
@@ -94,7 +94,7 @@ fn judge(settled: &Settled, bad: &BTreeSet<u64>, must_open: bool, seen: &mut See
     }
 }
 
-/// Every two blocks, and everything of one place, of a store that was left in peace.
+/// Tests every pair of blocks, and all blocks of one place, in a store without a power cut.
 #[test]
 fn what_cannot_be_read_of_records_undoes_nothing() {
     let mut seen = Seen::default();
@@ -106,7 +106,7 @@ fn what_cannot_be_read_of_records_undoes_nothing() {
         for (index, first) in blocks.iter().enumerate() {
             for second in &blocks[index + 1..] {
                 let bad = BTreeSet::from([*first, *second]);
-                // The first block of each place tells what the last record is that was durable there.
+                // The first block of each place tells the number of the last durable record there.
                 let must_open =
                     !starts.contains(first) || area_of(&areas, *first) != area_of(&areas, *second);
                 judge(settled, &bad, must_open, &mut seen);
@@ -126,7 +126,7 @@ fn area_of(areas: &[std::ops::Range<u64>], block: u64) -> Option<usize> {
     areas.iter().position(|area| area.contains(&block))
 }
 
-/// What becomes of one block of a write that the power cut interrupted.
+/// The state of one block of a write that the power cut interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Old,
@@ -146,8 +146,8 @@ fn fates(blocks: u64) -> impl Iterator<Item = Vec<Fate>> {
     })
 }
 
-/// Calls that write a record of each kind; with the record's own write, each of whose blocks may arrive, not arrive or
-/// be unreadable, and with what was written after it lost.
+/// Calls that write a record of each kind. Each block of the record's own write may arrive, not arrive or be
+/// unreadable, and everything written after it is lost.
 #[test]
 fn a_record_that_a_cut_made_unreadable_is_there_or_not() {
     let (mut running, mut returned) = (Seen::default(), Seen::default());
@@ -169,7 +169,7 @@ fn a_record_that_a_cut_made_unreadable_is_there_or_not() {
             call.apply(&mut after);
             let record = newest_record(store.device());
             let kind = RecordKind::of(store.device(), record);
-            // One of each kind; and only where the call wrote one record.
+            // Take one record of each kind, and only if the call wrote one record.
             let one_later = |device: &SimDevice| {
                 let number = |block: u64| device.peek(block)[16..24].to_vec();
                 let number = |block| u64::from_le_bytes(number(block).try_into().unwrap());
@@ -184,7 +184,7 @@ fn a_record_that_a_cut_made_unreadable_is_there_or_not() {
                 continue;
             }
             for fates in fates(kind.blocks()) {
-                // All that the call wrote but for what stands in the record alone.
+                // Keep everything the call wrote, except for the blocks of the record.
                 let mut image = start.clone();
                 let mut bad = BTreeSet::new();
                 for (fate, block) in fates.iter().zip(record..) {
@@ -204,7 +204,7 @@ fn a_record_that_a_cut_made_unreadable_is_there_or_not() {
                 match opens(&image, &bad, &context) {
                     Some(found) => {
                         seen.opened += 1;
-                        // One that was durable may have been acknowledged.
+                        // A durable record may have been acknowledged.
                         assert!(
                             found == after || (!was_durable && found == *before),
                             "{context}: {}",
@@ -237,7 +237,7 @@ fn a_record_that_a_cut_made_unreadable_is_there_or_not() {
     );
 }
 
-/// Durable calls on what the store holds.
+/// Durable calls on the store's files.
 fn calls_after(settled: &Settled) -> Vec<Operation> {
     let mut calls = vec![Operation::Create("another".to_owned())];
     if let Some((name, bytes)) = settled.model.iter().max_by_key(|(_, bytes)| bytes.len()) {

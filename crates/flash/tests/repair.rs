@@ -1,6 +1,6 @@
-//! Repair: what is damaged is mended where that needs no invention; every file whose blocks are intact has its bytes
-//! again, by its name or as a lost entry; nothing is ever returned that was not written; a repair that is cut
-//! anywhere is finished by the next one.
+//! Tests repair. Damage is repaired if that needs no invented data. Every file whose blocks are intact has its bytes
+//! again, by its name or as a lost entry. Nothing is returned that was never written. A repair that is cut at any point
+//! is completed by the next one.
 
 use crate::common;
 use crate::common::repaired::*;
@@ -99,7 +99,7 @@ fn a_lost_file_is_called_after_its_identity_and_its_first_name() {
     let mut store = Store::format(SimDevice::new(512, 1), &options(4)).unwrap();
     store.replace("draft", b"first").unwrap();
     store.rename("draft", "report").unwrap();
-    // Otherwise the records still have the buckets, and nothing is lost.
+    // Otherwise the records still hold the buckets, and nothing is lost.
     let mut store = common::reopen(store);
     let id = store.stat("report").unwrap().file_id;
     let buckets = u64::from(store.layout().bucket_count);
@@ -127,7 +127,7 @@ fn a_damaged_free_list_is_made_anew() {
         for block in 0..sample.device.geometry().block_count {
             let bytes = sample.device.peek(block);
             let is_trunk = bytes.starts_with(b"EKTR");
-            // A block of a deleted file: those that hold links are among them.
+            // Damage blocks of deleted files: some of them hold links.
             let is_freed = !is_trunk && (block * 7 + seed) % 5 == 0;
             let is_data = block >= TABLE_FIRST + 2 * sample.buckets();
             if !is_data || (!is_trunk && !is_freed) {
@@ -201,7 +201,7 @@ fn a_bucket_given_back_old_leaves_no_block_with_two_owners() {
             "{context}: {:?}",
             report.problems
         );
-        // The blocks of two versions of a file in one: each piece was in some file at that place.
+        // A file may mix blocks of two versions: each piece must have been in some file at that place.
         let mut names = Vec::new();
         store
             .list(&mut |name, _| names.push(name.to_owned()))
@@ -221,7 +221,7 @@ fn a_file_that_an_old_bucket_gives_the_blocks_of_another_ends_before_them() {
     let mut random = Random::new(1);
     let long = content(&mut random, 90 * PAYLOAD_BYTES + 10);
     store.replace("long", &long).unwrap();
-    // More files than have their states in the root: the table knows the long one.
+    // Use more files than the root has slots: the table holds the state of the long one.
     for number in 0..33 {
         store.replace(&format!("file-{number}"), b"short").unwrap();
     }
@@ -239,7 +239,7 @@ fn a_file_that_an_old_bucket_gives_the_blocks_of_another_ends_before_them() {
         .filter(|block| store.device().peek(*block) != before[(block - TABLE_FIRST) as usize])
         .collect();
     assert_eq!(changed.len(), 2, "the long file's bucket");
-    // Others get what it has given up, all of it but its end.
+    // Other files get all the blocks it has given up, except for its end.
     let mut others = Vec::new();
     let file = store.open_file("file-5").unwrap();
     for _ in 0..60 {
@@ -275,7 +275,7 @@ fn a_repair_that_is_cut_anywhere_is_finished_by_the_next() {
             Sample::new(seed, seed % 2 == 0, &NO_TRUNCATE)
         };
         let mut random = Random::new(seed);
-        // Always a part of the table, and something else.
+        // Always damage a part of the table, and something else.
         let buckets = sample.buckets();
         for _ in 0..3 {
             let bucket = TABLE_FIRST + 2 * random.below(buckets);
@@ -417,7 +417,7 @@ fn whatever_is_damaged_what_comes_back_was_written() {
         if random.coin() {
             let mut cut = device.clone();
             cut.set_power_cut_after_writes(Some(random.below(30) + 1));
-            // Or it has got to its end before.
+            // The repair may also have finished before the cut.
             let _ = Store::repair(&mut cut, &mut |_| {});
             device = cut.crash_image_random(seed);
         }
@@ -454,7 +454,7 @@ fn whatever_is_damaged_what_comes_back_was_written() {
                 store.close_file(file);
                 store.delete(name).unwrap();
             }
-            // What no list led to is free when the files are gone.
+            // Blocks that no list led to are free when the files are deleted.
             (_, device) = repair(store.close().unwrap(), &context);
             let mut store = Store::open(device.clone(), &OpenOptions::default()).unwrap();
             assert!(store.check().unwrap().is_clean(), "{context}: emptied");

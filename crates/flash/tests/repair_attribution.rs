@@ -1,6 +1,6 @@
-//! Repair judged file by file, by the identities of files: whatever blocks rot, a file whose own blocks and name are
-//! intact has its bytes; no byte stands under a name, or in a lost entry, whose file never held it there; what is
-//! lost is counted and named; and a repair that says that nothing is lost has lost nothing.
+//! Tests repair file by file, using the identities of files. For any rotten blocks, a file whose own blocks and name
+//! are intact has its bytes. No byte appears under a name, or in a lost entry, whose file never held it at that place.
+//! Lost data is counted and reported, and a repair that reports no loss has lost nothing.
 
 use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,14 @@ const FILES: usize = 20;
 /// Bytes of an entry of the table for names of up to 255 bytes (SPEC.md, "Regions").
 const ENTRY_BYTES: usize = 328;
 
-/// What every file held, by identity.
+/// The contents of every file over time, by identity.
 #[derive(Clone, Default)]
 struct Past {
-    /// The files that there are.
+    /// The files that exist.
     names: BTreeMap<String, u64>,
-    /// Every content that a file had after a call; the present one last.
+    /// Every content that a file had after a call; the present one is the last.
     versions: BTreeMap<u64, Vec<Vec<u8>>>,
-    /// New contents that found no room: the blocks of their beginnings may still be there.
+    /// New contents that found no room: the blocks of their beginnings may still be on the device.
     drafts: Vec<Vec<u8>>,
 }
 
@@ -54,7 +54,7 @@ impl Past {
         self.versions[&id].last().unwrap()
     }
 
-    /// Whether `piece` was ever at this place of the file.
+    /// Returns whether `piece` was ever at this place of the file.
     fn was_there(&self, id: u64, number: usize, piece: &[u8]) -> bool {
         let holds = |content: &Vec<u8>| {
             let rest = content.get(number * PAYLOAD_BYTES..);
@@ -67,13 +67,13 @@ impl Past {
     }
 }
 
-/// A store after some life, with what its blocks are.
+/// A store after some life, with the meaning of its blocks.
 #[derive(Clone)]
 struct Life {
     device: SimDevice,
     past: Past,
     closed: bool,
-    /// Of each block of a file, which file's it is or was.
+    /// For each data block, the file that owns or owned it.
     owners: BTreeMap<u64, u64>,
     /// First block of the bucket of each name.
     buckets: BTreeMap<String, u64>,
@@ -161,7 +161,7 @@ impl Life {
         self.device.geometry().block_count / 4 * 4 - 12
     }
 
-    /// Some blocks that matter, and their neighbours; one superblock is left.
+    /// Returns some important blocks, and their neighbours; one superblock stays intact.
     fn choose(&self, random: &mut Random) -> BTreeSet<u64> {
         let superblocks = [0, 2, self.records_end() + 8];
         let left = superblocks[random.index(3)];
@@ -233,8 +233,8 @@ struct Tally {
     old: u64,
 }
 
-/// Judges what there is after a repair of `life` with the blocks `chosen` spoilt. `report` is that of a repair that
-/// was not cut short.
+/// Judges the state after a repair of `life` with the blocks `chosen` spoilt. `report` is that of a repair that was not
+/// interrupted.
 fn judge(
     store: &mut Store<SimDevice>,
     life: &Life,
@@ -292,7 +292,7 @@ fn judge(
                 "{context}: {} bytes",
                 bytes.len()
             );
-            // Without its state, of its blocks alone, what was cut off it may be seen again.
+            // If a file is restored from its blocks without its state, bytes that were cut off may be back.
             assert!(
                 bytes.len() == content.len() || rebuilt || *now != name,
                 "{context}"
@@ -322,7 +322,8 @@ fn judge(
                 .iter()
                 .any(|finding| is_its(finding) && finding.data_lost)
         };
-        // Damage after the last record passes for a call that a cut has ended; without one nothing tells the length.
+        // Damage after the last record is taken for a call that a power cut has interrupted; without a record nothing
+        // tells the length.
         if life.closed && !rebuilt {
             assert!(
                 report.is_none_or(is_named),
@@ -339,7 +340,7 @@ fn judge(
         if past.names.values().any(|known| known == id) {
             continue;
         }
-        // It had been deleted, and nothing can tell.
+        // The file had been deleted, and nothing shows that.
         tally.old += 1;
         let lost = report.map(|report| {
             let found = report.lost_files.iter().find(|lost| lost.name == *name);
@@ -364,7 +365,7 @@ fn judge(
             store.statistics().blocks_free,
             "{context}"
         );
-        // Nothing but the root tells whether names went with a part of the table.
+        // Only the root tells whether names were lost with a part of the table.
         let is_alarm = report.data_lost && is_all_there && !rebuilt;
         let is_silence = !report.data_lost && !is_all_there && life.closed && !rebuilt;
         assert!(!is_alarm && !is_silence, "{context}: {:?}", report.findings);
@@ -373,13 +374,14 @@ fn judge(
     tally.rebuilt += u64::from(rebuilt);
 }
 
-/// Whether the repair says that what the last calls cut off may be back.
+/// Returns whether the repair reports that bytes cut off by the last calls may be back.
 fn is_older(report: &RepairReport) -> bool {
     let says_so = |finding: &flash::Finding| finding.text.contains("if the newest stood there");
     report.root_rebuilt || report.findings.iter().any(says_so)
 }
 
-/// Opens what was repaired; it must be in order but for bytes of files, and what the report says is left.
+/// Opens the repaired store. It must be in order, except for lost bytes of files and the problems that the report says
+/// are left.
 fn open_repaired(device: &SimDevice, report: &RepairReport, context: &str) -> Store<SimDevice> {
     assert_settled(device, context);
     let mut store = Store::open(device.clone(), &OpenOptions::default())
@@ -423,7 +425,7 @@ fn judge_random_damage(first_seed: u64, seeds: u64, closed: bool) -> Tally {
             if number % 4 == 0 && !report.findings.iter().any(is_left) {
                 live_on(store, seed, &context);
             }
-            // As much is there when the power fails on the way.
+            // The same must hold if the power fails during the repair.
             let mut cut = device;
             cut.set_power_cut_after_writes(Some(random.below(24) + 1));
             if Store::repair(&mut cut, &mut |_| {}).is_ok() {

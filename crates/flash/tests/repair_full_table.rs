@@ -1,4 +1,4 @@
-//! Repair where the table of names has no room: a file that needs another name keeps its blocks and is counted, and
+//! Tests repair when the name table has no room: a file that needs another name keeps its blocks and is counted, and
 //! gets a name when there is room.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use flash::{Error, OpenOptions, Store};
 const FILES_MAX: u64 = 600;
 const NAMES_PER_BUCKET: usize = 12;
 
-/// A store with a name in each place of its table; every file holds its name.
+/// Returns a store with a name in each place of its table; every file holds its name.
 fn full_table() -> (SimDevice, Vec<String>) {
     let mut store = Store::format(SimDevice::new(7000, 1), &options(FILES_MAX)).unwrap();
     let places = store.layout().bucket_count as usize * NAMES_PER_BUCKET;
@@ -31,7 +31,7 @@ fn full_table() -> (SimDevice, Vec<String>) {
     (settled(store), names)
 }
 
-/// The files by what they hold, which is what they were called.
+/// Returns the files by their content, which is their original name.
 fn by_content(device: &SimDevice) -> BTreeMap<Vec<u8>, String> {
     let mut store = Store::open(device.clone(), &OpenOptions::default()).unwrap();
     let found = read_all(&mut store).unwrap();
@@ -41,7 +41,7 @@ fn by_content(device: &SimDevice) -> BTreeMap<Vec<u8>, String> {
         .collect()
 }
 
-/// With other files deleted, every file that has no name gets one.
+/// Requires that after other files are deleted, every file without a name gets one.
 fn assert_comes_back(device: SimDevice, names: &[String], context: &str) {
     let mut store = Store::open(device, &OpenOptions::default()).unwrap();
     let mut left: Vec<Vec<u8>> = Vec::new();

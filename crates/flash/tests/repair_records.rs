@@ -1,4 +1,4 @@
-//! Repair of a store whose commit records are lost: the table and the blocks themselves say what there is.
+//! Tests repair of a store whose commit records are lost: the table and the blocks themselves tell the content.
 
 use crate::common;
 use crate::common::repaired::*;
@@ -43,7 +43,7 @@ fn without_any_record_the_table_and_the_blocks_tell_what_there_is() {
             "{context}: other names"
         );
         for (name, bytes) in &found {
-            // What had been cut off may be back, and nothing else.
+            // Bytes that had been cut off may be back, but no others.
             assert!(bytes.starts_with(&sample.model[name]), "{context}: {name}");
         }
         live_on(store, seed, &context);
@@ -123,7 +123,7 @@ fn without_any_record_a_file_cut_off_inside_a_block_ends_there() {
         let length = written.len() - PAYLOAD_BYTES - 1000;
         store.truncate(log, length as u64).unwrap();
         store.sync().unwrap();
-        // The barrier after the record lets the shortened block be written.
+        // The barrier after the record allows writing the shortened block in place.
         store.create("another").unwrap();
         let mut device = store.device().clone();
         wipe_records(&mut device);
@@ -259,7 +259,7 @@ fn a_long_file_that_was_cut_off_is_found_by_reading_it_a_few_times() {
     let mut store = Store::format(SimDevice::new(5_400, 1), &options(4)).unwrap();
     let log = store.create("log").unwrap();
     let mut written = content(&mut Random::new(1), PAYLOAD_BYTES);
-    // More groups than last blocks are tried.
+    // More groups than the number of last blocks that are tried.
     for number in 0..5_000_u32 {
         written[..4].copy_from_slice(&number.to_le_bytes());
         store.append_nosync(log, &written).unwrap();
@@ -281,7 +281,7 @@ fn a_long_file_that_was_cut_off_is_found_by_reading_it_a_few_times() {
 
 #[test]
 fn the_end_of_another_store_does_not_pass_for_this_one() {
-    // A large store, and over its beginning a smaller one.
+    // A large store, and a smaller one written over its beginning.
     let mut large = options(40);
     large.uuid = [7; 16];
     let mut store = Store::format(SimDevice::new(600, 1), &large).unwrap();
@@ -303,7 +303,7 @@ fn the_end_of_another_store_does_not_pass_for_this_one() {
         "{error}"
     );
     assert!(device.image_hash() == hash, "something was written");
-    // Where the beginning holds no store, what is left of the large one is given back.
+    // If the beginning holds no store, the remains of the large one are restored.
     for block in 0..300 {
         device.poke(block, &[0; 4096]);
     }

@@ -1,6 +1,6 @@
-//! Random crash scenarios and random lives of stores for as long as one likes, from random seeds.
+//! Runs random crash scenarios and random lives of stores for a chosen time, from random seeds.
 //!
-//! `FLASH_CRASH_SECONDS` says how long (default 2), `FLASH_CRASH_SEED` where to start (default: the time). A
+//! `FLASH_CRASH_SECONDS` sets the duration (default 2), `FLASH_CRASH_SEED` the first seed (default: the time). A
 //! failure prints its seed; that seed, with 0 seconds, reproduces it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

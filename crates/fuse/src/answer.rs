@@ -1,11 +1,11 @@
-//! Answers to the kernel that need no more than a result.
+//! Replies to the kernel that need only a result.
 
 use fuser::{Errno, ReplyEmpty, ReplyWrite};
 
 /// Result of a request.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// Says that a request was carried out, or why not.
+/// Replies that a request succeeded, or with its error.
 pub fn done(reply: ReplyEmpty, result: Result<()>) {
     match result {
         Ok(()) => reply.ok(),
@@ -13,7 +13,7 @@ pub fn done(reply: ReplyEmpty, result: Result<()>) {
     }
 }
 
-/// Says how many bytes were written, which are never more than a request has, or why none.
+/// Replies with the number of bytes written, at most the number in the request, or with the error.
 pub fn written(reply: ReplyWrite, result: Result<usize>) {
     match result {
         Ok(count) => reply.written(count as u32),

@@ -1,15 +1,15 @@
-//! What every mount through FUSE is made of, whatever it shows: beginning, being told of its end, ending in order.
+//! The common part of all FUSE mounts: mounting, notice of the end, orderly unmounting.
 //!
-//! **Holds:** the options that every mount of ours has, the session with the kernel, who is told when nobody answers
-//! the kernel any more, and the answers that need no more than a result.
+//! **Holds:** the options that all our mounts use, the session with the kernel, the notice that no thread answers the
+//! kernel any more, and the replies that need only a result.
 //!
-//! **Must not know:** what is shown: no file, no name, no errno of a room.
+//! **Must not know:** what a mount shows: no file, no name, no errno of any other crate.
 //!
-//! **Invariants:** a mount is taken away where it is and never where it was; whoever asked to be told of the end is
-//! told once, whatever ended the session.
+//! **Invariants:** a mount is removed from its current place, never from an earlier one. The notice of the end is given
+//! exactly once, however the session ended.
 //!
-//! **Files:** `session.rs` beginning and ending, `answer.rs` answers. Where a mount is, and away with it, is in
-//! [`base::mount`], which knows nothing of the library. `tests/common/` is what the tests of several mounts share.
+//! **Files:** `session.rs` mounting and unmounting, `answer.rs` replies. Finding and removing a mount is in
+//! [`base::mount`], which knows nothing of the library. `tests/common/` is shared by the tests of several mounts.
 
 pub mod answer;
 mod session;

@@ -1,4 +1,4 @@
-//! Beginning a mount, and ending it in order.
+//! Starting a mount, and ending it in order.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,20 +15,21 @@ pub struct Settings<'t> {
     pub source: &'t str,
     /// Let the kernel refuse changes.
     pub is_read_only: bool,
-    /// Let other users in; permission bits then decide.
+    /// Give other users access; permission bits then decide.
     pub allows_other_users: bool,
     /// Threads that answer the kernel.
     pub threads: usize,
 }
 
-/// To be kept by what answers the kernel, as its first field: dropped with it, this tells that nobody answers any more.
+/// The adapter must keep this as its first field. Its drop with the adapter shows that no thread answers the kernel any
+/// more.
 pub struct Notice {
     has_ended: Arc<AtomicBool>,
     on_end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Drop for Notice {
-    // The only thing that happens whatever ends the session, a panic on its thread included.
+    // The drop runs in every case, also after a panic on the session's thread.
     fn drop(&mut self) {
         self.has_ended.store(true, Ordering::SeqCst);
         if let Some(on_end) = self.on_end.take() {
@@ -37,16 +38,16 @@ impl Drop for Notice {
     }
 }
 
-/// A mount. It stays, dropped or not, until [`Session::end`].
+/// A mount. It stays until [`Session::end`], also if this value is dropped.
 pub struct Session {
     place: Place,
     has_ended: Arc<AtomicBool>,
 }
 
-/// What became of a mount that is ended.
+/// The state of a mount after its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Programs may have had files open: nobody had unmounted it before.
+    /// Programs may have had files open: the mount was not unmounted before.
     pub may_be_in_use: bool,
     /// See [`Ending::was_aborted`].
     pub was_aborted: bool,
@@ -54,19 +55,19 @@ pub struct Left {
     pub left_at: Option<PathBuf>,
 }
 
-/// How a mount ended.
+/// The result of ending a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ending {
-    /// Files that programs had still open; they get errors from now on.
+    /// Files that programs still had open; they get errors from now on.
     pub files_open: usize,
-    /// Nobody unmounted it, and still the kernel got no answers any more: the connection was aborted.
+    /// The mount was not unmounted, but the kernel got no answers any more: the connection was aborted.
     pub was_aborted: bool,
-    /// Where a mount is left that answers nothing: another one lies on it, or unmounting was refused.
+    /// The path of a dead mount that is left: another mount lies on it, or unmounting was refused.
     pub left_at: Option<PathBuf>,
 }
 
 impl Left {
-    /// The same, with the number of files that lost the mount.
+    /// Converts this into an [`Ending`], with the number of files that lost the mount.
     #[must_use]
     pub fn ending(self, files_open: usize) -> Ending {
         Ending {
@@ -77,7 +78,7 @@ impl Left {
     }
 }
 
-/// Whether something can be mounted on a directory; answers the directory without links.
+/// Checks that a directory can be a mount point. Returns its path without symbolic links.
 ///
 /// # Errors
 /// The variants of [`MountError`] about directories and the device.
@@ -88,10 +89,11 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
     Ok(directory)
 }
 
-/// Mounts what `adapter` makes on a directory that [`prepare`] has answered. When this returns, programs can use it.
+/// Mounts the adapter that `adapter` makes on a directory returned by [`prepare`]. On return, programs can use the
+/// mount.
 ///
-/// `on_end` runs once on a thread of the mount when nobody answers the kernel any more: it has been unmounted by
-/// somebody, or could not be made.
+/// `on_end` runs once on a thread of the mount when no thread answers the kernel any more: the mount was unmounted, or
+/// could not be made.
 ///
 /// # Errors
 /// [`MountError::NoHelper`], [`MountError::Refused`].
@@ -104,8 +106,8 @@ pub fn mount<F: Filesystem>(
     mount_notifying(directory, settings, on_end, adapter).map(|(session, _)| session)
 }
 
-/// [`mount`], together with what tells the kernel of something unasked. As long as anybody has that, the kernel waits
-/// for answers: whoever takes it drops it at the end of the mount.
+/// As [`mount`], and also returns the notifier for unsolicited messages to the kernel. As long as the notifier exists,
+/// the kernel waits for answers: the caller must drop it at the end of the mount.
 ///
 /// # Errors
 /// As of [`mount`].
@@ -127,33 +129,34 @@ pub fn mount_notifying<F: Filesystem>(
     let refused = |error: io::Error| MountError::Refused(error.to_string());
     let session = session.spawn().map_err(refused)?;
     let notifier = session.notifier();
-    // Dropping it, or letting it end by itself, would unmount whatever lies at the directory by then: the library
-    // cannot tell that its own mount is gone already. So it is unmounted here, and this is forgotten.
+    // Dropping the session, or its own end, would unmount any mount at the directory: the library cannot detect that
+    // its own mount is gone. So this crate unmounts, and forgets the session.
     std::mem::forget(session);
     Ok((Session { place, has_ended }, notifier))
 }
 
 impl Session {
-    /// Unmounts, if nobody has done it. Where the mount still answers, `before` is called with its directory first, and
-    /// all that programs had closed by then has been told.
+    /// Unmounts, if it is still mounted. If the mount still answers, calls `before` with its directory first. All
+    /// earlier closes by programs have then been reported.
     ///
-    /// The threads of the mount are not waited for: while somebody has a file or the directory open, or works in it,
+    /// Does not wait for the threads of the mount: while a program has a file or the directory open, or works in it,
     /// the kernel keeps the connection until this process ends.
     #[must_use]
     pub fn end(self, before: impl FnOnce(&Path)) -> Left {
         let has_ended = self.has_ended.load(Ordering::SeqCst);
-        // Without the table nothing can be done that could not hit another mount.
+        // Without the mount table, any unmount could hit another mount.
         let whereabouts = self.place.now(!has_ended).unwrap_or(Whereabouts::Gone);
         let was_aborted = has_ended && whereabouts != Whereabouts::Gone;
         if let Whereabouts::At(directory) = &whereabouts
             && !has_ended
         {
             before(directory);
-            // The kernel tells of a close after it has answered it. What it asks now comes after that.
+            // The kernel reports a close only after the program's call has returned. This request comes after that
+            // report.
             std::fs::read_dir(directory).ok();
         }
         Left {
-            // When it has ended because it was unmounted, nobody had a file open.
+            // If the mount has ended by an unmount, no program had a file open.
             may_be_in_use: !has_ended || was_aborted,
             was_aborted,
             left_at: whereabouts.take_out(),
@@ -162,7 +165,7 @@ impl Session {
 }
 
 fn config(settings: &Settings<'_>) -> Config {
-    // The helper takes options as one text, in which a comma would begin the next one.
+    // The helper takes all options as one text, in which a comma would begin the next option.
     let source = settings.source.replace([',', '\\'], "_");
     let mut config = Config::default();
     config.mount_options = vec![

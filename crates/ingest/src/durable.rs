@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long the thread waits before it looks whether anybody still listens.
+/// Interval at which the thread checks whether there are still listeners.
 const LOOK_AROUND_MS: u64 = 100;
 /// Shortest time between two announcements, so that a log on a fast device does not wake the listeners all the time.
 const ANNOUNCE_MS_MIN: u64 = 1;
 
-/// What is known of the log.
+/// State of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Durable {
     /// Readings numbered below this are on flash.
@@ -21,8 +21,8 @@ pub struct Durable {
     pub failed: bool,
 }
 
-/// A listener. Clones listen on their own; when the last one is dropped, the thread behind them ends within about
-/// 100 ms and lets go of the destination.
+/// A listener. Clones listen independently. When the last one is dropped, the thread behind them ends within about 100
+/// ms and drops the destination.
 #[derive(Clone, Debug)]
 pub struct DurableWatch {
     receiver: watch::Receiver<Durable>,
@@ -32,7 +32,7 @@ impl DurableWatch {
     /// Starts the thread that blocks in [`Destination::wait_durable_past`] and announces what it returns.
     ///
     /// # Errors
-    /// What the system said when it refused a thread.
+    /// The system's error if no thread could be created.
     pub fn start<D: Destination>(destination: Arc<D>) -> io::Result<Self> {
         let first = Durable {
             end: destination.durable_end(),
@@ -46,7 +46,7 @@ impl DurableWatch {
         Ok(Self { receiver })
     }
 
-    /// What was announced last.
+    /// Returns the last announcement.
     #[must_use]
     pub fn get(&self) -> Durable {
         *self.receiver.borrow()
@@ -71,7 +71,8 @@ fn announce<D: Destination>(destination: &D, sender: &watch::Sender<Durable>) {
             Ok(end) if end > seen => {
                 let gap = Duration::from_millis(ANNOUNCE_MS_MIN);
                 if let Some(rest) = gap.checked_sub(now().saturating_sub(announced)) {
-                    // Whatever becomes durable meanwhile is announced with the rest. Nobody unparks this thread.
+                    // The next announcement includes everything that becomes durable meanwhile. Nothing unparks this
+                    // thread.
                     std::thread::park_timeout(rest);
                 }
                 announced = now();

@@ -1,5 +1,4 @@
-//! What can go wrong with a source as a whole. A bad line is not an error: it is counted, see
-//! [`crate::trace::Rejections`].
+//! Errors of a source as a whole. A bad line is not an error: it is counted, see [`crate::trace::Rejections`].
 
 use base::error::Code;
 
@@ -14,7 +13,7 @@ pub enum Error {
         table: &'static str,
         /// Lines read before the failure.
         line: u64,
-        /// What the reader said.
+        /// The reader's error.
         source: std::io::Error,
     },
     /// The first line is not the expected header.
@@ -25,7 +24,7 @@ pub enum Error {
         /// The header as it must stand.
         expected: &'static str,
     },
-    /// A line of the sensor table is unusable. Sensors are configuration: one bad line refuses the table.
+    /// A line of the sensor table is unusable. Sensors are configuration: one bad line makes the whole table unusable.
     #[error("sensors: line {line}: {reason}")]
     Sensor {
         /// Line number, from 1.
@@ -38,7 +37,7 @@ pub enum Error {
     TooLarge {
         /// `sensors` or `readings`.
         table: &'static str,
-        /// The limit that was passed.
+        /// The limit that was exceeded.
         limit: u64,
         /// What is counted.
         unit: &'static str,
@@ -46,7 +45,7 @@ pub enum Error {
     /// A replay option is outside its range.
     #[error("replay: {0}")]
     Option(&'static str),
-    /// A pattern of names is none.
+    /// A pattern of names is invalid.
     #[error("the pattern `{pattern}` does not fit: {reason}")]
     Pattern {
         /// Its beginning, escaped.
@@ -54,7 +53,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// A template for keys is none.
+    /// A template for keys is invalid.
     #[error("the key template `{template}` does not fit: {reason}")]
     Template {
         /// Its beginning, escaped.
@@ -90,7 +89,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The one code this error maps to; see [`base::error`].
+    /// Returns the error code of this error; see [`base::error`].
     #[must_use]
     pub fn code(&self) -> Code {
         match self {

@@ -1,4 +1,4 @@
-//! Where readings come from: brokers, senders of lines, and a recorded trace, replayed at any speed.
+//! Sources of readings: brokers, senders of lines, and a recorded trace, replayed at any speed.
 //!
 //! **Holds:** the parser of a trace ([`trace`]), the trace of the burning office block that is bundled with
 //! the project ([`trace::bundled`]), the replayer that yields readings at the times of the trace
@@ -10,10 +10,10 @@
 //!
 //! **Must not know:** the file store and its format, the controller, HTTP.
 //!
-//! **Invariants:** a malformed line costs that line alone and is counted by its reason; no input makes the
-//! parser panic or hold more than its stated limits; readings are yielded in the order of the trace and never
-//! before their time; the bytes stored for a reading give back exactly the number that was parsed; a message, line or
-//! reading that is refused costs itself alone and is counted by its reason.
+//! **Invariants:** a malformed line affects that line alone and is counted by its reason; no input makes the parser
+//! panic or hold more than its stated limits; readings are yielded in the order of the trace and never before their
+//! time; the bytes stored for a reading give back exactly the number that was parsed; a refused message, line or
+//! reading affects nothing else and is counted by its reason.
 //!
 //! **Files:** `trace/mod.rs` types, limits and the bundled trace, `trace/line.rs` bounded lines and CSV
 //! fields, `trace/sensors.rs` and `trace/readings.rs` the two tables, `replay.rs` the replayer, `sink.rs` the

@@ -1,15 +1,15 @@
 //! Patterns over names with levels, as MQTT filters have them: `+` stands for one level, `#` for the rest.
 //!
-//! What a pattern is stands in [`base::pattern`]; here is what filters of subscriptions have in addition.
+//! [`base::pattern`] defines patterns; this file adds what filters of subscriptions have in addition.
 
 use crate::Error;
 
 pub use base::pattern::{PATTERN_BYTES_MAX, is_exact, matches};
 
-/// How the filter of a shared subscription begins.
+/// Prefix of the filter of a shared subscription.
 const SHARED: &str = "$share/";
 
-/// Checks that `pattern` is one.
+/// Checks that `pattern` is a valid pattern.
 ///
 /// # Errors
 /// [`Error::Pattern`] says what is wrong with it.
@@ -20,8 +20,8 @@ pub fn check(pattern: &str) -> Result<(), Error> {
     })
 }
 
-/// What the topics of a subscription's messages are matched with: brokers send them without the `$share/NAME/` with
-/// which a subscription is shared between clients.
+/// Returns the pattern that the topics of a subscription's messages match: brokers send them without the `$share/NAME/`
+/// of shared subscriptions.
 #[must_use]
 pub fn topic_filter(filter: &str) -> &str {
     match filter.strip_prefix(SHARED) {
@@ -30,7 +30,7 @@ pub fn topic_filter(filter: &str) -> &str {
     }
 }
 
-/// Checks that `filter` is one that a broker can be asked for: a pattern, or `$share/NAME/` and a pattern.
+/// Checks that `filter` can be sent to a broker: a pattern, or `$share/NAME/` and a pattern.
 ///
 /// # Errors
 /// [`Error::Pattern`] says what is wrong with it.

@@ -1,7 +1,7 @@
-//! A trace replayed against a clock: every reading at its time, in its order, at any speed.
+//! A trace replayed against a clock: every reading at its time, in order, at any speed.
 //!
-//! Readings are numbered from 0 across repetitions, so a writer that was interrupted resumes at a number and
-//! offers single readings again by theirs.
+//! Readings are numbered from 0 across repetitions, so an interrupted writer can resume at a number and offer single
+//! readings again by number.
 
 use crate::Error;
 use crate::trace::Trace;
@@ -39,7 +39,7 @@ impl TraceTime {
         })
     }
 
-    /// Milliseconds of the trace now.
+    /// Returns the current time of the trace, in ms.
     #[must_use]
     #[allow(
         clippy::cast_possible_truncation,
@@ -55,7 +55,7 @@ impl TraceTime {
             .saturating_add((elapsed_ns as f64 * self.speed / 1e6) as u64)
     }
 
-    /// Nanoseconds of the clock until the trace stands at `time_ms`; 0 when it does or did.
+    /// Returns the time in ns of the clock until the trace reaches `time_ms`; 0 if it already has.
     #[must_use]
     #[allow(
         clippy::cast_possible_truncation,
@@ -84,7 +84,7 @@ pub struct Offer {
     pub value: f64,
 }
 
-/// What a replayer has to say at the moment it is asked.
+/// The replayer's answer for the current moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Step {
     /// The time of this reading has come.
@@ -98,7 +98,7 @@ pub enum Step {
     End,
 }
 
-/// Walks through a trace. It never sleeps; the caller waits as told.
+/// Walks through a trace. It never sleeps; the caller waits for the returned time.
 pub struct Replayer<'t> {
     trace: &'t Trace,
     time: TraceTime,
@@ -119,7 +119,7 @@ impl<'t> Replayer<'t> {
         }
     }
 
-    /// What is due now.
+    /// Returns what is due now.
     pub fn step(&mut self, clock: &dyn Clock) -> Step {
         let Some(offer) = offer(self.trace, self.next).filter(|offer| offer.time_ms <= self.end_ms)
         else {
@@ -134,14 +134,14 @@ impl<'t> Replayer<'t> {
         }
     }
 
-    /// The number of the reading that comes next.
+    /// Returns the number of the next reading.
     #[must_use]
     pub fn next_number(&self) -> u64 {
         self.next
     }
 }
 
-/// The reading with this number; `None` past the end of a trace that does not repeat.
+/// Returns the reading with this number; `None` past the end of a trace that does not repeat.
 #[must_use]
 pub fn offer(trace: &Trace, number: u64) -> Option<Offer> {
     let readings = trace.readings();
@@ -164,7 +164,7 @@ pub fn offer(trace: &Trace, number: u64) -> Option<Offer> {
     })
 }
 
-/// How many readings a replay to `end_ms` offers.
+/// Returns how many readings a replay to `end_ms` offers.
 #[must_use]
 pub fn count_until(trace: &Trace, end_ms: u64) -> u64 {
     let readings = trace.readings();
@@ -181,7 +181,7 @@ pub fn count_until(trace: &Trace, end_ms: u64) -> u64 {
         + readings.partition_point(|reading| reading.time_ms <= rest_ms) as u64
 }
 
-/// Length of one pass: one millisecond more than the trace, so that no sensor reports twice at one time.
+/// Returns the length of one pass in ms: one ms more than the trace, so that no sensor reports twice at the same time.
 #[must_use]
 pub fn pass_ms(trace: &Trace) -> u64 {
     trace.duration_ms() + 1
@@ -220,7 +220,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Runs to the end, jumping as told; returns (number, trace time offered at, its own time).
+    /// Runs to the end, jumping over each wait; returns (number, trace time offered at, its own time).
     fn run(
         trace: &Trace,
         speed: f64,
@@ -250,7 +250,7 @@ mod tests {
             let seen = run(&trace, speed, 0, 0, 25);
             assert_eq!(seen.iter().map(|s| s.0).collect::<Vec<_>>(), [0, 1, 2, 3]);
             for (_, now_ms, time_ms) in seen {
-                // Waiting is in whole nanoseconds, so at a thousand-fold speed the trace is at most 1 ms further.
+                // Waits are whole nanoseconds, so at a thousand-fold speed the trace is at most 1 ms ahead.
                 assert!(
                     now_ms >= time_ms && now_ms <= time_ms + 1,
                     "{speed}: {now_ms} {time_ms}"

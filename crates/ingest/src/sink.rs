@@ -8,13 +8,13 @@ use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore, Ticket};
 /// Bytes of a stored value: an IEEE 754 double, little-endian, which gives back exactly the number parsed.
 pub const VALUE_BYTES: usize = 8;
 
-/// The stored bytes of a value.
+/// Returns the stored bytes of a value.
 #[must_use]
 pub fn value_bytes(value: f64) -> [u8; VALUE_BYTES] {
     value.to_le_bytes()
 }
 
-/// The value of stored bytes; `None` for another number of bytes.
+/// Returns the value of stored bytes; `None` if the length is wrong.
 #[must_use]
 pub fn value_of(bytes: &[u8]) -> Option<f64> {
     bytes.try_into().ok().map(f64::from_le_bytes)
@@ -27,8 +27,8 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Declares one temporal object per sensor, with the sensor's name as key and its validity interval.
-    /// Those that the database knows from an earlier life keep their number.
+    /// Declares one temporal object per sensor, with the sensor's name as key and its validity interval. Objects that
+    /// the database knows from an earlier run keep their number.
     ///
     /// # Errors
     /// [`Error::Database`], as `Database::declare` gives it.
@@ -51,13 +51,13 @@ impl Objects {
         Ok(Self { ids })
     }
 
-    /// The object of a sensor.
+    /// Returns the object of a sensor.
     #[must_use]
     pub fn id(&self, sensor: u16) -> Option<ObjectId> {
         self.ids.get(usize::from(sensor)).copied()
     }
 
-    /// All objects, in the order of the sensors.
+    /// Returns all objects, in the order of the sensors.
     #[must_use]
     pub fn ids(&self) -> &[ObjectId] {
         &self.ids

@@ -1,4 +1,4 @@
-//! No bytes make the trace parsers panic, and what they accept is within its limits.
+//! No bytes make the trace parsers panic, and what they accept is within their limits.
 
 use ingest::trace::{ReadingReader, Sensors, TIME_MS_MAX, Trace, readings, sensors};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn table() -> Vec<u8> {
     .into_bytes()
 }
 
-/// Bytes that look enough like a table to reach every branch.
+/// Bytes that resemble a table enough to reach every branch.
 fn near_csv() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b",".to_vec()),

@@ -1,4 +1,4 @@
-//! Messages and lines into a destination that remembers: every reason, every payload, waiting, limits.
+//! Messages and lines into a destination that records them: every reason, every payload, waiting, limits.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn numbers_are_taken_as_they_are_written() {
         .collect();
     assert_eq!(values, expected);
     assert!(fake.puts().iter().all(|(_, _, time)| time.is_none()));
-    // One look-up for the first message; the others found the object at hand.
+    // One look-up for the first message; the others found the object in the cache.
     assert_eq!(fake.with(|inner| inner.resolved), 1);
     assert_eq!(intake.counters().messages(), 7);
     assert_eq!(intake.counters().readings(), 7);
@@ -126,7 +126,7 @@ fn a_mark_of_the_encoding_before_a_payload_is_left_out() {
         let outcome = intake.mqtt(topic.as_bytes(), payload.as_bytes());
         assert!(matches!(outcome, Outcome::Accepted { .. }), "{payload:?}");
     }
-    // One mark, and nothing else that cannot be seen.
+    // One mark, and no other invisible character.
     for payload in ["\u{feff}\u{feff}2.5", "2.5\u{feff}", "\u{a0}2.5"] {
         assert_eq!(intake.mqtt(b"n/a", payload.as_bytes()), Outcome::Refused);
     }
@@ -150,7 +150,7 @@ fn a_mark_of_the_encoding_before_a_line_is_left_out() {
         );
     }
     assert_eq!(fake.texts(), ["hall/1/v=1", "hall/1/v=2"]);
-    // Nor does it hide a comment from what finds the end of a line.
+    // Nor does it hide a comment from the search for the end of a line.
     let text = "\u{feff}# m=\"1\nhall v=3\n";
     assert_eq!(
         ingest::line::first_line_bytes(text.as_bytes()),
@@ -422,7 +422,7 @@ fn what_was_taken_before_a_wait_must_be_durable_too() {
             full: false
         }
     );
-    // The rest has nothing that is taken: the key of `c` has become unknown.
+    // Nothing of the rest is accepted: the key of `c` has become unknown.
     fake.with(|inner| inner.unknown.push("7/m/c".to_owned()));
     intake.reload(options());
     let outcome = intake.mqtt(b"l/7", b"m b=2,c=3\nbroken");
@@ -450,7 +450,7 @@ fn another_message_does_not_inherit_the_place_of_one_that_waits() {
         assert_eq!(intake.mqtt(b"l/7", rest), waits);
         intake.mqtt(other.0, other.1);
         let before = fake.puts().len();
-        // The place is gone, so the whole of it is taken.
+        // The position is forgotten, so the whole of it is taken.
         assert_eq!(
             intake.mqtt(b"l/7", rest),
             Outcome::Accepted {
@@ -513,7 +513,7 @@ fn two_hundred_thousand_topics_cost_themselves_alone() {
     assert_eq!(intake.counters().readings(), 10);
     assert_eq!(intake.counters().refused(Reason::KeysMax), 199_990);
     assert_eq!(intake.counters().excerpt(Reason::KeysMax), "n/199999: 1");
-    // Those that were there first are still at hand.
+    // The first ones are still cached.
     let resolved = fake.with(|inner| inner.resolved);
     for number in 0..10 {
         intake.mqtt(format!("n/{number}").as_bytes(), b"2");
@@ -544,7 +544,7 @@ fn topics_at_hand_are_limited_in_number_and_length() {
     intake.mqtt(long.as_bytes(), b"1");
     assert_eq!(resolved(), 102);
     assert_eq!(fake.with(|inner| inner.keys.len()), 1);
-    // A reload forgets them, and the new rules count.
+    // A reload clears the cache, and the new rules apply.
     options.subscriptions = vec![topic_rule("n/#", "{1}", PayloadKind::Number)];
     options.topics_cached_max = 0;
     intake.reload(options);
@@ -572,19 +572,19 @@ fn what_was_taken_of_a_message_counts_after_a_reload_that_refuses_its_rest() {
         assert_eq!(intake.mqtt(b"t", payload), wait);
         (fake, intake)
     };
-    // The subscription is gone.
+    // The subscription is removed.
     let (_, mut intake) = begun(1, b"m a=1\nm b=2\n", 6);
     intake.reload(with(&[]));
     let accepted = Outcome::Accepted { lsn_end: 1 };
     assert_eq!(intake.mqtt(b"t", b"m b=2\n"), accepted);
     assert_eq!(intake.counters().refused(Reason::TopicUnmatched), 1);
-    // It has to do with that message alone.
+    // This affects that message alone.
     assert_eq!(intake.mqtt(b"t", b"m b=2\n"), Outcome::Refused);
     // The same within a line.
     let (_, mut intake) = begun(1, b"m a=1,b=2", 0);
     intake.reload(with(&[topic_rule("t", "{topic}", PayloadKind::Number)]));
     assert_eq!(intake.mqtt(b"t", b"m a=1,b=2"), accepted);
-    // The rest has to wait once more before other rules refuse it.
+    // The rest must wait once more before other rules refuse it.
     let (fake, mut intake) = begun(1, b"m a=1\nm b=2", 6);
     fake.with(|inner| inner.room = 0);
     let wait = Outcome::Wait {
@@ -675,13 +675,13 @@ fn an_old_retained_message_does_not_look_fresh() {
         );
         assert_eq!(counted, (untimed, skipped), "{retained:?}");
         assert_eq!(counters.refused_total(), untimed);
-        // Those that come when they are published are taken, whatever the rule says.
+        // Messages that arrive when they are published are taken, whatever the rule says.
         intake.mqtt(b"n/1", b"6");
         assert_eq!(fake.texts().last().map(String::as_str), Some("n/1=6"));
     }
 }
 
-/// Bytes that look enough like payloads to reach every branch.
+/// Bytes that resemble payloads enough to reach every branch.
 fn payload() -> impl Strategy<Value = Vec<u8>> {
     const PIECES: [&[u8]; 15] = [
         b"m,a=b ",

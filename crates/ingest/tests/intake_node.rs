@@ -1,4 +1,4 @@
-//! The database as destination: rules about keys, waiting, the full store, types that come back.
+//! The database as destination: rules about keys, waiting, the full store, types after a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ fn the_first_rule_that_fits_a_key_decides() {
     }
     assert!(node.resolve("room").is_ok());
     assert_eq!(node.resolve("room/6"), Err(Reason::KeysMax));
-    // What is there stays within reach at the limit.
+    // Existing keys stay accessible at the limit.
     assert!(node.resolve("room/2/co2").is_ok());
     assert_eq!(node.database().objects(), 5);
 }
@@ -101,7 +101,7 @@ fn other_rules_change_what_exists_and_what_is_taken() {
     assert_eq!(validity(&node, "room/2/co2"), Some((7, true)));
     assert_eq!(validity(&node, "new"), Some((8, true)));
     assert_eq!(validity(&node, "room/1/temperature"), Some((500, true)));
-    // It has lost its rule, so its readings are those of an unknown sensor.
+    // The key has lost its rule, so its readings are those of an unknown sensor.
     assert_eq!(node.resolve("room/1/temperature"), Err(Reason::KeyUnknown));
     node.set_rules(KeyRules {
         auto_create: true,
@@ -153,7 +153,7 @@ fn a_declared_key_that_cannot_be_made_costs_itself_alone() {
         failures.starts_with("3 of 4 declared keys cannot be made; the first is `c`: "),
         "{failures}"
     );
-    // The same rules again are no better, and others that fit are.
+    // The same rules again do not help, and others that fit do.
     assert_eq!(node.set_rules(changed), Ok(2));
     assert_eq!(node.declare_failures(), Some(failures));
     assert_eq!(node.set_rules(declared(&[("b", 8)])), Ok(2));
@@ -189,7 +189,7 @@ fn a_new_key_does_not_wait_for_a_full_queue() {
     let (node, _) = node(rules(), options);
     let object = node.resolve("room/9").unwrap();
     while node.put(object, &[0; 8], None).is_ok() {}
-    // Whoever waited for room would commit here: nothing else does.
+    // A declaration that waited for room would commit here: nothing else does.
     let new = node.resolve("room/8").unwrap();
     assert_eq!(node.set_rules(rules()), Ok(4));
     assert_eq!(node.durable_end(), 0);
@@ -279,7 +279,7 @@ fn a_queue_that_is_full_makes_wait_and_a_closed_database_fails() {
         node.wait_durable_past(end, Duration::from_secs(60))
             .is_err()
     );
-    // A key that is new now is not refused: its reading is told what is the matter.
+    // A new key is not refused: the put of its reading reports the failure.
     let object = node.resolve("room/8").unwrap();
     assert_eq!(node.put(object, &[0; 8], None), Err(PutError::Failed));
 }

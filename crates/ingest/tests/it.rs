@@ -1,4 +1,4 @@
-//! The tests of `ingest` from outside, as one program: each file beside this one is a module of it.
+//! The integration tests of `ingest`, as one program: each file in this directory is a module of it.
 
 mod arbitrary;
 mod fuzz_corpus;

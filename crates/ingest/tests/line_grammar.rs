@@ -1,11 +1,11 @@
-//! Line protocol as a grammar: tables of what is taken and refused, and properties over everything else.
+//! The grammar of line protocol: tables of what is accepted and refused, and properties over everything else.
 
 use db::value::Value;
 use ingest::intake::Reason;
 use ingest::line::{FieldValue, Line, LineBuffer, Piece, parse, write_line};
 use proptest::prelude::*;
 
-/// Measurement, tags, fields with their kind, time, as one text.
+/// Returns measurement, tags, fields with their kind, and time, as one text.
 fn show(line: &Line<'_>) -> String {
     let mut text = String::new();
     line.measurement().push_to(&mut text);
@@ -100,7 +100,7 @@ fn lines_that_are_refused() {
         "m,t= v=1",
         "m,=a v=1",
         "m,t=a,, v=1",
-        // A tag twice, also where an escape makes it look like another.
+        // A tag twice, even if an escape makes it look like another.
         "m,t=a,t=b v=1",
         "m,t=a,s=b,t=a v=1",
         "m,a\\ b=1,x=2,a\\ b=3 v=1",
@@ -171,10 +171,10 @@ fn field() -> impl Strategy<Value = Field> {
     ]
 }
 
-/// Names with everything that needs an escape; a leading space would be taken for one before the line.
+/// Names with everything that needs an escape; a leading space would count as white space before the line.
 const NAME: &str = "[a-z\\\\,=\"#é][a-z\\\\,= \"#é]{0,8}";
 
-/// Lines without a quote, and so without a text.
+/// Lines without a quote, and so without a quoted text.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     const PIECES: [&[u8]; 8] = [
         b"\n",
@@ -190,10 +190,10 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|pieces| pieces.concat())
 }
 
-/// Stands for the end of a stream in a text that nobody ends.
+/// Stands for the end of a stream within a text that never ends.
 const TEXT_OPEN: &[u8] = b"\n";
 
-/// The pieces of a stream that comes in the given chunks, and what is left at its end.
+/// Returns the pieces of a stream that arrives in the given chunks, and what is left at its end.
 fn split(
     stream: &[u8],
     chunks: &mut dyn Iterator<Item = usize>,
@@ -257,7 +257,7 @@ fn a_long_line_costs_itself() {
     }
 }
 
-/// The lines of a stream, all of it at hand, with no limit that matters.
+/// Returns the lines of a stream that is available as a whole, with no effective limit.
 fn lines(stream: &str) -> Vec<String> {
     let (pieces, is_whole) = split(stream.as_bytes(), &mut std::iter::empty(), 1 << 16);
     assert!(is_whole, "{pieces:?}");
@@ -272,7 +272,7 @@ fn a_text_keeps_its_line_breaks() {
         "log,app=x code=3i,msg=\"first\n\nthird\",v=1 1700000000000000000",
         "log msg=\"a \\\" quote\nand a backslash \\\\\",other=\"b\nc\"",
         "log msg=\"\r\n\"",
-        // Refused, each for a reason of its own; what stands in the text is no line all the same.
+        // Refused, each for its own reason; the content of the text is still not a line.
         "log v=NaN,msg=\"first\nboiler temperature=999\nlast\"",
         "log,app= msg=\"first\nboiler temperature=999\nlast\"",
         "my log,app=x msg=\"first\nboiler temperature=999\nlast\"",
@@ -314,8 +314,8 @@ fn a_quote_elsewhere_begins_no_text() {
 
 #[test]
 fn a_text_that_was_cut_off_costs_the_lines_up_to_the_next_quote() {
-    // What follows the next quote shows that it was none. Which of the lines before it were text nobody knows: whoever
-    // writes a text decides what stands in it, and with its length whether its sender cuts it.
+    // What follows the next quote shows that it does not end the text. It is unknown which of the lines before it were
+    // text: the author of a text chooses its content, and with its length whether its sender cuts it.
     let cut = "log msg=\"first\nboiler,unit=61 temperature=999\nyyylog msg=\"good\"";
     assert_eq!(lines(&format!("{cut}\nm v=2\n")), [cut, "m v=2"]);
     assert!(parse(cut).is_err());
@@ -336,7 +336,7 @@ fn a_text_with_line_breaks_is_not_followed_beyond_the_limit() {
     for chunk in [1, 7, 101, usize::MAX] {
         let split = |stream: &str| split(stream.as_bytes(), &mut std::iter::repeat(chunk), 100).0;
         assert_eq!(split(&long), [Some(TEXT_OPEN.to_vec())]);
-        // Without a break in its text a long line costs itself alone.
+        // Without a line break in its text a long line affects itself only.
         assert_eq!(split(&without), [None, Some(b"m v=1".to_vec())]);
         assert_eq!(split(&late).last().unwrap(), &Some(TEXT_OPEN.to_vec()));
     }
@@ -393,7 +393,7 @@ proptest! {
             prop_assert_eq!(&value, wanted);
         }
         prop_assert_eq!(line.time(), time);
-        // And a stream gives it whole, whatever its texts hold; with a `#` in front it would be a comment.
+        // A stream returns it whole, whatever its texts contain; with a `#` in front it would be a comment.
         if !measurement.starts_with('#') {
             prop_assert_eq!(lines(&format!("{text}\nm v=1\n")), [text, "m v=1".to_owned()]);
         }
@@ -433,7 +433,7 @@ proptest! {
         let found = &whole.0;
         prop_assert!(found.len() >= expected.len() && found.len() <= expected.len() + 1);
         prop_assert_eq!(&found[..expected.len()], &expected[..]);
-        // One more can only be the beginning of a line that is known to be too long.
+        // One more can only be the beginning of a line that is already known to be too long.
         prop_assert!(found[expected.len()..].iter().all(Option::is_none));
     }
 }

@@ -20,7 +20,7 @@ use ingest::line::{
     Controller, Ended, LineFigures, LineListeners, LineOptions, LineState, control, run,
 };
 
-/// Longer than anything here takes; a test that waits this long has failed.
+/// Longer than any step takes; a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Node {
@@ -83,7 +83,7 @@ impl Node {
         self.state.figures()
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         for _ in 0..PATIENCE.as_millis() / 2 {
             if holds(self) {
@@ -116,7 +116,7 @@ impl<S: Read + Write> Client<S> {
         self.reader.get_mut().write_all(bytes).unwrap();
     }
 
-    /// The next line of the node; empty at the end of the stream.
+    /// Returns the next line from the node; empty at the end of the stream.
     fn answer(&mut self) -> String {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
@@ -130,7 +130,7 @@ fn a_batch_is_acknowledged_with_its_counts() {
     let mut client = node.connect();
     client.send(b"m a=1,b=2\r\nbroken\r\n# note\r\n\r\n");
     assert_eq!(client.answer(), "ok 2 1\n");
-    // Counts begin again; a half line waits for its other half.
+    // Counts start again; a half line waits for its other half.
     client.send(b"m c=3\nm d");
     client.send(b"=4\n\n\n");
     assert_eq!(client.answer(), "ok 2 0\n");
@@ -146,7 +146,7 @@ fn a_batch_is_acknowledged_with_its_counts() {
     assert_eq!(node.stop(0), Ended::Stopped);
 }
 
-/// Set for the process of its own in which descriptors are allowed to run out.
+/// Set for the separate process in which descriptors are allowed to run out.
 const FEW_DESCRIPTORS: &str = "EVENKEEL_TEST_FEW_DESCRIPTORS";
 
 #[test]
@@ -184,7 +184,7 @@ fn run_out_of_descriptors() {
     assert!(node.figures().accept_failing);
     let error = node.state.accept_error().unwrap();
     assert!(error.contains("open files"), "{error}");
-    // Those that are there are served meanwhile.
+    // Existing connections are served meanwhile.
     first.send(b"m a=2\n\n");
     assert_eq!(first.answer(), "ok 1 0\n");
     drop(fillers);
@@ -232,7 +232,7 @@ fn acknowledgements_come_in_order_and_only_once_durable() {
     // Another sender's batch is durable before this one's second.
     node.fake.with(|inner| inner.durable_end = 3);
     assert_eq!(client.answer(), "ok 2 0\n");
-    // One that asks and says that it sends no more is answered before the end.
+    // A sender that asks and says that it sends no more is answered before the end.
     client.send(b"m a=4\n\n");
     client.reader.get_mut().shutdown(Shutdown::Write).unwrap();
     node.until("the fourth", |node| node.fake.puts().len() == 4);
@@ -296,7 +296,7 @@ fn bad_input_costs_itself() {
     }
     assert_eq!(node.figures().oversized, 1);
     assert!(node.counters.excerpt(Reason::Oversized).starts_with("xxx"));
-    // A line that its end cuts off may lack half of a number.
+    // A line without an end may lack half of a number.
     client.send(b"m a=12");
     drop(client);
     node.until("the end", |node| node.figures().connections == 0);
@@ -336,7 +336,7 @@ fn a_database_that_takes_nothing_holds_senders_back_and_loses_nothing() {
         assert_eq!(client.answer(), "ok 4 0\n");
         assert_eq!(node.fake.texts(), ["m/a=1", "m/b=2", "m/c=3", "m/d=4"]);
     }
-    // Two wait in the middle of the same line; neither takes the other's place.
+    // Two wait in the middle of the same line; neither affects the other's progress.
     let mut second = node.connect();
     node.fake.with(|inner| {
         inner.puts.clear();
@@ -368,7 +368,7 @@ fn a_failed_log_is_told_and_ends_everything() {
     if first == "ok 1 0\n" {
         assert_eq!(waits.answer(), "error failed\n");
     } else {
-        // The other's reading came in between.
+        // The other's reading arrived in between.
         assert_eq!(first, "error failed\n");
     }
     assert_eq!(waits.answer(), "");
@@ -386,7 +386,7 @@ fn stopping_still_acknowledges_what_is_in_flight() {
     never.send(b"m b=1\n");
     node.until("two readings", |node| node.fake.puts().len() == 2);
     node.controller.stop(10_000);
-    // Those that wait for nothing end at once.
+    // Connections that wait for nothing end at once.
     assert_eq!(never.answer(), "");
     node.fake.with(|inner| inner.durable_end = 2);
     assert_eq!(asks.answer(), "ok 1 0\n");
@@ -398,7 +398,7 @@ fn stopping_still_acknowledges_what_is_in_flight() {
     let mut asks = node.connect();
     asks.send(b"m a=1\n\n");
     node.until("a reading", |node| node.fake.puts().len() == 1);
-    // The time is over before the log moves: no acknowledgement.
+    // The time is over before the log advances: no acknowledgement.
     assert_eq!(node.stop(20), Ended::Stopped);
     assert_eq!(asks.answer(), "");
 }
@@ -419,7 +419,7 @@ fn connections_are_limited_and_idle_ones_end() {
     let mut three = node.connect();
     assert_eq!(three.answer(), "error connections_max\n");
     assert_eq!(node.figures().connections_refused, 1);
-    // A slow sender of half a line is as idle as one that sends nothing.
+    // A slow sender of half a line counts as idle, like one that sends nothing.
     two.send(b"m a=");
     assert_eq!(one.answer(), "");
     assert_eq!(two.answer(), "");
@@ -449,7 +449,7 @@ fn a_text_with_a_line_break_sets_no_other_sensor() {
     }
     assert_eq!(client.answer(), "ok 1 0\n");
     assert_eq!(node.fake.texts()[2], "log/msg=\"a\n\nb\"");
-    // One that ends in a text gives no line of it.
+    // A stream that ends within a text gives no line of it.
     client.send(b"m a=2\nlog msg=\"a\nm a=3\n");
     drop(client);
     node.until("the end", |node| node.figures().connections == 0);
@@ -465,7 +465,7 @@ fn a_text_that_does_not_end_closes_its_connection() {
         line_bytes_max: 100,
         ..tcp_options()
     });
-    // Too long to be followed.
+    // A text that is too long to be followed.
     let mut long = node.connect();
     long.send(b"m a=1\n\nm v=\"cut off\n");
     long.send("m a=2\n".repeat(20).as_bytes());
@@ -473,7 +473,7 @@ fn a_text_that_does_not_end_closes_its_connection() {
     assert_eq!(long.answer(), "error text_open\n");
     assert_eq!(long.answer(), "");
     assert_eq!(node.counters.refused(Reason::Oversized), 1);
-    // Or silent in it; this takes 10 s.
+    // A sender that is silent within a text; this takes 10 s.
     let mut silent = node.connect();
     silent.send(b"m a=3\nm v=\"cut off\n\n");
     assert_eq!(silent.answer(), "error text_open\n");
@@ -545,7 +545,7 @@ fn a_silent_sender_makes_room_and_what_it_had_sent_is_taken() {
     assert_eq!(silent.answer(), "error made_room\n");
     assert_eq!(silent.answer(), "");
     assert_eq!(node.figures().connections_made_room, 1);
-    // Whoever waits for the store is not idle, however long that takes.
+    // A connection that waits for the store is not idle, however long that takes.
     node.fake.with(|inner| inner.durable_at_once = false);
     new.send(b"m a=3\n\n");
     node.until("a reading", |node| node.fake.puts().len() == 3);
@@ -559,7 +559,7 @@ fn peers_that_vanish_are_found_out() {
     let node = Node::tcp();
     let client = node.connect();
     node.until("a connection", |node| node.figures().connections == 1);
-    // The system itself says how long each side's timer has to run: `ss` reads it from there.
+    // The system itself reports the remaining time of each side's timer: `ss` reads it from there.
     let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
     let ours = port(client.reader.get_ref().local_addr().unwrap());
     let theirs = port(client.reader.get_ref().peer_addr().unwrap());
@@ -593,7 +593,7 @@ fn what_has_arrived_is_taken_although_nobody_reads_the_answers() {
     drop(client);
     node.until("the end", |node| node.figures().connections == 0);
     let figures = node.figures();
-    // All of it had been sent before the reset, and fits the buffers of a connection.
+    // All of it had been sent before the reset, and fits into the buffers of a connection.
     assert_eq!(node.fake.puts().len(), 500, "{figures:?}");
     assert_eq!(figures.connections_ended_early, 1);
     node.stop(0);

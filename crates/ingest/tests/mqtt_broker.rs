@@ -1,4 +1,4 @@
-//! A session and a real broker: what is acknowledged, what comes again, and what never stops the stream.
+//! A session with a real broker: what is acknowledged, what is sent again, and what never stops the stream.
 
 use crate::mqtt_support;
 use crate::mqtt_support::{
@@ -9,7 +9,8 @@ use ingest::mqtt::{Ended, Pause, Qos, Version};
 
 const BOTH: [Version; 2] = [Version::V311, Version::V5];
 
-/// Messages that came after all others have been handled: by then an acknowledgement given too early would be out.
+/// Publishes messages that arrive after all others have been handled: by then a premature acknowledgement would have
+/// been sent.
 fn fence(publisher: &mut Publisher, store: &Store) {
     for _ in 0..3 {
         let before = store.count("t/fence");
@@ -37,7 +38,7 @@ fn only_durable_messages_are_acknowledged_and_all_others_come_again() {
         assert_eq!(session.figures().in_flight, 10);
         session.abort();
 
-        // Nothing was durable, so nothing was acknowledged, so everything comes again, in order.
+        // Nothing was durable, so nothing was acknowledged, so everything is sent again, in order.
         let store = Store::new();
         let session = Running::start(options.clone(), &store).subscribed(1);
         until("all come again", || store.count("t/a") == 10);
@@ -68,7 +69,7 @@ fn only_durable_messages_are_acknowledged_and_all_others_come_again() {
     }
 }
 
-/// MQTT 5 lets a broker send a message once for each filter that fits it.
+/// MQTT 5 lets a broker send a message once for each matching filter.
 #[test]
 fn a_message_that_fits_several_filters_is_taken_once() {
     if !installed() {
@@ -98,7 +99,7 @@ fn a_message_that_fits_several_filters_is_taken_once() {
             assert_eq!(store.payloads(topic), numbers(0..20), "{version:?}");
         }
         let figures = session.stop(60_000);
-        // For `t/#`, and for the group, in which this one is alone.
+        // For `t/#`, and for the shared group, of which this client is the only member.
         match version {
             Version::V5 => assert!(figures.copies >= 60, "{figures:?}"),
             Version::V311 => assert_eq!(figures.copies, 0),
@@ -123,7 +124,7 @@ fn a_broker_that_ends_and_comes_back_loses_nothing_it_kept() {
         until("some are acknowledged", || {
             session.figures().acknowledged == 20
         });
-        // Sent is not yet received: what the broker had not read when it was told to end would come again.
+        // Sent is not yet received: messages that the broker had not read when it was stopped would be sent again.
         fence(&mut publisher, &store);
         broker.down();
         until("the loss is seen", || !session.figures().connected);
@@ -133,7 +134,7 @@ fn a_broker_that_ends_and_comes_back_loses_nothing_it_kept() {
         until("what came after the loss is there", || {
             store.count("t/b") == 5
         });
-        // 30 were in flight. They came again, and nothing else did.
+        // 30 were in flight. They were sent again, and nothing else was.
         let again = store.payloads("t/a").split_off(50);
         assert_eq!(again, numbers(20..50));
         store.set_durable(1_000);
@@ -196,7 +197,7 @@ fn bad_messages_and_oversized_ones_cost_themselves_alone() {
         ];
         publisher.publish_bytes(messages.iter().map(|payload| ("t/a", *payload, false)));
         until("the last has come", || store.count("t/a") == 3);
-        // Refused ones wait for their turn behind the first, which is not durable yet.
+        // Refused messages wait for their turn after the first, which is not durable yet.
         fence(&mut publisher, &store);
         assert_eq!(session.figures().acknowledged, 0);
         assert_eq!(session.figures().in_flight, 7);
@@ -217,7 +218,7 @@ fn bad_messages_and_oversized_ones_cost_themselves_alone() {
                 Reason::PayloadInvalid
             ]
         );
-        // None of them comes again.
+        // None of them is sent again.
         let store = Store::new();
         let session = Running::start(options, &store).subscribed(1);
         fence(&mut publisher, &store);
@@ -249,7 +250,7 @@ fn a_store_that_takes_nothing_stops_the_reading_and_loses_nothing() {
         let pause = if full { Pause::Full } else { Pause::Busy };
         assert_eq!(figures.pause, Some(pause));
         assert_eq!((figures.messages, store.count("t/a")), (2, 3));
-        // Durable messages are acknowledged also while nothing is read.
+        // Durable messages are acknowledged even while nothing is read.
         store.set_durable(2);
         until("two are acknowledged", || {
             session.figures().acknowledged == 2
@@ -335,7 +336,7 @@ fn changed_subscriptions_are_applied_on_the_same_connection() {
         assert_eq!(store.count("t/a"), 0, "unsubscribed");
         assert_eq!(session.figures().connects, 1);
 
-        // Another keep-alive can only be said by another CONNECT; the broker keeps the subscriptions.
+        // Only another CONNECT can set another keep-alive; the broker keeps the subscriptions.
         options.keep_alive_seconds += 1;
         session.controller.reload(options.clone()).unwrap();
         until("another connection", || session.figures().connects == 2);
@@ -360,7 +361,7 @@ fn a_wrong_password_and_a_forbidden_topic_are_reported() {
         return;
     }
     for version in BOTH {
-        // MQTT 3.1.1 of this broker grants a subscription whether or not it will be served; only 5 can say so.
+        // With MQTT 3.1.1 this broker grants a subscription even if it will not serve it; only MQTT 5 can report that.
         let mut broker = Broker::start("");
         let passwords = broker.file("passwords");
         let made = std::process::Command::new("mosquitto_passwd")
@@ -412,7 +413,7 @@ fn kept_messages_come_with_a_new_subscription() {
         until("it comes", || store.payloads("t/kept") == ["7"]);
         fence(&mut publisher, &store);
         assert_eq!(session.stop(1_000).retained, 1);
-        // Once more with 3.1.1, where the broker cannot be told that the subscription is an old one.
+        // Once more with 3.1.1, which cannot tell the broker that the subscription is an old one.
         let session = Running::start(broker.options(version, "t/#"), &store).subscribed(1);
         fence(&mut publisher, &store);
         let again = u64::from(version == Version::V311);

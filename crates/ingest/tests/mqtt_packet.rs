@@ -1,5 +1,5 @@
-//! No bytes make the packet parser panic, what it accepts is within its limits, and it does not matter how the bytes
-//! are cut into reads.
+//! No bytes make the packet parser panic, what it accepts is within its limits, and the result does not depend on how
+//! the bytes are cut into reads.
 
 use ingest::mqtt::Version;
 use ingest::mqtt::packet::{self, Kind, Malformed, Oversized, READ_BYTES, Reader, Step};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 const LIMIT: usize = 300;
 
-/// A step that owns what it shows.
+/// A step that owns its content.
 #[derive(Clone, Debug, PartialEq)]
 enum Seen {
     Publish(Vec<u8>, Vec<u8>, u16, u8, bool, bool),
@@ -16,7 +16,7 @@ enum Seen {
     Malformed(Malformed),
 }
 
-/// All packets of a stream that arrives in pieces of these sizes.
+/// Returns all packets of a stream that arrives in pieces of these sizes.
 fn read_all(bytes: &[u8], version: Version, mut sizes: impl Iterator<Item = usize>) -> Vec<Seen> {
     let mut reader = Reader::new();
     let mut seen = Vec::new();
@@ -98,7 +98,7 @@ fn version() -> impl Strategy<Value = Version> {
     prop_oneof![Just(Version::V311), Just(Version::V5)]
 }
 
-/// Packets as a broker would send them, small and oversized, with now and then something else.
+/// Packets as a broker would send them, small and oversized, occasionally with something else.
 fn stream(version: Version) -> impl Strategy<Value = Vec<u8>> {
     let message = (
         prop_oneof![Just(0_u8), Just(2), Just(4), Just(10), Just(3)],
@@ -193,7 +193,7 @@ fn an_oversized_message_is_skipped_without_being_held() {
         let after = Seen::Publish(b"c".to_vec(), b"1".to_vec(), 10, 1, false, false);
         assert_eq!(seen, [Seen::Oversized(id, qos >> 1), after]);
     }
-    // One with the longest topic there can be.
+    // A packet with the longest possible topic.
     let bytes = publish(2, &[b't'; 65_535], 9, None, b"");
     let seen = read_all(&bytes, Version::V311, std::iter::repeat(1_000));
     assert_eq!(seen, [Seen::Oversized(9, 1)]);
@@ -222,7 +222,7 @@ fn what_breaks_the_protocol_is_said_so() {
         let found = packet::next(bytes, version, 1_000);
         assert!(found.is_err(), "{bytes:x?}: {found:?}");
     }
-    // Oversized ones are looked at as closely.
+    // Oversized packets are checked as strictly.
     for bytes in [&[0x32, 100, 0, 1, b'a', 0, 0][..], &[0x32, 100, 0, 99]] {
         assert!(packet::next(bytes, Version::V311, 50).is_err());
     }

@@ -1,4 +1,4 @@
-//! A session and a broker that says what a script tells it: everything that a good broker never says.
+//! A session with a scripted broker, which sends everything that a good broker never sends.
 
 use crate::mqtt_support::{Running, Store, options, subscription, until};
 use ingest::intake::Reason;
@@ -27,7 +27,7 @@ impl Fake {
         self.listener.local_addr().unwrap().port()
     }
 
-    /// The next connection, after its CONNECT has been read.
+    /// Returns the next connection, after its CONNECT has been read.
     fn accept(&self) -> Peer {
         let mut accepted = None;
         until("the session connects", || {
@@ -48,7 +48,7 @@ impl Fake {
         peer
     }
 
-    /// The next connection, welcomed.
+    /// Returns the next connection, accepted.
     fn welcome(&self, session_present: bool) -> Peer {
         let mut peer = self.accept();
         match self.version {
@@ -58,7 +58,7 @@ impl Fake {
         peer
     }
 
-    /// The next connection, welcomed without a session, its one subscription granted.
+    /// Returns the next connection, accepted without a session, its one subscription granted.
     fn subscribed(&self) -> Peer {
         let mut peer = self.welcome(false);
         peer.grant(&[1]);
@@ -73,11 +73,11 @@ struct Peer {
 
 impl Peer {
     fn send(&mut self, bytes: &[u8]) {
-        // The session may have hung up already, which each test finds out by its own means.
+        // The session may have closed the connection already, which each test detects in its own way.
         let _ = self.stream.write_all(bytes);
     }
 
-    /// The next packet: its first byte and its body; `None` at the end.
+    /// Returns the next packet: its first byte and its body; `None` at the end.
     fn packet(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut byte = [0];
         self.stream.read_exact(&mut byte).ok()?;
@@ -110,7 +110,7 @@ impl Peer {
         body
     }
 
-    /// Sends a message of the topic `a/b`, of MQTT 5, for the subscriptions of these names.
+    /// Sends a message of MQTT 5 to the topic `a/b`, for the subscriptions with these names.
     fn publish_for(&mut self, id: u8, value: u8, names: &[&[u8]]) {
         let mut properties = Vec::new();
         for name in names {
@@ -179,7 +179,7 @@ fn a_packet_that_breaks_the_protocol_is_counted_and_the_session_comes_back() {
     }
 }
 
-/// The name of the subscription in the one SUBSCRIBE that comes, in the four bytes of a long one.
+/// Returns the name of the subscription in the next SUBSCRIBE, which is four bytes long.
 fn name_in(subscribe: &[u8]) -> Option<&[u8]> {
     match subscribe[2] {
         0 => None,
@@ -199,7 +199,7 @@ fn the_first_copy_of_a_message_is_taken_and_the_others_are_acknowledged_with_it(
     options.subscriptions.push(all);
     let session = Running::start(options, &store);
     let mut peer = fake.welcome(true);
-    // Of messages that waited some come before the answers to SUBSCRIBE, and for filters of an earlier run.
+    // Some waiting messages arrive before the answers to SUBSCRIBE, and for filters of an earlier run.
     let unknown = &[7_u8][..];
     peer.publish_for(1, b'0', &[unknown]);
     let names = [0, 1].map(|_| peer.grant(&[1]));
@@ -214,7 +214,7 @@ fn the_first_copy_of_a_message_is_taken_and_the_others_are_acknowledged_with_it(
     until("the last", || session.figures().messages == 8);
     assert_eq!(store.payloads("a/b"), ["0", "1", "2", "3", "3", "4", "4"]);
     assert_eq!(session.figures().copies, 1);
-    // The copy is acknowledged when the one that was taken is durable.
+    // The copy is acknowledged when the message that was taken is durable.
     store.set_durable(1);
     assert_eq!(peer.packet().unwrap().1[1], 1);
     assert_eq!(session.figures().acknowledged, 1);
@@ -225,7 +225,7 @@ fn the_first_copy_of_a_message_is_taken_and_the_others_are_acknowledged_with_it(
     session.stop(0);
 }
 
-/// A value that comes again after its filter was replaced is no copy of what came for the one before.
+/// A value that is repeated after its filter was replaced is no copy of the earlier message.
 #[test]
 fn what_comes_for_a_subscription_that_took_another_ones_place_is_no_copy() {
     let fake = Fake::new(Version::V5);
@@ -358,7 +358,7 @@ fn what_a_broker_says_instead_of_consent_is_reported() {
                 .last_error()
                 .is_some_and(|error| error.contains(text))
         });
-        // It tries again.
+        // It retries.
         let _peer = fake.subscribed();
         session.subscribed(1).stop(0);
     }
@@ -382,7 +382,7 @@ fn a_refused_or_lowered_subscription_is_reported_and_the_others_are_kept() {
         });
         let text = session.state.last_error().unwrap();
         assert!(text.contains("refuses the subscription `secret`"), "{text}");
-        // New options are a reason to ask again.
+        // New options are a reason to request again.
         options
             .subscriptions
             .push(subscription("more", Qos::AtLeastOnce));
@@ -392,7 +392,7 @@ fn a_refused_or_lowered_subscription_is_reported_and_the_others_are_kept() {
         assert_eq!(session.figures().subscriptions_refused, 1);
         let text = session.state.last_error().unwrap();
         assert!(text.contains("`secret` with QoS 0 only"), "{text}");
-        // What was asked for with QoS 0 is granted as asked.
+        // What was requested with QoS 0 is granted as requested.
         options.subscriptions[1].qos = Qos::AtMostOnce;
         session.controller.reload(options).unwrap();
         peer.grant(&[0]);
@@ -411,7 +411,7 @@ fn subscriptions_are_renewed_only_when_the_broker_has_forgotten_them() {
         store.set_durable(1_000);
         let mut options = options(fake.port(), version, "t");
         let session = Running::start(options.clone(), &store);
-        // The first time nobody knows what the session at the broker subscribed to.
+        // The first time it is unknown what the broker's session is subscribed to.
         let mut peer = fake.welcome(true);
         peer.grant(&[1]);
         let session = session.subscribed(1);
@@ -445,7 +445,7 @@ fn subscriptions_are_renewed_only_when_the_broker_has_forgotten_them() {
 
 #[test]
 fn a_broker_without_answers_is_left() {
-    // Side by side, because silence takes its time.
+    // In parallel, because waiting for the silence takes time.
     std::thread::scope(|scope| {
         for version in BOTH {
             scope.spawn(move || without_answers(version));
@@ -494,7 +494,7 @@ fn pings_while_paused(version: Version) {
     let message = peer.publish(0x32, 7, b"1");
     peer.send(&message);
     until("the session pauses", || session.figures().pause.is_some());
-    // Their answers, if there were any, could not be read: that is no reason to leave.
+    // Their answers, if any, could not be read: that is no reason to disconnect.
     for _ in 0..3 {
         assert_eq!(peer.packet(), Some((0xc0, vec![])), "a ping");
     }
@@ -611,7 +611,7 @@ fn a_lower_limit_does_not_take_back_a_message_that_was_taken_in_part() {
             .subscriptions
             .push(subscription("u", Qos::AtLeastOnce));
         session.controller.reload(options).unwrap();
-        // The new subscription shows that the session has heard of it.
+        // The new subscription shows that the session has received the options.
         peer.grant(&[1]);
         let waits = store.lock().waits;
         until("it is offered again or given up", || {
@@ -623,7 +623,7 @@ fn a_lower_limit_does_not_take_back_a_message_that_was_taken_in_part() {
         assert_eq!(store.lock().refused, []);
         assert_eq!(store.payloads("t"), ["a".to_owned(), rest]);
         store.set_durable(1);
-        // The limit holds for the next one, which has nothing to wait for but its turn.
+        // The limit applies to the next one, which only waits for its turn.
         peer.send(&[&[0x32, length, 1][..], &body].concat());
         until("the next is refused", || {
             store.lock().refused == [Reason::Oversized]
@@ -676,7 +676,7 @@ fn a_message_of_qos_2_that_is_sent_again_is_recorded_once() {
         let message = peer.publish(0x34, 7, b"1");
         peer.send(&message);
         until("it has come", || store.count("t") == 1);
-        // No PUBREC was heard: the connection is lost, and the session is there still.
+        // No PUBREC was received: the connection is lost, and the session still exists.
         drop(peer);
         let mut peer = fake.welcome(true);
         let again = peer.publish(0x3c, 7, b"1");
@@ -691,7 +691,7 @@ fn a_message_of_qos_2_that_is_sent_again_is_recorded_once() {
         peer.send(&other);
         until("the other one has come", || store.count("t") == 2);
         drop(peer);
-        // A broker that knows no session sends nothing again: whatever comes is new.
+        // A broker without the session sends nothing again: every message is new.
         let mut peer = fake.welcome(false);
         while peer.packet().is_some_and(|packet| packet.0 != 0x82) {}
         let new = peer.publish(0x34, 7, b"3");
@@ -701,7 +701,8 @@ fn a_message_of_qos_2_that_is_sent_again_is_recorded_once() {
     }
 }
 
-/// A broker that asks and asks and does not read the answers is not read on, so that they do not pile up.
+/// A broker that keeps sending requests without reading the answers is no longer read, so that the answers do not pile
+/// up.
 #[test]
 fn answers_that_nobody_reads_do_not_pile_up() {
     const PUBRELS: [u8; 4] = [0x62, 2, 0, 7];
@@ -745,7 +746,7 @@ fn stopping_waits_for_what_is_in_flight_but_not_for_ever() {
         assert_eq!(peer.packet(), Some((0x40, vec![0, 1])));
         let state = session.state.clone();
         let stopping = std::thread::spawn(move || session.stop(200));
-        // The second never becomes durable: goodbye without its acknowledgement.
+        // The second never becomes durable: the session disconnects without its acknowledgement.
         assert_eq!(peer.packet(), Some((0xe0, vec![])));
         assert_eq!(peer.packet(), None);
         assert_eq!(stopping.join().unwrap().acknowledged, 1);

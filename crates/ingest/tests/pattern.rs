@@ -1,4 +1,4 @@
-//! Patterns: a table, and agreement with a definition that is written in another way.
+//! Patterns: a table, and agreement with a definition that is written differently.
 
 use ingest::pattern::{check, check_filter, is_exact, matches, topic_filter};
 use proptest::prelude::*;

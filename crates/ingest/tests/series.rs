@@ -1,4 +1,4 @@
-//! Series and their keys: two that a template gives one key are never mixed.
+//! Series and their keys: two series to which a template gives one key are never mixed.
 
 use crate::intake_support::{Fake, intake, options, topic_rule};
 use ingest::intake::{Intake, Outcome, PayloadKind, Reason, Template, TemplateKind};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 #[test]
 fn two_series_never_share_a_key() {
-    // The first one keeps the key; the other is refused, and the text names both.
+    // The first series keeps the key; the other is refused, and the text names both.
     for (first, second, key, names) in [
         (
             "m,room=1 v=1",
@@ -80,7 +80,7 @@ fn a_key_stays_with_its_series_over_a_reload() {
     let mut intake = Intake::new(options(), fake.clone());
     let taken = |outcome: Outcome| matches!(outcome, Outcome::Accepted { .. });
     assert!(taken(intake.line(b"m,room=1 v=1")));
-    // The same rules, and other ones beside the same template.
+    // The same rules, and additional rules beside the same template.
     intake.reload(options());
     assert!(!taken(intake.line(b"m,floor=1 v=2")));
     let mut more = options();
@@ -89,14 +89,14 @@ fn a_key_stays_with_its_series_over_a_reload() {
     intake.reload(more.clone());
     assert!(!taken(intake.line(b"m,floor=1 v=2")));
     assert!(taken(intake.line(b"m,room=1 v=3")));
-    // Numbers of templates do not meet, however rules come and go.
+    // Numbers of templates never collide, however rules are added and removed.
     assert!(taken(intake.mqtt(b"t/a", b"1")));
     more.subscriptions[0] = topic_rule("t/#", "{1}", PayloadKind::Number);
     more.line_key = template("{measurement}/{tag:no}/{field}");
     intake.reload(more.clone());
     assert!(taken(intake.mqtt(b"t/a", b"1")));
     assert!(taken(intake.line(b"m,no=1 v=1")));
-    // A template that nobody had in between begins anew.
+    // A template without rules in between starts again.
     intake.reload(options());
     assert!(taken(intake.line(b"m,floor=1 v=2")));
     assert!(!taken(intake.line(b"m,room=1 v=3")));
@@ -119,7 +119,7 @@ fn a_template_tells_series_apart_by_what_it_names() {
     ];
     let mut intake = ingest::intake::Intake::new(options, fake.clone());
     let taken = |outcome: Outcome| matches!(outcome, Outcome::Accepted { .. });
-    // The tag that it leaves out makes no other series, and the operator knows why.
+    // The omitted tag makes no other series, and the operator knows why.
     assert!(taken(intake.line(b"m,room=1,no=2,firmware=1 v=1")));
     assert!(taken(intake.line(b"m,room=1,no=2,firmware=2 v=1")));
     assert!(!taken(intake.line(b"m,room=,no=2 v=1")));
@@ -134,7 +134,7 @@ fn a_template_tells_series_apart_by_what_it_names() {
         intake.counters().excerpt(Reason::KeyShared),
         "a b-c has the key of a-b c: a-b-c"
     );
-    // Two rules may bring one series to one key.
+    // Two rules may give one series the same key.
     assert!(taken(intake.mqtt(b"u/x", b"1")));
     assert!(taken(intake.mqtt(b"v/x", b"1")));
     assert_eq!(intake.counters().refused(Reason::KeyShared), 2);
@@ -171,7 +171,7 @@ fn names_of_tags_take_no_more_memory_than_their_limit() {
     assert_eq!(intake.counters().refused(Reason::KeyInvalid), 1);
 }
 
-/// What a reading comes from.
+/// The origin of a reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Source {
     topic: String,
@@ -200,7 +200,7 @@ impl Source {
         )
     }
 
-    /// What a template draws on.
+    /// Returns the data that a template uses.
     fn drawn(&self, template: &str) -> Vec<String> {
         let level = |number: usize| self.topic.split('/').nth(number).unwrap_or("").to_owned();
         let all: [(&str, Vec<String>); 6] = [
@@ -250,8 +250,8 @@ const TEMPLATES: [&str; 7] = [
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A second reading has the key that it has alone, or is refused because another series has that key; and the
-    /// latter if and only if what the template draws on differs.
+    /// A second reading gets the key that it would get alone, or is refused because another series has that key; the
+    /// latter if and only if the data that the template uses differs.
     #[test]
     fn no_series_gets_the_key_of_another(
         first in source(),

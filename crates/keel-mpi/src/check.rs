@@ -1,5 +1,4 @@
-//! Whether messages arrive whole, before anything is timed: a benchmark of messages that do not arrive measures
-//! nothing.
+//! Checks that messages arrive whole, before any timing: a benchmark of messages that do not arrive measures nothing.
 
 use crate::loops::{Buffers, Part, TAG, repeat, share};
 use crate::world::World;
@@ -8,13 +7,13 @@ use cluster::results::Benchmark;
 use mpi::Rank;
 use mpi::traits::{Communicator, Destination, Source};
 
-/// Times that each operation is done. More than once, so that a message that comes late is not taken for the next one.
+/// The number of repetitions of each operation. More than one, so that a late message is not taken for the next one.
 const TIMES: u64 = 2;
 
-/// Does the operation on messages that are known, and looks at what has come.
+/// Runs the operation on known messages, and checks what has arrived.
 ///
 /// # Errors
-/// What this rank has got wrong, in one line.
+/// The error of this rank, in one line.
 pub(crate) fn check(
     world: &World<'_>,
     buffers: &mut Buffers,
@@ -28,7 +27,7 @@ pub(crate) fn check(
         Benchmark::Alltoall => share(bytes, ranks) * ranks as usize,
         _ => bytes,
     };
-    // Nothing of an earlier case may look like an answer.
+    // No data of an earlier case may look like a result.
     buffers.received[..length].fill(0x55);
     buffers.sums[..bytes / 4].fill(-1);
     match benchmark {
@@ -62,7 +61,7 @@ pub(crate) fn check(
         (Benchmark::Bandwidth | Benchmark::Latency, Part::Last) => {
             said(wrong_at(received, 0, ranks - 1))
         }
-        // The echo is what was sent; the last rank has sent it on as it came.
+        // The echo equals what was sent; the last rank has sent it back unchanged.
         (Benchmark::Roundtrip, Part::First) => said(wrong_at(received, 0, ranks - 1)),
         (Benchmark::Roundtrip, Part::Last) => said(wrong_at(received, 0, ranks - 1)),
         (Benchmark::Bibandwidth, Part::First | Part::Last) => said(wrong_at(received, other, rank)),
@@ -86,7 +85,7 @@ pub(crate) fn check(
     }
 }
 
-/// One empty round between the first and the last rank, so that a connection is there before it is timed.
+/// One empty round between the first and the last rank, so that the connection exists before the timing.
 pub(crate) fn connect(world: &World<'_>) {
     let mut word = [0_u8; 4];
     match world.part() {

@@ -1,13 +1,13 @@
-//! Binding a rank to a core. Launchers can do so, too, each in another way and none for boards that are only
-//! emulated, so it is done here, the same with each library.
+//! Binding a rank to a core. Launchers can also bind, but each in a different way, and none for emulated boards. So it
+//! is done here, in the same way for each library.
 
 use std::mem::size_of;
 
-/// Cores that this process may use, in their order.
+/// The cores that this process may use, in ascending order.
 pub(crate) fn allowed() -> Vec<u32> {
     // SAFETY: all zero is a valid set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most as many bytes as it is told the set has.
+    // SAFETY: the kernel writes at most the given number of bytes, which is the size of the set.
     let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
     if result != 0 {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! A message each way at once: receive begun, send begun, both waited for by one call. The safe requests of the crate
-//! `mpi` keep lists on the heap for that, which at a few bytes take longer than the exchange.
+//! A message each way at once: start a receive, start a send, wait for both with one call. The safe requests of the
+//! crate `mpi` keep lists on the heap, which takes longer than the exchange at a few bytes.
 
 use mpi::Rank;
 use mpi::ffi;
@@ -8,7 +8,7 @@ use mpi::traits::{AsRaw, Equivalence};
 use std::mem::MaybeUninit;
 use std::os::raw::c_int;
 
-/// Sends to and receives from one rank, as many bytes each way.
+/// Sends to and receives from one rank, with the same number of bytes each way.
 pub(crate) fn exchange(
     all: &SimpleCommunicator,
     other: Rank,

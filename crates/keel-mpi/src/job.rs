@@ -1,5 +1,5 @@
-//! A job's rank on MPI: the five operations that jobs need, on the library's own. What a job is and what a rank says
-//! are `cluster::jobs`'s business.
+//! A job's rank on MPI: the five operations that jobs need, with the library's own functions. `cluster::jobs` defines
+//! what a job is and what a rank reports.
 
 use crate::{ORDERLY_END, STATUS_FAILURE, STATUS_LATE, end_after};
 use cluster::jobs::communicator::{Communicator, Failure, LENGTH_MAX, check_parts};
@@ -11,23 +11,23 @@ use mpi::traits::{Communicator as _, CommunicatorCollectives, Destination, Root,
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Exit status of a rank that nobody listens to any more.
+/// Exit status of a rank whose output no process reads any more.
 const STATUS_ALONE: i32 = 4;
 
-/// Of what rank 0 says when it has nothing more to do.
+/// Tag of the message with which rank 0 reports that it has nothing more to do.
 const TAG_END: i32 = 3;
 
-/// How often the others look for that.
+/// Poll interval of the other ranks for that message.
 const END_LOOK: Duration = Duration::from_millis(5);
 
-/// What a rank sends instead of a length when it has nothing to give.
+/// The value that a rank sends instead of a length if it has no data.
 const NOTHING: i64 = -1;
 
 /// One rank from its beginning to its end.
 pub(crate) fn run(options: &Options) -> ExitCode {
-    // Who started the ranks ends them sooner; where a board is cut off, nobody else does.
+    // The launcher usually ends the ranks earlier; on a disconnected board only this timer does.
     end_after(Duration::from_secs(options.seconds_max), STATUS_LATE);
-    // The thread that speaks for the rank never calls MPI.
+    // The thread that reports for the rank never calls MPI.
     let Some((universe, _)) = mpi::initialize_with_threading(mpi::Threading::Funneled) else {
         eprintln!("keel-mpi: MPI was begun already");
         return ExitCode::FAILURE;
@@ -46,8 +46,8 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     if is_done || ranks.rank() == 0 {
         ranks.end_together();
     }
-    // Where one has failed, others may still wait for it in a call that it will not make: MPI's orderly end never comes
-    // then. With more ranks than cores MPICH's can take minutes, too.
+    // If one rank has failed, others may still wait for it in a call that it will not make: MPI's orderly end never
+    // comes then. With more ranks than cores, MPICH's orderly end can also take minutes.
     end_after(ORDERLY_END, if is_done { 0 } else { STATUS_FAILURE });
     drop(ranks);
     drop(universe);
@@ -58,14 +58,14 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// Ranks that MPI connects. A rank that is gone does not show as an error here: MPI ends the others, too.
+/// Ranks that MPI connects. A lost rank is not an error here: MPI ends the other ranks, too.
 struct Ranks {
     all: SimpleCommunicator,
 }
 
 impl Ranks {
-    /// Waits until rank 0 has compared the answer with its own. In MPI's end ranks poll: they would take cores from
-    /// rank 0 on a board that they share, and energy on the others.
+    /// Waits until rank 0 has compared the answer with its own. During MPI's end, ranks poll: they would take cores
+    /// from rank 0 on a shared board, and energy on other boards.
     fn end_together(&self) {
         let nothing: [u8; 0] = [];
         if self.all.rank() == 0 {
@@ -84,7 +84,7 @@ impl Ranks {
         first.receive_into_with_tag(&mut nothing[..], TAG_END);
     }
 
-    /// Lengths that rank 0 says, one for each rank, on every rank.
+    /// The lengths from rank 0, one for each rank, on every rank.
     fn lengths_of_first(&self, mine: Option<&[Vec<f64>]>) -> Vec<i64> {
         let mut lengths = vec![NOTHING; self.size()];
         if let Some(parts) = mine {
@@ -97,7 +97,7 @@ impl Ranks {
     }
 }
 
-/// Counts and places of parts one behind the other; what MPI counts with has 31 bits.
+/// Counts and offsets of consecutive parts; MPI's counts have 31 bits.
 fn places(lengths: &[i64]) -> Result<(Vec<i32>, Vec<i32>), Failure> {
     let mut total = 0_i64;
     let mut counts = Vec::with_capacity(lengths.len());
@@ -144,7 +144,7 @@ impl Communicator for Ranks {
             return Ok(mine);
         }
         let parts = check_parts(parts, self.size());
-        // The others learn from the lengths that there is nothing.
+        // The lengths tell the other ranks if there is no data.
         let lengths = self.lengths_of_first(parts.as_deref().ok());
         let parts = parts?;
         let (counts, places) = places(&lengths).map_err(|failure| Failure {

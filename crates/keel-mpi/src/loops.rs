@@ -1,5 +1,5 @@
-//! The eight loops of the suite, each as the original has it: what rank 0, the last rank and those between do to
-//! repeat an operation. `peer/loops.c` has the same in C.
+//! The eight loops of the suite, each as in the original: what rank 0, the last rank and the ranks between do to repeat
+//! an operation. `peer/loops.c` is the same in C.
 
 use crate::exchange::exchange;
 use crate::world::World;
@@ -10,16 +10,16 @@ use mpi::collective::SystemOperation;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Root, Source};
 use std::time::Instant;
 
-/// Of messages.
+/// Tag of messages.
 pub(crate) const TAG: i32 = 1;
 
-/// Of what the last rank says when it has got all.
+/// Tag of the last rank's confirmation that it has received everything.
 pub(crate) const TAG_DONE: i32 = 2;
 
-/// Bytes of that.
+/// Size of that confirmation, in bytes.
 const DONE_BYTES: usize = 4;
 
-/// Messages, as long as the longest of the plan.
+/// Buffers for messages, as long as the longest message of the plan.
 pub(crate) struct Buffers {
     pub(crate) sent: Vec<u8>,
     pub(crate) received: Vec<u8>,
@@ -28,7 +28,7 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// For messages of at most so many bytes on so many ranks.
+    /// Buffers for messages of at most `bytes_max` bytes on `ranks` ranks.
     pub(crate) fn new(bytes_max: u64, ranks: u32) -> Self {
         let bytes = bytes_max.min(BYTES_MAX) as usize;
         // All-to-all sends at least one byte to each.
@@ -42,14 +42,14 @@ impl Buffers {
     }
 }
 
-/// Who does what in a benchmark between two.
+/// The part of a rank in a benchmark between two ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Rank 0.
     First,
     /// The last rank.
     Last,
-    /// One that waits.
+    /// A rank that only waits.
     Other,
 }
 
@@ -63,12 +63,12 @@ impl World<'_> {
     }
 }
 
-/// Bytes for each rank, where all together are so many.
+/// The number of bytes for each rank, if all ranks together have `bytes`.
 pub(crate) fn share(bytes: usize, ranks: u32) -> usize {
     (bytes / ranks as usize).max(1)
 }
 
-/// Repeats an operation; nanoseconds that it took this rank, and 0 where its time does not count.
+/// Repeats an operation. Returns this rank's time in nanoseconds, or 0 if its time does not count.
 pub(crate) fn repeat(
     world: &World<'_>,
     buffers: &mut Buffers,
@@ -131,11 +131,11 @@ pub(crate) fn repeat(
             for _ in 0..times {
                 first.receive_into_with_tag(received, TAG);
             }
-            // Only how long it takes to send and go on is measured.
+            // Only the sender's time until its call returns is measured.
             return 0.0;
         }
         (Benchmark::Broadcast, _) => {
-            // In place: what is received is what is sent on.
+            // In place: a rank sends on what it receives.
             let message = if part == Part::First {
                 &mut buffers.sent[..bytes]
             } else {

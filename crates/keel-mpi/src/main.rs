@@ -1,18 +1,17 @@
-//! `keel-mpi`: the ranks of `keel cluster`, one process each, started by a launcher of MPI.
+//! `keel-mpi`: the ranks of `keel cluster`, one process each, started by an MPI launcher.
 //!
 //! **Holds:** the eight loops of the benchmark suite, how samples are taken, and jobs whose ranks talk through MPI.
 //!
-//! **Must not know:** configuration, files of results, what is done with what it finds. It says what it measures in
-//! lines on standard output (`cluster::measure::event_line`), and whoever started it collects them.
+//! **Must not know:** configuration, result files, the use of its results. It reports measurements in lines on standard
+//! output (`cluster::measure::event_line`), and the process that started it collects them.
 //!
-//! **Invariants:** nothing is measured before each rank has said where it is and with which library; each case is
-//! checked before it is timed: what arrives is what was sent. Every rank ends after the plan's time, whatever the
-//! others do. An error of MPI ends all ranks, after a pause in which the launcher can see its cause.
+//! **Invariants:** nothing is measured before each rank has reported its host and its library. Each case is checked
+//! before it is timed: what arrives is what was sent. Every rank ends after the plan's time limit, independent of the
+//! other ranks. An error of MPI ends all ranks, after a pause in which the launcher can see its cause.
 //!
-//! **Files:** `world.rs` the ranks and what they say of themselves, `core.rs` binding to a core, `suite.rs` from plan
-//! to rows, `loops.rs` the eight, `check.rs` whether messages arrive whole, `exchange.rs` the one that takes raw
-//! calls, `lost.rs` what an error of MPI leads to, `job.rs` what jobs need of MPI, `power.rs` what boards use
-//! meanwhile.
+//! **Files:** `world.rs` the ranks and their reports, `core.rs` binding to a core, `suite.rs` from plan to rows,
+//! `loops.rs` the eight loops, `check.rs` whether messages arrive whole, `exchange.rs` the loop with raw calls,
+//! `lost.rs` errors of MPI, `job.rs` MPI for jobs, `power.rs` the power of boards.
 
 mod check;
 mod core;
@@ -33,13 +32,13 @@ use std::time::Duration;
 /// Exit status of wrong usage.
 const STATUS_USAGE: u8 = 2;
 
-/// Exit status of a rank that was still there when its time was over.
+/// Exit status of a rank that still ran at its time limit.
 const STATUS_LATE: i32 = 4;
 
 /// Exit status of a failure.
 pub(crate) const STATUS_FAILURE: i32 = 1;
 
-/// How long MPI's own end may take, when everything is done.
+/// Time limit for MPI's own end, when everything is done.
 pub(crate) const ORDERLY_END: Duration = Duration::from_secs(2);
 
 const USAGE: &str = "keel-mpi: is started by `keel cluster`; by hand: keel-mpi library | measure PLAN | job OPTIONS";
@@ -58,7 +57,7 @@ fn main() -> ExitCode {
     };
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        // Asked on each board before anything is started: is the program there, and with which library?
+        // Each board is asked before anything is started: does the program exist, and with which library?
         ["library"] => match world::library() {
             Ok(library) => {
                 println!("{library}");
@@ -106,12 +105,12 @@ fn measure(plan: &Plan) -> ExitCode {
     }
     let world = universe.world();
     let done = world::World::gather(&world, plan).and_then(|world| suite::run(&world, plan));
-    // All is said. With more ranks than cores MPICH's end can take minutes, in which ranks poll.
+    // All results are reported. With more ranks than cores MPICH's end can take minutes, in which ranks poll.
     end_after(ORDERLY_END, if done.is_ok() { 0 } else { STATUS_FAILURE });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // All ranks know of it, so all of them end in order.
+            // All ranks know of the failure, so all of them end in order.
             if failure.is_said_here {
                 say(&Event::Failed {
                     why: failure.why,
@@ -124,18 +123,18 @@ fn measure(plan: &Plan) -> ExitCode {
     }
 }
 
-/// Why it cannot go on; every rank has the same one.
+/// The reason why the run cannot continue; it is the same on every rank.
 pub(crate) struct Failure {
     pub(crate) why: String,
     pub(crate) host: Option<String>,
-    /// Whether this rank is the one that says so.
+    /// Whether this rank reports it.
     pub(crate) is_said_here: bool,
 }
 
-/// Says what happened, at once.
+/// Reports an event at once.
 ///
 /// # Errors
-/// Nobody listens any more, or the event is too long.
+/// No process reads the output any more, or the event is too long.
 pub(crate) fn say(event: &Event) -> Result<(), String> {
     let line = event_line(event).map_err(|error| error.to_string())?;
     let mut out = std::io::stdout().lock();
@@ -144,7 +143,8 @@ pub(crate) fn say(event: &Event) -> Result<(), String> {
         .map_err(|error| format!("standard output: {error}"))
 }
 
-/// A rank whose peers are gone waits in a call of MPI for ever; on a board that nobody reaches nobody ends it either.
+/// Ends this process after `time`. A rank whose peers are gone waits forever in a call of MPI. On a board that cannot
+/// be reached, no other process ends it.
 pub(crate) fn end_after(time: Duration, status: i32) {
     let watch = move || {
         std::thread::sleep(time);
@@ -154,7 +154,7 @@ pub(crate) fn end_after(time: Duration, status: i32) {
                 time.as_secs()
             );
         }
-        // Not the orderly way, which would wait for the thread that hangs.
+        // Not the orderly end, which would wait for the blocked thread.
         std::process::exit(status);
     };
     if let Err(error) = std::thread::Builder::new()

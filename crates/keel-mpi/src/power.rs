@@ -1,4 +1,4 @@
-//! What each board uses during each benchmark. The first rank of a board reads its sensors.
+//! The power of each board during each benchmark. The first rank of a board reads its sensors.
 
 use crate::world::{World, said_or_failed};
 use crate::{Failure, say};
@@ -6,14 +6,14 @@ use cluster::measure::{Event, Plan, Watts, merge_power};
 use mpi::traits::CommunicatorCollectives;
 use std::time::Duration;
 
-/// Bytes that a board may say of its power.
+/// Maximum size of a board's report of its power, in bytes.
 const ROWS_BYTES_MAX: usize = 1 << 20;
 
-/// Waits without load, together with all ranks, and begins to read; nothing where it is not asked for, or another
-/// rank's business.
+/// Waits without load, together with all ranks, and starts the readings. `None` if the plan does not ask for power, or
+/// if another rank of the board reads it.
 pub(crate) fn start(world: &World<'_>, plan: &Plan) -> Option<Watts> {
     let power = plan.power.as_ref()?;
-    // Nobody may poll for messages while others still wait.
+    // No rank may poll for messages while other ranks wait without load.
     world.all.barrier();
     let watts = world
         .is_first_of_host()
@@ -23,15 +23,15 @@ pub(crate) fn start(world: &World<'_>, plan: &Plan) -> Option<Watts> {
     watts
 }
 
-/// What all boards have used, said by rank 0.
+/// Reports the power of all boards; rank 0 writes it.
 ///
 /// # Errors
-/// Nobody listens.
+/// No process reads the output.
 pub(crate) fn finish(world: &World<'_>, watts: Option<Watts>) -> Result<(), Failure> {
     let rows = watts.map(Watts::finish).unwrap_or_default();
     let mut text = serde_json::to_string(&rows).unwrap_or_default();
     if text.len() > ROWS_BYTES_MAX {
-        // As if it had no sensor: half a list cannot be read.
+        // Report no sensor instead: half a list cannot be parsed.
         text.clear();
     }
     for text in world.texts(&text, ROWS_BYTES_MAX) {

@@ -1,4 +1,4 @@
-//! From a plan to rows: checks each case, finds out how often an operation has to be repeated, takes samples.
+//! From a plan to rows: checks each case, finds the number of repetitions of an operation, takes samples.
 
 use crate::check::{check, connect};
 use crate::loops::{Buffers, repeat};
@@ -10,18 +10,18 @@ use cluster::statistics::{StopRule, Verdict};
 use mpi::traits::CommunicatorCollectives;
 use std::time::Instant;
 
-/// Operations in a sample at most, where that is found out here.
+/// Maximum number of operations in a sample, if the number is found here.
 const ITERATIONS_MAX: u64 = 10_000;
 
-/// What rank 0 tells the others: go on with so many more samples, or stop.
+/// Messages of rank 0 to the others: a number of further samples, or one of these values to stop.
 const STOP_NARROW: u64 = u64::MAX;
 const STOP_EXHAUSTED: u64 = u64::MAX - 1;
 const STOP_FIXED: u64 = u64::MAX - 2;
 
-/// Measures all cases of a plan and says each row at once.
+/// Measures all cases of a plan and reports each row at once.
 ///
 /// # Errors
-/// A message has not arrived as it was sent.
+/// A message did not arrive as it was sent.
 pub(crate) fn run(world: &World<'_>, plan: &Plan) -> Result<(), Failure> {
     let mut buffers = Buffers::new(plan.bytes_max(), world.ranks);
     let mut flushed = match plan.steps {
@@ -60,7 +60,7 @@ pub(crate) fn run(world: &World<'_>, plan: &Plan) -> Result<(), Failure> {
                 transport: world.transport,
                 bytes: case.bytes,
                 iterations,
-                // A clock that has not moved would be a time of 0, which no message takes.
+                // A clock that did not move would give a time of 0, which is impossible for a message.
                 samples_us: samples_ns
                     .iter()
                     .map(|ns| (ns / iterations as f64).max(1e-3) / 1e3)
@@ -82,7 +82,7 @@ pub(crate) fn run(world: &World<'_>, plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One sample: all begin together, and the time of the slowest counts. Nanoseconds of this rank.
+/// Takes one sample: all ranks begin together, and the slowest rank's time counts. Returns this rank's nanoseconds.
 fn sample(world: &World<'_>, buffers: &mut Buffers, case: &Case, iterations: u64) -> f64 {
     world.all.barrier();
     repeat(
@@ -94,7 +94,7 @@ fn sample(world: &World<'_>, buffers: &mut Buffers, case: &Case, iterations: u64
     )
 }
 
-/// Samples until their interval is narrow, or there are enough of them, or the time for a case is over.
+/// Takes samples until their interval is narrow, or the maximum number is reached, or the case's time is over.
 fn sound(
     world: &World<'_>,
     buffers: &mut Buffers,
@@ -119,7 +119,7 @@ fn sound(
         }
         None => find_iterations(world, buffers, case, sample_us_min),
     };
-    // With fewer than five samples, or as many at least as at most, there is nothing to judge.
+    // With fewer than five samples, or if minimum and maximum are equal, there is nothing to judge.
     let rule = StopRule::new(half_width_max, samples_min, samples_max)
         .ok()
         .filter(|_| samples_min < samples_max);
@@ -149,7 +149,7 @@ fn sound(
     (iterations, samples, stopped)
 }
 
-/// How often the operation is repeated so that a sample is long enough for the clock; every rank gets the same number.
+/// Finds the number of repetitions that makes a sample long enough for the clock; it is the same on every rank.
 fn find_iterations(
     world: &World<'_>,
     buffers: &mut Buffers,
@@ -159,7 +159,7 @@ fn find_iterations(
     let goal_ns = sample_us_min * 1e3;
     let mut iterations = 1;
     loop {
-        // The first ones of a size are slow: pages are touched, connections made.
+        // The first operations of a size are slow: pages are touched, connections are made.
         for _ in 0..2 {
             sample(world, buffers, case, iterations);
         }
@@ -179,7 +179,7 @@ fn find_iterations(
     }
 }
 
-/// The original's steps; rank 0 alone holds the watch.
+/// The original's steps; only rank 0 measures the time.
 fn mpbench(
     world: &World<'_>,
     buffers: &mut Buffers,
@@ -190,7 +190,7 @@ fn mpbench(
     let iterations = case.iterations.unwrap_or(1);
     let mut samples = Vec::with_capacity(repetitions);
     for repetition in 0..repetitions {
-        // Read back, so that writing it is not left out.
+        // Read it back, so that the compiler does not remove the writes.
         flushed.fill(repetition as u8);
         std::hint::black_box(&mut *flushed);
         world.all.barrier();

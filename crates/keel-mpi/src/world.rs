@@ -1,4 +1,4 @@
-//! The ranks, and what each says of itself before anything is measured.
+//! The ranks, and the report of each rank before anything is measured.
 
 use crate::{Failure, core, say};
 use base::clock::{Clock, SystemClock};
@@ -11,17 +11,17 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Root as _};
 use serde_json::json;
 
-/// Bytes that a rank may say of itself.
+/// Maximum size of a rank's report, in bytes.
 const FACTS_BYTES_MAX: usize = 16 << 10;
 
 /// The library that this program is linked with, in one line.
 ///
 /// # Errors
-/// It says something that is no text.
+/// The version is not readable text.
 pub(crate) fn library() -> Result<String, String> {
     let text = mpi::environment::library_version()
         .map_err(|_| "the MPI library has no readable version".to_owned())?;
-    // MPICH says a page about itself: name, version, date and how it was configured.
+    // MPICH reports a whole page: name, version, date and configuration.
     let lines: Vec<String> = text
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -48,7 +48,7 @@ pub(crate) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// Lets each rank say where it is and with which library, binds it to its core, and tells whoever listens.
+    /// Lets each rank report its host and library, binds it to its core, and reports all ranks on standard output.
     ///
     /// # Errors
     /// Ranks that have not found each other, or have different libraries.
@@ -59,7 +59,7 @@ impl<'a> World<'a> {
                 "rank {rank} finds {ranks} ranks instead of {}: the launcher is of another MPI than keel-mpi",
                 plan.ranks
             );
-            // Ranks that have not found each other each say so themselves.
+            // Ranks that have not found each other each report it themselves.
             return Err(Failure {
                 why,
                 host: None,
@@ -104,10 +104,11 @@ impl<'a> World<'a> {
             );
             return Err(failure(all, why, Some(facts.host.name.clone())));
         }
-        // A stand-in for what a kernel does not tell begins with zeros, and may differ between ranks of one board.
+        // The substitute for an unknown boot number begins with zeros, and may differ between ranks of one board.
         let is_told = |boot: &str| !boot.starts_with("0000000000000000");
         let is_other = |one: &str, other: &str| is_told(one) && is_told(other) && one != other;
-        // Boards are told apart by their names: two of one name would count as one, without a network between them.
+        // Boards are distinguished by their names: two boards with one name would count as one, without a network
+        // between them.
         let twin = found.iter().enumerate().find_map(|(rank, facts)| {
             let is_twin = |other: &&Facts| {
                 other.host.name == facts.host.name && is_other(&other.boot, &facts.boot)
@@ -122,7 +123,7 @@ impl<'a> World<'a> {
             );
             return Err(failure(all, why, Some(name.clone())));
         }
-        // Boards that are only emulated share a kernel, and with it its cores.
+        // Emulated boards share a kernel, and with it its cores.
         let place = found[..rank as usize]
             .iter()
             .filter(|facts| facts.boot == boot)
@@ -193,10 +194,10 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Goes on where no rank has found anything wrong; otherwise every rank gets what the first of those has found.
+    /// Continues if no rank has an error; otherwise every rank returns the error of the first rank that has one.
     ///
     /// # Errors
-    /// That.
+    /// That error.
     pub(crate) fn agree(&self, mine: Result<(), String>) -> Result<(), Failure> {
         let is_wrong = u8::from(mine.is_err());
         let mut any = 0_u8;
@@ -212,7 +213,7 @@ impl<'a> World<'a> {
         Err(failure(self.all, why, Some(host)))
     }
 
-    /// The greatest over all ranks of each value, on rank 0; the others get their own back.
+    /// The maximum over all ranks of each value, on rank 0; the other ranks get their own values back.
     pub(crate) fn greatest(&self, mine: &[f64]) -> Vec<f64> {
         let root = self.all.process_at_rank(0);
         let mut greatest = mine.to_vec();
@@ -234,22 +235,22 @@ impl<'a> World<'a> {
         !self.names[..self.rank as usize].contains(&self.names[self.rank as usize])
     }
 
-    /// A text of each rank, on every rank, in order; what is longer than `bytes_max` is cut.
+    /// A text from each rank, on every rank, in order; a text longer than `bytes_max` is cut.
     pub(crate) fn texts(&self, text: &str, bytes_max: usize) -> Vec<String> {
         all_texts(self.all, text, bytes_max)
     }
 
-    /// What rank 0 says, on every rank.
+    /// Returns the value of rank 0, on every rank.
     pub(crate) fn of_first(&self, mut value: u64) -> u64 {
         self.all.process_at_rank(0).broadcast_into(&mut value);
         value
     }
 }
 
-/// Somebody listening is why it runs at all, so rank 0 takes all with it when nobody does.
+/// The program runs only for its reader. If no process reads the output, rank 0 ends all ranks.
 ///
 /// # Errors
-/// None: where it fails, all ranks are ended by MPI.
+/// None: if the report fails, MPI ends all ranks.
 pub(crate) fn said_or_failed(said: Result<(), String>) -> Result<(), Failure> {
     match said {
         Ok(()) => Ok(()),
@@ -289,7 +290,7 @@ impl Facts {
     }
 }
 
-/// A text of each rank, on every rank, in order; what is too long is cut.
+/// A text from each rank, on every rank, in order; a text that is too long is cut.
 fn all_texts(all: &SimpleCommunicator, text: &str, bytes_max: usize) -> Vec<String> {
     let bytes = &text.as_bytes()[..text.len().min(bytes_max)];
     let ranks = all.size() as usize;
@@ -312,7 +313,7 @@ fn all_texts(all: &SimpleCommunicator, text: &str, bytes_max: usize) -> Vec<Stri
     places.iter().zip(&counts).map(text).collect()
 }
 
-/// Binds this rank, which is the `place`th of `sharing` ranks that share a kernel.
+/// Binds this rank, number `place` of `sharing` ranks that share a kernel.
 fn bind(is_wanted: bool, place: usize, sharing: usize) -> Known<u32> {
     if !is_wanted {
         return Known::Unavailable("not asked for".to_owned());
@@ -327,7 +328,7 @@ fn bind(is_wanted: bool, place: usize, sharing: usize) -> Known<u32> {
     }
 }
 
-/// As much as a result file takes.
+/// Cuts a text to the length that a result file accepts.
 fn short(text: String) -> String {
     if text.len() <= 200 {
         text

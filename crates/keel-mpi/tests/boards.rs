@@ -1,5 +1,5 @@
-//! `keel cluster measure` on emulated boards: network namespaces and real sshd, with the MPI that this was built with.
-//! scripts/mpi-suites.sh runs it with each MPI that is installed, and says where `keel` is.
+//! Tests of `keel cluster measure` on emulated boards: network namespaces and real sshd, with the MPI of this build.
+//! scripts/mpi-suites.sh runs them with each installed MPI, and sets the path of `keel`.
 
 use crate::common::{BRIDGE, Folder, LOOPBACK, beside, failure, json, keel, keel_mpi, on_boards};
 use cluster::results::{Known, Mode, Origin, ResultFile, Row, Stopped, Transport};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const SIZES: &str = "4,64,1024,16384,262144";
 
-/// The words of `keel cluster measure` for emulated boards.
+/// The command line of `keel cluster measure` for emulated boards.
 fn measure<'a>(
     keel: &'a str,
     files: &'a [String; 2],
@@ -22,7 +22,7 @@ fn measure<'a>(
     words
 }
 
-/// All eight at all sizes, with a time each, on so many boards with names of their own.
+/// Asserts all eight benchmarks at all sizes, with a time each, on this number of boards with names of their own.
 fn assert_complete(said: &Value, boards: usize, sizes: usize) {
     let ranks = said["ranks"].as_array().unwrap();
     let hosts: Vec<&str> = ranks
@@ -185,12 +185,12 @@ fn a_board_that_is_not_there_is_named_before_anything_starts() {
     );
 }
 
-/// Measures on three boards, and does something to the second one in the middle of it.
+/// Measures on three boards, and disturbs the second one in the middle.
 fn disturbed(word: &str) -> Option<String> {
     let keel = keel()?.display().to_string();
     let folder = Folder::new();
     let files = ["hosts", "shell"].map(|name| folder.file(name));
-    // One case of several million rounds, so that it is not over on any machine when the board goes.
+    // One case of several million rounds, so that on every machine it still runs when the board is disturbed.
     let more = [
         "--only",
         "allreduce",
@@ -200,13 +200,13 @@ fn disturbed(word: &str) -> Option<String> {
         "10000",
         "--iterations",
         "500",
-        // Counted from the beginning of the case: longer than the pause below and a launcher's end together.
+        // Counted from the beginning of the case: longer than the pause below plus a launcher's end.
         "--silence-seconds-max",
         "10",
     ];
     let mut words = measure(&keel, &files, BRIDGE, &more);
     let disturb = folder.file(word);
-    // The rank is there first, and has three seconds to meet the others.
+    // Wait for the rank, then give it three seconds to meet the others.
     let script = "disturb=$1; shift; \"$@\" & until ip netns pids b2 | xargs -I{} cat /proc/{}/comm 2>/dev/null | \
                   grep -q keel-mpi || ! kill -0 $!; do sleep 0.1; done; sleep 3; \"$disturb\" b2; wait $!";
     words.splice(0..0, ["bash", "-c", script, "disturbed", &disturb]);
@@ -244,7 +244,7 @@ fn each_board_has_its_power_during_each_benchmark() {
     let keel = keel.display().to_string();
     let folder = Folder::new();
     let files = ["hosts", "shell"].map(|name| folder.file(name));
-    // One kernel and one file system: each of the boards finds the same chip.
+    // One kernel and one file system: each board finds the same chip.
     let chip = folder.0.join("root/sys/class/hwmon/hwmon0");
     std::fs::create_dir_all(&chip).unwrap();
     for (name, text) in [
@@ -330,7 +330,7 @@ fn one_host_is_measured_through_its_memory_until_intervals_are_narrow() {
         &out,
         "--json",
     ];
-    // With a network of its own it could not reach anything anyway.
+    // In a network of its own it could not reach anything anyway.
     let Some(output) = beside(&folder, &["--boards", "1"], &words) else {
         return;
     };
@@ -352,7 +352,7 @@ fn one_host_is_measured_through_its_memory_until_intervals_are_narrow() {
         let median = row.median_us().unwrap();
         assert!(median.interval.contains(median.value));
     }
-    // A second run of the same name is not written over the first.
+    // A second run of the same name does not overwrite the first.
     let output = beside(&folder, &["--boards", "1"], &words).unwrap();
     assert!(
         failure(&output).contains("here.jsonl: file exists"),

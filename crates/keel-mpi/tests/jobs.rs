@@ -1,5 +1,5 @@
-//! `keel cluster run` on emulated boards: network namespaces and real sshd, with the MPI that this was built with. What
-//! ranks find together is compared with what `keel` finds alone, without MPI.
+//! Tests of `keel cluster run` on emulated boards: network namespaces and real sshd, with the MPI of this build. The
+//! results of the ranks are compared with the result of `keel` alone, without MPI.
 
 use crate::common::{BRIDGE, Folder, LOOPBACK, beside, failure, json, keel, on_boards};
 use serde_json::Value;
@@ -12,8 +12,8 @@ const JOBS: [&[&str]; 3] = [
     &["matrix-profile", "--window", "40"],
 ];
 
-/// A machine that turns at 50 Hz, seen 1,000 times a second, with a knock and a gap.
-/// Twelve thousand readings: more bytes than a pipe holds, at which MPICH's launcher gave jobs up.
+/// Readings of a machine that rotates at 50 Hz, sampled 1,000 times a second, with a knock and a gap.
+/// Twelve thousand readings are more bytes than a pipe holds, at which MPICH's launcher gave jobs up.
 fn readings(folder: &Folder) -> String {
     let mut text = "time_ms,value\n".to_owned();
     let mut noise = 1_u32;
@@ -30,7 +30,7 @@ fn readings(folder: &Folder) -> String {
     path
 }
 
-/// What one rank finds without MPI, and its table.
+/// The result of one rank without MPI, and its table.
 fn alone(keel: &str, folder: &Folder, input: &str, job: &[&str]) -> (Value, String) {
     let table = folder.file(&format!("{}-alone.csv", job[0]));
     let output = Command::new(keel)
@@ -47,7 +47,7 @@ fn alone(keel: &str, folder: &Folder, input: &str, job: &[&str]) -> (Value, Stri
     )
 }
 
-/// All three jobs on so many boards, where that is permitted.
+/// Runs all three jobs on this number of boards, if that is permitted.
 fn assert_all_three(boards: &str, options: &[&str], network: [&str; 2]) {
     let Some(keel) = keel() else { return };
     let keel = keel.display().to_string();
@@ -55,7 +55,7 @@ fn assert_all_three(boards: &str, options: &[&str], network: [&str; 2]) {
     let input = readings(&folder);
     let files = ["hosts", "shell"].map(|name| folder.file(name));
     let file = |job: &[&str], ending: &str| folder.file(&format!("{}.{ending}", job[0]));
-    // The boards are made once. No path here has a space in it.
+    // The boards are set up only once. No path here has a space in it.
     let mut script = "set -e\n".to_owned();
     for job in JOBS {
         let (words, network) = (job.join(" "), on_boards(&files, network).join(" "));
@@ -96,7 +96,7 @@ fn all_three_jobs_find_behind_three_real_sshd_what_one_rank_finds() {
     assert_all_three("3", &["--sshd"], LOOPBACK);
 }
 
-/// Runs a job on three boards; to the second one something is done while all of them still wait for the job to begin.
+/// Runs a job on three boards, and disturbs the second one while all of them still wait for the job to begin.
 fn disturbed(word: &str, more: &[&str]) -> Option<(std::process::Output, Value)> {
     let keel = keel()?.display().to_string();
     let folder = Folder::new();
@@ -107,7 +107,7 @@ fn disturbed(word: &str, more: &[&str]) -> Option<(std::process::Output, Value)>
     words.extend(["--input", &input, "--json", "--idle-seconds", "2"]);
     words.extend(more);
     let disturb = folder.file(word);
-    // Not before the rank is there; afterwards once only, also where the job is begun anew.
+    // Wait until the rank is there; disturb only once, also if the job is started again.
     let script = "disturb=$1; shift; \"$@\" & until ip netns pids b2 | xargs -I{} cat /proc/{}/comm 2>/dev/null | \
                   grep -q keel-mpi || ! kill -0 $!; do sleep 0.1; done; sleep 0.3; \"$disturb\" b2; wait $!";
     words.splice(0..0, ["bash", "-c", script, "disturbed", &disturb]);

@@ -17,16 +17,16 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
-/// Bytes of a question that are read; the parser has its own limit.
+/// Bytes of a question that are read, at most; the parser has its own limit.
 const FILE_BYTES_MAX: u64 = 2 << 20;
 
-/// Boards that are looked at where neither file nor command line says.
+/// Default number of boards to consider, if neither file nor command line gives one.
 const BOARDS_DEFAULT: u32 = 4;
 
-/// Ranks on which a job is measured, at most.
+/// The most ranks on which a job is measured.
 const RANKS_MAX: usize = 4;
 
-/// Exit status where no option can be advised.
+/// Exit status if no option can be advised.
 const STATUS_NONE: u8 = 3;
 
 pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
         Some(DataMayGo::Anywhere) => Privacy::Anywhere,
         None => question.privacy,
     };
-    // Before anything is measured for minutes: a file that is there already is not written over.
+    // Create the file before minutes of measuring: an existing file is not overwritten.
     let mut written = arguments
         .write
         .as_deref()
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     if arguments.assume {
         question.assume();
     }
-    // Also where figures are missing: they can be added there.
+    // Write it even if figures are missing: the user can add them in the file.
     if let Some(written) = &mut written {
         written.finish(&question_text(&question).map_err(wrong)?)?;
     }
@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     })
 }
 
-/// A question as a new file, which is there as a whole or not at all.
+/// A question as a new file, written completely or not at all.
 struct Written<'a> {
     file: File,
     path: &'a Path,
@@ -143,7 +143,7 @@ impl Drop for Written<'_> {
     }
 }
 
-/// What was measured of a job.
+/// The measured figures of a job.
 struct Measured {
     estimate: Estimate,
     left_out: LeftOut,

@@ -1,5 +1,5 @@
-//! `keel bench` and `keel qos experiment`: execute the measuring program `keel-bench`, which links the peers that this
-//! one must not.
+//! `keel bench` and `keel qos experiment`: execute the measuring program `keel-bench`, which links the peer systems
+//! that this program must not link.
 
 use crate::error::{CliError, STATUS_USAGE};
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 const PROGRAM: &str = "keel-bench";
 
-/// Runs `keel-bench` with the arguments as they are and answers with its exit status.
+/// Runs `keel-bench` with these arguments. Returns its exit status.
 pub(crate) fn run(arguments: &[OsString]) -> Result<u8, CliError> {
     let help = "see `keel bench --help`";
     if arguments.is_empty() {
@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<u8, CliError> {
     execute(arguments, help)
 }
 
-/// Runs its experiments on quality of service.
+/// Runs the experiments on quality of service.
 pub(crate) fn experiment(arguments: &[OsString]) -> Result<u8, CliError> {
     let help = "see `keel qos experiment --help`";
     if arguments.is_empty() {
@@ -30,7 +30,7 @@ pub(crate) fn experiment(arguments: &[OsString]) -> Result<u8, CliError> {
     execute(&all, help)
 }
 
-/// The program: beside this one, else the one in PATH.
+/// Returns the program: beside this one, else the one in PATH.
 pub(crate) fn program() -> PathBuf {
     let beside = std::env::current_exe()
         .ok()
@@ -40,7 +40,7 @@ pub(crate) fn program() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(PROGRAM))
 }
 
-/// `help`: where whoever typed it finds what can be typed.
+/// Executes the program. `help`: where the user finds the valid arguments.
 fn execute(arguments: &[OsString], help: &str) -> Result<u8, CliError> {
     let program = program();
     let failed = |error: std::io::Error| {
@@ -54,8 +54,8 @@ fn execute(arguments: &[OsString], help: &str) -> Result<u8, CliError> {
             CliError::io(program.display(), &error)
         }
     };
-    // A request for help makes it read the arguments and no more. Only this run's standard error is caught:
-    // the real one shows its progress there, to a terminal.
+    // With `--help` the program only checks its arguments. Only this run's standard error is captured: the real run
+    // shows its progress there, on a terminal.
     let read = Command::new(&program)
         .args(arguments)
         .arg("--help")

@@ -1,14 +1,14 @@
-//! Descriptors: as many as this process may have, and what is said where they are too few.
+//! File descriptors: raising the limit of this process, and the error if there are too few.
 
 use crate::error::CliError;
 use std::error::Error;
 use std::fs::File;
 use std::io;
 
-/// Descriptors that are free when a command begins that opens many. What starts a runtime with less may panic.
+/// The least free descriptors for a command that opens many. A command that starts a runtime with fewer may panic.
 const FREE_MIN: usize = 32;
 
-/// Lets this process have as many as it may. With fewer the limit is met earlier.
+/// Raises the limit of descriptors to the maximum. If that fails, the limit is reached earlier.
 pub(crate) fn raise_limit() {
     if let Some(mut limit) = limit() {
         limit.rlim_cur = limit.rlim_max;
@@ -27,21 +27,21 @@ fn limit() -> Option<libc::rlimit> {
     (answer == 0).then_some(limit)
 }
 
-/// Lets this process have as many as it may, and says it where these are too few to begin with.
+/// Raises the limit of descriptors to the maximum. Fails if too few are free at the start.
 pub(crate) fn prepare() -> Result<(), CliError> {
     raise_limit();
     let mut held = Vec::with_capacity(FREE_MIN);
     for _ in 0..FREE_MIN {
         match File::open("/") {
             Ok(file) => held.push(file),
-            // Any other reason is none of descriptors, and the command finds its own.
+            // Any other error is not about descriptors; the command will report it itself.
             Err(error) => return too_few(&error).map_or(Ok(()), Err),
         }
     }
     Ok(())
 }
 
-/// What is said if this error means that there are too few; None: it means something else.
+/// Returns the failure to report if this error means that there are too few; `None` if it means something else.
 pub(crate) fn too_few(error: &io::Error) -> Option<CliError> {
     match error.raw_os_error()? {
         libc::EMFILE => {
@@ -63,7 +63,7 @@ pub(crate) fn too_few(error: &io::Error) -> Option<CliError> {
     }
 }
 
-/// The same for an error that one of the operating system is the cause of.
+/// Like [`too_few`], for an error that is caused by an error of the operating system.
 pub(crate) fn too_few_behind(error: &(dyn Error + 'static)) -> Option<CliError> {
     std::iter::successors(Some(error), |error| (*error).source())
         .filter_map(|error| error.downcast_ref::<io::Error>())

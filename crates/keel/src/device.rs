@@ -1,4 +1,4 @@
-//! A device whose operations can be counted from outside, while the database owns it.
+//! A device whose operations can be counted from outside while the database owns it.
 
 use base::block::{BlockDevice, Counters, DeviceError, Geometry};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Counts {
     }
 }
 
-/// Passes every call on and publishes the inner device's own counters after each.
+/// Forwards every call and publishes the inner device's counters after each.
 pub(crate) struct CountedDevice<D> {
     inner: D,
     counts: Arc<Counts>,

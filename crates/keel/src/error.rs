@@ -1,4 +1,4 @@
-//! How a command fails: one line on standard error that names the thing, what is wrong and the remedy.
+//! How a command fails: one line on standard error with the object, the problem and the remedy.
 
 use base::error::Code;
 use std::fmt;
@@ -6,25 +6,25 @@ use std::fmt;
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct CliError {
-    /// The file, option or part that the failure is about.
+    /// The file, option or part that failed.
     thing: String,
-    /// What is wrong with it.
+    /// The problem.
     wrong: String,
-    /// What to do about it.
+    /// The remedy.
     remedy: String,
     status: u8,
-    /// Another program has the thing now: trying again later may help.
+    /// Whether another program is using the object, so that a later retry may help.
     is_busy: bool,
 }
 
-/// Exit status of wrong usage, as clap uses it too.
+/// Exit status of wrong usage, the same as clap's.
 pub(crate) const STATUS_USAGE: u8 = 2;
 
 /// Exit status of a failure.
 pub(crate) const STATUS_FAILURE: u8 = 1;
 
 impl CliError {
-    /// A failure (exit status 1).
+    /// Creates a failure (exit status 1).
     pub(crate) fn failure(
         thing: impl fmt::Display,
         wrong: impl fmt::Display,
@@ -33,7 +33,7 @@ impl CliError {
         Self::new(STATUS_FAILURE, thing, wrong, remedy)
     }
 
-    /// Wrong usage (exit status 2).
+    /// Creates a failure of wrong usage (exit status 2).
     pub(crate) fn usage(
         thing: impl fmt::Display,
         wrong: impl fmt::Display,
@@ -42,7 +42,7 @@ impl CliError {
         Self::new(STATUS_USAGE, thing, wrong, remedy)
     }
 
-    /// A failure whose exit status is that of its code.
+    /// Creates a failure with the exit status of its code.
     pub(crate) fn coded(
         code: Code,
         thing: impl fmt::Display,
@@ -71,41 +71,41 @@ impl CliError {
         }
     }
 
-    /// The same failure with another exit status, which the command's help explains.
+    /// Returns the failure with another exit status, which the command's help explains.
     pub(crate) fn with_status(mut self, status: u8) -> Self {
         self.status = status;
         self
     }
 
-    /// The exit status of the program.
+    /// Returns the exit status of the program.
     pub(crate) fn status(&self) -> u8 {
         self.status
     }
 
-    /// The same failure, of a thing that another program has now.
+    /// Marks the object as in use by another program.
     pub(crate) fn of_a_busy_thing(mut self) -> Self {
         self.is_busy = true;
         self
     }
 
-    /// Whether another program has the thing now: trying again later may help.
+    /// Returns whether another program is using the object, so that a later retry may help.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_busy
     }
 
-    /// The same failure with something more to know about it.
+    /// Returns the failure with an additional note.
     pub(crate) fn with_note(mut self, note: impl fmt::Display) -> Self {
         self.wrong = format!("{}; {}", self.wrong, one_line(&note));
         self
     }
 
-    /// The same failure where something else is to be done about it.
+    /// Returns the failure with another remedy.
     pub(crate) fn with_remedy(mut self, remedy: impl fmt::Display) -> Self {
         self.remedy = one_line(&remedy);
         self
     }
 
-    /// An input or output of the operating system failed.
+    /// Creates a failure of an input or output of the operating system.
     pub(crate) fn io(thing: impl fmt::Display, error: &std::io::Error) -> Self {
         if let Some(told) = crate::descriptors::too_few(error) {
             return told;
@@ -138,20 +138,20 @@ impl CliError {
     }
 }
 
-/// The text of an error of the operating system without its number.
+/// Returns the text of an error of the operating system without its number.
 pub(crate) fn describe(error: &std::io::Error) -> String {
     let text = error.to_string();
     let end = text.find(" (os error").unwrap_or(text.len());
     let mut letters = text[..end].chars();
-    // "No such file" reads better in the middle of a line as "no such file".
+    // Lower case fits better within a line: "no such file" instead of "No such file".
     letters
         .next()
         .map(|first| first.to_lowercase().chain(letters).collect())
         .unwrap_or_default()
 }
 
-/// Names and texts come from anywhere: a line break in one must not make two lines, nor an escape sequence
-/// reach a terminal.
+/// Returns a text as one line. Names and texts are untrusted: a line break must not make two lines, nor an escape
+/// sequence reach a terminal.
 pub(crate) fn one_line(text: &impl fmt::Display) -> String {
     let escape = |letter: char| -> String {
         if letter.is_control() {

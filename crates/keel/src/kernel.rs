@@ -5,14 +5,14 @@
 pub(crate) enum Kernel {
     /// Features of vibration.
     Vibration,
-    /// A model of what is usual.
+    /// A model of normal operation.
     KMeans,
-    /// Each window's nearest relative.
+    /// The nearest neighbour of each window.
     MatrixProfile,
 }
 
 impl Kernel {
-    /// Its name on the command line and in files.
+    /// Returns its name on the command line and in files.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Vibration => "vibration",

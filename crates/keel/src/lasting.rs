@@ -1,4 +1,4 @@
-//! Whether a file made at a path outlives a reboot: a store in memory keeps no promise.
+//! Checks whether a file at a path outlives a reboot: a store in memory keeps no promise.
 
 use crate::error::CliError;
 use std::ffi::CString;
@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The folder of devices, which lies in memory, and what is a file system for everybody in it.
+/// The folder of devices. It is in memory, and so are the general file systems mounted in it.
 const DEVICES: &str = "/dev";
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// The file systems that this process sees, one a line.
+/// The file systems that this process sees, one per line.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// The file system that holds nothing but devices.
+/// The file system that contains only devices.
 const DEVICES_KIND: &str = "devtmpfs";
 
 /// `tmpfs`, `ramfs`.
@@ -33,17 +33,17 @@ const KERNEL_KINDS: [u32; 8] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Files stay, as far as the system says.
+    /// Files persist, as far as the system says.
     Lasting,
-    /// Files go at the next boot.
+    /// Files are lost at the next boot.
     Memory,
-    /// Files go at the next boot, and whoever makes one has mistyped the name of a device.
+    /// Files are lost at the next boot, and a new file there is a mistyped device name.
     Devices,
-    /// The kernel makes up what is there; nothing can be stored.
+    /// The kernel generates the content; nothing can be stored.
     Kernel,
 }
 
-/// Refuses to make a file for a store where there is no place for one. A block device that exists is never refused.
+/// Refuses a place where a store cannot be kept. An existing block device is always accepted.
 pub(crate) fn refuse_no_place(image: &Path) -> Result<(), CliError> {
     let (wrong, remedy) = match place(image) {
         Place::Lasting | Place::Memory => return Ok(()),
@@ -59,7 +59,7 @@ pub(crate) fn refuse_no_place(image: &Path) -> Result<(), CliError> {
     Err(CliError::failure(image.display(), wrong, remedy))
 }
 
-/// What to say about a store at `image` that the next boot takes away.
+/// Returns the warning about a store at `image` that is lost at the next boot; `None` if it persists.
 pub(crate) fn memory_warning(image: &Path) -> Option<String> {
     matches!(place(image), Place::Memory | Place::Devices).then(|| {
         format!(
@@ -89,7 +89,7 @@ fn place(image: &Path) -> Place {
     }
 }
 
-/// The folder that the file is in, or the nearest above it that exists, without links.
+/// Returns the folder of the file, or its nearest existing ancestor, with links resolved.
 fn folder(image: &Path) -> Option<PathBuf> {
     if let Ok(image) = image.canonicalize() {
         return image.parent().map(Path::to_path_buf);
@@ -102,8 +102,8 @@ fn folder(image: &Path) -> Option<PathBuf> {
     above.find_map(|folder| folder.canonicalize().ok())
 }
 
-/// Whether the folder is in the file system of devices, wherever that is mounted. `statfs` cannot tell: it gives the
-/// kind of the memory file system below.
+/// Returns whether the folder is in the file system of devices, at any mount point. `statfs` cannot tell: it returns
+/// the kind of the underlying memory file system.
 fn is_among_devices(folder: &Path) -> bool {
     let Ok(found) = std::fs::metadata(folder) else {
         return false;
@@ -114,7 +114,8 @@ fn is_among_devices(folder: &Path) -> bool {
     table.lines().any(|line| is_devices_line(line, &number))
 }
 
-/// Whether a line such as `24 27 0:6 / /dev rw - devtmpfs devtmpfs rw` is of that file system with this number.
+/// Returns whether a line such as `24 27 0:6 / /dev rw - devtmpfs devtmpfs rw` describes the devices file system with
+/// this number.
 fn is_devices_line(line: &str, number: &str) -> bool {
     let mut fields = line.split(' ');
     fields.nth(2) == Some(number)
@@ -122,14 +123,14 @@ fn is_devices_line(line: &str, number: &str) -> bool {
         && fields.next() == Some(DEVICES_KIND)
 }
 
-/// The number of the kind of file system, as `statfs` gives it.
+/// Returns the number of the kind of file system, as `statfs` gives it.
 fn kind(folder: &Path) -> Option<u32> {
     let path = CString::new(folder.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all zero is a valid `statfs`.
+    // SAFETY: all zeros are a valid `statfs`.
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `path` ends with a zero, and both live until the call returns.
     let asked = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
-    // The type of the field differs from one system to the next; the numbers have 32 bits.
+    // The type of the field differs between systems; the numbers have 32 bits.
     (asked == 0).then_some(found.f_type as u32)
 }
 

@@ -1,4 +1,4 @@
-//! What the commands that mount have in common: when they end, what they say then, and their errors.
+//! The common part of the commands that mount: when they end, their messages at the end, and their errors.
 
 use crate::error::CliError;
 use crate::output::counted;
@@ -7,7 +7,7 @@ use flash_mount::Ending;
 use std::path::Path;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that end a mount. They count from the moment that this is made.
+/// The signals that end a mount. They are caught from the creation of this value on.
 pub(crate) struct Stops {
     terminate: Signal,
     interrupt: Signal,
@@ -20,7 +20,7 @@ impl Stops {
         Ok(Self {
             terminate: on(SignalKind::terminate())?,
             interrupt: on(SignalKind::interrupt())?,
-            // Under `nohup` it outlives its terminal.
+            // Under `nohup` the mount outlives its terminal.
             hangup: match is_ignored(libc::SIGHUP) {
                 true => None,
                 false => Some(on(SignalKind::hangup())?),
@@ -28,12 +28,12 @@ impl Stops {
         })
     }
 
-    /// Waits for one of them.
+    /// Waits for one of the signals.
     pub(crate) async fn come(&mut self) {
         self.which_comes().await;
     }
 
-    /// Waits for one of them; its number.
+    /// Waits for one of the signals and returns its number.
     pub(crate) async fn which_comes(&mut self) -> libc::c_int {
         tokio::select! {
             _ = self.terminate.recv() => libc::SIGTERM,
@@ -43,9 +43,9 @@ impl Stops {
     }
 }
 
-/// Whether who started this process had it ignore the signal.
+/// Returns whether the parent process made this one ignore the signal.
 fn is_ignored(number: libc::c_int) -> bool {
-    // SAFETY: all zero is a valid `sigaction`.
+    // SAFETY: all zeros are a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: nothing is set, and `action` lives until the call returns.
     let asked = unsafe { libc::sigaction(number, std::ptr::null(), &raw mut action) };
@@ -62,7 +62,7 @@ async fn received(signal: &mut Option<Signal>) {
     }
 }
 
-/// What unmounts: users other than root have not mounted by themselves, either.
+/// Returns the unmount command; users other than root have mounted through a helper, too.
 pub(crate) fn unmount_command() -> &'static str {
     match base::mount::effective_ids() {
         (0, _) => "umount",
@@ -70,7 +70,7 @@ pub(crate) fn unmount_command() -> &'static str {
     }
 }
 
-/// What takes a mount away that does not answer.
+/// Returns the command that removes a mount which does not answer.
 fn detach_command() -> &'static str {
     match base::mount::effective_ids() {
         (0, _) => "umount -l",
@@ -78,8 +78,8 @@ fn detach_command() -> &'static str {
     }
 }
 
-/// Says what is to be said of a mount's end. `kept_in`: where programs' writes are; `state`: how what was mounted is
-/// when the kernel got no answers any more.
+/// Prints the messages about a mount's end. `kept_in`: where programs' writes are; `state`: the state of the mounted
+/// object when the kernel gets no more answers.
 pub(crate) fn tell_end(directory: &Path, ending: &Ending, kept_in: &str, state: &str) {
     let directory = directory.display();
     if ending.files_open > 0 {

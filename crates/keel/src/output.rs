@@ -1,9 +1,10 @@
-//! Standard output that ends quietly when its reader goes away (`keel flash ls IMAGE | head -1`).
+//! Standard output that ends silently when its reader goes away (`keel flash ls IMAGE
+//! head -1`).
 
 use crate::error::CliError;
 use std::io::{self, Write};
 
-/// Standard output. Once its reader has gone, everything written is dropped and [`is_open`](Self::is_open) tells.
+/// Standard output. Once its reader has gone, all output is dropped and [`is_open`](Self::is_open) returns `false`.
 pub(crate) struct Output {
     sink: io::BufWriter<io::Stdout>,
     open: bool,
@@ -17,7 +18,7 @@ impl Output {
         }
     }
 
-    /// Whether anybody still reads.
+    /// Returns whether there is still a reader.
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
@@ -56,7 +57,7 @@ impl Output {
         self.line(value)
     }
 
-    /// Hands everything to the reader now.
+    /// Flushes the output.
     pub(crate) fn flush(&mut self) -> Result<(), CliError> {
         if !self.open {
             return Ok(());
@@ -69,12 +70,12 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if !self.open {
-            // Dropping a buffered writer would try the closed pipe again, which is harmless but pointless.
+            // Dropping a buffered writer would write to the closed pipe again, which is harmless but useless.
             self.sink.get_mut().flush().ok();
         }
     }
 }
-/// `1 file`, `2 files`.
+/// Returns a count with its noun: `1 file`, `2 files`.
 pub(crate) fn counted(count: u64, thing: &str) -> String {
     match count {
         1 => format!("1 {thing}"),

@@ -1,4 +1,4 @@
-//! A line of progress on standard error, for work that takes longer than a second in front of a person.
+//! A progress line on standard error, for work that takes longer than one second in a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ const STEP: Duration = Duration::from_millis(200);
 
 struct Shared {
     bytes: AtomicU64,
-    /// What is done at the moment, behind what is done altogether.
+    /// The current step, shown after the total.
     part: Mutex<String>,
     done: Mutex<bool>,
     ended: Condvar,
@@ -27,9 +27,10 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Begins; `what` is shown, such as `storing notes.txt`. Shows nothing unless standard error is a terminal.
+    /// Starts the line; `what` is shown, such as `storing notes.txt`. Shows nothing unless standard error is a
+    /// terminal.
     pub(crate) fn start(what: String) -> Self {
-        // Paths and names come from anywhere, and could steer the terminal.
+        // Paths and names are untrusted, and could control the terminal.
         let what: String = what.chars().filter(|letter| !letter.is_control()).collect();
         let shared = Arc::new(Shared {
             bytes: AtomicU64::new(0),
@@ -46,7 +47,7 @@ impl Progress {
                     show(&theirs, &what);
                 })
         };
-        // Without a thread there is no line, which is no reason to fail.
+        // Without a thread there is no progress line, which is no reason to fail.
         let thread = std::io::stderr()
             .is_terminal()
             .then(start)
@@ -54,7 +55,7 @@ impl Progress {
         Self { shared, thread }
     }
 
-    /// What is done at the moment, such as `3 of 8`; shown behind the rest.
+    /// Sets the current step, such as `3 of 8`; it is shown at the end of the line.
     pub(crate) fn part(&self, part: &str) {
         let part = part.chars().filter(|letter| !letter.is_control()).collect();
         *self
@@ -64,7 +65,7 @@ impl Progress {
             .unwrap_or_else(std::sync::PoisonError::into_inner) = part;
     }
 
-    /// So many more bytes are done.
+    /// Adds to the bytes that are done.
     pub(crate) fn add(&self, bytes: usize) {
         self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -80,9 +81,10 @@ impl Drop for Progress {
     }
 }
 
-/// Signals are for the thread that works: what a handler puts back must not be in the middle of a change.
+/// Blocks signals in this thread. The working thread must receive them: a handler's undo must not run in the middle of
+/// a change.
 fn block_signals() {
-    // SAFETY: all zero is a valid set; both calls get a set that lives until they return.
+    // SAFETY: all zeros are a valid set; both calls get a set that lives until they return.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -132,7 +134,7 @@ fn show(shared: &Shared, what: &str) {
     }
 }
 
-/// A number of bytes for people: `512 B`, `12.3 MiB`.
+/// Returns a number of bytes for people: `512 B`, `12.3 MiB`.
 pub(crate) fn bytes_text(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -147,7 +149,7 @@ pub(crate) fn bytes_text(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Seconds for people: `40 s`, `6 min 30 s`.
+/// Returns seconds for people: `40 s`, `6 min 30 s`.
 pub(crate) fn span_text(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

@@ -6,7 +6,7 @@ use std::io::Read;
 
 const SOURCE: &str = "/dev/urandom";
 
-/// `N` random bytes.
+/// Returns `N` random bytes.
 pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], CliError> {
     let mut bytes = [0; N];
     let read = File::open(SOURCE).and_then(|mut source| source.read_exact(&mut bytes));

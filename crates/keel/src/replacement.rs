@@ -1,4 +1,4 @@
-//! A file that takes the place of another one when it is whole; until then it lies beside it.
+//! A file that replaces another one once it is complete; until then it lies beside it.
 
 use crate::error::CliError;
 use std::fs::{File, Metadata};
@@ -6,21 +6,21 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The new file; dropped before [`finish`](Self::finish), it is removed and the old one stays.
+/// The new file. If dropped before [`finish`](Self::finish), it is removed and the old one stays.
 pub(crate) struct Replacement {
     file: File,
-    /// Its path until it is whole.
+    /// Its path until it is complete.
     path: PathBuf,
     target: PathBuf,
     shown: String,
 }
 
 impl Replacement {
-    /// Begins a file for `target`, which errors call `to`. `old` is what is known of the file that is there, if there
-    /// is one; its owner and permissions stay. `by` is part of the name that the new file has meanwhile.
+    /// Begins a file for `target`, which errors call `to`. `old` is the metadata of the existing file, if there is one;
+    /// its owner and permissions are kept. `by` is part of the temporary name of the new file.
     ///
     /// # Errors
-    /// The folder does not take a file.
+    /// The folder does not accept a file.
     pub(crate) fn begin(
         to: &Path,
         target: &Path,
@@ -33,7 +33,7 @@ impl Replacement {
         };
         let path = folder.join(format!(".keel-{by}-{}.tmp", std::process::id()));
         let failed = |error: io::Error| CliError::io(folder.display(), &error);
-        // One that is there can only be left over from a process of the same number that was killed.
+        // An existing one can only be left over from a killed process with the same number.
         std::fs::remove_file(&path).ok();
         let mode = if old.is_some() { 0o600 } else { 0o666 };
         let file = File::options()
@@ -49,7 +49,7 @@ impl Replacement {
             shown: to.display().to_string(),
         };
         if let Some(old) = old {
-            // Only root may give files away; for all others the new one is theirs.
+            // Only root may change the owner; for other users the new file stays theirs.
             std::os::unix::fs::fchown(&made.file, Some(old.uid()), Some(old.gid())).ok();
             made.file
                 .set_permissions(old.permissions())
@@ -58,35 +58,36 @@ impl Replacement {
         Ok(made)
     }
 
-    /// What errors call it.
+    /// Returns its name in errors.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// Writes further bytes.
+    /// Writes more bytes.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         let written = self.file.write_all(bytes);
         written.map_err(|error| CliError::io(&self.shown, &error))
     }
 
-    /// Waits until what was written is on the disk, whose room it then has.
+    /// Waits until the written bytes are on the disk and their space is allocated.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(crate) fn sync(&self) -> Result<(), CliError> {
         let synced = self.file.sync_all();
         synced.map_err(|error| CliError::io(&self.shown, &error))
     }
 
-    /// Puts it in its place.
+    /// Moves it to its place.
     ///
     /// # Errors
-    /// What the system says; then the old file stays.
+    /// The error of the system; the old file then stays.
     pub(crate) fn finish(self) -> Result<(), CliError> {
-        // The content before the name: after a power cut the old file or the new one, never an empty one.
+        // Sync the content before the rename: after a power cut there is the old file or the new one, never an empty
+        // one.
         self.sync()?;
         let moved = std::fs::rename(&self.path, &self.target);
         moved.map_err(|error| CliError::io(&self.shown, &error))
@@ -95,7 +96,7 @@ impl Replacement {
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        // After the renaming there is none.
+        // After the rename there is no such file.
         std::fs::remove_file(&self.path).ok();
     }
 }

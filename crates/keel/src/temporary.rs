@@ -1,7 +1,7 @@
-//! Files and folders of one run, which a run that was killed leaves behind: the next one takes them away, or over.
+//! Files and folders of one run. A killed run leaves them behind; the next run removes or reuses them.
 //!
-//! **Invariants:** a folder or an empty file that a living process still holds is left alone: whoever makes one holds
-//! a lock on it.
+//! **Invariants:** a folder or an empty file that a living process still uses is left alone: its maker holds a lock on
+//! it.
 
 use crate::error::CliError;
 use std::fs::{DirBuilder, File};
@@ -11,13 +11,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Folders of one name that one process may have.
+/// Folders of one name per process, at most.
 const FOLDERS_MAX: u32 = 100;
 
-/// A folder that is younger may be one that its maker has not locked yet.
+/// A younger folder may not be locked yet by its maker.
 const AGE_MIN: Duration = Duration::from_secs(60);
 
-/// A folder that nobody else can put anything into. Removed when it is dropped.
+/// A folder that only this process's user can write to. It is removed on drop.
 pub(crate) struct Folder {
     path: PathBuf,
     /// Holds the lock.
@@ -25,7 +25,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// `keel-NAME-PROCESS-NUMBER` in the folder for temporary files; those of runs that were killed go.
+    /// Creates `keel-NAME-PROCESS-NUMBER` in the folder for temporary files, and removes the folders of killed runs.
     ///
     /// # Errors
     /// It cannot be made.
@@ -66,7 +66,7 @@ impl Drop for Folder {
     }
 }
 
-/// Removes this user's folders that no process holds. What cannot be removed stays: it costs a few bytes.
+/// Removes this user's folders that no process holds. A folder that cannot be removed stays: it costs a few bytes.
 fn sweep(parent: &Path, name: &str) {
     let Ok(entries) = std::fs::read_dir(parent) else {
         return;
@@ -77,7 +77,7 @@ fn sweep(parent: &Path, name: &str) {
             let rest = found.strip_prefix(&begin).unwrap_or_default();
             rest.split('-').count() == 2 && rest.split('-').all(|part| part.parse::<u32>().is_ok())
         });
-        // Of the entry itself: a link is none of ours.
+        // Use the metadata of the entry itself: a link was not made by this program.
         let Some(data) = is_ours.then(|| entry.metadata().ok()).flatten() else {
             continue;
         };
@@ -95,11 +95,11 @@ fn sweep(parent: &Path, name: &str) {
     }
 }
 
-/// A new file to write results to; one that is there is not written over. An empty one that no process holds was left
-/// by a run that was killed, and is taken over.
+/// Creates a new file for results; an existing one is not overwritten. An empty file that no process holds was left by
+/// a killed run and is reused.
 ///
 /// # Errors
-/// There is a file of this name, or it cannot be made.
+/// A file of this name exists, or it cannot be created.
 pub(crate) fn new_file(path: &Path) -> Result<File, CliError> {
     let failed = |error: &io::Error| CliError::io(path.display(), error);
     let made = File::options().write(true).create_new(true).open(path);
@@ -118,14 +118,14 @@ pub(crate) fn new_file(path: &Path) -> Result<File, CliError> {
     let file = File::options().write(true).open(path);
     let file = file.map_err(|error| failed(&error))?;
     match lock(&file) {
-        // It may have been written to since.
+        // It may have been written to meanwhile.
         Ok(()) if file.metadata().is_ok_and(|data| is_empty(&data)) => Ok(file),
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(failed(&error)),
         _ => Err(failed(&exists)),
     }
 }
 
-/// Locks a file until it is closed, if no process has.
+/// Locks a file until it is closed, if no other process holds the lock.
 fn lock(file: &File) -> io::Result<()> {
     // SAFETY: a plain system call on a descriptor that is open.
     match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {

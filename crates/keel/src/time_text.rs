@@ -1,25 +1,24 @@
-//! Times as people write them: RFC 3339, local dates, seconds or milliseconds since 1970, and times
-//! before and after now.
+//! Times as people write them: RFC 3339, local dates, seconds or milliseconds since 1970, and times relative to now.
 
 use std::fmt::Write;
 
-/// Numbers below this are seconds since 1970, others milliseconds: as seconds it is the year 5138, as
-/// milliseconds a day of 1973.
+/// Numbers below this are seconds since 1970, others are milliseconds. As seconds it is the year 5138, as milliseconds
+/// a day in 1973.
 const SECONDS_BELOW: i64 = 100_000_000_000;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// What times may look like.
+/// The forms of a time.
 const FORMS: &str = "write a time such as 2026-03-01T12:30:00Z, 2026-03-01 (local), -15m, -7d, +5m, now, \
                      or seconds or milliseconds since 1970";
 
-/// A time in UTC: `2026-03-01T12:30:00.250Z`.
+/// Returns a time in UTC: `2026-03-01T12:30:00.250Z`.
 pub(crate) fn format_ms(time_ms: i64) -> String {
     let (days, in_day_ms) = (time_ms.div_euclid(DAY_MS), time_ms.rem_euclid(DAY_MS));
     let (year, month, day) = civil(days);
     let (seconds, ms) = (in_day_ms / 1000, in_day_ms % 1000);
     let mut text = String::with_capacity(24);
-    // Writing to a string cannot fail.
+    // Writing to a string never fails.
     let _ = write!(
         text,
         "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z",
@@ -30,14 +29,14 @@ pub(crate) fn format_ms(time_ms: i64) -> String {
     text
 }
 
-/// How old something is, in a unit that suits it: `15 min`; `in 23 h` for a time in the future.
+/// Returns the age of something in a suitable unit: `15 min`; `in 23 h` for a time in the future.
 pub(crate) fn age_text(age_ms: i64) -> String {
     const SECOND_MS: u64 = 1000;
     const MINUTE_MS: u64 = 60 * SECOND_MS;
     const HOUR_MS: u64 = 60 * MINUTE_MS;
     const DAY_MS: u64 = 24 * HOUR_MS;
     let ms = age_ms.unsigned_abs();
-    // The next unit begins at two of it: one alone would hide too much of what is left.
+    // The next unit begins at two of it: a single one would hide too much of the remainder.
     let (amount, unit) = match ms {
         ..2_000 => (ms, "ms"),
         _ if ms < 2 * MINUTE_MS => (ms / SECOND_MS, "s"),
@@ -49,9 +48,9 @@ pub(crate) fn age_text(age_ms: i64) -> String {
     format!("{ahead}{amount} {unit}")
 }
 
-/// Year, month and day of so many days since 1970, in the Gregorian calendar.
+/// Returns year, month and day of a number of days since 1970, in the Gregorian calendar.
 fn civil(days: i64) -> (i64, i64, i64) {
-    // Years begin in March here, so that the leap day is their last; an era has 400 years.
+    // Years begin in March here, so that the leap day is the last day; an era has 400 years.
     let days = days + 719_468;
     let (era, in_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year = (in_era - in_era / 1460 + in_era / 36_524 - in_era / 146_096) / 365;
@@ -62,7 +61,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// Days since 1970 of a day of the Gregorian calendar.
+/// Returns the days since 1970 of a day in the Gregorian calendar.
 fn days_of(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, in_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -71,10 +70,10 @@ fn days_of(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + in_era * 365 + in_era / 4 - in_era / 100 + in_year - 719_468
 }
 
-/// The time that a text names, ms since 1970; `now_ms` is what relative times start from.
+/// Parses a time, in ms since 1970; relative times count from `now_ms`.
 ///
 /// # Errors
-/// What a time may look like.
+/// The valid forms of a time.
 pub(crate) fn parse(text: &str, now_ms: i64) -> Result<i64, String> {
     let text = text.trim();
     let found = if text == "now" {
@@ -98,7 +97,7 @@ pub(crate) fn parse(text: &str, now_ms: i64) -> Result<i64, String> {
     found.ok_or_else(|| FORMS.to_owned())
 }
 
-/// `90s`, `1h30m`, `7d`; in ms.
+/// Parses `90s`, `1h30m`, `7d`; in ms.
 fn relative(text: &str) -> Option<i64> {
     let mut rest = text;
     let mut total_ms: i64 = 0;
@@ -126,7 +125,7 @@ fn relative(text: &str) -> Option<i64> {
     }
 }
 
-/// Seconds, perhaps with a fraction, or milliseconds.
+/// Parses seconds, with an optional fraction, or milliseconds.
 fn number(text: &str) -> Option<i64> {
     let (whole, fraction) = text
         .split_once('.')
@@ -139,7 +138,7 @@ fn number(text: &str) -> Option<i64> {
     }
 }
 
-/// Digits behind a decimal point, in thousandths, the rest cut off.
+/// Returns the digits after a decimal point in thousandths, truncated.
 fn fraction_ms(digits: &str) -> Option<i64> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -148,7 +147,7 @@ fn fraction_ms(digits: &str) -> Option<i64> {
     padded.parse().ok()
 }
 
-/// `YYYY-MM-DD`, then perhaps `T` or a space and `HH:MM[:SS[.fff]]`, then perhaps `Z` or an offset.
+/// Parses `YYYY-MM-DD`, then optionally `T` or a space and `HH:MM[:SS[.fff]]`, then optionally `Z` or an offset.
 fn calendar(text: &str) -> Option<i64> {
     let date = text.get(..10)?;
     let mut parts = date.split('-');
@@ -159,7 +158,7 @@ fn calendar(text: &str) -> Option<i64> {
     };
     let (year, month, day) = (part(4)?, part(2)?, part(2)?);
     let days = days_of(year, month, day);
-    // A day that there is not, such as 30 February, comes back as another.
+    // A day that does not exist, such as 30 February, is converted back to another day.
     if civil(days) != (year, month, day) {
         return None;
     }
@@ -199,7 +198,7 @@ fn two_digits(text: &str, limit: i64) -> Option<i64> {
     (number <= limit).then_some(number)
 }
 
-/// Time of day, and the offset from UTC in seconds if one is given.
+/// Splits off the offset from UTC in seconds, if there is one.
 fn split_offset(text: &str) -> Option<(&str, Option<i64>)> {
     if let Some(clock) = text.strip_suffix(['Z', 'z']) {
         return Some((clock, Some(0)));
@@ -218,7 +217,7 @@ fn split_offset(text: &str) -> Option<(&str, Option<i64>)> {
     Some((clock, Some(seconds)))
 }
 
-/// Seconds since 1970 of a moment in this machine's time zone.
+/// Returns the seconds since 1970 of a moment in this machine's time zone.
 fn local_seconds(
     year: i64,
     month: i64,
@@ -235,11 +234,11 @@ fn local_seconds(
     parts.tm_hour = i32::try_from(hour).ok()?;
     parts.tm_min = i32::try_from(minute).ok()?;
     parts.tm_sec = i32::try_from(second).ok()?;
-    // Whether summer time holds is for the system to know.
+    // The system determines whether daylight saving time applies.
     parts.tm_isdst = -1;
     // SAFETY: `parts` is valid and exclusively borrowed for the length of the call.
     let seconds = unsafe { libc::mktime(&raw mut parts) };
-    // -1 is also the last second of 1969, which nobody asks for.
+    // -1 is also the last second of 1969, which is not a realistic input.
     #[allow(clippy::useless_conversion)] // 32 bits on some systems
     (seconds != -1).then(|| i64::from(seconds))
 }
@@ -256,7 +255,7 @@ mod tests {
         assert_eq!(format_ms(0), "1970-01-01T00:00:00.000Z");
         assert_eq!(format_ms(-1), "1969-12-31T23:59:59.999Z");
         assert_eq!(format_ms(951_782_400_000), "2000-02-29T00:00:00.000Z");
-        // Whatever a sensor sends can be shown.
+        // Any time that a sensor sends can be shown.
         for extreme in [i64::MIN, i64::MAX] {
             assert!(format_ms(extreme).ends_with('Z'));
         }

@@ -1,13 +1,13 @@
-//! A device with a write cache that loses what was not flushed: a write stays in this process until the flush, so
-//! ending the process with SIGKILL does to the image what a power cut does to a card. For `keel demo --full`.
+//! A device with a write cache that loses unflushed data: a write stays in this process until the flush. So SIGKILL has
+//! the same effect on the image as a power cut on a card. For `keel demo --full`.
 
 use base::block::{BLOCK_BYTES, BlockDevice, Counters, DeviceError, Geometry};
 use std::collections::BTreeMap;
 
-/// Passes every call on, or keeps writes until the flush.
+/// Forwards every call, or keeps writes until the flush.
 pub(crate) struct Volatile<D> {
     inner: D,
-    /// `None`: every call is passed on.
+    /// `None` if every call is forwarded.
     cache: Option<Cache>,
 }
 
@@ -15,7 +15,7 @@ pub(crate) struct Volatile<D> {
 struct Cache {
     /// Blocks by their number, as they will be after the flush.
     blocks: BTreeMap<u64, Box<[u8]>>,
-    /// What was asked for; the inner device sees other requests.
+    /// The requested operations; the inner device sees different ones.
     counters: Counters,
 }
 
@@ -66,7 +66,7 @@ impl<D: BlockDevice> BlockDevice for Volatile<D> {
     fn flush(&mut self) -> Result<(), DeviceError> {
         if let Some(cache) = &mut self.cache {
             cache.counters.flushes += 1;
-            // One by one: a cut in the middle leaves any part of them. What fails stays for the next flush.
+            // Write one by one: a cut in the middle leaves any part of them. A failed write stays for the next flush.
             for (block, data) in &cache.blocks {
                 self.inner.write(*block, data)?;
             }
@@ -80,7 +80,7 @@ impl<D: BlockDevice> BlockDevice for Volatile<D> {
 
     fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError> {
         if let Some(cache) = &mut self.cache {
-            // A discard may be done at any time, so leaving it out is one way of doing it.
+            // A discard may be done at any time, so it may also be omitted.
             cache.counters.discards += 1;
             let bytes = (block_count as usize).saturating_mul(BLOCK_BYTES);
             return self.inner.geometry().check(first_block, bytes).map(drop);

@@ -1,4 +1,4 @@
-//! `[[alarm]]` and `[[actuator]]`: what a real broker and a real command are told, also when they are away, slow
+//! `[[alarm]]` and `[[actuator]]`: what a real broker and a real command receive, also when they are unavailable, slow
 //! or refuse.
 
 use crate::common::broker::{Broker, Subscriber, free_port};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
-/// The configuration of a node whose clock is right, with a broker at this port.
+/// Returns the configuration of a node with a trusted clock and a broker at this port.
 fn config(port: u16, text: &str) -> String {
     format!(
         "{SMALL}[time]\nwall_clock = \"trusted\"\n[[broker]]\nname = \"local\"\naddress = \"127.0.0.1:{port}\"\n\
@@ -37,7 +37,7 @@ fn put(node: &Node, key: &str, value: &str) {
     node.ok(&["put", key, value]);
 }
 
-/// Alarm, key, state and value of each message.
+/// Returns alarm, key, state and value of each message.
 fn alarms(subscriber: &Subscriber) -> Vec<(String, String, String, Value)> {
     let all = subscriber.all();
     let told = all
@@ -123,7 +123,7 @@ fn a_broker_is_told_once_when_an_alarm_is_raised_and_once_when_it_is_over() {
             (&active["key"], &active["value"]),
             (&"hall/2/temperature".into(), &"100".into())
         );
-        // An alarm says something of the hall, and nothing of the node.
+        // An alarm concerns the hall; it does not degrade the node.
         assert!(codes(&node).is_empty());
         let text = node.ok(&["status"]);
         assert!(
@@ -136,7 +136,7 @@ fn a_broker_is_told_once_when_an_alarm_is_raised_and_once_when_it_is_over() {
     }
 }
 
-/// Passes connections to one port on to another.
+/// Forwards connections from one port to another.
 fn open_way(from: u16, to: u16) {
     let listener = TcpListener::bind(("127.0.0.1", from)).unwrap();
     std::thread::spawn(move || {
@@ -176,7 +176,7 @@ fn what_happens_while_the_broker_is_away_is_told_late_or_skipped_or_dropped_and_
         let found = status(node);
         let (hot, fast) = (&found["alarms"][0]["mqtt"], &found["alarms"][1]["mqtt"]);
         let number = |value: &Value| value.as_u64().unwrap();
-        // The first one was either too late or too old for the queue.
+        // The first one was either too late for the queue or too old for it.
         let fast = number(&fast["skipped"]) + number(&fast["dropped"]);
         (number(&hot["waiting"]), number(&hot["dropped"]), fast)
     };
@@ -298,12 +298,12 @@ fn of_the_values_for_an_actuator_the_latest_arrives() {
         (&valve["superseded"], &valve["keys"], &valve["late"]),
         (&2.into(), &1.into(), &0.into())
     );
-    // A task's values drive it the same way: whoever puts, it is a value of a key.
+    // A task's values drive the actuator in the same way: the source of a value does not matter.
     put(&node, "valve/2", "on");
     wait_until("the next one", || subscriber.all().len() == 3);
     assert_eq!(subscriber.all()[2], ("act/2".to_owned(), "on".to_owned()));
     assert!(node.stop().success());
-    // After a start only what is wanted so is sent again.
+    // After a start only values configured to be sent again are sent.
     node.restart();
     wait_until("the lamp", || subscriber.all().len() == 4);
     assert_eq!(subscriber.all()[3].0, "keel/actuator/lamp");
@@ -362,14 +362,14 @@ fn an_alarm_between_its_thresholds_is_still_raised_after_a_start() {
             let said: Value = serde_json::from_str(line).unwrap();
             format!("{} {}", said["state"].as_str().unwrap(), said["value"])
         };
-        // The last one may not be whole yet.
+        // The last line may be incomplete.
         let whole = told.rfind('\n').map_or("", |end| &told[..end]);
         whole.lines().map(state).collect()
     };
     let wait_for = |node: &Node, what: &[&str]| wait_until("the words", || states(node) == what);
     put(&node, "hall/1/temperature", "61.5");
     put(&node, "hall/1/temperature", "58");
-    // Never raised.
+    // This alarm is never raised.
     put(&node, "hall/2/temperature", "58");
     wait_for(&node, &["raised 61.5"]);
     assert!(node.stop().success());
@@ -383,7 +383,7 @@ fn an_alarm_between_its_thresholds_is_still_raised_after_a_start() {
     assert!(node.stop().success());
     node.restart();
     assert_eq!(status(&node)["alarms_active"].as_array().unwrap().len(), 0);
-    // Nothing is told between the last one and another.
+    // Nothing is reported between the last alarm and the next one.
     put(&node, "hall/1/temperature", "62");
     wait_for(
         &node,
@@ -392,7 +392,7 @@ fn an_alarm_between_its_thresholds_is_still_raised_after_a_start() {
     node.stop();
 }
 
-/// Is this alarm raised after a start, with a value between its thresholds?
+/// Whether this alarm is raised after a start, with a value between its thresholds.
 fn is_raised(node: &Node) -> bool {
     !status(node)["alarms_active"].as_array().unwrap().is_empty()
 }
@@ -423,7 +423,7 @@ fn which_alarms_are_raised_outlives_a_crash_and_damage_is_said() {
     wait_until("the complaint", || {
         node.log().contains("the file node-raised is damaged")
     });
-    // Without alarms nothing is kept, so that one of this name begins anew.
+    // Without alarms nothing is kept, so a later alarm of this name starts from scratch.
     put(&node, "hall/1/temperature", "61.5");
     put(&node, "hall/1/temperature", "58");
     assert!(node.stop().success());
@@ -436,7 +436,7 @@ fn which_alarms_are_raised_outlives_a_crash_and_damage_is_said() {
     node.stop();
 }
 
-/// Whoever was told that an alarm is raised is told that it is over, also by the next run.
+/// A receiver that was told of a raised alarm is also told of its end, if necessary by the next run.
 #[test]
 fn an_end_that_nobody_was_told_of_is_told_after_the_start() {
     let script = "while ! test -e go; do sleep 0.05; done; cat >> told";
@@ -461,13 +461,13 @@ fn an_end_that_nobody_was_told_of_is_told_after_the_start() {
 fn an_alarm_that_flaps_does_not_wear_the_card() {
     let mut node = Node::start(&format!("{SMALL}{HOT}command = [\"true\"]\n"));
     let begun = std::time::Instant::now();
-    // Long enough for each to be told, and written if nothing kept it from that.
+    // Each pause is long enough for the alarm to be reported; without a rate limit, each would also be written.
     for value in ["61", "54"] {
         put(&node, "hall/1/temperature", value);
         std::thread::sleep(std::time::Duration::from_millis(3_500));
     }
     let writes = status(&node)["alarms_raised_writes"].as_u64().unwrap();
-    // One at once, then one each ten seconds.
+    // One write at once, then at most one every 10 s.
     let writes_max = 1 + begun.elapsed().as_secs() / 10;
     assert!((1..=writes_max).contains(&writes), "{writes}");
     node.stop();

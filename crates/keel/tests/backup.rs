@@ -1,5 +1,5 @@
-//! `keel backup` and `keel restore`: what was acknowledged is in the copy, what is not whole does not look whole, and a
-//! running node keeps its store.
+//! `keel backup` and `keel restore`: the copy contains what was acknowledged, an incomplete copy is recognised as such,
+//! and a running node keeps its store.
 
 use crate::common::node::{BACKUP_BEGUN, Node, SMALL, frame};
 use crate::common::{TempDir, keel, one_line, wait_until};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const BACKUP_FILE: u16 = 267;
 const BACKUP_PIECE: u16 = 268;
 
-/// Sends readings of `key` with ascending numbers, of which each is acknowledged, until `stop` says so.
+/// Sends readings of `key` with ascending numbers, each of which is acknowledged, until `stop` is set.
 fn send(node: &Node, key: &str, acknowledged: &AtomicU64, stop: &AtomicBool) {
     let stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
     let mut answers = BufReader::new(stream.try_clone().unwrap());
@@ -41,7 +41,7 @@ fn numbers(node: &Node, key: &str) -> Vec<u64> {
         .collect()
 }
 
-/// A node on the store that a backup is restored into.
+/// Returns a node on the store that a backup is restored into.
 fn restored(backup: &std::path::Path) -> Node {
     restored_with(SMALL, backup)
 }
@@ -90,7 +90,7 @@ fn what_was_acknowledged_before_is_in_it_while_readings_arrive() {
             let status = other.json_degraded(&["status", "--json"]);
             assert_eq!(status["log"]["records_damaged"], 0, "{status}");
             assert_eq!(status["log"]["readings_missing"], 0, "{status}");
-            // Its life goes on where the other's was: one start and one more.
+            // The lifetime counters continue from the original: its start and one more.
             assert!(
                 status["lifetime"]["starts"].as_u64().unwrap() >= 1,
                 "{status}"
@@ -171,7 +171,7 @@ fn a_backup_is_for_its_owner_and_goes_to_what_a_link_stands_for() {
     std::os::unix::fs::symlink("nowhere", node.dir.file("b.backup")).unwrap();
     let line = node.fails(&["backup", "b.backup"], 1);
     assert!(line.contains("symbolic link to nothing"), "{line}");
-    // Whoever has prepared the draft's name keeps what it leads to.
+    // A symbolic link under the draft's name is not followed, so its target stays unchanged.
     std::fs::write(node.dir.file("mine"), "mine").unwrap();
     std::os::unix::fs::symlink("mine", node.dir.file("c.backup.part")).unwrap();
     let line = node.fails(&["backup", "c.backup"], 1);
@@ -220,7 +220,7 @@ fn a_store_that_a_node_has_is_not_replaced() {
         line.contains("is there already") && line.contains("--force"),
         "{line}"
     );
-    // One that cannot be made leaves the old store as it was.
+    // A failed restore leaves the old store unchanged.
     let line = node.fails(&["restore", "a.backup", "--force", "--size", "64K"], 2);
     assert!(line.contains("64.0 KiB"), "{line}");
     let line = node.fails(&["restore", "keel.toml", "--force"], 1);
@@ -232,7 +232,7 @@ fn a_store_that_a_node_has_is_not_replaced() {
     assert_eq!(made["size_bytes"], 16 << 20);
     node.restart();
     assert_eq!(node.ok(&["get", "a"]), "1\n");
-    // A store of something else is none of a node's.
+    // A store without a node's log is not restored for a node.
     node.ok(&["flash", "format", "other.img", "--size", "8M", "--sparse"]);
     let line = node.fails(&["restore", "other.img", "--image", "new.img"], 1);
     assert!(line.contains("holds no log of a node"), "{line}");
@@ -303,7 +303,7 @@ fn what_cannot_be_read_costs_itself_and_is_said() {
         one_line(&output.stderr).contains("could not read"),
         "{output:?}"
     );
-    // The rest is there, and the copy knows that something is missing.
+    // The other readings are there, and the copy records that some are missing.
     let other = restored_with(&config, &node.dir.file("a.backup"));
     assert!(other.ok(&["get", "text"]).starts_with("mark 039"));
     let history = other.run(&["history", "text", "--json"]);
@@ -331,7 +331,7 @@ fn only_who_may_stop_the_node_may_have_its_key() {
     assert!(!node.dir.file("a.backup").exists() && !node.dir.file("a.backup.part").exists());
 }
 
-/// What looks like a node, sends the beginning of a backup, and then waits.
+/// A fake node that sends the beginning of a backup, and then waits.
 struct Halting {
     dir: TempDir,
     stream: UnixStream,
@@ -356,7 +356,7 @@ impl Halting {
             stream,
             command,
         };
-        // Twice: the second one makes the first void.
+        // Begin twice: the second begin discards the first one.
         for length in [9_000, 40_000] {
             halting.begin();
             halting.send(
@@ -380,7 +380,7 @@ impl Halting {
         self.stream.write_all(&frame(kind, 1, payload)).unwrap();
     }
 
-    /// What the command says, and what is left in the folder, besides the socket.
+    /// Returns the output of the command, and what is left in the folder besides the socket.
     fn end(self) -> (Output, Vec<String>) {
         let output = self.command.wait_with_output().unwrap();
         let entries = self.dir.entries().into_iter();
@@ -394,7 +394,7 @@ impl Halting {
 fn an_interrupted_backup_leaves_nothing() {
     for number in [libc::SIGTERM, libc::SIGINT] {
         let halting = Halting::new();
-        // Wherever it is: what is there goes, and the line says so.
+        // At any point of the backup: the draft is removed, and the error line says so.
         crate::common::signal(&halting.command, number);
         let (output, left) = halting.end();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -432,7 +432,7 @@ fn what_a_killed_backup_leaves_is_no_store() {
     ] {
         crate::common::fails(arguments, 1);
     }
-    // The next one goes over it.
+    // The next backup overwrites it.
     let node = Node::start(SMALL);
     let target = halting.dir.file("a.backup").display().to_string();
     node.ok(&["put", "a", "1"]);
@@ -453,7 +453,7 @@ fn a_node_that_sends_nonsense_is_told_apart() {
         let mut halting = Halting::new();
         halting.begin();
         if kind == BACKUP_FILE {
-            // The same name twice, and one that no store takes.
+            // A name twice, and a name that no store accepts.
             halting.send(BACKUP_FILE, br#"{"name": "log-00000000"}"#);
         }
         halting.send(kind, payload);
@@ -488,7 +488,7 @@ fn what_root_restores_belongs_to_the_user_of_the_node() {
         std::fs::metadata(&image).unwrap().uid(),
         crate::common::NOBODY
     );
-    // The owner of what is replaced comes before that.
+    // The owner of a replaced file takes precedence.
     std::os::unix::fs::chown(&image, Some(1), Some(1)).unwrap();
     std::fs::set_permissions(&image, std::fs::Permissions::from_mode(0o640)).unwrap();
     node.ok(&["restore", "a.backup", "--force"]);

@@ -1,5 +1,5 @@
-//! `keel bench` from the outside. Alone in its file: it executes files that it has just written, which fails while
-//! another thread's new process still has them open.
+//! `keel bench` as a process. This file contains only one test: it executes files that it has just written. That fails
+//! while a child process of another thread still has them open.
 
 use crate::common::{TempDir, one_line};
 
@@ -18,7 +18,7 @@ fn bench_is_another_program_and_its_absence_is_said() {
     let output = bench(std::path::Path::new("/nonexistent"));
     assert_eq!(output.status.code(), Some(1));
     assert!(one_line(&output.stderr).starts_with("keel: keel-bench: not found"));
-    // Found beside the program; arguments and status pass through.
+    // The program is found in the folder of `keel`; arguments and exit status are passed through.
     let script = dir.file("keel-bench");
     let text = "#!/bin/sh\n\
         case $2 in --wrong) printf 'error: unexpected --wrong\\n\\nUsage: x\\n' >&2; exit 2;; esac\n\

@@ -1,5 +1,4 @@
-//! The commands that talk to a node, where something is not as it should be: the node, its configuration, or what
-//! they were asked for.
+//! The commands that talk to a node, when something is wrong: with the node, its configuration, or the request.
 
 use crate::common;
 use crate::common::node::{Node, SMALL};
@@ -35,7 +34,7 @@ fn nobody_waits_for_ever_for_a_node_that_does_not_answer() {
         &["history", "a"],
         &["watch", "a", "--node", "keel-data/keel.sock"],
     ];
-    // At the same time, because each takes as long as its deadline.
+    // All at the same time, because each takes as long as its timeout.
     let children: Vec<Child> = commands.iter().map(|each| spawn(each, &dir)).collect();
     for (child, command) in children.into_iter().zip(commands) {
         let output = child.wait_with_output().unwrap();
@@ -49,7 +48,7 @@ fn nobody_waits_for_ever_for_a_node_that_does_not_answer() {
 
 #[test]
 fn the_socket_of_another_program_is_found_out() {
-    // A node's own socket for line protocol, which takes a request for the beginning of a line.
+    // A node's own socket for line protocol, which parses a request as the beginning of a line.
     let node = Node::start(SMALL);
     let line = node.fails(&["status", "--node", "line.sock"], 1);
     assert!(line.contains("line.sock: "), "{line}");
@@ -66,7 +65,7 @@ fn a_mistake_in_the_configuration_takes_no_tool_away() {
         "[keys\n",
         "[time]\npast_days_max = \"\n",
     ] {
-        // In front, too: what comes behind is read all the same.
+        // The mistake may also come first: the rest of the file is still read.
         for text in [format!("{whole}{mistake}"), format!("{mistake}{whole}")] {
             std::fs::write(node.dir.file("keel.toml"), &text).unwrap();
             for command in [
@@ -85,13 +84,13 @@ fn a_mistake_in_the_configuration_takes_no_tool_away() {
             }
         }
     }
-    // The node says itself that it goes on with what it had.
+    // The node itself reports that it keeps its current configuration.
     node.signal(libc::SIGHUP);
     wait_until("the refusal", || node.log().contains(" refused, "));
     let output = node.run(&["status"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("config_refused"), "{output:?}");
-    // Where the socket itself cannot be told, that is the error.
+    // If the socket itself is unknown because of the mistake, that is an error.
     for text in ["[node]\nsocket = 5\n", "node = 1\n"] {
         std::fs::write(node.dir.file("keel.toml"), text).unwrap();
         let line = node.fails(&["get", "a"], 1);
@@ -109,7 +108,7 @@ fn what_is_no_socket_is_called_so() {
         let line = node.fails(&["get", "a", "--node", path], 1);
         assert!(line.contains(&format!("{path}: is no socket; ")), "{line}");
     }
-    // The hint names the configuration that was used.
+    // The hint names the configuration file in use.
     std::fs::write(node.dir.file("other.toml"), SMALL).unwrap();
     let line = node.fails(&["get", "a", "-c", "other.toml"], 1);
     assert!(
@@ -203,7 +202,7 @@ fn a_watch_ends_with_its_reader_though_nothing_changes() {
 fn ages_are_readable_and_exact_for_programs() {
     let node = Node::start(SMALL);
     for (time, told) in [("-15m", "age      15 min\n"), ("-3d", "age      3 days\n")] {
-        // Of a key of its own: an older reading is no latest value.
+        // Use a separate key: an older reading would not become the latest value.
         let key = format!("past/{time}");
         node.ok(&["put", &key, "1", "--time", time]);
         let long = node.ok(&["get", &key, "--long"]);

@@ -1,5 +1,5 @@
-//! Programs outside the node: the examples in Rust and in C run as a user compiles them, misuse is answered, and one
-//! that is killed, wherever it is, is nobody's trouble.
+//! Programs outside the node: the examples in Rust and in C run as a user compiles them, and misuse gets an answer. A
+//! client that is killed at any point disturbs no others.
 
 use crate::common::node::Node;
 use crate::common::{TempDir, wait_until};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A node that keeps its values in a region, or not.
+/// A node that may or may not keep its values in a region.
 struct Place {
     node: Node,
     region: Option<TempDir>,
@@ -48,7 +48,7 @@ impl Place {
     }
 }
 
-/// What the example says when all is well.
+/// Checks the output of the example in the normal case.
 fn is_well(place: &Place, program: &Path) {
     place.node.ok(&["put", "boiler/celsius", "60"]);
     let output = place.run(program, &["20"]);
@@ -77,7 +77,7 @@ fn is_well(place: &Place, program: &Path) {
     assert_eq!(place.node.ok(&["get", "boiler/valve"]), "40\n");
 }
 
-/// What it says when it is used wrongly, or nobody is there.
+/// Checks the output after wrong use, and without a node.
 fn fails_well(program: &Path) {
     let said = |arguments: &[&str], status| {
         let output = Command::new(program).args(arguments).output().unwrap();
@@ -95,7 +95,7 @@ fn fails_well(program: &Path) {
     );
 }
 
-/// Where cargo puts an example when it builds all tests of this crate.
+/// Returns the path of an example in cargo's output when all tests of this crate are built.
 fn example() -> PathBuf {
     let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
     let example = programs.join("examples/valve");
@@ -114,7 +114,7 @@ fn the_example_in_rust_runs() {
     fails_well(&example());
 }
 
-/// Where cargo has put libkeel.so of this build: beside the test.
+/// Returns cargo's output folder with the libkeel.so of this build: that of the test.
 fn library_folder() -> PathBuf {
     let folder = std::env::current_exe()
         .unwrap()
@@ -131,7 +131,7 @@ const SANITIZERS: &[&str] = &[
     "-g",
 ];
 
-/// Compiles a program of the C library; `None` when this compiler cannot do what `more` asks for.
+/// Compiles a program for the C library; `None` if this compiler does not support the options in `more`.
 fn compiled(dir: &TempDir, source: &str, more: &[&str]) -> Option<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../libkeel-c");
     let program = dir.file("program");
@@ -194,7 +194,7 @@ fn misuse_in_c_is_answered_and_does_no_harm() {
     }
 }
 
-/// All values that a key has had.
+/// Returns all values that a key has had.
 fn values(place: &Place, key: &str) -> Vec<f64> {
     let history = place.node.json(&["history", key, "--json"]);
     let values: Vec<_> = history
@@ -214,7 +214,7 @@ fn a_firm_instance_in_c_that_the_node_takes_too_late_is_never_seen() {
     for is_shared in [true, false] {
         let place = Place::start(is_shared);
         let output = place.run(&program, &[&place.node.pid().to_string()]);
-        // Whatever the program has come to: a node that is stopped would not end.
+        // Whatever the program's result: a stopped node would not end.
         place.node.signal(libc::SIGCONT);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && errors.is_empty(), "{errors}");
@@ -225,7 +225,7 @@ fn a_firm_instance_in_c_that_the_node_takes_too_late_is_never_seen() {
     }
 }
 
-/// Names the socket to a child that does everything at once until it is killed.
+/// Environment variable with the socket for a child that does everything at once until it is killed.
 const SOCKET: &str = "KEEL_TEST_CLIENT_SOCKET";
 
 /// Reads in two threads, puts in another, and runs a task.
@@ -235,7 +235,7 @@ fn restless(socket: &str) -> ! {
         let key = node.key("number").unwrap();
         std::thread::spawn(move || {
             loop {
-                // Much of the time is spent in the middle of a read.
+                // Most of the time is spent in the middle of a read.
                 let sum = key.with_bytes(|bytes| {
                     (0..1000).fold(0, |sum: u64, _| sum.wrapping_add(bytes.words().sum()))
                 });
@@ -246,7 +246,7 @@ fn restless(socket: &str) -> ! {
     let key = node.key("put").unwrap();
     std::thread::spawn(move || {
         loop {
-            // Busy now and then.
+            // An error `busy` may occur; ignore it.
             key.put(Value::Float(1.0), None).ok();
         }
     });
@@ -286,7 +286,7 @@ fn a_client_that_is_killed_is_nobodys_trouble() {
     let mut moment: u64 = 1;
     for round in 0..15 {
         let children = [spawn_restless(&place), spawn_restless(&place)];
-        // They have begun once the number of readings grows; from then on any moment is as good as another.
+        // The children have begun when the time of the readings advances; from then on any moment is suitable.
         let put = attached.key("put").unwrap();
         let before = put.read().map_or(0, |(_, times)| times.time_ms);
         wait_until("a put of a child", || {
@@ -300,7 +300,7 @@ fn a_client_that_is_killed_is_nobodys_trouble() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        // The next reading goes its way, and whoever reads it gets it whole.
+        // The next reading is stored, and readers get it in full.
         let value = f64::from(round);
         number
             .put(Value::Float(value), None)
@@ -309,8 +309,8 @@ fn a_client_that_is_killed_is_nobodys_trouble() {
             .unwrap();
         assert_eq!(number.float().unwrap().0.to_bits(), value.to_bits());
     }
-    // Nobody is left: no connection but that of this process and of the one that asks, no task for the loop to wait
-    // for, and no lock on the region.
+    // Nothing of the children is left: no connection except those of this process and of the status command, no task
+    // for the loop to wait for, and no lock on the region.
     wait_until("the end of their connections", || {
         let status = place.node.json_degraded(&["status", "--json"]);
         let connections = status["commands"]["connections"].as_u64();
@@ -344,12 +344,12 @@ fn a_firm_instance_that_the_node_takes_too_late_is_never_seen() {
             .map(|key| task.put(key, Value::Float(value), None).unwrap());
         (task.end_instance(), tickets)
     };
-    // Another try where the machine was too slow.
+    // Retry if the machine was too slow.
     wait_until("an instance in time", || {
         let (outcome, tickets) = run(&mut task, 2.0);
         outcome == Some(Outcome::InTime) && tickets.iter().all(|ticket| ticket.wait(LONG).is_ok())
     });
-    // For its program the instance is in time, but the node does not run until the deadline has passed.
+    // For its program the instance is in time, but the stopped node only runs after the deadline.
     place.node.signal(libc::SIGSTOP);
     let mut sent = None;
     wait_until("an instance in time", || {
@@ -417,7 +417,7 @@ fn the_nodes_monitor_sees_what_a_task_does() {
     let mut spec = TaskSpec::new("watched", ms(10), LONG);
     spec.weight = 2.0;
     let mut task = attached.periodic_task(spec).unwrap();
-    // Two whole sampling periods, whatever those are.
+    // Two whole sampling periods, whatever their length.
     wait_until("reports", || {
         task.next_instance();
         assert!(task.data(|| key.float()).is_ok());
@@ -444,7 +444,7 @@ fn the_nodes_monitor_sees_what_a_task_does() {
     );
     assert!(seen["instances"].as_u64().unwrap() <= task.counts().instances);
     assert_eq!(seen["deadline_misses"], 0);
-    // It goes with its connection.
+    // The task ends with its connection.
     drop(task);
     wait_until("its end", || {
         let output = place.node.run(&["qos", "status", "--json"]).stdout;
@@ -457,7 +457,7 @@ fn the_nodes_monitor_sees_what_a_task_does() {
 fn the_misses_of_a_task_that_lives_shorter_than_a_sampling_period_are_seen() {
     let place = Place::start(false);
     let attached = place.attach();
-    // Nobody is in time for this.
+    // No instance can meet this deadline.
     let spec = TaskSpec::new("short", Duration::from_millis(1), Duration::from_nanos(1));
     let mut task = attached.periodic_task(spec).unwrap();
     for _ in 0..5 {
@@ -477,7 +477,7 @@ fn the_misses_of_a_task_that_lives_shorter_than_a_sampling_period_are_seen() {
         "{state}"
     );
     assert_eq!(state["last"]["miss_ratio"], 1.0, "{state}");
-    // It has driven nothing.
+    // The controller has changed nothing.
     assert_eq!(state["admitted"], 1.0);
     let said = String::from_utf8(place.node.run(&["qos", "status"]).stdout).unwrap();
     assert!(

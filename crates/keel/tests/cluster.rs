@@ -1,5 +1,5 @@
-//! `keel cluster measure` and `report` as processes, without MPI: its launcher and keel-mpi are scripts that say what
-//! they are told to. With MPI: crates/keel-mpi/tests.
+//! `keel cluster measure` and `report` as processes, without MPI: its launcher and keel-mpi are scripts with prepared
+//! output. With MPI: crates/keel-mpi/tests.
 
 use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, wait_until};
 use cluster::host::describe;
@@ -23,7 +23,7 @@ fn script(dir: &TempDir, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-/// A keel-mpi, its launcher that does `run`, and a list of hosts.
+/// A fake keel-mpi, its launcher that executes `run`, and a list of hosts.
 struct Fake {
     dir: TempDir,
     program: String,
@@ -51,14 +51,14 @@ impl Fake {
         }
     }
 
-    /// One whose launcher says these events and ends well.
+    /// A launcher that prints these events and succeeds.
     fn saying(events: &[Event]) -> Self {
         let lines: Vec<String> = events
             .iter()
             .map(|event| event_line(event).unwrap())
             .collect();
         let fake = Self::new("localhost:2\n", "exec cat \"$(dirname \"$0\")/said\"");
-        // What is not an event belongs to somebody else.
+        // A line that is not an event belongs to another program.
         fs::write(
             fake.dir.file("said"),
             format!("a warning\n{}\n", lines.join("\n")),
@@ -155,7 +155,7 @@ fn what_ranks_say_becomes_a_table_and_a_file() {
         ("fake", Mode::Sound)
     );
     assert_eq!(file.rows, [Row::Benchmark(row(&[1.0, 2.0, 3.0]))]);
-    // It is not written over, and says so before anything is measured.
+    // An existing file is not overwritten, and the error comes before any measurement.
     let line = fails(&fake.words(&["--samples", "3", "--out", &out]), 1);
     assert!(line.contains("run.jsonl: file exists"), "{line}");
     let plain = String::from_utf8(ok(&fake.words(&["--samples", "3"]))).unwrap();
@@ -232,12 +232,12 @@ fn what_boards_use_becomes_rows_of_all_starts_and_is_said_as_unavailable_where_i
             Row::Benchmark(_) => None,
         })
         .collect();
-    // Nine starts of two seconds.
+    // Nine starts of 2 s each.
     assert_eq!(
         (found.len(), found[0].seconds, found[0].energy_j),
         (2, 18.0, 72.0)
     );
-    // Without the option nothing was measured, and the file says so.
+    // Without the option, power is not measured, and the file says so.
     fs::remove_file(&out).unwrap();
     ok(&fake.words(&["--out", &out]));
     let file = ResultFile::parse(&fs::read(&out).unwrap()).unwrap();
@@ -295,7 +295,7 @@ fn what_a_rank_reports_is_said_with_its_host() {
         1,
     );
     assert_eq!(line, format!("keel: b2: {why}; see docs/boards.md"));
-    // Hydra says it on standard output, while the helper on the other board complains.
+    // Hydra reports the failure on standard output, while the helper on the other board writes an error.
     let hydra = "echo '=   PID 41 RUNNING AT b2'; echo '[proxy:0:0@b1] assert failed' >&2; exit 9";
     let fake = Fake::new("b1\nb2\n", hydra);
     let shell = script(&fake.dir, "shell", "shift; exec \"$@\"");
@@ -402,7 +402,7 @@ fn what_is_missing_is_named_with_the_remedy() {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    // The scripts need a shell, which they name themselves, and `echo`, which it has.
+    // The scripts need only a shell, whose path they name, and its built-in `echo`.
     let line = one_line(&output.stderr);
     assert!(
         line.contains("MPICH: its launcher is not in PATH")
@@ -452,7 +452,7 @@ fn what_is_missing_is_named_with_the_remedy() {
 
 fn file(dir: &TempDir, label: &str, factor: f64) -> String {
     let rows = (0..5_u32).map(|at| {
-        // Starts of 10 samples, which differ by up to 2 %.
+        // Starts of 10 samples each; the starts differ by up to 2 %.
         let sample = |number: u32| {
             factor
                 * f64::from(1 << at)
@@ -495,7 +495,7 @@ fn what_could_only_fail_after_the_measurement_is_refused_before() {
     }
     let line = fails(&fake.words(&["--tcp"]), 2);
     assert!(line.contains("--tcp: all ranks are on one host"), "{line}");
-    // The longest time that the help names is taken.
+    // The longest time stated in the help is accepted.
     let line = fails(&fake.words(&["--seconds-max", "86400"]), 1);
     assert!(!line.contains("seconds_max"), "{line}");
 }
@@ -547,7 +547,7 @@ fn labelled_results_are_compared_in_tables_values_and_drawings() {
         }),
         "{plain}"
     );
-    // What is no result, is cut off or is there twice.
+    // Invalid results: one that is cut off, one that is not a result, and a duplicate.
     let broken = dir.file("broken.jsonl");
     let text = fs::read_to_string(&files[0]).unwrap();
     fs::write(&broken, &text[..text.len() / 2]).unwrap();

@@ -1,5 +1,5 @@
-//! The commands of the part on jobs of `docs/cluster.md` do what the page says. Its other commands need sensors, boards
-//! or files of the reader's.
+//! The commands of the part on jobs of `docs/cluster.md` do what the page describes. Its other commands need sensors,
+//! boards or files of the reader.
 
 use crate::common::TempDir;
 use crate::page_common;

@@ -1,4 +1,4 @@
-//! `keel config`, from the outside.
+//! `keel config` as a process.
 
 use crate::common::{TempDir, fails, keel, ok, ok_json, run};
 use serde_json::Value;
@@ -53,7 +53,7 @@ fn a_mistake_is_one_line_and_exit_status_1() {
             file.display()
         )
     );
-    // The node refuses it in the same words and makes nothing.
+    // The node rejects it with the same error and creates nothing.
     assert_eq!(
         fails(&["run", "-c", text(&file)], 1),
         fails(&["config", "check", text(&file)], 1)
@@ -90,7 +90,7 @@ fn a_check_names_every_problem_in_a_line_of_its_own() {
         let names = |line: &&&str| line.starts_with(&begin) && line.contains(what);
         assert!(lines.iter().any(|line| names(&line)), "{what}: {said}");
     }
-    // A start says the first one, and where the others are.
+    // A start reports the first error, and how to find the others.
     let line = fails(&["run", "-c", text(&file)], 1);
     assert!(line.ends_with("; keel config check names all)"), "{line}");
 }
@@ -170,7 +170,7 @@ fn a_store_too_small_for_its_table_is_refused_before_it_is_made() {
     ] {
         assert!(line.contains(part), "{line}");
     }
-    // The node says the same and makes nothing.
+    // The node reports the same and creates nothing.
     assert_eq!(fails(&["run", "-c", text(&file)], 1), line);
     assert_eq!(dir.entries(), std::slice::from_ref(&file));
     let output = run(&["config", "check", text(&file), "--json"]);
@@ -179,7 +179,7 @@ fn a_store_too_small_for_its_table_is_refused_before_it_is_made() {
     assert_eq!(json["ok"], false);
     let wrong = json["problems"][0]["wrong"].as_str().unwrap();
     assert!(wrong.contains("106.1 MiB"), "{wrong}");
-    // Where it may still go, it goes, with a warning; where it surely goes, without.
+    // A size that may still fit is accepted with a warning; one that certainly fits, without.
     config(256);
     let answer = String::from_utf8(ok(&["config", "check", text(&file)])).unwrap();
     assert!(

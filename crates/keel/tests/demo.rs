@@ -1,4 +1,4 @@
-//! `keel demo` from the outside: nothing acknowledged is lost, and nothing is left behind.
+//! `keel demo` as a process: nothing that was acknowledged is lost, and nothing is left behind.
 
 use crate::common::{TempDir, keel, ok, one_line, signal, wait_until};
 use serde_json::Value;
@@ -32,7 +32,7 @@ fn figures(dir: &TempDir, arguments: &[&str]) -> Value {
     assert_eq!(figures["log_damaged"], 0, "{figures}");
     assert_eq!(figures["log_readings_missing"], 0, "{figures}");
     assert!(figures["releases_missed"].is_u64(), "{figures}");
-    // Every writer that recovered shows its table; at the end come one with and one without checkpoints.
+    // Each writer that recovered shows its table; at the end there is one with and one without checkpoints.
     let recoveries = figures["recoveries"].as_u64().unwrap();
     assert_eq!(figures["tables_compared"], recoveries + 2, "{figures}");
     assert_eq!(figures["failures"], Value::Array(Vec::new()), "{figures}");
@@ -46,7 +46,7 @@ fn every_reading_of_a_run_is_acknowledged_and_found_again() {
         &dir,
         &["--headless", "--json", "--seconds", "20", "--speed", "20"],
     );
-    // The trace of 20 s has exactly so many readings.
+    // The trace of 20 s has exactly this number of readings.
     assert_eq!(figures["readings_offered"], 5_209);
     assert_eq!(figures["readings_acknowledged"], 5_209);
     assert_eq!(figures["put_durable_us"]["count"], 5_209);
@@ -146,7 +146,7 @@ fn a_directory_that_is_given_keeps_the_store() {
     assert!(one_line(&again.stderr).contains("exists already"));
 }
 
-/// Starts a long run and waits until readings flow.
+/// Starts a long run and waits until readings arrive.
 fn running(dir: &TempDir) -> (Child, BufReader<std::process::ChildStdout>) {
     started(
         dir,
@@ -185,7 +185,7 @@ fn sigterm_ends_a_run_in_order() {
 fn a_signal_that_nohup_has_switched_off_stays_off() {
     let dir = TempDir::new();
     let mut command = demo(&dir, &["--headless", "--seconds", "300", "--speed", "1"]);
-    // SAFETY: between fork and exec a plain system call, which is async-signal-safe.
+    // SAFETY: between fork and exec, only a plain system call that is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
             libc::signal(libc::SIGHUP, libc::SIG_IGN);

@@ -1,11 +1,11 @@
-//! `keel demo --full` from the outside: every promise with a figure, an exit status that agrees with them, and nothing
+//! `keel demo --full` as a process: each promise has a figure, the exit status agrees with the figures, and nothing is
 //! left behind.
 
 use crate::common::{TempDir, keel, mem};
 use serde_json::Value;
 use std::process::{Output, Stdio};
 
-/// What the demo says; nothing of its region is left where it was.
+/// Runs the demo. Checks that nothing of its region is left.
 fn demo(dir: &TempDir, arguments: &[&str]) -> Option<Output> {
     let library = mem::library()?;
     let demo = keel()
@@ -28,7 +28,7 @@ fn demo(dir: &TempDir, arguments: &[&str]) -> Option<Output> {
     Some(output)
 }
 
-/// Whether each was kept, in the order of the summary.
+/// Returns whether each promise was kept, in the order of the summary.
 fn kept(summary: &Value) -> Vec<Option<bool>> {
     let promises = summary["promises"].as_array().unwrap();
     promises
@@ -58,7 +58,7 @@ fn every_promise_has_its_figure_and_nothing_is_left() {
         Some(i32::from(!failures.is_empty())),
         "{summary}"
     );
-    // A loaded machine may be late; nothing else may fail on it.
+    // Lateness is allowed on a loaded machine; nothing else may fail because of it.
     let late = ["Deadlines hold", "After a power cut"];
     let promise = |begin: &str| {
         let promises = summary["promises"].as_array().unwrap();

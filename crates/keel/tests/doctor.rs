@@ -1,5 +1,5 @@
-//! `keel doctor`: every line has a verdict and a remedy, the exit status says whether all is well, and the page tells
-//! nothing about whose machine it was.
+//! `keel doctor`: each line has a verdict and a remedy, the exit status says whether all is well, and the page contains
+//! nothing that identifies the machine's owner.
 
 use crate::common::{TempDir, one_line, text};
 use std::os::unix::fs::PermissionsExt;
@@ -82,7 +82,7 @@ fn what_cannot_be_found_out_is_a_failure() {
     let missing = dir.file("missing").display().to_string();
     let line = crate::common::fails(&["doctor", "--dir", &missing], 1);
     assert!(line.contains("is no folder"), "{line}");
-    // A folder without a card that can be measured is a finding, and costs no other one.
+    // A folder without a measurable card is a finding, and suppresses no other finding.
     let said = crate::common::run(&["doctor", "--dir", "/proc"]);
     assert_eq!(said.status.code(), Some(3));
     let said = String::from_utf8(said.stdout).unwrap();
@@ -98,7 +98,7 @@ fn what_cannot_be_found_out_is_a_failure() {
     assert_eq!(std::fs::read_to_string(page).unwrap(), "mine");
 }
 
-/// The program in a folder of its own, with a `keel-bench` beside it that measures nothing.
+/// Returns the program in its own folder, with a `keel-bench` beside it that measures nothing.
 fn beside_a_bench(dir: &TempDir) -> Command {
     let (keel, bench) = (dir.file("keel"), dir.file("keel-bench"));
     let built = env!("CARGO_BIN_EXE_keel");

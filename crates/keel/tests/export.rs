@@ -1,4 +1,4 @@
-//! `keel export`: the same readings from a node and from its store, as CSV and as lines, of the keys and times wanted.
+//! `keel export`: the same readings from a node and from its store, as CSV and as lines, for the given keys and times.
 
 use crate::common::node::{Node, SMALL};
 use std::io::{BufRead, BufReader, Write};
@@ -44,7 +44,7 @@ fn a_node_and_its_store_export_the_same() {
     let all = node.ok(&["export", "--format", "line"]);
     let two = node.ok(&["export", "--format", "line", "door/open", "sum/+"]);
     assert_eq!(two.lines().count(), 502);
-    // What is exported can be sent back.
+    // Exported readings can be sent back.
     let before = node.ok(&["history", "door/open"]).lines().count();
     assert!(send(&node, &two).starts_with("ok 502 0"));
     assert_eq!(node.ok(&["history", "door/open"]).lines().count(), before);
@@ -56,7 +56,7 @@ fn a_node_and_its_store_export_the_same() {
     );
     node.fails(&["export", "--format", "csv", "a+"], 2);
     node.fails(&["export"], 2);
-    // While the node has it, nobody else reads the store.
+    // While the node has the store open, no other program can read it.
     let image = ["--image", "keel-data/store.img"];
     node.fails(&[&["export", "--format", "line"], &image[..]].concat(), 1);
     assert!(node.stop().success());

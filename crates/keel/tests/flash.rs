@@ -1,4 +1,4 @@
-//! `keel flash` from the outside: what a script sees.
+//! `keel flash` as a process: its effects as a script sees them.
 
 use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, run_with_input, wait_until};
 use crate::flash_common::{bytes, put, store, text};
@@ -25,7 +25,7 @@ fn files_go_in_and_come_out() {
     let more = run_with_input(&["flash", "append", &image, "größe", "-"], b" and more");
     assert!(more.status.success(), "{more:?}");
     assert_eq!(ok(&["flash", "get", &image, "größe"]), b"first and more");
-    // A replacement is whole; an append makes the file that it needs.
+    // A put replaces the whole file; an append creates a missing file.
     run_with_input(&["flash", "put", &image, "größe"], b"second");
     assert_eq!(ok(&["flash", "get", &image, "größe", "-"]), b"second");
     let made = run_with_input(&["flash", "append", &image, "log"], &content[..100_000]);
@@ -132,13 +132,13 @@ fn format_overwrites_nothing_unless_told_to() {
     assert_eq!(made["size_bytes"], 8 << 20);
     assert_eq!(std::fs::metadata(&image).unwrap().len(), 8 << 20);
     assert!(ok(&["flash", "ls", &image]).is_empty());
-    // Without a size, a file keeps its own; an empty file may be formatted.
+    // Without a size, an existing file keeps its size; an empty file may be formatted.
     ok(&["flash", "format", &image, "--force"]);
     assert_eq!(std::fs::metadata(&image).unwrap().len(), 8 << 20);
     let empty = dir.file("empty");
     std::fs::write(&empty, b"").unwrap();
     ok(&["flash", "format", empty.to_str().unwrap(), "--size", "8M"]);
-    // What cannot become a store leaves nothing behind.
+    // A failed format leaves nothing behind.
     let tiny = dir.file("tiny").display().to_string();
     fails(&["flash", "format", &tiny, "--size", "4K"], 2);
     assert!(!dir.file("tiny").exists());
@@ -167,7 +167,7 @@ fn errors_are_one_line_with_the_thing_and_the_right_status() {
     let foreign = dir.file("foreign").display().to_string();
     std::fs::write(&foreign, bytes(1 << 20)).unwrap();
     assert!(fails(&["flash", "check", &foreign], 1).contains("not an Evenkeel flash store"));
-    // More than fits is refused before anything of it is written.
+    // Content that does not fit is refused before any of it is written.
     let large = dir.file("large").display().to_string();
     std::fs::File::create(&large)
         .unwrap()
@@ -189,7 +189,7 @@ fn errors_are_one_line_with_the_thing_and_the_right_status() {
     }
 }
 
-/// Stores `content` as `victim` and changes a byte of the block that holds its byte `offset`.
+/// Stores `content` as `victim` and changes a byte of the block that contains byte `offset`.
 fn put_damaged(image: &str, content: &[u8], offset: usize) {
     put(image, "victim", content);
     let mut raw = std::fs::read(image).unwrap();
@@ -264,7 +264,7 @@ fn help_and_version_are_there() {
     assert_eq!(run(&[]).status.code(), Some(2));
 }
 
-/// Every `name` of this directory.
+/// Returns the sorted names of the entries of this directory.
 fn names(dir: &TempDir) -> Vec<String> {
     let name = |path: &std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
     let mut names: Vec<_> = dir.entries().iter().map(name).collect();
@@ -294,7 +294,7 @@ fn the_image_is_neither_source_nor_target_of_a_copy() {
             assert!(text.contains("itself; name another file"), "{text}");
         }
     }
-    // By redirection too (`>>`: with `>` the shell would have emptied it by then).
+    // The same by redirection (`>>`: with `>` the shell would have emptied the file before).
     let redirected = std::fs::File::options().append(true).open(&image).unwrap();
     let output = keel()
         .args(["flash", "get", &image, "kept"])
@@ -327,14 +327,14 @@ fn a_format_that_cannot_be_done_costs_nothing() {
     std::fs::write(&odd, bytes(5000)).unwrap();
     fails(&["flash", "format", &odd, "--force"], 2);
     assert!(std::fs::read(&odd).unwrap() == bytes(5000));
-    // More than any file system allows: the old store stays, and its length.
+    // A size above the limit of any file system: the old store and its length stay unchanged.
     let text = fails(
         &["flash", "format", &image, "--force", "--size", "8000000T"],
         1,
     );
     assert!(text.contains("--size"), "{text}");
     assert!(std::fs::read(&image).unwrap() == before);
-    // What the help says about the smallest store holds; a size is rounded down.
+    // The smallest store of the help text is correct; a size is rounded down.
     let small = dir.file("small").display().to_string();
     fails(
         &["flash", "format", &small, "--size", "303K", "--files", "1"],
@@ -353,7 +353,7 @@ fn a_format_that_cannot_be_done_costs_nothing() {
 fn a_damaged_file_replaces_nothing_unless_salvaged() {
     let dir = TempDir::new();
     let image = store(&dir, "16M");
-    // The damage lies in the second of the large reads, and the file ends with a short block.
+    // The damage lies in the second of the large reads, and the file ends with a partial block.
     let content = bytes(3_000_000);
     let damaged_at = 2_000_000;
     put_damaged(&image, &content, damaged_at);
@@ -369,7 +369,7 @@ fn a_damaged_file_replaces_nothing_unless_salvaged() {
     );
     assert_eq!(std::fs::read(&out).unwrap(), b"older");
     assert_eq!(names(&dir), ["out", "store.img"]);
-    // To a pipe goes everything before the damage.
+    // A pipe receives all content before the damage.
     let output = run(&["flash", "get", &image, "victim"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout == content[..first]);
@@ -413,7 +413,7 @@ fn get_replaces_a_file_as_a_user_expects() {
     );
     ok(&["flash", "get", &image, "a", "/dev/null"]);
     assert_eq!(names(&dir), ["link", "out", "store.img"]);
-    // `out` in the current directory, which has no parent in its name.
+    // `out` in the current directory: a name without a parent directory.
     let mut command = keel();
     command
         .args(["flash", "get", &image, "a", "new"])
@@ -433,7 +433,7 @@ fn what_does_not_fit_leaves_the_old_content() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may end before everything is written.
+    // The child may end before all is written.
     child.stdin.take().unwrap().write_all(&bytes(20 << 20)).ok();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -454,7 +454,7 @@ fn piped_pieces_are_stored_as_they_arrive() {
         .unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(b"first ").unwrap();
-    // A reader needs no lock; it finds what a power cut would leave.
+    // A reader needs no lock; it sees what would remain after a power loss.
     wait_until("the first piece", || {
         run(&["flash", "get", &image, "log"]).stdout == b"first "
     });
@@ -500,7 +500,7 @@ fn the_number_of_files_sizes_a_table_and_is_no_limit() {
 fn mkfifo(path: &Path) {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: the path ends with a zero and outlives the call.
+    // SAFETY: the path is NUL-terminated and outlives the call.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
 }
 
@@ -579,13 +579,13 @@ fn remedies_fit_what_went_wrong() {
             "{text}"
         );
     }
-    // Without a commit record nothing opens, and no remedy is to run the command that just failed, as it was.
+    // Without a commit record the store cannot be opened, and the remedy must not be the same command that just failed.
     let mut blank = whole.clone();
     blank[4096..].fill(0);
     std::fs::write(&image, &blank).unwrap();
     let text = fails(&["flash", "check", &image], 1);
     assert!(text.contains("`keel flash check --repair`"), "{text}");
-    // Of the superblock no copy is left: only a copy of the image helps.
+    // No copy of the superblock is left: only a copy of the image helps.
     blank[100] ^= 1;
     std::fs::write(&image, &blank).unwrap();
     let text = fails(&["flash", "check", &image, "--repair"], 1);
@@ -596,7 +596,7 @@ fn remedies_fit_what_went_wrong() {
 
     std::fs::write(&image, &whole).unwrap();
     std::fs::set_permissions(&image, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
-    // Root may write to it all the same.
+    // Root may write to it in spite of the permissions.
     if std::fs::File::options().write(true).open(&image).is_err() {
         let text = fails(&["flash", "rm", &image, "a"], 1);
         assert!(text.contains("is read-only; lift"), "{text}");

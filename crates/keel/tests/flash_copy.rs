@@ -1,4 +1,4 @@
-//! `keel flash mv`, `truncate` and `copy` from the outside.
+//! `keel flash mv`, `truncate` and `copy` as processes.
 
 use crate::common::{TempDir, fails, keel, ok, ok_json, run, signal};
 use crate::flash_common::{Writer, bytes, put, store};
@@ -86,7 +86,7 @@ fn a_copy_has_the_same_files_and_another_shape() {
     assert_ne!(dump["superblock"]["uuid"], original["superblock"]["uuid"]);
     ok(&["flash", "check", &copy]);
 
-    // Without options everything is as in the original; a smaller one does as long as the files fit.
+    // Without options the copy has the properties of the original; a smaller copy is possible if the files fit.
     let same = dir.file("same.img").display().to_string();
     let report = ok_json(&["flash", "copy", &image, &same, "--json"]);
     assert_eq!(report["files"], 3);
@@ -185,7 +185,7 @@ fn two_programs_do_not_write_to_one_store() {
             &["flash", "truncate", name, "log", "0"],
             &["flash", "format", name],
             &["flash", "format", name, "--force"],
-            // These need a store that stays as it is while they read all of it.
+            // These commands read the whole store, which must not change meanwhile.
             &["flash", "check", name],
             &["flash", "copy", name, &copy],
         ] {
@@ -193,7 +193,7 @@ fn two_programs_do_not_write_to_one_store() {
             let who = format!("in use by another program (keel, process {});", writer.id());
             assert!(text.contains(&who), "{text}");
         }
-        // A look at the state of the moment is not refused.
+        // Commands that only show the current state are not refused.
         for command in ["ls", "stat", "bounds", "dump"] {
             ok(&["flash", command, name]);
         }
@@ -202,7 +202,7 @@ fn two_programs_do_not_write_to_one_store() {
     ok(&["flash", "check", &link]);
     ok(&["flash", "copy", &image, &copy]);
     assert_eq!(ok(&["flash", "get", &copy, "log"]), b"more");
-    // The one that is written to meanwhile is neither copied to.
+    // A store that another program writes to cannot be the target of a copy, either.
     let writer = Writer::start(&copy);
     assert!(fails(&["flash", "copy", &image, &copy, "--force"], 1).contains("in use"));
     drop(writer);
@@ -228,7 +228,7 @@ fn a_copy_that_is_interrupted_leaves_no_store() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Somewhere on its way: the moment needs no aim, whatever there is afterwards must be right.
+        // At an arbitrary moment: the result must be correct at any moment.
         std::thread::sleep(std::time::Duration::from_millis(attempt * 12));
         signal(&child, if is_kill { libc::SIGKILL } else { libc::SIGINT });
         ended += u32::from(child.wait().unwrap().success());

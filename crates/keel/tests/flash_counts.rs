@@ -1,11 +1,11 @@
-//! The counts that every promise of the store is stated in, compared with those of the kernel's block layer.
+//! The counters that define all promises of the store, compared with those of the kernel's block layer.
 
 use crate::common::{TempDir, wait_until};
 use crate::flash_common::{Loop, sparse_file};
 use base::block::{BLOCK_BYTES, BlockDevice, Counters, FileDevice, FileDeviceOptions};
 use flash::{FormatOptions, OpenOptions, Store};
 
-/// A loop device that passes transfers directly to its file.
+/// A loop device with direct transfers to its file.
 struct Counted {
     device: Loop,
     _dir: TempDir,
@@ -18,7 +18,7 @@ impl Counted {
         Some(Self { device, _dir: dir })
     }
 
-    /// What the block layer has completed on this device.
+    /// Returns the requests that the block layer has completed on this device.
     fn completed(&self) -> Option<Completed> {
         let name = self.device.path.strip_prefix("/dev/")?;
         let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
@@ -53,8 +53,8 @@ impl Completed {
     }
 }
 
-/// The rule by which the two counts are compared. What the kernel calls a write includes, in some versions, the
-/// empty request that carries a flush; a run of flushes alone shows which version this is.
+/// The rule for comparing the two counts. Some kernel versions count the empty request that carries a flush as a write;
+/// a run of flushes alone shows whether this version does.
 struct Rule {
     writes_per_flush: u64,
 }
@@ -66,7 +66,7 @@ impl Rule {
         for _ in 0..FLUSHES {
             device.flush().unwrap();
         }
-        // The kernel wakes the caller before it counts.
+        // The kernel wakes the caller before it updates its counters.
         wait_until("the last flush", || {
             looped.completed().unwrap().since(before).flushes >= FLUSHES
         });
@@ -81,7 +81,7 @@ impl Rule {
         }
     }
 
-    /// What the kernel must have counted between two states of our counters.
+    /// Returns the expected kernel counts between two states of our counters.
     fn expected(&self, before: Counters, after: Counters) -> Completed {
         let flushes = after.flushes - before.flushes;
         Completed {
@@ -93,7 +93,7 @@ impl Rule {
     }
 }
 
-/// Does the same to a store as often as it is told, with a number that differs each time.
+/// Applies the same kind of operation to a store, with a different number each time.
 type Work = fn(&mut Store<FileDevice>, u64);
 
 const PHASES: &[(&str, u64, Work)] = &[
@@ -232,7 +232,7 @@ fn the_kernel_has_counted_the_same_writes_and_flushes() {
     settle(&rule, &looped, begun, device.counters(), "everything");
 }
 
-/// Demands that the kernel's counts have grown by exactly what ours say.
+/// Checks that the kernel's counts have grown by exactly the amount of ours.
 fn settle(
     rule: &Rule,
     looped: &Counted,
@@ -241,7 +241,8 @@ fn settle(
     what: &str,
 ) {
     let expected = rule.expected(before.0, after);
-    // The kernel wakes the caller before it counts; what is still missing after this long never comes.
+    // The kernel wakes the caller before it updates its counters. The loop waits for at most 2 s; later updates do not
+    // occur.
     let mut counted = looped.completed().unwrap().since(before.1);
     for _ in 0..100 {
         if counted.flushes >= expected.flushes && counted.writes >= expected.writes {

@@ -1,4 +1,4 @@
-//! `keel flash` on block devices: what it refuses to overwrite, and who may have a device.
+//! `keel flash` on block devices: what it refuses to overwrite, and who may use a device.
 
 use crate::common::{TempDir, fails, ok, ok_json};
 use crate::flash_common::{Loop, Writer, put, sparse_file};
@@ -6,12 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Sparse; as much as the most demanding `mkfs` wants.
+/// Size of the sparse file, in bytes: as required by the most demanding `mkfs`.
 const DEVICE_BYTES: u64 = 400 << 20;
 
 /// A loop device over a sparse file.
 struct Backed {
-    // Detached before the file goes.
+    // Declared before the folder, so that the device is detached before the file is removed.
     device: Loop,
     dir: TempDir,
 }
@@ -32,7 +32,7 @@ impl Backed {
     }
 }
 
-/// Runs a command of the shell with the places where system tools are; `None` if its program is not there.
+/// Runs a shell command with the folders of system tools in its path; `None` if its program is missing.
 fn tool(command: &str) -> Option<std::process::Output> {
     let program = command.split(' ').next().unwrap();
     let shell = |text: &str| {
@@ -48,7 +48,8 @@ fn tool(command: &str) -> Option<std::process::Output> {
     found.then(|| shell(command))
 }
 
-/// What makes something on device `$D` (with the folder `$F` to put into it), and what must then be named.
+/// Commands that create something on device `$D` (with the folder `$F` for files), and the name that must then be
+/// reported.
 const MAKERS: &[(&str, &str)] = &[
     ("mke2fs -q -F -t ext2 $D", "an ext2 file system"),
     ("mke2fs -q -F -t ext3 $D", "an ext3 file system"),
@@ -117,7 +118,7 @@ fn what_others_have_made_is_named_and_kept_and_force_leaves_nothing_of_it() {
         }
         tried += 1;
         let text = fails(&["flash", "format", device.path()], 1);
-        // Few programs clear all of what was there before, which here is the store of the round before.
+        // Few programs clear all previous content, which is the store of the previous round.
         let expected = format!("holds {named}");
         let rest = text.split_once(&expected).map(|(_, rest)| rest);
         assert!(
@@ -148,7 +149,7 @@ fn a_device_of_zeros_is_formatted_and_used() {
     assert_eq!(made["size_bytes"], 16 << 20);
     put(device.path(), "a", b"content");
     assert_eq!(ok(&["flash", "get", device.path(), "a"]), b"content");
-    // The file behind the device is the same store.
+    // The file behind the device contains the same store.
     assert_eq!(ok(&["flash", "get", &device.backing(), "a"]), b"content");
     let copy = device.dir.file("copy.img").display().to_string();
     ok(&["flash", "copy", device.path(), &copy]);
@@ -180,7 +181,7 @@ fn a_device_of_zeros_is_formatted_and_used() {
 
 #[test]
 fn the_copy_of_a_partition_table_behind_the_last_whole_block_is_seen_and_cleared() {
-    // Seven sectors more than whole blocks: the last sector belongs to no block.
+    // Seven sectors more than whole blocks: the surplus sectors belong to no block.
     let bytes = (16 << 20) + 7 * 512;
     let Some(device) = Backed::attach(bytes) else {
         return;
@@ -234,7 +235,7 @@ fn a_mounted_device_is_never_overwritten() {
         let expected = format!("{}: mounted on {place}; unmount it", device.path());
         assert!(text.contains(&expected), "{text}");
     }
-    // The file behind the device is as mounted as the device.
+    // The file behind a mounted device counts as mounted, too.
     for force in [&[][..], &["--force"]] {
         let backing = device.backing();
         let text = fails(&[&["flash", "format", &backing], force].concat(), 1);
@@ -260,7 +261,7 @@ fn a_store_has_one_writer_by_whatever_name() {
     ok(&["flash", "format", device.path(), "--files", "100"]);
     let link = device.dir.file("link").display().to_string();
     std::os::unix::fs::symlink(device.path(), &link).unwrap();
-    // A second device file of the same device.
+    // A second device node of the same device.
     let node = device.dir.file("node").display().to_string();
     let has_node = same_device(device.path(), &node);
     let backing = device.backing();
@@ -281,12 +282,12 @@ fn a_store_has_one_writer_by_whatever_name() {
     ok(&["flash", "rm", device.path(), "log"]);
 }
 
-/// Makes another device file of the device; `false`, with the reason printed, where that is not possible.
+/// Creates another device node of the device. Returns `false`, and prints the reason, if that is not possible.
 fn same_device(device: &str, node: &str) -> bool {
     use std::os::unix::fs::MetadataExt;
     let number = std::fs::metadata(device).unwrap().rdev();
     let path = std::ffi::CString::new(node).unwrap();
-    // SAFETY: the path ends with a zero and outlives the call.
+    // SAFETY: the path is NUL-terminated and outlives the call.
     if unsafe { libc::mknod(path.as_ptr(), libc::S_IFBLK | 0o600, number) } == 0
         && std::fs::File::open(node).is_ok()
     {

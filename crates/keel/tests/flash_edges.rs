@@ -1,5 +1,5 @@
-//! `keel flash` where a newcomer bumps into it: names that steer a terminal, stores that others change meanwhile,
-//! interruptions, several that want to make the same store.
+//! `keel flash` in unexpected situations: names with terminal control characters, stores that others change meanwhile,
+//! interruptions, several processes that create the same store.
 
 use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, signal, wait_until};
 use crate::flash_common::{Writer, bytes, put, store, text};
@@ -62,7 +62,7 @@ fn what_looks_damaged_while_another_program_writes_is_not_called_damage() {
     for to in ["-", &out] {
         let said = fails(&["flash", "get", &image, "victim", to], 1);
         assert!(said.contains("another program has changed it"), "{said}");
-        // Zeros for what somebody is just writing would be wrong.
+        // It would be wrong to return zeros for blocks that another program is writing.
         let said = fails(&["flash", "get", &image, "victim", to, "--salvage"], 1);
         assert!(said.contains("in use by another program"), "{said}");
     }
@@ -70,7 +70,7 @@ fn what_looks_damaged_while_another_program_writes_is_not_called_damage() {
     drop(writer);
     let said = fails(&["flash", "get", &image, "victim", &out], 1);
     assert!(said.contains("victim: file data is damaged"), "{said}");
-    // What lay before the damage has come once, although it was looked for twice.
+    // The content before the damage is returned once, although it was read twice.
     let got = run(&["flash", "get", &image, "victim"]).stdout;
     assert!(got.len() > 10_000 && content.starts_with(&got));
 }
@@ -90,7 +90,7 @@ fn a_format_that_is_interrupted_leaves_no_image() {
             std::fs::metadata(&image).is_ok_and(|found| found.len() > 0)
         });
         signal(&child, kind);
-        // It may have been quicker.
+        // The command may have been faster than the signal.
         if child.wait().unwrap().success() {
             std::fs::remove_file(&image).unwrap();
         } else {
@@ -99,7 +99,7 @@ fn a_format_that_is_interrupted_leaves_no_image() {
         }
     }
     println!("{interrupted} of 3 were interrupted");
-    // What was there before stays, as a file: it may be a link, or have an owner.
+    // A file that existed before stays, because it may be a link, or have another owner.
     let kept = store(&dir, "8M");
     assert!(dir.file("store.img").exists() && ok(&["flash", "ls", &kept]).is_empty());
 }

@@ -1,5 +1,4 @@
-//! Commands on stores that take long, and a signal that comes meanwhile: one line, exit status 1, and nothing left in
-//! parts.
+//! Long commands on stores that are interrupted by a signal: one line, exit status 1, and nothing partial left behind.
 
 use crate::common;
 use crate::common::{TempDir, keel, ok, ok_json, one_line, signal, wait_until};
@@ -11,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
-/// Of an image whose making takes a while, also on a fast disk.
+/// Size of an image whose creation takes long enough for a signal, also on a fast disk.
 const LARGE: &str = "2G";
 
 fn spawn(arguments: &[&str]) -> Child {
@@ -24,7 +23,7 @@ fn spawn(arguments: &[&str]) -> Child {
         .unwrap()
 }
 
-/// Whether the program has a handler for the signal, or has ended.
+/// Whether the program has installed a handler for the signal, or has ended.
 fn is_ready(child: &mut Child, number: libc::c_int) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
     let status = status.unwrap_or_default();
@@ -41,7 +40,7 @@ fn has_open(child: &Child, path: &str) -> bool {
     files.any(|file| std::fs::read_link(file.path()).is_ok_and(|found| found == Path::new(path)))
 }
 
-/// Sends the signal as soon as `begun` says so, and waits for the end.
+/// Sends the signal as soon as `begun` returns true, and waits for the end.
 fn interrupt(mut child: Child, number: libc::c_int, begun: impl Fn(&mut Child) -> bool) -> Output {
     wait_until("the command", || {
         begun(&mut child) || child.try_wait().unwrap().is_some()
@@ -50,7 +49,8 @@ fn interrupt(mut child: Child, number: libc::c_int, begun: impl Fn(&mut Child) -
     child.wait_with_output().unwrap()
 }
 
-/// Demands one line that says so, unless the command was quicker than the signal; answers whether it was not.
+/// Requires one line about the interruption, unless the command was faster than the signal. Returns whether it was
+/// interrupted.
 fn is_interrupted(output: &Output, left: &str) -> bool {
     if output.status.success() {
         println!("quicker than the signal");
@@ -93,7 +93,7 @@ fn format_and_copy_make_nothing_and_an_empty_file_stays_empty() {
         assert!(Path::new(&target).exists() && length(&target) == 0);
     }
     std::fs::remove_file(&target).unwrap();
-    // A store that is made anew is gone; that is said.
+    // A store that is being formatted again is lost; the message says so.
     let child = spawn(&["flash", "format", &source, "--force", "--size", LARGE]);
     let output = interrupt(child, libc::SIGINT, |_| length(&source) > 8 << 20);
     is_interrupted(&output, "begin again with --force");
@@ -120,7 +120,7 @@ fn the_size_of_a_store_is_told_from_that_of_its_file() {
     let dir = TempDir::new();
     let image = store(&dir, "8M");
     put(&image, "kept", b"content");
-    // As a power cut leaves it.
+    // As after a power loss during `grow`.
     let file = File::options().write(true).open(&image).unwrap();
     file.set_len(32 << 20).unwrap();
     let said = common::fails(&["flash", "grow", &image, "--size", "16M"], 2);
@@ -139,7 +139,7 @@ fn the_size_of_a_store_is_told_from_that_of_its_file() {
     let report = ok_json(&["flash", "grow", &image, "--json"]);
     assert_eq!(report["size_bytes"], 32 << 20);
     assert_eq!(ok(&["flash", "get", &image, "kept"]), b"content");
-    // Named in full it is the same, and what had no place on the disk has one.
+    // Giving the full size has the same effect, and unallocated parts get disk space.
     file.set_len(48 << 20).unwrap();
     let report = ok_json(&["flash", "grow", &image, "--size", "48M", "--json"]);
     assert_eq!(report["size_bytes"], 48 << 20);
@@ -168,7 +168,7 @@ fn a_check_says_that_it_was_interrupted() {
 fn fifo(dir: &TempDir) -> String {
     let path = dir.file("fifo").display().to_string();
     let name = CString::new(path.clone()).unwrap();
-    // SAFETY: the path ends with a zero.
+    // SAFETY: the path is NUL-terminated.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     path
 }
@@ -179,7 +179,7 @@ fn a_put_that_waits_for_its_input_stores_nothing() {
     let image = store(&dir, "8M");
     put(&image, "a", b"old");
     let fifo = fifo(&dir);
-    // Nobody has opened the other end; and then somebody has, and has written a part.
+    // First without a process at the other end of the FIFO, then with one that has written a part.
     for is_open in [false, true] {
         let child = spawn(&["flash", "put", &image, "a", &fifo]);
         let mut writer = None;
@@ -203,7 +203,7 @@ fn what_was_started_to_ignore_signals_goes_on() {
     let fifo = fifo(&dir);
     let mut command = keel();
     command.args(["flash", "put", &image, "a", &fifo]);
-    // SAFETY: between fork and exec plain system calls, which are async-signal-safe.
+    // SAFETY: between fork and exec, only plain system calls that are async-signal-safe.
     unsafe {
         command.pre_exec(|| {
             for number in [libc::SIGINT, libc::SIGTERM] {

@@ -1,4 +1,4 @@
-//! `keel flash mount` from the outside: starting, ending, and being killed.
+//! `keel flash mount` as a process: starting, ending, and being killed.
 
 #[path = "../../flash-mount/tests/common/writers.rs"]
 mod writers;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use writers::{Promises, judge, start};
 
-/// How often the process is killed.
+/// Number of kills of the process.
 const KILLS: u64 = 40;
 
-/// A running mount; detached and ended when the test is over, however it ends.
+/// A running mount; unmounted and ended when the test is over, also if it fails.
 struct Mount {
     child: Child,
     directory: PathBuf,
@@ -32,7 +32,7 @@ impl Mount {
         Self::start_with(dir, image, options, libc::SIG_DFL)
     }
 
-    /// The same in a process that begins with this disposition of SIGHUP.
+    /// The same in a process that starts with this disposition of SIGHUP.
     fn start_with(
         dir: &TempDir,
         image: &str,
@@ -76,7 +76,7 @@ impl Mount {
         self.directory.join(name)
     }
 
-    /// Waits for the end; answers the exit status and standard error.
+    /// Waits for the end. Returns the exit status and standard error.
     fn wait(&mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
         let mut text = String::new();
@@ -99,7 +99,7 @@ impl Drop for Mount {
     }
 }
 
-/// Clears a mount whose process is gone, if there is one.
+/// Detaches a mount whose process is gone, if there is one.
 fn detach(directory: &Path) {
     let path = CString::new(directory.as_os_str().as_bytes()).unwrap();
     // SAFETY: a C string that lives until the call returns.
@@ -118,7 +118,7 @@ fn store(dir: &TempDir) -> String {
     image
 }
 
-/// Whether this machine lets us mount; says why not.
+/// Whether this machine allows mounting; prints the reason if not.
 fn can_mount() -> bool {
     let dir = TempDir::new();
     let image = store(&dir);
@@ -140,7 +140,7 @@ fn can_mount() -> bool {
     detach(&here);
     if line.is_empty() {
         let reason = one_line(&output.stderr);
-        // Anything else is a fault of ours.
+        // Any other reason is an error of ours.
         assert!(
             reason.contains("FUSE") || reason.contains("mounting failed"),
             "{reason}"
@@ -175,7 +175,7 @@ fn a_store_is_a_directory_until_it_is_unmounted_or_told_to_stop() {
                 .unwrap()
                 .starts_with(b"Linux")
         );
-        // Not synced: the end does it.
+        // Not synced here: unmounting must sync it.
         std::fs::write(mount.path(&format!("made {round}")), "by a program").unwrap();
         if stop == 0 {
             let unmounted = std::process::Command::new("umount")
@@ -203,7 +203,7 @@ fn under_nohup_a_mount_outlives_its_terminal() {
     let image = store(&dir);
     let mut mount = Mount::start_with(&dir, &image, &[], libc::SIG_IGN);
     signal(&mount.child, libc::SIGHUP);
-    // Had it been heeded, the mount would have ended before the next signal is looked at.
+    // If SIGHUP had ended the mount, it would end before it handles the next signal.
     std::fs::write(mount.path("file"), "content").unwrap();
     assert_eq!(std::fs::read(mount.path("file")).unwrap(), b"content");
     assert!(is_mounted(&mount.directory));
@@ -247,7 +247,7 @@ fn what_lies_on_a_mount_or_under_it_is_left_alone() {
     let told = one_line(text.as_bytes());
     let remedy = format!("clear it with `umount {}`", here.display());
     assert!(told.ends_with(&remedy), "{told}");
-    // Three, one on the other: from before, ours that answers nothing, and the one above.
+    // Three mounts, one above the other: an older one, our dead one, and the one above.
     for _ in 0..3 {
         assert!(is_mounted(&here));
         detach(&here);
@@ -306,7 +306,7 @@ fn options_do_what_they_say() {
     );
     let refused = File::create(mount.path("new")).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-    // Readers share it; who wants to write waits.
+    // Readers share the store; a writer is refused.
     assert_eq!(ok_json(&["flash", "stat", &image, "--json"])["files"], 1);
     let line = fails(&["flash", "rm", &image, "notes"], 1);
     assert!(line.contains("in use by another program"), "{line}");
@@ -348,7 +348,7 @@ fn what_was_written_without_fsync_becomes_durable_by_itself() {
     let mount = Mount::start(&dir, &image, &["--sync-seconds", "1"]);
     let mut file = File::create(mount.path("log")).unwrap();
     file.write_all(b"line\n").unwrap();
-    // The store on the disk, as a reader finds it that takes nothing else into account.
+    // The store on the disk, as seen by a reader that uses nothing but the disk.
     wait_until("what was written", || {
         ok(&["flash", "get", &image, "log"]) == b"line\n"
     });
@@ -381,7 +381,7 @@ fn a_mount_that_cannot_be_is_refused_in_one_line() {
     let other = dir.file("other");
     std::fs::create_dir(&other).unwrap();
     refusal(&image, other.to_str().unwrap(), "in use by another program");
-    // A second one on the same directory would hide the first.
+    // A second mount on the same directory would hide the first.
     std::fs::write(mount.path("x"), "").unwrap();
     let second = dir.file("second.img").display().to_string();
     ok(&[
@@ -405,7 +405,7 @@ fn a_failing_device_is_told_once_and_ends_with_status_1() {
         return;
     }
     let dir = TempDir::new();
-    // A small file system of its own that gets full below the store: writes fail with ENOSPC.
+    // A small separate file system that becomes full below the store: writes fail with ENOSPC.
     let disk = dir.file("disk");
     std::fs::create_dir(&disk).unwrap();
     let mounted = std::process::Command::new("mount")
@@ -469,7 +469,7 @@ fn a_killed_mount_loses_no_synced_byte() {
         }
         let promises = Arc::new(Promises::default());
         let writers = start(&mount.directory, &promises);
-        // Anything from the first calls on; where it hits is a matter of chance, as it should be.
+        // The delay covers all phases from the first calls on; the exact moment is meant to be random.
         std::thread::sleep(Duration::from_millis(kill * 37 % 120));
         mount.kill();
         for writer in writers {

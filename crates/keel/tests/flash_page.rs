@@ -1,4 +1,4 @@
-//! The commands of `docs/flash.md` do what the page says.
+//! The commands of `docs/flash.md` do what the page describes.
 
 use crate::common::TempDir;
 use crate::page_common;

@@ -1,11 +1,11 @@
-//! `keel flash` and the node where a store is made: places that keep nothing, what is in the way, and sizes.
+//! Where `keel flash` and the node create a store: volatile places, obstacles, and sizes.
 
 use crate::common::node::Node;
 use crate::common::{TempDir, fails, keel, ok, one_line, run};
 use crate::flash_common::{store, text};
 use std::path::Path;
 
-/// A path for which nothing exists; whatever is made there is removed at the end.
+/// A path that does not exist; whatever is created there is removed at the end.
 struct Absent(String);
 
 impl Absent {

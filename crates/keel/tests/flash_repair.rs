@@ -1,10 +1,10 @@
-//! `keel flash check --repair` and `grow` from the outside.
+//! `keel flash check --repair` and `grow` as processes.
 
 use crate::common::{TempDir, fails, ok, ok_json, run};
 use crate::flash_common::{Loop, bytes_of, put, store, text};
 use std::process::Command;
 
-/// Changes a byte in every block that `is_meant`; answers how many those were.
+/// Changes a byte in each block selected by `is_meant`. Returns the number of these blocks.
 fn damage(image: &str, is_meant: impl Fn(usize, &[u8]) -> bool) -> usize {
     let mut raw = std::fs::read(image).unwrap();
     let mut damaged = 0;
@@ -73,7 +73,7 @@ fn files_whose_names_are_lost_come_back() {
     assert_eq!(run(&["flash", "check", &image]).status.code(), Some(1));
     let output = run(&["flash", "check", &image, "--repair", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    // A name is lost, so it is no success, even though every byte is there.
+    // A name is lost, so the repair is not a success, although all file bytes are there.
     assert_eq!(output.status.code(), Some(1), "{report}");
     assert_eq!(
         (&report["clean"], &report["data_lost"]),
@@ -113,7 +113,7 @@ fn what_cannot_be_mended_is_said() {
         "{said}"
     );
     assert!(said.contains("1 problem found, 1 problem left"), "{said}");
-    // The rest of the file can be had.
+    // The rest of the file can be read.
     fails(
         &[
             "flash",
@@ -128,7 +128,7 @@ fn what_cannot_be_mended_is_said() {
     let saved = std::fs::read(dir.file("a")).unwrap();
     assert_eq!(saved.len(), content.len());
     assert!(saved[..40_000] == content[..40_000] && saved[60_000..] == content[60_000..]);
-    // Nothing stands for a store that is none, and nobody repairs what another program writes to.
+    // No repair of a file that is not a store, or of a store that another program writes to.
     let foreign = dir.file("foreign").display().to_string();
     std::fs::write(&foreign, bytes_of(2, 1 << 20)).unwrap();
     assert!(
@@ -190,7 +190,7 @@ fn an_image_grows_and_keeps_its_files() {
     assert!(ok(&["flash", "get", &image, "a"]) == content);
     ok(&["flash", "check", &image]);
 
-    // A file that is larger already, as after `truncate --size`; and one byte more than whole blocks.
+    // A file that is already larger, as after `truncate --size`; and one byte more than whole blocks.
     let file = std::fs::File::options().write(true).open(&image).unwrap();
     file.set_len((24 << 20) + 1).unwrap();
     ok(&["flash", "check", &image]);
@@ -223,7 +223,7 @@ fn what_does_not_grow_stays_as_it_is() {
     let text = fails(&["flash", "grow", &foreign, "--size", "4M"], 1);
     assert!(text.contains("not an Evenkeel flash store"), "{text}");
     assert_eq!(std::fs::metadata(&foreign).unwrap().len(), 1 << 20);
-    // Of a store that was cut short the end is missing, and growing does not bring it back.
+    // A store that was cut short lacks its end, and growing does not restore it.
     std::fs::write(&image, &before[..4 << 20]).unwrap();
     for more in [&[][..], &["--size", "16M"]] {
         let text = fails(&[&["flash", "grow", &image], more].concat(), 1);

@@ -1,4 +1,4 @@
-//! The HTTP side of a real node: what it answers, who may ask, and what the metrics and their files say.
+//! The HTTP server of a real node: its responses, access control, and the metrics with their files.
 
 use crate::common::http::{Events, HTTP, address, answer, connect, get, get_with, json, rest};
 use crate::common::node::Node;
@@ -22,7 +22,7 @@ fn line(node: &Node, text: &str) {
     let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
     stream.write_all(text.as_bytes()).unwrap();
     stream.write_all(b"\n").unwrap();
-    // `ok` once everything is on flash.
+    // The node answers `ok` once everything is on flash.
     let mut said = [0; 64];
     let count = stream.read(&mut said).unwrap();
     assert!(said[..count].starts_with(b"ok "), "{said:?}");
@@ -94,7 +94,7 @@ fn history_is_down_sampled_and_every_reading_can_be_had() {
         json!([100, 100, 100, 100, 100, 100, 100, 100, 100, 100])
     );
     assert_eq!(one["time_ms"][3], begin + 300_000);
-    // A peak of one reading in a thousand is seen.
+    // A peak of one reading in a thousand is visible.
     assert_eq!(
         (&one["max"][3], &one["min"][3]),
         (&json!(99.0), &json!(20.0))
@@ -200,7 +200,7 @@ fn the_stream_shows_what_there_is_and_what_comes_until_the_node_ends() {
     );
     let status = all.until("the status", |event, _| event == "status");
     assert_eq!(status["http"]["streams"], 2);
-    // Another reader that comes back is told what it has not seen.
+    // A reader that reconnects receives the values that it has missed.
     let header = format!("last-event-id: {id}\r\n");
     let mut back = Events::begin(&address, "/api/v1/stream", &header);
     let hello = back.until("the greeting", |event, _| event == "hello");
@@ -288,7 +288,7 @@ fn what_cannot_be_answered_says_what_to_do() {
             "{error}"
         );
     }
-    // The widest range that numbers can say.
+    // The widest range of times that can be expressed.
     let (low, high) = (i64::MIN, i64::MAX);
     json(
         &address,
@@ -350,7 +350,7 @@ fn a_token_is_asked_for_where_there_are_tokens() {
     let header = "authorization: Bearer 0123456789abcdef\r\n";
     let status = get_with(&address, "/api/v1/status", header).json();
     assert_eq!(status["http"]["refused"]["token"], 15);
-    // With a token any name will do: the token is what a strange page lacks.
+    // With a token any host name is accepted: a foreign web page lacks the token.
     let mut stream = connect(&address);
     let request =
         format!("GET /metrics HTTP/1.1\r\nhost: keel.example\r\n{header}connection: close\r\n\r\n");
@@ -447,7 +447,7 @@ fn an_address_that_is_taken_is_named_and_nothing_starts() {
     assert!(log.contains(&format!("http.listen {address}")), "{log}");
 }
 
-/// Every name in a file that looks like one of ours.
+/// Returns all names in a file that look like one of ours.
 fn names_in(text: &str) -> BTreeSet<String> {
     text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
         .filter(|word| word.starts_with("keel_"))
@@ -472,7 +472,7 @@ fn every_metric_that_dashboard_and_alerts_name_exists() {
         }
         used.extend(names);
     }
-    // What is lost must be both seen and told.
+    // The dashboards and alerts must use the metrics of losses.
     for name in [
         "keel_readings_dropped_total",
         "keel_refused_full_total",
@@ -519,7 +519,7 @@ fn the_text_of_the_metrics_is_well_formed() {
         }
     }
     assert!(samples > 60, "{samples}");
-    // Whatever the table names is there, or what it belongs to is not configured on this node.
+    // Each metric of the table is present, or its feature is not configured on this node.
     for metric in METRICS {
         let absent = [
             "mqtt",

@@ -1,4 +1,4 @@
-//! Clients that behave badly: they cost themselves, are counted, and hold up nobody.
+//! Clients that behave badly: they harm only themselves, are counted, and delay no others.
 
 use crate::common::http::{Events, HTTP, address, answer, connect, get, json, rest};
 use crate::common::node::Node;
@@ -14,7 +14,7 @@ fn figures(address: &str) -> Value {
     json(address, "/api/v1/status")["http"].clone()
 }
 
-/// Puts lines and waits until they are on flash.
+/// Sends lines and waits until they are on flash.
 fn lines(node: &Node, text: &str) {
     let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
     stream.write_all(text.as_bytes()).unwrap();
@@ -24,7 +24,7 @@ fn lines(node: &Node, text: &str) {
     assert!(said[..count].starts_with(b"ok "), "{said:?}");
 }
 
-/// This process may have so many files open.
+/// Raises the limit of open files of this process.
 fn raise_files_max() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -45,11 +45,11 @@ fn peers_that_vanish_are_found_out() {
     let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
     let ours = port(client.local_addr().unwrap());
     let theirs = port(client.peer_addr().unwrap());
-    // The system itself says how long the timer of each side has to run. `tr:tm->when`: 02 is that of keep-alive, in
+    // The kernel shows the remaining time of the timer on each side. In `tr:tm->when`, 02 is the keep-alive timer, in
     // ticks of 10 ms.
     wait_until("the timer of keep-alive", || {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        // Other tests have connections of the same ports with other peers.
+        // Other tests may have connections with the same port and other peers.
         table.lines().any(|line| {
             let row: Vec<&str> = line.split_whitespace().collect();
             let is_theirs = row[1].ends_with(&theirs) && row[2].ends_with(&ours);
@@ -77,7 +77,7 @@ fn a_head_that_does_not_come_ends_its_connection_and_no_other() {
         .collect();
     node.ok(&["put", "a", "1"]);
     assert_eq!(json(&address, "/api/v1/values/a")["value"], 1.0);
-    // More of the head does not buy more time.
+    // Sending more of the header does not extend the deadline.
     for stream in &mut slow {
         stream.write_all(b".").unwrap();
     }
@@ -108,7 +108,7 @@ fn a_head_that_is_too_long_or_no_http_is_refused() {
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
     ] {
         let mut stream = connect(&address);
-        // It may be closed before all has been sent.
+        // The connection may be closed before all has been sent.
         stream.write_all(request.as_bytes()).ok();
         stream.shutdown(std::net::Shutdown::Write).ok();
         let said = String::from_utf8_lossy(&rest(&mut stream)).into_owned();
@@ -166,7 +166,8 @@ fn streams_are_limited_in_all_and_for_one_client() {
         (refused.status, &refused.json()["thing"]),
         (429, &Value::from("stream"))
     );
-    // Streams are at work; a newcomer gets a place of two that are left, and the silent one of those goes first.
+    // Active streams keep their places. A new connection gets one of the two others; the silent connection is closed
+    // first.
     let silent = TcpStream::connect(&address).unwrap();
     for _ in 0..5 {
         assert_eq!(get(&address, "/healthz").status, 200);
@@ -211,7 +212,7 @@ fn who_asks_too_often_is_slowed_down() {
     let statuses: Vec<u16> = (0..50).map(|_| get(&address, "/healthz").status).collect();
     assert_eq!(statuses[..5], [200; 5]);
     assert!(statuses.contains(&429), "{statuses:?}");
-    // The node itself is as quick as ever.
+    // The node itself is not slowed down.
     node.ok(&["put", "a", "1"]);
     wait_until("an answer", || get(&address, "/healthz").status == 200);
 }
@@ -240,7 +241,7 @@ fn a_reader_that_takes_nothing_misses_updates_is_told_so_and_ends_with_the_lates
     let mut slow = Events::on(slow, &address, "/api/v1/stream", "");
     slow.next().unwrap();
     let mut round: u32 = 0;
-    // The kernel takes some hundred KiB for it before it is slow.
+    // The kernel buffers some hundred KiB for a reader before it counts as slow.
     wait_until("dropped updates", || {
         round += 1;
         let text: String = (0..KEYS)

@@ -1,6 +1,6 @@
-//! `keel cluster run --local` and `keel advise --kernel`: the answer does not depend on the number of ranks, a rank
-//! that dies or hangs is named, and the job goes on without it where that is asked for. The same processes, lines and
-//! judgement serve ranks that MPI has started; those are tested where MPI is.
+//! `keel cluster run --local` and `keel advise --kernel`: the result does not depend on the number of ranks. A rank
+//! that dies or hangs is named, and the job continues without it if requested. Ranks started by MPI use the same
+//! processes, links and judgement; they are tested where MPI is available.
 
 use crate::common::node::{Node, SMALL};
 use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, wait_until};
@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::{Child, Output, Stdio};
 
-/// A machine that turns at 50 Hz, seen 1,000 times a second, with a knock in its fifth second and a gap in the middle.
+/// Returns readings of a machine that rotates at 50 Hz, sampled 1,000 times per second. There is a knock in its fifth
+/// second and a gap in the middle.
 fn readings(rows: usize) -> String {
     let mut text = "time_ms,value,temperature\n".to_owned();
     let mut noise = 1_u32;
@@ -53,11 +54,11 @@ impl Place {
     }
 }
 
-/// A job under way.
+/// A running job.
 struct Running(Child);
 
 impl Running {
-    /// The process of a rank, once it is there.
+    /// Returns the process of a rank, once it exists.
     fn rank(&self, rank: usize) -> i32 {
         let mut found = None;
         wait_until("the rank", || {
@@ -74,7 +75,7 @@ impl Running {
     }
 }
 
-/// Ranks that a process has started, with their processes.
+/// Returns the ranks that a process has started, with their processes.
 fn ranks_of(parent: u32) -> Vec<(usize, i32)> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -92,17 +93,17 @@ fn ranks_of(parent: u32) -> Vec<(usize, i32)> {
     ranks.collect()
 }
 
-/// Whether a process has had a core for longer than its start takes.
+/// Whether a process has used more processor time than its start takes.
 fn is_computing(process: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    // Time as a user, in hundredths of a second: field 14 of the line, 12th behind the name.
+    // User time in hundredths of a second: field 14 of the line, the 12th after the name.
     let hundredths = fields.split_whitespace().nth(11);
     hundredths.and_then(|text| text.parse::<u64>().ok()) >= Some(30)
 }
 
 fn send(process: i32, signal: libc::c_int) {
-    // SAFETY: a plain system call; the process is a child of a child of this test that has not been waited for.
+    // SAFETY: a plain system call; the process is a grandchild of this test that has not been waited for.
     unsafe { libc::kill(process, signal) };
 }
 
@@ -203,7 +204,7 @@ fn a_job_says_what_it_found_and_what_it_cost_in_lines() {
     ] {
         assert!(said.contains(wanted), "{wanted}: {said}");
     }
-    // Where one of the two knocks is, with the time of its window.
+    // The position of one of the two knocks, with the time of its window.
     let knock = said
         .lines()
         .find(|line| line.contains("sharpest knocks"))
@@ -251,7 +252,7 @@ fn energy_is_measured_where_the_board_has_a_sensor() {
     let said = ok_json(&line);
     let whole_s = begun.elapsed().as_secs_f64();
     let joules = said["energy"]["joules"].as_f64().unwrap();
-    // Two ranks of one board: its energy counts once.
+    // Two ranks on one board: its energy counts once.
     assert!(
         joules > 0.0 && joules <= 6.0 * whole_s,
         "{joules} J in {whole_s} s: {said}"
@@ -277,7 +278,7 @@ fn energy_is_measured_where_the_board_has_a_sensor() {
 
 #[test]
 fn a_rank_that_dies_in_the_middle_is_named() {
-    // Far more than can be done before the rank is gone.
+    // Far more work than can be done before the rank is killed.
     let place = Place::new(200_000);
     let out = place.dir.file("profile.csv");
     let out_text = out.display().to_string();
@@ -308,7 +309,7 @@ fn with_retry_the_job_goes_on_without_the_rank() {
         .chain(waits)
         .collect();
     let job = place.start(&arguments);
-    // While it still waits; rank 0 is the one that has the readings.
+    // While the rank still waits; rank 0 has the readings.
     let victim = job.rank(0);
     job.rank(2);
     send(victim, libc::SIGKILL);
@@ -366,7 +367,7 @@ fn a_rank_that_hangs_is_named_in_bounded_time() {
         "3",
     ]);
     let victim = job.rank(1);
-    // Ranks that have not met say nothing, either: stopped before, all of them would be silent.
+    // Wait until the ranks have connected: if one were stopped before, all of them would be silent.
     wait_until("the rank to compute", || is_computing(victim));
     send(victim, libc::SIGSTOP);
     let output = job.ended();
@@ -421,7 +422,7 @@ fn ranks_do_not_outlive_whoever_started_them() {
     });
 }
 
-/// The other rank may not be there yet: nothing but the kernel can tell the first one.
+/// The other rank may not exist yet: only the kernel can notify the first one.
 #[test]
 fn a_rank_whose_starter_has_gone_before_they_met_ends() {
     let dir = TempDir::new();
@@ -446,7 +447,7 @@ fn a_rank_whose_starter_has_gone_before_they_met_ends() {
     wait_until("the end of the rank", || !is_running(rank));
 }
 
-/// A rank that cannot begin is no board that was lost: another one in its place could not, either.
+/// A rank that cannot start does not count as a lost board: a replacement could not start, either.
 #[test]
 fn why_a_rank_could_not_begin_is_said() {
     let place = Place::new(2_000);
@@ -473,7 +474,7 @@ fn why_a_rank_could_not_begin_is_said() {
     );
 }
 
-/// Whether a process runs: one that has ended and that nobody has waited for does not.
+/// Whether a process runs: a process that has ended but was not waited for does not count.
 fn is_running(process: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     status
@@ -689,7 +690,7 @@ fn advice_on_a_job_is_measured_here_and_its_question_can_be_asked_again() {
         given("exchange_bytes")["stated"].is_string()
             && given("board_idle_w")["assumed"].is_string()
     );
-    // One series out, two profiles together, the head of the job.
+    // One exchange sends the series, two combine profiles, one sends the head of the job.
     assert_eq!(given("exchange_times")["value"], 4.0);
     let samples = measured["measured"]["samples"].as_array().unwrap();
     assert!(samples.len() >= 3, "{measured}");
@@ -700,7 +701,7 @@ fn advice_on_a_job_is_measured_here_and_its_question_can_be_asked_again() {
         (&measured["advised"], &measured["options"])
     );
     assert!(fails(&line, 1).contains("job.json"), "written over");
-    // Figures that were not measured come from the file.
+    // Figures that were not measured are taken from the file.
     let text = fs::read_to_string(&file).unwrap().replace(
         "\"board_active_w\": {\n      \"assumed\"",
         "\"board_active_w\": {\n      \"stated\"",

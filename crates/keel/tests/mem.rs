@@ -1,4 +1,4 @@
-//! `keel mem` from the outside: making regions, running programs with them, showing and saving them.
+//! `keel mem` as a process: creating regions, running programs with them, showing and saving them.
 
 use crate::common;
 use crate::common::mem::{library, region};
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// `keel mem run REGION --at /keel`, with the options and the program.
+/// Returns the command `keel mem run REGION --at /keel` with the options and the program.
 fn running(library: &Path, region: &str, arguments: &[&str]) -> Command {
     common::mem::running(library, region, &[&["--at", "/keel"], arguments].concat())
 }
@@ -23,7 +23,7 @@ fn a_region_says_whether_it_writes_cache_lines_back() {
     assert_eq!(made["format"], 2);
     let found = ok_json(&["mem", "stat", &region, "--json"]);
     assert_eq!(found["flush"], "cache-lines");
-    // The folder of temporary files is no persistent memory, which is said.
+    // The folder of temporary files is not persistent memory, and the output says so.
     assert_eq!(found["persistent_memory"], false);
     let said = String::from_utf8(ok(&["mem", "stat", &region])).unwrap();
     let line = said.lines().find(|line| line.starts_with("flush"));
@@ -65,7 +65,7 @@ fn a_region_is_made_and_says_what_it_is() {
         (&0.into(), &0.into())
     );
     assert_eq!(found["lanes"], 64);
-    // Nothing is overwritten.
+    // An existing file is not overwritten.
     let again = fails(&["mem", "create", &region, "--size", "32M"], 1);
     assert!(again.contains("exists already; "), "{again}");
     let other = dir.file("other").display().to_string();
@@ -192,7 +192,7 @@ fn a_program_finds_the_region_and_ends_as_it_ends() {
     );
     let line = fails(&["mem", "stat", &region, "nothing"], 1);
     assert!(line.contains("keel mem ls"), "{line}");
-    // A region that only may be read is read, and no more.
+    // A read-only region can be read, but not written.
     let output = running(&library, &region, &["--", "no-such-program"])
         .output()
         .unwrap();
@@ -293,7 +293,7 @@ fn a_program_that_cannot_be_served_is_told_from_one_that_can() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     one_line(&output.stderr);
-    // One that drops the library before it starts another.
+    // A program that drops the library before it starts another one.
     let shell = ["--strict", "--", "env", "-u", "LD_PRELOAD", &program];
     let output = running(&library, &region, &shell).output().unwrap();
     assert_eq!(text(&output), (Some(3), "", ""), "env itself was served");
@@ -348,7 +348,7 @@ fn signals_are_passed_on_and_checkpoints_taken_at_the_end() {
     .output()
     .unwrap();
     assert_eq!(text(&output), (Some(0), "begun\nended\n", ""));
-    // A mistyped place is known before anything runs.
+    // A mistyped path is reported before anything runs.
     let nowhere = dir.file("nowhere").display().to_string();
     let output = running(
         &library,
@@ -374,7 +374,7 @@ fn a_check_names_damage_and_repairs_it() {
     let said = String::from_utf8(ok(&["mem", "check", &region])).unwrap();
     assert!(said.contains(": whole; 0 files, 1 directories, "), "{said}");
     assert_eq!(ok_json(&["mem", "check", &region, "--json"])["clean"], true);
-    // The number of pages in the pool, which the files and the pool itself contradict.
+    // The number of pages in the pool, which contradicts the files and the pool itself.
     let file = std::fs::File::options().write(true).open(&region).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[3], 1024 + 64).unwrap();
     let output = run(&["mem", "check", &region]);
@@ -431,7 +431,7 @@ fn what_was_saved_comes_back_and_what_was_not_is_said() {
         ok_json(&["mem", "stat", &again, "--json"])["capacity_bytes"],
         32 << 20
     );
-    // At boot there is a region whatever became of the checkpoint.
+    // At boot a region is created, whatever the state of the checkpoint.
     let broken = dir.file("broken").display().to_string();
     std::fs::write(&broken, "no store").unwrap();
     let empty = dir.file("empty").display().to_string();
@@ -451,14 +451,14 @@ fn what_was_saved_comes_back_and_what_was_not_is_said() {
     assert_eq!(ok_json(&["mem", "stat", &empty, "--json"])["files"], 0);
 }
 
-/// A running mount, ended and cleared however the test ends.
+/// A running mount; ended and cleared also if the test fails.
 struct Mount {
     child: Child,
     directory: PathBuf,
 }
 
 impl Mount {
-    /// None, with the reason said, where nothing can be mounted.
+    /// Starts a mount. Returns `None`, and prints the reason, if nothing can be mounted.
     fn start(dir: &TempDir, region: &str, options: &[&str]) -> Option<Self> {
         let directory = dir.file("here");
         std::fs::create_dir_all(&directory).unwrap();
@@ -533,7 +533,7 @@ fn a_mount_ends_by_a_signal_or_by_unmounting_and_names_what_is_open() {
     assert_eq!(status, Some(0));
     assert!(said.contains(": 1 open file lost the mount; "), "{said}");
     drop(open);
-    // Its threads ended at rest: nothing to alarm anybody with.
+    // Its threads were idle when they ended, so the check reports no interrupted writer.
     let said = String::from_utf8(ok(&["mem", "check", &region])).unwrap();
     assert!(
         said.lines().count() == 1 && said.contains(": whole; "),
@@ -558,7 +558,7 @@ fn a_mount_ends_by_a_signal_or_by_unmounting_and_names_what_is_open() {
     }
 }
 
-/// Whoever is not root unmounts with another program.
+/// A user other than root unmounts with another program.
 fn base_is_not_root() -> bool {
     base::mount::effective_ids().0 != 0
 }

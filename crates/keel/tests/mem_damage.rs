@@ -1,5 +1,5 @@
-//! `keel mem` where something is wrong: damaged regions, checkpoints that do not fit, limits of the shell, names that
-//! are no text.
+//! `keel mem` when something is wrong: damaged regions, checkpoints that do not fit, limits of the shell, names that
+//! are not text.
 
 use crate::common;
 use crate::common::mem::region;
@@ -16,7 +16,7 @@ const FILE: NewInode = NewInode {
     now_ns: 1,
 };
 
-/// Makes files, each with its name's bytes; their inodes.
+/// Creates files that contain the bytes of their names. Returns their inodes.
 fn put(region: &str, names: &[&[u8]]) -> Vec<u64> {
     let region = Region::open(Path::new(region), true).unwrap();
     let writer = region.writer().unwrap();
@@ -34,7 +34,7 @@ fn write_over(region: &str, at: u64, bytes: &[u8]) {
     file.write_all_at(bytes, at).unwrap();
 }
 
-/// Makes a file of the region one that nobody reads any more: it seems to be being changed.
+/// Makes a file of the region unreadable: it looks as if it were being changed.
 fn damage(region: &str, inode: u64) {
     let opened = Region::open(Path::new(region), false).unwrap();
     let tables = opened.layout().tables();
@@ -81,7 +81,7 @@ fn a_damaged_file_is_listed_and_says_why() {
     );
     let error = listed[2]["error"].as_str().unwrap();
     assert!(error.contains(reason), "{error}");
-    // By itself it is an error, and mended it is there again.
+    // Named directly, the damaged file is an error; after the repair it is readable again.
     let line = fails(&["mem", "stat", &region, "two"], 1);
     assert!(
         line.contains(reason) && line.contains("keel mem check"),
@@ -112,7 +112,7 @@ fn what_keeps_a_region_shut_is_mended_or_said() {
     let dir = TempDir::new();
     let region = region(&dir);
     put(&region, &[b"one"]);
-    // A byte of the number of files.
+    // One byte of the number of files.
     write_over(&region, 25, &[0x66]);
     let line = fails(&["mem", "ls", &region], 1);
     assert!(line.contains("keel mem check"), "{line}");
@@ -128,7 +128,7 @@ fn what_keeps_a_region_shut_is_mended_or_said() {
     );
     ok(&["mem", "check", &region, "--repair"]);
     assert_eq!(ok(&["mem", "ls", &region]), b"one\n");
-    // Longer: by how much, and what mends it.
+    // The region's file is too long: the output says by how much, and names the repair.
     let file = std::fs::File::options().write(true).open(&region).unwrap();
     let length = file.metadata().unwrap().len();
     file.set_len(length + 4096).unwrap();
@@ -141,7 +141,7 @@ fn what_keeps_a_region_shut_is_mended_or_said() {
     ok(&["mem", "check", &region, "--repair"]);
     assert_eq!(file.metadata().unwrap().len(), length);
     assert_eq!(ok(&["mem", "ls", &region]), b"one\n");
-    // Nothing can be done: nobody is sent back to where he is.
+    // Nothing can be repaired: the message must not refer to the command that just ran.
     let refused = |repair: &[&str]| {
         let line = fails(repair, 1);
         assert!(line.contains("keel mem restore"), "{line}");
@@ -161,7 +161,7 @@ fn a_restore_that_misses_something_says_so_with_its_exit_status() {
     let region = region(&dir);
     let image = dir.file("image").display().to_string();
     ok(&["flash", "format", &image, "--size", "64M", "--files", "50"]);
-    // Nothing was ever saved: nothing is missing.
+    // Nothing was ever saved, so nothing is missing.
     let first = dir.file("first").display().to_string();
     ok(&["mem", "restore", &first, &image, "--size", "16M"]);
     let opened = Region::open(Path::new(&region), true).unwrap();
@@ -182,7 +182,7 @@ fn a_restore_that_misses_something_says_so_with_its_exit_status() {
     assert_eq!(status, Some(3), "{said}{warning}");
     assert!(warning.contains("1 file lost"), "{warning}");
     ok(&["mem", "check", &small]);
-    // What no region can be is refused before it is needed.
+    // A size that no region can have is refused, although the size is not needed yet.
     let other = dir.file("other").display().to_string();
     let line = fails(&["mem", "restore", &other, &image, "--size", "1K"], 2);
     assert!(line.contains("--size: a region has 16 MiB"), "{line}");

@@ -1,4 +1,4 @@
-//! `keel mem` where something is not as its user thinks: what it says, and what it does all the same.
+//! `keel mem` when the user's assumptions are wrong: its messages, and what it does nevertheless.
 
 use crate::common::mem::{library, region, running};
 use crate::common::{NOBODY, TempDir, as_nobody, fails, ok, ok_json, one_line, run, text};
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
-/// A store for checkpoints.
+/// Creates a store for checkpoints.
 fn image(dir: &TempDir) -> String {
     let image = dir.file("image").display().to_string();
     ok(&["flash", "format", &image, "--size", "16M", "--files", "50"]);
@@ -28,7 +28,7 @@ fn an_option_that_is_none_is_no_program() {
         assert!(line.contains("did you mean `--mode`?"), "{line}");
     }
     let Some(library) = library() else { return };
-    // The program's own options are its own, also where nothing stands in front of it.
+    // The program's own options are not parsed, even without a separator before it.
     for separator in [&["--"][..], &[]] {
         let program = ["sh", "-c", "echo $0 $1; exit 5", "--mode", "--strict"];
         let arguments = [&["--at", "/keel"], separator, &program].concat();
@@ -172,7 +172,7 @@ fn a_restored_region_flushes_as_somebody_wants_it() {
         assert_eq!(status, Some(0), "{said}");
         (out.to_owned(), said.to_owned())
     };
-    // The folder of temporary files is no persistent memory.
+    // The folder of temporary files is not persistent memory.
     let (out, said) = restore("plain", &[]);
     assert!(!out.contains("flush"), "{out}");
     assert!(
@@ -197,7 +197,7 @@ fn a_restored_region_flushes_as_somebody_wants_it() {
         (&found["flush"], &found["saved_flush"]),
         (&"none".into(), &"cache-lines".into())
     );
-    // What is there already keeps what it was made with, and its size.
+    // An existing region keeps its properties and its size.
     let larger = path("larger");
     ok(&["mem", "create", &larger, "--size", "48M"]);
     let refused = ["mem", "restore", &larger, &image, "--flush", "cache-lines"];
@@ -260,7 +260,7 @@ fn who_may_only_read_is_told_how_to_mount() {
         line.contains("may be read, but not written; mount it with --read-only"),
         "{line}"
     );
-    // Who may not even read is not sent there.
+    // A user without read permission does not get this advice.
     std::fs::set_permissions(&region, std::fs::Permissions::from_mode(0o600)).unwrap();
     let output = as_nobody(&["mem", "mount", &region, &here], &dir).unwrap();
     let line = one_line(&output.stderr);
@@ -289,7 +289,7 @@ fn files_are_counted_with_directories_and_say_so() {
         ok_json(&["mem", "stat", &region, "--json"]),
         ok_json(&["mem", "check", &region, "--json"]),
     );
-    // The root, which every region has, is a directory of the check's alone.
+    // The root directory, which each region has, is counted only by the check.
     let count = |found: &serde_json::Value, name: &str| found[name].as_u64().unwrap();
     assert_eq!(
         count(&stat, "files") + 1,

@@ -1,4 +1,4 @@
-//! The commands of `docs/mem.md` do what the page says.
+//! The commands of `docs/mem.md` do what the page describes.
 
 use crate::common::TempDir;
 use crate::page_common;
@@ -23,7 +23,7 @@ fn the_commands_of_the_page_work() {
         "static" => links_statically(&dir),
         other => panic!("{other}"),
     };
-    // As the folder of the repository is after the commands that the page begins with.
+    // Represents the folder of the repository after the commands at the beginning of the page.
     let evenkeel = TempDir::new();
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let built = evenkeel.file("target/release");
@@ -37,7 +37,7 @@ fn the_commands_of_the_page_work() {
     let variables = [
         ("KEEL_MEM_LIBRARY", library.as_path()),
         ("EVENKEEL", evenkeel.path()),
-        // Who runs this test may have said where libraries of this build are; readers of the page have not.
+        // The environment of this test may name the library folder of this build; that of the page's readers does not.
         ("LD_LIBRARY_PATH", Path::new("")),
     ];
     let compared = page_common::run_page("mem.md", dir.path(), &variables, has);

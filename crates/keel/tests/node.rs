@@ -1,4 +1,4 @@
-//! `keel run` from the outside: the commands that talk to it, its signals, and what a second one is told.
+//! `keel run` as a process: the commands that talk to it, its signals, and the errors of a second node.
 
 use crate::common;
 use crate::common::node::{Node, SMALL};
@@ -128,7 +128,7 @@ fn a_put_that_returned_survives_a_kill() {
         assert_eq!(node.ok(&["get", "a"]), format!("{value}\n"));
     }
     assert_eq!(node.ok(&["history", "a"]).lines().count(), 5);
-    // What a killed node has left behind stops no other.
+    // The files that a killed node leaves do not prevent the next start.
     assert!(node.stop().success());
     assert!(node.dir.file("keel-data/store.img").exists());
 }
@@ -141,7 +141,7 @@ fn a_second_node_is_told_who_holds_the_store() {
         line.contains("store.img") && line.contains(&format!("process id {}", node.pid())),
         "{line}"
     );
-    // It has harmed nothing.
+    // The refused command has not disturbed the node.
     node.ok(&["put", "a", "1"]);
     let line = node.fails(
         &["flash", "put", "keel-data/store.img", "x", "keel.toml"],
@@ -153,12 +153,12 @@ fn a_second_node_is_told_who_holds_the_store() {
     std::fs::write(node.dir.file("other.toml"), other).unwrap();
     let refused = node.run(&["run", "-c", "other.toml"]);
     assert_eq!(refused.status.code(), Some(1));
-    // What it did before is said as an event; the error is the last line.
+    // Its earlier steps are logged as events; the error is the last line.
     let said = String::from_utf8_lossy(&refused.stderr);
     let line = said.lines().last().unwrap_or_default();
     assert!(line.contains("another node serves this socket"), "{said}");
     assert_eq!(node.ok(&["get", "a"]), "1\n");
-    // A stale file names nobody.
+    // A stale lock file does not name a holder.
     node.kill();
     node.restart();
     assert!(node.stop().success());
@@ -189,7 +189,7 @@ fn what_cannot_be_is_one_line_with_a_remedy() {
     let line = node.fails(&["get", "a", "--node", "keel-data/keel.sock", "-c", "x"], 2);
     assert!(line.contains("cannot be used with"), "{line}");
     node.ok(&["get", "--help"]);
-    // Elsewhere without a configuration, nothing says where the node is.
+    // In another folder without a configuration, the location of the node is unknown.
     let outside = common::TempDir::new();
     let output = common::keel()
         .args(["get", "a"])
@@ -224,7 +224,7 @@ fn a_watch_shows_changes_as_they_come() {
     let mut next =
         || -> serde_json::Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["value"], 1.0);
-    // It has begun; a key that is made meanwhile counts, too.
+    // The watch has begun; it also shows a key that is created now.
     node.ok(&["put", "room/2", "2"]);
     node.ok(&["put", "other", "3"]);
     assert_eq!(next()["key"], "room/2");
@@ -259,28 +259,28 @@ fn a_reload_applies_what_can_change_and_refuses_what_is_wrong() {
             .unwrap();
         assert!(last.contains(said), "{said}: {log}");
     };
-    // A sensor more needs no restart.
+    // An additional sensor needs no restart.
     let more = format!("{strict}[[key]]\npattern = \"b\"\nvalidity_ms = 5000\n");
     reload(&more, "applied: key; needs a restart: nothing");
     node.ok(&["put", "b", "1"]);
     assert_eq!(node.json(&["get", "b", "--json"])["validity_ms"], 5000);
-    // A wrong file changes nothing.
+    // An invalid file changes nothing.
     let wrong = more.replace("auto_create = false", "auto_creat = true");
     reload(&wrong, "refused, nothing changes: keel.toml:");
     let socket = ["--node", "keel-data/keel.sock"];
     node.fails(&[&["put", "c", "1"][..], &socket].concat(), 1);
     node.ok(&[&["put", "b", "2"][..], &socket].concat());
-    // Commands read the same file to find the node: they say what is wrong with it, and go on.
+    // Commands read the same file to find the node: they report its mistake, and continue.
     let output = node.run(&["get", "b"]);
     assert!(output.status.success(), "{output:?}");
     let line = one_line(&output.stderr);
     assert!(line.contains("did you mean auto_create?"), "{line}");
-    // What needs a restart is named, and waits for it.
+    // A setting that needs a restart is named, and takes effect only after it.
     let larger = more.replace("[keys]", "[keys]\nkeys_max = 9000");
     reload(&larger, "needs a restart: keys.keys_max");
     reload(&strict, "applied: key");
     node.fails(&["put", "b", "3"], 1);
-    // The socket has moved only after the next start.
+    // The socket moves only at the next start.
     let moved = format!("{strict}[node]\nsocket = \"moved.sock\"\n");
     reload(&moved, "needs a restart: node.socket");
     node.ok(&["put", "a", "2", "--node", "keel-data/keel.sock"]);
@@ -294,7 +294,7 @@ fn a_reload_applies_what_can_change_and_refuses_what_is_wrong() {
 fn sigterm_acknowledges_what_is_in_flight_and_ends() {
     for number in [libc::SIGTERM, libc::SIGINT] {
         let mut node = Node::start(SMALL);
-        // Clients that do nothing, and one that watches, hold nothing up.
+        // Idle clients, and one that watches, do not delay the end.
         let idle = [node.connect(), node.connect()];
         let mut watch = node.connect();
         watch.send(common::node::WATCH, &json!({"pattern": "#"}));
@@ -338,7 +338,7 @@ fn sigterm_acknowledges_what_is_in_flight_and_ends() {
                 .iter()
                 .map(|reading| reading["value"].as_f64().unwrap() as u64)
                 .collect();
-            // One more may have been stored whose answer did not get through.
+            // One more reading may have been stored whose answer was lost.
             let stored = values.len() as u64;
             assert!((*count..=*count + 1).contains(&stored), "{count} {stored}");
             assert_eq!(values, (1..=stored).collect::<Vec<_>>());
@@ -350,7 +350,7 @@ fn sigterm_acknowledges_what_is_in_flight_and_ends() {
 fn the_example_works_in_an_empty_directory() {
     let node = Node::prepare("");
     let example = node.ok(&["config", "example"]);
-    // Nothing else is edited: whoever else listens on this machine is not this test's business.
+    // Only the port is edited, because another program on this machine may use it.
     let text = example.replace("127.0.0.1:8094", "127.0.0.1:0");
     assert_ne!(text, example);
     std::fs::write(node.dir.file("keel.toml"), text).unwrap();
@@ -375,7 +375,7 @@ fn a_start_that_was_interrupted_while_it_made_the_store_is_no_obstacle() {
         .len();
     assert_eq!(bytes, 16 << 20);
     assert!(node.stop().success());
-    // A file that is no store is left alone.
+    // A file that is not a store stays unchanged.
     std::fs::write(node.dir.file("keel-data/store.img"), vec![7; 16 << 20]).unwrap();
     let line = node.fails(&["run"], 1);
     assert!(line.contains("store.img"), "{line}");

@@ -1,4 +1,4 @@
-//! `keel run` at its edges: a full store, too many keys, signals during the start, clients that take nothing.
+//! `keel run` in extreme cases: a full store, too many keys, signals during the start, clients that do not read.
 
 use crate::common::node::{END, HISTORY, Node, PUT, READINGS, SMALL, STATE, STATUS, frame};
 use crate::common::{one_line, wait_until};
@@ -12,7 +12,7 @@ fn state(node: &Node) -> Value {
     state
 }
 
-/// Sends lines from a thread of its own, which ends when the node takes no more.
+/// Sends lines from a separate thread, which ends when the node accepts no more.
 fn send_lines(node: &Node, line: String, count: usize) -> std::thread::JoinHandle<()> {
     let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
     std::thread::spawn(move || {
@@ -49,8 +49,8 @@ fn a_full_store_is_no_obstacle_to_the_end_nor_to_the_next_start() {
     assert!(node.stop().success());
 }
 
-/// Said at the start by the configuration, then by the values that are there, then by the checkpoint that failed; and
-/// nothing of it keeps readings from becoming durable before the store is full, nor the next start.
+/// The warning comes at the start because of the configuration, then because of the existing values, then because of
+/// the failed checkpoint. In spite of it, readings become durable until the store is full, and the next start works.
 #[test]
 fn a_table_too_large_for_its_store_is_said() {
     let config = SMALL.replace("[line]", "history_mebibytes_max = 100\n[line]");
@@ -82,8 +82,8 @@ fn a_table_too_large_for_its_store_is_said() {
         let state = state(&node);
         says(&state, "table_large") && says(&state, "store_full")
     });
-    // Whether a checkpoint comes due in time to find no room depends on the pace of the commits, and the next one may
-    // find some; `db` has tests in which none does.
+    // Whether a checkpoint is due in time to find no room depends on the pace of the commits, and the next one may find
+    // room; `db` has tests in which none does.
     let full = state(&node);
     if full["log"]["checkpoint_failing"] == true {
         assert_eq!(full["log"]["checkpoint_error"], "no_room");
@@ -100,7 +100,7 @@ fn a_table_too_large_for_its_store_is_said() {
         "{log}"
     );
     assert_eq!(node.ok(&["get", "first"]), "1\n");
-    // A key whose only reading was refused by the full store is not there any more.
+    // A key whose only reading was refused by the full store no longer exists.
     let count = state(&node)["keys"]["count"].as_u64().unwrap();
     assert!(1 < count && count <= keys, "{count} of {keys} keys");
     assert!(node.stop().success());
@@ -113,7 +113,7 @@ fn a_declared_key_too_many_is_said_and_costs_itself_alone() {
     node.ok(&["put", "a", "1"]);
     node.ok(&["put", "b", "1"]);
     assert!(state(&node)["node"]["config_error"].is_null());
-    // A reload and a start say the same, and neither is refused.
+    // A reload and a start give the same warning, and neither is refused.
     let more =
         format!("{config}[[key]]\npattern = \"c\"\n[[key]]\npattern = \"b\"\nvalidity_ms = 7\n");
     std::fs::write(node.dir.file("keel.toml"), more).unwrap();
@@ -138,7 +138,7 @@ fn a_declared_key_too_many_is_said_and_costs_itself_alone() {
     wait_until("the reload", || node.log().contains(" reload: "));
     assert!(state(&node)["node"]["config_error"].is_null());
     assert!(node.stop().success());
-    // What is stored already is another matter.
+    // Keys that are already stored are treated differently.
     let fewer = config.replace("keys_max = 2", "keys_max = 1");
     std::fs::write(node.dir.file("keel.toml"), fewer).unwrap();
     let output = node.run(&["run"]);
@@ -184,7 +184,7 @@ fn links_beside_the_store_are_not_followed() {
     let data = node.dir.file("keel-data");
     std::fs::create_dir(&data).unwrap();
     let image = data.join("store.img");
-    // A card that is not mounted: no new store is made in its place.
+    // If the card is not mounted, no new store is created in its place.
     std::os::unix::fs::symlink(node.dir.file("card/store.img"), &image).unwrap();
     node.spawn();
     assert!(!node.ended().success());
@@ -194,7 +194,7 @@ fn links_beside_the_store_are_not_followed() {
         node.log()
     );
     std::fs::remove_file(&image).unwrap();
-    // What the file that names the holder leads to stays as it is.
+    // The lock file is a symbolic link here; its target must stay unchanged.
     let precious = node.dir.file("precious");
     std::fs::write(&precious, "precious").unwrap();
     std::os::unix::fs::symlink(&precious, data.join("store.img.lock")).unwrap();
@@ -227,7 +227,7 @@ fn clients_that_do_not_take_their_history_hold_nobody_up() {
     }
     let lines = node.ok(&["history", "m/v"]);
     assert_eq!(lines.lines().count(), COUNT);
-    // They have not been given up either.
+    // The node has not given up the slow clients, either.
     for raw in &mut slow {
         let mut readings = 0;
         loop {

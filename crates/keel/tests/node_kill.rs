@@ -1,7 +1,7 @@
-//! The node is killed with SIGKILL, again and again, under load from every source: nothing that it or the broker has
-//! acknowledged may be missing or altered afterwards.
+//! The node is killed with SIGKILL repeatedly, under load from all sources. Afterwards, nothing that it or the broker
+//! has acknowledged may be missing or altered.
 //!
-//! `KEEL_KILL_SEED` and `KEEL_KILLS` choose other random moments, and more of them.
+//! `KEEL_KILL_SEED` and `KEEL_KILLS` select other random moments, and more of them.
 
 use crate::common::broker::{Broker, Publisher};
 use crate::common::node::{Node, PUT, Raw, STORED, frame};
@@ -16,33 +16,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Kills of one run.
+/// Number of kills in one run.
 const KILLS: u64 = 50;
 
-/// Longest life after the node was ready.
+/// Maximum lifetime after the node is ready, in µs.
 const LIFE_US_MAX: u64 = 700_000;
 
-/// Longest life of a node that is killed while it starts.
+/// Maximum lifetime of a node that is killed during its start, in µs.
 const START_US_MAX: u64 = 60_000;
 
-/// Messages published in one piece, and on their way to the broker at most.
+/// Messages published in one burst, and maximum number of messages in flight to the broker.
 const BURST: u64 = 50;
 const WINDOW: u64 = 200;
 
-/// Pause of a publisher between two pieces: the comparison at the end reads all of it.
+/// Pause of a publisher between two bursts; limits the amount of data that the final comparison must read.
 const PACE: Duration = Duration::from_millis(15);
 
-/// Pause before a source looks for the node again.
+/// Pause before a source tries to connect to the node again.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// What a source has offered and what was acknowledged to it: everything up to these numbers.
+/// The readings that a source has offered, and those acknowledged to it: all up to these numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     offered: u64,
     acknowledged: u64,
 }
 
-/// The value of a reading; its fraction tells the sources apart.
+/// Returns the value of a reading; its fraction identifies the source.
 fn value(number: u64, source: u64) -> f64 {
     number as f64 + source as f64 / 8.0
 }
@@ -61,7 +61,8 @@ fn config(broker: Option<&Broker>) -> String {
     )
 }
 
-/// The exit status may say that the node is degraded: who has set this machine's clock is not this test's business.
+/// Ignores the exit status, which may say that the node is degraded: the state of this machine's clock is irrelevant
+/// for the test.
 fn status(node: &Node) -> serde_json::Value {
     serde_json::from_slice(&node.run(&["status", "--json"]).stdout).unwrap()
 }
@@ -85,7 +86,7 @@ impl Random {
 
 type Source = JoinHandle<Record>;
 
-/// Publishes without a look at the node: what the broker takes, it keeps for it.
+/// Publishes without regard to the node: the broker keeps accepted messages for it.
 fn publish(port: u16, stop: Arc<AtomicBool>) -> Source {
     std::thread::spawn(move || {
         let mut publisher = Publisher::connect(port, "publisher");
@@ -108,7 +109,7 @@ fn publish(port: u16, stop: Arc<AtomicBool>) -> Source {
     })
 }
 
-/// Sends lines in batches and asks for each to be acknowledged; a batch that was not is sent again.
+/// Sends lines in batches and requests an acknowledgement of each batch; an unacknowledged batch is sent again.
 fn send_lines(path: PathBuf, stop: Arc<AtomicBool>) -> Source {
     std::thread::spawn(move || {
         let mut record = Record::default();
@@ -141,7 +142,7 @@ fn send_lines(path: PathBuf, stop: Arc<AtomicBool>) -> Source {
     })
 }
 
-/// Puts readings one by one; one that was not acknowledged is put again.
+/// Puts readings one by one; an unacknowledged one is put again.
 fn put(path: PathBuf, stop: Arc<AtomicBool>) -> Source {
     std::thread::spawn(move || {
         let mut record = Record::default();
@@ -166,7 +167,7 @@ fn put(path: PathBuf, stop: Arc<AtomicBool>) -> Source {
     })
 }
 
-/// Compares a key's history with its source's record; answers how many readings are there more than once.
+/// Compares a key's history with its source's record. Returns how many readings are stored more than once.
 fn compare(node: &Node, key: &str, source: u64, record: Record) -> u64 {
     let csv = node.ok(&["history", key, "--csv"]);
     let mut found: BTreeMap<u64, u64> = BTreeMap::new();
@@ -200,7 +201,7 @@ fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
     let broker = Broker::start();
     let mut node = Node::start(&config(broker.as_ref()));
     if broker.is_some() {
-        // From now on the broker keeps what it takes for this node.
+        // From now on the broker keeps accepted messages for this node.
         wait_until("the subscription", || {
             node.log().contains(" mqtt: connected")
                 && status(&node)["mqtt"]["subscriptions_held"] == 1
@@ -229,7 +230,7 @@ fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
         };
         std::thread::sleep(Duration::from_micros(life_us));
         node.kill();
-        // Every third life ends before it may have begun.
+        // Every third life ends before the node may have become ready.
         is_ready = random.below(3) > 0;
         if is_ready {
             node.restart();
@@ -241,7 +242,7 @@ fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
         node.kill();
         node.restart();
     }
-    // A last life without a kill, so that each source gets through.
+    // A last life without a kill, so that each source can finish.
     std::thread::sleep(Duration::from_micros(LIFE_US_MAX));
     stop.store(true, Ordering::Relaxed);
     let records: Vec<(&str, u64, Record)> = sources
@@ -251,7 +252,7 @@ fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
     for (key, source, record) in &records {
         assert!(record.acknowledged > kills, "{key}: {record:?}");
         if *key == "load/mqtt" {
-            // Everything published, since the broker keeps what the node has not acknowledged.
+            // All published messages, since the broker keeps those that the node has not acknowledged.
             assert_eq!(record.offered, record.acknowledged);
             let last = format!("{}\n", value(record.offered, *source));
             wait_until("the broker's last message", || {
@@ -259,7 +260,7 @@ fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
             });
         }
     }
-    // Not from memory: what a next life finds.
+    // Compare again after a restart, to check the stored data instead of memory.
     node.kill();
     node.restart();
     for (key, source, record) in &records {

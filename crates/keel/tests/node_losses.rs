@@ -1,4 +1,5 @@
-//! What no node may lose in silence: series that share a key, senders that find no place, texts that hold line breaks.
+//! Losses that a node must report: series that share a key, senders without a free connection, texts that contain line
+//! breaks.
 
 use crate::common::node::{Node, SMALL};
 use crate::common::wait_until;
@@ -18,7 +19,7 @@ fn send(sender: &mut BufReader<UnixStream>, lines: &str) -> String {
     answer
 }
 
-/// The text of a reason of a degraded node.
+/// Returns the text of a reason for a degraded node.
 fn reason(status: &Value, code: &str) -> Option<String> {
     let reasons = status["reasons"].as_array().unwrap();
     let found = reasons.iter().find(|reason| reason["code"] == code)?;
@@ -51,7 +52,7 @@ fn senders_that_find_no_place_degrade_the_node() {
         "[line]\nconnections_max = 1\nmake_room_seconds_min = 3600",
     );
     let mut node = Node::start(&format!("{config}[keys]\nauto_create = true\n"));
-    // One that has sent something keeps its place for an hour.
+    // A sender that has sent something keeps its connection for an hour.
     let mut first = sender(&node);
     assert_eq!(send(&mut first, "m v=1\n\n"), "ok 1 0\n");
     let mut second = sender(&node);
@@ -65,7 +66,8 @@ fn senders_that_find_no_place_degrade_the_node() {
         "{text}"
     );
     drop(first);
-    // One that has never sent anything makes room, and that is told: it may be about to.
+    // A connection that has never sent anything is closed for a new one. This is reported, because its client may have
+    // been about to send.
     wait_until("a place", || {
         node.json_degraded(&["status", "--json"])["line"]["connections"] == 0
     });
@@ -98,7 +100,7 @@ fn a_line_break_in_a_text_stays_in_it_wherever_it_is_shown() {
     ] {
         let shown = node.ok(arguments);
         let lines = shown.lines().filter(|line| line.contains("boiler"));
-        // On the line of its key and time, not at the beginning of one of its own.
+        // The text is on the line of its key and time, not at the beginning of a separate line.
         for line in lines {
             assert!(!line.starts_with("boiler"), "{arguments:?}: {shown}");
         }

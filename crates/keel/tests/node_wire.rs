@@ -1,4 +1,4 @@
-//! The node's socket as NODE.md specifies it, spoken byte by byte: what is malformed costs its own connection only.
+//! The node's socket as NODE.md specifies it, tested byte by byte: malformed input harms only its own connection.
 
 use crate::common;
 use crate::common::node::{
@@ -10,13 +10,13 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
-/// The node still answers everybody else.
+/// Checks that the node still answers other clients.
 fn is_well(node: &Node) {
     let (kind, _) = node.connect().ask(PUT, &json!({"key": "well", "value": 1}));
     assert_eq!(kind, STORED);
 }
 
-/// Sends bytes on a connection of their own; the error that comes back, and whether the connection then ends.
+/// Sends bytes on a separate connection. Returns the error, and whether the connection then ends.
 fn refused(node: &Node, bytes: &[u8]) -> (serde_json::Value, bool) {
     let mut raw = node.connect();
     raw.stream.write_all(bytes).unwrap();
@@ -25,7 +25,7 @@ fn refused(node: &Node, bytes: &[u8]) -> (serde_json::Value, bool) {
     for field in ["code", "thing", "wrong", "remedy"] {
         assert!(error[field].is_string(), "{error}");
     }
-    // A connection that goes on answers the next request.
+    // A connection that continues answers the next request.
     let next = frame(STATUS, 1, b"{}");
     let goes_on = raw.stream.write_all(&next).is_ok() && raw.answer().is_some();
     (error, !goes_on)
@@ -99,7 +99,7 @@ fn bytes_that_are_no_frame_cost_their_connection() {
         assert!(ended);
         is_well(&node);
     }
-    // The longest request that is allowed is no error of the frame.
+    // The longest allowed request is not a frame error.
     let mut longest = b"{\"key\":\"a\"".to_vec();
     longest.resize((64 << 10) - 1, b' ');
     longest.push(b'}');
@@ -113,7 +113,7 @@ fn bytes_that_are_no_frame_cost_their_connection() {
 fn half_frames_hold_nobody_up() {
     let node = Node::start(SMALL);
     let whole = frame(PUT, 1, b"{\"key\":\"slow\",\"value\":5}");
-    // Cut off at every byte: by a client that goes, and by one that stays.
+    // Cut off at each byte: by a client that disconnects, and by one that stays.
     let mut waiting = Vec::new();
     for length in 0..whole.len() {
         let mut raw = node.connect();
@@ -123,12 +123,12 @@ fn half_frames_hold_nobody_up() {
         }
     }
     is_well(&node);
-    // Those that stayed may still finish.
+    // The clients that stayed may still complete their requests.
     for (raw, length) in &mut waiting {
         raw.stream.write_all(&whole[*length..]).unwrap();
         assert_eq!(raw.answer().unwrap().0, STORED);
     }
-    // Byte by byte, and many in one piece.
+    // Byte by byte, and many requests in one write.
     let mut raw = node.connect();
     for byte in &whole {
         raw.stream.write_all(&[*byte]).unwrap();
@@ -141,7 +141,7 @@ fn half_frames_hold_nobody_up() {
 
 #[test]
 fn puts_in_a_row_share_a_flush_and_are_answered_in_order() {
-    // A flush that nobody hurries comes after the time that a test waits for an answer.
+    // A flush that is not requested comes only after the timeout of the test.
     let config = SMALL.replace("[store]", "[store]\ncommit_interval_ms = 60000");
     let node = Node::start(&config);
     let put = |value| {
@@ -162,8 +162,8 @@ fn puts_in_a_row_share_a_flush_and_are_answered_in_order() {
             .unwrap()
     };
     let before = commits();
-    // In one piece, which the kernel hands over in one. One is refused, something else is asked in the middle, and the
-    // last one is refused as well.
+    // In one write, which the kernel delivers in one read. One put is refused, a get comes in the middle, and the last
+    // put is refused as well.
     let mut bytes = put(json!(1)).repeat(50);
     bytes.extend(put(json!(null)));
     bytes.extend(put(json!(2)).repeat(49));
@@ -188,11 +188,11 @@ fn puts_in_a_row_share_a_flush_and_are_answered_in_order() {
             }
         }
     }
-    // One of those before the question, one of those behind it; and more on a busy machine, where a flush may begin
-    // after each few of them. Each on its own would be 148.
+    // At least one flush before the get, and one after it; more on a busy machine, where a flush may begin after every
+    // few puts. With one flush per put it would be 148.
     let flushes = commits() - before;
     assert!((2..=74).contains(&flushes), "{flushes} commits of 148 puts");
-    // More than are handed on together, in time with a reader.
+    // More puts than are passed on together, with a concurrent reader.
     let many = put(json!(4)).repeat(3000);
     std::thread::scope(|scope| {
         let mut writer = raw.stream.try_clone().unwrap();
@@ -208,7 +208,7 @@ fn puts_in_a_row_share_a_flush_and_are_answered_in_order() {
 
 #[test]
 fn readings_that_are_put_together_are_stored_all_or_none() {
-    // A flush that nobody hurries comes after the time that a test waits for an answer.
+    // A flush that is not requested comes only after the timeout of the test.
     let config = SMALL.replace("[store]", "[store]\ncommit_interval_ms = 60000");
     let node = Node::start(&format!("{config}[keys]\nvalue_bytes_max = 1000\n"));
     let reading = |key: &str, value| json!({"key": key, "value": value});
@@ -224,14 +224,14 @@ fn readings_that_are_put_together_are_stored_all_or_none() {
     let both = |value| [reading("one", json!(value)), reading("two", json!(value))];
     let (kind, answer) = together(&mut raw, &both(1), u64::MAX);
     assert_eq!((kind, answer["lsn"].as_u64()), (STORED, Some(1)));
-    // Instances that were aborted since, and missed.
+    // Instances that were aborted and missed so far.
     let mut counted = (0, 0);
     let counts = || {
         let task = &node.json_degraded(&["qos", "status", "--json"])["tasks"][0];
         let count = |name: &str| task[name].as_u64().unwrap();
         (count("aborted"), count("deadline_misses"))
     };
-    // After the first moment of this machine.
+    // The deadline is at the very beginning of this machine's clock, so it has passed.
     let (kind, answer) = together(&mut raw, &both(2), 1);
     assert_eq!(kind, ERROR);
     let late = json!({
@@ -241,7 +241,7 @@ fn readings_that_are_put_together_are_stored_all_or_none() {
     assert_eq!(answer, late);
     counted = (counted.0 + 1, counted.1 + 1);
     assert_eq!(counts(), counted);
-    // One that is late makes no key either.
+    // A late instance creates no key, either.
     let (kind, answer) = together(&mut raw, &[reading("new", json!(2))], 1);
     assert_eq!((kind, answer["code"].as_str()), (ERROR, Some("late")));
     counted = (counted.0 + 1, counted.1 + 1);
@@ -250,7 +250,7 @@ fn readings_that_are_put_together_are_stored_all_or_none() {
         (kind, answer["wrong"].as_str()),
         (ERROR, Some("no such key"))
     );
-    // Less than 64 KiB in the request; in the node 928 bytes each, which is more.
+    // Less than 64 KiB in the request, but more in the node, where each reading takes 928 bytes.
     let large = vec![reading("a", json!("x".repeat(896))); 71];
     let cases: [(&[serde_json::Value], &str); 6] = [
         (
@@ -296,8 +296,8 @@ fn readings_that_are_put_together_are_stored_all_or_none() {
     let report = node.json_degraded(&["status", "--json"]);
     assert_eq!(report["log"]["readings_durable"], 2);
     assert_eq!(report["commands"]["puts"], 2);
-    // As many as there may be; and a client of before, which puts the readings of its firm task one by one, is served
-    // as it was.
+    // The maximum number of readings is accepted. An older client, which puts the readings of its firm task one by one,
+    // still works.
     let (kind, answer) = together(&mut raw, &vec![reading("one", json!(5)); 128], u64::MAX);
     assert_eq!(
         (kind, answer["lsn"].as_u64()),
@@ -309,7 +309,7 @@ fn readings_that_are_put_together_are_stored_all_or_none() {
         assert_eq!((kind, answer), (STORED, json!({"lsn": lsn})));
     }
     assert_eq!(counts(), counted);
-    // On a connection without a task it is the same, and nobody's instance.
+    // On a connection without a task the result is the same, but no instance is counted.
     let (kind, _) = together(&mut node.connect(), &both(6), 1);
     assert_eq!((kind, counts()), (ERROR, counted));
     let (kind, answer) = together(&mut node.connect(), &both(7), u64::MAX);
@@ -319,7 +319,7 @@ fn readings_that_are_put_together_are_stored_all_or_none() {
 #[test]
 fn a_hundred_idle_connections_cost_themselves() {
     let node = Node::start(SMALL);
-    // More than connections_max: the oldest silent ones make room.
+    // More than connections_max: the oldest silent ones are closed.
     let idle: Vec<Raw> = (0..100).map(|_| node.connect()).collect();
     is_well(&node);
     let mut closed = 0;
@@ -346,13 +346,13 @@ fn connections_that_are_served_are_not_sent_away() {
     let (kind, error) = third.answer().unwrap();
     assert_eq!((kind, error["code"].as_str()), (ERROR, Some("busy")));
     assert!(third.answer().is_none());
-    // The program's own client says the same, whether or not it could still send.
+    // The program's own client reports the same, whether or not it could still send its request.
     let line = node.fails(&["get", "a"], 1);
     assert!(
         line.contains("2 clients are being served already"),
         "{line}"
     );
-    // Whoever runs the node gets in all the same, to look at it and to tell it what to drive.
+    // The operator can still connect, to see the state and to set the mode.
     let said = node.ok(&["qos", "mode", "open"]);
     assert!(said.starts_with("mode      open"), "{said}");
     let status = node.json_degraded(&["status", "--json"]);
@@ -362,7 +362,8 @@ fn connections_that_are_served_are_not_sent_away() {
         commands["connections_refused"].as_u64() >= Some(2),
         "{commands}"
     );
-    // More than one request, but none of another kind, and nobody who says nothing stays in the way.
+    // The operator's connection accepts several requests, but only of these kinds, and silent connections do not block
+    // it.
     let mut operator = node.connect();
     for _ in 0..3 {
         assert_eq!(operator.ask(STATUS, &json!({})).0, STATE);
@@ -403,7 +404,7 @@ fn a_watch_ends_with_the_next_request_and_counts_what_it_did_not_show() {
         );
         assert_eq!(writer.answer().unwrap().0, STORED);
     }
-    // One that is older than the latest value is stored, not shown.
+    // A reading that is older than the latest value is stored, but not shown.
     let old = json!({"key": "fast", "value": 0, "time_ms": 1_772_368_200_000_i64});
     assert_eq!(writer.ask(PUT, &old).0, STORED);
     let (mut shown, mut missed, mut last) = (0, 0, 0.0);
@@ -442,7 +443,7 @@ fn a_long_history_comes_in_bounded_frames() {
     raw.send(HISTORY, &json!({"key": "long"}));
     let (mut readings, mut frames) = (0, 0);
     let end = loop {
-        // The connection's decoder refuses what is longer than the limit.
+        // The connection's decoder rejects frames above the limit.
         let (kind, answer) = raw.answer().unwrap();
         match kind {
             READINGS => {
@@ -460,7 +461,7 @@ fn a_long_history_comes_in_bounded_frames() {
     assert_eq!((readings, end["sent"].as_u64()), (3000, Some(3000)));
     assert!(frames > 5, "{frames}");
     assert_eq!(end["records_damaged"], 0);
-    // A client that goes in the middle of it is nobody's trouble.
+    // A client that disconnects in the middle of an answer disturbs no others.
     let mut gone = node.connect();
     gone.send(HISTORY, &json!({"key": "long"}));
     gone.answer().unwrap();
@@ -497,7 +498,7 @@ fn the_golden_requests_are_answered() {
         ("history", END),
         ("status", STATE),
         ("task", TASK_DECLARED),
-        // Of another connection's task, and without gains.
+        // For a task of another connection, and without gains.
         ("task-period", ERROR),
         ("qos-none", QOS_STATE),
         ("qos", ERROR),
@@ -535,7 +536,7 @@ fn the_exit_status_of_status_is_the_state() {
     };
     node.ok(&["put", "a", "1"]);
     let report = check(&node);
-    // Whether this machine's clock is trusted is not for the test to say.
+    // The test must not depend on whether this machine's clock is trusted.
     let codes = |report: &serde_json::Value| -> Vec<String> {
         let reasons = report["reasons"].as_array().unwrap();
         let code = |reason: &serde_json::Value| reason["code"].as_str().unwrap().to_owned();
@@ -566,7 +567,7 @@ fn the_exit_status_of_status_is_the_state() {
         let report = serde_json::from_slice(&output.stdout).unwrap();
         codes(&report).contains(&"config_refused".to_owned())
     });
-    // The one key that there may be is there: another is refused, for whoever wants it.
+    // The only allowed key exists: another one is refused for all clients.
     std::fs::write(node.dir.file("keel.toml"), &changed).unwrap();
     assert!(node.stop().success());
     node.restart();

@@ -1,5 +1,5 @@
-//! `[[job]]` of the configuration: a node starts it at its period, says where it runs and why, counts what is skipped
-//! and what fails, and takes it along when it ends.
+//! `[[job]]` of the configuration: a node starts a job at its period and reports where it runs and why. It counts
+//! skipped and failed runs, and ends the job when the node ends.
 
 use crate::common::node::{Node, SMALL};
 use crate::common::{TempDir, fails, ok, wait_until};
@@ -27,7 +27,7 @@ window = 64
 ranks = 2
 ";
 
-/// Readings of the last minutes, ten a second.
+/// Sends readings of the last minutes, ten per second.
 fn feed(node: &Node, rows: u32) {
     let now_ns = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -62,7 +62,7 @@ fn job<'a>(status: &'a Value, name: &str) -> &'a Value {
         .unwrap()
 }
 
-/// Processes of jobs of this node.
+/// Returns the processes of this node's jobs.
 fn processes(node: &Node) -> Vec<i32> {
     let config = node.dir.file("keel.toml").display().to_string();
     let numbers = fs::read_dir("/proc").unwrap().flatten();
@@ -85,7 +85,7 @@ fn a_job_runs_at_its_period_where_the_advisor_says_and_its_result_is_replaced() 
         let job = job(&status, "bearing");
         job["failing"] == false && job["runs"].as_u64() >= Some(2) && job["place"].is_string()
     });
-    // A run that began while readings came has fewer of them.
+    // A run that began while readings arrived has fewer of them.
     let result = || -> Option<Value> {
         let text = fs::read_to_string(node.dir.file("results/bearing.json")).ok()?;
         serde_json::from_str(&text).ok()
@@ -102,7 +102,7 @@ fn a_job_runs_at_its_period_where_the_advisor_says_and_its_result_is_replaced() 
         (&result["result"]["ranks"], &result["result"]["compared"]),
         (&2.into(), &"same".into())
     );
-    // 2.5 Hz, seen ten times a second, in windows of 64.
+    // 2.5 Hz, sampled ten times per second, in windows of 64.
     let frequency = result["result"]["answer"]["columns"][0]["frequency_median"]
         .as_f64()
         .unwrap();
@@ -123,7 +123,7 @@ fn a_job_runs_at_its_period_where_the_advisor_says_and_its_result_is_replaced() 
         log.contains("; assumed: board_active_w, board_idle_w"),
         "{log}"
     );
-    // What was measured stands beside it, and can be asked again.
+    // The measured values are stored beside it, and can be used again.
     let figures = node
         .dir
         .file("results/bearing.json.figures.json")
@@ -148,7 +148,7 @@ fn a_job_runs_at_its_period_where_the_advisor_says_and_its_result_is_replaced() 
         said.contains("job       bearing: vibration of pump/vibration every 1 s on one board; "),
         "{said}"
     );
-    // Jobs go by what the node has read, whatever becomes of the file.
+    // Jobs use the configuration that the node has read, even if the file changes later.
     let file = node.dir.file("keel.toml");
     let config = fs::read_to_string(&file).unwrap();
     fs::write(&file, "[[job]").unwrap();
@@ -160,7 +160,7 @@ fn a_job_runs_at_its_period_where_the_advisor_says_and_its_result_is_replaced() 
         count(now, "runs") >= count(&before, "runs") + 3 && now["failed"] == before["failed"]
     });
     fs::write(&file, config).unwrap();
-    // By hand it is the same.
+    // A run by hand gives the same result.
     let once = node.json(&["cluster", "job", "bearing"]);
     assert_eq!(
         (
@@ -201,7 +201,7 @@ fn failures_are_counted_and_named_and_make_the_node_degraded() {
         node.log()
     );
     assert!(!node.dir.file("results/lost.json").exists());
-    // As soon as there is something to work on, it succeeds again.
+    // As soon as there are readings again, the job succeeds.
     feed(&node, 300);
     wait_until("a success", || {
         job(&status(&node), "lost")["failing"] == false
@@ -214,7 +214,7 @@ fn failures_are_counted_and_named_and_make_the_node_degraded() {
     assert_eq!(node.run(&["status"]).status.code(), Some(0));
 }
 
-/// A job that takes far longer than its period.
+/// A job that takes much longer than its period.
 const LONG: &str = "
 [time]
 wall_clock = \"trusted\"
@@ -238,7 +238,7 @@ fn held(path: &std::path::Path) -> fs::File {
 #[test]
 fn a_start_that_comes_while_the_job_runs_is_skipped_and_the_job_ends_with_the_node() {
     let mut node = Node::prepare(&format!("{SMALL}{LONG}"));
-    // A run lasts as long as another one has its files, however fast the machine is.
+    // The run waits while this lock is held, so it lasts long enough on a fast machine, too.
     let _lasts = held(&node.dir.file("long.json.lock"));
     node.restart();
     feed(&node, 600);
@@ -260,7 +260,7 @@ fn a_start_that_comes_while_the_job_runs_is_skipped_and_the_job_ends_with_the_no
     assert_eq!(processes(&node).len(), 1);
     assert!(node.stop().success());
     wait_until("the end of the job", || processes(&node).is_empty());
-    // Also where the node cannot take it along itself.
+    // Also if the node is killed and cannot end the job itself.
     node.restart();
     wait_until("the job", || !processes(&node).is_empty());
     node.kill();
@@ -310,7 +310,7 @@ fn a_configuration_says_what_its_jobs_do_and_what_is_wrong_with_them() {
         let said = fails(&["config", "check", &path], 1);
         assert!(said.contains(wrong), "{wrong}: {said}");
     }
-    // Files that are somebody else's are not written over.
+    // Files of other programs are not overwritten.
     for (from, to, wrong) in [
         (
             "out = \"results/bearing.json\"",

@@ -1,4 +1,4 @@
-//! `keel power` and `keel advise` as processes, on folders that stand for `/`.
+//! `keel power` and `keel advise` as processes, on folders that represent `/`.
 
 use crate::common;
 use crate::common::{TempDir, fails, keel, ok, ok_json, run, run_with_input, text};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// A board with a chip that measures its input, and a processor whose counter does not move.
+/// Creates a board with a chip that measures its input, and a processor whose counter does not change.
 fn board(dir: &TempDir) -> String {
     let root = dir.file("root");
     let write = |path: &str, text: &str| {
@@ -102,7 +102,7 @@ fn a_machine_without_sensors_is_told_so_and_not_given_zeros() {
     );
 }
 
-/// Counters are readable by root alone since a way was found to guess keys by them.
+/// Counters are readable only by root since an attack was found that derives keys from them.
 #[test]
 fn what_another_user_may_not_read_is_unavailable_with_its_reason() {
     use std::os::unix::fs::PermissionsExt;
@@ -112,7 +112,7 @@ fn what_another_user_may_not_read_is_unavailable_with_its_reason() {
     let counter = dir.file("root/sys/class/powercap/intel-rapl:0/energy_uj");
     fs::set_permissions(&counter, fs::Permissions::from_mode(0o400)).unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // A copy, since the folder of the program may be closed to others.
+    // A copy, since other users may lack access to the folder of the program.
     let program = dir.file("keel");
     fs::copy(env!("CARGO_BIN_EXE_keel"), &program).unwrap();
     let mut command = std::process::Command::new(&program);
@@ -127,7 +127,7 @@ fn what_another_user_may_not_read_is_unavailable_with_its_reason() {
         "10",
         "--json",
     ]);
-    // SAFETY: a plain question to the system.
+    // SAFETY: a plain system call.
     if unsafe { libc::geteuid() } == 0 {
         command.uid(65_534).gid(65_534);
     } else {
@@ -196,12 +196,12 @@ fn record_writes_a_result_file_with_the_programs_power_and_idle() {
     );
     assert!(chip.seconds >= 0.3 && chip.samples >= 2, "{chip:?}");
     assert!(matches!(&counter.idle_w, Known::Unavailable(why) if why.contains("does not move")));
-    // A file that is there is not written over.
+    // An existing file is not overwritten.
     assert!(fails(&[&line[..], &["--seconds", "1"]].concat(), 1).contains("run.jsonl"));
     assert_eq!(ResultFile::parse(&fs::read(&out).unwrap()).unwrap(), file);
 }
 
-/// As the thesis's tables 5.6 and 5.7 have it: a row for each benchmark.
+/// As in the thesis's tables 5.6 and 5.7: a row for each benchmark.
 #[test]
 fn each_benchmark_has_a_row_of_its_own() {
     let dir = TempDir::new();
@@ -348,7 +348,7 @@ fn a_meters_file_is_a_sensor_while_it_is_fresh() {
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()
         .as_secs();
-    // Fresh for as long as a slow machine may take to start a program.
+    // The rows stay fresh for as long as a slow machine may take to start a program.
     let rows: String = (0..5).map(|at| format!("{},7.5\n", now_s + at)).collect();
     fs::write(&meter, format!("time_s,watts\n{rows}")).unwrap();
     let said = String::from_utf8(ok(&line)).unwrap();
@@ -487,7 +487,7 @@ fn options_outside_their_range_are_wrong_usage_and_named() {
             assert!(said.contains(option), "{said}");
         }
     }
-    // What a job has no use for is no option of it.
+    // An option that a job does not use is rejected for it.
     for (job, option) in [
         ("vibration", "--clusters"),
         ("matrix-profile", "--step"),

@@ -1,4 +1,4 @@
-//! `keel qos` against a node: a task that is a model of one, and a tree of files that is a processor with 19 speeds.
+//! `keel qos` against a node: a simulated task, and a tree of files that represents a processor with 19 speeds.
 
 use crate::common;
 use crate::common::node::{Node, SMALL};
@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Nothing where a setting is not there, or is being written.
+/// Returns the speed of the processor, or `None` if a setting is missing, or is being written.
 fn speed(folder: &Path) -> Option<f64> {
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
     let governor = read("scaling_governor").filter(|name| !name.is_empty())?;
@@ -23,7 +23,7 @@ fn speed(folder: &Path) -> Option<f64> {
     Some(khz as f64 / KHZ_MAX as f64)
 }
 
-/// A task whose instances are as late as a model has it.
+/// Starts a task whose tardiness follows a model.
 fn start_plant(node: &Node, folder: &Path, load: f64) -> Played {
     let mut asking = Connection::open(&node.socket(), Duration::from_secs(60)).unwrap();
     let folder = folder.to_path_buf();
@@ -36,7 +36,7 @@ fn start_plant(node: &Node, folder: &Path, load: f64) -> Played {
         known = speed(&folder).unwrap_or(known);
         let slow = 0.55 - known;
         number += 1;
-        // A little that no model explains.
+        // A small disturbance that the model does not explain.
         let noise = (number * 7919 % 100) as f64 / 100.0 - 0.5;
         tardiness =
             0.2 * tardiness + 0.8 * slow + 0.5 * (admitted - 0.75) + 0.62 + load + 0.01 * noise;
@@ -58,7 +58,7 @@ speed_percent_min = 10
 }
 
 fn qos(node: &Node) -> Value {
-    // Whether it is well is its exit status, and here what it says counts.
+    // The exit status shows whether the node is well; here only the output matters.
     let output = node.run(&["qos", "status", "--json"]);
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -100,7 +100,7 @@ fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
         "as it was before"
     );
 
-    // One that explains too little of the data response ratio is no model for both inputs.
+    // A model that explains too little of the data response ratio cannot be used for both inputs.
     let text = std::fs::read_to_string(node.dir.file("qos-model.toml")).unwrap();
     let at = text.find("r2 = [").unwrap();
     let end = at + text[at..].find('\n').unwrap();
@@ -145,7 +145,7 @@ fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
             let state = qos(&node);
             let tardiness = state["last"]["tardiness_mean"].as_f64().unwrap();
             let is_near = (tardiness - 0.8).abs() < 0.05;
-            // Where one input alone cannot, it says so.
+            // If one input alone does not suffice, the node reports that it is at its limit.
             let is_held = state["admitted_held"] != "free" || state["speed_held"] != "free";
             near = if is_near || (mode == "qod-only" && is_held) {
                 near + 1
@@ -154,7 +154,8 @@ fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
             };
             near >= 5
         });
-        // Where the speed is not driven it is the machine's own, whatever the mode before has left.
+        // If the mode does not control the speed, the machine's own governor is active, whatever the previous mode has
+        // set.
         let governor = if mode == "qod-only" {
             "schedutil"
         } else {
@@ -165,7 +166,7 @@ fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
     assert_eq!(setting(&folder, "scaling_governor"), "userspace");
     assert_eq!(qos(&node)["obeyed"], true, "{}", qos(&node));
 
-    // Killed, it leaves the processor as it drove it; the next start puts that right.
+    // A killed node leaves its settings of the processor; the next start restores them.
     node.kill();
     drop(plant);
     assert_eq!(setting(&folder, "scaling_governor"), "userspace");
@@ -209,7 +210,7 @@ fn an_identification_that_is_interrupted_leaves_nothing_behind() {
     let state = qos(&node);
     assert_eq!(state["identification"]["state"], "none", "{state}");
     assert!(!node.dir.file("qos-model.toml").exists());
-    // One whose client has died ends as well.
+    // An identification whose client has died ends as well.
     let begin = serde_json::json!({"identify": {
         "periods": 400, "profile": 1, "speed": 0.55, "speed_amplitude": 0.15,
         "admitted": 0.8, "admitted_amplitude": 0.2,
@@ -223,7 +224,7 @@ fn an_identification_that_is_interrupted_leaves_nothing_behind() {
     wait_until("the driven speed", || {
         setting(&folder, "scaling_governor") == "userspace"
     });
-    // Others look at it again and again, which does not keep it alive.
+    // Status requests of other clients do not keep it alive.
     wait_until("its end", || {
         qos(&node)["identification"]["state"] == "none"
             && setting(&folder, "scaling_governor") == "schedutil"
@@ -261,13 +262,13 @@ fn tasks_have_limits_and_go_with_their_connections() {
     assert!(declare(&mut open(), "").is_err());
     let state = qos(&node);
     assert_eq!(state["tasks_refused"], 1);
-    // Another's process: its threads are not this one's to slow down.
+    // A task of another process: the node must not slow down threads of that process for this one.
     assert_eq!(state["tasks"][0]["thread"], Value::Null);
     let mut wrong = report(one, 0.8, 0.3);
     wrong.instances = 11;
     let refused: Result<TaskNoted, _> = connection.ask(Kind::TaskPeriod, &wrong, Kind::TaskNoted);
     assert!(refused.is_err());
-    // Nobody speaks for the task of another connection, either.
+    // A client cannot report for the task of another connection, either.
     for foreign in [one + 1000, other] {
         let foreign = report(foreign, 0.8, 0.3);
         let refused: Result<TaskNoted, _> =
@@ -286,7 +287,7 @@ fn tasks_have_limits_and_go_with_their_connections() {
     });
 }
 
-/// Gives a node a processor and gains for it, and starts it.
+/// Creates a processor and gains for a node, and starts the node.
 fn start_with_gains(node: &mut Node) -> PathBuf {
     let folder = machine(node);
     let gains = include_str!("golden/qos-gains-1.toml")
@@ -327,7 +328,7 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
     wait_until("updates to be left out", || {
         qos(&node)["admitted"].as_f64().unwrap() < 0.6
     });
-    // What is in the log of a key, as (number, value).
+    // Returns the logged values of a key, as (number, value).
     let logged = |key: &str| -> Vec<(u64, f64)> {
         let readings = node.json(&["history", key, "--json"]);
         let readings = readings.as_array().unwrap().iter();
@@ -339,12 +340,12 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
             .collect()
     };
 
-    // A client's tickets.
+    // The tickets of a client.
     let attached = libkeel::Node::attach(node.socket()).unwrap();
     let key = attached.key("d/x").unwrap();
     let mut stored = Vec::new();
     let mut number = 0.0;
-    // How often its readings come must be known before any of them is left out.
+    // The rate of its readings must be known before any of them is shed.
     wait_until("a ticket that says so", || {
         number += 1.0;
         let ticket = key.put(libkeel::Value::Float(number), None).unwrap();
@@ -374,7 +375,7 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
         is_shed
     });
 
-    // A source: told apart in its answer and in the node's counts.
+    // A source: distinguished in its answer and in the node's counters.
     let mut lines = UnixStream::connect(node.dir.file("line.sock")).unwrap();
     let mut answers = BufReader::new(lines.try_clone().unwrap());
     let (mut sent, mut accepted, mut thrown_away) = (0, 0, 0);
@@ -407,7 +408,7 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
     );
 }
 
-/// Of values that are valid for a minute and come many times a second nearly all may be left out.
+/// Most of the values that are valid for one minute but arrive many times a second may be shed.
 #[test]
 fn with_freshness_as_the_quality_of_data_what_is_not_needed_is_left_out() {
     let mut node = Node::prepare(&config(
@@ -448,13 +449,13 @@ fn an_identification_ends_at_once_where_the_speed_cannot_be_set_any_more() {
     let told = folder.join("scaling_setspeed");
     let link = |at: &Path| std::os::unix::fs::symlink("scaling_setspeed", at).unwrap();
     let cases: [(&str, Step<'_>, Step<'_>); 4] = [
-        // A driver that was exchanged does not say what it does.
+        // A driver was replaced by one that does not report its speed.
         (
             "scaling_cur_freq",
             &|| std::fs::remove_file(&current).unwrap(),
             &|| link(&current),
         ),
-        // Or says something else.
+        // Or it reports another speed.
         (
             "cpufreq does not set the speed that it is told, it stays at 90 %",
             &|| {
@@ -466,7 +467,7 @@ fn an_identification_ends_at_once_where_the_speed_cannot_be_set_any_more() {
                 link(&current);
             },
         ),
-        // Nothing can be written, not even by root.
+        // Writing fails, even for root.
         (
             "cpufreq/policy0/scaling_",
             &|| {
@@ -503,7 +504,7 @@ fn an_identification_ends_at_once_where_the_speed_cannot_be_set_any_more() {
         assert_eq!(status.unwrap().code(), Some(1));
         let mut said = String::new();
         std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
-        // What it warns of, and why it has ended.
+        // The warning, and the reason why it has ended.
         let [_, line] = said.lines().collect::<Vec<_>>()[..] else {
             panic!("{said}");
         };
@@ -554,7 +555,7 @@ fn a_mode_that_is_chosen_during_an_identification_says_that_it_waits() {
     wait_until("the end", || {
         qos(&node)["identification"]["state"] == "none"
     });
-    // Samples of two kinds make no model.
+    // Samples of two kinds are not usable for a model.
     let _: Value = connection.ask(Kind::Qos, &begin, Kind::QosState).unwrap();
     wait_until("the driven periods", || {
         qos(&node)["identification"]["periods_done"].as_u64() > Some(2)
@@ -619,7 +620,7 @@ fn what_is_asked_for_and_cannot_be_is_refused_with_the_reason() {
     }
     assert_eq!(ask(&node, serde_json::json!({"tardiness": 0.5})), "taken");
     assert_eq!(qos(&node)["tardiness_target"], 0.5);
-    // It stays when something else of the configuration changes.
+    // A target set by command stays when other parts of the configuration change.
     for (changed, tasks_max, target) in [
         ("tasks_max = 5\n", 5, 0.5),
         ("tasks_max = 6\ntardiness_target = 0.6\n", 6, 0.6),

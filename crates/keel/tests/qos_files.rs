@@ -1,4 +1,4 @@
-//! Files of `keel qos` from the outside: what is written where, what is read, and what a configuration comes to.
+//! The files of `keel qos`: what is written where, what is read, and the effect of a configuration.
 
 use crate::common;
 use crate::common::node::{Node, SMALL};
@@ -11,21 +11,21 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 const MODEL: &str = include_str!("golden/qos-model-1.toml");
-/// For periods of 1000 ms, made with `rtgroup`.
+/// Gains for periods of 1000 ms, made with `rtgroup`.
 const GAINS: &str = include_str!("golden/qos-gains-1.toml");
 
-/// A folder with a model, gains, and a FIFO without another end.
+/// Creates a folder with a model, gains, and a FIFO without a process at the other end.
 fn prepared(config: &str) -> Node {
     let node = Node::prepare(config);
     std::fs::write(node.dir.file("model.toml"), MODEL).unwrap();
     std::fs::write(node.dir.file("gains.toml"), GAINS).unwrap();
     let fifo = CString::new(node.dir.file("fifo").as_os_str().as_bytes()).unwrap();
-    // SAFETY: the path ends with a zero and lives until the call returns.
+    // SAFETY: the path is NUL-terminated and lives until the call returns.
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
     node
 }
 
-/// Runs a command that must end, even where it opens what it should not.
+/// Runs a command that must end, even if it opens the FIFO.
 fn run_to_its_end(node: &Node, arguments: &[&str]) -> Output {
     let mut child = common::keel()
         .args(arguments)
@@ -80,7 +80,7 @@ fn what_is_made_takes_the_place_of_regular_files_alone() {
     assert!(kind.file_type().is_fifo());
     let model = std::fs::read_to_string(node.dir.file("model.toml")).unwrap();
     assert_eq!(model, MODEL);
-    // Where the command's words go they would be lost with the file that was there.
+    // If the output file of the command were replaced, the command's own output would be lost with the old file.
     let words = File::create(node.dir.file("words")).unwrap();
     let output = common::keel()
         .args(["qos", "design", "model.toml", "--out", "words"])
@@ -101,7 +101,7 @@ fn what_is_made_takes_the_place_of_regular_files_alone() {
     assert_eq!(status.code(), Some(1));
     let words = std::fs::read(node.dir.file("words")).unwrap();
     assert!(one_line(&words).contains("where the command's words go"));
-    // A link stays one.
+    // A symbolic link stays a link.
     std::os::unix::fs::symlink("gains.toml", node.dir.file("link")).unwrap();
     node.ok(&["qos", "design", "model.toml", "--out", "link"]);
     assert!(
@@ -126,11 +126,11 @@ fn a_file_that_may_not_be_written_is_not_replaced_either() {
     let set_mode = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    // The folder would let anybody put another file in its place.
+    // With these permissions of the folder, any user could replace the file.
     set_mode(node.dir.path(), 0o777);
     set_mode(&node.dir.file("gains.toml"), 0o444);
     let arguments = ["qos", "design", "model.toml", "--out", "gains.toml"];
-    // Root may write anything.
+    // Root may write to any file.
     let Some(output) = common::as_nobody(&arguments, &node.dir) else {
         return;
     };
@@ -143,7 +143,7 @@ fn a_file_that_may_not_be_written_is_not_replaced_either() {
 
 #[test]
 fn an_identification_looks_where_it_will_write_before_it_asks_for_anything() {
-    // There is no node: an answer that comes from looking at the file comes first.
+    // No node runs: an error about the file must come before one about the connection.
     let node = prepared(SMALL);
     for (out, said) in [
         (".", "keel: .: is a directory"),
@@ -195,7 +195,7 @@ fn a_node_reads_gains_of_regular_files_alone_and_serves_meanwhile() {
     let said = reason(&node);
     assert!(said.contains("fifo: is no regular file"), "{said}");
     node.ok(&["put", "room/1", "20"]);
-    // The same when it is read again.
+    // The same when the configuration is reloaded.
     std::fs::write(
         node.dir.file("keel.toml"),
         configured("gains = \"gains.toml\""),
@@ -247,7 +247,7 @@ fn gains_of_another_period_or_actuator_are_refused_and_the_status_says_so() {
         let refused = node.fails(&["qos", "mode", "qod-only"], 1);
         assert!(refused.contains("the gains cannot be used"), "{refused}");
     }
-    // Without an actuator the updates alone are driven, and with `auto` it is the one of the gains.
+    // Without an actuator only the updates are controlled; with `auto` the actuator is that of the gains.
     for actuator in ["none", "auto", "rtgroup"] {
         let more = format!("gains = \"gains.toml\"\nactuator = \"{actuator}\"");
         let node = prepared(&configured(&more));
@@ -382,7 +382,7 @@ fn the_log_says_what_is_driven_and_each_change_of_it() {
 fn where_updates_move_nothing_the_speed_alone_has_gains() {
     let config = configured("gains = \"alone.toml\"\nactuator = \"rtgroup\"\n");
     let mut node = prepared(&config);
-    // As a task has it that reads values which nobody else uses.
+    // The model of a task that reads values which no other thread uses.
     let lines = MODEL.lines().map(|line| match line.split(" = ").next() {
         Some("a") => "a = [[0.0983, 0.2994], [-0.0643, -0.1932]]",
         Some("b") => "b = [[-0.7344, 0.0042], [0.2421, 0.0021]]",

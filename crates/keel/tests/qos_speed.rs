@@ -1,4 +1,4 @@
-//! What becomes of a processor's settings when a node ends, is killed, finds them gone or finds another node there.
+//! The settings of a processor when a node ends, is killed, finds them missing, or finds that another node uses them.
 
 use crate::common;
 use crate::common::node::{Node, SMALL};
@@ -43,7 +43,7 @@ fn qos_config(root: &str) -> String {
     )
 }
 
-/// A node that will drive the speed below `root`, not yet started.
+/// Creates a node that will control the speed below `root`; it is not started yet.
 fn prepared(root: &str) -> Node {
     let node = Node::prepare(&format!("{SMALL}{}", qos_config(root)));
     std::fs::write(node.dir.file("model.toml"), MODEL).unwrap();
@@ -51,7 +51,7 @@ fn prepared(root: &str) -> Node {
     node
 }
 
-/// A task that is early, so that its processor is slowed down.
+/// Starts a task that is early, so that its processor is slowed down.
 fn start_early(node: &Node) -> Played {
     let pause = Duration::from_millis(50);
     Played::start(node, "early", pause, || Some((0.3, 0.3)))
@@ -77,7 +77,7 @@ fn has_reason(node: &Node, wanted: &str) -> bool {
     reasons.iter().any(|reason| reason["code"] == wanted)
 }
 
-/// The line about settings that are not back.
+/// Returns the line about settings that have not been restored.
 fn left(node: &Node) -> String {
     let mut line = None;
     wait_until("what is left", || {
@@ -92,7 +92,7 @@ fn left(node: &Node) -> String {
     line.unwrap()
 }
 
-/// A node that was killed while it had slowed the processor down.
+/// Returns a node that was killed after it had slowed the processor down.
 fn killed() -> (Node, PathBuf) {
     let mut node = prepared("machine");
     let folder = machine(&node);
@@ -114,7 +114,7 @@ fn settings_that_have_vanished_are_put_back_when_they_come_again() {
     node.restart();
     let early = start_early(&node);
     wait_for_governor(&folder, "userspace");
-    // While the mode changes.
+    // Missing while the mode changes.
     std::fs::rename(&there, &gone).unwrap();
     node.ok(&["qos", "mode", "open"]);
     wait_until("the failure", || {
@@ -126,13 +126,13 @@ fn settings_that_have_vanished_are_put_back_when_they_come_again() {
     wait_for_governor(&folder, "schedutil");
     node.ok(&["qos", "mode", "dvfs-only"]);
     wait_for_governor(&folder, "userspace");
-    // While it ends.
+    // Missing while the node ends.
     std::fs::rename(&there, &gone).unwrap();
     assert!(node.stop().success());
     drop(early);
     assert!(node.log().contains("write schedutil to"), "{}", node.log());
     assert!(node.dir.file(SAVED).exists());
-    // At a start.
+    // Missing at a start.
     node.restart();
     let line = left(&node);
     let governor_path = folder.join("scaling_governor");
@@ -173,7 +173,7 @@ fn a_kill_is_mended_whatever_is_configured_afterwards() {
     }
 }
 
-/// Ends with the test, also where that fails.
+/// Ended when the test ends, also if it fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -183,7 +183,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts the node from another folder than its configuration's, and ends it when the governor is back.
+/// Starts the node from another folder than that of its configuration, and ends it when the governor is restored.
 fn start_elsewhere_until_put_back(node: &Node, folder: &Path) {
     let child = keel()
         .args(["run", "-c"])
@@ -210,7 +210,7 @@ fn a_kill_is_mended_by_a_start_from_another_folder() {
 #[test]
 fn what_was_before_the_machine_was_started_anew_is_not_put_back() {
     let (mut node, folder) = killed();
-    // Its own again, and then somebody's.
+    // First the machine's own setting again, then one set by a user.
     started_as(&node, "0d0f4fd9-1a34-4f0c-9c55-0c6d2f5a7b21");
     std::fs::write(folder.join("scaling_governor"), "powersave\n").unwrap();
     node.restart();
@@ -228,7 +228,7 @@ fn what_was_before_the_machine_was_started_anew_is_not_put_back() {
 fn a_file_of_the_version_before_is_put_back_from_beside_the_socket() {
     let (node, folder) = killed();
     std::fs::remove_file(node.dir.file(SAVED)).unwrap();
-    // With the path as it was spelled, and under the name of a socket that is no longer.
+    // With the path as it was spelled, and under the name of a socket that no longer exists.
     let policy = "machine/sys/devices/system/cpu/cpufreq/policy0";
     let text = format!("evenkeel settings 1\n{policy}/scaling_governor\tschedutil\n");
     let text = format!("{text}end {:08x}\n", crc32c(text.as_bytes()));
@@ -238,7 +238,7 @@ fn a_file_of_the_version_before_is_put_back_from_beside_the_socket() {
     assert!(!before.exists());
 }
 
-/// By the definition, apart from the program's own.
+/// Computes CRC-32C by its definition, independently of the program's implementation.
 fn crc32c(bytes: &[u8]) -> u32 {
     let sum = bytes.iter().fold(u32::MAX, |sum, byte| {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
@@ -262,7 +262,7 @@ fn a_file_that_was_cut_is_said_until_it_is_removed() {
         "{line}"
     );
     assert_eq!(governor(&folder), "userspace", "nothing of it is believed");
-    // Nor is what is there taken for what was before.
+    // The current settings must not be recorded as those of before, either.
     let early = start_early(&node);
     wait_until("the refusal", || qos(&node)["obeyed"] == false);
     drop(early);
@@ -298,7 +298,7 @@ fn one_node_at_a_time_drives_a_processor() {
     assert_eq!(lines.count(), 1, "{log}");
     assert!(!has_reason(&first, "qos_speed_failing"));
 
-    // When the first one is killed, the second one finds what it has left, puts it back, and takes over.
+    // When the first one is killed, the second one finds its saved settings, restores them, and takes over.
     first.kill();
     drop(early);
     wait_until("the file of the first one to go", || {
@@ -333,14 +333,14 @@ fn a_machine_without_frequencies_is_said_at_once() {
         "{said}"
     );
     assert!(!said.contains("0 times"), "{said}");
-    // No folder for a lock is made where nothing is to be locked.
+    // Without anything to lock, no folder for a lock is created.
     let made = std::fs::read_dir(node.dir.file("empty")).unwrap().count();
     assert_eq!(made, 0);
 }
 
-/// Lets the thread that plays tasks run on these cores.
+/// Restricts the thread that simulates tasks to these cores.
 fn set_cores(cores: &[usize]) {
-    // SAFETY: plain data, for which all zeros are a value; it outlives the call, and its size is given.
+    // SAFETY: plain data, for which all zeros are a valid value; it outlives the call, and its size is given.
     let done = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         for core in cores {
@@ -400,9 +400,9 @@ fn a_pipe_among_the_settings_stops_nobody() {
     let pipe = folder.join("scaling_cur_freq");
     std::fs::remove_file(&pipe).unwrap();
     let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
-    // SAFETY: the name ends with a zero and lives until the call returns.
+    // SAFETY: the name is NUL-terminated and lives until the call returns.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    // Its speed is asked for again.
+    // Requests its speed again.
     node.ok(&["qos", "mode", "open"]);
     node.ok(&["qos", "mode", "dvfs-only"]);
     wait_until("the failure", || {
@@ -433,7 +433,7 @@ fn a_group_that_a_killed_node_has_left_is_emptied_and_said_until_it_is_gone() {
     std::fs::write(groups.join("cpu.rt_runtime_us"), "950000\n").unwrap();
     std::fs::write(groups.join("tasks"), "1\n").unwrap();
     node.restart();
-    // The kernel removes a group with its files, which a folder of plain ones does not allow.
+    // The kernel removes a group together with its files; a plain folder with files cannot be removed like that.
     let line = left(&node);
     assert!(line.contains(abandoned.to_str().unwrap()), "{line}");
     assert!(line.contains("then remove it"), "{line}");
@@ -451,12 +451,12 @@ fn a_group_that_a_killed_node_has_left_is_emptied_and_said_until_it_is_gone() {
     assert!(node.stop().success());
 }
 
-/// A group is not slowed as a whole: the kernel counts its real-time threads alone.
+/// A group is not slowed as a whole: the kernel limits only its real-time threads.
 #[test]
 fn a_task_that_rtgroup_does_not_slow_is_said_and_not_identified() {
     let groups = Path::new("/sys/fs/cgroup/cpu");
     let bandwidth = groups.join("cpu.rt_runtime_us");
-    // A group can be made in this one, or not, by the same right by which its settings are written.
+    // Permission to create a group here equals permission to write its settings, so test the latter.
     let is_open = std::fs::OpenOptions::new().write(true).open(&bandwidth);
     if let Err(error) = is_open {
         println!("skipped: {}: {error}", bandwidth.display());

@@ -1,5 +1,5 @@
-//! The node's region: other processes read values in it and get what the socket tells; it is saved and restored; and
-//! nothing about it keeps a node from starting.
+//! The node's region: other processes read values in it and get the same data as from the socket. The region is saved
+//! and restored, and no error of it prevents a node from starting.
 
 use crate::common;
 use crate::common::node::Node;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A region's path, in memory where there is a place for that; what is there goes in the end.
+/// The path of a region, in memory if possible. An existing file is removed at the end.
 struct Place(PathBuf);
 
 impl Place {
@@ -31,7 +31,7 @@ impl Place {
         Self(folder.join(format!("keel-region-{}-{number}", std::process::id())))
     }
 
-    /// As a reboot leaves it.
+    /// As after a reboot.
     fn remove(&self) {
         std::fs::remove_file(&self.0).ok();
         let mut stubs = self.0.clone().into_os_string();
@@ -47,7 +47,7 @@ impl Place {
         Attachment::open(&self.0, b"/keel", true).unwrap()
     }
 
-    /// Puts a file into the region, as a program would.
+    /// Writes a file into the region, as a program does.
     fn write(&self, name: &str, content: &[u8]) {
         let attachment = self.attach();
         let writer = attachment.writer().unwrap();
@@ -110,7 +110,7 @@ fn reasons(node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// What a get answers but for what changes from one moment to the next.
+/// Returns the answer of a get without the parts that change over time.
 fn steady(mut found: Value, via: &str) -> Value {
     let fields = found.as_object_mut().unwrap();
     assert_eq!(fields.remove("via").unwrap(), via);
@@ -144,7 +144,7 @@ fn values_are_read_in_the_region_as_the_socket_tells_them() {
         let (region, socket) = (get("region"), get("socket"));
         assert_eq!(steady(region, "region"), steady(socket, "socket"));
     }
-    // By default the region, and nothing is asked of the node.
+    // By default `get` reads the region, without a request to the node.
     let before = node.json_degraded(&["status", "--json"])["commands"]["requests"].clone();
     assert_eq!(node.json(&["get", "m/value3", "--json"])["via"], "region");
     let text = |via| node.ok(&["get", "m/value3", "--long", "--via", via]);
@@ -161,13 +161,13 @@ fn values_are_read_in_the_region_as_the_socket_tells_them() {
         node.ok(&["get", "m/value2", "--via", "socket"])
     );
     let after = node.json_degraded(&["status", "--json"])["commands"]["requests"].clone();
-    // Two through the socket, and this status.
+    // Two requests through the socket, and this status.
     assert_eq!(after.as_u64(), Some(before.as_u64().unwrap() + 3));
     for key in ["nosuch", "nosuch/+", "silent"] {
         let said = |via| node.fails(&["get", key, "--via", via], 1);
         assert_eq!(said("region"), said("socket"));
     }
-    // Others find it without the node.
+    // Other programs find the region without the node.
     let region = place.shown();
     let found = ok_json(&[
         "get", "m/value0", "--json", "--via", "region", "--region", region,
@@ -176,10 +176,10 @@ fn values_are_read_in_the_region_as_the_socket_tells_them() {
         (&found["value"], &found["type"]),
         (&(-50).into(), &"integer".into())
     );
-    // A change is there at once, whichever way it came.
+    // A change is visible at once, whichever way it was made.
     node.ok(&["put", "m/value0", "21.5"]);
     assert_eq!(node.ok(&["get", "m/value0", "--via", "region"]), "21.5\n");
-    // Ended in order: nobody finds anything that is over.
+    // After an orderly end, no reader finds the values of the ended run.
     assert!(node.stop().success());
     assert!(!node.dir.file("keel-data/keel.sock.region").exists());
     let line = node.fails(&["get", "m/value0"], 1);
@@ -198,7 +198,7 @@ fn values_of_a_node_that_was_killed_are_not_taken_for_the_latest() {
     node.ok(&["put", "door", "open"]);
     assert_eq!(node.ok(&["get", "door", "--via", "region"]), "open\n");
     node.kill();
-    // Its word beside the socket and its table are there still.
+    // Its record beside the socket and its table still exist.
     assert!(node.dir.file("keel-data/keel.sock.region").exists());
     let line = node.fails(&["get", "door"], 1);
     assert!(line.contains("no node answers; start it with"), "{line}");
@@ -221,7 +221,7 @@ fn values_of_a_node_that_was_killed_are_not_taken_for_the_latest() {
     assert!(line.contains("/nosuch.sock"), "{line}");
     node.restart();
     assert_eq!(node.ok(&["get", "door", "--via", "region"]), "open\n");
-    // The word of a run that is over leads to nobody else's values.
+    // The record of an ended run must not lead to the values of another run.
     let path = node.dir.file("keel-data/keel.sock.region");
     let mut word: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     word["run"] = "00".repeat(16).into();
@@ -299,7 +299,7 @@ fn whatever_lies_in_the_table_or_the_region_no_get_crashes() {
         }
     }
     assert_eq!(get().stdout, b"open\n");
-    // The same for what is no region any more.
+    // The same for a file that is no longer a region.
     let bytes = std::fs::OpenOptions::new()
         .write(true)
         .open(&place.0)
@@ -333,12 +333,12 @@ fn files_are_saved_while_the_node_runs_and_at_its_end_and_come_back() {
         "--json",
     ]);
     assert!(stat.to_string().contains("generation"), "{stat}");
-    // The power goes, and memory with it.
+    // A power loss: memory is lost, too.
     place.remove();
     std::thread::sleep(Duration::from_millis(300));
     let restarted = Instant::now();
     node.restart();
-    // Nobody can have written before it was restored, so nothing of that time can be lost.
+    // No program could write before the region was restored, so nothing of that time can be lost.
     let window = region_of(&node)["loss_window_seconds"].as_f64().unwrap();
     assert!(window <= restarted.elapsed().as_secs_f64(), "{window} s");
     assert!(node.stop().success());
@@ -357,7 +357,7 @@ fn files_are_saved_while_the_node_runs_and_at_its_end_and_come_back() {
         (&figures["restored_files"], &figures["served"]),
         (&1.into(), &true.into())
     );
-    // Values come from the log, and are read where they lie.
+    // Values come from the log, and are read in the region.
     assert_eq!(node.ok(&["get", "door", "--via", "region"]), "open\n");
     place.write("later", b"between two checkpoints");
     let before = region_of(&node)["checkpoints"].as_u64().unwrap();
@@ -384,14 +384,14 @@ fn files_are_saved_while_the_node_runs_and_at_its_end_and_come_back() {
     node.restart();
     assert_eq!(place.read("settings"), b"as they were at the end");
     assert_eq!(place.read("later"), b"between two checkpoints");
-    // A region that is there is left as it is.
+    // An existing region stays as it is.
     node.kill();
     place.write("newest", b"of no checkpoint");
     node.restart();
     assert!(!node.log().contains("restored: "), "{}", node.log());
     assert_eq!(place.read("newest"), b"of no checkpoint");
     assert!(node.stop().success());
-    // What the run before has not saved does not wait for the interval.
+    // Data that the previous run has not saved is saved at once, without waiting for the interval.
     std::fs::write(node.dir.file("keel.toml"), config(86_400)).unwrap();
     node.restart();
     wait_until("a checkpoint", || {
@@ -459,7 +459,7 @@ fn checkpoints_that_cannot_be_read_at_a_start_are_not_pushed_out() {
     place.write("settings", b"worth keeping");
     assert!(node.stop().success());
     place.remove();
-    // What a start that was killed has left is in nobody's way.
+    // The draft of a killed start does not disturb the next one.
     let mut draft = place.0.clone().into_os_string();
     draft.push(".new");
     std::fs::write(&draft, "half a region").unwrap();
@@ -479,9 +479,10 @@ fn checkpoints_that_cannot_be_read_at_a_start_are_not_pushed_out() {
     );
     assert!(reasons(&node).contains(&"region_checkpoint_failing".to_owned()));
     drop(held);
-    // Its end would save an empty region over what is there, and the next one the rest of it.
+    // The node's end must not save: an empty region would replace the checkpoint, and the following end would overwrite
+    // the rest of it.
     assert!(node.stop().success());
-    // Nor does what was written meanwhile, when the node starts again with that.
+    // Nor must a later start save what was written into this region meanwhile.
     place.write("other", b"of a region that was never restored");
     node.restart();
     let log = node.log();
@@ -499,7 +500,7 @@ fn checkpoints_that_cannot_be_read_at_a_start_are_not_pushed_out() {
 #[test]
 fn no_region_and_no_checkpoint_keeps_a_node_from_starting() {
     let place = Place::new();
-    // What is there is no region.
+    // The existing file is not a region.
     std::fs::write(&place.0, "a text of somebody's").unwrap();
     let mut node = Node::start(&place.config(""));
     let log = node.log();
@@ -517,7 +518,7 @@ fn no_region_and_no_checkpoint_keeps_a_node_from_starting() {
     assert_eq!(region_of(&node)["served"], false);
     assert!(node.stop().success());
     assert_eq!(std::fs::read(&place.0).unwrap(), b"a text of somebody's");
-    // What is there is no checkpoint: it is not restored, and not replaced by one of an empty region either.
+    // The existing file is not a checkpoint: it is neither restored nor replaced by one of an empty region.
     place.remove();
     let more = "checkpoint_image = \"saved.img\"\ncheckpoint_interval_seconds = 1\n";
     std::fs::write(node.dir.file("keel.toml"), place.config(more)).unwrap();

@@ -1,5 +1,5 @@
-//! The node under a service manager: what it says to the socket of the manager, and that its watchdog is fed only while
-//! data flow. The unit itself is checked by systemd's own tool where there is one.
+//! The node under a service manager: its messages to the socket of the manager, and that its watchdog is fed only while
+//! data flow. The unit itself is checked by systemd's own tool if that is available.
 
 use crate::common::node::{Node, SMALL};
 use crate::common::{TempDir, keel, signal, wait_until};
@@ -9,14 +9,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The manager's side of the socket.
+/// The service manager's side of the socket.
 struct Manager {
     socket: UnixDatagram,
     waiting: VecDeque<String>,
 }
 
 impl Manager {
-    /// A manager that wants to hear of the node within this time; the node is told where and how often.
+    /// Creates a manager that expects a watchdog message within this time; sets the socket and the interval in the
+    /// node's environment.
     fn of(node: &mut Node, watchdog: Duration) -> Self {
         let path = node.dir.file("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
@@ -30,7 +31,7 @@ impl Manager {
         }
     }
 
-    /// The next assignment, such as `READY=1`, which must come within this time.
+    /// Returns the next assignment, such as `READY=1`; `None` if it does not arrive within this time.
     fn next(&mut self, within: Duration) -> Option<String> {
         if self.waiting.is_empty() {
             self.socket.set_read_timeout(Some(within)).unwrap();
@@ -42,7 +43,7 @@ impl Manager {
         self.waiting.pop_front()
     }
 
-    /// What comes up to and with this assignment; a minute is no measurement, only an end.
+    /// Returns all assignments up to and including this one. The timeout of one minute is only a safeguard.
     fn until(&mut self, wanted: &str) -> Vec<String> {
         let mut said = Vec::new();
         while said.last().is_none_or(|last| last != wanted) {
@@ -52,7 +53,7 @@ impl Manager {
         said
     }
 
-    /// Everything that comes until the other end is quiet for so long.
+    /// Returns all assignments until the other end has been quiet for this time.
     fn until_quiet(&mut self, quiet: Duration) -> Vec<String> {
         std::iter::from_fn(|| self.next(quiet)).collect()
     }
@@ -73,7 +74,7 @@ fn the_manager_is_told_of_start_reload_and_end() {
         before.iter().any(|said| said.starts_with("STATUS=opening")),
         "{before:?}"
     );
-    // Ready is ready: the socket and the sources are there, at once.
+    // After `READY=1`, the socket and the sources are available at once.
     wait_until("the log", || node.log().contains(" ready: "));
     UnixStream::connect(node.socket()).unwrap();
     UnixStream::connect(node.dir.file("line.sock")).unwrap();
@@ -83,7 +84,7 @@ fn the_manager_is_told_of_start_reload_and_end() {
     node.ok(&["put", "a", "1"]);
     manager.until("WATCHDOG=1");
     manager.until("WATCHDOG=1");
-    // What `systemctl status` shows comes now and then.
+    // The status line for `systemctl status` is sent from time to time.
     let mut status = String::new();
     while !status.contains("keys") {
         status = manager
@@ -120,14 +121,14 @@ fn a_node_that_cannot_start_is_never_ready() {
     );
 }
 
-/// A file system whose process can be stopped: what lies on it is then a device that does not answer.
+/// A file system whose process can be stopped: it then behaves like a device that does not respond.
 struct Stalling {
     mount: Child,
     directory: std::path::PathBuf,
 }
 
 impl Stalling {
-    /// Mounts a region of memory at `card` in the node's folder; nothing where this machine mounts nothing.
+    /// Mounts a region of memory at `card` in the node's folder; `None` if this machine does not allow mounting.
     fn mount(dir: &TempDir) -> Option<Self> {
         if base::mount::effective_ids().0 != 0 || base::mount::check_fuse().is_err() {
             println!("skipped: only root can mount, and where there is FUSE");
@@ -178,7 +179,7 @@ fn a_device_that_does_not_answer_stops_the_feeding() {
     node.ok(&["put", "a", "1"]);
     manager.until("WATCHDOG=1");
     signal(&card.mount, libc::SIGSTOP);
-    // Nothing waits for the device: it is not missed, and the watchdog is fed on and on.
+    // Nothing waits for the device, so the stop goes unnoticed, and the watchdog is still fed.
     manager.until_quiet(Duration::from_millis(1));
     for _ in 0..8 {
         manager.until("WATCHDOG=1");
@@ -189,7 +190,7 @@ fn a_device_that_does_not_answer_stops_the_feeding() {
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
-    // It gets no further, which is found out; the network goes on answering all the while.
+    // The write hangs, which the node detects; meanwhile the network still answers.
     let quiet = Duration::from_millis(1500);
     let mut statuses = 0;
     wait_until("the end of the feeding", || {
@@ -222,7 +223,7 @@ fn systemd_takes_the_unit() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let unit = repository.join("packaging/systemd/keel.service");
     let dir = TempDir::new();
-    // The program that the unit names is looked for; here it is that of this build.
+    // systemd checks that the program named by the unit exists; here it is that of this build.
     let text = std::fs::read_to_string(&unit).unwrap();
     let text = text.replace("/usr/bin/keel", env!("CARGO_BIN_EXE_keel"));
     std::fs::write(dir.file("keel.service"), text).unwrap();
@@ -239,7 +240,7 @@ fn systemd_takes_the_unit() {
         verified.status.success() && !said.contains("keel.service"),
         "{said}"
     );
-    // A word that systemd does not know is found.
+    // An unknown setting is reported.
     let broken = std::fs::read_to_string(dir.file("keel.service")).unwrap();
     std::fs::write(
         dir.file("keel.service"),

@@ -1,11 +1,11 @@
-//! What `keel stream check` says of a damaged store, and that it helps.
+//! The findings of `keel stream check` for a damaged store, and whether its advice works.
 
 use crate::common::{TempDir, ok, run, text};
 use crate::stream_publish::{bytes, file_of, pack_file, place};
 use std::fs;
 use std::path::Path;
 
-/// What `check` prints of a damaged store.
+/// Returns the output of `check` for a damaged store.
 pub(crate) fn damage(store: &str) -> String {
     let output = run(&["stream", "check", store]);
     let (status, said, _) = text(&output);
@@ -27,7 +27,7 @@ fn what_check_advises_makes_a_store_whole_again() {
     let in_tree = |name: &str| Path::new(&tree).join(name);
     let in_store = |name: &str| Path::new(&store).join(name);
     let version = |number: u64| in_store("manifests").join(format!("{number:020}"));
-    // What only an older version needs. A name that would send something to a terminal is written as `ls` writes it.
+    // Content that only an older version needs. A name with terminal control characters is escaped, as by `ls`.
     fs::write(in_tree("old\u{1b}[31m"), bytes(500_000, 77)).unwrap();
     ok(&["stream", "pack", &tree, &store]);
     fs::remove_file(in_tree("old\u{1b}[31m")).unwrap();
@@ -35,7 +35,7 @@ fn what_check_advises_makes_a_store_whole_again() {
     let first_pack = pack_file(&store);
     let whole = fs::read(&first_pack).unwrap();
     let mut damaged = whole.clone();
-    // Random bytes are most of it.
+    // The random bytes are most of the pack, so its middle belongs to them.
     let middle = damaged.len() / 2;
     damaged[middle] ^= 1;
     fs::write(&first_pack, damaged).unwrap();
@@ -44,7 +44,7 @@ fn what_check_advises_makes_a_store_whole_again() {
     assert!(said.contains(named) && said.contains(&prune), "{said}");
     ok(&["stream", "prune", &store, "--keep", "1"]);
     check_is_whole(&store);
-    // A pack that was cut: what it held comes from the tree, and its rest is of no use.
+    // A truncated pack: its content is taken from the tree, and the rest of the pack is useless.
     let pack = pack_file(&store);
     fs::write(&pack, &fs::read(&pack).unwrap()[..100]).unwrap();
     ok(&["stream", "pack", &tree, &store]);
@@ -69,7 +69,7 @@ fn what_check_advises_makes_a_store_whole_again() {
     ok(&["stream", "pack", &tree, &store]);
     let said = run(&["stream", "check", &store]);
     assert!(text(&said).1.contains(": whole; "), "{said:?}");
-    // The newest manifest: its number is not given away again.
+    // The newest manifest: its number is not used again.
     fs::write(in_tree("readme"), "third\n").unwrap();
     ok(&["stream", "pack", &tree, &store]);
     fs::remove_file(version(3)).unwrap();
@@ -81,10 +81,10 @@ fn what_check_advises_makes_a_store_whole_again() {
     let said = ok(&["stream", "pack", &tree, &store]);
     assert!(String::from_utf8_lossy(&said).starts_with("version 4: "));
     check_is_whole(&store);
-    // An older manifest, which is no file.
+    // An older manifest that is not a regular file.
     fs::remove_file(version(2)).unwrap();
     let name = std::ffi::CString::new(version(2).to_str().unwrap()).unwrap();
-    // SAFETY: the name ends with a zero byte and outlives the call.
+    // SAFETY: the name is NUL-terminated and outlives the call.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     let said = damage(&store);
     assert!(
@@ -94,7 +94,7 @@ fn what_check_advises_makes_a_store_whole_again() {
     assert!(!said.contains("stream prune"), "{said}");
     fs::remove_file(version(2)).unwrap();
     check_is_whole(&store);
-    // The newest one, where no number is noted.
+    // The newest manifest, if no number is recorded.
     fs::remove_file(in_store("newest")).unwrap();
     fs::write(version(4), "no manifest").unwrap();
     let said = damage(&store);
@@ -105,7 +105,7 @@ fn what_check_advises_makes_a_store_whole_again() {
     fs::remove_file(version(4)).unwrap();
     ok(&["stream", "pack", &tree, &store, "--version-min", "5"]);
     check_is_whole(&store);
-    // The header of a pack, whose content is all there.
+    // The header of a pack whose content is complete.
     let pack = pack_file(&store);
     let mut damaged = fs::read(&pack).unwrap();
     damaged[0] ^= 1;
@@ -135,7 +135,7 @@ fn what_check_advises_makes_a_store_whole_again() {
     }
 }
 
-/// What is no file costs what it held, and hides no other damage.
+/// An entry that is not a regular file loses its content, and hides no other damage.
 #[test]
 fn check_goes_on_behind_what_is_no_file() {
     let dir = TempDir::new();
@@ -185,8 +185,8 @@ fn check_goes_on_behind_what_is_no_file() {
     }
 }
 
-/// Where the newest version lacks something, or nothing says what is needed, no prune is advised: it would drop what is
-/// whole.
+/// If the newest version lacks data, or if it is unknown what is needed, no prune is advised: it would delete undamaged
+/// data.
 #[test]
 fn a_prune_is_not_advised_where_it_would_not_help() {
     let dir = TempDir::new();
@@ -198,8 +198,8 @@ fn a_prune_is_not_advised_where_it_would_not_help() {
     ok(&["stream", "pack", &tree, &store]);
     let pack = pack_file(&store);
     let whole = fs::read(&pack).unwrap();
-    // The header of the pack, which a prune writes anew; length, checksum and bytes of its first segment, which both
-    // versions need. What only the older one needs is damaged, too.
+    // The header of the pack, which a prune rewrites; length, checksum and bytes of its first segment, which both
+    // versions need. Data that only the older version needs is damaged, too.
     for at in [16, 20, 24, 0] {
         let mut damaged = whole.clone();
         damaged[at] ^= 1;
@@ -242,7 +242,7 @@ fn a_damaged_note_is_written_again() {
     let said = String::from_utf8_lossy(&said);
     assert!(said.contains("publish again with --version-min"), "{said}");
     check_is_whole(&store);
-    // What cannot be written does not undo what is published.
+    // Failure to write the record does not undo the publication.
     fs::remove_file(&note).unwrap();
     fs::create_dir(&note).unwrap();
     fs::write(Path::new(&tree).join("readme"), "another\n").unwrap();

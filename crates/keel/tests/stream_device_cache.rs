@@ -1,4 +1,4 @@
-//! The cache under a device: damaged while nobody looks and while it is used, full, read-only, wanted by two.
+//! The cache of a device: damaged while it is unused and while it is used, full, read-only, requested by two mounts.
 
 use crate::common;
 use crate::common::TempDir;
@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes between two that are changed: several in each record.
+/// Distance of two changed bytes: several bytes in each record.
 const FLIP_STEP: u64 = 9_973;
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ enum Damage {
 impl Damage {
     const ALL: [Self; 4] = [Self::Flip, Self::Halve, Self::Empty, Self::Delete];
 
-    /// Does it to a file, as it lies there.
+    /// Damages a file in place.
     fn apply(self, file: &Path) {
         let open = || File::options().read(true).write(true).open(file).unwrap();
         let bytes = fs::metadata(file).unwrap().len();
@@ -46,7 +46,7 @@ impl Damage {
     }
 }
 
-/// A server behind a connection that can be cut, and a cache that has all of its tree.
+/// A server behind a connection that can be cut, and a cache that contains the whole tree.
 struct Filled {
     dir: TempDir,
     proxy: Proxy,
@@ -74,7 +74,7 @@ impl Filled {
         filled
     }
 
-    /// The cache as it was when it had all.
+    /// Restores the complete cache.
     fn fill(&self) {
         fs::remove_dir_all(&self.cache).ok();
         copy_folder(&self.good, Path::new(&self.cache));
@@ -91,7 +91,7 @@ impl Filled {
         is_whole(&self.dir, mount);
     }
 
-    /// Without a server all is there.
+    /// Checks that all data is available without a server.
     fn is_whole_alone(&self, what: &str) {
         println!("{what}");
         self.proxy.set(Trouble::Cut);
@@ -132,7 +132,7 @@ fn what_is_damaged_while_unmounted_is_lost_once() {
             let came = mount.count("bytes_received");
             assert!(came > 0, "{what}");
             if kind == "blocks" {
-                // Something was lost, as it was meant to be.
+                // The damage must have destroyed some blocks.
                 assert!(came > 100_000, "{what}: {came}");
             }
             drop(mount);
@@ -161,7 +161,7 @@ fn what_is_damaged_while_mounted_is_lost_once() {
                 "{what}"
             );
             drop(mount);
-            // A file that was deleted is read until the mount ends, and a manifest is noted when a mount begins.
+            // A deleted file stays readable until the mount ends, and a manifest is recorded only when a mount begins.
             let mount = filled.mount();
             filled.is_right(&mount);
             drop(mount);
@@ -194,7 +194,7 @@ fn a_disk_that_fills_up_stops_neither_programs_nor_the_note_of_a_version() {
     assert!(said.contains("the disk is full"), "{status}");
     assert!(count("cache_bytes") <= 1 << 20, "{status}");
     drop(mount);
-    // The disk is still full, and a newer version comes.
+    // The disk is still full when a newer version appears.
     fs::write(tree.join("share/short"), "the second version\n").unwrap();
     publish(&dir);
     let mount = Mount::start(&dir, "at", proxy.address, &options);
@@ -205,7 +205,7 @@ fn a_disk_that_fills_up_stops_neither_programs_nor_the_note_of_a_version() {
     let mount = Mount::start(&dir, "at", proxy.address, &options);
     assert_eq!((mount.count("version"), mount.count("connects")), (2, 0));
     drop(mount);
-    // Others take the room that it had; then what cannot be kept is said, and programs run.
+    // Other files take the cache's space. Then the failure to cache is reported, and programs still run.
     proxy.set(Trouble::None);
     for log in logs(&disk.0, "blocks") {
         fs::remove_file(log).unwrap();
@@ -251,7 +251,7 @@ fn a_cache_that_cannot_be_written_is_read_and_stops_no_newer_version() {
     proxy.set(Trouble::None);
     fs::write(tree.join("share/short"), "the second version\n").unwrap();
     publish(&dir);
-    // A cache is no condition of a start; that it keeps no note of the version is said.
+    // A mount does not depend on its cache; the failure to record the version is reported.
     let mount = Mount::start(&dir, "at", proxy.address, &options);
     assert_eq!(mount.count("version"), 2);
     is_whole(&dir, &mount);
@@ -260,7 +260,7 @@ fn a_cache_that_cannot_be_written_is_read_and_stops_no_newer_version() {
     let said = status["cache_failure"].as_str().unwrap_or_default();
     assert!(said.contains("Read-only"), "{status}");
     drop(mount);
-    // With a place of its own the note is a condition, and there.
+    // With a separate folder for it, the record is required, and is written.
     let state = path(&dir, "state");
     let options = [&options[..], &["--state", &state]].concat();
     let mount = Mount::start(&dir, "at", proxy.address, &options);
@@ -299,7 +299,7 @@ fn a_cache_that_cannot_be_opened_stops_no_mount_and_is_said() {
         "{printed}"
     );
     drop(mount);
-    // Who wants nothing else than to fill it is told.
+    // A command whose only purpose is to fill the cache reports the failure as an error.
     let server = server.address.to_string();
     let pin = ["stream", "pin", &server, "--all", "--insecure"];
     let line = common::fails(&[&pin[..], &options].concat(), 1);
@@ -330,7 +330,7 @@ fn a_version_is_remembered_when_one_of_the_places_that_say_it_is_lost() {
         assert!(line.contains("version 1 is older than 2"), "{line}");
     };
     let options = ["--cache", cache.as_str()];
-    // Each time what is left says it, and the start that is refused writes nothing.
+    // In each case the remaining record suffices for the refusal, and the refused start writes nothing.
     for kind in ["notes", "versions"] {
         let kept = dir.file("kept");
         copy_folder(Path::new(&cache), &kept);
@@ -341,7 +341,7 @@ fn a_version_is_remembered_when_one_of_the_places_that_say_it_is_lost() {
         fs::remove_dir_all(&cache).unwrap();
         fs::rename(kept, &cache).unwrap();
     }
-    // A start in order makes good what was lost: each is enough again.
+    // A successful start restores the lost record, so that each one suffices again.
     drop(older);
     let server = Server::start_at(&store, &address.to_string(), &["--insecure"]);
     for kind in ["notes", "versions"] {

@@ -1,4 +1,4 @@
-//! The process of a mount is killed: nobody hangs, and the next mount takes away what is left.
+//! The process of a mount is killed: no reader hangs, and the next mount removes the remains.
 
 use crate::common;
 use crate::common::{TempDir, keel, run};
@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Readers at the moment of the kill.
+/// Number of readers at the moment of the kill.
 const READERS: usize = 4;
 
 fn start(mut command: Command) -> Child {
@@ -23,7 +23,7 @@ fn start(mut command: Command) -> Child {
         .unwrap()
 }
 
-/// Demands that a program ends, whatever it says.
+/// Requires that a program ends, whatever its result.
 fn ends(mut child: Child, what: &str) {
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -35,7 +35,7 @@ fn ends(mut child: Child, what: &str) {
     }
 }
 
-/// What the next mount on the same directory says of what it found there.
+/// Checks what the next mount on the same directory reports about the remains there.
 fn says_what_was_there(dir: &TempDir, at: &str, server: &str, options: &[&str]) {
     let at = dir.file(at);
     let mut child = keel()
@@ -78,7 +78,7 @@ fn while_programs_read() {
     runs_well(&dir, &mount, &[&all]);
     drop(mount);
     wait_learned(&store, 1);
-    // The plan stops in its middle, so that programs wait and the storer may be sleeping on a page.
+    // The prefetch plan stops in its middle, so that programs wait and the storing thread may sleep on a page.
     for (after_bytes, options) in [
         (30_000, &[][..]),
         (600_000, &[]),
@@ -88,7 +88,7 @@ fn while_programs_read() {
         proxy.set(Trouble::StallAfter(after_bytes));
         let programs: Vec<Child> = (0..READERS)
             .map(|number| {
-                // By a shell, as starting the program may have to wait for the plan, too, and fails then.
+                // Started by a shell, because the start of the program may also wait for the plan, and then fails.
                 let mut command = Command::new("sh");
                 command
                     .args(["-c", "exec \"$0\" \"$1\""])
@@ -126,12 +126,12 @@ fn while_nothing_happens() {
     let options = ["--cache", cache.as_str()];
     let mut mount = Mount::start(&dir, "at", server.address, &options);
     runs_well(&dir, &mount, ARGUMENTS);
-    // What was settled on the disk before is not lost.
+    // Blocks that were written to the disk before are not lost.
     common::wait_until("the cache", || mount.count("cache_written") > 50);
-    // With a file open it stays where it is, dead.
+    // With an open file the dead mount stays in place.
     let open = std::fs::File::open(mount.at.join("share/long")).unwrap();
     mount.kill();
-    // Whoever comes now gets an error.
+    // A later access gets an error.
     let error = common::run(&["stream", "status", mount.at.to_str().unwrap()]);
     assert_eq!(error.status.code(), Some(1), "{error:?}");
     let line = common::one_line(&error.stderr);
@@ -145,14 +145,14 @@ fn while_nothing_happens() {
     runs_well(&dir, &again, ARGUMENTS);
     is_whole(&dir, &again);
     assert!(again.count("cache_hits") > 0);
-    // A living mount is nobody's to take away.
+    // A living mount must not be removed.
     let there = again.at.to_str().unwrap();
     let refused = run(&["stream", "mount", &address, there, "--insecure"]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     runs_well(&dir, &again, ARGUMENTS);
 }
 
-/// The process that lets go of the programs of a mount whose process is killed.
+/// Returns the guard process, which releases the programs of a mount whose process is killed.
 fn guard_of(mount: &Mount) -> u32 {
     let children = format!("/proc/{0}/task/{0}/children", mount.id());
     let children = std::fs::read_to_string(children).unwrap();
@@ -163,7 +163,7 @@ fn guard_of(mount: &Mount) -> u32 {
 }
 
 fn send(process: u32, signal: libc::c_int) {
-    // SAFETY: a plain system call; the process is a guard that waits, so that the number is still its own.
+    // SAFETY: a plain system call; the guard still waits, so its process ID is not reused.
     unsafe { libc::kill(process as libc::pid_t, signal) };
 }
 
@@ -179,7 +179,7 @@ fn a_guard_that_is_late_leaves_the_next_mount_alone() {
     let guard = guard_of(&mount);
     send(guard, libc::SIGSTOP);
     mount.kill();
-    // It gets the numbers that the dead one had, as soon as that is gone.
+    // The new mount gets the numbers of the dead one as soon as that is gone.
     detach(&mount.at);
     let again = Mount::start(&dir, "at", server.address, &[]);
     send(guard, libc::SIGCONT);
@@ -200,7 +200,7 @@ fn what_the_kernel_remembers_of_a_dead_mount_is_no_life() {
     tree(&dir);
     let server = Server::start(&publish(&dir), &[]);
     let mut mount = Mount::start(&dir, "at", server.address, &[]);
-    // The list of names is in the kernel from here on.
+    // From here on the kernel has cached the directory.
     assert_eq!(std::fs::read_dir(&mount.at).unwrap().count(), 2);
     let open = std::fs::File::open(mount.at.join("share/long")).unwrap();
     mount.kill();

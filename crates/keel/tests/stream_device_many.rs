@@ -1,5 +1,5 @@
-//! Many devices start the same learned task at once, one of them on a line that stands still for a while: 50, or, in
-//! `make soak`, as many as `KEEL_STREAM_DEVICES` says.
+//! Many devices start the same learned task at once, one of them on a line that is stalled for a time: 50, or the
+//! number given by `KEEL_STREAM_DEVICES` in `make soak`.
 
 use crate::common::TempDir;
 use crate::stream_common;
@@ -18,12 +18,12 @@ const DEVICES: u64 = 50;
 
 const PROGRAM_BLOCKS: usize = 200;
 
-/// Bytes of its last block.
+/// Size of its last block, in bytes.
 const LAST_BYTES: usize = 1_234;
 
 const LIBRARY_BLOCKS: usize = 150;
 
-/// What a start reads: parts of two files, in jumps.
+/// Returns the blocks that a start reads: parts of two files, not in sequence.
 fn needed() -> Vec<(&'static str, u32)> {
     let program = (0..60).map(|at| ("bin/program", at * 17 % (PROGRAM_BLOCKS as u32 + 1)));
     let library = (0..60).map(|at| ("lib/library", at * 7 % LIBRARY_BLOCKS as u32));
@@ -39,7 +39,7 @@ fn device(server: SocketAddr) -> Device {
     Device::start(settings).unwrap()
 }
 
-/// Runs the task; every block must be what is in the tree.
+/// Runs the task; each block must equal that of the tree.
 fn run(device: &Device, tree: &Path) -> Counters {
     let manifest = device.manifest();
     let task = manifest.find(b"bin/program").unwrap();
@@ -83,7 +83,7 @@ fn many_devices_start_at_once_and_one_of_them_is_slow() {
     let (begin, done) = (Barrier::new(devices), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let (begin, done, tree, proxy) = (&begin, &done, &tree, &proxy);
-        // Nothing comes behind the beginning of its plan until all others are done.
+        // Nothing arrives after the beginning of its plan until all other devices are done.
         let slow = scope.spawn(move || {
             let device = device(proxy.address);
             proxy.set(Trouble::StallAfter(10_000));
@@ -118,7 +118,7 @@ fn many_devices_start_at_once_and_one_of_them_is_slow() {
                 "{counters:?}"
             );
         }
-        // What was learned is sent to each.
+        // Learned blocks are sent to each device.
         let pushed = all.iter().filter(|counters| counters.pushed > 0).count();
         assert_eq!(pushed, devices);
     });

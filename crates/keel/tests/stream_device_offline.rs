@@ -1,5 +1,5 @@
-//! A device without a server: from its cache alone, by a deadline where something is missing, and never an older
-//! version.
+//! A device without a server: it runs from its cache alone, fails by a deadline if data is missing, and never goes back
+//! to an older version.
 
 use crate::common;
 use crate::common::{TempDir, fails, keel, ok_json, wait_until};
@@ -21,7 +21,8 @@ fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
     tree(dir);
     let mut server = Server::start(&publish(dir), &[]);
     let options = ["--cache", cache];
-    // Nothing but what was read: what lies beside it is a matter of time, and one block of it is to be missing below.
+    // Cache only the blocks that were read: neighbouring blocks may or may not arrive in time, and one of them must be
+    // missing below.
     let exactly = [&options[..], &["--complete=none"]].concat();
     let mount = Mount::start(dir, "at", server.address, &exactly);
     runs_well(dir, &mount, ARGUMENTS);
@@ -36,7 +37,7 @@ fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
     assert!(count("cache_hits") > 0, "{status}");
     assert_eq!(count("cache_damaged"), 0, "{status}");
     fails_by_the_deadline(&mount, "share/long", "400-420");
-    // With a server again the same mount goes on, and what it brings is kept.
+    // When the server is available again, the same mount continues, and fetched blocks are kept.
     server.restart();
     wait_connected(&mount);
     runs_well_at_last(dir, &mount, &["400-420"]);
@@ -88,7 +89,7 @@ fn with_neither_server_nor_cache_there_is_one_line_that_says_so() {
     });
 }
 
-/// The signed manifest of the first version of a store.
+/// Returns the signed manifest of the first version of a store.
 fn signed_manifest(store: &Path) -> Vec<u8> {
     std::fs::read(store.join("manifests").join(format!("{:020}", 1))).unwrap()
 }
@@ -109,7 +110,7 @@ fn a_cached_manifest_that_somebody_else_has_signed_is_not_believed() {
     std::fs::rename(&store, dir.file("right")).unwrap();
     let wrong = signed_manifest(&publish(&dir));
     let right = signed_manifest(&dir.file("right"));
-    // The name of the note, from the file that holds it.
+    // Get the name of the note from the file that contains it.
     let log = std::fs::read(&logs(Path::new(&cache), "notes")[0]).unwrap();
     let at = log.windows(9).position(|name| name == b"manifest-");
     let name = &log[at.unwrap()..][.."manifest-".len() + 32];
@@ -146,7 +147,7 @@ fn the_newest_version_that_was_seen_counts_with_and_without_a_server() {
     drop(mount);
     std::fs::write(tree.join("share/short"), "the second version\n").unwrap();
     publish(&dir);
-    // The device sees it without running anything of it, but for one file.
+    // The device sees the new version, but reads only one file of it.
     for options in [&cached, &noted] {
         let mount = Mount::start(&dir, "at", address, options);
         assert_eq!(mount.count("version"), 2);
@@ -156,7 +157,7 @@ fn the_newest_version_that_was_seen_counts_with_and_without_a_server() {
         );
     }
     server.kill();
-    // What the first version brought is in the second one too.
+    // Blocks fetched for the first version are used for the second one, too.
     let mount = Mount::start(&dir, "at", address, &cached);
     assert_eq!((mount.count("version"), mount.count("connects")), (2, 0));
     runs_well(&dir, &mount, ARGUMENTS);
@@ -165,7 +166,7 @@ fn the_newest_version_that_was_seen_counts_with_and_without_a_server() {
         b"the second version\n"
     );
     drop(mount);
-    // Each time is a start of the device.
+    // Each round is a new start of the device.
     let mut older = Server::start_at(&old, &address.to_string(), &["--insecure"]);
     for options in [&cached, &noted, &cached, &noted] {
         let line = fails_to_mount(&dir, "at", address, options);
@@ -177,7 +178,7 @@ fn the_newest_version_that_was_seen_counts_with_and_without_a_server() {
     runs_well(&dir, &mount, ARGUMENTS);
 }
 
-/// What a mount without a server does after `keel stream pin`.
+/// Checks a mount without a server after `keel stream pin`.
 fn runs_alone(dir: &TempDir, server: &Server, cache: &str, arguments: &[&str]) {
     let options = ["--cache", cache, "--deadline-s", "20"];
     let mount = Mount::start(dir, "at", server.address, &options);
@@ -213,7 +214,7 @@ fn what_was_pinned_runs_without_a_server() {
         said
     };
     let caches = ["program", "task", "all", "image"].map(|name| path(&dir, name));
-    // Nothing is known of it yet: all of the program.
+    // Nothing is known about the task yet, so the whole program is pinned.
     let said = pin("bin/task", &caches[0]);
     assert_eq!(said["is_learned"], false, "{said}");
     let wanted = said["blocks_wanted"].as_u64().unwrap();
@@ -278,7 +279,8 @@ fn a_pin_reads_what_it_promises_and_says_at_once_what_it_cannot_have() {
         )
     };
     whole();
-    // Several bytes of each record; with another mask, else the second time would undo the first.
+    // Damages several bytes of each record. The second call needs another mask, because it would otherwise undo the
+    // first.
     let damage = |mask: u8| {
         for log in logs(Path::new(&cache), "blocks") {
             let mut bytes = std::fs::read(&log).unwrap();
@@ -291,7 +293,7 @@ fn a_pin_reads_what_it_promises_and_says_at_once_what_it_cannot_have() {
     damage(1);
     whole();
     server.kill();
-    // All is there again, and without a server that is found out, too.
+    // All blocks are there again, which is also verified without a server.
     whole();
     runs_alone(&dir, &server, &cache, &[&all_blocks()]);
     damage(16);
@@ -333,7 +335,7 @@ fn a_cache_that_is_too_small_to_pin_all_is_said_and_used_as_far_as_it_goes() {
     server.kill();
     let options = [&small[..], &["--deadline-s", "1"]].concat();
     let mount = Mount::start(&dir, "at", server.address, &options);
-    // It is right, or it is an error.
+    // The result is either correct or an error.
     match std::fs::read(mount.at.join("share/noise")) {
         Ok(read) => assert!(read == noise),
         Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}"),
@@ -356,7 +358,7 @@ fn what_lies_beside_what_was_read_is_there_without_a_server() {
     runs_well(&dir, &mount, read);
     drop(mount);
     wait_learned(&store, 1);
-    // A learned start is sent what it reads, and nothing else.
+    // A learned start receives only what it reads.
     let none = path(&dir, "none");
     let options = ["--cache", &none, "--complete=none"];
     let mount = Mount::start(&dir, "at", server.address, &options);
@@ -383,7 +385,8 @@ fn what_lies_beside_what_was_read_is_there_without_a_server() {
             read.is_ok()
         })
     };
-    // Both runs lack 28 blocks at least, what the loader reads of the program's ends beside.
+    // Each of the two runs of 32 blocks lacks at least 28 blocks, apart from those that the loader reads at the
+    // program's ends.
     wait_until("what lies beside it", || mount.count("fetched") >= 56);
     let mut before = 0;
     wait_until("an end of that", || {
@@ -391,11 +394,11 @@ fn what_lies_beside_what_was_read_is_there_without_a_server() {
         let now = mount.count("fetched");
         std::mem::replace(&mut before, now) == now
     });
-    // Not the rest of the program.
+    // The rest of the program is not fetched.
     assert!(mount.count("cache_blocks") < 300, "{}", mount.status());
     drop(mount);
     server.kill();
-    // Another start may read others, as a virtual machine does by chance.
+    // Another start may read other blocks, as a virtual machine does by chance.
     let alone = |cache: &str, blocks: &[usize]| {
         let options = ["--cache", cache, "--deadline-s", "1"];
         let mount = Mount::start(&dir, "at", server.address, &options);

@@ -1,4 +1,4 @@
-//! `keel stream identity` from the outside: who is made, listed and struck off, and what is refused.
+//! `keel stream identity` as a process: creating, listing and revoking identities, and errors.
 
 use crate::common::{TempDir, fails, keel, ok, ok_json, one_line};
 use std::fs;
@@ -80,7 +80,7 @@ fn devices_are_made_listed_and_struck_off() {
         text
     );
 
-    // A list that does not reach its reader is no success.
+    // A list that cannot be written to the output is not a success.
     for options in [&[][..], &["--json"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = keel()

@@ -1,4 +1,4 @@
-//! The commands of `docs/stream.md` do what the page says, and its table has every figure of a mount.
+//! The commands of `docs/stream.md` do what the page describes, and its table contains all figures of a mount.
 
 use crate::common::TempDir;
 use crate::page_common;
@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::Command;
 use stream::device::{CacheCounters, Counters};
 
-/// Ports of the page; nobody knows what listens on them where this test runs.
+/// Ports used on the page; another program may use them on the test machine.
 const PORTS: [&str; 3] = ["7007", "7008", "7009"];
 
-/// Ends what a block that failed has left in its directory: servers whose ids were noted there, and the mount.
+/// Ends what a failed block has left in its directory: servers whose process IDs were recorded there, and the mount.
 struct Left<'a>(&'a TempDir);
 
 impl Drop for Left<'_> {
@@ -28,7 +28,7 @@ impl Drop for Left<'_> {
 fn the_commands_of_the_page_work() {
     let dir = TempDir::new();
     let _left = Left(&dir);
-    // Held together until all are known, so that they differ.
+    // Keep all listeners open until all ports are known, so that they differ.
     let listeners = PORTS.map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let ports = listeners
         .each_ref()

@@ -1,4 +1,4 @@
-//! `keel stream key`, `pack`, `ls`, `check` and `prune`, typed as a user would.
+//! `keel stream key`, `pack`, `ls`, `check` and `prune`, used as by a user.
 
 use crate::common::{TempDir, as_nobody, fails, keel, ok, ok_json, one_line, run, text};
 use crate::stream_check::damage;
@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Bytes without a pattern.
+/// Returns bytes without a pattern.
 pub(crate) fn bytes(count: usize, seed: u32) -> Vec<u8> {
     let mut state = seed * 2 + 1;
     let mut next = || {
@@ -20,7 +20,7 @@ pub(crate) fn bytes(count: usize, seed: u32) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// A small tree and the place of a store.
+/// Creates a small tree. Returns its path and that of a store.
 pub(crate) fn place(dir: &TempDir) -> (String, String) {
     let tree = dir.file("tree");
     fs::create_dir_all(tree.join("bin")).unwrap();
@@ -40,7 +40,7 @@ pub(crate) fn pack_file(store: &str) -> PathBuf {
     file_of(store, "pack")
 }
 
-/// A file of a store's packs.
+/// Returns a file of a store's packs.
 pub(crate) fn file_of(store: &str, wanted: &str) -> PathBuf {
     let packs = fs::read_dir(Path::new(store).join("packs")).unwrap();
     packs
@@ -61,14 +61,14 @@ fn what_a_tree_lacks_for_its_programs_and_what_is_left_out_of_it_is_said() {
     };
     file("bin/here", "#!/bin/sh\n", 0o755);
     file("bin/inside", "#!/readme\n", 0o755);
-    // No program, so nothing starts it.
+    // Not executable, so a missing interpreter does not matter.
     file("bin/text", "#!/nowhere/text\n", 0o644);
     file("bin/lost", "#!/nowhere/shell -e\n", 0o755);
     let marked = file("bin/marked", "x", 0o644);
     let mark = |path: &Path| {
         let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
         let (name, value) = (c"user.mark".as_ptr(), c"x".as_ptr().cast());
-        // SAFETY: two texts that end with zero, and a value of the length that is said.
+        // SAFETY: two NUL-terminated texts, and a value of the given length.
         unsafe { libc::setxattr(path.as_ptr(), name, value, 1, 0) == 0 }
     };
     let is_marked = mark(&marked) && mark(&Path::new(&tree).join("bin"));
@@ -115,7 +115,7 @@ fn a_tree_is_published_listed_and_published_again() {
     assert_eq!(found["files"][0]["name"], "plant");
     assert_eq!(found["files"][0]["length_bytes"], 300_000);
     assert_eq!(found["files"][0]["mode"], "0755");
-    // The same tree is no new version, and one byte of it is one segment.
+    // The same tree gives no new version; a change of one byte adds one segment.
     let same = ok_json(&["stream", "pack", &tree, &store, "--json"]);
     assert_eq!((&same["version"], &same["new"]), (&json!(1), &json!(false)));
     let mut changed = bytes(300_000, 1);
@@ -243,7 +243,7 @@ fn mistakes_are_told_in_one_line_with_a_remedy() {
     );
 }
 
-/// Runs it where no file may be longer than so many kilobytes: writing fails there as on a disk that is full.
+/// Runs the command with a limit on the file size in kilobytes: writing then fails as on a full disk.
 fn fails_on_a_full_disk(kilobytes: u32, arguments: &[&str]) -> String {
     let script = format!("trap '' XFSZ; ulimit -f {kilobytes}; exec \"$0\" \"$@\"");
     let output = Command::new("bash")
@@ -290,7 +290,7 @@ fn too_few_open_files_are_said_in_one_line() {
         says("a limit (`ulimit -n`) allows this program 12, ");
         says("LimitNOFILE=");
     }
-    // What is allowed and not given is taken.
+    // The program raises its soft limit up to the hard limit.
     let output = limited("-Sn 12", &["check", &store]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
@@ -335,7 +335,7 @@ fn a_full_disk_leaves_nothing_that_takes_room_or_is_in_the_way() {
     let line = fails_on_a_full_disk(64, &["stream", "pack", &tree, &store]);
     assert!(line.contains("cannot be written"), "{line}");
     assert_eq!(fs::read_dir(&packs).unwrap().count(), 0, "{line}");
-    // Further on: what was published stays, and a prune that must copy leaves no copy.
+    // The published version stays, and a prune that must copy leaves no partial copy.
     ok(&["stream", "pack", &tree, &store]);
     fs::write(Path::new(&tree).join("other"), bytes(200_000, 9)).unwrap();
     fails_on_a_full_disk(64, &["stream", "pack", &tree, &store]);
@@ -357,7 +357,7 @@ fn a_full_disk_leaves_nothing_that_takes_room_or_is_in_the_way() {
     let key = dir.file("plant.key").display().to_string();
     fails_on_a_full_disk(0, &["stream", "key", &key]);
     assert!(!Path::new(&key).exists());
-    // No half of a pair either: the name of the other one would be too long.
+    // No single half of a key pair is left, either: the name of the other half would be too long.
     let long = dir.file(&"k".repeat(253)).display().to_string();
     fails(&["stream", "key", &long], 1);
     assert!(!Path::new(&long).exists());
@@ -373,7 +373,7 @@ fn what_is_no_tree_and_no_key_is_named_as_such() {
         line.ends_with("readme: not a directory; name a directory"),
         "{line}"
     );
-    // Too long for a key, and a folder.
+    // A file that is too long for a key, and a folder.
     let program = format!("{tree}/bin/plant");
     let line = fails(&["stream", "pack", &tree, &store, "--key", &program], 1);
     assert!(line.contains("is not an ed25519 key in PKCS#8"), "{line}");
@@ -392,7 +392,7 @@ fn paths_are_written_as_in_a_shell() {
     }
     assert_eq!(lines(&ok(&["stream", "ls", &store, "./bin"])), ["plant"]);
     fails(&["stream", "ls", &store, ".."], 1);
-    // What says more of files says nothing of versions.
+    // An option about details of files is rejected for versions.
     let line = fails(&["stream", "ls", &store, "-l"], 2);
     assert!(line.contains("/ -l`"), "{line}");
     ok(&["stream", "ls", &store, "-l", "--of", "1"]);
@@ -434,7 +434,7 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
     let (tree, store) = place(&dir);
     let file = |name: &str| Path::new(&store).join(name);
     ok(&["stream", "pack", &tree, &store]);
-    // A pack: what it held comes from the tree again.
+    // A pack: its content is taken from the tree again.
     let pack = pack_file(&store);
     fs::write(&pack, &fs::read(&pack).unwrap()[..1000]).unwrap();
     let said = ok(&["stream", "pack", &tree, &store]);
@@ -446,7 +446,7 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
     assert!(!pack.exists());
     let said = ok(&["stream", "check", &store]);
     assert!(String::from_utf8_lossy(&said).contains(": whole; "));
-    // The format, as its own thing and not as a wrong folder.
+    // A damaged format file is reported as such, not as a wrong folder.
     let format = fs::read(file("format")).unwrap();
     let mut damaged = format.clone();
     damaged[3] ^= 1;
@@ -465,7 +465,7 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
         assert!(line.contains(named), "{line}");
     }
     fs::write(file("format"), format).unwrap();
-    // What is published is signed by whom this names: what is said helps.
+    // This file names the signer of the published versions: the advice works.
     fs::write(file("publisher.pub"), "00\n").unwrap();
     let line = fails(&["stream", "pack", &tree, &store], 1);
     assert!(
@@ -474,7 +474,7 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
     );
     fs::remove_file(file("publisher.pub")).unwrap();
     ok(&["stream", "pack", &tree, &store]);
-    // The secret key says nothing of what is published.
+    // A damaged secret key does not concern the published versions.
     let key = fs::read(file("publisher.key")).unwrap();
     let mut damaged = key.clone();
     damaged[20] ^= 1;
@@ -506,7 +506,7 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
     assert!(line.contains(named), "{line}");
     ok(&["stream", "pack", &tree, &store]);
     assert!(file("publisher.pub").exists());
-    // All versions, of a store that has not noted the last one.
+    // All versions, of a store that has not recorded the last one.
     let lose_versions = || {
         for manifest in fs::read_dir(file("manifests")).unwrap() {
             fs::remove_file(manifest.unwrap().path()).unwrap();
@@ -525,7 +525,7 @@ fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
         said.contains("version 1: ") && said.contains("--version-min above"),
         "{said}"
     );
-    // And of one that has.
+    // And of a store that has recorded it.
     lose_versions();
     let said = damage(&store);
     assert!(

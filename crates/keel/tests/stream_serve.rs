@@ -17,7 +17,8 @@ fn published(dir: &TempDir) -> PathBuf {
     publish(dir)
 }
 
-/// Says something to a server and hears until it has answered a ping behind it: the bytes of the manifest among that.
+/// Sends requests to a server and reads until it has answered a following ping. Returns the bytes of the manifest among
+/// the answers.
 fn say(socket: &mut TcpStream, frames: &mut FrameReader, requests: &[Request]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for request in requests {
@@ -45,7 +46,7 @@ fn say(socket: &mut TcpStream, frames: &mut FrameReader, requests: &[Request]) -
     signed
 }
 
-/// One run of the program that reads its first blocks, as a device would tell it.
+/// Reports one run of the program that reads its first blocks, as a device does.
 fn learn(server: SocketAddr, store: &Path, blocks: u32) {
     let mut socket = TcpStream::connect(server).unwrap();
     let mut frames = FrameReader::for_answers();
@@ -90,10 +91,10 @@ fn what_a_server_learned_is_listed_and_forgotten() {
     let forget = ["stream", "actions", name, "/bin/task", "--forget", "--json"];
     let server = Server::start(&store, &[]);
     learn(server.address, &store, 20);
-    // The server would write over the change what it has in memory.
+    // Otherwise the server would overwrite the change with its data in memory.
     let busy = fails(&forget, i32::from(base::error::Code::Busy.exit_status()));
     assert!(busy.contains("a server learns with this store"), "{busy}");
-    // In order: what was learned is saved.
+    // An orderly end saves what was learned.
     server.end();
     let listed = ok_json(&["stream", "actions", name, "--json"]);
     let action = &listed["actions"][0];
@@ -145,7 +146,7 @@ fn what_cannot_be_served_is_said_in_one_line() {
         .concat(),
         1,
     );
-    // Neither TLS nor the word that it is not wanted.
+    // Neither TLS nor the option to run without it.
     fails(&[&["stream", "serve", name], &listen[..]].concat(), 2);
     for address in ["7007", "localhost:7007", "plant.example"] {
         for option in ["--listen", "--metrics"] {
@@ -170,7 +171,7 @@ fn what_cannot_be_served_is_said_in_one_line() {
     );
     assert_eq!(status, Some(2), "{said}");
     assert!(said.contains("give 1M or more"), "{said}");
-    // A list of devices that nobody would look at.
+    // A list of devices that would not be used.
     let devices = ["--devices", missing];
     let (status, _, said) = refused(
         &[
@@ -190,14 +191,14 @@ fn what_cannot_be_served_is_said_in_one_line() {
     );
 }
 
-/// Exit status, standard output and standard error of what is refused.
+/// Returns exit status, standard output and standard error of a refused command.
 fn refused(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = run(arguments);
     let (status, said, error) = text(&output);
     (status, said.to_owned(), error.to_owned())
 }
 
-/// What a server says on standard error.
+/// Returns a server's output on standard error.
 fn heard(server: &Path) -> String {
     std::fs::read_to_string(server).unwrap()
 }
@@ -307,7 +308,7 @@ fn a_server_that_may_not_write_says_what_to_do() {
     let dir = TempDir::new();
     let store = published(&dir);
     std::fs::create_dir(store.join("actions")).unwrap();
-    // Where a folder is there is no file to lock, also for root.
+    // Where a folder exists, no file can be locked, even by root.
     std::fs::create_dir(store.join("actions/lock")).unwrap();
     let forget = [
         "stream",
@@ -322,7 +323,7 @@ fn a_server_that_may_not_write_says_what_to_do() {
     assert!(!said.contains("end the server first"), "{said}");
 }
 
-/// A server that may have so many open files at first, and so many when it asks for them.
+/// Returns a server with these soft and hard limits of open files.
 fn with_open_files(soft: u32, hard: u32, store: &Path, clients_max: u32) -> Command {
     let mut command = Command::new("sh");
     let script = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
@@ -348,7 +349,7 @@ fn as_many_files_are_opened_as_devices_need_or_that_is_refused() {
     let line = one_line(&output.stderr);
     assert!(line.contains("--clients-max 5000: "), "{line}");
     assert!(line.contains("the system allows 1500"), "{line}");
-    // What is allowed and not given is taken.
+    // The server raises its soft limit up to the hard limit.
     let mut server = with_open_files(64, 1500, &store, 500).spawn().unwrap();
     let mut line = String::new();
     let mut said = BufReader::new(server.stdout.take().unwrap());

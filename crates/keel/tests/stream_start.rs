@@ -1,4 +1,4 @@
-//! Programs that run from a mount: the first time, learned, with other arguments, two at once.
+//! Programs that run from a mount: the first start, a learned one, other arguments, and two at once.
 
 use crate::common::TempDir;
 use crate::stream_common::{
@@ -8,7 +8,7 @@ use crate::stream_common::{
 use std::process::Command;
 use std::time::Duration;
 
-/// What a start needs of the program's table; the program itself and its beginning come to some blocks more.
+/// The blocks of the program's table that a start reads; the program itself and its beginning add some blocks.
 const ARGUMENTS: &[&str] = &["300-340", "17", "100-130", "18", "590-599"];
 const TABLE_BLOCKS_READ: u64 = 41 + 1 + 31 + 1 + 10;
 
@@ -29,7 +29,7 @@ fn what_was_learned_at_the_first_start_is_sent_ahead_at_the_second() {
     wait_learned(&store, 1);
     is_whole(&dir, &mount);
     drop(mount);
-    // The third one lets all reads be seen, so what nobody read is known.
+    // The third start observes all reads, so pushed blocks that are not read are known.
     for start in ["second", "third"] {
         let mount = Mount::start(&dir, start, server.address, &[]);
         runs_well(&dir, &mount, ARGUMENTS);
@@ -40,7 +40,7 @@ fn what_was_learned_at_the_first_start_is_sent_ahead_at_the_second() {
         assert!(count("round_trips") <= 5, "{start}: {status}");
         if start == "third" {
             assert_eq!(count("audits"), 1, "{status}");
-            // A block that is read while it is on its way counts as read here, and not as `pushed_read`.
+            // Here a block that is read while in flight counts as read, although not as `pushed_read`.
             assert_eq!(count("audited_pushed"), count("pushed"), "{status}");
             assert!(count("audited_unread") <= read / 50, "{status}");
         }

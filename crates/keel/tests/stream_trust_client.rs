@@ -1,4 +1,4 @@
-//! Devices that mean no good: each is refused and counted, and neither the server nor those that mean well notice.
+//! Malicious devices: each is refused and counted, and neither the server nor other devices are affected.
 
 use crate::common::{TempDir, ok, ok_json, wait_until};
 use crate::stream_common::device::fails_to_mount_as;
@@ -15,10 +15,10 @@ use stream::tls::device_config;
 use stream::wire::{Answer, FrameReader, Held, PROTOCOL_VERSION, Refusal, Request};
 use stream::{BlockAt, FileId, Token};
 
-/// Who waits longer has found a fault.
+/// Timeout after which a test has found an error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What somebody sends who reads no answers, at most.
+/// Maximum bytes sent by a client that reads no answers.
 const FLOOD_BYTES_MAX: usize = 64 << 20;
 
 const METRICS: [&str; 2] = ["--metrics", "127.0.0.1:0"];
@@ -52,13 +52,13 @@ fn connected(server: &Server) -> TcpStream {
     socket
 }
 
-/// Answers to these bytes, with a ping behind them, until that was answered or the connection has ended; and whether it
-/// has.
+/// Sends these bytes and a following ping. Returns the answers until the pong or the end of the connection, and whether
+/// the connection has ended.
 fn answers(socket: &mut TcpStream, bytes: &[u8]) -> (Vec<Answer>, bool) {
     answers_behind(socket, &mut FrameReader::for_answers(), bytes)
 }
 
-/// The same on a connection that goes on: half an answer may have come behind the last ping's.
+/// As [`answers`], on a connection that stays open: part of an answer may have arrived after the last pong.
 fn answers_behind(
     socket: &mut TcpStream,
     frames: &mut FrameReader,
@@ -66,7 +66,7 @@ fn answers_behind(
 ) -> (Vec<Answer>, bool) {
     const LAST: u32 = 3_999_999_999;
     let all = [bytes, &encoded(&[Request::Ping { id: LAST }])].concat();
-    // The server may have closed before all was sent.
+    // The server may have closed the connection before all was sent.
     socket.write_all(&all).ok();
     let mut answers = Vec::new();
     loop {
@@ -107,7 +107,7 @@ fn end(number: u8) -> Request {
     }
 }
 
-/// What is said, and why the connection ends by it.
+/// Returns messages that end the connection, each with the reason.
 fn ends_by(task: FileId) -> Vec<(&'static str, Vec<u8>)> {
     let greeted = |bytes: &[u8]| [&encoded(&[hello(1)]), bytes].concat();
     let ping = encoded(&[Request::Ping { id: 1 }]);
@@ -167,7 +167,7 @@ fn ends_by(task: FileId) -> Vec<(&'static str, Vec<u8>)> {
             "bad_message",
             greeted(&framed(0x07, PROTOCOL_VERSION, &[0xff; 60_000])),
         ),
-        // A version that is not spoken, and another one than that of the greeting.
+        // An unsupported protocol version, and one that differs from that of the greeting.
         (
             "protocol",
             greeted(&framed(0x09, PROTOCOL_VERSION + 1, ping_payload)),
@@ -180,7 +180,7 @@ fn ends_by(task: FileId) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What is asked for and refused, while the connection goes on: the requests, the refusal, and the counter.
+/// Returns requests that are refused while the connection stays open: the counter, the refusal, and the requests.
 fn refused(manifest: &Manifest) -> Vec<(&'static str, Refusal, Vec<Request>)> {
     let task = file(manifest, "bin/task");
     let blocks = manifest.blocks(task);
@@ -272,7 +272,7 @@ fn refused(manifest: &Manifest) -> Vec<(&'static str, Refusal, Vec<Request>)> {
     ]
 }
 
-/// Kilobytes of memory that a process has had at most.
+/// Returns the maximum memory that a process has had, in KiB.
 fn memory_kib_max(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -293,7 +293,7 @@ fn who_does_wrong_is_refused_and_counted_and_nobody_else_notices() {
     runs_well(&dir, &mount, &["20-60"]);
     let manifest = greeting(server.address).1;
     let task = file(&manifest, "bin/task");
-    // Token 99 is of a device that means well: nobody else speaks of its task.
+    // Token 99 belongs to a well-behaved device: other devices cannot affect its task.
     let (mut other, mut other_frames) = (connected(&server), FrameReader::for_answers());
     let (_, is_over) = answers_behind(
         &mut other,
@@ -302,11 +302,11 @@ fn who_does_wrong_is_refused_and_counted_and_nobody_else_notices() {
     );
     assert!(!is_over);
 
-    // One byte now and then, for all the time that the rest takes: it is not waited for longer than its deadline.
+    // Slowly sends single bytes during the rest of the test: the server must not wait beyond its deadline.
     let mut slow = connected(&server);
     let slow = std::thread::spawn(move || {
         for byte in encoded(&[hello(8)]).iter().cycle() {
-            // Behind the end of the connection writing fails.
+            // After the end of the connection writing fails.
             if slow.write_all(&[*byte]).is_err() {
                 return;
             }
@@ -330,7 +330,7 @@ fn who_does_wrong_is_refused_and_counted_and_nobody_else_notices() {
         );
         assert!(server.refused(reason) > before, "{number}: {reason}");
     }
-    // A frame that breaks off in its middle.
+    // An incomplete frame.
     let before = server.refused("broken");
     let whole = encoded(&[hello(1), begin(6, task)]);
     connected(&server)
@@ -341,12 +341,12 @@ fn who_does_wrong_is_refused_and_counted_and_nobody_else_notices() {
         server.refused("handshake_deadline") > 0
     });
     slow.join().unwrap();
-    // More silent connections than places for such: the oldest ones go.
+    // More silent connections than their limit: the oldest ones are closed.
     let silent: Vec<TcpStream> = (0..400).map(|_| connected(&server)).collect();
     wait_until("half_open", || server.refused("half_open") > 0);
     runs_well(&dir, &mount, &["100-130"]);
     drop(silent);
-    // Requests without end, of which no answer is read.
+    // Endless requests whose answers are not read.
     let flood: Vec<TcpStream> = (1..=4)
         .map(|number| {
             let mut socket = connected(&server);
@@ -377,7 +377,7 @@ fn who_does_wrong_is_refused_and_counted_and_nobody_else_notices() {
                     .chain(all)
                     .collect::<Vec<_>>(),
             );
-            // Until the server takes no more, or has taken far more than sockets and queues may hold.
+            // Until the server accepts no more, or has accepted far more than sockets and queues can hold.
             let (mut sent, mut pauses) = (0, 0);
             while sent < FLOOD_BYTES_MAX && pauses < 50 {
                 match socket.write(&bytes[sent % bytes.len()..]) {
@@ -396,7 +396,7 @@ fn who_does_wrong_is_refused_and_counted_and_nobody_else_notices() {
     let memory_kib = memory_kib_max(server.id());
     assert!(memory_kib < 128 << 10, "{memory_kib} KiB");
     drop(flood);
-    // The task of the other device is as it was.
+    // The task of the other device is unchanged.
     let (told, is_over) = answers_behind(&mut other, &mut other_frames, &encoded(&[end(99)]));
     let is_refusal = |answer: &Answer| matches!(answer, Answer::Refused { .. });
     assert!(!is_over && !told.iter().any(is_refusal));
@@ -408,7 +408,7 @@ fn who_does_wrong_is_refused_and_counted_and_nobody_else_notices() {
     server.end();
 }
 
-/// A server with TLS, its authority, and devices with their tenants.
+/// Starts a server with TLS and its authority, and creates devices with their tenants.
 fn with_identities(dir: &TempDir, devices: &[(&str, &str)], options: &[&str]) -> Server {
     tree(dir);
     let store = publish(dir);
@@ -439,7 +439,7 @@ fn with_identities(dir: &TempDir, devices: &[(&str, &str)], options: &[&str]) ->
     Server::start_at(&store, "127.0.0.1:0", &options)
 }
 
-/// A connection with the identity of a folder.
+/// Opens a connection with the identity of a folder.
 fn link(server: &Server, folder: &Path) -> Link {
     connect(&LinkSettings {
         server: server.address.to_string(),
@@ -451,7 +451,7 @@ fn link(server: &Server, folder: &Path) -> Link {
     .unwrap()
 }
 
-/// Says this and hears until a ping behind it was answered.
+/// Sends requests and reads until a following ping is answered.
 fn say(link: &mut Link, frames: &mut FrameReader, requests: &[Request]) {
     const LAST: u32 = 3_999_999_999;
     let all = [encoded(requests), encoded(&[Request::Ping { id: LAST }])].concat();
@@ -491,7 +491,7 @@ fn what_a_tenant_has_learned_is_moved_by_nobody_else() {
     let address = server.address;
     server.end();
     let learned = actions(&dir, "hall");
-    // At the same address, so that the note of the publisher is of the same server.
+    // At the same address, so that the publisher's note applies to the same server.
     let folder = path("server");
     let options = [&["--identity", &folder], &METRICS[..]].concat();
     let server = Server::start_at(&dir.file("store"), &address.to_string(), &options);
@@ -499,7 +499,7 @@ fn what_a_tenant_has_learned_is_moved_by_nobody_else() {
     let published = published.published(published.newest().unwrap()).unwrap();
     let task = file(&published.manifest, "bin/task");
     let (mut evil, mut frames) = (link(&server, &dir.file("evil")), FrameReader::for_answers());
-    // With the number of any device: whose a connection is, its certificate says.
+    // With the number of any device: the certificate identifies the owner of a connection.
     say(&mut evil, &mut frames, &[hello(1)]);
     for number in 1..=40 {
         let blocks = (0..30).map(|index| BlockAt {
@@ -520,7 +520,7 @@ fn what_a_tenant_has_learned_is_moved_by_nobody_else() {
     server.end();
     assert_eq!(actions(&dir, "hall"), learned);
     assert_eq!(actions(&dir, "yard").as_array().unwrap().len(), 1);
-    // Nor is it sent to the others.
+    // The other devices do not receive it, either.
     let server = Server::start_at(&dir.file("store"), &address.to_string(), &options);
     let mount = Mount::start_as(&dir, "at", server.address, &["--identity", &path("good")]);
     runs_well(&dir, &mount, &["20-60"]);
@@ -548,11 +548,11 @@ fn who_may_not_come_in_is_told_why() {
         let options: Vec<&str> = trust.iter().map(String::as_str).collect();
         fails_to_mount_as(&dir, at, server.address, &options)
     };
-    // Struck off the list.
+    // A device removed from the list.
     let line = refused("gone.at", &trust("gone"));
     assert!(line.contains("list of devices"), "{line}");
     assert!(server.refused("unknown_device") >= 1);
-    // Of another authority.
+    // A device of another authority.
     ok(&["stream", "identity", "authority", &path("others")]);
     ok(&[
         "stream",
@@ -570,7 +570,7 @@ fn who_may_not_come_in_is_told_why() {
     let (_, is_over) = answers(&mut connected(&server), &encoded(&[hello(1)]));
     assert!(is_over);
     wait_until("both are counted", || server.refused("tls") >= 2);
-    // More mounts than one certificate may have; a mount's further connections are of the same mount.
+    // More mounts than one certificate may have; further connections of a mount count as the same mount.
     let many = |name: &str, at: &str| {
         let trust = trust(name);
         let options = [&trust[0], &trust[1], "--connections", "4"];

@@ -1,4 +1,4 @@
-//! The link is cut for a while or for ever, and bytes are changed on their way.
+//! The link is cut for a time or for ever, and bytes are changed in transit.
 
 use crate::common::TempDir;
 use crate::stream_common::proxy::{Proxy, Trouble};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const ARGUMENTS: &[&str] = &["20-60", "sleep:600", "100-160"];
 
-/// A published tree, its server, and a connection to it that can be made bad.
+/// Creates a published tree, its server, and a connection to it that can be disturbed.
 fn published(dir: &TempDir) -> (Server, Proxy) {
     tree(dir);
     let server = Server::start(&publish(dir), &[]);
@@ -19,7 +19,7 @@ fn published(dir: &TempDir) -> (Server, Proxy) {
     (server, proxy)
 }
 
-/// For a second, or, in `make soak`, for as long as `KEEL_STREAM_CUT_SECONDS` says.
+/// The cut lasts 1 s, or the time given by `KEEL_STREAM_CUT_SECONDS` in `make soak`.
 #[test]
 fn a_link_that_is_cut_for_a_while_costs_time_alone() {
     if cannot_mount() {
@@ -62,13 +62,13 @@ fn without_a_link_what_is_there_goes_on_and_the_rest_fails_by_the_deadline() {
         runs_well_at_last(&dir, &mount, &["20-60"]);
         let _mapped = Holder::start(&mount, "20-60");
         proxy.set(trouble);
-        // What was read is in the page cache.
+        // Blocks that were read are in the page cache.
         runs_well(&dir, &mount, &["20-60"]);
-        // A file's missing block is an error of the call.
+        // A missing block of a file is an error of the call.
         let error = std::fs::read(mount.at.join("share/long")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
-        // A missing page of a program is SIGBUS: an end, no hang, and no zeros that it computes with. In each round
-        // other blocks: the server learns those of a round, and may have sent them ahead in the next.
+        // A missing page of a program causes SIGBUS: the program ends, and neither hangs nor computes with zeros. Each
+        // round uses other blocks: the server learns those of a round, and may prefetch them in the next.
         let missing = ["400-420", "500-520"][number];
         let output = run_within(
             Command::new(mount.program()).arg(missing),
@@ -79,7 +79,7 @@ fn without_a_link_what_is_there_goes_on_and_the_rest_fails_by_the_deadline() {
         assert_eq!(signal, Some(libc::SIGBUS), "{output:?}");
         assert_eq!(output.stdout, b"");
         assert!(mount.count("reads_late") >= 2);
-        // Nothing of it stays when the link is back.
+        // No error remains when the link is back.
         proxy.set(Trouble::None);
         runs_well_at_last(&dir, &mount, &[missing]);
         is_whole_at_last(&dir, &mount);

@@ -1,4 +1,4 @@
-//! The server is killed and started again at every block of a short action, and at random ones of a long one.
+//! The server is killed and restarted at each block of a short action, and at random blocks of a long one.
 
 use crate::common::TempDir;
 use crate::stream_common::proxy::{Proxy, Trouble};
@@ -6,11 +6,11 @@ use crate::stream_common::{
     Mount, Server, cannot_mount, is_whole, publish, runs_well, tree, wait_learned,
 };
 
-/// Bytes from the server between two places where it is killed: about a block, compressed, with what goes with it.
+/// Bytes from the server between two kills: about one compressed block with its overhead.
 const STEP_BYTES: u64 = 2_500;
 
-/// Starts the program in a mount of its own while the connection breaks, and the server dies, after so many bytes.
-/// Whether it had come to that.
+/// Starts the program in its own mount while the connection breaks, and the server is killed, after `after_bytes`
+/// bytes. Returns whether so many bytes were sent.
 fn starts_while_the_server_dies(
     dir: &TempDir,
     server: &mut Server,
@@ -48,7 +48,7 @@ fn at_every_block_of_a_short_action() {
     let mut server = Server::start(&store, &[]);
     let proxy = Proxy::start(server.address);
     let arguments = &["20-30"];
-    // Unlearned: each demand with its neighbours.
+    // Unlearned: each requested block comes with its neighbours.
     let mut kills = 0;
     for step in 0..40 {
         if !starts_while_the_server_dies(&dir, &mut server, &proxy, step * STEP_BYTES, arguments) {
@@ -57,7 +57,7 @@ fn at_every_block_of_a_short_action() {
         kills += 1;
     }
     assert!(kills >= 10, "{kills}");
-    // Learned: the plan is cut in its middle.
+    // Learned: the prefetch plan is cut in its middle.
     let mount = Mount::start(&dir, "whole", server.address, &[]);
     runs_well(&dir, &mount, arguments);
     drop(mount);

@@ -1,5 +1,5 @@
-//! A server that lies, in every message and in many ways: programs do what they do on a disk or get an error, nothing
-//! hangs, and nothing that the publisher has not signed is read, then or later.
+//! A server that lies, in each message and in many ways. Programs do what they do from disk or get an error, and
+//! nothing hangs. Data that the publisher has not signed is never read, neither then nor later.
 
 use crate::common::{TempDir, ok};
 use crate::stream_common::device::fails_to_mount;
@@ -18,7 +18,7 @@ use stream::{BlockAt, BlockHash, FileId, Token};
 
 const ARGUMENTS: &[&str] = &["20-60", "100-110"];
 
-/// A published tree, its server, and one that changes what it says.
+/// A published tree, its server, and a proxy that changes its answers.
 struct Told {
     dir: TempDir,
     server: Server,
@@ -48,7 +48,7 @@ fn lie(lie: impl Fn(&Answer) -> Option<Said> + Send + Sync + 'static) -> Lie {
     Arc::new(lie)
 }
 
-/// Another answer in place of the first part of some.
+/// Returns a lie that replaces an answer if `change` applies to it.
 fn other(change: impl Fn(&mut Answer) -> bool + Send + Sync + 'static) -> Lie {
     lie(move |answer| {
         let mut answer = answer.clone();
@@ -56,7 +56,7 @@ fn other(change: impl Fn(&mut Answer) -> bool + Send + Sync + 'static) -> Lie {
     })
 }
 
-/// Something said in front of an answer with blocks that is true.
+/// Returns a lie that inserts bytes before a true answer with blocks.
 fn before_blocks(what: impl Fn(&[BlockAt]) -> Vec<u8> + Send + Sync + 'static) -> Lie {
     lie(move |answer| match answer {
         Answer::Blocks { blocks, .. } => Some(Said::Bytes([what(blocks), said(answer)].concat())),
@@ -64,7 +64,7 @@ fn before_blocks(what: impl Fn(&[BlockAt]) -> Vec<u8> + Send + Sync + 'static) -
     })
 }
 
-/// Blocks with other bytes, correctly packed.
+/// Returns a lie that changes the content of blocks and packs them correctly.
 fn blocks(
     manifest: &Arc<Manifest>,
     change: impl Fn(&mut Vec<Vec<u8>>) + Send + Sync + 'static,
@@ -83,7 +83,7 @@ fn blocks(
     })
 }
 
-/// Bytes of an answer with blocks changed after they were made.
+/// Returns a lie that changes the encoded bytes of an answer with blocks.
 fn raw_blocks(change: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> Lie {
     lie(move |answer| {
         let mut bytes = said(answer);
@@ -106,8 +106,8 @@ fn bomb() -> Vec<u8> {
     frame
 }
 
-/// What a server may say wrong of blocks, and the counter that must show it; none: no message was wrong. What was
-/// prefetched has no place of its own: there another place is another hash.
+/// Returns lies about blocks, each with the counter that must show it; the counter is empty if no message is wrong.
+/// Prefetched blocks have no request that gives their place: a wrong place means a wrong hash.
 fn lies_about_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'static str)> {
     let (task, long) = (file(manifest, "bin/task"), file(manifest, "share/long"));
     let at_end = manifest.blocks(task);
@@ -185,7 +185,7 @@ fn lies_about_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'stat
     ]
 }
 
-/// What it may say wrong beside them.
+/// Returns lies about other answers.
 fn lies_beside_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'static str)> {
     let hashes = |change: fn(&mut GroupAt, &mut Vec<BlockHash>, &mut Vec<[u8; 32]>)| {
         other(move |answer| match answer {
@@ -239,7 +239,7 @@ fn lies_beside_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'sta
         (
             "a hash too many",
             hashes(|_, list, _| {
-                // As many as a message may have.
+                // The maximum number in a message.
                 list.truncate(255);
                 list.push(BlockHash([1; 32]));
             }),
@@ -409,7 +409,7 @@ fn lies_beside_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'sta
     ]
 }
 
-/// The frame with its payload, but of another kind and version, with the right checksum.
+/// Encodes the payload as a frame of another kind and version, with the right checksum.
 fn reframe(bytes: &mut Vec<u8>, kind: u16, version: u16) {
     let payload = bytes.split_off(base::wire::HEADER_BYTES);
     let mut frame = vec![0; base::wire::frame_bytes(payload.len())];
@@ -417,7 +417,7 @@ fn reframe(bytes: &mut Vec<u8>, kind: u16, version: u16) {
     *bytes = frame;
 }
 
-/// A refusal in place of blocks.
+/// Returns a lie that sends a refusal in place of blocks.
 fn refuse(reason: Refusal) -> Lie {
     other(move |answer| match *answer {
         Answer::Blocks { id, .. } if id != 0 => {
@@ -429,8 +429,8 @@ fn refuse(reason: Refusal) -> Lie {
     })
 }
 
-/// Each lie is told to a device of its own, which must not be moved by it: twice, or once where nothing tells that it
-/// is one but the time that passes.
+/// Tells each lie to a separate device, which must still work correctly. A lie is told twice, or only once if nothing
+/// but the elapsed time reveals it.
 fn survives(told: &Told, lies: Vec<(&'static str, Lie, &'static str)>) {
     for (number, (name, lie, counter)) in lies.into_iter().enumerate() {
         told.liar.tell(&lie, if counter.is_empty() { 1 } else { 2 });
@@ -618,7 +618,7 @@ fn a_manifest_that_is_not_the_publishers_newest_is_refused() {
         assert!(told.liar.told() > 0);
         told.liar.be_honest();
     }
-    // A newer version was seen; now the old one is offered, which the publisher has signed.
+    // After a newer version was seen, the old one is offered, which the publisher has signed.
     let old = manifest(|_, signed| signed.to_vec());
     std::fs::write(told.dir.file("tree/share/new"), b"new\n").unwrap();
     let (tree, store) = (told.dir.file("tree"), told.dir.file("store"));
@@ -659,14 +659,15 @@ fn who_never_stops_lying_gets_errors_and_no_zeros() {
         told.liar.tell(lie, u64::MAX);
         let error = std::fs::read(mount.at.join("share/long")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
-        // In each round other blocks: the server learns those of a round.
+        // Each round uses other blocks, because the server learns those of a round.
         let missing = ["400-420", "500-520", "560-580"][number];
         let mut program = Command::new(mount.program());
         let output = run_within(program.arg(missing), Duration::from_secs(60));
         let output = output.expect("the program has ended within a minute");
         assert!(!output.status.success(), "{output:?}");
         assert_eq!(output.stdout, b"");
-        // What was read before is there still, and all else when the server is honest and has been forgiven.
+        // Blocks that were read before are still available. All others are when the server is honest and no longer
+        // distrusted.
         runs_well(&told.dir, &mount, &["20-30"]);
         told.liar.be_honest();
         runs_well_at_last(&told.dir, &mount, &[missing]);

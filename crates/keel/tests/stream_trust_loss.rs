@@ -1,23 +1,23 @@
-//! A line that loses packets: programs get what was published, later. Each run has a network of its own, which is gone
-//! with its last process.
+//! A line that loses packets: programs get the published content, but later. Each run has its own network, which
+//! disappears with its last process.
 
 use crate::common::TempDir;
 use crate::stream_common::{Mount, Server, cannot_mount, is_whole, publish, runs_well, tree};
 use std::process::Command;
 
-/// Packets lost of 100,000.
+/// Packet loss, in packets per 100,000.
 const LOST: [u32; 4] = [1, 100, 1_000, 5_000];
 
-/// Does something in a network in which nobody else is; the reason where that cannot be.
+/// Runs a function in a separate network. Returns the reason if that is not possible.
 fn in_own_network(work: impl FnOnce() + Send) -> Result<(), String> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: the call takes no pointers, and moves this thread alone; what it starts goes with it.
+            // SAFETY: the call takes no pointers, and affects only this thread and its later children.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 let error = std::io::Error::last_os_error();
                 return Err(format!("no network of its own: {error}"));
             }
-            // As on a real line: a packet that is lost is 1,500 bytes, not a window.
+            // As on a real line, a lost packet is 1,500 bytes instead of a whole window.
             tool("ip", &["link", "set", "lo", "up", "mtu", "1500"])?;
             tool("ip", &["link", "set", "lo", "gso_max_segs", "1"])?;
             tool("nft", &["add table inet line"])?;
@@ -45,7 +45,7 @@ fn tool(name: &str, arguments: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// From now on so many packets of 100,000 are lost, by chance.
+/// Drops this number of every 100,000 packets from now on, at random.
 fn lose(packets: u32) -> Result<(), String> {
     tool("nft", &["flush chain inet line in"])?;
     let rule = format!("add rule inet line in numgen random mod 100000 < {packets} counter drop");
@@ -53,7 +53,7 @@ fn lose(packets: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Packets lost since.
+/// The number of packets lost since then.
 fn lost() -> u64 {
     let rules = tool("nft", &["list chain inet line in"]).unwrap();
     let mut words = rules

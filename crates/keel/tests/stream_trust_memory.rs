@@ -1,4 +1,4 @@
-//! A mount in a group with less memory than its program has bytes.
+//! A mount in a group with less memory than the size of its program.
 
 use crate::common::TempDir;
 use crate::stream_common::{
@@ -6,10 +6,10 @@ use crate::stream_common::{
 };
 use std::path::{Path, PathBuf};
 
-/// MiB of the group, where `KEEL_STREAM_MEMORY_MEBIBYTES` does not say it; the program's table has half as much again.
+/// Memory of the group in MiB, unless `KEEL_STREAM_MEMORY_MEBIBYTES` is set; the program's table is 50 % larger.
 const MEBIBYTES: u64 = 32;
 
-/// A group of processes with a limit on memory, of either generation.
+/// A control group with a memory limit, in either version of the kernel's interface.
 struct Group {
     folder: PathBuf,
     is_unified: bool,
@@ -38,7 +38,7 @@ impl Group {
         std::fs::write(self.folder.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
-    /// How often its processes met the limit.
+    /// Returns how often its processes reached the limit.
     fn limit_met(&self) -> u64 {
         let name = ["memory.failcnt", "memory.events"][usize::from(self.is_unified)];
         let text = std::fs::read_to_string(self.folder.join(name)).unwrap();
@@ -52,7 +52,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A process that has just ended is in it for a moment longer.
+        // A process that has just ended is still in the group for a moment.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.folder).is_ok() {
                 return;
@@ -82,7 +82,7 @@ fn a_mount_with_less_memory_than_its_program_has_bytes_serves_it_whole() {
     let store = publish(&dir);
     let server = Server::start(&store, &[]);
     let all = format!("0-{}", blocks - 1);
-    // What the first run has asked for, the second one is sent ahead.
+    // The second run prefetches what the first one requested.
     for number in 0..2 {
         let mut mount = Mount::start(&dir, &format!("at{number}"), server.address, &[]);
         group.take(mount.id());

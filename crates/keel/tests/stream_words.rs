@@ -1,4 +1,4 @@
-//! What a device says when something is not as it should be: which thing, why, and what is to be done.
+//! Error messages of a device: they name the thing, the reason and the remedy.
 
 use crate::common::{TempDir, fails, keel, ok, run, signal, wait_until};
 use crate::stream_common::device::{
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// A mount whose lines on standard error are kept in a file.
+/// A mount whose standard error is kept in a file.
 struct Told {
     mount: Mount,
     log: PathBuf,
@@ -32,14 +32,14 @@ impl Told {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Waits until it has said this, once.
+    /// Waits until it has printed this text once.
     fn says(&self, words: &str) {
         wait_until(words, || self.told().contains(words));
         assert_eq!(self.told().matches(words).count(), 1, "{}", self.told());
     }
 }
 
-/// The folders of an authority, of a server that is reached at these names, and of a device.
+/// Creates the folders of an authority, of a server with these names, and of a device.
 fn identities(dir: &TempDir, authority: &str, server: &str, names: &[&str], device: &str) {
     let identity = |arguments: &[&str]| ok(&[&["stream", "identity"], arguments].concat());
     identity(&["authority", &path(dir, authority)]);
@@ -94,7 +94,7 @@ fn a_mount_says_why_it_has_no_server_and_when_it_is_back() {
     wait_until("no failure", || {
         told.mount.status()["server_failure"].is_null()
     });
-    // The version that is mounted goes, and with the server's end the server has it no longer.
+    // The mounted version is pruned; after its restart the server no longer has it.
     std::fs::write(tree.join("share/short"), "the second version\n").unwrap();
     publish(&dir);
     ok(&["stream", "prune", store.to_str().unwrap(), "--keep", "1"]);
@@ -105,7 +105,7 @@ fn a_mount_says_why_it_has_no_server_and_when_it_is_back() {
     let printed = ok(&["stream", "status", told.mount.at.to_str().unwrap()]);
     let printed = String::from_utf8(printed).unwrap();
     assert!(printed.contains("no connection: version 1 is"), "{printed}");
-    // Somebody else's first version.
+    // Version 1 of another tree.
     server.kill();
     std::fs::rename(&store, dir.file("before")).unwrap();
     publish(&dir);
@@ -148,7 +148,7 @@ fn a_mount_that_looks_for_its_server_ends_by_a_signal() {
         return;
     }
     let dir = TempDir::new();
-    // It takes connections and says nothing; the greeting has a third of the deadline.
+    // A server that accepts connections but sends nothing; the greeting may take a third of the deadline.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     for (number, status) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
@@ -204,7 +204,7 @@ fn each_reason_not_to_start_has_its_remedy() {
     let plain = Server::start(&store, &[]);
     let line = refused(plain.address, "device");
     assert!(line.contains("started with --insecure"), "{line}");
-    // Another service.
+    // A server of another protocol.
     let web = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = web.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -212,7 +212,7 @@ fn each_reason_not_to_start_has_its_remedy() {
             socket.read_exact(&mut [0]).ok();
             let answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
             socket.write_all(answer).ok();
-            // What was sent is read, else the answer may go with it.
+            // Read what the client sends; otherwise closing the socket may discard the answer.
             socket.shutdown(std::net::Shutdown::Write).ok();
             socket.read_to_end(&mut Vec::new()).ok();
         }
@@ -224,7 +224,7 @@ fn each_reason_not_to_start_has_its_remedy() {
     );
     let line = fails_to_mount(&dir, "at", address, &[]);
     assert!(line.contains("another service may answer"), "{line}");
-    // A manifest that is damaged. It is made in a copy: the server may look for new ones at any moment.
+    // A damaged manifest. It is made in a copy, because the server may look for new manifests at any moment.
     std::fs::write(dir.file("tree/share/short"), "the second version\n").unwrap();
     let copy = path(&dir, "copy");
     copy_folder(&store, Path::new(&copy));
@@ -233,7 +233,7 @@ fn each_reason_not_to_start_has_its_remedy() {
     let whole = std::fs::read(in_store(Path::new(&copy))).unwrap();
     let manifest = in_store(&store);
     std::fs::write(&manifest, &whole[..whole.len() / 2]).unwrap();
-    // An older one would be served.
+    // Otherwise the older manifest would be served.
     std::fs::remove_file(manifest.with_file_name(format!("{:020}", 1))).unwrap();
     let line = fails_to_mount(&dir, "at", plain.address, &[]);
     assert!(line.contains("`keel stream check`"), "{line}");
@@ -263,7 +263,8 @@ fn going_back_names_what_would_help() {
     );
     assert!(line.contains(&cache) && !line.contains("--state"), "{line}");
     older.kill();
-    // Another tree under the number that was seen, signed with the same key: a copy of the store was gone on with.
+    // Another tree under the number that was seen, signed with the same key: a copy of the store was used for further
+    // publications.
     std::fs::write(tree.join("share/short"), "of a copy\n").unwrap();
     ok(&["stream", "pack", &path(&dir, "tree"), &path(&dir, "old")]);
     let mut other = Server::start_at(&dir.file("old"), &address.to_string(), &["--insecure"]);
@@ -295,7 +296,7 @@ fn what_cannot_work_is_refused_before_anything_is_made() {
         let all = ["stream", "mount", "127.0.0.1:1", &at, "--insecure"];
         fails(&[&all[..], options].concat(), status)
     };
-    // What the mount covers.
+    // Paths that the mount would cover.
     std::os::unix::fs::symlink(&at, dir.file("link")).unwrap();
     let inside = path(&dir, "at/a/b");
     for place in [&at, &inside, &path(&dir, "link/cache")] {
@@ -311,7 +312,7 @@ fn what_cannot_work_is_refused_before_anything_is_made() {
     let line = mount(&["--cache", &image], 1);
     assert!(line.contains("`keel flash format "), "{line}");
     assert!(!dir.file("none").exists() && !dir.file("none.img").exists());
-    // Nothing is ignored.
+    // No option is silently ignored.
     for option in ["--cache-size=8M", "--complete=files"] {
         let output = run(&["stream", "mount", "127.0.0.1:1", &at, "--insecure", option]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -365,7 +366,7 @@ fn a_part_of_the_tree_may_be_named_as_a_shell_does() {
     }
 }
 
-/// Also from the page cache, and not when the loader is in the tree or has been installed since.
+/// Also if the program is in the page cache, but not if the loader is in the tree or has been installed since.
 #[test]
 fn a_mount_names_the_loader_that_a_program_lacks() {
     if cannot_mount() {
@@ -432,7 +433,7 @@ fn a_mount_that_is_ended_says_that_programs_still_run() {
         .unwrap();
     wait_until("a task", || told.mount.status()["tasks_now"] == 1);
     let log = told.log.clone();
-    // Which of both a program that is about to read makes it is not what this is about.
+    // The exit status depends on whether a program is about to read; this test accepts both.
     assert!(matches!(told.mount.end(libc::SIGINT), Some(0 | 1)));
     let said = std::fs::read_to_string(log).unwrap();
     assert!(said.contains("1 program running from here"), "{said}");
@@ -499,7 +500,7 @@ fn a_pin_counts_what_is_there_at_its_end() {
     std::fs::write(dir.file("tree/share/noise"), noise).unwrap();
     let mut server = Server::start(&publish(&dir), &[]);
     let json = |said: &str| -> serde_json::Value { serde_json::from_str(said).unwrap() };
-    // Too small, and too little room for what is allowed.
+    // The cache is too small, and there is too little space for the allowed size.
     let small = path(&dir, "small");
     let options = ["--all", "--json", "--cache", &small, "--cache-size", "4M"];
     let (status, said, error) = pin(&server, &options);
@@ -533,7 +534,7 @@ fn a_pin_counts_what_is_there_at_its_end() {
         "{error}"
     );
     assert!(!error.contains("--cache-size"), "{error}");
-    // A cache that cannot be written is the thing that fails.
+    // If the cache cannot be written, the error names the cache.
     let kept = MemoryDisk::new(&dir, "kept", "16M");
     let (status, ..) = pin(&server, &["share/short", "--cache", kept.path()]);
     assert_eq!(status, Some(0));
@@ -546,7 +547,7 @@ fn a_pin_counts_what_is_there_at_its_end() {
         line.starts_with(&thing) && line.contains("can be written"),
         "{error}"
     );
-    // Without a server, what is there counts.
+    // Without a server, the cached blocks decide.
     let cache = path(&dir, "cache");
     let (status, said, _) = pin(&server, &["bin/task", "--cache", &cache]);
     assert!(
@@ -586,7 +587,7 @@ fn a_start_while_the_server_was_away_is_counted_whole() {
         let (dir, running) = (&dir, &mount);
         let run = scope.spawn(move || runs_well(dir, running, &["20-60"]));
         wait_until("a task", || mount.count("tasks_now") == 1);
-        // Longer than a start may be quiet.
+        // Longer than a start may be without reads.
         std::thread::sleep(Duration::from_secs(4));
         server.restart();
         run.join().unwrap();
@@ -633,7 +634,7 @@ fn addresses_and_caches_that_are_none_are_told_apart_without_a_server() {
     }
     let fifo = path(&dir, "fifo");
     let name = std::ffi::CString::new(fifo.as_str()).unwrap();
-    // SAFETY: the name ends with a zero byte and outlives the call.
+    // SAFETY: the name is NUL-terminated and outlives the call.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     for place in [fifo.as_str(), "/dev/null"] {
         let line = pin("127.0.0.1:1", place, 1);
@@ -646,7 +647,7 @@ fn addresses_and_caches_that_are_none_are_told_apart_without_a_server() {
         1,
     );
     assert!(line.contains("is no regular file"), "{line}");
-    // An identity of which something is no file, or of somebody else.
+    // An identity with an entry that is not a regular file, or that belongs to another identity.
     identities(&dir, "authority", "server", &["127.0.0.1"], "device");
     let (authority, other) = (path(&dir, "authority"), path(&dir, "other"));
     ok(&[

@@ -1,5 +1,5 @@
-//! Programs that the node keeps running, with real ones: ended, started again, given up, ended with the node; from a
-//! mount through FUSE where that is permitted.
+//! Programs that the node keeps running, tested with real ones: ended, restarted, given up, and ended with the node;
+//! from a mount through FUSE if that is permitted.
 
 use crate::common::node::{Node, SMALL};
 use crate::common::{TempDir, wait_until};
@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A node with these tasks beside a small store.
+/// Returns a node with these tasks and a small store.
 fn node(tasks: &str) -> Node {
     Node::start(&format!("{SMALL}{tasks}"))
 }
@@ -46,7 +46,7 @@ fn process(node: &Node, name: &str) -> i32 {
 }
 
 fn kill(process: i32, signal: libc::c_int) {
-    // SAFETY: a plain system call; the process is one that a node of this test has started and not waited for.
+    // SAFETY: a plain system call; a node of this test has started the process and not waited for it.
     unsafe { libc::kill(process, signal) };
 }
 
@@ -75,7 +75,7 @@ deadline_ms = 50.5
 cores = [0]
 "#
     ));
-    // What it is told, a line for each life, and a child of its own.
+    // Records its environment, one line for each start, and a child process.
     let program = "#!/bin/sh\n\
                    echo $KEEL_NODE $KEEL_TASK $KEEL_PERIOD_MS $KEEL_DEADLINE_MS $KEEL_REGION > told\n\
                    echo here >> lives\n\
@@ -90,7 +90,7 @@ cores = [0]
         .canonicalize()
         .unwrap()
         .join("keel-data/keel.sock");
-    // The folder of the test may be reached through a link.
+    // The path of the test's folder may contain a symbolic link.
     let told = read(&node, "told");
     let (told_socket, rest) = told.split_once(' ').unwrap();
     assert_eq!(Path::new(told_socket).canonicalize().unwrap(), socket);
@@ -104,7 +104,7 @@ cores = [0]
     assert_eq!(before["cores_refused"], false, "{before}");
     let allowed = fs::read_to_string(format!("/proc/{first}/status")).unwrap();
     assert!(allowed.contains("\nCpus_allowed_list:\t0\n"), "{allowed}");
-    // The node declares what the program does not, and says that nobody sees its instances.
+    // The node declares the task because the program does not, and reports that its instances are not observed.
     wait_until("the declaration", || {
         task(&node, "valve")["declared_by"] == "node"
     });
@@ -130,7 +130,7 @@ cores = [0]
         (&1.into(), &2.into(), &1.into())
     );
     assert_eq!(after["last_error"], "was ended by signal 9");
-    // What it had started went with it.
+    // The children of the killed program end with it.
     wait_until("the end of the first one's child", || {
         let list = Command::new("pgrep")
             .args(["-g", &first.to_string()])
@@ -152,7 +152,7 @@ cores = [0]
             && line.contains(", every 100 ms, deadline 50.5 ms, core 0; 2 starts, 1 failed"),
         "{line}"
     );
-    // Not killed: its program has a child that nobody else would end.
+    // Stopped instead of killed: otherwise the program's child would not be ended.
     assert!(node.stop().success());
 }
 
@@ -210,7 +210,7 @@ restarts_max = 1
         "{}",
         node.log()
     );
-    // Mended, it is taken with the next reading of the configuration; the other one is tried again as it is.
+    // A corrected task is started with the next reload; the other one is tried again unchanged.
     let mended = config.replace("echo out of oil; exit 7", "exec sleep 1000");
     fs::write(node.dir.file("keel.toml"), format!("{SMALL}{mended}")).unwrap();
     node.signal(libc::SIGHUP);
@@ -225,7 +225,7 @@ restarts_max = 1
         "{}",
         node.log()
     );
-    // Without it, its process ends.
+    // When a task is removed from the configuration, its process ends.
     let mended_process = process(&node, "broken");
     fs::write(node.dir.file("keel.toml"), SMALL).unwrap();
     node.signal(libc::SIGHUP);
@@ -250,7 +250,7 @@ command = ["sh", "-c", "trap '' TERM; while true; do sleep 0.05; done"]
     assert!(node.stop().success());
     assert_eq!(read(&node, "bye"), "bye\n");
     assert!(!is_alive(polite) && !is_alive(deaf));
-    // Nobody can ask whoever was killed; the kernel tells its programs.
+    // A killed node cannot end its programs; the kernel signals them.
     let tasks = r#"
 [[task]]
 name = "plain"
@@ -263,7 +263,7 @@ command = ["sleep", "1000"]
     wait_until("the end of the program", || !is_alive(plain));
 }
 
-/// A program that does not hear what the kernel tells it, and one that its program has started and left alone.
+/// A program that ignores the kernel's signal, and a child process that its program has left behind.
 #[test]
 fn what_a_killed_node_leaves_is_ended_by_the_next_start() {
     let mut node = node(
@@ -281,12 +281,12 @@ command = ["sh", "-c", "sleep 1000 & echo $! > child; echo ready; wait"]
     }
     let deaf = process(&node, "deaf");
     let child: i32 = read(&node, "child").trim().parse().unwrap();
-    // Of a node with another store, which may have had the same socket; and of no node.
+    // Processes of a node with another store, which may have had the same socket; and one of no node.
     let stranger = |store: &str, task: &str| {
         let mut command = Command::new("sleep");
         command.arg("100").env("KEEL_NODE", node.socket());
         command.env("KEEL_STORE", store).env_remove("KEEL_TASK");
-        // Those of the node's own group are spared anyway.
+        // Processes of the node's own group would be spared anyway.
         command.process_group(0);
         if !task.is_empty() {
             command.env("KEEL_TASK", task);
@@ -298,7 +298,7 @@ command = ["sh", "-c", "sleep 1000 & echo $! > child; echo ready; wait"]
     let (identity, file) = store.split_once('-').unwrap();
     let mut strangers = [
         stranger(&format!("0123456789abcdef0123456789abcdef-{file}"), "deaf"),
-        // Of a copy.
+        // A copy of the store.
         stranger(&format!("{identity}-1-2"), "deaf"),
         stranger(store, ""),
     ];
@@ -414,7 +414,7 @@ run_ms_max = 100
     assert_eq!(late["instances"], late["deadline_misses"], "{late}");
 }
 
-/// Where cargo puts an example when it builds all tests of this crate.
+/// Returns the path of an example in cargo's output when all tests of this crate are built.
 fn example() -> PathBuf {
     let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
     let example = programs.join("examples/valve");
@@ -439,7 +439,7 @@ deadline_ms = 10
     );
     let mut node = Node::prepare(SMALL);
     node.restart();
-    // It demands keys that have values.
+    // The program requires keys that have values.
     node.ok(&[
         "put",
         "boiler/celsius",
@@ -465,7 +465,7 @@ fn executable(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A tree with a shell program.
+/// Creates a tree with a shell program.
 fn plant(dir: &TempDir) {
     let bin = dir.file("tree/bin");
     fs::create_dir_all(&bin).unwrap();
@@ -511,7 +511,7 @@ restarts_max = 0
         (&true.into(), &0.into()),
         "{mount}"
     );
-    // The mount dies: it is made again, and the program after it.
+    // If the mount dies, it is restored, and then the program.
     kill(mount["process"].as_i64().unwrap() as i32, libc::SIGKILL);
     wait_until("the failure", || status(&node)["mounts"][0]["failed"] == 1);
     kill(first, libc::SIGKILL);
@@ -528,7 +528,7 @@ restarts_max = 0
         !mounts.contains(&node.dir.path().display().to_string()),
         "{mounts}"
     );
-    // Without a network it comes from the cache; without cache and network it waits, and says so.
+    // Without a network the program comes from the cache; without cache and network the task waits, and reports it.
     server.kill();
     node.restart();
     process(&node, "plant");

@@ -1,10 +1,10 @@
-//! The commands of `docs/tasks.md` do what the page says, and its table has every figure.
+//! The commands of `docs/tasks.md` do what the page describes, and its table contains all figures.
 
 use crate::common::TempDir;
 use crate::common::broker::free_port;
 use std::path::Path;
 
-/// Ends what the page has started, should it not have come to that.
+/// Ends processes that the page has started, if the page itself did not end them.
 struct Leftovers<'a>(&'a TempDir);
 
 impl Drop for Leftovers<'_> {
@@ -12,7 +12,7 @@ impl Drop for Leftovers<'_> {
         for name in ["keel.pid", "serve.pid"] {
             let pid = std::fs::read_to_string(self.0.file(name)).unwrap_or_default();
             if let Ok(pid) = pid.trim().parse::<libc::pid_t>() {
-                // SAFETY: a plain system call; the process is one of this test's, or gone.
+                // SAFETY: a plain system call; the process was started by this test, or has ended.
                 unsafe { libc::kill(pid, libc::SIGTERM) };
             }
         }

@@ -1,5 +1,5 @@
-//! `[[upstream]]`: readings of a node go to a broker and to an HTTP server, also when those are away for a while,
-//! answer wrongly, or the node is killed.
+//! `[[upstream]]`: readings of a node go to a broker and to an HTTP server. This also works when those are unavailable
+//! for a time, answer wrongly, or the node is killed.
 
 use crate::common::broker::{Broker, Subscriber, free_port};
 use crate::common::node::{Node, SMALL};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The configuration of a node whose clock is right, with this text behind it.
+/// Returns the configuration of a node with a trusted clock, followed by this text.
 fn config(text: &str) -> String {
     format!("{SMALL}[time]\nwall_clock = \"trusted\"\n{text}")
 }
@@ -48,7 +48,7 @@ fn wait_for_backlog(node: &Node, readings: u64) {
 }
 
 trait Numbers {
-    /// Numbers and how often each came.
+    /// Returns the numbers, and how often each arrived.
     fn numbers(&self) -> BTreeMap<u64, u32>;
 }
 
@@ -118,7 +118,7 @@ fn readings_reach_a_broker_in_both_versions_and_forms() {
         }
     }
     assert!(subscriber.numbers().values().all(|times| *times == 1));
-    // Each key's readings come in their order.
+    // The readings of each key arrive in their order.
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
     for (_, payload) in subscriber.all() {
         for number in numbers_of(&payload) {
@@ -128,7 +128,7 @@ fn readings_reach_a_broker_in_both_versions_and_forms() {
     }
 }
 
-/// Passes connections to one port on to another.
+/// Forwards connections from one port to another.
 fn open_way(from: u16, to: u16) {
     let listener = TcpListener::bind(("127.0.0.1", from)).unwrap();
     std::thread::spawn(move || {
@@ -166,11 +166,11 @@ fn a_node_that_starts_without_its_upstream_keeps_everything_for_it() {
             .contains("cannot connect")
     );
     assert_eq!(node.run(&["status"]).status.code(), Some(3));
-    // Killed and started again, still without it.
+    // Killed and restarted, still without the upstream.
     node.kill();
     node.restart();
     send(&node, 500..800);
-    // A broker keeps nothing for whoever has not subscribed yet: the way to it opens after that.
+    // A broker keeps nothing for a client that has not subscribed yet, so connect it only after the subscription.
     let Some(broker) = Broker::start() else {
         return;
     };
@@ -196,7 +196,7 @@ fn a_killed_node_repeats_one_window_at_most() {
     for _ in 0..4 {
         send(&node, sent..sent + 2_000);
         sent += 2_000;
-        // Somewhere on the way.
+        // Kill the node while readings are in flight.
         let before = subscriber.all().len();
         wait_until("some more", || subscriber.all().len() > before + 50);
         node.kill();
@@ -212,7 +212,7 @@ fn a_killed_node_repeats_one_window_at_most() {
         "{twice} came twice, and none were counted"
     );
     node.stop();
-    // In order there is nothing to repeat.
+    // After an orderly end nothing is sent again.
     node.restart();
     send(&node, sent..sent + 10);
     wait_until("the last ones", || {
@@ -223,7 +223,7 @@ fn a_killed_node_repeats_one_window_at_most() {
     node.stop();
 }
 
-/// A server that answers as it is told; what it took, as lines.
+/// A test server with configurable answers; keeps the lines that it accepted.
 struct Server {
     port: u16,
     taken: Arc<Mutex<Vec<String>>>,
@@ -231,7 +231,7 @@ struct Server {
 }
 
 impl Server {
-    /// `answer` is given each body and says status and further headers.
+    /// `answer` gets the number and the body of each request, and returns status and further headers.
     fn start(answer: impl Fn(u32, &str) -> String + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -258,7 +258,7 @@ impl Server {
                             *count
                         };
                         let said = answer(number, &body);
-                        // Pages answer 200.
+                        // Web pages answer 200, so a 200 does not count as an acknowledgement.
                         if said.starts_with("HTTP/1.1 20") && !said.starts_with("HTTP/1.1 200") {
                             let lines = body.lines().map(str::to_owned);
                             taken.lock().unwrap().extend(lines);
@@ -350,7 +350,7 @@ fn readings_reach_an_http_server_as_lines() {
         line.starts_with("keel,site=north,key=hall/1/n integer=4i 1"),
         "{line}"
     );
-    // What it wrote, the node itself would take.
+    // The node itself accepts the lines that it writes.
     let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
     stream.write_all(format!("{line}\n\n").as_bytes()).unwrap();
     let mut answer = String::new();
@@ -363,7 +363,7 @@ fn readings_reach_an_http_server_as_lines() {
     node.stop();
 }
 
-/// Secrets are often mounted after the node has started, and are changed while it runs.
+/// Secrets are often mounted after the start of the node, and change while it runs.
 #[test]
 fn a_secret_is_read_when_it_is_needed() {
     let has_expired = Arc::new(AtomicBool::new(false));
@@ -431,7 +431,8 @@ fn an_upstream_that_fails_gets_it_later_and_what_it_refuses_costs_itself() {
     node.stop();
 }
 
-/// What an upstream says of itself blames no reading, however often; nor do connections that end for a while.
+/// An upstream's error about itself is not blamed on a reading, however often it occurs; nor is a closed connection,
+/// for a limited time.
 #[test]
 fn an_upstream_at_fault_costs_no_reading() {
     for fault in [
@@ -448,7 +449,7 @@ fn an_upstream_at_fault_costs_no_reading() {
             (false, "") => String::new(),
             (false, fault) => refusal(fault, "", "no"),
         });
-        // What is said costs nothing even where patience is short.
+        // Such errors drop no reading even if `give_up_seconds_min` is short.
         let patience = match fault {
             "" => "",
             _ => "give_up_seconds_min = 1\n",
@@ -469,7 +470,7 @@ fn an_upstream_at_fault_costs_no_reading() {
     }
 }
 
-/// Without an answer, so that nobody knows whose fault it is.
+/// Without an answer, the cause of the failure is unknown.
 #[test]
 fn a_reading_at_which_every_connection_ends_costs_itself() {
     let server = Server::start(|_, body| match body.contains("integer=77i") {
@@ -512,7 +513,7 @@ fn a_page_that_answers_in_between_acknowledges_nothing() {
     node.stop();
 }
 
-/// As of a reverse proxy before a server that takes too long for a large request.
+/// As from a reverse proxy in front of a server that takes too long for a large request.
 #[test]
 fn what_fails_for_its_length_is_sent_in_halves() {
     let server = Server::start(|_, body| match body.lines().count() > 20 {
@@ -527,7 +528,7 @@ fn what_fails_for_its_length_is_sent_in_halves() {
     node.stop();
 }
 
-/// More than an upstream may refuse in a row: slower, and nothing stands still.
+/// More refused readings in a row than an upstream may refuse: sending slows down, but does not stop.
 #[test]
 fn many_that_are_refused_in_a_row_do_not_block_the_others() {
     let is_bad = |line: &str| {

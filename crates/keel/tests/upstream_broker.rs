@@ -1,5 +1,5 @@
-//! `[[upstream]]` over MQTT: what a broker answers, and what becomes of readings then. The broker here is a part of the
-//! test, and answers as it is told.
+//! `[[upstream]]` over MQTT: answers of a broker, and their effect on readings. The broker is a part of the test, with
+//! configurable answers.
 
 use crate::common::node::{Node, SMALL};
 use crate::common::wait_until;
@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Reasons of MQTT 5.
+/// Reason codes of MQTT 5.
 const TAKEN: u8 = 0;
 const NOT_AUTHORIZED: u8 = 0x87;
 const QUOTA_EXCEEDED: u8 = 0x97;
@@ -19,18 +19,18 @@ const UNSPECIFIED: u8 = 0x80;
 const SERVER_BUSY: u8 = 0x89;
 const TOO_LARGE: u8 = 0x95;
 
-/// What the broker does with a message.
+/// The broker's reaction to a message.
 #[derive(Clone, Copy)]
 enum Reply {
     Answer(u8),
-    /// Ends the connection for this reason.
+    /// Closes the connection with this reason.
     End(u8),
     Nothing,
 }
 
 struct Broker {
     port: u16,
-    /// Topics and payloads of the messages that were taken, in their order.
+    /// Topics and payloads of the accepted messages, in their order.
     taken: Arc<Mutex<Vec<(String, String)>>>,
     connections: Arc<Mutex<u32>>,
 }
@@ -49,14 +49,14 @@ impl Broker {
             for stream in listener.incoming() {
                 *connections.lock().unwrap() += 1;
                 let (reply, taken) = (Arc::clone(&reply), Arc::clone(&taken));
-                // The client may be gone at any moment.
+                // The client may disconnect at any moment, so errors are ignored.
                 std::thread::spawn(move || attend(stream.ok()?, &*reply, &taken));
             }
         });
         broker
     }
 
-    /// What has come on a topic, once each: what is behind a message without an answer comes again.
+    /// Returns the distinct values received on a topic: messages after an unanswered one are sent again.
     fn values(&self, topic: &str) -> BTreeSet<String> {
         let taken = self.taken.lock().unwrap();
         let of = taken.iter().filter(|(found, _)| found == topic);
@@ -76,7 +76,7 @@ fn attend(
     loop {
         let (first, body) = packet(&mut stream)?;
         match first >> 4 {
-            // CONNECT: consent, with a packet size of at most 300 bytes.
+            // CONNECT: accept, with a packet size of at most 300 bytes.
             1 => stream
                 .write_all(&[0x20, 8, 0, 0, 5, 0x27, 0, 0, 1, 44])
                 .ok()?,
@@ -107,7 +107,7 @@ fn attend(
     }
 }
 
-/// The first byte of a packet, and what comes behind its length.
+/// Returns the first byte of a packet, and the content after its length.
 fn packet(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let mut byte = || {
         let mut byte = [0];
@@ -150,12 +150,12 @@ fn put(node: &Node, key: &str, values: std::ops::Range<u32>) -> BTreeSet<String>
         .collect()
 }
 
-/// A broker that takes connections and messages, and acknowledges none.
+/// A broker that accepts connections and messages, but acknowledges none.
 #[test]
 fn one_that_acknowledges_nothing_is_not_connected() {
     let broker = Broker::start(|_, _| Reply::Nothing);
     let mut node = Node::start(&config(broker.port, "answer_ms_max = 200\n"));
-    // Nothing is wrong with it as long as nothing was sent.
+    // The missing acknowledgements show only after something was sent.
     wait_for(&node, "the connection", |found| found["connected"] == true);
     put(&node, "a", 0..1);
     wait_for(&node, "a complaint", |found| {
@@ -173,7 +173,8 @@ fn one_that_acknowledges_nothing_is_not_connected() {
     node.stop();
 }
 
-/// What it says of itself or of this client, in an answer or at the end of the connection, costs no reading.
+/// An error about the broker itself or about this client, in an answer or at the end of the connection, drops no
+/// reading.
 #[test]
 fn one_at_fault_costs_no_reading() {
     let refusals = [
@@ -207,7 +208,7 @@ fn one_at_fault_costs_no_reading() {
     }
 }
 
-/// A reason that may be for the message: it costs itself, in the end.
+/// A reason that may concern the message: in the end only that reading is dropped.
 #[test]
 fn a_reading_at_which_it_ends_every_connection_costs_itself() {
     for (refusal, inflight_max) in [
@@ -220,7 +221,7 @@ fn a_reading_at_which_it_ends_every_connection_costs_itself() {
             "1" => refusal,
             _ => Reply::Answer(TAKEN),
         });
-        // With 1 nothing else is on its way with it.
+        // With a value of 1, no other message is in flight together with it.
         let more = format!("give_up_seconds_min = 1\ninflight_max = {inflight_max}\n");
         let mut node = Node::start(&config(broker.port, &more));
         put(&node, "a", 0..4);
@@ -232,7 +233,7 @@ fn a_reading_at_which_it_ends_every_connection_costs_itself() {
     }
 }
 
-/// A client that may not publish to one topic: the others go on, and what is not taken is counted.
+/// A client that may not publish to one topic: other topics still work, and refused readings are counted.
 #[test]
 fn a_topic_without_permission_does_not_block_the_others() {
     let broker = Broker::start(|topic, _| match topic {
@@ -241,7 +242,7 @@ fn a_topic_without_permission_does_not_block_the_others() {
     });
     let mut node = Node::start(&config(broker.port, "answer_ms_max = 60000\n"));
     put(&node, "closed", 0..3);
-    // Nobody knows yet whether it is for the topic or for the client.
+    // It is not known yet whether the refusal concerns the topic or the client.
     wait_for(&node, "the complaint", |found| {
         let error = found["last_error"].as_str();
         error.is_some_and(|error| error.contains("0x87"))
@@ -251,7 +252,7 @@ fn a_topic_without_permission_does_not_block_the_others() {
     wait_for(&node, "all", |found| found["backlog_readings"] == 0);
     assert_eq!(upstream(&node)["refused"]["upstream"], 3);
     assert_eq!(broker.values("open"), values);
-    // From now on both kinds, one after the other: the broker is known.
+    // From now on both kinds alternate: the broker has accepted messages by now.
     let connections = broker.connections();
     for round in 0..5 {
         put(&node, "closed", round..round + 1);
@@ -266,7 +267,7 @@ fn a_topic_without_permission_does_not_block_the_others() {
     node.stop();
 }
 
-/// Behind a message of a closed topic, too, also where nothing else is on its way.
+/// The same after a message to a refused topic, also if no other message is in flight.
 #[test]
 fn a_reading_that_is_refused_behind_a_closed_topic_costs_itself() {
     for (refusal, inflight_max) in [
@@ -296,7 +297,7 @@ fn a_reading_that_is_refused_behind_a_closed_topic_costs_itself() {
     }
 }
 
-/// What can be of no use to it, for certain, costs only itself, however many there are in a row.
+/// A message that the broker can certainly never accept is dropped alone, however many of them follow each other.
 #[test]
 fn what_it_can_never_take_is_passed_over() {
     let broker = Broker::start(|topic, _| match topic {

@@ -1,10 +1,10 @@
-//! The commands of `docs/upstream.md` do what the page says.
+//! The commands of `docs/upstream.md` do what the page describes.
 
 use crate::common::TempDir;
 use crate::common::broker::free_port;
 use std::path::Path;
 
-/// Ends what the page has started, should it not have come to that.
+/// Ends processes that the page has started, if the page itself did not end them.
 struct Leftovers<'a>(&'a TempDir);
 
 impl Drop for Leftovers<'_> {
@@ -12,7 +12,7 @@ impl Drop for Leftovers<'_> {
         for name in ["keel.pid", "broker.pid"] {
             let pid = std::fs::read_to_string(self.0.file(name)).unwrap_or_default();
             if let Ok(pid) = pid.trim().parse::<libc::pid_t>() {
-                // SAFETY: a plain system call; the process is one of this test's, or gone.
+                // SAFETY: a plain system call; the process was started by this test, or has ended.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
             }
         }
@@ -25,7 +25,7 @@ fn the_commands_of_the_page_work() {
     let page = crate::page_common::text("upstream.md").replace("18883", &port);
     let dir = TempDir::new();
     let _leftovers = Leftovers(&dir);
-    // Where a page says `mosquitto`, whoever reads it has it on the path.
+    // The page assumes that `mosquitto` is in the reader's path.
     let path = std::env::var("PATH").unwrap();
     let has = |thing: &str| match thing {
         "mosquitto" => path

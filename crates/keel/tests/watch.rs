@@ -1,4 +1,4 @@
-//! Watches of a node with many keys: a scan in slices shows each of them, and clients that do not read cost little.
+//! Watches of a node with many keys: a scan in slices shows each key, and clients that do not read use little memory.
 
 use crate::common::node::{END, Node, Raw, UPDATES, WATCH};
 use crate::common::wait_until;
@@ -20,7 +20,7 @@ tcp_listen = \"\"
 unix_socket = \"line.sock\"
 ";
 
-/// Gives every key this value, and waits until all are on flash.
+/// Sets each key to this value, and waits until all are on flash.
 fn give_all(node: &Node, value: usize) {
     let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
     let mut lines = String::new();
@@ -34,7 +34,7 @@ fn give_all(node: &Node, value: usize) {
     assert_eq!(answer, format!("ok {KEYS} 0\n"));
 }
 
-/// Reads answers until every key has been shown with this value; answers the number of answers.
+/// Reads answers until each key has been shown with this value. Returns the number of answers.
 fn every_key(watch: &mut Raw, value: f64) -> usize {
     let mut shown = BTreeSet::new();
     let mut answers = 0;
@@ -65,14 +65,14 @@ fn a_watch_of_many_keys_shows_each_of_them_and_waits_in_little_memory() {
     let mut watch = node.connect();
     watch.send(WATCH, &json!({"pattern": "hall/#", "current": true}));
     assert!(every_key(&mut watch, 1.0) > 5);
-    // A change of all keys is shown, too; so is one while nobody reads, in its latest form.
+    // A change of all keys is shown, too. After changes while the client does not read, the latest value is shown.
     give_all(&node, 2);
     every_key(&mut watch, 2.0);
     give_all(&node, 3);
     give_all(&node, 4);
     every_key(&mut watch, 4.0);
 
-    // Whoever asks for everything and does not read holds a frame, not everything.
+    // A client that requests everything and does not read occupies memory for one frame only.
     let before = resident_bytes(&node);
     let mut silent: Vec<Raw> = (0..15).map(|_| node.connect()).collect();
     for watch in &mut silent {
@@ -83,11 +83,11 @@ fn a_watch_of_many_keys_shows_each_of_them_and_waits_in_little_memory() {
         let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         status["commands"]["watchers"] == 16
     });
-    // Each of them has its first answer on the way, so its scan has begun.
+    // The first answer of each client has arrived, so its scan has begun.
     let mut byte = [0];
     for watch in &silent {
         wait_until("a first answer", || {
-            // SAFETY: a look at what has come, into one byte that is there.
+            // SAFETY: peeks at received data, into one byte that exists.
             unsafe {
                 let fd = std::os::fd::AsRawFd::as_raw_fd(&watch.stream);
                 libc::recv(
@@ -105,7 +105,7 @@ fn a_watch_of_many_keys_shows_each_of_them_and_waits_in_little_memory() {
         "{more} bytes for {} watchers",
         silent.len()
     );
-    // The node serves others meanwhile, and an end of the watch ends it.
+    // Meanwhile the node serves others, and the next request ends the watch.
     node.ok(&["put", "door", "open"]);
     watch.send(WATCH, &json!({"pattern": "no-such-key", "current": false}));
     let mut kinds = Vec::new();

@@ -1,4 +1,4 @@
-//! The codes of the C interface, and the text that goes with the last one.
+//! The codes of the C interface, and the text of the last failure.
 
 use base::error::Code;
 use std::cell::RefCell;
@@ -38,7 +38,7 @@ pub const KEEL_INTERRUPTED: i32 = -99;
 /// The library itself is at fault.
 pub const KEEL_INTERNAL: i32 = -100;
 
-/// Why a call failed: a code and a line of text.
+/// Why a call failed: a code and one line of text.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: i32,
@@ -68,8 +68,8 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Remembers the text for [`last_text`]. Names come from anywhere: a zero in one would end the text, a line break would
-/// make two lines of it, and others steer a terminal.
+/// Stores the text for [`last_text`]. Names have any origin: a zero byte would end the text, a line break would make it
+/// two lines, and other control characters could control a terminal.
 fn remember(text: &str) {
     let escape = |letter: char| match letter {
         '\0' => "\\0".to_owned(),
@@ -78,19 +78,19 @@ fn remember(text: &str) {
     };
     let text: String = text.chars().map(escape).collect();
     let text = CString::new(text).unwrap_or_default();
-    // A thread that is ending has no text any more.
+    // A thread that is ending no longer has a text.
     LAST.try_with(|last| last.replace(text)).ok();
 }
 
-/// The text of the last failure in this thread; it stays where it is until the next one.
+/// Returns the text of the last failure in this thread; the pointer remains valid until the next failure.
 pub(crate) fn last_text() -> *const c_char {
     let text = LAST.try_with(|last| last.borrow().as_ptr());
     text.unwrap_or(c"".as_ptr())
 }
 
-/// Runs the body of a function of the interface: whatever it does, a code comes out.
+/// Runs the body of an interface function, and returns a code in every case.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
-    // What a panic leaves behind is given up with its handle; locks are taken in spite of it.
+    // Data that a panic leaves inconsistent is given up with its handle; poisoned locks are taken nevertheless.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return KEEL_OK,
         Ok(Err(failure)) => failure,
@@ -103,7 +103,7 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     failure.code
 }
 
-/// The name of a code.
+/// Returns the name of a code.
 pub(crate) fn name_of(code: i32) -> &'static CStr {
     match Code::from_c_value(code) {
         _ if code == KEEL_OK => c"ok",

@@ -1,14 +1,15 @@
-//! Handles: numbers in the shape of pointers, looked up in one table for each kind of thing and never followed.
+//! Handles: numbers in the shape of pointers. They are looked up in one table per kind of object and never
+//! dereferenced.
 //!
-//! A number has the kind of thing in its lowest bits, then a place in the table, then how often that place has been
-//! used before. So a closed handle is told from the one that has its place now, until the last part wraps around:
-//! after 2^45 uses of one place, on 32-bit machines after 8,192.
+//! A number contains the kind of object in its lowest bits, then an index in the table, then how often that index has
+//! been used before. So a closed handle differs from the current handle at its index, until the last part wraps around:
+//! after 2^45 uses of one index, on 32-bit machines after 8,192.
 
 use crate::failure::{Failure, KEEL_BUSY, KEEL_GONE};
 use libkeel::{Key, Node, Task, Ticket};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Things of one kind that may be open in one process.
+/// Largest number of objects of one kind that may be open in one process.
 const PLACES_MAX: usize = 1 << PLACE_BITS;
 
 const KIND_BITS: u32 = 3;
@@ -16,14 +17,14 @@ const PLACE_BITS: u32 = 16;
 const GENERATION_MASK: usize = usize::MAX >> (KIND_BITS + PLACE_BITS);
 
 struct Place<T> {
-    /// How often this place has been given back.
+    /// How often this place has been released.
     generation: usize,
     content: Option<T>,
 }
 
-/// Things of one kind by handle.
+/// Objects of one kind by handle.
 pub(crate) struct Table<T> {
-    /// 1 and up: with 0, NULL would be a handle.
+    /// 1 or more: with 0, NULL would be a handle.
     kind: usize,
     name: &'static str,
     inner: RwLock<Places<T>>,
@@ -34,7 +35,7 @@ struct Places<T> {
     free: Vec<usize>,
 }
 
-/// The task of a handle; whoever runs it has the lock.
+/// The task of a handle; the thread that runs it holds the lock.
 pub(crate) type SharedTask = Arc<Mutex<Task>>;
 
 pub(crate) static NODES: Table<Node> = Table::new(1, "node");
@@ -54,7 +55,7 @@ impl<T: Clone> Table<T> {
         }
     }
 
-    /// Gives a thing a handle.
+    /// Creates a handle for an object.
     pub(crate) fn insert(&self, content: T) -> Result<usize, Failure> {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         let place = match inner.free.pop() {
@@ -79,7 +80,7 @@ impl<T: Clone> Table<T> {
         Ok((generation << PLACE_BITS | place) << KIND_BITS | self.kind)
     }
 
-    /// What a handle stands for.
+    /// Returns the object of a handle.
     pub(crate) fn get(&self, handle: usize) -> Result<T, Failure> {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
         let place = self.find(&inner, handle)?;
@@ -89,7 +90,7 @@ impl<T: Clone> Table<T> {
             .ok_or_else(|| self.closed())
     }
 
-    /// Takes a handle back. What it stood for is dropped by the caller, outside of the lock.
+    /// Removes a handle. The caller drops the object, outside of the lock.
     pub(crate) fn remove(&self, handle: usize) -> Result<T, Failure> {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         let place = self.find(&inner, handle)?;
@@ -147,7 +148,7 @@ mod tests {
         assert_eq!(code(table.remove(first)), KEEL_OK);
         assert_eq!(code(table.get(first)), KEEL_GONE);
         assert_eq!(code(table.remove(first)), KEEL_GONE);
-        // Its place has another thing now, and another handle.
+        // Its place now contains another object with another handle.
         let third = table.insert(7).unwrap();
         assert_ne!(third, first);
         assert_eq!(code(table.get(first)), KEEL_GONE);

@@ -1,20 +1,20 @@
-//! libkeel.so: what C programs outside the node use of it, described for its users in `include/keel.h`.
+//! libkeel.so: the C library for programs outside the node; `include/keel.h` describes it for its users.
 //!
-//! The header is made by cbindgen from the comments here and committed; `tests/header.rs` compares the two.
+//! cbindgen generates the header from the comments here, and it is committed; `tests/header.rs` compares the two.
 //!
-//! **Holds:** the functions and constants of the C library, and the tables that its handles lead to.
+//! **Holds:** the functions and constants of the C library, and the tables of its handles.
 //!
-//! **Must not know:** anything of a node that `libkeel` does not show, who calls.
+//! **Must not know:** anything of a node that `libkeel` does not expose, its callers.
 //!
 //! **Invariants:** no panic crosses the border; a handle is a number that is looked up, so a wrong or closed one does
-//! no harm; every pointer is checked for NULL before use; no lock of a table is held while a node is waited for or a
-//! function of the caller's runs; the numbers of codes and flags never change their meaning.
+//! no harm; every pointer is checked for NULL before use; no lock of a table is held during a wait for a node or during
+//! a function of the caller; the numbers of codes and flags never change their meaning.
 //!
 //! **Files:** `interface/` the functions (`node.rs` nodes, `key.rs` keys and their values, `ticket.rs` puts, `task.rs`
 //! periodic tasks, `text.rs` errors and versions), `handles.rs` the tables, `failure.rs` codes and the text of the last
-//! error, `pointer.rs` what comes in through pointers.
+//! error, `pointer.rs` checked access through pointers.
 
-// The rules for pointers stand once, in the header, instead of at each function.
+// The rules for pointers are in the header once, instead of at each function.
 #![allow(clippy::missing_safety_doc)]
 
 mod failure;

@@ -1,12 +1,12 @@
-//! What comes in through pointers, checked.
+//! Checked access to the caller's memory through pointers.
 
 use crate::failure::Failure;
 use std::ffi::{CStr, c_char, c_void};
 
-/// Longest text, as the system has it for paths; more than any key or value.
+/// Size of the longest text in bytes, as the system has it for paths; more than any key or value.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 
-/// The bytes of a text, without its zero.
+/// Returns the bytes of a text, without its zero.
 ///
 /// # Safety
 /// `text` is NULL or leads to bytes that end with a zero, or of which [`TEXT_BYTES_MAX`] can be read.
@@ -19,11 +19,11 @@ pub(crate) unsafe fn bytes<'a>(text: *const c_char, what: &str) -> Result<&'a [u
     if length == TEXT_BYTES_MAX {
         return Err(Failure::invalid(format!("the {what} is too long")));
     }
-    // SAFETY: strnlen has just read so many bytes.
+    // SAFETY: strnlen has just read this number of bytes.
     Ok(unsafe { std::slice::from_raw_parts(text.cast(), length) })
 }
 
-/// A text of UTF-8.
+/// Returns a text of UTF-8.
 ///
 /// # Safety
 /// As [`bytes`].
@@ -43,10 +43,10 @@ fn check_length(is_null: bool, length: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Things to be read.
+/// Returns an array of items to read.
 ///
 /// # Safety
-/// `data` is NULL or leads to `count` things that can be read and that nobody changes meanwhile.
+/// `data` is NULL or leads to `count` items that can be read and that no thread changes meanwhile.
 pub(crate) unsafe fn items<'a, T>(data: *const T, count: usize) -> Result<&'a [T], Failure> {
     let bytes = count.saturating_mul(size_of::<T>());
     check_length(data.is_null(), bytes)?;
@@ -60,10 +60,10 @@ pub(crate) unsafe fn items<'a, T>(data: *const T, count: usize) -> Result<&'a [T
     Ok(unsafe { std::slice::from_raw_parts(data, count) })
 }
 
-/// Place for bytes to be read.
+/// Returns a buffer to write to.
 ///
 /// # Safety
-/// `buffer` is NULL or leads to `length` bytes that can be written and that nobody else uses meanwhile.
+/// `buffer` is NULL or leads to `length` bytes that can be written and that are not used otherwise meanwhile.
 pub(crate) unsafe fn buffer<'a>(
     buffer: *mut c_void,
     length: usize,
@@ -76,7 +76,7 @@ pub(crate) unsafe fn buffer<'a>(
     Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), length) })
 }
 
-/// Refuses to begin what has nowhere to put its result.
+/// Refuses a call that has no place for its result.
 pub(crate) fn check_output<T>(output: *mut T) -> Result<(), Failure> {
     if output.is_null() {
         return Err(Failure::invalid("the place for the result is NULL"));
@@ -84,7 +84,7 @@ pub(crate) fn check_output<T>(output: *mut T) -> Result<(), Failure> {
     check_optional(output)
 }
 
-/// The same for a result that need not be wanted.
+/// The same for an optional result.
 pub(crate) fn check_optional<T>(output: *mut T) -> Result<(), Failure> {
     if !output.is_aligned() {
         return Err(Failure::invalid("the place for the result is not aligned"));
@@ -92,7 +92,7 @@ pub(crate) fn check_optional<T>(output: *mut T) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts a result where the caller wants it; nowhere if that is NULL.
+/// Writes a result to the caller's memory; does nothing if `output` is NULL.
 ///
 /// # Safety
 /// `output` has passed [`check_output`] or [`check_optional`] and is NULL or leads to memory that can be written.
@@ -103,7 +103,7 @@ pub(crate) unsafe fn put<T>(output: *mut T, value: T) {
     }
 }
 
-/// A text of this library's that never moves.
+/// Returns a text of this library that never moves.
 pub(crate) const fn constant(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(text) => text,

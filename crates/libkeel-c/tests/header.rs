@@ -1,7 +1,7 @@
-//! The committed header is what cbindgen makes of the source, is good for older C and for C++, and has every function
-//! of the library, which exports nothing else.
+//! The committed header is cbindgen's output for the source, compiles as older C and as C++, and declares every
+//! function of the library, which exports nothing else.
 //!
-//! After a change of the interface, `KEEL_WRITE_HEADER=1 cargo test -p libkeel-c --test header` writes it anew.
+//! After a change of the interface, `KEEL_WRITE_HEADER=1 cargo test -p libkeel-c --test header` regenerates it.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +27,7 @@ fn generated() -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// The functions of the source.
+/// Returns the functions of the source.
 fn functions() -> Vec<String> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(Path::new(HERE).join("src/interface")).unwrap() {

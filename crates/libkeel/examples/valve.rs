@@ -1,4 +1,4 @@
-//! Opens a valve the further the colder a boiler is, fifty times a second, and says in the end how that went.
+//! Opens a valve further the colder a boiler is, fifty times a second, and prints the result at the end.
 //!
 //!     valve SOCKET [INSTANCES]
 
@@ -33,10 +33,10 @@ fn run(socket: &str, instances: u64) -> Result<(), Error> {
     let mut last = None;
     let mut misread = 0;
     task.run(|task| {
-        // Read where the node writes it: no copy, no lock, no system call.
+        // Read in place, where the node writes it: no copy, no lock, no system call.
         match task.data(|| celsius.float()) {
             Ok((degrees, times)) if times.fresh => {
-                // On its way at once; the ticket tells when it is on flash.
+                // Sent at once; the ticket tells when it is on flash.
                 let opening = (100.0 - degrees).clamp(0.0, 100.0);
                 last = task.put(&valve, Value::Float(opening), None).ok();
             }

@@ -1,5 +1,5 @@
-//! A connection to a node. Whoever waits on it waits for a limited time, because a process that is stopped, or that
-//! is no node, may hold the socket and never answer.
+//! A connection to a node. Every wait on it has a timeout, because a process that is stopped, or that is no node, may
+//! hold the socket and never answer.
 
 use crate::protocol::{self, ANSWER_BYTES_MAX, Failure, Kind, REQUEST_BYTES_MAX};
 use base::error::Code;
@@ -13,48 +13,48 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes read at once.
+/// Size of one read, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
-/// How long a connection, and what a node answers at once, may take.
+/// Timeout of a connection attempt, and of requests that a node answers at once.
 pub const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// How long a put may take: the node itself gives up after 10 s without room and 60 s without a flush. Also how long
-/// a history may pause that has begun.
+/// Timeout of a put: the node itself gives up after 10 s without room and 60 s without a flush. Also the longest pause
+/// within a history that has begun.
 pub const SLOW_MAX: Duration = Duration::from_secs(70);
 
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// No connection came about.
+    /// The connection could not be opened.
     #[error("no connection to the node ({0})")]
     Unreachable(#[source] io::Error),
-    /// Somebody holds the socket and has said nothing for so long.
+    /// A process holds the socket and has been silent for this time.
     #[error("the node has not answered for {} s", .0.as_secs_f64())]
     Silent(Duration),
-    /// The system has ended the connection.
+    /// The system has closed the connection.
     #[error("the connection to the node broke ({0})")]
     Lost(#[source] io::Error),
-    /// The node has ended the connection.
+    /// The node has closed the connection.
     #[error("the node has closed the connection")]
     Closed,
-    /// The answer is none of this version's.
+    /// The answer is not one of this version.
     #[error("the answer is not what this version expects ({0})")]
     Strange(String),
-    /// The request is longer than a node takes.
+    /// The request is longer than a node accepts.
     #[error("the request has more than {REQUEST_BYTES_MAX} bytes")]
     TooLong,
-    /// Nobody reads the output any more for which the answer was meant.
+    /// The output for which the answer was meant no longer has a reader.
     #[error("nobody reads the output any more")]
     NoReader,
-    /// The node has answered why not.
+    /// The node has answered with an error.
     #[error("{}: {}", .0.thing, .0.wrong)]
     Refused(Failure),
 }
 
 impl ConnectionError {
-    /// The one code this error maps to; see [`base::error`].
+    /// Returns the error code of this error; see [`base::error`].
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -76,25 +76,25 @@ impl ConnectionError {
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
-    /// What was asked for last.
+    /// The last request.
     asked: Option<Kind>,
-    /// Whether an answer to that has come.
+    /// Whether an answer to it has arrived.
     has_begun: bool,
     input: Vec<u8>,
-    /// Bytes of `input` that belong to the answer given last.
+    /// Number of bytes of `input` that belong to the answer returned last.
     taken: usize,
 }
 
 /// One answer.
 #[derive(Debug)]
 pub struct Answer<'c> {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     payload: &'c [u8],
 }
 
 impl Answer<'_> {
-    /// What it says.
+    /// Parses its payload.
     ///
     /// # Errors
     /// [`ConnectionError::Strange`].
@@ -103,16 +103,16 @@ impl Answer<'_> {
             .map_err(|error| ConnectionError::Strange(error.to_string()))
     }
 
-    /// Its payload as it came, for the one kind that is no JSON.
+    /// Returns the raw payload, for the one kind that is not JSON.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.payload
     }
 
-    /// The answer, unless it is an error.
+    /// Returns the answer, unless it is an error.
     ///
     /// # Errors
-    /// [`ConnectionError::Refused`] with what the node says.
+    /// [`ConnectionError::Refused`] with the node's message.
     pub fn unless_failed(self) -> Result<Self, ConnectionError> {
         match self.kind {
             Kind::Error => Err(ConnectionError::Refused(self.read()?)),
@@ -121,18 +121,18 @@ impl Answer<'_> {
     }
 }
 
-/// What a wait has ended with.
+/// Why a wait has ended.
 #[derive(Debug, PartialEq)]
 enum Waited {
-    /// The node has sent something, or has gone.
+    /// The node has sent something, or is gone.
     Input,
-    /// Nobody reads what this program writes any more.
+    /// The output of this program no longer has a reader.
     NoReader,
     Late,
 }
 
 impl Connection {
-    /// Connects to the node that serves a socket. It takes `patience` at most.
+    /// Connects to the node that serves a socket. Takes at most `patience`.
     ///
     /// # Errors
     /// [`ConnectionError::Unreachable`], [`ConnectionError::Silent`].
@@ -150,7 +150,7 @@ impl Connection {
         })
     }
 
-    /// Sends a request. It takes 10 s at most.
+    /// Sends a request. Takes at most 10 s.
     ///
     /// # Errors
     /// [`ConnectionError::TooLong`], [`ConnectionError::Silent`], [`ConnectionError::Lost`].
@@ -161,7 +161,7 @@ impl Connection {
         self.has_begun = false;
         self.stream.set_write_timeout(Some(ANSWER_MAX)).ok();
         match self.stream.write_all(&frame) {
-            // A node that refuses the connection says why and closes it; what it said can still be read.
+            // A node that refuses the connection sends the reason and closes it; the reason can still be read.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 Err(ConnectionError::Silent(ANSWER_MAX))
@@ -171,16 +171,16 @@ impl Connection {
         }
     }
 
-    /// Waits for the next answer, as long as the last request may take.
+    /// Waits for the next answer, up to the timeout of the last request.
     ///
     /// # Errors
-    /// [`ConnectionError::Refused`] when it is an error, and those of [`next`](Self::next).
+    /// [`ConnectionError::Refused`] if it is an error, and those of [`next`](Self::next).
     pub fn answer(&mut self) -> Result<Answer<'_>, ConnectionError> {
         let answer = self.next(self.patience(), None)?;
         answer.unless_failed()
     }
 
-    /// How long the next answer may take; `None` for one that may never come.
+    /// Returns the timeout of the next answer; `None` for one that may never come.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         match (self.asked, self.has_begun) {
@@ -190,8 +190,8 @@ impl Connection {
         }
     }
 
-    /// The next answer, be it an error. `patience`: how long to wait for it; `None` for ever. `output`: where the
-    /// answer goes, which nobody needs once this has lost its reader.
+    /// Returns the next answer, even if it is an error. `patience`: the timeout; `None` waits for ever. `output`: the
+    /// destination of the answer; the wait ends if it loses its reader.
     ///
     /// # Errors
     /// [`ConnectionError::Silent`], [`ConnectionError::NoReader`], [`ConnectionError::Closed`],
@@ -250,7 +250,7 @@ impl Connection {
         }
     }
 
-    /// Waits until there is something to read, or `output` has no reader any more, or the end has come.
+    /// Waits until there is something to read, `output` has no reader any more, or `end` has passed.
     fn wait(
         &self,
         end: Option<Instant>,
@@ -261,15 +261,15 @@ impl Connection {
             events,
             revents: 0,
         };
-        // Of the output only what is always told is wanted: that its other end has gone. A negative number is passed
-        // over.
+        // For the output only the hang-up event is wanted, which poll always reports. poll ignores a negative
+        // descriptor.
         let mut polled = [
             polled(self.stream.as_raw_fd(), libc::POLLIN),
             polled(output.map_or(-1, |output| output.as_raw_fd()), 0),
         ];
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            // Rounded up: not woken a moment before the end again and again.
+            // Rounded up, so that the loop does not wake repeatedly just before the end.
             let timeout_ms = left.map_or(-1, |left| {
                 i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
             });
@@ -324,8 +324,8 @@ impl AsFd for Connection {
     }
 }
 
-/// Connects within `patience`; `WouldBlock` when the other side has not taken the connection by then. The queue of a
-/// process that is stopped may be full, and then connecting would wait for ever.
+/// Connects within `patience`; `WouldBlock` if the other side has not accepted the connection by then. The queue of a
+/// stopped process may be full, and connecting would then wait for ever.
 pub(crate) fn connect(socket: &Path, patience: Duration) -> io::Result<UnixStream> {
     // SAFETY: a plain system call.
     let descriptor =
@@ -333,10 +333,10 @@ pub(crate) fn connect(socket: &Path, patience: Duration) -> io::Result<UnixStrea
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: opened just now, and nobody else knows it.
+    // SAFETY: opened just now, and it has no other owner.
     let owned = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let stream = UnixStream::from(owned);
-    // The kernel waits for a place in the queue as long as a write may take. A time of zero would be for ever.
+    // The kernel waits for a place in the queue up to the write timeout. A timeout of zero would be infinite.
     let end = Instant::now() + patience;
     loop {
         let left = end.saturating_duration_since(Instant::now());
@@ -356,7 +356,7 @@ fn connect_to(descriptor: RawFd, socket: &Path) -> io::Result<()> {
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let path = socket.as_os_str().as_bytes();
-    // A zero stays behind the path, and an empty one would be another kind of address.
+    // The path must end with a zero, and an empty path would be another kind of address.
     if path.is_empty() || path.len() >= address.sun_path.len() || path.contains(&0) {
         let text = "the path of a socket must have 1 to 107 bytes, none of them zero";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -381,7 +381,7 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(40);
 
-    /// A socket that nobody accepts from, removed in the end.
+    /// A socket without accepts, removed at the end.
     struct Mute(PathBuf, UnixListener);
 
     impl Mute {
@@ -417,7 +417,7 @@ mod tests {
         let mut connection = mute.connect().unwrap();
         connection.send(Kind::Status, &protocol::Status {}).unwrap();
         is_silence(&connection.next(Some(SHORT), None).err().unwrap());
-        // What is asked for says how long that is.
+        // The request determines the timeout.
         assert_eq!(connection.patience(), Some(ANSWER_MAX));
         for (kind, first, later) in [
             (Kind::Put, Some(SLOW_MAX), Some(SLOW_MAX)),
@@ -441,7 +441,7 @@ mod tests {
         let (first, rest) = whole.split_at(9);
         other.write_all(first).unwrap();
         is_silence(&connection.next(Some(SHORT), None).err().unwrap());
-        // It is none yet: what has come is kept.
+        // The answer is incomplete: the received bytes are kept.
         other.write_all(rest).unwrap();
         let answer = connection.answer().unwrap();
         assert_eq!(answer.read::<protocol::Stored>().unwrap(), stored);

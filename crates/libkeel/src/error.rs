@@ -1,4 +1,4 @@
-//! Why a call of the client failed: a code, and one line that names the thing, what is wrong with it and the remedy.
+//! Why a call of the client failed: a code, and one line that names the object, what is wrong with it and the remedy.
 
 use crate::connection::ConnectionError;
 use crate::protocol::Failure;
@@ -29,37 +29,37 @@ impl Error {
         }
     }
 
-    /// The one code this error maps to; see [`base::error`].
+    /// Returns the error code of this error; see [`base::error`].
     #[must_use]
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// What it is about.
+    /// Returns the object that it is about.
     #[must_use]
     pub fn thing(&self) -> &str {
         &self.thing
     }
 
-    /// What is wrong with it.
+    /// Returns what is wrong with it.
     #[must_use]
     pub fn wrong(&self) -> &str {
         &self.wrong
     }
 
-    /// What to do about it; may be empty.
+    /// Returns the remedy; may be empty.
     #[must_use]
     pub fn remedy(&self) -> &str {
         &self.remedy
     }
 
-    /// What the node has answered.
+    /// Builds the error for the node's answer.
     pub(crate) fn refused(failure: &Failure) -> Self {
         let code = Code::from_name(&failure.code).unwrap_or(Code::Io);
         Self::new(code, &failure.thing, &failure.wrong, &failure.remedy)
     }
 
-    /// What has become of a connection to the node `shown`.
+    /// Builds the error for a failed connection to the node `shown`.
     pub(crate) fn connection(shown: impl fmt::Display, error: &ConnectionError) -> Self {
         if let ConnectionError::Refused(failure) = error {
             return Self::refused(failure);
@@ -74,7 +74,7 @@ impl Error {
         Self::new(error.code(), shown, error, remedy)
     }
 
-    /// What the database says of a key.
+    /// Builds the error for the database's error about a key.
     pub(crate) fn of_key(key: &str, error: &db::Error) -> Self {
         let remedy = match error {
             db::Error::NoValue => "wait for its first reading",
@@ -98,7 +98,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Keys and texts come from anywhere: a line break in one must not make two lines of the error.
+/// Keys and texts have any origin: a line break in one must not split the error into two lines.
 fn one_line(text: &impl fmt::Display) -> String {
     let escape = |letter: char| -> String {
         if letter.is_control() {

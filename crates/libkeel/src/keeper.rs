@@ -1,5 +1,5 @@
-//! The thread that keeps a client going: it takes the answers of all connections, and looks ten times a second whether
-//! the node still serves its values. Those who read and put never do that themselves.
+//! The thread that keeps a client going: it takes the answers of all connections, and checks ten times a second whether
+//! the node still serves its values. Threads that read and put never do that themselves.
 
 use crate::error::Error;
 use crate::node::Inner;
@@ -12,17 +12,17 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
-/// Time between two looks whether the node lives.
+/// Interval of the checks whether the node lives.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where new connections are handed to the keeper. When the last copy of it goes, the keeper ends.
+/// Queue of new connections for the keeper. When its last copy is dropped, the keeper ends.
 #[derive(Clone)]
 pub(crate) struct Inbox {
     receivers: mpsc::Sender<Receiver>,
     bell: Arc<UnixStream>,
 }
 
-/// The other end of an inbox.
+/// The keeper's end of an inbox.
 pub(crate) struct Outbox {
     receivers: mpsc::Receiver<Receiver>,
     bell: UnixStream,
@@ -62,9 +62,9 @@ impl Inbox {
         Ok(())
     }
 
-    /// Lets the keeper look again at what it waits for.
+    /// Wakes the keeper, so that it updates what it waits for.
     pub(crate) fn ring(&self) {
-        // A bell that is full rings already.
+        // If the bell's buffer is full, the keeper is being woken already.
         (&*self.bell).write_all(&[1]).ok();
     }
 }
@@ -73,7 +73,7 @@ impl Outbox {
     /// Starts the thread. It ends soon after the last copy of the inbox.
     pub(crate) fn start(self, inner: Weak<Inner>) -> Result<(), Error> {
         let thread = std::thread::Builder::new().name("keel-client".to_owned());
-        // Signals of the program are for its own threads. A new thread begins with the mask of the one that makes it.
+        // Signals are for the program's own threads. A new thread inherits the signal mask of its creator.
         let before = block_signals();
         let spawned = thread.spawn(move || self.run(&inner));
         restore_signals(&before);
@@ -116,7 +116,7 @@ impl Outbox {
                 continue;
             }
             if polled[0].revents != 0 && !self.has_rung() {
-                // Whatever still waits is told so, as its receiver is dropped.
+                // Dropping the receivers reports an error to all that still wait.
                 return;
             }
             let mut events = polled[1..].iter().map(|one| one.revents);
@@ -127,7 +127,7 @@ impl Outbox {
         }
     }
 
-    /// Empties the bell; `false` when nobody can ring it any more.
+    /// Empties the bell; `false` once all inboxes are gone.
     fn has_rung(&mut self) -> bool {
         let mut bytes = [0; 64];
         loop {

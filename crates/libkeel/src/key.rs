@@ -1,4 +1,4 @@
-//! A key of a node: its latest value, read where the node writes it.
+//! A key of a node: its latest value, read in place, where the node writes it.
 
 use crate::error::Error;
 use crate::node::{Inner, Node};
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A key. Copies may go to other threads.
+/// A key. Copies may be sent to other threads.
 pub struct Key {
     node: Arc<Inner>,
     name: Arc<str>,
@@ -21,18 +21,18 @@ pub struct Key {
     found: AtomicU64,
 }
 
-/// What is known of a value beside itself.
+/// Times and flags of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// The reading's time, ms since 1970.
+    /// The reading's time, in ms since 1970.
     pub time_ms: i64,
     /// Time since then; negative for a time in the future.
     pub age_ms: i64,
     /// Whether the age is within `validity_ms`.
     pub fresh: bool,
-    /// How old a value may be that still counts.
+    /// Largest age of a fresh value.
     pub validity_ms: u32,
-    /// Whether readings are expected all the time.
+    /// Whether readings are expected continuously.
     pub temporal: bool,
     /// Whether the node's clock gave the time, not the sensor.
     pub node_time: bool,
@@ -42,7 +42,7 @@ pub struct Times {
     pub this_boot: bool,
 }
 
-/// A value of its own.
+/// An owned value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Owned {
     /// An IEEE 754 double.
@@ -55,11 +55,11 @@ pub enum Owned {
     Boolean(bool),
     /// UTF-8 text.
     Text(String),
-    /// Bytes that are no value of a type; none where the node was asked through its socket.
+    /// Bytes that are not a typed value; empty if the node was asked through its socket.
     Bytes(Vec<u8>),
 }
 
-/// The bytes of a value: where the node writes them, or a copy where the node was asked.
+/// The bytes of a value: in place, where the node writes them, or a copy if the node was asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a>(Place<'a>);
 
@@ -70,7 +70,7 @@ enum Place<'a> {
 }
 
 impl Bytes<'_> {
-    /// How many there are.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.0 {
@@ -79,13 +79,13 @@ impl Bytes<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Eight of them at a time, the first one lowest; behind the last one are zeros.
+    /// Returns eight bytes at a time, the first one lowest; the last word is filled with zeros.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         let (shared, copied) = match self.0 {
             Place::Shared(value) => (Some(value.words()), &[][..]),
@@ -99,7 +99,7 @@ impl Bytes<'_> {
         shared.into_iter().flatten().chain(copied)
     }
 
-    /// The eight bytes from byte 8 × `index` on, as [`words`](Self::words) has them; `None` behind the end.
+    /// Returns the eight bytes from byte 8 × `index` on, as [`words`](Self::words) does; `None` past the end.
     #[must_use]
     pub fn word(&self, index: usize) -> Option<u64> {
         match self.0 {
@@ -108,14 +108,14 @@ impl Bytes<'_> {
         }
     }
 
-    /// The number, where the value is a double.
+    /// Returns the number, if the value is a double.
     #[must_use]
     pub fn float(&self) -> Option<f64> {
         let word = self.words().next()?;
         (self.len() == 8).then_some(f64::from_bits(word))
     }
 
-    /// Copies as many as `into` has room for.
+    /// Copies as many bytes as fit into `into`.
     pub fn copy_to(&self, into: &mut [u8]) {
         let length = self.len().min(into.len());
         for (chunk, word) in into[..length].chunks_mut(8).zip(self.words()) {
@@ -124,7 +124,7 @@ impl Bytes<'_> {
     }
 }
 
-/// What a node answers, as far as it is needed here.
+/// The part of a node's answer that is used here.
 #[derive(Deserialize)]
 struct Answered {
     value: serde_json::Value,
@@ -159,7 +159,7 @@ impl Key {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -169,7 +169,7 @@ impl Key {
         &self.name
     }
 
-    /// The latest value, of its own.
+    /// Returns the latest value as an owned value.
     ///
     /// # Errors
     /// As [`with_bytes`](Self::with_bytes).
@@ -179,11 +179,11 @@ impl Key {
         Ok((Owned::of(bytes.get(..length).unwrap_or_default()), times))
     }
 
-    /// The latest value where it is a double. Where values are shared: without a copy, a lock, an allocation or a
-    /// system call.
+    /// Returns the latest value if it is a double. If values are shared, this needs no copy, lock, allocation or system
+    /// call.
     ///
     /// # Errors
-    /// [`Code::Unsupported`] where it is something else, and those of [`with_bytes`](Self::with_bytes).
+    /// [`Code::Unsupported`] if it has another type, and those of [`with_bytes`](Self::with_bytes).
     pub fn float(&self) -> Result<(f64, Times), Error> {
         let (number, times) = self.with_bytes(|bytes| bytes.float())?;
         let number = number.ok_or_else(|| {
@@ -198,10 +198,10 @@ impl Key {
         Ok((number, times))
     }
 
-    /// Copies the latest value's stored bytes into `into`; answers how many they are.
+    /// Copies the stored bytes of the latest value into `into`; returns their number.
     ///
     /// # Errors
-    /// [`Code::Invalid`] when `into` is too short, and those of [`with_bytes`](Self::with_bytes).
+    /// [`Code::Invalid`] if `into` is too short, and those of [`with_bytes`](Self::with_bytes).
     pub fn read_into(&self, into: &mut [u8]) -> Result<(usize, Times), Error> {
         let room = into.len();
         let (needed, times) = self.with_bytes(|bytes| {
@@ -220,15 +220,14 @@ impl Key {
         ))
     }
 
-    /// Lets `look` see the bytes of the latest value. Where values are shared, it sees them where the node writes them,
-    /// without a copy, and again where a write has disturbed them; what it answered when it saw one value from
-    /// beginning to end is passed on. It should not take long: a node that starts again is attached to only between two
-    /// looks.
+    /// Lets `look` read the bytes of the latest value. If values are shared, `look` reads them in place, without a
+    /// copy. It is called again if a write has disturbed them, and the result of an undisturbed call is returned.
+    /// `look` should be short: the client cannot attach to a restarted node while it runs.
     ///
     /// # Errors
-    /// [`Code::NotFound`] when there is no such key, or no value yet; [`Code::Gone`] when the node has ended;
-    /// [`Code::Busy`] or another when it stopped in the middle of the value; [`Code::Stale`] in a child after `fork`;
-    /// where values are not shared, those of a connection.
+    /// [`Code::NotFound`] if there is no such key, or no value yet; [`Code::Gone`] if the node has ended;
+    /// [`Code::Busy`] or another if it stopped in the middle of the value; [`Code::Stale`] in a child after `fork`; if
+    /// values are not shared, those of a connection.
     pub fn with_bytes<R>(
         &self,
         mut look: impl FnMut(&Bytes<'_>) -> R,
@@ -250,7 +249,7 @@ impl Key {
         ))
     }
 
-    /// The object in this table.
+    /// Returns the object in this table.
     fn object(&self, shared: &Shared) -> Result<ObjectId, Error> {
         let found = self.found.load(Ordering::Relaxed);
         if (found >> 32) as u32 == shared.number {
@@ -265,7 +264,7 @@ impl Key {
         Ok(id)
     }
 
-    /// The value as the node tells it through its socket.
+    /// Asks the node for the value through its socket.
     fn asked<R>(&self, mut look: impl FnMut(&Bytes<'_>) -> R) -> Result<(R, Times), Error> {
         let get = protocol::Get {
             key: self.name.to_string(),
@@ -281,15 +280,15 @@ impl Key {
         Ok((seen, answered.times()))
     }
 
-    /// Sends a reading to the node and does not wait for it. `time_ms`: the reading's time, ms since 1970; without it
-    /// the node's clock gives it. Every number becomes a double.
+    /// Sends a reading to the node and does not wait for it. `time_ms`: the reading's time, in ms since 1970; without
+    /// it the node's clock gives it. Every number becomes a double.
     ///
-    /// The reading is shown and becomes durable in the order of the puts. Who needs to know waits for the ticket: a
-    /// process that ends before may take what was on its way with it.
+    /// Readings become visible and durable in the order of the puts. A caller that needs certainty must wait for the
+    /// ticket: if the process ends earlier, in-flight readings may be lost.
     ///
     /// # Errors
-    /// [`Code::Invalid`] for numbers that are not finite or that no double holds; [`Code::Busy`] while 1,024 puts wait
-    /// for the node; those of a connection.
+    /// [`Code::Invalid`] for numbers that are not finite or that a double cannot represent; [`Code::Busy`] while 1,024
+    /// puts wait for the node; those of a connection.
     pub fn put(&self, value: Value<'_>, time_ms: Option<i64>) -> Result<Ticket, Error> {
         Node::of(&self.node).put(self, value, time_ms)
     }
@@ -330,7 +329,7 @@ impl Owned {
 }
 
 impl Answered {
-    /// `None` for bytes, which the socket does not show.
+    /// Returns the value; `None` for bytes, which the socket does not show.
     fn value(&self) -> Option<Value<'_>> {
         use serde_json::Value as Json;
         match (self.kind.as_str(), &self.value) {
@@ -362,7 +361,7 @@ pub(crate) fn check_key(name: &str) -> Result<(), Error> {
     if !name.is_empty() && name.len() <= KEY_BYTES_MAX && !name.contains(char::is_control) {
         return Ok(());
     }
-    // A long one would make a long line.
+    // A long name would make a long line.
     let shown: String = name.chars().take(KEY_BYTES_MAX).collect();
     let remedy = "use 1 to 64 bytes without control characters";
     Err(Error::new(Code::Invalid, shown, "is no key", remedy))

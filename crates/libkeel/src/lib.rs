@@ -1,20 +1,21 @@
-//! What programs outside the node use of it: its latest values, read where the node writes them; puts with tickets;
-//! periodic tasks whose data and compute time the node's monitor sees.
+//! The node's client for other programs: its latest values, read in place, where the node writes them; puts with
+//! tickets; periodic tasks whose data and compute time the node's monitor sees.
 //!
 //! **Holds:** the client ([`Node`], [`Key`], [`Ticket`], [`Task`]), the protocol of the node's socket, a blocking
-//! connection to it, and the word beside the socket that says where values lie. `crates/keel/NODE.md` says every field.
+//! connection to it, and the file beside the socket that says where values are. `crates/keel/NODE.md` specifies every
+//! field.
 //!
 //! **Must not know:** the configuration, the command line, how the node answers, the bytes of a region or of a store.
 //!
-//! **Invariants:** whatever comes through the socket is checked before it is believed, and nothing of it makes this
-//! panic; every wait has an end that its caller gave or that stands in the documentation; a reader of shared values
-//! takes no lock that anybody holds for long, allocates nothing and makes no system call; a program holds nothing that
-//! the node would wait for, so one that is killed is nobody's trouble.
+//! **Invariants:** all input from the socket is checked before use, and none of it causes a panic; every wait has a
+//! timeout from its caller or from the documentation; a reader of shared values takes no lock that is held for long,
+//! allocates nothing and makes no system call; a program holds nothing that the node would wait for, so a killed
+//! program affects no other process.
 //!
-//! **Files:** `node.rs` attaching and what it is made of, `key.rs` values, `shared.rs` the table in a region,
-//! `ticket.rs` puts, `pipe.rs` requests sent without waiting, `keeper.rs` the thread that takes their answers,
-//! `task.rs` periodic tasks, `process.rs` whether this is a child, `error.rs`; `protocol/` the messages,
-//! `connection.rs` requests and answers one after the other, `whereabouts.rs` where values lie.
+//! **Files:** `node.rs` attaching and its parts, `key.rs` values, `shared.rs` the table in a region, `ticket.rs` puts,
+//! `pipe.rs` requests sent without waiting, `keeper.rs` the thread that takes their answers, `task.rs` periodic tasks,
+//! `process.rs` detection of a child process, `error.rs`; `protocol/` the messages, `connection.rs` requests and
+//! answers one after the other, `whereabouts.rs` where values are.
 //!
 //! ```no_run
 //! use libkeel::{Node, TaskSpec, Value};
@@ -63,7 +64,7 @@ pub use protocol::TaskKind;
 pub use task::{Counts, Outcome, STAGED_PUTS_MAX, Task, TaskSpec};
 pub use ticket::Ticket;
 
-/// The program on the page about clients is compiled.
+/// Compiles the program on the documentation page about clients.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/clients.md")]
 struct ClientsPage;

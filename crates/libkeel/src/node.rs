@@ -1,4 +1,4 @@
-//! A node as a program outside of it uses it.
+//! A node as an external program uses it.
 
 use crate::connection::{Connection, ConnectionError};
 use crate::error::Error;
@@ -24,10 +24,10 @@ use std::time::Duration;
 /// How long [`Node::attach`] waits for the node.
 const ATTACH_MAX: Duration = Duration::from_secs(2);
 
-/// Tries to put another table in the place of one that somebody may be looking at.
+/// Number of attempts to replace a table that a reader may be using.
 const REPLACE_TRIES: u32 = 1000;
 
-/// A node, attached to. Copies are the same attachment; it ends when the last copy, key and task of it has gone.
+/// An attached node. Copies share the attachment; it ends when its last copy, key and task have been dropped.
 #[derive(Clone)]
 pub struct Node {
     inner: Arc<Inner>,
@@ -36,28 +36,28 @@ pub struct Node {
 pub(crate) struct Inner {
     pub(crate) socket: PathBuf,
     clock: SystemClock,
-    /// Number of the process that has attached.
+    /// Process id of the process that has attached.
     process: u32,
-    /// Held for reading while a value is read, for writing only while the table of another run takes this one's place.
+    /// Locked for reading while a value is read, for writing only while the table of a new run replaces this one.
     shared: RwLock<Option<Shared>>,
-    /// Why values are not read where they lie, though the node says that they are there.
+    /// Why values are not read in place, although the node announces them.
     why_not: Mutex<Option<Error>>,
-    /// Whether the last look has found the run of the table alive.
+    /// Whether the last check has found the run of the table alive.
     is_live: AtomicBool,
     tables: AtomicU32,
     /// For puts outside of tasks.
     pipe: Arc<Pipe>,
     pub(crate) inbox: keeper::Inbox,
-    /// For questions that wait for their answer.
+    /// For requests that wait for their answer.
     asking: Mutex<Option<Connection>>,
 }
 
 impl Node {
-    /// Attaches to the node that serves `socket`. Where the node keeps its values in a region, they are read there;
-    /// elsewhere it is asked for each. Starts one thread.
+    /// Attaches to the node that serves `socket`. If the node keeps its values in a region, they are read there;
+    /// otherwise the node is asked for each. Starts one thread.
     ///
     /// # Errors
-    /// [`Code::NotFound`] and others when no node serves the socket, [`Code::Late`] when it does not answer within 2 s.
+    /// [`Code::NotFound`] and others if no node serves the socket, [`Code::Late`] if it does not answer within 2 s.
     pub fn attach(socket: impl AsRef<Path>) -> Result<Self, Error> {
         let socket = socket.as_ref();
         let opened = Connection::open(socket, ATTACH_MAX);
@@ -80,21 +80,22 @@ impl Node {
         Ok(Self { inner })
     }
 
-    /// Whether values are read where the node writes them. Otherwise each read asks the node through its socket.
+    /// Returns whether values are read in place, where the node writes them. Otherwise each read asks the node through
+    /// its socket.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.inner.read_shared().is_some()
     }
 
-    /// Why values are not read where they lie, though the node says that they are there.
+    /// Returns why values are not read in place, although the node announces them.
     #[must_use]
     pub fn why_not_shared(&self) -> Option<Error> {
         let why_not = self.inner.why_not.lock();
         why_not.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the node that has written the values lived a tenth of a second ago. Where they are not shared: whether
-    /// it answers now.
+    /// Returns whether the node that has written the values lived a tenth of a second ago. If they are not shared:
+    /// whether it answers now.
     #[must_use]
     pub fn is_live(&self) -> bool {
         match self.is_shared() {
@@ -103,7 +104,7 @@ impl Node {
         }
     }
 
-    /// A key. It need not exist yet.
+    /// Returns a key. It need not exist yet.
     ///
     /// # Errors
     /// [`Code::Invalid`] unless it has 1 to 64 bytes without control characters.
@@ -126,7 +127,7 @@ impl Node {
     /// Prepares a periodic task, which begins with its first [`Task::next_instance`].
     ///
     /// # Errors
-    /// [`Code::Invalid`] for times, a name or a weight that no node takes.
+    /// [`Code::Invalid`] for times, a name or a weight that no node accepts.
     pub fn periodic_task(&self, spec: TaskSpec) -> Result<Task, Error> {
         self.inner.usable()?;
         Task::new(&self.inner, spec)
@@ -140,7 +141,7 @@ impl Node {
 }
 
 impl Inner {
-    /// Refuses a child after `fork`: the thread and the connections are its parent's.
+    /// Refuses a child after `fork`: the thread and the connections belong to its parent.
     pub(crate) fn usable(&self) -> Result<(), Error> {
         if process::number() == self.process {
             return Ok(());
@@ -159,7 +160,7 @@ impl Inner {
         self.shared.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table, if there is one; an error if its node has ended.
+    /// Returns the table, if there is one; an error if its node has ended.
     pub(crate) fn live(&self) -> Result<RwLockReadGuard<'_, Option<Shared>>, Error> {
         let shared = self.read_shared();
         if shared.is_some() && !self.is_live.load(Ordering::Acquire) {
@@ -170,7 +171,7 @@ impl Inner {
         Ok(shared)
     }
 
-    /// This moment.
+    /// Returns the current moment.
     pub(crate) fn now(&self) -> Now {
         Now::of(&self.clock)
     }
@@ -183,7 +184,8 @@ impl Inner {
         self.clock.monotonic_ns()
     }
 
-    /// Whether the run lives whose table is read; if not, looks for that of another. For the keeper's thread.
+    /// Checks whether the run lives whose table is read; if not, looks for the table of another run. For the keeper's
+    /// thread.
     pub(crate) fn look(&self) {
         {
             let shared = self.read_shared();
@@ -207,9 +209,9 @@ impl Inner {
         *self.why_not.lock().unwrap_or_else(PoisonError::into_inner) = why_not;
     }
 
-    /// Puts the table of another run in the place of the one that is over. Who reads is never made to wait for who
-    /// waits to write, so that a function that looks at one value may read another: where somebody looks for long, the
-    /// next look of the keeper tries again.
+    /// Replaces the table of a run that is over by that of another run. A reader never waits for a waiting writer, so
+    /// that a function that reads one value may read another. If a reader holds the table for long, the keeper's next
+    /// check tries again.
     fn replace(&self, found: Shared) {
         for _ in 0..REPLACE_TRIES {
             let mut shared = match self.shared.try_write() {
@@ -224,7 +226,7 @@ impl Inner {
             let before = shared.replace(found);
             self.is_live.store(true, Ordering::Release);
             drop(shared);
-            // Nobody waits while the memory of the run before is given back.
+            // The memory of the previous run is released without the lock, so that no reader waits.
             drop(before);
             return;
         }
@@ -239,7 +241,7 @@ impl Inner {
     ) -> Result<T, Error> {
         let failed = |error: &ConnectionError| Error::connection(self.socket.display(), error);
         let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        // A connection that has been silent for minutes may have been closed meanwhile.
+        // The node may have closed a connection that was silent for minutes.
         for is_new in [false, true] {
             let connection = match &mut *asking {
                 Some(connection) if !is_new => connection,
@@ -252,7 +254,7 @@ impl Inner {
                 Err(ConnectionError::Closed | ConnectionError::Lost(_)) if !is_new => {}
                 Err(error @ ConnectionError::Refused(_)) => return Err(failed(&error)),
                 Err(error) => {
-                    // An answer that comes late would be taken for that of the next question.
+                    // Drop the connection: a late answer would be taken for that of the next question.
                     *asking = None;
                     return Err(failed(&error));
                 }
@@ -264,7 +266,7 @@ impl Inner {
     }
 }
 
-/// The request that puts a value, and its ticket.
+/// Builds the request that puts a value, and its ticket.
 pub(crate) fn put_request(
     key: &Key,
     value: Value<'_>,
@@ -277,7 +279,7 @@ pub(crate) fn put_request(
     Ok((Request::new(name, Kind::Put, &put, expected)?, ticket))
 }
 
-/// A reading as a request carries it.
+/// Builds the message of a reading.
 pub(crate) fn put_message(
     key: &Key,
     value: Value<'_>,
@@ -291,9 +293,9 @@ pub(crate) fn put_message(
     })
 }
 
-/// A value as a put carries it: every number becomes a double.
+/// Converts a value for a put: every number becomes a double.
 fn json(key: &str, value: Value<'_>) -> Result<serde_json::Value, Error> {
-    /// The largest integer below which every one is a double.
+    /// Every integer up to this one is exact as a double.
     const EXACT_MAX: u64 = 1 << 53;
     let refused = |wrong| {
         Error::new(

@@ -1,6 +1,6 @@
-//! A connection on which requests are sent without waiting for the answers before. Whoever sends never waits for the
-//! node: what the socket does not take at once is refused. The keeper's thread takes the answers, in the order of the
-//! requests, and completes what waits for them.
+//! A connection on which requests are sent without waiting for earlier answers. The sender never waits for the node: if
+//! the socket takes no more, the request is refused. The keeper's thread takes the answers, in the order of the
+//! requests, and completes the corresponding promises.
 
 use crate::connection::{ConnectionError, connect};
 use crate::error::Error;
@@ -23,16 +23,16 @@ use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Requests of one connection that wait for their answers, at most.
+/// Largest number of requests of one connection that wait for their answers.
 pub const PENDING_MAX: u32 = 1024;
 
-/// How long connecting may take, which holds up whoever sends. A node that runs takes a connection at once.
+/// Timeout of connecting, which delays the sender. A running node accepts a connection at once.
 const CONNECT_MAX: Duration = Duration::from_millis(20);
 
-/// Bytes that may wait for the socket before a request is refused.
+/// Number of bytes that may wait for the socket before a request is refused.
 const REST_BYTES_MAX: usize = 256 << 10;
 
-/// Bytes read at once.
+/// Size of one read, in bytes.
 const READ_BYTES: usize = 16 << 10;
 
 /// What an answer completes.
@@ -44,14 +44,14 @@ pub(crate) enum Expected {
     Noted(Arc<Declared>),
 }
 
-/// What the node has said of a task.
+/// The node's answers about a task.
 #[derive(Default)]
 pub(crate) struct Declared {
     /// Its number; `None` until the answer has come.
     pub(crate) id: OnceLock<u64>,
     pub(crate) sampling_period_ms: AtomicU32,
     error: Mutex<Option<Error>>,
-    /// It has a number, or there is an error.
+    /// Signalled when there is a number or an error.
     is_answered: Condvar,
 }
 
@@ -59,21 +59,21 @@ pub(crate) struct Declared {
 #[derive(Default)]
 pub(crate) struct Refusals {
     pub(crate) aborted: AtomicU64,
-    /// Of them, those that came after their deadline.
+    /// How many of them arrived after their deadline.
     pub(crate) late: AtomicU64,
     /// Why the last of the others was refused.
     pub(crate) error: Mutex<Option<Error>>,
 }
 
-/// What sender and receiver of one connection share.
+/// State that sender and receiver of one connection share.
 struct Link {
     stream: UnixStream,
     pending: AtomicU32,
-    /// Part of a request has not gone yet.
+    /// Whether part of a request has not been sent yet.
     has_rest: AtomicBool,
-    /// The other end has gone, or is given up.
+    /// Whether the other end is gone or has been given up.
     is_over: AtomicBool,
-    /// The process that has connected.
+    /// Process id of the process that has connected.
     process: u32,
 }
 
@@ -81,11 +81,11 @@ struct Link {
 struct Sender {
     link: Arc<Link>,
     expected: mpsc::Sender<Expected>,
-    /// What the socket has not taken of requests that count as sent.
+    /// Bytes of requests that count as sent, but that the socket has not taken yet.
     rest: Vec<u8>,
 }
 
-/// The receiving half, which the keeper has.
+/// The receiving half, owned by the keeper.
 pub(crate) struct Receiver {
     link: Arc<Link>,
     pipe: std::sync::Weak<Pipe>,
@@ -93,12 +93,12 @@ pub(crate) struct Receiver {
     input: Vec<u8>,
 }
 
-/// A connection that comes about when it is needed, and again after it was lost.
+/// A connection that is opened when it is needed, and again after it was lost.
 pub(crate) struct Pipe {
     socket: PathBuf,
     sender: Mutex<Option<Sender>>,
     inbox: Inbox,
-    /// Connections so far: what was said on one does not hold on the next.
+    /// Number of connections so far: what was declared on one is not valid on the next.
     connections: AtomicU64,
 }
 
@@ -120,14 +120,14 @@ impl Pipe {
         self.socket.display()
     }
 
-    /// Number of the connection that there is; `None` while there is none.
+    /// Returns the number of the current connection; `None` while there is none.
     pub(crate) fn connection(&self) -> Option<u64> {
         let sender = self.lock();
         let is_there = sender.as_ref().is_some_and(|sender| !sender.link.is_over());
         is_there.then(|| self.connections.load(Ordering::Relaxed))
     }
 
-    /// Connects where there is no connection; answers its number.
+    /// Connects if there is no connection; returns its number.
     pub(crate) fn connect(self: &Arc<Self>) -> Result<u64, Error> {
         self.connected(&mut self.lock())
     }
@@ -166,14 +166,15 @@ impl Pipe {
         Ok(self.connections.load(Ordering::Relaxed))
     }
 
-    /// Sends a request, connecting first where need be.
+    /// Sends a request, connecting first if necessary.
     pub(crate) fn send(self: &Arc<Self>, request: Request) -> Result<(), Error> {
         let mut sender = self.lock();
         self.connected(&mut sender)?;
         self.send_on(sender, &mut vec![request])
     }
 
-    /// Sends requests in one piece on the connection of this number or not at all; then they stay where they are.
+    /// Sends requests in one piece on the connection with this number, or none of them; in that case they remain in
+    /// `requests`.
     pub(crate) fn send_over(
         &self,
         number: Option<u64>,
@@ -198,7 +199,7 @@ impl Pipe {
         }
         let count = u32::try_from(requests.len()).unwrap_or(u32::MAX);
         let link = Arc::clone(&sender.link);
-        // Only who has the lock adds to it.
+        // Only the lock's holder increases it.
         let pending = link.pending.load(Ordering::Acquire).saturating_add(count);
         if pending > PENDING_MAX {
             let wrong = format!("{PENDING_MAX} requests wait for their answers");
@@ -211,12 +212,13 @@ impl Pipe {
         link.pending.fetch_add(count, Ordering::AcqRel);
         for request in requests.drain(..) {
             sender.rest.extend_from_slice(&request.frame);
-            // Before it is sent, so that the answer finds it. If the receiver has gone, it comes back and is dropped.
+            // Queued before the request is sent, so that the answer finds it. If the receiver is gone, it is returned
+            // and dropped.
             drop(sender.expected.send(request.expected));
         }
         sender.send_rest();
         if !sender.rest.is_empty() {
-            // The keeper waits for the socket to take it.
+            // The keeper waits until the socket takes it.
             self.inbox.ring();
         }
         Ok(())
@@ -235,7 +237,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// `thing`: what an error is about.
+    /// Builds a request. `thing`: the object that an error names.
     pub(crate) fn new(
         thing: &str,
         kind: Kind,
@@ -247,13 +249,13 @@ impl Request {
         Ok(Self { frame, expected })
     }
 
-    /// Gives it up, which its promise is told.
+    /// Gives up the request, and fails its promise.
     pub(crate) fn give_up(self, error: &Error) {
         self.expected.fail(error);
     }
 }
 
-/// What is said of a reading that no request holds.
+/// Returns the error for a reading that is too large for a request.
 pub(crate) fn too_long(thing: &str) -> Error {
     let wrong = ConnectionError::TooLong;
     Error::new(Code::Invalid, thing, wrong, "shorten key and value")
@@ -266,7 +268,7 @@ impl Link {
 }
 
 impl Sender {
-    /// Sends what the socket takes, without waiting. What is lost with the connection is told by the receiver.
+    /// Sends what the socket takes, without waiting. The receiver reports what is lost with the connection.
     fn send_rest(&mut self) {
         let mut sent = 0;
         while let Some(bytes) = self.rest.get(sent..).filter(|bytes| !bytes.is_empty()) {
@@ -286,7 +288,8 @@ impl Sender {
             match io::Error::last_os_error().kind() {
                 io::ErrorKind::Interrupted => {}
                 io::ErrorKind::WouldBlock => break,
-                // A node that refuses the connection has said why, which the receiver reads before it finds the end.
+                // A node that refuses the connection has sent the reason, which the receiver reads before the end of
+                // the stream.
                 _ => sent = self.rest.len(),
             }
         }
@@ -298,7 +301,8 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // The receiver finds the end, and tells those who wait. In a child after fork the connection is the parent's.
+        // The receiver finds the end, and notifies the waiting threads. In a child after fork the connection belongs to
+        // the parent.
         if self.link.process == process::number() {
             self.link.stream.shutdown(std::net::Shutdown::Write).ok();
         }
@@ -306,7 +310,7 @@ impl Drop for Sender {
 }
 
 impl Receiver {
-    /// What to wait for.
+    /// Returns the events to wait for.
     pub(crate) fn polled(&self) -> libc::pollfd {
         let mut events = libc::POLLIN;
         if self.link.has_rest.load(Ordering::Acquire) {
@@ -319,12 +323,12 @@ impl Receiver {
         }
     }
 
-    /// Takes what has come; `false` at the end of the connection.
+    /// Takes the received answers; `false` at the end of the connection.
     pub(crate) fn serve(&mut self, events: libc::c_short) -> bool {
         if events & libc::POLLOUT != 0
             && let Some(pipe) = self.pipe.upgrade()
         {
-            // Who has the lock sends itself.
+            // If the lock is taken, its holder sends the rest itself.
             if let Ok(mut sender) = pipe.sender.try_lock()
                 && let Some(sender) = sender.as_mut()
                 && Arc::ptr_eq(&sender.link, &self.link)
@@ -348,7 +352,7 @@ impl Receiver {
         false
     }
 
-    /// Reads once, and completes what is answered.
+    /// Reads once, and completes what has been answered.
     fn receive(&mut self) -> Result<(), ConnectionError> {
         let before = self.input.len();
         self.input.resize(before + READ_BYTES, 0);
@@ -376,7 +380,7 @@ impl Receiver {
                             self.link.pending.fetch_sub(1, Ordering::AcqRel);
                             expected.complete(frame.kind, frame.payload)?;
                         }
-                        // Nobody has asked: a node that has no place for a connection says so.
+                        // No request is pending: a node without room for another connection reports it like this.
                         Err(_) if frame.kind == Kind::Error as u16 => {
                             return Err(ConnectionError::Refused(read_payload(frame.payload)?));
                         }
@@ -403,7 +407,7 @@ impl Expected {
         let done = match (&self, Kind::of(kind)) {
             (Self::Together(_, refusals), Some(Kind::Error)) => {
                 let failure: Failure = read_payload(payload)?;
-                // Counted first: who has been told finds it counted.
+                // Counted first, so that a notified thread sees the count.
                 self.fail(&refusals.note(Error::refused(&failure)));
                 Ok(())
             }
@@ -417,7 +421,7 @@ impl Expected {
             }
             (Self::Together(promises, _), Some(Kind::Stored)) => {
                 read_payload(payload).map(|stored: Stored| {
-                    // Their numbers follow one another; told is the last one.
+                    // Their numbers are consecutive; the answer contains the last one.
                     for (back, promise) in (0_u64..).zip(promises.iter().rev()) {
                         promise.keep(Ok(stored.lsn.saturating_sub(back)));
                     }
@@ -426,9 +430,9 @@ impl Expected {
             (Self::Declared(task), Some(Kind::TaskDeclared)) => {
                 read_payload(payload).map(|declared: TaskDeclared| {
                     task.sampling(declared.sampling_period_ms);
-                    // Answered once on a connection.
+                    // Each declaration is answered once on a connection.
                     task.id.set(declared.id).ok();
-                    // Whoever looked before and is about to wait has the lock.
+                    // A thread that has checked the state and is about to wait holds the lock.
                     drop(task.error.lock().unwrap_or_else(PoisonError::into_inner));
                     task.is_answered.notify_all();
                 })
@@ -461,7 +465,7 @@ impl Expected {
 }
 
 impl Drop for Expected {
-    /// Whatever way a request was lost, nobody waits for it for ever.
+    /// Fails the promise however a request was lost, so that no thread waits for ever.
     fn drop(&mut self) {
         let is_done = match self {
             Self::Stored(promise) => promise.is_done(),
@@ -475,10 +479,10 @@ impl Drop for Expected {
 }
 
 impl Refusals {
-    /// Counts an instance that the node has refused; what is to be said of it.
+    /// Counts an instance that the node has refused. Returns the error to report.
     fn note(&self, error: Error) -> Error {
         let error = match error.code() {
-            // What the node says of a request that it does not know is about a number.
+            // The node's error about an unknown request names only a number.
             Code::Unsupported => {
                 let wrong = "the node is older than this client and does not store an instance's puts together; \
                              nothing was stored";
@@ -488,7 +492,7 @@ impl Refusals {
             _ => error,
         };
         match error.code() {
-            // It has taken them in time, and does not know what became of them.
+            // The node has received them in time, and does not know whether they are stored.
             Code::Io | Code::Gone => {}
             Code::Late => {
                 self.late.fetch_add(1, Ordering::Relaxed);
@@ -516,13 +520,13 @@ impl Declared {
         drop(waited);
     }
 
-    /// Why the node does not take the task, or its periods.
+    /// Returns why the node does not accept the task, or its periods.
     pub(crate) fn refusal(&self) -> Option<Error> {
         let error = self.error.lock();
         error.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the node has refused the task because it has as many as it takes.
+    /// Returns whether the node has refused the task because its limit of tasks is reached.
     pub(crate) fn is_without_place(&self) -> bool {
         self.id.get().is_none()
             && self

@@ -1,16 +1,16 @@
-//! Which process this is, told without a system call: a child after `fork` has neither the thread that keeps a node's
-//! client going nor a connection of its own, and must not use those of its parent.
+//! The process id, without a system call. A child after `fork` has neither the thread that keeps a node's client going
+//! nor a connection of its own, and must not use those of its parent.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A page that the kernel clears in a child; `None` where it does not know how.
+/// A page that the kernel clears in a child; `None` if the kernel does not support this.
 static PAGE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
 
-/// Bytes of the mapping; the kernel rounds them up to a page.
+/// Size of the mapping in bytes; the kernel rounds it up to a page.
 const MAPPED_BYTES: usize = 4096;
 
-/// The number of this process.
+/// Returns the process id of this process.
 pub(crate) fn number() -> u32 {
     match PAGE.get_or_init(map) {
         Some(word) => match word.load(Ordering::Relaxed) {
@@ -27,7 +27,7 @@ pub(crate) fn number() -> u32 {
 }
 
 fn map() -> Option<&'static AtomicU32> {
-    // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps no other memory.
     let address = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -41,7 +41,7 @@ fn map() -> Option<&'static AtomicU32> {
     if address == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: the mapping made above, which nobody else knows.
+    // SAFETY: the mapping made above, to which no other reference exists.
     if unsafe { libc::madvise(address, MAPPED_BYTES, libc::MADV_WIPEONFORK) } != 0 {
         // SAFETY: as above; nothing leads there.
         unsafe { libc::munmap(address, MAPPED_BYTES) };

@@ -1,4 +1,4 @@
-//! The values where the node writes them: a region that this process attaches for reading alone, and the table in it.
+//! Values in place, where the node writes them: a region that this process attaches read-only, and the table in it.
 
 use crate::error::Error;
 use crate::whereabouts::{AT, Whereabouts, path_beside, run_text};
@@ -13,10 +13,10 @@ use std::ptr::NonNull;
 /// The table of one run of the node.
 pub(crate) struct Shared {
     reader: ManuallyDrop<TableReader<'static>>,
-    /// What `reader` borrows from; given back after it.
+    /// `reader` borrows from it; it is released after the reader.
     attachment: NonNull<Attachment>,
     run: String,
-    /// Tells it from those that this client has had before.
+    /// Distinguishes this table from earlier ones of this client.
     pub(crate) number: u32,
 }
 
@@ -25,7 +25,7 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// Proof of the claim above, at compile time.
+/// Proves the claim above at compile time.
 const _: () = {
     const fn may_be_shared<T: Send + Sync>() {}
     may_be_shared::<TableReader<'static>>();
@@ -33,7 +33,7 @@ const _: () = {
 };
 
 impl Shared {
-    /// The table that is announced beside a socket and whose run lives; `None` where none is announced.
+    /// Opens the table that is announced beside a socket and whose run lives; `None` if none is announced.
     pub(crate) fn beside(socket: &Path, number: u32) -> Result<Option<Self>, Error> {
         let shown = path_beside(socket);
         let shown = shown.display();
@@ -72,7 +72,7 @@ impl Shared {
         Err(Error::new(Code::Gone, region, wrong, "start it again"))
     }
 
-    /// Whether the run that was announced still serves the table. One call to the kernel.
+    /// Returns whether the announced run still serves the table. One system call.
     pub(crate) fn is_live(&self) -> bool {
         self.reader
             .run()

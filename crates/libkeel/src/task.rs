@@ -1,5 +1,5 @@
-//! Periodic tasks of a program outside the node: absolute releases, a deadline, and figures that the node's monitor
-//! sees, reported between two instances and never inside one.
+//! Periodic tasks of a program outside the node: absolute releases, a deadline, and figures for the node's monitor,
+//! reported between two instances and never inside one.
 
 use crate::error::Error;
 use crate::key::Key;
@@ -18,35 +18,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// Pause before a connection that has failed is tried again.
+/// Retry interval of a failed connection.
 const RETRY_NS: u64 = 500_000_000;
 
-/// Pause before a node that had no place for the task is asked again: another one may have ended since, or the limit
+/// Retry interval of a node that had no room for the task: another task may have ended since, or the limit may have
 /// been raised.
 const ASK_AGAIN_NS: u64 = 5_000_000_000;
 
-/// Time between reports until the node says another.
+/// Report interval until the node sets another one.
 const SAMPLING_NS: u64 = 1_000_000_000;
 
-/// Time between two questions whether a wait is over.
+/// Interval at which `is_over` is called during a wait.
 const ASKED_NS: u64 = 100_000_000;
 
-/// How long the end of a task waits for a node that has not yet said what it calls the task.
+/// How long the end of a task waits for a node that has not yet answered the declaration.
 const LAST_REPORT_MAX: Duration = Duration::from_secs(1);
 
-/// Instances after which it is looked whether the figures still fit one report.
+/// Number of instances after which the task checks whether the figures still fit into one report.
 const LOOK_INSTANCES: u64 = 32;
 
-/// Stack that stays free of what is touched in advance: the calls on the way there.
+/// Part of the stack that is not touched in advance: the calls on the way there need it.
 const STACK_RESERVE_BYTES: usize = 64 << 10;
 
-/// Puts of one instance of a firm task at most: the node stores them in one piece.
+/// Largest number of puts of one instance of a firm task: the node stores them in one piece.
 pub const STAGED_PUTS_MAX: usize = db::STAGED_PUTS_MAX as usize;
 
-/// Bytes of their request that are not puts, at most.
+/// Largest number of bytes of their request that are not puts.
 const TOGETHER_BYTES: usize = 64;
 
-/// What a periodic task is.
+/// The parameters of a periodic task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSpec {
     /// Its name, 1 to 64 bytes without control characters.
@@ -55,20 +55,20 @@ pub struct TaskSpec {
     pub period: Duration,
     /// Response time allowed, up to an hour.
     pub deadline: Duration,
-    /// What becomes of an instance that is late.
+    /// What happens to a late instance.
     pub kind: TaskKind,
-    /// Its share in the figures that the node controls, above 0 and at most 1000.
+    /// Its weight in the figures that the node controls, above 0 and at most 1000.
     pub weight: f64,
     /// Real-time priority of the thread, 1 to 99 (`SCHED_FIFO`).
     pub fifo_priority: Option<u8>,
-    /// Cores that the thread may run on; none named: all.
+    /// Cores that the thread may run on; empty: all.
     pub cores: Vec<u16>,
     /// Bytes of the thread's stack that are touched and locked in memory before the first release; 0: none.
     pub stack_bytes: usize,
 }
 
 impl TaskSpec {
-    /// A soft task of weight 1 that asks nothing of the machine.
+    /// Returns a soft task of weight 1 without requirements on the machine.
     #[must_use]
     pub fn new(name: &str, period: Duration, deadline: Duration) -> Self {
         Self {
@@ -110,24 +110,24 @@ impl TaskSpec {
     }
 }
 
-/// What has become of an instance.
+/// The outcome of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ended within the deadline. What a firm one has put may still reach the node too late, which [`Task::counts`]
-    /// then says.
+    /// It ended within the deadline. Puts of a firm instance may still reach the node too late; [`Task::counts`] shows
+    /// that then.
     InTime,
     /// It ended after the deadline.
     Late,
-    /// It is of a firm task, and none of its puts was sent.
+    /// A firm instance, and none of its puts was sent.
     Aborted,
 }
 
-/// Instances and reports of a task since it was made.
+/// Instances and reports of a task since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Instances that ended, late and aborted ones among them.
+    /// Number of instances that ended, including late and aborted ones.
     pub instances: u64,
-    /// Of them, those that ended after the deadline, or whose puts the node has refused because they came after it.
+    /// How many of them ended after the deadline, or had puts that the node refused because they came after it.
     pub deadline_misses: u64,
     /// Instances of a firm task none of whose puts was stored: they were not sent, or the node has refused them.
     pub aborted: u64,
@@ -139,41 +139,41 @@ pub struct Counts {
     pub reports_lost: u64,
 }
 
-/// The instance that runs.
+/// The running instance.
 #[derive(Clone, Copy)]
 struct Running {
     release_ns: u64,
     begin_ns: u64,
     releases_missed: u64,
     data_ns: u64,
-    /// Since when data is accessed, for those who say where that begins and ends.
+    /// Since when data is accessed, for callers that mark begin and end of the access.
     data_since_ns: Option<u64>,
     has_given_up: bool,
 }
 
-/// A periodic task, run by the thread that calls [`next_instance`](Self::next_instance). Dropping it ends the instance
-/// that runs, and tells the node what it has not been told yet: at most a second may pass until then where the node has
-/// only just heard of the task.
+/// A periodic task, run by the thread that calls [`next_instance`](Self::next_instance). Dropping it ends the running
+/// instance, and sends the last report to the node. This can take up to a second if the node has not answered the
+/// declaration yet.
 pub struct Task {
     node: Arc<Inner>,
     spec: TaskSpec,
     declaration: protocol::Task,
-    /// A connection of its own: it carries the declaration, the reports and the puts.
+    /// A separate connection: it carries the declaration, the reports and the puts.
     pipe: Arc<Pipe>,
-    /// Number of the connection that the task was declared on, and what the node has said of it.
+    /// Number of the connection on which the task was declared, and the node's answers about the task.
     declared: Option<(u64, Arc<Declared>)>,
     timer: Option<ReleaseTimer>,
-    /// How the thread is scheduled while no node drives it.
+    /// How the thread is scheduled while no node controls it.
     scheduling: Option<OwnScheduling>,
     running: Option<Running>,
-    /// The release that is waited for, and the releases that had passed before.
+    /// The next release, and the number of releases that had passed before.
     awaited: Option<(u64, u64)>,
     last: Option<Outcome>,
-    /// Puts of an instance of a firm task, what waits for each, and their bytes in a request.
+    /// Puts of an instance of a firm task, their promises, and their size in a request, in bytes.
     staged: Vec<protocol::Put>,
     promises: Vec<Arc<Promise>>,
     staged_bytes: usize,
-    /// Those that the node has refused.
+    /// The instances that the node has refused.
     refusals: Arc<Refusals>,
     figures: Monitor,
     next_report_ns: u64,
@@ -209,8 +209,8 @@ impl Task {
         })
     }
 
-    /// Whether this process may run the task. A child after `fork` may not: thread and connection are its parent's.
-    /// There nothing is sent, and what an instance has put is given up.
+    /// Checks that this process may run the task. A child after `fork` may not: thread and connection belong to its
+    /// parent. In a child nothing is sent, and the puts of an instance are dropped.
     ///
     /// # Errors
     /// [`Code::Stale`] in such a child.
@@ -218,16 +218,16 @@ impl Task {
         self.node.usable()
     }
 
-    /// Ends the instance that runs, and waits for the next release. The first call asks the machine for what the
-    /// specification names, for the thread that calls; its release is at once. A release that has passed while an
-    /// instance ran is skipped and counted, and does not shift the later ones.
+    /// Ends the running instance, and waits for the next release. The first call sets up the calling thread as the
+    /// specification demands; its release is immediate. A release that has passed while an instance ran is skipped and
+    /// counted, and does not shift the later ones.
     pub fn next_instance(&mut self) {
         while !self.next_unless(|_| false) {}
     }
 
-    /// The same; but where `is_over` says so, there is no instance, and the answer is `false`; the next call waits for
-    /// the same release. It is asked, with whether a signal was the reason, when one has interrupted the waiting, and
-    /// ten times a second besides: a signal that comes just before the waiting begins interrupts nothing.
+    /// The same, but if `is_over` returns `true`, there is no instance and the result is `false`; the next call waits
+    /// for the same release. `is_over` is called when a signal has interrupted the wait, with `true` as its argument.
+    /// It is also called ten times a second, because a signal just before the wait interrupts nothing.
     pub fn next_unless(&mut self, mut is_over: impl FnMut(bool) -> bool) -> bool {
         self.end_instance();
         if self.timer.is_none() {
@@ -235,7 +235,7 @@ impl Task {
             self.keep_in_touch();
             let start_ns = self.node.now_ns();
             let mut timer = ReleaseTimer::new(start_ns, self.declaration.period_ns);
-            // A later moment, be it by a nanosecond, would be too late for the first one.
+            // Any later time, even by a nanosecond, would be too late for the first release.
             self.awaited = Some(timer.next_release(start_ns));
             self.timer = Some(timer);
         } else if self.awaited.is_none() {
@@ -281,8 +281,8 @@ impl Task {
         }
     }
 
-    /// Ends the instance that runs: counts it, and of a firm task sends what it put, if it is in time. The node is not
-    /// waited for. `None` when none runs.
+    /// Ends the running instance and counts it. Sends the puts of a firm task, if it is in time. Does not wait for the
+    /// node. `None` if no instance runs.
     pub fn end_instance(&mut self) -> Option<Outcome> {
         self.data_end();
         let running = self.running.take()?;
@@ -317,8 +317,8 @@ impl Task {
         self.last
     }
 
-    /// Sends what a firm instance has put, unless it is given up; whether it was sent. The node looks at the deadline
-    /// once more, at the moment at which it stores all of it or nothing.
+    /// Sends the puts of a firm instance, unless it is given up. Returns whether they were sent. The node checks the
+    /// deadline again at the moment at which it stores all of them or none.
     fn commit(&mut self, is_given_up: bool, deadline_at_ns: u64) -> bool {
         let puts = std::mem::take(&mut self.staged);
         let promises = std::mem::take(&mut self.promises);
@@ -365,7 +365,7 @@ impl Task {
         sent
     }
 
-    /// Counts an access as data time: reads of keys belong in here, many in one scope.
+    /// Counts an access as data time: reads of keys belong in here, several reads in one scope.
     pub fn data<R>(&mut self, access: impl FnOnce() -> R) -> R {
         let begin_ns = self.node.now_ns();
         let result = access();
@@ -373,7 +373,7 @@ impl Task {
         result
     }
 
-    /// From here to [`data_end`](Self::data_end) the instance accesses data: for languages without closures.
+    /// Begins an access to data that lasts until [`data_end`](Self::data_end): for languages without closures.
     pub fn data_begin(&mut self) {
         let now_ns = self.node.now_ns();
         if let Some(running) = &mut self.running {
@@ -381,7 +381,8 @@ impl Task {
         }
     }
 
-    /// The end of [`data_begin`](Self::data_begin); without one it does nothing. The end of an instance is one, too.
+    /// Ends the access of [`data_begin`](Self::data_begin); without one it does nothing. The end of an instance also
+    /// ends it.
     pub fn data_end(&mut self) {
         let now_ns = self.node.now_ns();
         if let Some(running) = &mut self.running
@@ -395,7 +396,7 @@ impl Task {
 
     fn add_data_ns(&mut self, ns: u64) {
         if let Some(running) = &mut self.running
-            // It is counted already.
+            // Within data_begin and data_end the time is already counted.
             && running.data_since_ns.is_none()
         {
             running.data_ns = running.data_ns.saturating_add(ns);
@@ -403,13 +404,13 @@ impl Task {
     }
 
     /// Sends a reading, as [`Key::put`] does, over the task's own connection; counted as data time. In a firm task it
-    /// is kept aside until the instance ends, and sent with the others of the instance in one request. The node stores
-    /// all of them or none, and none after the deadline: then each ticket ends with [`Code::Late`]. After [`Code::Io`]
-    /// and [`Code::Gone`] some of them may be stored; after any other error none is.
+    /// is kept until the instance ends, and sent with the other readings of the instance in one request. The node
+    /// stores all of them or none, and none after the deadline: then each ticket ends with [`Code::Late`]. After
+    /// [`Code::Io`] and [`Code::Gone`] some of them may be stored; after any other error none is.
     ///
     /// # Errors
-    /// As there. [`Code::Gone`] while there is no connection, which is tried again between instances. In a firm task
-    /// [`Code::Busy`] for more than [`STAGED_PUTS_MAX`] readings in an instance, or for more than one request holds.
+    /// As there. [`Code::Gone`] while there is no connection; the task retries it between instances. In a firm task
+    /// [`Code::Busy`] for more than [`STAGED_PUTS_MAX`] readings in an instance, or for more than fit into one request.
     pub fn put(
         &mut self,
         key: &Key,
@@ -435,7 +436,7 @@ impl Task {
             return Ok(ticket);
         }
         let put = put_message(key, value, time_ms)?;
-        // With the comma behind it. Plain structures can be written.
+        // Includes the comma after it. Plain structures can always be written.
         let bytes = serde_json::to_vec(&put).map_or(0, |bytes| bytes.len()) + 1;
         if bytes + TOGETHER_BYTES > REQUEST_BYTES_MAX {
             return Err(too_long(key.name()));
@@ -458,7 +459,7 @@ impl Task {
         Ok(ticket)
     }
 
-    /// Whether the deadline of the instance that runs has passed: a body may stop early.
+    /// Returns whether the deadline of the running instance has passed: a body may stop early.
     #[must_use]
     pub fn has_missed(&self) -> bool {
         self.running.is_some_and(|running| {
@@ -467,21 +468,21 @@ impl Task {
         })
     }
 
-    /// Of a firm task: nothing that this instance has put or will put is sent.
+    /// In a firm task: drops everything that this instance has put or will put.
     pub fn give_up(&mut self) {
         if let Some(running) = &mut self.running {
             running.has_given_up = true;
         }
     }
 
-    /// What has become of the last instance that ended, as it was known then.
+    /// Returns the outcome of the last instance that ended, as it was known then.
     #[must_use]
     pub fn last_outcome(&self) -> Option<Outcome> {
         self.last
     }
 
-    /// Instances and reports so far. An instance that the node has refused is among the aborted ones, and where it came
-    /// after its deadline among the missed ones, from the moment on at which its tickets end.
+    /// Returns counts of instances and reports so far. An instance that the node has refused counts as aborted, and
+    /// also as missed if it came after its deadline, from the moment at which its tickets end.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let refused = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -492,13 +493,13 @@ impl Task {
         }
     }
 
-    /// What the machine did not permit the thread, a line each; known from the first release on.
+    /// Returns what the machine did not permit the thread, one line each; known from the first release on.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Whether the node knows of the task now.
+    /// Returns whether the node knows the task now.
     #[must_use]
     pub fn is_declared(&self) -> bool {
         let declared = self.declared.as_ref();
@@ -507,8 +508,8 @@ impl Task {
         })
     }
 
-    /// The last thing that went wrong between task and node: why a declaration or a report was not taken, or what an
-    /// instance of a firm task had put, if that was not late. The task goes on, and tries again.
+    /// Returns the last error between task and node: why a declaration, a report or the puts of a firm instance were
+    /// not accepted, unless these puts were late. The task continues and retries.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
         let declared = self.declared.as_ref();
@@ -525,17 +526,17 @@ impl Task {
         if wanted > 0 {
             self.warnings.extend(realtime::prepare_stack(wanted));
         }
-        // Checked when the task was made.
+        // Checked when the task was created.
         let cores = Cores::of(&self.spec.cores).unwrap_or_default();
         self.warnings.extend(realtime::set_cores(&cores));
-        // Last: what comes before takes time.
+        // Last, because the steps before take time.
         let priority = self.spec.fifo_priority;
         self.warnings.extend(priority.and_then(realtime::set_fifo));
         self.scheduling = OwnScheduling::of_this_thread();
     }
 
-    /// A node that was killed may have left the thread with a part of the processor, and another one does not know what
-    /// it had before.
+    /// A killed node may have left the thread with a part of the processor, and another node does not know the earlier
+    /// settings.
     fn take_back_scheduling(&mut self) {
         let Some(own) = &self.scheduling else { return };
         if let Err(error) = own.take_back() {
@@ -547,7 +548,7 @@ impl Task {
         }
     }
 
-    /// Declares the task where no node knows of it, and reports the figures of a sampling period that is over.
+    /// Declares the task if no node knows it, and reports the figures of a finished sampling period.
     fn keep_in_touch(&mut self) {
         let now_ns = self.node.now_ns();
         let connection = self.pipe.connection();
@@ -564,7 +565,7 @@ impl Task {
                 self.next_try_ns = now_ns.saturating_add(pause_ns);
                 match self.declare() {
                     Ok(()) => {
-                        // What no node will be told of.
+                        // These figures will not be sent to any node.
                         self.counts.reports_lost += u64::from(self.figures.instances > 0);
                         return self.begin_period(now_ns);
                     }
@@ -611,7 +612,7 @@ impl Task {
         };
         let name = &self.spec.name;
         let lost = |wrong| Error::new(Code::Busy, name, wrong, "look at the node");
-        // A node that does not know tasks has said so, and is not asked again.
+        // A node without support for tasks has said so, and is not asked again.
         let Some(id) = declared.id.get() else {
             return Err(lost("the node has not taken the task yet"));
         };
@@ -622,7 +623,7 @@ impl Task {
         self.pipe.send_over(Some(*number), &mut vec![request])
     }
 
-    /// Reports what no report has said yet: a task may end before its first sampling period does.
+    /// Reports what is not reported yet: a task may end before its first sampling period does.
     fn report_rest(&mut self) {
         if self.figures.instances == 0 || self.usable().is_err() {
             return;
@@ -630,11 +631,11 @@ impl Task {
         if let Some((_, declared)) = &self.declared {
             declared.wait_for_answer(LAST_REPORT_MAX);
         }
-        // Nobody is left to be told of an error.
+        // No caller is left for an error.
         self.report().ok();
     }
 
-    /// Whether the next instances could make the figures too long for one report.
+    /// Returns whether the next instances could make the figures too long for one report.
     fn is_nearly_full(&self) -> bool {
         let figures = &self.figures;
         let near = PAIRS_MAX as u64 - LOOK_INSTANCES;
@@ -659,7 +660,7 @@ impl Task {
             ms => u64::from(ms) * 1_000_000,
         };
         self.next_report_ns = now_ns.saturating_add(period_ns);
-        // The memory is kept: nothing is allocated here.
+        // The memory is kept, so that nothing is allocated here.
         let figures = &mut self.figures;
         (figures.instances, figures.deadline_misses) = (0, 0);
         (figures.aborted, figures.releases_missed) = (0, 0);
@@ -682,13 +683,13 @@ impl Drop for Task {
     }
 }
 
-/// The number of this thread, as the kernel knows it.
+/// Returns the kernel's thread id of this thread.
 fn thread_number() -> u32 {
     // SAFETY: a plain system call that cannot fail.
     unsafe { libc::gettid() }.unsigned_abs()
 }
 
-/// Sleeps until this moment of the system's clock; `false` when a signal came first, or the system did not sleep.
+/// Sleeps until this time of the system's clock; `false` if a signal came first, or the system did not sleep.
 fn sleep_until(moment_ns: u64) -> bool {
     let moment = libc::timespec {
         tv_sec: (moment_ns / 1_000_000_000) as libc::time_t,
@@ -706,7 +707,7 @@ fn sleep_until(moment_ns: u64) -> bool {
     slept == 0
 }
 
-/// Bytes of this thread's stack below here, less a reserve; 0 where the system does not tell.
+/// Returns the free stack of this thread in bytes, less a reserve; 0 if the system does not report it.
 fn stack_left_bytes() -> usize {
     let mark = 0_u8;
     let here = (&raw const mark).addr();

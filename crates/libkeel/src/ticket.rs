@@ -1,15 +1,15 @@
-//! Tickets: what has become of a put.
+//! Tickets: the outcome of a put.
 
 use crate::error::Error;
 use base::error::Code;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// What a ticket waits for.
+/// The result that a ticket waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Promise {
     result: OnceLock<Result<u64, Error>>,
-    /// Whether somebody waits; the result itself is read without it.
+    /// Used only to wait; the result itself is read without it.
     lock: Mutex<()>,
     is_kept: Condvar,
 }
@@ -21,14 +21,14 @@ impl Promise {
 
     pub(crate) fn keep(&self, result: Result<u64, Error>) {
         if self.result.set(result).is_ok() {
-            // Whoever looked before and is about to wait has the lock.
+            // A thread that has checked the result and is about to wait holds the lock.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.is_kept.notify_all();
         }
     }
 }
 
-/// A put on its way. Dropping it changes nothing about the put.
+/// A put in flight. Dropping the ticket does not affect the put.
 #[derive(Clone, Debug)]
 pub struct Ticket {
     promise: Arc<Promise>,
@@ -47,25 +47,25 @@ impl Ticket {
         Arc::clone(&self.promise)
     }
 
-    /// What has become of the put, if that is known already: its number in the log once it is on flash. One that was
-    /// thrown away has no number, but the error [`Code::Shed`]. Takes no lock.
+    /// Returns the outcome of the put, if it is known already: its number in the log once it is on flash. A shed
+    /// reading has no number, but the error [`Code::Shed`]. Takes no lock.
     #[must_use]
     pub fn poll(&self) -> Option<Result<u64, Error>> {
         self.promise.result.get().cloned()
     }
 
-    /// Waits until the reading is on flash; answers its number in the log.
+    /// Waits until the reading is on flash; returns its number in the log.
     ///
     /// # Errors
-    /// What the node has said, with its code; [`Code::Shed`] when it threw the reading away, as the key's `shed =
-    /// "drop"` says while fewer updates are admitted; [`Code::Gone`] when the connection was lost meanwhile, and the
-    /// reading may be durable or not; [`Code::Late`] when `timeout` has passed: then it may be waited for again.
+    /// The node's error, with its code; [`Code::Shed`] if it dropped the reading, as the key's `shed = "drop"` says
+    /// while fewer updates are admitted; [`Code::Gone`] if the connection was lost meanwhile, and the reading may be
+    /// durable or not; [`Code::Late`] if `timeout` has passed: then the caller may wait again.
     pub fn wait(&self, timeout: Duration) -> Result<u64, Error> {
         let promise = &*self.promise;
         if promise.result.get().is_none() {
             let guard = promise.lock.lock().unwrap_or_else(PoisonError::into_inner);
             let waited = promise.is_kept.wait_timeout_while(guard, timeout, |()| {
-                // The result is set before the lock is taken to tell of it.
+                // The result is set before the lock is taken for the notification.
                 promise.result.get().is_none()
             });
             drop(waited);

@@ -1,5 +1,5 @@
-//! Where other processes find a node's values, as a file beside its socket tells them: `crates/keel/NODE.md`,
-//! "Values in a region".
+//! Where other processes find a node's values, read from a file beside its socket: `crates/keel/NODE.md`, "Values in a
+//! region".
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 /// Where the region appears in paths; the node and its clients use none.
 pub const AT: &[u8] = b"/keel";
 
-/// Bytes of the file at most.
+/// Largest size of the file, in bytes.
 const BYTES_MAX: u64 = 16 << 10;
 
 /// Version of the file.
 pub const VERSION: u32 = 1;
 
-/// Where values are, and whose.
+/// Where values are, and the run that serves them.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Whereabouts {
     /// [`VERSION`].
@@ -30,10 +30,10 @@ pub struct Whereabouts {
 }
 
 impl Whereabouts {
-    /// What the file beside this socket says; `None` where there is none, or none of this version.
+    /// Reads the file beside this socket; `None` if there is none, or none of this version.
     ///
     /// # Errors
-    /// Those of the system, where this user may not read it.
+    /// The system's errors, if this user may not read it.
     pub fn beside(socket: &Path) -> io::Result<Option<Self>> {
         // Opening a FIFO would wait for its other end.
         let file = std::fs::OpenOptions::new()
@@ -58,7 +58,7 @@ impl Whereabouts {
     }
 }
 
-/// The file beside a socket.
+/// Returns the path of the file beside a socket.
 #[must_use]
 pub fn path_beside(socket: &Path) -> PathBuf {
     let mut name = OsString::from(socket);
@@ -66,7 +66,7 @@ pub fn path_beside(socket: &Path) -> PathBuf {
     name.into()
 }
 
-/// A run's number as the file has it.
+/// Returns a run's number in the form of the file.
 #[must_use]
 pub fn run_text(run: [u8; 16]) -> String {
     run.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,4 +1,4 @@
-//! Puts on their way and periodic tasks, as a node sees them.
+//! Puts in flight and periodic tasks, as a node sees them.
 
 use crate::common::{FakeNode, Folder, wait_until};
 use base::error::Code;
@@ -23,11 +23,11 @@ fn code<T>(result: Result<T, Error>) -> Option<Code> {
     result.err().map(|error| error.code())
 }
 
-/// Stores, declares and notes everything.
+/// Answers as a node that stores, declares and notes everything.
 fn willing(next: &AtomicU64, kind: u16) -> Option<(u16, Json)> {
     match kind {
         PUT => Some((258, json!({"lsn": next.fetch_add(1, Ordering::Relaxed)}))),
-        // The last of several.
+        // The number of the last of several.
         TOGETHER => Some((258, json!({"lsn": 5}))),
         TASK => Some((263, json!({"id": 7, "sampling_period_ms": 20}))),
         PERIOD => Some((264, json!({"sampling_period_ms": 20}))),
@@ -40,7 +40,7 @@ fn start(folder: &Folder) -> FakeNode {
     FakeNode::start(folder, move |kind, _| willing(&next, kind))
 }
 
-/// A client of a node that answers so, and a key.
+/// Returns a client of a node that answers in this way, and a key.
 fn attached_to(
     answer: impl Fn(u16, &Json) -> Option<(u16, Json)> + Send + Sync + 'static,
 ) -> (Folder, FakeNode, Node, Key) {
@@ -51,7 +51,7 @@ fn attached_to(
     (folder, fake, node, key)
 }
 
-/// A client of a node that stores, declares and notes everything.
+/// Returns a client of a node that stores, declares and notes everything, and a key.
 fn attached() -> (Folder, FakeNode, Node, Key) {
     let next = AtomicU64::new(0);
     attached_to(move |kind, _| willing(&next, kind))
@@ -114,14 +114,14 @@ fn what_the_node_says_is_the_tickets_end() {
     assert_eq!(refused.code(), Code::Full);
     assert_eq!(refused.to_string(), "full: no room; wait");
     assert_eq!(put("good").wait(LONG), Ok(1));
-    // After an answer that makes no sense nothing on that connection does; the next put opens another.
+    // After a nonsensical answer the connection is unusable; the next put opens another.
     assert_eq!(code(put("strange").wait(LONG)), Some(Code::Unsupported));
     wait_until("a new connection", || put("good").wait(LONG) == Ok(1));
 }
 
 #[test]
 fn a_node_that_is_slow_is_not_waited_for() {
-    // It answers when it is told to.
+    // It answers only when permitted.
     let may_answer = Arc::new(AtomicBool::new(false));
     let may = Arc::clone(&may_answer);
     let next = AtomicU64::new(0);
@@ -152,7 +152,7 @@ fn a_node_that_is_slow_is_not_waited_for() {
         .unwrap();
 }
 
-/// More than the socket holds at once: what it does not take goes later, by itself.
+/// More than the socket takes at once: the rest is sent later automatically.
 #[test]
 fn what_the_socket_does_not_take_goes_later() {
     let may_answer = Arc::new(AtomicBool::new(false));
@@ -230,7 +230,7 @@ fn a_task_is_declared_and_reports_its_periods() {
             );
         }
     }
-    // All but those before the declaration came through, and the one that runs.
+    // All were reported except those before the declaration and the running one.
     let counts = task.counts();
     assert!(
         instances > 0 && instances <= counts.instances,
@@ -249,7 +249,7 @@ fn what_a_task_did_is_told_at_its_end_however_short_it_lived() {
     let next = AtomicU64::new(0);
     let (_folder, fake, node, _key) = attached_to(move |kind, _| {
         if kind == TASK {
-            // It has ended when the node has answered.
+            // The task has ended by the time of the node's answer.
             std::thread::sleep(Duration::from_millis(50));
         }
         willing(&next, kind)
@@ -266,7 +266,7 @@ fn what_a_task_did_is_told_at_its_end_however_short_it_lived() {
         (&told["id"], &told["instances"], &told["deadline_misses"]),
         (&7.into(), &1.into(), &1.into())
     );
-    // One that did nothing has nothing to tell.
+    // A task that did nothing reports nothing.
     drop(node.periodic_task(spec()).unwrap());
     assert!(fake.requests.try_iter().all(|(kind, _)| kind != PERIOD));
 }
@@ -295,7 +295,7 @@ fn a_late_instance_of_a_firm_task_sends_nothing() {
     task.give_up();
     assert_eq!(task.end_instance(), Some(Outcome::Aborted));
     assert_eq!(code(given_up.poll().unwrap()), Some(Code::Late));
-    // One that is in time sends all; until then nobody sees any of it. Another try where the machine was too slow.
+    // An instance in time sends everything; until then none of it is visible. Retried if the machine was too slow.
     let mut tries = 0.0;
     let sent = loop {
         tries += 1.0;
@@ -318,7 +318,7 @@ fn a_late_instance_of_a_firm_task_sends_nothing() {
             .try_iter()
             .all(|(kind, _)| !puts.contains(&kind))
     );
-    // As many as the node stores in one piece, and none more.
+    // As many as the node stores in one piece, and no more.
     task.next_instance();
     for _ in 0..STAGED_PUTS_MAX {
         put(&mut task, 1.0);
@@ -339,7 +339,7 @@ fn a_late_instance_of_a_firm_task_sends_nothing() {
     );
     task.give_up();
     assert_eq!(task.end_instance(), Some(Outcome::Aborted));
-    // Nor more than a request holds.
+    // Nor more than fits into a request.
     task.next_instance();
     let text = "x".repeat(40_000);
     task.put(&key, Value::Text(&text), None).unwrap();
@@ -357,7 +357,7 @@ fn a_late_instance_of_a_firm_task_sends_nothing() {
     );
 }
 
-/// The longest request that an instance can make of what its puts are allowed to be is one that is sent.
+/// The longest request that an instance can make of its permitted puts is sent.
 #[test]
 fn a_firm_instance_that_is_as_large_as_it_may_be_is_sent() {
     let (_folder, fake, node, _key) = attached();
@@ -367,7 +367,7 @@ fn a_firm_instance_that_is_as_large_as_it_may_be_is_sent() {
     };
     let mut task = node.periodic_task(firm).unwrap();
     task.next_instance();
-    // Letters that take six bytes in JSON; then single ones, until there is no room for one more.
+    // Letters that take six bytes in JSON; then single ones, until no more fit.
     let key = node.key(&"k".repeat(64)).unwrap();
     let mut bytes = 20_000;
     let mut count = 0;
@@ -391,16 +391,16 @@ fn a_firm_instance_that_is_as_large_as_it_may_be_is_sent() {
 
 #[test]
 fn an_instance_that_the_node_refuses_is_counted() {
-    // What the node says of each instance; misses and aborted ones from then on.
+    // The node's answer for each instance; the counts of missed and aborted ones from then on.
     let answers = [
         ("late", Code::Late, (1, 1)),
         ("full", Code::Full, (1, 2)),
         ("invalid", Code::Invalid, (1, 3)),
-        // Perhaps it is stored.
+        // It may be stored.
         ("io", Code::Io, (1, 3)),
         ("gone", Code::Gone, (1, 3)),
         ("late", Code::Late, (2, 4)),
-        // Of a node that knows tasks, and not this request.
+        // From a node that knows tasks, but not this request.
         ("unsupported", Code::Unsupported, (2, 5)),
     ];
     let (asked, next) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -439,7 +439,7 @@ fn an_instance_that_the_node_refuses_is_counted() {
         let counts = task.counts();
         let found = (counts.deadline_misses, counts.aborted);
         assert_eq!(found, counted, "{name}");
-        // One that was late is no trouble between task and node.
+        // A late instance is no error between task and node.
         if code != Code::Late {
             refused = Some(code);
         }
@@ -505,7 +505,7 @@ fn a_task_that_had_no_place_is_declared_when_there_is_one() {
         task.next_instance();
         task.last_error().map(|error| error.code()) == Some(Code::Full)
     });
-    // Puts keep the connection, which nobody closes.
+    // Puts keep the connection open, and nothing closes it.
     wait_until("a place", || {
         task.next_instance();
         task.put(&key, Value::Float(1.0), None).unwrap();
@@ -582,7 +582,7 @@ fn the_first_release_is_at_once_and_a_wait_can_be_given_up() {
     assert_eq!(task.end_instance(), None);
 }
 
-/// What the machine does not permit is a line, and the task runs all the same.
+/// A missing permission gives a warning, and the task runs nevertheless.
 #[test]
 fn what_is_not_permitted_is_a_warning() {
     let (_folder, _fake, node, _key) = attached();
@@ -611,7 +611,7 @@ fn a_thread_is_its_own_again_when_the_node_that_drove_it_is_gone() {
     // SAFETY: no memory is passed; 0 is the calling thread.
     let policy = || unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
     let before = policy();
-    // As a node does that is then killed.
+    // Like a node that is then killed.
     let mut killed = Deadline::new(&[u32::try_from(thread).unwrap()]);
     if let Err(error) = killed.set(0.9) {
         println!("skipped: {error}");

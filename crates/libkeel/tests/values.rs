@@ -1,5 +1,5 @@
-//! Values where a node writes them: right, whole, without a system call and without an allocation; and what becomes of
-//! readers when the node ends and another begins.
+//! Values in place, where a node writes them: correct, consistent, without a system call and without an allocation; and
+//! the behaviour of readers when the node ends and another begins.
 #![allow(
     unsafe_code,
     reason = "a counting allocator is unsafe by its trait; and system calls"
@@ -62,7 +62,7 @@ fn values_are_read_where_they_lie() {
     assert!(times.fresh && times.temporal && times.this_boot && times.node_time);
     assert_eq!(times.validity_ms, 60_000);
     assert_eq!(number.read().unwrap().0, Owned::Float(21.5));
-    // The next value is there for whoever has the key already.
+    // The next value is visible to a holder of the key.
     served.write(NUMBER, &(-3.0_f64).to_le_bytes());
     assert_eq!(number.read().unwrap().0, Owned::Float(-3.0));
     let text = node.key(TEXT).unwrap();
@@ -90,7 +90,7 @@ fn values_are_read_where_they_lie() {
     served.end();
 }
 
-/// One that looks at one value may read another, whatever happens meanwhile.
+/// A function that reads one value may read another, whatever happens meanwhile.
 #[test]
 fn a_value_may_be_read_while_another_is_looked_at() {
     let folder = Folder::new();
@@ -104,7 +104,7 @@ fn a_value_may_be_read_while_another_is_looked_at() {
     });
     let served = Served::start(&folder, 2);
     wait_until("the second run", || outer.float().is_ok());
-    // The keeper would like to put a third table in this one's place, and must not be waited for.
+    // The keeper wants to replace this table by a third one; the reader must not wait for it.
     let seen = outer.with_bytes(|_| {
         std::fs::remove_file(folder.0.join("keel.sock.region")).ok();
         inner.read().map(|(value, _)| value)
@@ -171,7 +171,7 @@ fn without_a_region_the_node_is_asked() {
     assert_eq!(read("count").unwrap().0, Owned::Unsigned(u64::MAX));
     assert!(node.key("nan").unwrap().float().unwrap().0.is_nan());
     assert_eq!(code(read("no/such")), Some(Code::NotFound));
-    // A connection that the node has closed is opened again by itself.
+    // A connection that the node has closed is reopened automatically.
     fake.hang_up();
     assert!(read(TEXT).is_ok());
     fake.stop();
@@ -203,8 +203,8 @@ fn read_all_ways(key: &Key) {
     assert!(key.read_into(&mut [0; 8]).is_ok());
 }
 
-/// From here on the kernel ends this thread at any system call but that for its end; `false` where it cannot. The
-/// kernel's strict mode would not do: in it the processor's clock cannot be read either.
+/// From here on the kernel ends this thread at any system call except exit; `false` if it cannot. The kernel's strict
+/// mode is unsuitable: in it the processor's clock cannot be read either.
 fn may_only_end() -> bool {
     let step = |code, jump_true, k| libc::sock_filter {
         code,
@@ -214,7 +214,7 @@ fn may_only_end() -> bool {
     };
     let (load, jump_if_equal, answer) = (0x20, 0x15, 0x06);
     let mut steps = [
-        // The number of the call is the first thing that a filter is given.
+        // The system call number is at offset 0 of the filter's data.
         step(load, 0, 0),
         step(jump_if_equal, 1, libc::SYS_exit as u32),
         step(answer, 0, libc::SECCOMP_RET_KILL_THREAD),
@@ -243,12 +243,12 @@ fn reading_makes_no_system_call() {
     const SOCKET: &str = "LIBKEEL_TEST_SOCKET";
     const CHEATS: &str = "LIBKEEL_TEST_CHEATS";
     if let Some(socket) = std::env::var_os(SOCKET) {
-        // The child.
+        // This is the child process.
         let node = Node::attach(socket).unwrap();
         let key = node.key(NUMBER).unwrap();
         let cheats = std::env::var_os(CHEATS).is_some();
         std::thread::spawn(move || {
-            // What is set up once: the vDSO, thread-local storage.
+            // One-time set-up: the vDSO, thread-local storage.
             read_all_ways(&key);
             if !may_only_end() {
                 std::process::exit(77);
@@ -320,7 +320,7 @@ fn a_child_after_fork_is_refused_and_does_no_harm() {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     assert!(key.float().is_ok());
-    // The connection is still there: nobody answers on it, and nobody has closed it.
+    // The connection still exists: it is neither answered nor closed.
     let late = ticket.wait(Duration::from_millis(50));
     assert_eq!(code(late), Some(Code::Late));
     served.end();

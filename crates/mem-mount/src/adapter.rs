@@ -1,8 +1,8 @@
-//! The requests of the kernel, handed to [`View`] and answered.
+//! Passes the kernel's requests to [`View`] and replies to them.
 //!
-//! What is not here is answered with ENOSYS, for which the kernel has an answer of its own: extended attributes
-//! EOPNOTSUPP, `flock` as for any file system of this machine. `access` it decides by the permission bits; listings
-//! with attributes are not offered, for it would have to ask for each attribute again.
+//! Requests that are not here get ENOSYS, which the kernel handles itself: EOPNOTSUPP for extended attributes, and
+//! `flock` as for any file system of this machine. The kernel checks `access` by the permission bits. Listings with
+//! attributes are not offered, because the kernel would have to ask for each attribute again.
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,20 +25,20 @@ use mem::Rename;
 use crate::locks::{Waiters, Waiting, Wanted};
 use crate::view::{Change, Told, View, Write};
 
-/// Bytes that the kernel reads or writes in one request at most.
+/// Maximum size of one read or write request of the kernel, in bytes.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
-/// How long the kernel may believe what it was told. Preloaded programs change everything at any time.
+/// The time that the kernel may cache attributes and names. Preloaded programs change everything at any time.
 const BELIEVED: Duration = Duration::ZERO;
 
-/// Nothing of a file stays in the kernel, but for what is mapped; several programs may write to it at the same time.
+/// The kernel caches no file data, except what is mapped; several programs may write to a file at the same time.
 const OPENED: FopenFlags =
     FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 pub(crate) struct Adapter {
     pub(crate) _notice: Notice,
     pub(crate) view: Arc<View>,
-    /// None where the region is shown read-only: then the kernel keeps locks for itself.
+    /// `None` if the region is shown read-only: then the kernel handles locks itself.
     pub(crate) waiters: Option<Waiters>,
 }
 
@@ -51,8 +51,8 @@ fn answer_entry(reply: ReplyEntry, result: Result<Told>) {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Each answers the nearest possible value when it refuses one. The write-back cache is not asked for: with it
-        // others would not see what a program has written.
+        // A refused value is answered with the nearest possible one. The write-back cache is not requested: with it,
+        // other programs would not see a program's writes.
         if let Err(nearest) = config.set_max_write(REQUEST_BYTES_MAX) {
             config.set_max_write(nearest).ok();
         }
@@ -143,7 +143,7 @@ impl Filesystem for Adapter {
             libc::S_IFREG | 0 => self
                 .view
                 .make(request, parent, name, mode | libc::S_IFREG, &[]),
-            // A FIFO or socket is the kernel's, and preloaded programs would find no kernel behind it.
+            // FIFOs and sockets are kernel objects, and preloaded programs would find no kernel behind them.
             _ => Err(Errno::EPERM),
         };
         answer_entry(reply, made);
@@ -260,7 +260,7 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // At most what the kernel was told in `init`.
+        // At most the size that `init` set.
         self.view
             .read(handle.0, offset, size as usize, |read| match read {
                 Ok(bytes) => reply.data(bytes),
@@ -315,7 +315,7 @@ impl Filesystem for Adapter {
         reply.ok();
     }
 
-    // What was written is where everybody sees it; that is as far as memory goes.
+    // A write is visible to all programs at once; memory has no further durability.
     fn fsync(
         &self,
         _request: &Request,
@@ -454,7 +454,7 @@ impl Filesystem for Adapter {
         let set = self.view.locks.set(wanted, description.stub.as_fd());
         match (set, &self.waiters) {
             (Err(error), Some(waiters)) if sleep && error.code() == libc::EAGAIN => {
-                // The thread that waits, whose signals count.
+                // The thread that waits, because its signals count.
                 wanted.process = request.pid();
                 waiters.add(Waiting {
                     wanted,

@@ -1,20 +1,19 @@
-//! A region as a directory: every program can use it through the kernel's FUSE, static ones too, together with those
-//! that use it by the preloaded library.
+//! Shows a region as a directory: every program can use it through the kernel's FUSE, static ones too, together with
+//! programs that use the preloaded library.
 //!
-//! What each call does there and which errno it ends with stands in `docs/semantics-mem-mount.md`; a test runs every
-//! line of it.
+//! `docs/semantics-mem-mount.md` describes the result and errno of each call; a test runs every line of it.
 //!
-//! **Holds:** the translation between the kernel's requests and the calls of a region; which inodes the kernel knows;
-//! what is open; locks of programs.
+//! **Holds:** the translation between the kernel's requests and the calls of a region; the inodes that the kernel
+//! knows; open files; locks of programs.
 //!
 //! **Must not know:** the bytes of a region, what the files are for, the command line.
 //!
-//! **Invariants:** nothing is cached, neither here nor, as far as it can be told so, in the kernel: preloaded programs
-//! change the same files at the same time. Whoever has a file open through the view has an open file description of the
-//! region, so that nobody takes the file away. A region that is shown read-only is not open for writing.
+//! **Invariants:** nothing is cached here, nor in the kernel, as far as it can be prevented: preloaded programs change
+//! the same files at the same time. A program that has a file open through the view has an open file description of the
+//! region, so that the file is not freed. A region that is shown read-only is not open for writing.
 //!
-//! **Files:** `adapter.rs` the requests of the kernel, `view.rs` what they mean for the region, `nodes.rs` the inodes
-//! that the kernel knows, `openings.rs` open files and directories, `locks.rs` record locks, `session.rs` mounting and
+//! **Files:** `adapter.rs` the kernel's requests, `view.rs` their effect on the region, `nodes.rs` the inodes that the
+//! kernel knows, `openings.rs` open files and directories, `locks.rs` record locks, `session.rs` mounting and
 //! unmounting.
 
 mod adapter;

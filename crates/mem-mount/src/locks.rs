@@ -1,11 +1,11 @@
-//! Record locks of programs on the view, against each other and against preloaded programs.
+//! Record locks of programs on the view, which conflict with each other and with those of preloaded programs.
 //!
-//! Preloaded programs lock the stub of a file, in the kernel. So do we: for each owner of locks on a file, which is a
-//! process or an open file, there is an open file description of the stub that carries its locks. When the kernel says
-//! that the owner has let go, the description is closed, and its locks go with it.
+//! Preloaded programs lock the stub of a file, in the kernel. The view does the same: it keeps an open file description
+//! of the stub for each owner of locks on a file. An owner is a process or an open file. When the kernel reports that
+//! the owner has released its locks, the description is closed, which releases them.
 //!
-//! The FUSE library passes no interruptions on. Who waits for a lock is therefore looked at now and then: once a signal
-//! has come for him, his call ends.
+//! The FUSE library does not pass on interrupts. So a thread of the view regularly checks each waiting thread: once a
+//! signal is pending for it, its call ends.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,31 +22,31 @@ use mem::LIVENESS_BASE;
 
 use crate::openings::{OpenFile, locked};
 
-/// Calls that may wait for locks; more are refused.
+/// Maximum number of calls that wait for locks; further calls are refused.
 const WAITING_MAX: usize = 1024;
 
-/// Time between two tries for those who wait: at first, and after a while.
+/// Poll interval for waiting calls: the first value, and the maximum after doubling.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 
-/// A lock that is asked for.
+/// A requested lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) inode: u64,
-    /// As the kernel names it.
+    /// The kernel's number of the owner.
     pub(crate) owner: u64,
-    /// The open file that it was asked through.
+    /// The open file of the request.
     pub(crate) handle: u64,
-    /// First byte and last one.
+    /// First byte and last byte.
     pub(crate) range: (u64, u64),
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub(crate) kind: i32,
-    /// Who asks.
+    /// The process or thread that requests it.
     pub(crate) process: u32,
 }
 
 impl Wanted {
-    /// The bytes behind are not for programs: they say what is open.
+    /// The bytes behind this limit are not for programs: their locks show open descriptions.
     fn clipped(mut self) -> Result<Self, Errno> {
         self.range.1 = self.range.1.min(LIVENESS_BASE - 1);
         if self.range.0 <= self.range.1 {
@@ -67,15 +67,15 @@ impl Wanted {
     }
 }
 
-/// Who has locks on a file, or had some.
+/// An owner that has locks on a file, or had some.
 struct Owner {
     stub: OwnedFd,
-    /// Open file that it was first seen with: locks of an open file go with it.
+    /// The open file that it was first seen with: locks of an open file end with it.
     handle: u64,
     process: u32,
 }
 
-/// What stands in the way of a lock, or is locked.
+/// A conflicting lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) range: (u64, u64),
@@ -87,10 +87,10 @@ pub(crate) struct Found {
 pub(crate) struct Locks(Mutex<HashMap<(u64, u64), Owner>>);
 
 impl Locks {
-    /// Takes or gives back a lock.
+    /// Takes or releases a lock.
     ///
     /// # Errors
-    /// EAGAIN when it would have to wait.
+    /// EAGAIN if it would have to wait.
     pub(crate) fn set(&self, wanted: Wanted, stub: BorrowedFd<'_>) -> Result<(), Errno> {
         let wanted = wanted.clipped()?;
         let key = (wanted.inode, wanted.owner);
@@ -115,10 +115,10 @@ impl Locks {
         }
     }
 
-    /// What stands in the way of a lock.
+    /// Returns a lock that conflicts with `wanted`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn get(&self, wanted: Wanted, stub: BorrowedFd<'_>) -> Result<Option<Found>, Errno> {
         let wanted = wanted.clipped()?;
         let owners = locked(&self.0);
@@ -144,7 +144,8 @@ impl Locks {
             0 => i64::MAX as u64,
             length => start + length as u64 - 1,
         };
-        // A lock of ours is of no process that the kernel knows; with one other owner it is clear whose it is.
+        // One of our own locks has no process that the kernel knows. If there is exactly one other owner, the lock is
+        // its.
         let mut others = owners
             .iter()
             .filter(|((inode, owner), _)| *inode == wanted.inode && *owner != wanted.owner)
@@ -155,7 +156,7 @@ impl Locks {
             _ => 0,
         };
         Ok(Some(Found {
-            // To the end of what programs may lock is to the end.
+            // A lock to the end of the lockable range counts as a lock to the end of the file.
             range: (
                 start,
                 if end >= LIVENESS_BASE - 1 {
@@ -169,12 +170,12 @@ impl Locks {
         }))
     }
 
-    /// A process has closed the file, through whichever descriptor: all its locks go.
+    /// A process has closed one of its descriptors of the file: all its locks are released.
     pub(crate) fn flush(&self, inode: u64, owner: u64) {
         locked(&self.0).remove(&(inode, owner));
     }
 
-    /// Nobody has this open file any more.
+    /// The open file was closed by its last user.
     pub(crate) fn release(&self, handle: u64) {
         locked(&self.0).retain(|_, owner| owner.handle != handle);
     }
@@ -182,14 +183,14 @@ impl Locks {
 
 fn errno_of(error: &io::Error) -> Errno {
     match error.raw_os_error() {
-        // Both are allowed to say that it is locked.
+        // Both errnos may mean that it is locked.
         Some(libc::EACCES) => Errno::EAGAIN,
         Some(number) => Errno::from_i32(number),
         None => Errno::EIO,
     }
 }
 
-/// A further open file description of a stub, also of one that has no name any more.
+/// Another open file description of a stub, also of a stub without a name.
 fn opened_again(stub: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", stub.as_raw_fd());
     let opened = OpenOptions::new()
@@ -208,11 +209,11 @@ pub(crate) struct Waiting {
     pub(crate) reply: ReplyEmpty,
 }
 
-/// The thread of those who wait.
+/// The thread that serves the waiting calls.
 pub(crate) struct Waiters(SyncSender<Waiting>);
 
 impl Waiters {
-    /// It ends when this is dropped; who waits then is told that he was interrupted.
+    /// Starts the thread. It ends when this value is dropped; calls that still wait then return EINTR.
     pub(crate) fn start(locks: Arc<Locks>) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         std::thread::Builder::new()
@@ -252,7 +253,7 @@ fn wait_for_locks(locks: &Locks, receiver: &Receiver<Waiting>) {
                 return;
             }
         }
-        // Who came first is first.
+        // First come, first served.
         for waiting in std::mem::take(&mut all) {
             match tried(locks, &waiting) {
                 None => all.push(waiting),
@@ -266,7 +267,7 @@ fn wait_for_locks(locks: &Locks, receiver: &Receiver<Waiting>) {
     }
 }
 
-/// How a call ended that waits; none while it goes on waiting.
+/// The result of a waiting call; `None` if it must wait longer.
 fn tried(locks: &Locks, waiting: &Waiting) -> Option<Result<(), Errno>> {
     use std::os::fd::AsFd;
     let Some(description) = &waiting.file.description else {
@@ -281,9 +282,9 @@ fn tried(locks: &Locks, waiting: &Waiting) -> Option<Result<(), Errno>> {
     }
 }
 
-/// Whether a thread has a signal that it must attend to, or has gone.
+/// Whether a thread has a signal that it must handle, or is gone.
 fn is_interrupted(thread: u32) -> bool {
-    // One of a namespace that is not visible from here: nothing can be said of it.
+    // The thread is in a namespace that is not visible from here, so its state is unknown.
     if thread == 0 {
         return false;
     }
@@ -335,11 +336,11 @@ mod tests {
         let found = locks.get(other, stub).unwrap().unwrap();
         assert_eq!((found.range, found.kind), (to_end, libc::F_WRLCK));
         assert_eq!(found.process, 101);
-        // Before it there is room, and its owner may do more.
+        // The bytes before the lock are free, and the owner may take more locks.
         locks.set(wanted(2, (0, 4), libc::F_WRLCK), stub).unwrap();
         locks.set(wanted(1, (6, 7), libc::F_UNLCK), stub).unwrap();
         locks.set(wanted(2, (6, 7), libc::F_RDLCK), stub).unwrap();
-        // What is open is told by bytes that no program may lock.
+        // The bytes that show open descriptions cannot be locked by programs.
         let behind = (LIVENESS_BASE, i64::MAX as u64);
         let error = refused(locks.set(wanted(1, behind, libc::F_WRLCK), stub));
         assert_eq!(error, libc::EOVERFLOW);
@@ -351,7 +352,7 @@ mod tests {
         );
         locks.release(20);
         locks.set(wanted(3, (0, 9), libc::F_WRLCK), stub).unwrap();
-        // Letting go of what one never had is nothing.
+        // Releasing a lock that the owner never had succeeds.
         locks.set(wanted(9, (0, 9), libc::F_UNLCK), stub).unwrap();
     }
 

@@ -1,5 +1,5 @@
-//! The inodes that the kernel knows. It names them by number alone, and a number comes again when a file has gone; the
-//! generation that it was told with the number tells them apart.
+//! The inodes that the kernel knows. It names them by number alone, and a number is reused after a file is deleted; the
+//! generation that it got with the number tells the files apart.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,7 +9,7 @@ use mem::{Node, ROOT_INODE};
 
 struct Known {
     generation: u64,
-    /// Times that the kernel was told of it, and will say to have forgotten it.
+    /// The number of lookups that the kernel has got and not yet forgotten.
     lookups: u64,
 }
 
@@ -17,7 +17,7 @@ struct Known {
 pub(crate) struct Nodes(RwLock<HashMap<u64, Known>>);
 
 impl Nodes {
-    // Nothing panics with the lock held; if it did, the table would still be whole.
+    // No code panics with the lock held; even after a panic the table would be whole.
     fn read(&self) -> RwLockReadGuard<'_, HashMap<u64, Known>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -26,7 +26,7 @@ impl Nodes {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the kernel means by a number.
+    /// The node that the kernel means by a number.
     pub(crate) fn get(&self, inode: u64) -> Option<Node> {
         if inode == ROOT_INODE {
             return Some(Node::ROOT);
@@ -35,20 +35,20 @@ impl Nodes {
         Some(Node { inode, generation })
     }
 
-    /// The kernel is being told of a node.
+    /// Counts that the kernel gets a node.
     pub(crate) fn add(&self, node: Node) {
         let mut nodes = self.write();
         let known = nodes.entry(node.inode).or_insert(Known {
             generation: node.generation,
             lookups: 0,
         });
-        // When the number has come again, the kernel drops the one before as soon as it sees the new generation; the
-        // times that it will say to have forgotten either add up.
+        // If the number is reused, the kernel drops the old inode as soon as it sees the new generation. It will forget
+        // the sum of both lookup counts.
         known.generation = node.generation;
         known.lookups += 1;
     }
 
-    /// The kernel has forgotten so many of the times that it was told.
+    /// Subtracts the lookups that the kernel has forgotten.
     pub(crate) fn forget(&self, inode: u64, lookups: u64) {
         if let Entry::Occupied(mut known) = self.write().entry(inode) {
             known.get_mut().lookups = known.get().lookups.saturating_sub(lookups);

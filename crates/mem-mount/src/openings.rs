@@ -1,4 +1,4 @@
-//! What programs have open through the view: files, with their descriptors of stubs, and listings of directories.
+//! Objects that programs have open through the view: files, with their descriptors of stubs, and directory listings.
 
 use std::collections::HashMap;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use mem::{Attachment, Attributes, Entry, Node, Opened, Result};
 
-/// Names that are taken from a directory at a time.
+/// The number of names that are read from a directory at a time.
 const NAMES_AT_ONCE: usize = 512;
 
 /// A file that a program has open.
 pub(crate) struct OpenFile {
-    /// Which file.
+    /// The file.
     pub(crate) node: Node,
-    /// Its open file description; none where the region is open for reading only, for that would be a change.
+    /// Its open file description; `None` if the region is open for reading only, because a description would be a
+    /// change.
     pub(crate) description: Option<Description>,
 }
 
@@ -38,31 +39,31 @@ impl Description {
         })
     }
 
-    /// Gives it back; a file that has no name any more goes with its last description.
+    /// Closes it; a file without names is freed with its last description.
     pub(crate) fn close(self, attachment: &Attachment) {
         attachment.closing(&self.opened);
         drop(self.stub);
-        // Should it fail, a sweep does it later.
+        // If it fails, a sweep frees the file later.
         attachment.closed(&self.opened).ok();
     }
 }
 
 fn owned(descriptor: RawFd) -> OwnedFd {
-    // SAFETY: it was opened for whoever asked for the description, who alone knows it.
+    // SAFETY: it was opened for the caller of the description, and no other code knows it.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
-/// Names of an open directory, as far as they have been read.
+/// The names read from an open directory.
 #[derive(Default)]
 pub(crate) struct Listing {
     /// The position behind which `names` begins.
     from: u64,
-    /// In the order of the directory, the next one last.
+    /// In reverse order of the directory: the next one is the last element.
     names: Vec<Entry>,
 }
 
 impl Listing {
-    /// The next name behind `position`, by `list` where none is left.
+    /// Returns the next name behind `position`. Calls `list` if no name is left.
     ///
     /// # Errors
     /// Those of `list`.
@@ -82,14 +83,14 @@ impl Listing {
         Ok(next)
     }
 
-    /// Puts back what found no room in an answer.
+    /// Puts back an entry that did not fit in a reply.
     pub(crate) fn put_back(&mut self, position: u64, entry: Entry) {
         self.names.push(entry);
         self.from = position;
     }
 }
 
-/// Things by the number that the kernel names them by.
+/// Objects by the number under which the kernel knows them.
 pub(crate) struct Table<T> {
     things: RwLock<(u64, HashMap<u64, Arc<T>>)>,
 }
@@ -127,7 +128,7 @@ impl<T> Table<T> {
     }
 }
 
-/// A lock that a panic elsewhere does not close: what it guards is whole at any time.
+/// Locks a mutex even if it is poisoned: the guarded data is whole at any time.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -153,7 +154,7 @@ mod tests {
         while let Some(next) = listing.next(position, list).unwrap() {
             position = next.position;
             if position % 7 == 0 && seen.last() != Some(&position) {
-                // No room for this one: the kernel asks again behind the one before.
+                // This one does not fit: the kernel asks again from the previous position.
                 let before = position - 1;
                 listing.put_back(before, next);
                 let again = listing.next(before, list).unwrap().unwrap();

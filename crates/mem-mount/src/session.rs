@@ -15,13 +15,13 @@ use crate::locks::Waiters;
 use crate::openings::locked;
 use crate::view::View;
 
-/// Threads that answer the kernel, at most.
+/// Maximum number of threads that answer the kernel.
 const THREADS_MAX: usize = 4;
 
-/// Time between two looks for what dead processes have left.
+/// Interval between sweeps for dead processes.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Sweeps to each time that the memory is locked.
+/// The memory is locked once every this many sweeps.
 const SWEEPS_PER_LOCK: u32 = 10;
 
 /// How to mount.
@@ -29,15 +29,15 @@ const SWEEPS_PER_LOCK: u32 = 10;
 pub struct MountOptions {
     /// What the list of mounts shows as the source: the region's file.
     pub source: String,
-    /// Let other users in; permission bits then decide.
+    /// Give other users access; permission bits then decide.
     pub allows_other_users: bool,
 }
 
-/// Why a region is not mounted.
+/// The reason why a region cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// It is the directory, FUSE or the kernel.
+    /// An error of the directory, FUSE or the kernel.
     #[error(transparent)]
     Mount(#[from] PlaceError),
     /// The region failed before the mount was ready.
@@ -48,17 +48,17 @@ pub enum MountError {
 /// A mounted region.
 pub struct Mounted {
     view: Arc<View>,
-    /// None once it has been unmounted.
+    /// `None` after the unmount.
     session: Option<Session>,
     leftovers: Swept,
     sweeper: Option<Sweeper>,
 }
 
-/// Shows a region on an empty directory; when this returns, programs can use it. A region that is attached for reading
-/// is shown read-only.
+/// Shows a region on an empty directory. On return, programs can use it. A region that is attached for reading is shown
+/// read-only.
 ///
-/// `on_end` runs once on a thread of the mount when nobody answers the kernel any more: it has been unmounted by
-/// somebody, or could not be made.
+/// `on_end` runs once on a thread of the mount when no thread answers the kernel any more: the mount was unmounted, or
+/// could not be made.
 ///
 /// # Errors
 /// [`MountError`].
@@ -102,22 +102,22 @@ pub fn mount(
 }
 
 impl Mounted {
-    /// What dead processes had left before.
+    /// What dead processes had left before the mount.
     #[must_use]
     pub fn leftovers(&self) -> Swept {
         self.leftovers
     }
 
-    /// What does not work at present: clearing up behind dead processes, or keeping the region out of swap.
+    /// The current failure: of the sweep for dead processes, or of keeping the region out of swap.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let sweeper = self.sweeper.as_ref()?;
         locked(&sweeper.shared.state).failure.clone()
     }
 
-    /// Unmounts, if nobody has done it, and lets go of what programs had open. Dropping does the same and keeps quiet.
+    /// Unmounts, if it is still mounted, and closes what programs had open. A drop does the same and returns nothing.
     ///
-    /// Programs that have files open lose them: waiting for these would mean that they decide when this ends.
+    /// Programs that have files open lose them: otherwise these programs would decide when the mount ends.
     #[must_use]
     pub fn end(mut self) -> Ending {
         self.finish()
@@ -134,7 +134,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Nothing is left to do after `end`.
+        // After `end`, this does nothing.
         let _ = self.finish();
     }
 }
@@ -151,7 +151,7 @@ struct SweepShared {
     changed: Condvar,
 }
 
-/// The thread that clears up behind dead processes, until this is dropped.
+/// The thread that sweeps for dead processes, until this value is dropped.
 struct Sweeper {
     shared: Arc<SweepShared>,
     thread: Option<JoinHandle<()>>,
@@ -197,7 +197,7 @@ fn sweep_now_and_then(view: &View, shared: &SweepShared) {
             .sweep()
             .err()
             .map(|error| format!("what dead processes leave cannot be cleared up: {error}"));
-        // What files have got since is not locked yet.
+        // Memory that files got since the last lock is not locked yet.
         if sweeps.is_multiple_of(SWEEPS_PER_LOCK)
             && let Err(error) = view.keep_resident()
         {

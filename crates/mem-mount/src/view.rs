@@ -1,4 +1,4 @@
-//! What the requests of the kernel mean for the region.
+//! The effect of the kernel's requests on the region.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -17,22 +17,22 @@ use crate::locks::Locks;
 use crate::nodes::Nodes;
 use crate::openings::{Description, Listing, OpenFile, Table, locked};
 
-/// Bytes that are copied within the region at a time.
+/// Bytes copied within the region at a time.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Bytes that one request copies at most: others wait meanwhile, and so does who asked, whom no signal reaches.
+/// Maximum number of bytes that one request copies. Other requests wait meanwhile, and no signal reaches the caller.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
-/// What `st_blksize` says: a size that programs read and write at a time.
+/// The value of `st_blksize`: the size with which programs read and write.
 const PREFERRED_BYTES: u32 = 4096;
 
 /// The unit of `st_blocks`.
 const SECTOR_BYTES: u64 = 512;
 
-/// Bytes of a path, which a symbolic link may lead to.
+/// Maximum length of a symbolic link's target, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// What a program sees of an error of the region.
+/// The errno for an error of the region.
 pub(crate) fn errno(error: &Error) -> Errno {
     Errno::from_i32(error.errno())
 }
@@ -41,7 +41,7 @@ fn answer<T>(result: mem::Result<T>) -> Result<T> {
     result.map_err(|error| errno(&error))
 }
 
-/// A region that is shown.
+/// A region that is shown as a directory.
 pub(crate) struct View {
     attachment: Attachment,
     pub(crate) nodes: Nodes,
@@ -65,7 +65,7 @@ impl View {
         self.attachment.region().is_writable()
     }
 
-    /// What the kernel means by the number of an inode.
+    /// The node that the kernel means by an inode number.
     pub(crate) fn node(&self, inode: INodeNo) -> Result<Node> {
         self.nodes.get(inode.0).ok_or(Errno::ESTALE)
     }
@@ -79,12 +79,12 @@ impl View {
         }
     }
 
-    /// A directory that the kernel knows and that is still there.
+    /// A directory that the kernel knows and that still exists.
     fn directory(&self, inode: INodeNo) -> Result<Attributes> {
         self.attributes_of(self.node(inode)?)
     }
 
-    /// Tells the kernel of a node.
+    /// Counts a lookup of a node by the kernel. Returns the reply.
     fn told(&self, attributes: &Attributes) -> Told {
         self.nodes.add(attributes.node());
         Told {
@@ -135,7 +135,7 @@ impl View {
         Ok(target)
     }
 
-    /// Makes a file, directory or symbolic link, with the content of the last.
+    /// Makes a file, directory or symbolic link; a symbolic link with its content.
     pub(crate) fn make(
         &self,
         request: &Request,
@@ -187,7 +187,8 @@ impl View {
         flags: i32,
     ) -> Result<(Told, u64)> {
         let made = match self.made(request, parent, name, mode | libc::S_IFREG, &[]) {
-            // Somebody else made it since the kernel looked. It looks again then, and asks for permission.
+            // Another program made it since the kernel's lookup. On ESTALE, the kernel looks again and checks
+            // permissions.
             Err(error) if error.code() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
                 return Err(Errno::ESTALE);
             }
@@ -196,7 +197,7 @@ impl View {
         match self.open_description(&made, flags) {
             Ok(handle) => Ok((self.told(&made), handle)),
             Err(error) => {
-                // What cannot be opened was not made.
+                // Undo the creation of a file that cannot be opened.
                 self.unlink(parent, name).ok();
                 Err(error)
             }
@@ -249,7 +250,7 @@ impl View {
         let description = if self.is_writable() {
             let opened = Description::open(&self.attachment, attributes, flags);
             Some(opened.map_err(|error| match error {
-                // It lost its name since the kernel looked, which then looks again.
+                // It lost its name since the kernel's lookup; on ESTALE the kernel looks again.
                 Error::NotFound => Errno::ESTALE,
                 other => errno(&other),
             })?)
@@ -266,7 +267,7 @@ impl View {
         self.files.get(handle).ok_or(Errno::EBADF)
     }
 
-    /// Gives `use_bytes` what is there of `size` bytes from `offset` on.
+    /// Passes to `use_bytes` the existing bytes of `size` bytes from `offset` on.
     pub(crate) fn read<T>(
         &self,
         handle: u64,
@@ -275,7 +276,7 @@ impl View {
         use_bytes: impl FnOnce(Result<&[u8]>) -> T,
     ) -> T {
         thread_local! {
-            // As long as the longest read so far, and a request has a limit.
+            // It grows to the longest read so far; requests have a maximum size.
             static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
         BUFFER.with_borrow_mut(|buffer| {
@@ -314,7 +315,7 @@ impl View {
             }
         }
         let Some(description) = file.description.as_ref().filter(|_| !how.is_from_cache) else {
-            // What was changed in a memory map belongs to its place, however the file was opened.
+            // A change through a memory map goes to its own offset, even if the file is open with `O_APPEND`.
             answer(writer.write(node.inode, node.generation, how.offset, data, now_ns()))?;
             return Ok(data.len());
         };
@@ -339,13 +340,13 @@ impl View {
     }
 
     fn close(&self, file: Arc<OpenFile>) {
-        // Somebody who still waits for a lock through it holds it a moment longer; a sweep then clears up.
+        // If a call still waits for a lock through this file, it holds it slightly longer; a sweep then frees it.
         if let Some(description) = Arc::into_inner(file).and_then(|file| file.description) {
             description.close(&self.attachment);
         }
     }
 
-    /// Closes all that programs have open; how many files that was.
+    /// Closes all that programs have open. Returns the number of files.
     pub(crate) fn close_all(&self) -> usize {
         let files = self.files.take_all();
         let count = files.len();
@@ -363,8 +364,8 @@ impl View {
         self.directories.remove(handle);
     }
 
-    /// Gives `add` the entries of a directory behind `position`: number, position, type, name. It says when there is no
-    /// more room.
+    /// Passes to `add` the entries of a directory behind `position`: number, position, type, name. `add` returns
+    /// whether there is no more room.
     pub(crate) fn list(
         &self,
         handle: u64,
@@ -373,7 +374,7 @@ impl View {
     ) -> Result<()> {
         let directory = self.directories.get(handle).ok_or(Errno::EBADF)?;
         let (node, listing) = (directory.0, &directory.1);
-        // Real positions lie far behind these two.
+        // Real positions are far larger than these two.
         for (dot, name) in [(1, "."), (2, "..")] {
             if position >= dot {
                 continue;
@@ -399,7 +400,7 @@ impl View {
             let Some(entry) = answer(next)? else {
                 return Ok(());
             };
-            // Deleted since it was listed.
+            // The entry was deleted since it was listed.
             let Ok(found) = self.attachment.region().attributes(entry.inode) else {
                 position = entry.position;
                 continue;
@@ -421,7 +422,7 @@ impl View {
         }
     }
 
-    /// The directory that a directory is in; itself where that cannot be said.
+    /// The parent of a directory; the directory itself if it is not known.
     fn parent_of(&self, node: Node) -> u64 {
         if node.inode == ROOT_INODE {
             return ROOT_INODE;
@@ -461,7 +462,7 @@ impl View {
         }
     }
 
-    /// Where the next byte or hole is; the kernel does the other ways of seeking itself.
+    /// The position of the next data or hole; the kernel handles the other kinds of seek itself.
     pub(crate) fn seek(&self, handle: u64, offset: i64, whence: i32) -> Result<i64> {
         let file = self.file(handle)?;
         let Node { inode, generation } = file.node;
@@ -480,7 +481,7 @@ impl View {
         i64::try_from(found).map_err(|_| Errno::EOVERFLOW)
     }
 
-    /// Copies from one open file to another, or within one; how many bytes.
+    /// Copies from one open file to another, or within one. Returns the number of bytes.
     pub(crate) fn copy(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Result<usize> {
         let (source, target) = (self.file(from.0)?, self.file(to.0)?);
         let length = length.min(COPY_BYTES_MAX) as usize;
@@ -496,7 +497,7 @@ impl View {
             match written {
                 Ok(_) if count == 0 => break,
                 Ok(_) => done += count,
-                // Some of it is there already.
+                // Some bytes are copied already.
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(errno(&error)),
             }
@@ -518,7 +519,7 @@ impl View {
         }
     }
 
-    /// Gives back what dead processes have left.
+    /// Frees what dead processes have left.
     ///
     /// # Errors
     /// Those of [`Attachment::sweep`].
@@ -530,7 +531,7 @@ impl View {
         }
     }
 
-    /// Locks the region's memory, where it could be swapped out.
+    /// Locks the region's memory, if it could be swapped out.
     ///
     /// # Errors
     /// Those of [`keep_resident`](mem::Writer::keep_resident).
@@ -542,19 +543,19 @@ impl View {
         }
     }
 
-    /// The thread that calls this ends.
+    /// Must be called when the calling thread ends.
     pub(crate) fn thread_ends(&self) {
         self.attachment.thread_ends();
     }
 }
 
-/// A node as the kernel is told of it.
+/// A node in the form of a reply to the kernel.
 pub(crate) struct Told {
     pub(crate) attributes: FileAttr,
     pub(crate) generation: u64,
 }
 
-/// What `setattr` changes.
+/// The attributes that `setattr` changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Change {
     pub(crate) mode: Option<u32>,
@@ -565,18 +566,18 @@ pub(crate) struct Change {
     pub(crate) modified: Option<TimeOrNow>,
 }
 
-/// How a write is to be done.
+/// The parameters of a write.
 pub(crate) struct Write {
     pub(crate) offset: u64,
-    /// Flags of the open file now.
+    /// The current flags of the open file.
     pub(crate) flags: i32,
-    /// It was changed in a memory map, and comes when the kernel likes.
+    /// The data was changed in a memory map; the kernel writes it back at any time.
     pub(crate) is_from_cache: bool,
-    /// Who writes may not keep a file that gives its rights to others.
+    /// The writer may not keep the file's set-user-id and set-group-id bits.
     pub(crate) clears_set_id: bool,
 }
 
-/// What `statfs` tells.
+/// The values that `statfs` returns.
 pub(crate) struct Space {
     pub(crate) block_bytes: u32,
     pub(crate) blocks: u64,
@@ -595,7 +596,7 @@ fn nanoseconds(time: TimeOrNow, now_ns: u64) -> u64 {
     let TimeOrNow::SpecificTime(time) = time else {
         return now_ns;
     };
-    // As the region keeps times: nanoseconds as an `i64`, which ends in the year 2262.
+    // The region stores times as nanoseconds in an `i64`, which ends in the year 2262.
     let signed = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => signed(after) as u64,
@@ -668,7 +669,7 @@ mod tests {
         for (mode, expected) in [
             (0o104_755, 0o100_755),
             (0o102_755, 0o100_755),
-            // Without the right to execute it marks locks, and stays.
+            // Set-group-id without the execute bit marks mandatory locking, and stays.
             (0o102_644, 0o102_644),
             (0o100_777, 0o100_777),
         ] {

@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         files_max: None,
         lanes: 64,
     };
-    // SAFETY: they only answer numbers.
+    // SAFETY: they only return numbers.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let root = mem::NewInode {
         mode: libc::S_IFDIR | 0o755,

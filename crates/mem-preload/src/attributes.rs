@@ -12,7 +12,7 @@ use crate::resolve::on_path;
 use crate::stat::{attributes_at, attributes_of_descriptor, is_empty};
 use crate::state::{Context, OrErrno, context, ours, served};
 
-/// Changes a file by its path, or by a descriptor where the path is empty.
+/// Changes a file by its path, or by a descriptor if the path is empty.
 fn on_attributes(
     directory: c_int,
     path: *const c_char,
@@ -26,7 +26,7 @@ fn on_attributes(
             return Err(libc::EROFS);
         }
         if attributes.is_directory() && attributes.links == 0 {
-            // Removed; there is nothing that could show the change.
+            // The file is removed; nothing could show the change.
             return Ok(0);
         }
         context.register_thread();
@@ -117,7 +117,7 @@ pub(crate) fn chown_at(
             {
                 return Err(libc::EPERM);
             }
-            // Who gets a program with the rights of its owner must not get those of another.
+            // A new owner or group must not get a program that runs with the rights of another one.
             let special = libc::S_ISUID
                 | if attributes.mode & libc::S_IXGRP != 0 {
                     libc::S_ISGID
@@ -138,14 +138,14 @@ pub(crate) fn chown_at(
     )
 }
 
-/// Times as `utimensat` gets them.
+/// Times in the form of `utimensat`.
 pub(crate) fn utime_at(
     directory: c_int,
     path: *const c_char,
     times: *const libc::timespec,
     flags: c_int,
 ) -> c_int {
-    // Nothing to do, of which the kernel does not even look at the path.
+    // Nothing to do; the kernel does not even check the path in this case.
     if !is_nowhere(times)
         && values(times, 2).is_ok_and(|times| times.iter().all(|it| it.tv_nsec == libc::UTIME_OMIT))
     {
@@ -178,7 +178,7 @@ pub(crate) fn utime_at(
         }
         Ok(changes)
     };
-    // The C library passes no path where it means the descriptor.
+    // The C library passes no path if it means the descriptor.
     if path.is_null() {
         return match ours(directory) {
             Some(_) => on_attributes(
@@ -201,7 +201,7 @@ fn time_ns(time: &libc::timespec, now_ns: u64) -> Answer<Option<u64>> {
         libc::UTIME_NOW => Ok(Some(now_ns)),
         libc::UTIME_OMIT => Ok(None),
         nanoseconds @ 0..=999_999_999 => {
-            // 292 years to either side of 1970; what is beyond is cut, as file systems do.
+            // 292 years before and after 1970; other times are clamped, as in other file systems.
             let seconds = time.tv_sec.clamp(-9_223_372_036, 9_223_372_035);
             Ok(Some((seconds * 1_000_000_000 + nanoseconds) as u64))
         }
@@ -209,7 +209,7 @@ fn time_ns(time: &libc::timespec, now_ns: u64) -> Answer<Option<u64>> {
     }
 }
 
-/// Times in microseconds, as the older calls have them.
+/// Times in microseconds, as the older calls pass them.
 fn with_microseconds(
     times: *const libc::timeval,
     call: impl FnOnce(*const libc::timespec) -> c_int,

@@ -1,7 +1,7 @@
-//! Cancelled threads: the calls that POSIX names as their places to end act on it before the region's code is entered,
-//! with nothing of the region held, and never inside.
+//! Cancelled threads: a call that POSIX defines as a cancellation point acts on a cancellation before it enters the
+//! region's code. It then holds no lock of the region. Inside the code, no cancellation takes effect.
 //!
-//! The C library ends a thread by unwinding its stack; so the functions of this library may be unwound.
+//! The C library ends a thread by unwinding its stack, so the functions of this library may be unwound.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,10 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// Whether any thread of this process was ever cancelled; most processes never do that.
+/// Whether any thread of this process was ever cancelled; in most processes none is.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
-/// Where a thread that was cancelled ends.
+/// A cancellation point.
 #[inline(always)]
 pub(crate) fn point() {
     if IS_USED.load(Ordering::Relaxed) {
@@ -29,7 +29,7 @@ pub(crate) fn point() {
 #[inline(never)]
 fn end_if_cancelled() {
     if !thread::is_inside() {
-        // SAFETY: nothing of this library's is held by the thread, and no caller has anything to be dropped.
+        // SAFETY: the thread holds nothing of this library, and no caller has anything to drop.
         unsafe { pthread_testcancel() };
     }
 }

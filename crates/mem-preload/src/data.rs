@@ -14,10 +14,10 @@ use crate::state::{Context, OrErrno, context, ours};
 use crate::table;
 use crate::thread::{self, Inside};
 
-/// Bytes that one call moves at most, as in the kernel.
+/// Maximum number of bytes that one call transfers, as in the kernel.
 const BYTES_AT_ONCE: usize = 0x7fff_f000;
 
-/// Runs a call on the bytes of an open file. As [`crate::state::served`], but nothing in it touches errno.
+/// Runs a call on the bytes of an open file. As [`crate::state::served`], but no code in it changes errno.
 #[inline]
 fn moved(run: impl FnOnce() -> mem::Result<usize>) -> isize {
     let result = {
@@ -35,7 +35,7 @@ fn offset_of(offset: i64) -> Answer<u64> {
     u64::try_from(offset).map_err(|_| libc::EINVAL)
 }
 
-/// Where a call on `count` bytes begins: none of them may lie behind the last position that there is.
+/// The start of a call on `count` bytes. All of them must lie before the last possible position.
 #[inline]
 fn start_of(offset: i64, count: usize) -> Answer<u64> {
     match offset.checked_add_unsigned(count as u64) {
@@ -44,7 +44,7 @@ fn start_of(offset: i64, count: usize) -> Answer<u64> {
     }
 }
 
-/// As the kernel: writes beyond what a file may have are refused, or cut.
+/// As the kernel: reads longer than the limit are cut.
 fn read_now(fd: c_int, into: *mut c_void, count: usize) -> Option<isize> {
     let (context, opened) = ours(fd)?;
     context.register_thread();
@@ -55,8 +55,8 @@ fn read_now(fd: c_int, into: *mut c_void, count: usize) -> Option<isize> {
     Some(moved(|| context.attachment.read(&opened, into)))
 }
 
-/// What nearly all reads and writes are: of the file that this thread had last, of which nothing else has changed
-/// since. In as few instructions as can be: see [`LastFile`].
+/// The common case of reads and writes: on the file of this thread's last call, which has not changed since. With as
+/// few instructions as possible: see [`LastFile`].
 #[inline(always)]
 fn as_before(
     fd: c_int,
@@ -77,9 +77,9 @@ fn read_as_before(fd: c_int, into: *mut c_void, count: usize, offset: i64) -> Op
         return None;
     }
     as_before(fd, |last, attachment| {
-        // SAFETY: the program passes room for that many bytes, for the time of the call.
+        // SAFETY: the program passes a buffer of that many bytes, for the duration of the call.
         let into = unsafe { std::slice::from_raw_parts_mut(into.cast(), count) };
-        // An offset below 0 is one that no file has.
+        // An offset below 0 becomes one that no file has.
         last.read(attachment, offset as u64, into)
     })
 }
@@ -96,7 +96,7 @@ fn write_as_before(fd: c_int, from: *const c_void, count: usize, offset: i64) ->
     })
 }
 
-/// Behind a long call: the next one may be a short one.
+/// Called after a long call, so that the next one may be a short one.
 fn remember(context: &Context, opened: &Opened, (fd, word): (c_int, u64), is_write: bool) {
     if word != 0 {
         let last = &thread::current().last;
@@ -106,7 +106,7 @@ fn remember(context: &Context, opened: &Opened, (fd, word): (c_int, u64), is_wri
 
 #[inline(never)]
 fn read_at_now(fd: c_int, into: *mut c_void, count: usize, offset: i64) -> Option<isize> {
-    // Before what it says is looked at: if that changes meanwhile, it is another word.
+    // Read the word before the descriptor's state: if the state changes meanwhile, the word differs.
     let word = table::word(fd);
     let (context, opened) = ours(fd)?;
     match (
@@ -128,7 +128,8 @@ fn read_at_now(fd: c_int, into: *mut c_void, count: usize, offset: i64) -> Optio
     }
 }
 
-/// The answer to bad numbers: a descriptor that is not open for that comes first, but for an offset below zero.
+/// The error for invalid numbers: EBADF comes first if the descriptor is not open for this, except for a negative
+/// offset.
 #[cold]
 fn refused(errno: c_int, offset: i64, is_open_for_it: bool) -> isize {
     fail(if offset >= 0 && !is_open_for_it {
@@ -173,7 +174,7 @@ serve! {
         }
         if thread::is_inside() {
             let arguments = [fd as usize, into as usize, count, 0, 0, 0];
-            // SAFETY: the library's own call, and no place to be cancelled.
+            // SAFETY: the library's own call, which is no cancellation point.
             return unsafe { raw::answered(libc::SYS_read, arguments) };
         }
         read::pass(fd, into, count)
@@ -186,7 +187,7 @@ serve! {
         }
         if thread::is_inside() {
             let arguments = [fd as usize, from as usize, count, 0, 0, 0];
-            // SAFETY: the library's own call, and no place to be cancelled.
+            // SAFETY: the library's own call, which is no cancellation point.
             return unsafe { raw::answered(libc::SYS_write, arguments) };
         }
         write::pass(fd, from, count)
@@ -201,7 +202,7 @@ serve! {
             Some(answer) => answer,
             None if thread::is_inside() => {
                 let arguments = [fd as usize, into as usize, count, offset as usize, 0, 0];
-                // SAFETY: the library's own call, and no place to be cancelled.
+                // SAFETY: the library's own call, which is no cancellation point.
                 unsafe { raw::answered(libc::SYS_pread64, arguments) }
             }
             None => pread::pass(fd, into, count, offset),
@@ -306,11 +307,11 @@ serve! {
     }
 }
 
-/// `RWF_*` that ask for nothing that memory does not do anyway.
+/// `RWF_*` flags that memory satisfies anyway.
 const READ_FLAGS: c_int = libc::RWF_HIPRI | libc::RWF_NOWAIT;
 const WRITE_FLAGS: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
 
-/// Parts of one call that are looked at at once; calls with more are served in several pieces.
+/// The number of buffers of one call that are checked at once; longer lists are served in several steps.
 const PARTS_AT_ONCE: usize = 64;
 
 fn parts<'a>(parts: *const libc::iovec, count: c_int) -> Answer<&'a [libc::iovec]> {
@@ -424,7 +425,7 @@ fn append_or_write(
     if flags & libc::RWF_APPEND == 0 {
         return write_parts(context, opened, list, count, offset);
     }
-    // The flag that the description has for all its writes, for one.
+    // Set the description's append flag for this one write.
     let before = context.flags(opened);
     context.set_flags(opened, before | libc::O_APPEND);
     let written = write_parts(context, opened, list, count, offset);
@@ -456,7 +457,7 @@ serve! {
                 done((|| {
                     let size = offset_of(size)?;
                     require_for_writing(&opened)?;
-                    // As the kernel: not opened for writing counts as a bad argument here.
+                    // As in the kernel: a descriptor that is not open for writing is an invalid argument here.
                     set_size(context, opened.node, size)
                 })())
             }
@@ -505,7 +506,7 @@ serve! {
                     0,
                     0,
                 ];
-                // SAFETY: the library's own call, and no place to be cancelled.
+                // SAFETY: the library's own call, which is no cancellation point.
                 unsafe { raw::answered(libc::SYS_fallocate, arguments) as c_int }
             }
             None => fallocate::pass(fd, mode, offset, length),
@@ -518,7 +519,7 @@ serve! {
                 context.register_thread();
                 let errno = crate::foreign::errno();
                 let _inside = Inside::enter();
-                // Answers the error instead of setting it.
+                // This call returns the error instead of setting errno.
                 let answer = allocate(context, &opened, 0, offset, length).err().unwrap_or(0);
                 crate::foreign::set_errno(errno);
                 answer
@@ -560,7 +561,7 @@ serve! {
 
     fn posix_fadvise [posix_fadvise64](fd: c_int, offset: i64, length: i64, advice: c_int) -> c_int {
         match ours(fd) {
-            // Answers the error instead of setting it.
+            // This call returns the error instead of setting errno.
             Some(_) if !(0..=5).contains(&advice) || length < 0 => libc::EINVAL,
             Some((_, opened)) if opened.flags & libc::O_PATH != 0 => libc::EBADF,
             Some(_) => 0,
@@ -579,8 +580,8 @@ serve! {
     }
 }
 
-/// Memory is as durable as it ever gets; a descriptor that stands for a name alone refuses all the same.
-/// Of what calls have written nothing is left to do; what was stored through mappings is made durable where it can be.
+/// Writes of calls need no sync: memory is as durable as it can be. Stores through mappings are made durable if
+/// possible. A descriptor opened with `O_PATH` is refused.
 pub(crate) fn sync(context: &Context, opened: &Opened) -> c_int {
     match require_not_path(opened) {
         0 => moved(|| context.attachment.sync(opened).map(|()| 0)) as c_int,
@@ -619,7 +620,7 @@ fn set_size(context: &Context, node: mem::Node, size: u64) -> Answer<()> {
         .or_errno()
 }
 
-/// `fallocate`: what is asked for is written with zeros where the file had none, so that its memory is there.
+/// `fallocate`: the range gets memory, which is zeros where the file had none.
 fn allocate(
     context: &Context,
     opened: &Opened,
@@ -662,7 +663,7 @@ fn allocate(
     if end <= PACKED_BYTES_MAX {
         return Ok(());
     }
-    // Of a larger file pages may be missing; what maps them takes them.
+    // A larger file may have missing pages; mapping the range allocates them.
     let taken = context
         .attachment
         .map(opened, offset as u64, length as u64)
@@ -676,7 +677,7 @@ fn allocate(
 /// Files of up to this size have all of their memory, or none.
 const PACKED_BYTES_MAX: u64 = 1 << 20;
 
-/// Makes a range zeros, as far as the file has it.
+/// Fills a range with zeros, up to the end of the file.
 fn clear(context: &Context, opened: &Opened, from: u64, end: u64) -> Answer<()> {
     static ZEROS: [u8; 4096] = [0; 4096];
     let end = end.min(attributes_of(context, opened)?.size);

@@ -16,7 +16,7 @@ use crate::thread;
 const CHANGING_FLAGS: c_int =
     libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
 
-/// Notes what a new descriptor is, made from another.
+/// Records the state of a new descriptor that was duplicated from another.
 fn duplicated(from: c_int, to: c_int) {
     if to < 0 {
         return;
@@ -25,7 +25,7 @@ fn duplicated(from: c_int, to: c_int) {
     crate::standard::may_have_changed(to);
 }
 
-/// `dup3` onto a number that may be open: what it was is closed by the kernel.
+/// `dup3` onto a number that may be open: the kernel closes the old file of that number.
 fn duplicate_onto(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let Some(context) = context() else {
         return call();
@@ -129,7 +129,7 @@ serve! {
     ) -> c_int {
         let received = recvmmsg::pass(fd, messages, count, flags, timeout);
         for place in 0..usize::try_from(received).unwrap_or(0) {
-            // SAFETY: the kernel has filled in that many.
+            // SAFETY: the kernel has filled in that many messages.
             forget_received(unsafe { &raw mut (*messages.add(place)).msg_hdr });
         }
         received
@@ -162,7 +162,7 @@ serve! {
     }
 
     fn vfork [__vfork]() -> c_int {
-        // A child that shares the parent's memory would write its own descriptors into the parent's table.
+        // A child that shares the parent's memory would write its descriptors into the parent's table.
         share_descriptors();
         fork::pass()
     }
@@ -209,7 +209,7 @@ serve! {
     }
 }
 
-/// The C library has put others in the place of the standard descriptors.
+/// The C library has replaced the standard descriptors.
 fn standard_replaced() {
     for fd in 0..=2 {
         table::forget(fd);
@@ -217,7 +217,7 @@ fn standard_replaced() {
     }
 }
 
-/// Forgets the numbers of descriptors that came with a message.
+/// Forgets the descriptors that came with a message.
 fn forget_received(message: *mut libc::msghdr) {
     if context().is_none() {
         return;
@@ -240,7 +240,7 @@ fn forget_received(message: *mut libc::msghdr) {
     }
 }
 
-/// `fcntl`, whoever calls it by whichever name.
+/// `fcntl`, for all names of the function.
 pub(crate) fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         let new = fcntl::pass(fd, command, argument);
@@ -274,7 +274,7 @@ pub(crate) fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
     }
 }
 
-/// Record locks are the stub's, on the bytes that the program means; those behind all files say who has it open.
+/// Record locks are locks on the stub, at the program's offsets; locks behind all file offsets show who has it open.
 fn lock(context: &Context, fd: c_int, opened: &Opened, command: c_int, argument: usize) -> c_int {
     let pointer = argument as *mut libc::flock64;
     let wanted = match get(pointer).and_then(|lock| clipped(context, opened, &lock)) {
@@ -298,7 +298,7 @@ fn lock(context: &Context, fd: c_int, opened: &Opened, command: c_int, argument:
     let answer = fcntl::pass(fd, command, &raw mut lock as usize);
     if answer == 0 && is_query {
         if c_int::from(lock.l_type) == libc::F_UNLCK {
-            // All else stays as the program had it.
+            // All other fields stay as the program set them.
             return done(get(pointer).and_then(|mut given| {
                 given.l_type = lock.l_type;
                 put(pointer, given)
@@ -312,7 +312,7 @@ fn lock(context: &Context, fd: c_int, opened: &Opened, command: c_int, argument:
     answer
 }
 
-/// A lock's range from the beginning of the file, and not beyond the bytes that files can have.
+/// A lock's range from the beginning of the file, cut to the offsets that files can have.
 fn clipped(context: &Context, opened: &Opened, lock: &libc::flock64) -> Answer<libc::flock64> {
     let from = match c_int::from(lock.l_whence) {
         libc::SEEK_SET => 0,

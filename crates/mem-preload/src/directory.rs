@@ -1,4 +1,4 @@
-//! Directories: listed, changed into, named.
+//! Directories: listing, changing the working directory, paths.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 
@@ -12,13 +12,14 @@ use crate::resolve::{Located, Place, is_inside, locate, on_path};
 use crate::stat::attributes_at;
 use crate::state::{Context, OrErrno, context, ours, served};
 
-/// Where the entries behind `.` and `..` begin; all of theirs are larger.
+/// Positions below this belong to `.` and `..`; all other entries have larger ones.
 const FIRST_POSITION: u64 = 2;
 
-/// Entries that are looked up at once.
+/// The number of entries that are read at once.
 const ENTRIES_AT_ONCE: usize = 64;
 
-/// Begins each directory stream of ours. The C library's begin with a descriptor, and are never negative there.
+/// The first word of each directory stream of ours. The C library's streams begin with a descriptor, which is never
+/// negative.
 const MAGIC: u64 = 0x4b45_454c_8000_0001;
 
 /// A directory stream; programs know it by its address alone.
@@ -27,27 +28,27 @@ struct Stream {
     magic: u64,
     fd: c_int,
     opened: Opened,
-    /// Where the next call to the region goes on.
+    /// The position from which the next call to the region continues.
     position: u64,
-    /// What has been looked up and not yet been told.
+    /// Entries that were read and not yet returned.
     entries: std::vec::IntoIter<Listed>,
-    /// Where the program is: behind the entry that it was told last.
+    /// The program's position: behind the last returned entry.
     told: u64,
     entry: libc::dirent64,
 }
 
 type Handle = *mut c_void;
 
-/// An entry as programs get it.
+/// An entry in the form that programs get.
 struct Listed {
     inode: u64,
-    /// Behind it.
+    /// The position behind it.
     position: u64,
     kind: u8,
     name: Vec<u8>,
 }
 
-/// Up to `count` entries behind a position.
+/// Returns up to `count` entries behind a position.
 fn list(
     context: &Context,
     opened: &Opened,
@@ -73,7 +74,7 @@ fn list(
         });
         let inode = match walked {
             Ok(mem::Walked::Found { attributes, .. }) => attributes.inode,
-            // Above the root is a directory of the kernel's.
+            // The parent of the root is a directory of the kernel.
             _ => own.inode,
         };
         position += 1;
@@ -95,7 +96,7 @@ fn list(
     let wanted = count - listed.len();
     let entries: Vec<Entry> = match context.attachment.writer() {
         Ok(writer) => writer.list(opened.node.inode, from, wanted),
-        // Without a right to change anything, or without a lane for it.
+        // Read without a lane: the region is read-only, or no lane is free.
         Err(mem::Error::ReadOnly | mem::Error::LanesFull) => {
             region.list(opened.node.inode, from, wanted)
         }
@@ -115,7 +116,7 @@ fn list(
     Ok(listed)
 }
 
-/// `getdents64`: as many entries as there is room for, from where the description stands.
+/// `getdents64`: returns as many entries as fit, from the description's position on.
 pub(crate) fn get_entries(
     context: &Context,
     opened: &Opened,
@@ -165,7 +166,7 @@ pub(crate) fn get_entries(
     Ok(written)
 }
 
-/// A stream of ours behind a handle of the program.
+/// The stream of ours behind a program's handle, if it is one.
 fn stream<'a>(handle: Handle) -> Option<&'a mut Stream> {
     if handle.is_null() {
         return None;
@@ -175,7 +176,7 @@ fn stream<'a>(handle: Handle) -> Option<&'a mut Stream> {
     if magic != MAGIC {
         return None;
     }
-    // SAFETY: made by `open_stream`; the program uses one stream in one thread at a time, as it must.
+    // SAFETY: made by `open_stream`; the program must use a stream in one thread at a time.
     Some(unsafe { &mut *handle.cast::<Stream>() })
 }
 
@@ -235,7 +236,7 @@ fn go_to(stream: &mut Stream, position: u64) {
     stream.entries = Vec::new().into_iter();
 }
 
-/// Reads an entry of a stream; errno stays as it was at the end.
+/// Reads an entry of a stream; errno does not change at the end of the directory.
 fn read_entry(stream: &mut Stream) -> *mut libc::dirent64 {
     let errno = crate::foreign::errno();
     match next_entry(stream) {
@@ -299,7 +300,7 @@ serve! {
         };
         let fd = stream.fd;
         stream.magic = 0;
-        // SAFETY: made by `open_stream` as a box, and given back once: its mark is gone.
+        // SAFETY: made by `open_stream` as a box, and freed only once: its magic number is cleared.
         drop(unsafe { Box::from_raw(stream) });
         close_descriptor(fd)
     }
@@ -378,7 +379,7 @@ serve! {
 type Filter = extern "C-unwind" fn(*const libc::dirent64) -> c_int;
 type Compare = extern "C-unwind" fn(*const c_void, *const c_void) -> c_int;
 
-/// `scandir`: all entries of a directory that the filter takes, sorted, in memory that the program gives back.
+/// `scandir`: all entries of a directory that the filter accepts, sorted, in memory that the program frees.
 fn scan(
     directory: c_int,
     path: *const c_char,
@@ -408,7 +409,7 @@ fn scan(
                     continue;
                 }
                 let bytes = size_of::<libc::dirent64>();
-                // SAFETY: asks for that many bytes.
+                // SAFETY: allocates that many bytes.
                 let copy = unsafe { libc::malloc(bytes) }.cast::<libc::dirent64>();
                 if copy.is_null() {
                     break Err(libc::ENOMEM);
@@ -423,7 +424,7 @@ fn scan(
     closedir(handle);
     let listed = listed.and_then(|()| {
         let bytes = taken.len().max(1) * size_of::<*mut libc::dirent64>();
-        // SAFETY: asks for that many bytes.
+        // SAFETY: allocates that many bytes.
         let array = unsafe { libc::malloc(bytes) }.cast::<*mut libc::dirent64>();
         if array.is_null() {
             return Err(libc::ENOMEM);
@@ -439,7 +440,7 @@ fn scan(
     });
     if let Err(errno) = listed {
         for entry in taken {
-            // SAFETY: from malloc above, and known to nobody else.
+            // SAFETY: from malloc above, and no other code knows it.
             unsafe { libc::free(entry.cast()) };
         }
         return fail(errno);
@@ -447,7 +448,7 @@ fn scan(
     taken.len() as c_int
 }
 
-/// Changes the kernel's working directory to a directory's stub, and notes which it stands for.
+/// Changes the kernel's working directory to a directory's stub, and records the directory.
 fn change_directory(context: &Context, attributes: &mem::Attributes) -> Answer<c_int> {
     if !attributes.is_directory() {
         return Err(libc::ENOTDIR);
@@ -463,7 +464,7 @@ fn change_directory(context: &Context, attributes: &mem::Attributes) -> Answer<c
     context.attachment.closing(&opened);
     let _ = raw::close(fd);
     match changed {
-        // Where the region cannot be changed and the directory has no stub, the kernel has no directory for it.
+        // If the region is read-only and the directory has no stub, the kernel has no directory to change into.
         Err(libc::ENOTDIR) => return Err(libc::EACCES),
         changed => changed?,
     };
@@ -471,20 +472,20 @@ fn change_directory(context: &Context, attributes: &mem::Attributes) -> Answer<c
     Ok(0)
 }
 
-/// What the working directory is, for `getcwd` and its like: a path, with its zero byte.
+/// The path of the working directory, with its zero byte, for `getcwd` and similar calls.
 fn directory_path(context: &Context, buffer: &mut PathBuffer) -> Option<Answer<()>> {
     let node = context.directory()?;
     Some(context.path_of(node, buffer))
 }
 
-/// Copies a path to where the program wants it, or into new memory.
+/// Copies a path into the program's buffer, or into new memory.
 fn give_path(path: &[u8], into: *mut c_char, count: usize) -> Answer<*mut c_char> {
     let bytes = path.len() + 1;
     let target = if into.is_null() {
         if count != 0 && count < bytes {
             return Err(libc::ERANGE);
         }
-        // SAFETY: asks for that many bytes.
+        // SAFETY: allocates that many bytes.
         unsafe { libc::malloc(count.max(bytes)) }.cast::<c_char>()
     } else {
         if count == 0 {
@@ -522,7 +523,7 @@ fn current_directory(
     })
 }
 
-/// `realpath` of a path that leads into the region; `None` when it is the kernel's.
+/// `realpath` of a path that leads into the region; `None` if the path leads elsewhere.
 fn real_path(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
     let context = context()?;
     let text = string(path).ok()?.to_bytes();
@@ -544,7 +545,7 @@ fn real_path(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
         let found = match located? {
             Place::Found(found) => found,
             Place::Missing(_) => return Err(libc::ENOENT),
-            // A file has no path of its own, and maybe several.
+            // A file does not know its path, and may have several.
             Place::Descriptor(_) => return Err(libc::ENOENT),
         };
         let mut path = PathBuffer::new();

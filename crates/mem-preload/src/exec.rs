@@ -1,5 +1,5 @@
-//! Programs and libraries in the region: the kernel and the loader cannot read them there, so they get a copy in a
-//! file of memory that has no name.
+//! Programs and libraries in the region: the kernel and the loader cannot read them there, so they get a copy in an
+//! anonymous memory file.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -13,26 +13,26 @@ use crate::resolve::{is_inside, on_path, write_number};
 use crate::stat::{access_at, attributes_at};
 use crate::state::{Context, OrErrno, ours, served};
 
-/// Copies are moved to at least this number, where programs seldom look.
+/// Copies are moved to descriptors from this number on, which programs rarely use.
 const COPY_DESCRIPTOR_MIN: usize = 700;
 
-/// Scripts whose interpreters are scripts themselves, as in the kernel.
+/// Maximum nesting of scripts whose interpreters are scripts, as in the kernel.
 const INTERPRETERS_MAX: u32 = 4;
 
-/// Bytes of a script's first line that count, as in the kernel.
+/// Maximum length of a script's first line, in bytes, as in the kernel.
 const LINE_BYTES_MAX: usize = 255;
 
 pub(crate) type Strings = *const *const c_char;
 
-/// What to run in the place of a program of the region.
+/// What to run instead of a program of the region.
 pub(crate) enum Program {
-    /// A copy, by its descriptor.
+    /// The descriptor of a copy.
     Copy(c_int),
     /// A script: its interpreter, and one argument for it.
     Script(CString, Option<CString>),
 }
 
-/// The strings of a list that ends with null, and are as long lived as it.
+/// The strings of a list that ends with null. They live as long as the list.
 fn strings(list: Strings) -> Vec<*const c_char> {
     let mut found = Vec::new();
     if list.is_null() {
@@ -49,7 +49,7 @@ fn strings(list: Strings) -> Vec<*const c_char> {
     found
 }
 
-/// Copies a file into a file of memory, which only this process can name.
+/// Copies a file into a memory file that only this process can name.
 pub(crate) fn copy_of(context: &Context, attributes: &Attributes) -> Answer<c_int> {
     let arguments = [
         c"keelmem".as_ptr() as usize,
@@ -96,7 +96,7 @@ fn copy_bytes(context: &Context, attributes: &Attributes, fd: c_int) -> Answer<(
     }
 }
 
-/// What is to be run for a file of the region.
+/// What to run for a file of the region.
 fn program_of(context: &Context, attributes: &Attributes) -> Answer<Program> {
     if attributes.is_directory() {
         return Err(libc::EACCES);
@@ -131,7 +131,7 @@ fn program_of(context: &Context, attributes: &Attributes) -> Answer<Program> {
     Ok(Program::Script(text(interpreter)?, argument))
 }
 
-/// What is to be run for a path; `None` when the kernel runs it itself, with the path that it knows.
+/// What to run for a path. `None` if the kernel runs it itself, by the path that it knows.
 pub(crate) fn find_program(
     directory: c_int,
     path: *const c_char,
@@ -159,17 +159,17 @@ pub(crate) fn find_program(
     }
 }
 
-/// What runs in the end, and with which arguments: scripts lead to their interpreters.
+/// The program to run in the end, and its arguments: scripts are replaced by their interpreters.
 pub(crate) struct Resolved {
-    /// The copy, or -1.
+    /// Descriptor of the copy, or -1.
     pub(crate) copy: c_int,
-    /// The path that the kernel knows.
+    /// The path for the kernel.
     pub(crate) path: CString,
-    /// Arguments that were put in front, which the list below leads to.
+    /// Arguments inserted at the front; the list below points to them.
     _texts: Vec<CString>,
     /// Ends with null.
     pub(crate) arguments: Vec<*const c_char>,
-    /// Whether the kernel's own path was given from the beginning.
+    /// Whether the given path was one of the kernel's.
     pub(crate) is_kernels: bool,
 }
 
@@ -181,12 +181,13 @@ impl Drop for Resolved {
     }
 }
 
-/// Whether a descriptor is closed before an interpreter could open anything by it.
+/// Whether a descriptor is closed on exec, so that an interpreter cannot open files relative to it.
 fn closes_on_exec(fd: c_int) -> bool {
     raw::control(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize != 0)
 }
 
-/// The path of a script for its interpreter, as the kernel makes it: what is relative to a descriptor goes by that.
+/// The path of a script for its interpreter, as the kernel makes it: a path relative to a descriptor goes through
+/// `/dev/fd`.
 fn path_for_interpreter(directory: c_int, path: CString) -> Answer<CString> {
     if directory == libc::AT_FDCWD || path.as_bytes().starts_with(b"/") {
         return Ok(path);
@@ -199,8 +200,8 @@ fn path_for_interpreter(directory: c_int, path: CString) -> Answer<CString> {
     CString::new(text).map_err(|_| libc::EINVAL)
 }
 
-/// Finds what runs for a path; errno is set where it fails. `is_entered` says that the directory is the working
-/// directory of whoever will run it.
+/// Finds the program to run for a path; sets errno on failure. `is_entered` says that the directory is the working
+/// directory of the process that will run it.
 pub(crate) fn resolve(
     directory: c_int,
     is_entered: bool,
@@ -250,7 +251,7 @@ pub(crate) fn resolve(
                         return None;
                     }
                 };
-                // The script's path takes the place of its name.
+                // The script's path replaces the program's name.
                 if !list.is_empty() {
                     list.remove(0);
                 }
@@ -271,7 +272,7 @@ pub(crate) fn resolve(
     None
 }
 
-/// `execveat`, whoever calls it by whichever name.
+/// `execveat`, for all names of the function.
 pub(crate) fn execute_at(
     directory: c_int,
     path: *const c_char,
@@ -294,7 +295,7 @@ pub(crate) fn execute_at(
     )
 }
 
-/// Runs what a descriptor of ours is open for.
+/// Runs the file of a descriptor of ours.
 fn execute_descriptor(
     context: &Context,
     fd: c_int,
@@ -319,7 +320,7 @@ fn execute_descriptor(
         }
         Some(Program::Script(..)) if closes_on_exec(fd) => fail(libc::ENOENT),
         Some(Program::Script(interpreter, argument)) => {
-            // The interpreter opens it by the descriptor, which must stay open.
+            // The interpreter opens the script by the descriptor, which must stay open.
             write_number(&mut name, b"/dev/fd/", fd as u64);
             let mut list = vec![interpreter.as_ptr()];
             list.extend(argument.as_ref().map(|argument| argument.as_ptr()));
@@ -342,9 +343,9 @@ pub(crate) fn environment() -> Strings {
     unsafe { libc::environ.cast() }
 }
 
-/// Calls `try_path` with each place where a program of that name may be, until one says that it is there.
+/// Calls `try_path` with each possible path of a program of that name, until it returns a value.
 pub(crate) fn search<T>(file: &CStr, mut try_path: impl FnMut(&CStr) -> Option<T>) -> Option<T> {
-    // SAFETY: a string that ends in zero; what is found is copied below.
+    // SAFETY: a string that ends in zero; the value is copied below.
     let variable = unsafe { libc::getenv(c"PATH".as_ptr()) };
     let list = string(variable)
         .map_or(&b"/bin:/usr/bin"[..], CStr::to_bytes)
@@ -397,7 +398,7 @@ fn execute_by_name(file: *const c_char, arguments: Strings, environment: Strings
     fail(errno)
 }
 
-/// A text that is no program and says no interpreter is the shell's.
+/// A text file without an interpreter line is run by the shell.
 fn execute_or_shell(path: &CStr, arguments: Strings, environment: Strings) -> c_int {
     let answer = execute_at(libc::AT_FDCWD, path.as_ptr(), arguments, environment);
     if crate::foreign::errno() != libc::ENOEXEC {

@@ -1,14 +1,14 @@
-//! The border to C: pointers become slices and strings, results become -1 and errno.
+//! The interface to C: pointers become slices and strings, results become -1 and errno.
 //!
-//! What a program passes is believed as the C library believes it: a pointer that leads nowhere is a fault of the
-//! program. Only null is answered with `EFAULT`, as the kernel does.
+//! Pointers of a program are trusted as in the C library: an invalid pointer is the program's fault. Only null returns
+//! `EFAULT`, as in the kernel.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// A result with an errno.
 pub(crate) type Answer<T> = Result<T, c_int>;
 
-/// What a C function answers when it fails.
+/// The return value of a C function that fails.
 pub(crate) trait Failed {
     const FAILED: Self;
 }
@@ -17,12 +17,12 @@ impl Failed for c_int {
     const FAILED: Self = -1;
 }
 
-/// Of `umask`, which cannot fail.
+/// For `umask`, which cannot fail.
 impl Failed for u32 {
     const FAILED: Self = u32::MAX;
 }
 
-/// Of `signal`: `SIG_ERR`.
+/// For `signal`: `SIG_ERR`.
 impl Failed for usize {
     const FAILED: Self = usize::MAX;
 }
@@ -48,7 +48,7 @@ impl<T> Failed for *const T {
 }
 
 pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: the C library answers the address of this thread's errno.
+    // SAFETY: the C library returns the address of this thread's errno.
     unsafe { *libc::__errno_location() = errno };
 }
 
@@ -57,14 +57,14 @@ pub(crate) fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Fails as a C function does.
+/// Sets errno and returns the failure value of a C function.
 #[cold]
 pub(crate) fn fail<T: Failed>(errno: c_int) -> T {
     set_errno(errno);
     T::FAILED
 }
 
-/// Answers as a C function does.
+/// Returns the value, or fails as a C function does.
 pub(crate) fn answer<T: Failed>(result: Answer<T>) -> T {
     result.unwrap_or_else(fail)
 }
@@ -79,7 +79,7 @@ pub(crate) fn counted(result: Answer<usize>) -> isize {
     answer(result.map(|count| count as isize))
 }
 
-/// Whether an address is none that memory can have: null, or one of the last ones, which stand for errors.
+/// Whether an address cannot be valid: null, or one of the last addresses, which stand for errors.
 pub(crate) fn is_nowhere<T>(pointer: *const T) -> bool {
     const LAST: usize = 4096;
     (pointer as usize).wrapping_sub(1) >= usize::MAX - LAST
@@ -106,7 +106,7 @@ pub(crate) fn bytes<'a>(pointer: *const c_void, count: usize) -> Answer<&'a [u8]
     Ok(unsafe { std::slice::from_raw_parts(pointer.cast(), count) })
 }
 
-/// Room that the program passes.
+/// A buffer that the program passes.
 pub(crate) fn room<'a>(pointer: *mut c_void, count: usize) -> Answer<&'a mut [u8]> {
     if count == 0 {
         return Ok(&mut []);
@@ -114,8 +114,8 @@ pub(crate) fn room<'a>(pointer: *mut c_void, count: usize) -> Answer<&'a mut [u8
     if pointer.is_null() || count > isize::MAX as usize {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the program passes room for that many bytes, for the time of the call. Whatever its bytes were is a valid
-    // value of u8.
+    // SAFETY: the program passes a buffer of that many bytes, for the duration of the call. Any bytes are valid values
+    // of u8.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), count) })
 }
 
@@ -131,17 +131,17 @@ pub(crate) fn values<'a, T>(pointer: *const T, count: usize) -> Answer<&'a [T]> 
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// Stores a value where the program wants it.
+/// Stores a value at the program's address.
 pub(crate) fn put<T>(pointer: *mut T, value: T) -> Answer<()> {
     if is_nowhere(pointer) {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the program passes room for a value of this type.
+    // SAFETY: the program passes the address of a value of this type.
     unsafe { pointer.write_unaligned(value) };
     Ok(())
 }
 
-/// A value where the program says.
+/// Reads a value at the program's address.
 pub(crate) fn get<T: Copy>(pointer: *const T) -> Answer<T> {
     if is_nowhere(pointer) {
         return Err(libc::EFAULT);
@@ -150,7 +150,7 @@ pub(crate) fn get<T: Copy>(pointer: *const T) -> Answer<T> {
     Ok(unsafe { pointer.read_unaligned() })
 }
 
-/// All zeros, for plain structures of C.
+/// A plain structure of C, filled with zeros.
 pub(crate) fn zeroed<T: Copy>() -> T {
     // SAFETY: used for structures of numbers and of pointers that may be null.
     unsafe { std::mem::zeroed() }

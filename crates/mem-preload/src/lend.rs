@@ -1,4 +1,4 @@
-//! Reading a file where it lies: `include/keelmem.h`.
+//! Reading a file in place: `include/keelmem.h`.
 
 use std::ffi::{c_int, c_void};
 
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn keel_mem_lend(
             length: bytes.len(),
             lender: Box::into_raw(Box::new(lent)),
         };
-        // SAFETY: not null, and room for one, as the header demands.
+        // SAFETY: not null, and the address of one slice, as the header demands.
         unsafe { slice.write(made) };
         Ok(0)
     })
@@ -69,7 +69,7 @@ fn lend(
     attachment.lend(&file, offset, length as u64).or_errno()
 }
 
-/// What is lent to a slice of the caller's.
+/// The lent range of a slice of the caller.
 ///
 /// # Safety
 /// `slice` is null or leads to one that `keel_mem_lend` has filled, or to zeros.
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn keel_mem_release(slice: *mut Slice) {
     slice.bytes = std::ptr::null();
     slice.length = 0;
     if !lender.is_null() {
-        // SAFETY: made by `keel_mem_lend` and given back here for the first time.
+        // SAFETY: made by `keel_mem_lend` and freed here for the first time.
         let lent = unsafe { Box::from_raw(lender) };
         let _inside = Inside::enter();
         drop(lent);

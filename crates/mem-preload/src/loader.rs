@@ -1,5 +1,5 @@
-//! Functions whose arguments or whose caller the machine's conventions hide from a function in Rust: those with any
-//! number of arguments, and `dlopen`, which looks at where it was called from.
+//! Functions whose arguments or caller are not accessible to a Rust function: those with a variable number of
+//! arguments, and `dlopen`, which depends on its caller.
 
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
@@ -13,7 +13,7 @@ use crate::next::Next;
 use crate::resolve::{on_path, write_number};
 use crate::stat::attributes_at;
 
-/// Copies of libraries that are kept, so that one that is opened again is found to be there.
+/// The number of copies of libraries that are kept, so that a library that is opened again is found loaded.
 const COPIES_MAX: usize = 64;
 
 struct Copy {
@@ -32,7 +32,7 @@ static COPIES: [Copy; COPIES_MAX] = [const {
     }
 }; COPIES_MAX];
 
-/// The path of a copy of what a path leads to, if that is a file of the region.
+/// Makes the path of a copy, if the path leads to a file of the region. Returns whether it does.
 fn library_copy(path: *const c_char, name: &mut [u8; 40]) -> bool {
     let is_path = string(path).is_ok_and(|path| path.to_bytes().contains(&b'/'));
     if !is_path {
@@ -56,7 +56,7 @@ fn library_copy(path: *const c_char, name: &mut [u8; 40]) -> bool {
                 return Ok(0);
             }
             copy = exec::copy_of(context, &found)?;
-            // The copy stays open: libraries are told apart by their files.
+            // The copy stays open: the loader identifies libraries by their files.
             if let Some(free) = COPIES
                 .iter()
                 .find(|copy| copy.fd.load(Ordering::Relaxed) < 0)
@@ -78,7 +78,7 @@ fn library_copy(path: *const c_char, name: &mut [u8; 40]) -> bool {
     true
 }
 
-/// Where to go on, and with which path.
+/// The address to continue at, and the path to pass.
 #[repr(C)]
 struct Jump {
     path: *const c_char,
@@ -97,7 +97,7 @@ extern "C" fn prepare_namespace_open(path: *const c_char, name: &mut [u8; 40]) -
 
 fn prepare(path: *const c_char, name: &mut [u8; 40], next: &Next) -> Jump {
     let path = if library_copy(path, name) {
-        // The loader keeps a copy of the name for as long as the library is loaded.
+        // The loader copies the name and keeps the copy as long as the library is loaded.
         name.as_ptr().cast()
     } else {
         path
@@ -108,10 +108,10 @@ fn prepare(path: *const c_char, name: &mut [u8; 40], next: &Next) -> Jump {
     }
 }
 
-/// Collects the arguments of a function that has any number of them: some in registers, the others on the stack.
+/// Collects the arguments of a variadic function: some are in registers, the others on the stack.
 ///
 /// # Safety
-/// Both lists are as long as null allows: it is in one of them.
+/// Null must be in one of the two lists; neither is read behind it.
 unsafe fn collect(registers: &[*const c_char], stack: Strings) -> (Vec<*const c_char>, Strings) {
     let mut list = Vec::new();
     for argument in registers {
@@ -122,7 +122,7 @@ unsafe fn collect(registers: &[*const c_char], stack: Strings) -> (Vec<*const c_
     }
     let mut next = stack;
     loop {
-        // SAFETY: null has not come yet.
+        // SAFETY: no null has been read yet.
         let argument = unsafe { *next };
         // SAFETY: as above.
         next = unsafe { next.add(1) };
@@ -138,7 +138,7 @@ const REGISTERS: usize = if cfg!(target_arch = "x86_64") { 5 } else { 7 };
 type Registers = [*const c_char; REGISTERS];
 
 extern "C" fn execute_list(path: *const c_char, registers: &Registers, stack: Strings) -> c_int {
-    // SAFETY: the caller ends its list with null, as it must.
+    // SAFETY: the caller must end its list with null.
     let (list, _) = unsafe { collect(registers, stack) };
     exec::execv(path, list.as_ptr())
 }
@@ -148,7 +148,7 @@ extern "C" fn execute_list_by_name(
     registers: &Registers,
     stack: Strings,
 ) -> c_int {
-    // SAFETY: the caller ends its list with null, as it must.
+    // SAFETY: the caller must end its list with null.
     let (list, _) = unsafe { collect(registers, stack) };
     exec::execvp(path, list.as_ptr())
 }
@@ -158,7 +158,7 @@ extern "C" fn execute_list_with(
     registers: &Registers,
     stack: Strings,
 ) -> c_int {
-    // SAFETY: the caller ends its list with null, as it must, and the environment follows.
+    // SAFETY: the caller must end its list with null, and the environment follows.
     unsafe {
         let (list, next) = collect(registers, stack);
         let in_registers = list.len();
@@ -171,10 +171,10 @@ extern "C" fn execute_list_with(
     }
 }
 
-/// Spills the registers that may hold arguments, and calls with the path, where they lie, and where the others do.
+/// Spills the registers that may hold arguments, and calls with the path and the addresses of both argument lists.
 macro_rules! variadic {
     ($name:ident => $target:ident) => {
-        // SAFETY: the signature is that of the C library, whose place it takes; the stack is as it was at the end.
+        // SAFETY: the signature is that of the C library's function that it replaces; the stack is restored at the end.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
@@ -220,10 +220,11 @@ variadic!(execl => execute_list);
 variadic!(execlp => execute_list_by_name);
 variadic!(execle => execute_list_with);
 
-/// Calls the next one by a jump, so that it sees who called: where a library looks for others depends on it.
+/// Jumps to the next function, so that it sees the original caller: the search path for libraries depends on the
+/// caller.
 #[cfg(target_arch = "x86_64")]
-// SAFETY: the signature is that of the C library, whose place it takes; registers and stack are as they were, but for
-// the path.
+// SAFETY: the signature is that of the C library's function that it replaces; registers and stack are unchanged, except
+// for the path.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn dlopen() {
@@ -234,7 +235,7 @@ extern "C" fn dlopen() {
         "call {prepare}",
         "mov rdi, rax",
         "mov rax, rdx",
-        // A new name lies on this stack, below the caller's; it is read before anything else is written there.
+        // A new name lies on this stack, below the caller's frame; it is read before anything else is written there.
         "cmp rdi, rsp",
         "je 2f",
         "add rsp, 48",
@@ -278,7 +279,7 @@ extern "C" fn dlmopen() {
     );
 }
 
-/// As on the other machine.
+/// As on x86-64.
 #[cfg(target_arch = "aarch64")]
 // SAFETY: as above.
 #[unsafe(naked)]
@@ -304,7 +305,7 @@ extern "C" fn dlopen() {
     );
 }
 
-/// As on the other machine.
+/// As on x86-64.
 #[cfg(target_arch = "aarch64")]
 // SAFETY: as above.
 #[unsafe(naked)]
@@ -334,11 +335,11 @@ extern "C" fn dlmopen() {
     );
 }
 
-/// `dprintf`: the list of arguments as the C library passes it on.
+/// `dprintf`: builds the argument list in the form that the C library expects.
 #[cfg(target_arch = "x86_64")]
 macro_rules! printing {
     ($name:ident => $target:path, $named:literal, $register:literal) => {
-        // SAFETY: the signature is that of the C library, whose place it takes; the stack is as it was at the end.
+        // SAFETY: the signature is that of the C library's function that it replaces; the stack is restored at the end.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         extern "C" fn $name() {
@@ -377,11 +378,11 @@ macro_rules! printing {
     };
 }
 
-/// `dprintf`: the list of arguments as the C library passes it on.
+/// `dprintf`: builds the argument list in the form that the C library expects.
 #[cfg(target_arch = "aarch64")]
 macro_rules! printing {
     ($name:ident => $target:path, $named:literal, $register:literal) => {
-        // SAFETY: the signature is that of the C library, whose place it takes; the stack is as it was at the end.
+        // SAFETY: the signature is that of the C library's function that it replaces; the stack is restored at the end.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         extern "C" fn $name() {

@@ -1,10 +1,10 @@
-//! Mapping files of the region: its file is mapped where theirs lies in it.
+//! Mapping files of the region: the region's file is mapped at the offset where the file's bytes lie.
 //!
-//! Where the region has huge pages, only whole ones can be mapped: a *window* around what the program asked for is, and
-//! the program gets the address inside. What of it the program still has is noted here, and the window goes with the
-//! last of it. The file itself must live that long, also when it is deleted and its descriptors are closed: a page of
-//! its stub is mapped too, which nobody can read and which holds the open file description. A hidden descriptor would
-//! do the same, but closing it would give back the program's record locks.
+//! If the region has huge pages, only whole huge pages can be mapped. So a *window* around the requested range is
+//! mapped, and the program gets the address inside it. This module records the parts that the program still has, and
+//! unmaps the window with the last of them. The file itself must live as long, also when it is deleted and its
+//! descriptors are closed. So an inaccessible page of its stub is mapped too, which holds the open file description. A
+//! hidden descriptor would do the same, but closing it would release the program's record locks.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -22,23 +22,23 @@ use crate::thread::{self, Inside};
 
 const SMALL_PAGE_BYTES: usize = 4096;
 
-/// Files of up to this size are copied where a program maps them privately; of larger ones pages are shared until
-/// somebody wants to write to them.
+/// A private mapping of a file of up to this size is a copy, in bytes. Pages of larger files are shared until the
+/// program wants to write to them.
 const COPIED_BYTES_MAX: usize = 1 << 20;
 
 struct Mapping {
-    /// Unit in which it is mapped.
+    /// Page size of the mapping.
     page: usize,
-    /// What is mapped.
+    /// The mapped range.
     window: Range<usize>,
-    /// What of it the program has.
+    /// The parts of it that the program has.
     parts: Vec<Range<usize>>,
-    /// Where in the file `window` begins.
+    /// The offset in the file at which `window` begins.
     offset: u64,
-    /// The page of the stub.
+    /// The mapped page of the stub.
     holder: Range<usize>,
     opened: Opened,
-    /// The program may not write, and does not expect to see what others write.
+    /// A private mapping that the program may not write yet; it need not show changes by others.
     is_private: bool,
     protection: c_int,
 }
@@ -49,7 +49,7 @@ struct Table {
     mappings: UnsafeCell<Vec<Mapping>>,
 }
 
-// SAFETY: the list is only used by who holds the lock.
+// SAFETY: only the holder of the lock uses the list.
 unsafe impl Sync for Table {}
 
 static TABLE: Table = Table {
@@ -77,7 +77,7 @@ impl Table {
     fn with<T>(&self, use_it: impl FnOnce(&mut Vec<Mapping>) -> T) -> T {
         let _inside = Inside::enter();
         self.acquire();
-        // SAFETY: this thread holds the lock, and nothing in here comes back.
+        // SAFETY: this thread holds the lock, and no code inside calls this function again.
         let mappings = unsafe { &mut *self.mappings.get() };
         let result = use_it(mappings);
         self.count.store(mappings.len(), Ordering::Relaxed);
@@ -114,7 +114,7 @@ fn map_memory(
         fd as usize,
         offset as usize,
     ];
-    // SAFETY: what is mapped over, if anything, the program has asked for, or it is a new place.
+    // SAFETY: the program has asked to replace any existing mapping there, or the range is new.
     unsafe { raw::checked(libc::SYS_mmap, arguments) }
 }
 
@@ -131,7 +131,7 @@ fn protect_memory(range: &Range<usize>, protection: c_int) -> Answer<()> {
     unsafe { raw::checked(libc::SYS_mprotect, arguments) }.map(drop)
 }
 
-/// Unit in which the region's file can be mapped.
+/// The page size with which the region's file can be mapped.
 fn page_bytes(context: &Context) -> usize {
     match context.attachment.region().backing() {
         Backing::HugePages => PAGE_BYTES as usize,
@@ -195,7 +195,7 @@ fn copy_file(context: &Context, opened: &Opened, request: &Request) -> Answer<us
     let target = room(address as *mut c_void, count)?;
     let mut done = 0;
     while done < count {
-        // As whoever made the mapping may read, this does, whatever the descriptor is for.
+        // The caller has checked the right to map, so this reads independent of the descriptor's access mode.
         let read = context
             .attachment
             .region()
@@ -291,7 +291,7 @@ fn map_window(
     Ok(start)
 }
 
-/// Takes a range of addresses away from the mappings; what of it is nobody's is given to `others`.
+/// Removes a range of addresses from the mappings; the parts that belong to no mapping are passed to `others`.
 fn take_away(
     range: &Range<usize>,
     mut others: impl FnMut(Range<usize>) -> Answer<()>,
@@ -345,7 +345,7 @@ fn take_away(
     foreign.into_iter().try_for_each(&mut others)
 }
 
-/// What belongs to a range of addresses.
+/// Finds the mapping of a range of addresses.
 fn find<T>(range: &Range<usize>, use_it: impl FnOnce(&mut Mapping) -> T) -> Option<T> {
     if TABLE.is_empty() || thread::is_inside() {
         return None;
@@ -363,7 +363,7 @@ fn find<T>(range: &Range<usize>, use_it: impl FnOnce(&mut Mapping) -> T) -> Opti
     })
 }
 
-/// A range as the calls on mappings have it: whole pages.
+/// The range of a call on mappings: whole pages.
 fn range_of(address: *mut c_void, length: usize) -> Range<usize> {
     let start = address as usize;
     start..start.saturating_add(length.next_multiple_of(SMALL_PAGE_BYTES))
@@ -386,7 +386,7 @@ fn change_protection(mapping: &mut Mapping, range: &Range<usize>, protection: c_
         return protect_memory(&mapping.window, protection);
     }
     if mapping.page != SMALL_PAGE_BYTES {
-        // A part of a huge page cannot be protected by itself; what is allowed anywhere is allowed everywhere.
+        // A part of a huge page cannot have its own protection, so the whole window gets the union of all rights.
         mapping.protection |= protection;
         protect_memory(&mapping.window, mapping.protection)
     } else {
@@ -394,7 +394,7 @@ fn change_protection(mapping: &mut Mapping, range: &Range<usize>, protection: c_
     }
 }
 
-/// Puts copies of its own in the place of pages that were shared until now; the mapping is none of ours any more.
+/// Replaces shared pages by private copies; the mapping is not one of ours any more.
 fn make_own(mapping: &mut Mapping, protection: c_int) -> Answer<()> {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -420,7 +420,7 @@ fn make_own(mapping: &mut Mapping, protection: c_int) -> Answer<()> {
             part.start,
             0,
         ];
-        // SAFETY: moves what was mapped above to a range that was given back just now.
+        // SAFETY: moves the mapping made above to a range that was unmapped just now.
         unsafe { raw::checked(libc::SYS_mremap, arguments) }?;
         if protection != both {
             protect_memory(&part, protection)?;
@@ -431,7 +431,7 @@ fn make_own(mapping: &mut Mapping, protection: c_int) -> Answer<()> {
     Ok(())
 }
 
-/// `mmap` answers all ones where it fails.
+/// `mmap` returns all ones on failure.
 fn mapped(result: Answer<usize>) -> *mut c_void {
     match result {
         Ok(address) => address as *mut c_void,
@@ -482,7 +482,7 @@ fn remap(
     };
     Some((|| {
         let _inside = Inside::enter();
-        // Its descriptors may be closed: opened once more for the time of the call, which holds it from then on.
+        // Its descriptors may be closed, so open it again for this call; the new mapping then holds it.
         let attributes = attributes_of(context, &opened)?;
         let (fd, again) = context
             .attachment
@@ -514,10 +514,10 @@ serve! {
             return mapped(map_file(context, &opened, fd, &request));
         }
         if flags & libc::MAP_FIXED != 0 && !TABLE.is_empty() && !thread::is_inside() {
-            // The kernel takes away what it maps over.
+            // The kernel removes the mappings that it maps over.
             let _ = take_away(&range_of(address, length), |_| Ok(()));
         }
-        // Straight to the kernel: allocators call this before anything can be looked up.
+        // Call the kernel directly: allocators call this function before any symbol can be looked up.
         // SAFETY: the program's own call.
         mapped(unsafe {
             raw::checked(
@@ -546,7 +546,7 @@ serve! {
             return fail(libc::EINVAL);
         }
         crate::foreign::done(take_away(&range, |rest| {
-            // SAFETY: the program's own call, on what of the range is not ours.
+            // SAFETY: the program's own call, on the parts of the range that are not ours.
             unsafe {
                 raw::checked(libc::SYS_munmap, [rest.start, rest.len(), 0, 0, 0, 0]).map(drop)
             }
@@ -588,7 +588,7 @@ serve! {
 
     fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
         match find(&range_of(address, length), |_| ()) {
-            // It would take the pages out of the region.
+            // This advice would remove the pages from the region.
             Some(()) if advice == libc::MADV_REMOVE => fail(libc::EINVAL),
             Some(()) => 0,
             None => {

@@ -1,4 +1,4 @@
-//! Names: made, removed, moved; links of both kinds.
+//! Names: creating, removing, renaming; hard and symbolic links.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -14,7 +14,7 @@ use crate::state::{Context, OrErrno, context, served};
 /// Longest path, and longest target of a symbolic link.
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize - 1;
 
-/// What a directory must allow when one of its names goes.
+/// Checks that the process may remove a name from a directory.
 fn require_removable(context: &Context, parent: u64, named: &Attributes) -> Answer<Attributes> {
     let parent = context.attachment.region().attributes(parent).or_errno()?;
     require_writable_directory(context, &parent)?;
@@ -34,7 +34,7 @@ fn unlink_place(
     let found = match place {
         Place::Found(found) => found,
         Place::Missing(_) => return Err(libc::ENOENT),
-        // As the kernel for what is no file system's name.
+        // As the kernel does for a name that is in no file system.
         Place::Descriptor(_) => return Err(libc::EPERM),
     };
     if found.name.is_empty() {
@@ -111,7 +111,7 @@ pub(crate) fn mkdir_at(directory: c_int, path: *const c_char, mode: c_uint) -> c
         directory,
         path,
         |context, missing, name| {
-            // The kernel takes the sticky bit, and neither of the other two.
+            // The kernel accepts the sticky bit, but neither of the other two special bits.
             let new = new_inode(context, &missing.parent, libc::S_IFDIR, mode & 0o1777);
             let writer = context.attachment.writer().or_errno()?;
             writer.create(missing.parent.inode, name, &new).or_errno()
@@ -131,7 +131,7 @@ pub(crate) fn mknod_at(
         path,
         |context, missing, name| {
             if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
-                // Pipes, sockets and devices are the kernel's.
+                // Pipes, sockets and devices are kernel objects.
                 return Err(libc::EPERM);
             }
             if missing.has_slash {
@@ -147,7 +147,7 @@ pub(crate) fn mknod_at(
 
 pub(crate) fn symlink_at(target: *const c_char, directory: c_int, path: *const c_char) -> c_int {
     let Some(target_text) = path_text(target).ok().filter(|text| !text.is_empty()) else {
-        // What no link leads to the kernel refuses before it looks at the path.
+        // An invalid target; the kernel refuses it before it checks the path.
         return symlinkat::pass(target, directory, path);
     };
     make(
@@ -203,7 +203,7 @@ pub(crate) fn readlink_at(
     )
 }
 
-/// `/proc/self/fd/3` of a file of the region says its path below the region, where that can be known: of directories.
+/// `/proc/self/fd/3` of a file of the region returns the path in the region, if it can be known: for directories only.
 fn readlink_of_descriptor(
     context: &Context,
     path: *const c_char,
@@ -234,7 +234,7 @@ fn copy_path(context: &Context, node: mem::Node, into: *mut c_char, count: usize
     })
 }
 
-/// A path, unless it is too long whatever it names.
+/// The text of a path, unless it is too long for any path.
 fn path_text<'a>(path: *const c_char) -> Answer<&'a CStr> {
     let text = string(path)?;
     if text.count_bytes() > PATH_BYTES_MAX {
@@ -251,7 +251,7 @@ fn is_last_too_long(path: &CStr) -> bool {
         .is_some_and(|last| last.len() > mem::NAME_BYTES_MAX)
 }
 
-/// Both paths of a call; one may lead into the region and the other not.
+/// Both paths of a call; only one of them may lead into the region.
 struct Two<'c> {
     context: &'c Context,
     first: (Located, PathBuffer),
@@ -279,7 +279,7 @@ impl<'c> Two<'c> {
             return Err(libc::ENOENT);
         }
         if matches!(found.0, Located::Given) && path_text(second.1).is_err() {
-            // The kernel says which of both is wrong.
+            // The kernel decides which of the two paths is wrong.
             return Ok(Self {
                 context,
                 first: found,
@@ -287,7 +287,8 @@ impl<'c> Two<'c> {
             });
         }
         let second = match find(second) {
-            // What is moved is looked for first; only a directory on the way is found out before.
+            // A missing source is reported before a too long last name of the target; other errors of the target come
+            // first.
             Err(libc::ENAMETOOLONG) if is_missing && is_last_too_long(path_text(second.1)?) => {
                 return Err(libc::ENOENT);
             }
@@ -300,7 +301,7 @@ impl<'c> Two<'c> {
         })
     }
 
-    /// Whether both are the kernel's; then it gets them, as they were or as they came out of the region.
+    /// Whether both paths are the kernel's. If so, they are passed on, as given or as they led out of the region.
     fn passed_on<T>(
         &self,
         first: (c_int, *const c_char),
@@ -387,7 +388,7 @@ pub(crate) fn rename_at(
     )
 }
 
-/// Renames as the kernel does, and looks for reasons not to in its order.
+/// Renames as the kernel does, and checks for errors in the kernel's order.
 fn rename_places(two: &Two<'_>, flags: c_uint) -> Answer<c_int> {
     let how = match flags {
         0 => Rename::Replace,
@@ -484,10 +485,10 @@ fn rename_places(two: &Two<'_>, flags: c_uint) -> Answer<c_int> {
     Ok(0)
 }
 
-/// Whether a directory is another one or above it.
+/// Whether a directory is another one or an ancestor of it.
 fn is_above(context: &Context, directory: u64, below: u64) -> Answer<bool> {
     let mut at = context.attachment.region().attributes(below).or_errno()?;
-    // Names may change meanwhile; whoever renames looks once more, with a lock.
+    // Names may change meanwhile; the rename checks again, with a lock.
     for _ in 0..4096 {
         if at.inode == directory {
             return Ok(true);

@@ -1,11 +1,11 @@
-//! The functions behind ours: those that a program would have called without this library.
+//! The functions behind ours: those that a program would call without this library.
 //!
-//! They are looked up at the first call and not before, since programs and libraries call us before our constructor.
+//! They are looked up at the first call, because programs and libraries call this library before its constructor runs.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the next library that has one of this name.
+/// The function of the same name in the next library that has one.
 pub(crate) struct Next {
     name: &'static str,
     address: AtomicPtr<c_void>,
@@ -20,7 +20,7 @@ impl Next {
         }
     }
 
-    /// Null when no library has it.
+    /// The address; null if no library has the function.
     pub(crate) fn address(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
@@ -33,7 +33,7 @@ impl Next {
     }
 }
 
-/// Defines the function that a program calls, under one or several names, and `name::pass` for the one behind it.
+/// Defines the function that a program calls, under one or several names, and `name::pass` for the function behind it.
 macro_rules! serve {
     ($(
         $(#[$attribute:meta])*
@@ -63,7 +63,7 @@ macro_rules! serve_one {
         $crate::next::passed!($name ($($argument: $type),*) -> $result);
 
         $(#[$attribute])*
-        // SAFETY: the signature is that of the C library, whose place it takes.
+        // SAFETY: the signature is that of the C library's function that it replaces.
         #[unsafe(no_mangle)]
         pub(crate) extern "C-unwind" fn $name($($argument: $type),*) -> $result $body
     };
@@ -99,7 +99,7 @@ macro_rules! passed {
 
 macro_rules! alias {
     ($alias:ident = $name:ident, ($($argument:ident : $type:ty),* $(,)?) -> $result:ty) => {
-        // SAFETY: the signature is that of the C library, whose place it takes.
+        // SAFETY: the signature is that of the C library's function that it replaces.
         #[unsafe(no_mangle)]
         extern "C-unwind" fn $alias($($argument: $type),*) -> $result {
             $name($($argument),*)

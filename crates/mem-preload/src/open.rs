@@ -16,10 +16,10 @@ use crate::thread;
 /// Mode bits of `O_TMPFILE` without those of `O_DIRECTORY`.
 const TEMPORARY: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 
-/// Grows whenever others may get the descriptors of this process: at fork, exec and the like.
+/// Incremented whenever other processes may get the descriptors of this process: at fork, exec and similar calls.
 static SHARINGS: AtomicU32 = AtomicU32::new(0);
 
-/// From now on others may have what this process has open.
+/// Records that other processes may have this process's descriptors from now on.
 pub(crate) fn share_descriptors() {
     SHARINGS.fetch_add(1, Ordering::Relaxed);
 }
@@ -28,7 +28,7 @@ pub(crate) fn sharings() -> u32 {
     SHARINGS.load(Ordering::Relaxed)
 }
 
-/// What a file that is made now begins with.
+/// The initial attributes of a new file.
 pub(crate) fn new_inode(context: &Context, parent: &Attributes, kind: u32, mode: u32) -> NewInode {
     let inherits_group = parent.mode & libc::S_ISGID != 0;
     let group_bit = if inherits_group && kind == libc::S_IFDIR {
@@ -65,7 +65,7 @@ pub(crate) fn require(context: &Context, attributes: &Attributes, want: u32) -> 
     }
 }
 
-/// Opens what a path leads to; a descriptor that the kernel knows.
+/// Opens the file that a path leads to. Returns a descriptor that the kernel knows.
 pub(crate) fn open_place(
     context: &'static Context,
     place: &Place,
@@ -96,11 +96,11 @@ pub(crate) fn open_place(
     }
 }
 
-/// What is known of an open file.
+/// The attributes of an open file.
 pub(crate) fn attributes_of(context: &Context, opened: &Opened) -> Answer<Attributes> {
     match context.attachment.region().attributes(opened.node.inode) {
         Ok(found) if found.generation == opened.node.generation => Ok(found),
-        // A directory that was removed; who has it open still has one.
+        // A directory that was removed; a process that has it open still has an empty directory.
         Ok(_) | Err(mem::Error::Stale) if opened.flags & libc::O_DIRECTORY != 0 => Ok(Attributes {
             inode: opened.node.inode,
             generation: opened.node.generation,
@@ -194,7 +194,7 @@ fn open_attributes(context: &Context, attributes: &Attributes, flags: c_int) -> 
     Ok(fd)
 }
 
-/// `openat`, whoever calls it by whichever name.
+/// `openat`, for all names of the function.
 pub(crate) fn open_at(directory: c_int, path: *const c_char, flags: c_int, mode: u32) -> c_int {
     if thread::is_inside() {
         let arguments = [
@@ -205,11 +205,11 @@ pub(crate) fn open_at(directory: c_int, path: *const c_char, flags: c_int, mode:
             0,
             0,
         ];
-        // SAFETY: what this library itself or what it calls wants opened; no place to be cancelled.
+        // SAFETY: opened for this library itself or for its callees; no cancellation point.
         return unsafe { raw::answered(libc::SYS_openat, arguments) as c_int };
     }
     let fd = open_outside(directory, path, flags, mode);
-    // Here, where the region's code has been left.
+    // Call this here, outside of the region's code.
     crate::standard::may_have_changed(fd);
     fd
 }
@@ -221,7 +221,7 @@ fn open_outside(directory: c_int, path: *const c_char, flags: c_int, mode: u32) 
     } else {
         Last::Follow
     };
-    // A name with a slash behind it is none that a file could be made under.
+    // No file can be created under a name that ends with a slash.
     if flags & libc::O_CREAT != 0 && string(path).is_ok_and(|path| path.to_bytes().ends_with(b"/"))
     {
         return on_name(
@@ -245,7 +245,7 @@ fn open_outside(directory: c_int, path: *const c_char, flags: c_int, mode: u32) 
             |context, place, names| open_place(context, &place, names, flags, mode),
             |directory, path| openat::pass(directory, path, flags, mode),
         );
-        // Made or removed by another between looking and opening.
+        // Another process made or removed it between the lookup and the open.
         let raced = opened < 0
             && looks < 100
             && flags & libc::O_CREAT != 0
@@ -310,24 +310,24 @@ serve! {
     }
 }
 
-/// Closes a descriptor of the region that nobody has seen yet.
+/// Closes a descriptor of the region that the program has not seen yet.
 pub(crate) fn close_now(fd: c_int) {
     table::forget(fd);
     let _ = raw::close(fd);
 }
 
-/// Whether this process is the only one, and this descriptor its only one, that has the description open.
+/// Whether only this process has the description open, and only with this descriptor.
 fn is_last(fd: c_int) -> bool {
     table::exclusive_since(fd) == Some(sharings())
 }
 
-/// `close`, whoever calls it by whichever name.
+/// `close`, for all names of the function.
 pub(crate) fn close_descriptor(fd: c_int) -> c_int {
     let Known::Ours(opened) = table::look_up(fd) else {
         if let Some(context) = context()
             && context.is_own(fd)
         {
-            // Programs close what they do not know; this one must stay.
+            // Programs close unknown descriptors; this one must stay.
             return 0;
         }
         if let Some((context, opened)) = crate::state::ours(fd) {
@@ -353,7 +353,7 @@ fn close_ours(context: &'static Context, fd: c_int, opened: &Opened) -> c_int {
         }
         table::forget(fd);
         let closed = raw::close(fd);
-        // The descriptor is closed whatever becomes of a deleted file.
+        // The descriptor is closed, even if a deleted file cannot be freed.
         let _ = context.attachment.closed(opened);
         closed.map(|_| 0)
     });
@@ -374,7 +374,7 @@ fn close_some(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & CLOSE_RANGE_CLOEXEC != 0 {
         return close_range::pass(first, last, flags);
     }
-    // Around this library's own.
+    // Skip this library's own descriptors.
     let mut own = context.attachment.own_descriptors();
     own.sort_unstable();
     let mut from = first;
@@ -400,7 +400,7 @@ fn close_some(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 }
 
 fn close_part(context: &'static Context, first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // Files of ours may be deleted ones, which go with their last descriptor.
+    // Files of ours may be deleted ones, which are freed with their last descriptor.
     table::for_each_ours(first, last, |fd, opened| {
         close_ours(context, fd, opened);
     });

@@ -1,19 +1,19 @@
-//! System calls without the C library: what this library itself needs of the kernel must not come back to it by the
+//! System calls without the C library: this library's own calls to the kernel must not come back to it through the
 //! names that it serves.
 
 use std::ffi::{c_int, c_long, c_void};
 
 use crate::foreign::Answer;
 
-/// A system call; what the kernel answered, which for errors is the negative errno.
+/// Makes a system call. Returns the kernel's result, which is the negative errno on failure.
 ///
 /// # Safety
-/// As for the call that `number` stands for.
+/// As for the system call with this number.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
     let [first, second, third, fourth, fifth, sixth] = arguments;
     let answer;
-    // SAFETY: the kernel's convention; it keeps all registers but these. The rest is the caller's promise.
+    // SAFETY: the kernel's convention; it keeps all other registers. The rest is the caller's promise.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -32,15 +32,15 @@ pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
     answer
 }
 
-/// A system call; what the kernel answered, which for errors is the negative errno.
+/// Makes a system call. Returns the kernel's result, which is the negative errno on failure.
 ///
 /// # Safety
-/// As for the call that `number` stands for.
+/// As for the system call with this number.
 #[cfg(target_arch = "aarch64")]
 pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
     let [first, second, third, fourth, fifth, sixth] = arguments;
     let answer;
-    // SAFETY: the kernel's convention; it keeps all registers but these. The rest is the caller's promise.
+    // SAFETY: the kernel's convention; it keeps all other registers. The rest is the caller's promise.
     unsafe {
         std::arch::asm!(
             "svc 0",
@@ -57,10 +57,10 @@ pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
     answer
 }
 
-/// As [`call`], with the error taken apart.
+/// As [`call`], with the error as an errno.
 ///
 /// # Safety
-/// As for the call that `number` stands for.
+/// As for the system call with this number.
 pub(crate) unsafe fn checked(number: c_long, arguments: [usize; 6]) -> Answer<usize> {
     // SAFETY: the caller's promise.
     let answer = unsafe { call(number, arguments) };
@@ -71,10 +71,10 @@ pub(crate) unsafe fn checked(number: c_long, arguments: [usize; 6]) -> Answer<us
     }
 }
 
-/// As the C library answers: -1, with errno set.
+/// As [`call`], but returns -1 and sets errno on failure, like the C library.
 ///
 /// # Safety
-/// As for the call that `number` stands for.
+/// As for the system call with this number.
 pub(crate) unsafe fn answered(number: c_long, arguments: [usize; 6]) -> isize {
     // SAFETY: the caller's promise.
     match unsafe { checked(number, arguments) } {
@@ -83,7 +83,7 @@ pub(crate) unsafe fn answered(number: c_long, arguments: [usize; 6]) -> isize {
     }
 }
 
-/// Calls that take numbers alone, and so can break nothing but what the program asked to break.
+/// Closes a descriptor. This and the next call pass no pointers, so they only do what the program asked for.
 pub(crate) fn close(fd: c_int) -> Answer<usize> {
     // SAFETY: no memory is passed.
     unsafe { checked(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }
@@ -112,7 +112,7 @@ pub(crate) fn write_all(fd: c_int, text: &[u8]) {
     unsafe { call(libc::SYS_write, arguments) };
 }
 
-/// New zeroed memory of this process alone; null when there is none.
+/// New zeroed private memory; null if there is none.
 pub(crate) fn memory(bytes: usize) -> *mut c_void {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
@@ -123,8 +123,8 @@ pub(crate) fn memory(bytes: usize) -> *mut c_void {
     }
 }
 
-/// Gives back what [`memory`] gave.
+/// Frees the memory from [`memory`].
 pub(crate) fn give_back_memory(address: *mut c_void, bytes: usize) {
-    // SAFETY: callers give back what is theirs, and use it no more.
+    // SAFETY: callers free their own memory, and do not use it afterwards.
     unsafe { call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0]) };
 }

@@ -1,4 +1,4 @@
-//! What files of the region cannot do, and with which errno they say so.
+//! Operations that files of the region do not support, with their errno.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -76,7 +76,7 @@ serve! {
         refuse_descriptor(fd, NO_ATTRIBUTES, || fremovexattr::pass(fd, name))
     }
 
-    // As if there were no watches left: programs that can look again and again then do.
+    // As if no watches were left: programs that can poll then do so.
     fn inotify_add_watch(fd: c_int, path: *const c_char, mask: c_uint) -> c_int {
         refuse_path(path, Last::Follow, libc::ENOSPC, |path| {
             inotify_add_watch::pass(fd, path, mask)
@@ -115,7 +115,7 @@ serve! {
         connect::pass(fd, address, length)
     }
 
-    // Their threads would call the kernel themselves.
+    // The C library's threads would call the kernel directly.
     fn aio_read [aio_read64](request: *mut libc::aiocb) -> c_int {
         refuse_request(request, || aio_read::pass(request))
     }
@@ -165,7 +165,7 @@ fn names_ours(address: *const c_void, length: c_uint) -> bool {
     {
         return false;
     }
-    // It need not end in zero.
+    // The path need not end in zero.
     let mut text = [0_u8; 128];
     let count = path.len().min(text.len() - 1);
     text[..count].copy_from_slice(&path[..count]);

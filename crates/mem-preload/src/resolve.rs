@@ -1,4 +1,4 @@
-//! Paths of programs: which lead into the region, and to what there.
+//! Paths of programs: whether they lead into the region, and to which file.
 
 use std::ffi::{c_char, c_int};
 use std::ops::Range;
@@ -10,13 +10,13 @@ use crate::raw;
 use crate::state::{Context, OrErrno, context_for, kernel_directory};
 use crate::thread::Inside;
 
-/// Where a path leads, in the region.
+/// The result of a path in the region.
 pub(crate) enum Place {
     /// To a file.
     Found(Found),
     /// To a name that does not exist yet.
     Missing(Missing),
-    /// To what a descriptor of this process is open for: `/proc/self/fd/3`.
+    /// To the file of a descriptor of this process: `/proc/self/fd/3`.
     Descriptor(Opened),
 }
 
@@ -34,27 +34,27 @@ pub(crate) struct Missing {
     pub(crate) has_slash: bool,
 }
 
-/// Where a path leads.
+/// The result of a path.
 pub(crate) enum Located {
-    /// Not into the region: to the kernel as it is.
+    /// Not into the region: the path goes to the kernel unchanged.
     Given,
-    /// Through the region and out again: to the kernel, by the path in the buffer.
+    /// Through the region and out again: the path in the buffer goes to the kernel.
     Elsewhere,
     Here(Place),
 }
 
-/// Where a path begins, and what of it is left from there.
+/// The start of a path, and the rest from there.
 enum Begin<'p> {
     Kernel,
     Inside(Node, &'p [u8]),
     Descriptor(Opened),
 }
 
-/// Finds where the region begins in a path that is read part by part. Only names count: a symbolic link of the kernel's
-/// that leads into the region is not seen.
+/// Finds where the region begins in a path, part by part. Only names count: a kernel symbolic link that leads into the
+/// region is not detected.
 struct Scan<'a> {
     at: &'a [u8],
-    /// Bytes of `at` that the parts so far have matched.
+    /// The number of bytes of `at` that the parts so far have matched.
     matched: usize,
     /// Depth below the matched part.
     astray: usize,
@@ -69,7 +69,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads on; what is behind the part that completed `at`.
+    /// Continues with `path`. Returns the rest behind the part that completed `at`.
     fn read<'p>(&mut self, path: &'p [u8]) -> Option<&'p [u8]> {
         let mut begin = 0;
         while begin < path.len() {
@@ -109,7 +109,8 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Whether a relative path may lead into the region from outside: it has to name the last part of where that is.
+/// Whether a relative path may lead into the region from outside: it must contain the last part of the region's mount
+/// path.
 fn may_enter(at: &[u8], path: &[u8]) -> bool {
     let slash = at.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
     let last = &at[slash + 1..];
@@ -121,7 +122,7 @@ fn may_enter(at: &[u8], path: &[u8]) -> bool {
         })
 }
 
-/// The number of a descriptor in a path like `/proc/self/fd/3`, and what is behind it.
+/// The number of a descriptor in a path like `/proc/self/fd/3`, and the rest behind it.
 fn descriptor_path(path: &[u8]) -> Option<(c_int, &[u8])> {
     for (name, number) in [
         (&b"/dev/stdin"[..], 0),
@@ -194,7 +195,7 @@ fn begin<'p>(context: &Context, directory: c_int, path: &'p [u8], last: Last) ->
     }
 }
 
-/// Files of `/proc` and `/dev` that stand for what this process has open.
+/// Files of `/proc` and `/dev` that stand for this process's open files.
 fn begin_special<'p>(context: &Context, path: &'p [u8], last: Last) -> Begin<'p> {
     if let Some(rest) = path.strip_prefix(b"/proc/self/cwd")
         && matches!(rest.first(), None | Some(b'/'))
@@ -213,7 +214,7 @@ fn begin_special<'p>(context: &Context, path: &'p [u8], last: Last) -> Begin<'p>
     }
 }
 
-/// The kernel's path of what a descriptor is open for.
+/// The kernel's path of a descriptor's file.
 pub(crate) fn path_of_descriptor(fd: c_int, buffer: &mut [u8]) -> Answer<&[u8]> {
     let mut name = [0; 40];
     write_number(&mut name, b"/proc/self/fd/", fd as u64);
@@ -225,7 +226,7 @@ pub(crate) fn path_of_descriptor(fd: c_int, buffer: &mut [u8]) -> Answer<&[u8]> 
         0,
         0,
     ];
-    // SAFETY: a string that ends in zero, and room for as many bytes as are said.
+    // SAFETY: a string that ends in zero, and a buffer of the given length.
     let length = unsafe { raw::checked(libc::SYS_readlinkat, arguments) }?;
     Ok(&buffer[..length])
 }
@@ -250,7 +251,7 @@ pub(crate) fn write_number(into: &mut [u8; 40], prefix: &[u8], number: u64) {
     }
 }
 
-/// Where a path leads. What is found of it lies in `buffer`.
+/// Locates a path. The result's names lie in `buffer`.
 pub(crate) fn locate(
     context: &Context,
     directory: c_int,
@@ -262,8 +263,8 @@ pub(crate) fn locate(
     locate_from(context, begin, path, last, buffer)
 }
 
-/// Where a name is, for calls that make, move or remove it: slashes behind it are told apart from it, and no link in
-/// its place is followed.
+/// Locates a name, for calls that make, move or remove it: trailing slashes are separated from it, and a link of that
+/// name is not followed.
 pub(crate) fn locate_name(
     context: &Context,
     directory: c_int,
@@ -299,7 +300,7 @@ fn locate_name_from(
     Ok(located)
 }
 
-/// What a path ends in.
+/// The kind of a path's last part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Name,
@@ -308,7 +309,7 @@ pub(crate) enum End {
     Root,
 }
 
-/// What the path in a buffer ends in.
+/// The kind of the last part of the path in a buffer.
 pub(crate) fn end_of(names: &PathBuffer) -> End {
     match names.as_bytes().rsplit(|byte| *byte == b'/').next() {
         None | Some(b"") => End::Root,
@@ -373,7 +374,8 @@ fn walk(
             has_slash,
         }))),
         Walked::Outside => {
-            // Out by `..` and in again by name; each round takes away what led out, so it ends.
+            // The path led out by `..` and may lead in again by name. Each round removes the part that led out, so it
+            // ends.
             let mut copy = PathBuffer::new();
             copy.set(buffer.as_bytes()).or_errno()?;
             match Scan::new(context.attachment.at()).read(copy.as_bytes()) {
@@ -385,7 +387,7 @@ fn walk(
     }
 }
 
-/// Serves a call on a path if that leads into the region, and passes it on otherwise.
+/// Serves a call on a path if the path leads into the region, and passes it on otherwise.
 pub(crate) fn on_path<T: Failed>(
     directory: c_int,
     path: *const c_char,
@@ -418,7 +420,7 @@ fn on_any<T: Failed>(
     };
     let text = text.to_bytes();
     let Some(context) = context_for(text).filter(|_| text.len() < libc::PATH_MAX as usize) else {
-        // Also what is too long, whatever it names: the kernel looks at that first, and says so.
+        // This includes paths that are too long: the kernel checks the length first, and reports it.
         return pass(directory, path);
     };
     let errno = crate::foreign::errno();
@@ -456,12 +458,12 @@ fn on_any<T: Failed>(
     }
 }
 
-/// Whether a path leads into the region, whatever is there.
+/// Whether a path leads into the region, also if no file is there.
 pub(crate) fn is_inside(directory: c_int, path: *const c_char) -> bool {
     on_path(directory, path, Last::NoFollow, |_, _, _| Ok(1), |_, _| 0) != 0
 }
 
-/// The number of a descriptor in a path that says nothing else.
+/// The number of a descriptor in a path that consists of nothing else.
 pub(crate) fn whole_descriptor_path(path: &[u8]) -> Option<c_int> {
     if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
         return None;

@@ -1,8 +1,8 @@
-//! Signal handlers wait while their thread is inside the region's code.
+//! Signal handlers are deferred while their thread is inside the region's code.
 //!
-//! A handler that writes to the file whose lock its own thread holds would wait for ever. So handlers of the program
-//! are called by one of ours, which puts a signal off that comes inside: it is blocked, and sent again when the thread
-//! comes out.
+//! A handler that writes to a file whose lock its own thread holds would wait forever. So a handler of ours calls the
+//! program's handlers. It defers a signal that comes inside: the signal is blocked, and sent again when the thread
+//! leaves the region's code.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
 
 type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// Whether the thread's own instruction caused it, which cannot wait.
+/// Whether the thread's own instruction caused the signal; such a signal cannot be deferred.
 fn is_synchronous(signal: c_int, info: *const siginfo_t) -> bool {
     let kind = matches!(
         signal,
@@ -50,21 +50,22 @@ extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, interrupted:
     if matches!(handler, libc::SIG_DFL | libc::SIG_IGN) {
         return;
     }
-    // SAFETY: what the program gave for its handler; one that takes fewer arguments does not see the others.
+    // SAFETY: the program's own handler; one with fewer parameters ignores the other arguments.
     let handler: Handler = unsafe { std::mem::transmute(handler) };
     handler(signal, info, interrupted);
 }
 
-/// Puts a signal off: it stays blocked when this handler returns.
+/// Defers a signal: it stays blocked when this handler returns.
 fn defer(thread: &Thread, signal: c_int, info: *mut siginfo_t, interrupted: *mut c_void) {
     let count = thread.deferred.load(Ordering::Relaxed) as usize;
-    // SAFETY: the kernel passes where it will take the mask from.
+    // SAFETY: the kernel passes the context from which it will restore the mask.
     let mask =
         unsafe { (&raw mut (*interrupted.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>() };
     if count >= DEFERRED_MAX {
         return;
     }
-    // SAFETY: this thread's own room, and the list is not being read: that begins when the thread is outside again.
+    // SAFETY: this thread's own memory, and the list is not read now: that happens only after the thread has left the
+    // code.
     unsafe { (*thread.queue.get())[count] = *info };
     thread.deferred.store(count as u32 + 1, Ordering::Relaxed);
     let blocked = if count + 1 == DEFERRED_MAX {
@@ -76,7 +77,7 @@ fn defer(thread: &Thread, signal: c_int, info: *mut siginfo_t, interrupted: *mut
     unsafe { *mask |= blocked };
 }
 
-/// Sends the signals that have waited once more, now that they can be handled.
+/// Sends the deferred signals again, now that they can be handled.
 #[cold]
 pub(crate) fn deliver_deferred(thread: &Thread) {
     let errno = crate::foreign::errno();
@@ -85,7 +86,7 @@ pub(crate) fn deliver_deferred(thread: &Thread) {
         if count == 0 {
             break;
         }
-        // SAFETY: as in `defer`; those that may still come are blocked, or put behind these before they are counted.
+        // SAFETY: as in `defer`; further signals are blocked, or stored behind these before they are counted.
         let waiting = unsafe { *thread.queue.get() };
         thread.deferred.store(0, Ordering::Relaxed);
         let mut unblocked = if count == DEFERRED_MAX {
@@ -143,7 +144,7 @@ fn set_action(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     let mut found: Action = zeroed();
     let answer = match get(new) {
         Ok(mut action) if is_handler(action.sa_sigaction) => {
-            // First, so that a signal between the two finds a handler.
+            // Store these first, so that a signal between the two steps finds a handler.
             HANDLERS[place].store(action.sa_sigaction, Ordering::Relaxed);
             FLAGS[place].store(action.sa_flags & OWN_FLAGS, Ordering::Relaxed);
             action.sa_sigaction = on_signal as *const () as usize;
@@ -167,7 +168,7 @@ fn set_action(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     answer
 }
 
-/// `signal` with the flags of one of its traditions.
+/// `signal`, with the flags of one of its historical variants.
 fn set_handler(signal: c_int, handler: usize, flags: c_int) -> usize {
     if handler == libc::SIG_ERR || !(1..SIGNALS as c_int).contains(&signal) {
         crate::foreign::set_errno(libc::EINVAL);

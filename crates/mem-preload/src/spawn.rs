@@ -1,5 +1,5 @@
-//! `posix_spawn`: the C library's child opens and runs what it is told past this library. So what lies in the region is
-//! opened here beforehand, and the child is told to take the descriptor.
+//! `posix_spawn`: the C library's child opens files and runs programs without this library. So files of the region are
+//! opened here beforehand, and the child gets their descriptors.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
@@ -11,12 +11,12 @@ use crate::resolve::is_inside;
 use crate::stat::access_at;
 use crate::state::context;
 
-/// What the child does first, as the C library keeps it.
+/// An action of the child, in the C library's layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Action {
     kind: c_int,
-    /// By kind: a descriptor; or the path of a directory.
+    /// Depends on the kind: a descriptor, or the path of a directory.
     word: Word,
     path: *const c_char,
     flags: c_int,
@@ -57,7 +57,7 @@ impl Drop for Opened {
     }
 }
 
-/// Opens what the child would have opened in the region; the actions as the child can do them, and the directory of
+/// Opens the files of the region that the child would open. Returns actions that the child can do, and the directory of
 /// ours that it has changed into. `Err` holds the errno.
 fn prepare(actions: &[Action], opened: &mut Opened) -> Result<(Vec<Action>, c_int), c_int> {
     let mut prepared = Vec::with_capacity(actions.len());
@@ -118,7 +118,7 @@ fn prepare(actions: &[Action], opened: &mut Opened) -> Result<(Vec<Action>, c_in
     Ok((prepared, directory))
 }
 
-/// Lets the child close all descriptors from one on but those that were opened for it, which go with exec.
+/// Makes a child that closes all descriptors from a number on keep those that were opened for it; exec closes these.
 fn keep_open(actions: Vec<Action>, kept: &[c_int]) -> Vec<Action> {
     let Some(last) = kept.iter().copied().max() else {
         return actions;
@@ -128,7 +128,7 @@ fn keep_open(actions: Vec<Action>, kept: &[c_int]) -> Vec<Action> {
         if action.kind == CLOSE_FROM {
             // SAFETY: the word of this kind is a descriptor.
             let first = unsafe { action.word.fds[0] };
-            // One that is not open may be closed: the child does not mind.
+            // A descriptor that is not open may be in the list: the child ignores the error.
             let others = (first.max(0)..last).filter(|fd| !kept.contains(fd));
             spared.extend(others.map(|fd| Action {
                 kind: CLOSE,
@@ -144,7 +144,7 @@ fn keep_open(actions: Vec<Action>, kept: &[c_int]) -> Vec<Action> {
     spared
 }
 
-/// Moves a new descriptor to where the child's actions seldom reach.
+/// Moves a new descriptor to a number that the child's actions rarely use.
 fn keep(fd: c_int, opened: &mut Opened) -> Result<c_int, c_int> {
     const LEAST: usize = 600;
     if fd < 0 {
@@ -162,18 +162,18 @@ fn keep(fd: c_int, opened: &mut Opened) -> Result<c_int, c_int> {
 
 type Spawn<'a> = dyn Fn(*const c_char, *const Actions, Strings) -> c_int + 'a;
 
-/// Runs a program by its path; the C library's functions answer the errno.
+/// Runs a program by its path; like the C library's functions, it returns the errno.
 fn spawn(path: &CStr, actions: *const Actions, arguments: Strings, call: &Spawn<'_>) -> c_int {
     share_descriptors();
     let errno = crate::foreign::errno();
     let mut opened = Opened(Vec::new());
-    // SAFETY: null, or what the program has built with the C library's functions.
+    // SAFETY: null, or a structure that the program has built with the C library's functions.
     let given = unsafe { actions.as_ref() };
     let list = given.map_or(&[][..], |given| {
         if given.list.is_null() || given.used <= 0 {
             return &[];
         }
-        // SAFETY: the C library keeps that many.
+        // SAFETY: the C library's list has that many entries.
         unsafe { std::slice::from_raw_parts(given.list, given.used as usize) }
     });
     let (prepared, directory) = match prepare(list, &mut opened) {
@@ -241,7 +241,7 @@ serve! {
             Some(path) => spawn(&path, actions, arguments, &|path, actions, arguments| {
                 posix_spawn::pass(pid, path, actions, attributes, arguments, environment)
             }),
-            // Not in the region, but the actions may be about it.
+            // The program is not in the region, but the actions may use files of the region.
             None => {
                 let shell = c"/bin/sh";
                 spawn(shell, actions, arguments, &|_, actions, arguments| {
@@ -251,7 +251,7 @@ serve! {
         }
     }
 
-    // Their children get what this process has open.
+    // The children of these calls get this process's descriptors.
     fn popen [_IO_popen](command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
         share_descriptors();
         popen::pass(command, mode)

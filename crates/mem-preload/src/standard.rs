@@ -1,5 +1,5 @@
-//! The standard streams. The C library's own write to the descriptor themselves, past everybody; where the descriptor
-//! is a file of the region, the variables `stdin`, `stdout` and `stderr` lead to streams of ours instead.
+//! The standard streams. The C library's streams write to the descriptor directly, without this library. If the
+//! descriptor is a file of the region, the variables `stdin`, `stdout` and `stderr` point to streams of ours instead.
 
 use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -18,7 +18,7 @@ unsafe extern "C" {
     fn __fpurge(stream: *mut FILE);
 }
 
-/// The C library's streams, while ours stand in their place.
+/// The C library's streams that streams of ours replace now.
 static ORIGINALS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
 /// Streams of ours, made when they are first needed.
 static STREAMS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
@@ -33,14 +33,14 @@ fn variable(fd: usize) -> *mut *mut FILE {
     }
 }
 
-/// Looks at all three, in a program that has just begun.
+/// Checks all three streams, in a program that has just started.
 pub(crate) fn look_at_all() {
     for fd in 0..=2 {
         changed(fd);
     }
 }
 
-/// Which standard stream a program means by this.
+/// The number of the standard stream that a program passes.
 pub(crate) fn number_of(stream: *mut FILE) -> Option<c_int> {
     (0..3_usize)
         // SAFETY: variables of the C library, which hold pointers.
@@ -49,14 +49,14 @@ pub(crate) fn number_of(stream: *mut FILE) -> Option<c_int> {
         .or_else(|| replaced(stream))
 }
 
-/// Which standard stream this was, of the C library's, before one of ours took its place.
+/// The number of a standard stream of the C library that a stream of ours has replaced.
 pub(crate) fn replaced(stream: *mut FILE) -> Option<c_int> {
     (0..3)
         .find(|fd| !stream.is_null() && ORIGINALS[*fd].load(Ordering::Relaxed) == stream)
         .map(|fd| fd as c_int)
 }
 
-/// Throws away what a stream holds.
+/// Discards the buffer of a stream.
 ///
 /// # Safety
 /// A stream of the C library.
@@ -65,7 +65,7 @@ pub(crate) unsafe fn purge(stream: *mut FILE) {
     unsafe { __fpurge(stream) };
 }
 
-/// A stream of ours in a standard one's place is being closed by the program, with all that it holds.
+/// Called when the program closes a stream of ours that replaces a standard one.
 pub(crate) fn closes(fd: c_int) {
     let place = fd as usize;
     let closed = STREAMS[place].swap(std::ptr::null_mut(), Ordering::Relaxed);
@@ -86,14 +86,14 @@ pub(crate) fn current(fd: c_int) -> *mut FILE {
     unsafe { *variable(fd as usize) }
 }
 
-/// To be called with each descriptor that a call has made.
+/// Must be called with each descriptor that a call has made.
 pub(crate) fn may_have_changed(fd: c_int) {
     if (0..=2).contains(&fd) {
         changed(fd);
     }
 }
 
-/// To be called when a standard descriptor has become something else, outside of the region's code.
+/// Must be called, outside of the region's code, when a standard descriptor refers to another file.
 pub(crate) fn changed(fd: c_int) {
     if context().is_none() || !(0..=2).contains(&fd) {
         return;
@@ -122,12 +122,12 @@ pub(crate) fn changed(fd: c_int) {
         ours
     } else {
         let original = original.swap(std::ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: a stream of the C library's.
+        // SAFETY: a stream of the C library.
         unsafe { stdio::set_descriptor(original, fd) };
         original
     };
     if !current.is_null() {
-        // SAFETY: streams of the C library, or of ours; the one has gone out of use and the other has not begun.
+        // SAFETY: streams of the C library, or of ours; the old one is no longer used and the new one not yet.
         unsafe { stdio::take_after(current, new) };
         if place > 0 {
             hand_over(current, new);
@@ -135,7 +135,7 @@ pub(crate) fn changed(fd: c_int) {
             give_back(current, new);
         }
         if is_ours {
-            // Whoever has kept its address gets an error: what he writes would lie in the stub, and nobody would know.
+            // A program that kept its address gets an error: otherwise its writes would silently go to the stub.
             // SAFETY: as above.
             unsafe { stdio::set_descriptor(current, -1) };
         }
@@ -145,9 +145,9 @@ pub(crate) fn changed(fd: c_int) {
     crate::foreign::set_errno(errno);
 }
 
-/// What the C library has read beforehand is what the program reads next, wherever the descriptor leads.
+/// Moves bytes that the C library has read ahead to the new stream: the program reads them next, in every case.
 fn give_back(from: *mut FILE, to: *mut FILE) {
-    // SAFETY: streams that are open, and that nobody reads now. The C library takes back any number of bytes.
+    // SAFETY: streams that are open, and that no thread reads now. The C library accepts any number of bytes.
     unsafe {
         let bytes = stdio::unread(from);
         __fpurge(from);
@@ -157,9 +157,9 @@ fn give_back(from: *mut FILE, to: *mut FILE) {
     }
 }
 
-/// What a program has written to one stream and not flushed goes where the descriptor leads now.
+/// Writes unflushed output of the old stream to the new one, so that it goes where the descriptor now points.
 fn hand_over(from: *mut FILE, to: *mut FILE) {
-    // SAFETY: streams that are open; what is pending lies in the buffer from the place on that the structure says.
+    // SAFETY: streams that are open; the pending bytes begin in the buffer at the address in the structure.
     unsafe {
         let pending = __fpending(from);
         if pending == 0 {

@@ -1,4 +1,4 @@
-//! What files are: the families of `stat`, `access`, `statfs` and `pathconf`.
+//! Attributes of files: the families of `stat`, `access`, `statfs` and `pathconf`.
 
 use std::ffi::{c_char, c_int, c_long, c_uint};
 
@@ -12,9 +12,9 @@ use crate::resolve::{Place, on_path};
 use crate::state::{Context, context, ours, served};
 use crate::thread;
 
-/// Unit that programs are told to read and write in.
+/// The preferred block size for reads and writes of programs, in bytes.
 const BLOCK_BYTES: u64 = 4096;
-/// Type of the file system, which no other has: `KEEL`.
+/// Type number of the file system, which no other has: `KEEL`.
 const FILE_SYSTEM_TYPE: i64 = 0x4b45_454c;
 const NAME_BYTES_MAX: i64 = 255;
 
@@ -71,7 +71,7 @@ fn statx_of(context: &Context, attributes: &Attributes) -> libc::statx {
     statx
 }
 
-/// What a place is, if there is something.
+/// The attributes of a place, if a file exists there.
 pub(crate) fn attributes_at(context: &Context, place: &Place) -> Answer<Attributes> {
     match place {
         Place::Found(found) => Ok(found.attributes),
@@ -80,13 +80,13 @@ pub(crate) fn attributes_at(context: &Context, place: &Place) -> Answer<Attribut
     }
 }
 
-/// Whether an empty path stands for the descriptor, or the working directory, itself.
+/// Whether an empty path means the descriptor or the working directory itself.
 pub(crate) fn is_empty(path: *const c_char, flags: c_int) -> bool {
     // SAFETY: not null; a string has at least one byte.
     flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0)
 }
 
-/// What a descriptor is, or the working directory, if that is in the region.
+/// The attributes of a descriptor, or of the working directory, if it is in the region.
 pub(crate) fn attributes_of_descriptor(context: &Context, fd: c_int) -> Option<Answer<Attributes>> {
     if fd == libc::AT_FDCWD {
         let node = context.directory()?;
@@ -150,7 +150,7 @@ pub(crate) fn stat_at(
             0,
         ];
         if thread::is_inside() {
-            // SAFETY: what this library itself wants to know.
+            // SAFETY: this library's own call.
             return unsafe { raw::answered(libc::SYS_newfstatat, arguments) as c_int };
         }
         fstatat64::pass(directory, path, into, flags)
@@ -342,7 +342,7 @@ pub(crate) fn access_at(directory: c_int, path: *const c_char, mode: c_int, flag
     )
 }
 
-/// Blocks in all and free, files in all and free.
+/// Blocks in total and free, files in total and free.
 fn room_of(context: &Context) -> (u64, u64, u64, u64) {
     let region = context.attachment.region();
     let layout = region.layout();
@@ -391,7 +391,7 @@ fn statvfs_of(context: &Context) -> libc::statvfs64 {
     statvfs
 }
 
-/// A path whose file is there and ours answers `errno`; others are passed on.
+/// Refuses with `errno` a path to an existing file of ours; passes on other paths.
 pub(crate) fn refuse_path<T: crate::foreign::Failed>(
     path: *const c_char,
     last: Last,
@@ -410,7 +410,7 @@ pub(crate) fn refuse_path<T: crate::foreign::Failed>(
     )
 }
 
-/// A descriptor that is ours answers `errno`; others are passed on.
+/// Refuses with `errno` a descriptor that is ours; passes on others.
 pub(crate) fn refuse_descriptor<T: crate::foreign::Failed>(
     fd: c_int,
     errno: c_int,

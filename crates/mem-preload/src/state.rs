@@ -1,4 +1,4 @@
-//! What a process knows of the region that it serves: found in the environment at the first call.
+//! The process's state of the region that it serves; the environment names the region, and the first call attaches it.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -12,15 +12,15 @@ use crate::raw;
 use crate::table::{self, Known};
 use crate::thread::{self, Inside};
 
-/// Where the region's file is.
+/// Path of the region's file.
 const REGION: &CStr = c"KEEL_MEM_REGION";
-/// The path below which programs find it.
+/// The path below which programs see the region.
 const AT: &CStr = c"KEEL_MEM_AT";
-/// `posix`: overwrites are not kept whole over the death of their writer. Anything else: they are.
+/// `posix`: overwrites need not stay whole when their writer dies. Any other value: they stay whole.
 const MODE: &CStr = c"KEEL_MEM_MODE";
-/// A descriptor that gets one byte once the region is attached.
+/// A descriptor to which one byte is written once the region is attached.
 const HANDSHAKE: &CStr = c"KEEL_MEM_HANDSHAKE";
-/// Descriptors of this library are moved to at least this number, where programs seldom look.
+/// Descriptors of this library are moved to numbers from this one on, which programs rarely use.
 const OWN_DESCRIPTOR_MIN: c_int = 800;
 
 /// The working directory is outside the region.
@@ -45,10 +45,10 @@ const ATTACHING: u32 = 1;
 const SETTLED: u32 = 2;
 static PROGRESS: AtomicU32 = AtomicU32::new(NEW);
 
-/// Whether this process serves a region at all; written before [`SETTLED`].
+/// Whether this process serves a region; written before [`SETTLED`].
 static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
 
-/// The region, unless there is none or this thread is in its code already.
+/// The region; `None` if there is none or this thread is inside its code already.
 #[inline]
 pub(crate) fn context() -> Option<&'static Context> {
     if thread::is_inside() {
@@ -59,8 +59,8 @@ pub(crate) fn context() -> Option<&'static Context> {
     unsafe { known.as_ref() }
 }
 
-/// As [`context`]; attaches where that has not been tried. Whoever is called before the constructor and does not name
-/// the region may be called by the allocator, which attaching needs.
+/// As [`context`], but attaches if that has not been tried. A call before the constructor on a path outside the region
+/// may come from the allocator, which attaching needs; so it does not attach.
 pub(crate) fn context_for(path: &[u8]) -> Option<&'static Context> {
     if PROGRESS.load(Ordering::Relaxed) == SETTLED || thread::is_inside() {
         return context();
@@ -76,7 +76,7 @@ fn attach() -> Option<&'static Context> {
     }
     let first = PROGRESS.compare_exchange(NEW, ATTACHING, Ordering::AcqRel, Ordering::Acquire);
     if first.is_err() {
-        // Another thread attaches.
+        // Another thread is attaching.
         while PROGRESS.load(Ordering::Acquire) != SETTLED {
             // SAFETY: no memory is passed.
             unsafe { raw::call(libc::SYS_sched_yield, [0; 6]) };
@@ -99,7 +99,7 @@ fn attach() -> Option<&'static Context> {
 }
 
 fn environment(name: &CStr) -> Option<&'static [u8]> {
-    // SAFETY: a string that ends in zero. What is found is copied before anybody can change the environment.
+    // SAFETY: a string that ends in zero. The value is copied before other code can change the environment.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
@@ -162,7 +162,7 @@ fn attach_now() {
     shake_hands();
 }
 
-/// A program without its region must not look as if it had one.
+/// Reports the failure: a program without its region must not seem to have one.
 fn complain(error: &mem::Error) {
     raw::write_all(
         2,
@@ -170,7 +170,7 @@ fn complain(error: &mem::Error) {
     );
 }
 
-/// Tells the launcher that the program was reached, once: programs that this one starts are not asked.
+/// Tells the launcher once that the program was reached; child programs do not report.
 fn shake_hands() {
     let Some(number) = environment(HANDSHAKE) else {
         return;
@@ -218,14 +218,14 @@ extern "C" fn in_child() {
     forked();
 }
 
-/// This process is a child that was forked just now.
+/// Updates the state in a child after a fork.
 pub(crate) fn forked() {
     if let Some(context) = context() {
         let thread = thread::current();
         thread.number.store(0, Ordering::Relaxed);
         let _inside = Inside::enter();
         if let Err(error) = context.attachment.forked() {
-            // Nothing of the parent's lanes may be used here.
+            // The child must not use the parent's lanes.
             CONTEXT.store(std::ptr::null_mut(), Ordering::Release);
             IS_ATTACHED.store(false, Ordering::Relaxed);
             complain(&error);
@@ -234,12 +234,12 @@ pub(crate) fn forked() {
 }
 
 impl Context {
-    /// Whether a descriptor is this library's, which no program may close.
+    /// Whether a descriptor is this library's own; no program may close it.
     pub(crate) fn is_own(&self, fd: c_int) -> bool {
         self.attachment.own_descriptors().contains(&fd)
     }
 
-    /// What a program that was just started has for its working directory.
+    /// Finds the working directory of a program that was just started.
     fn find_directory(&self) {
         let mut buffer = [0; libc::PATH_MAX as usize];
         let Ok(path) = kernel_directory(&mut buffer) else {
@@ -274,9 +274,9 @@ impl Context {
         self.umask.store(umask & 0o777, Ordering::Relaxed);
     }
 
-    /// Flags of an open file, as `fcntl` tells them.
+    /// Flags of an open file, as `fcntl` returns them.
     pub(crate) fn flags(&self, opened: &Opened) -> c_int {
-        // The kernel may have to be asked.
+        // This may call the kernel.
         let _inside = Inside::enter();
         self.attachment.flags(opened)
     }
@@ -286,11 +286,11 @@ impl Context {
         self.attachment.set_flags(opened, flags);
     }
 
-    /// Calls `use_them` with who asks.
+    /// Calls `use_them` with the credentials of this process.
     pub(crate) fn with_credentials<T>(&self, use_them: impl FnOnce(&Credentials<'_>) -> T) -> T {
         let user = raw::effective_user();
         if user == 0 {
-            // To whom groups say nothing.
+            // Groups do not matter for root.
             return use_them(&Credentials {
                 user,
                 group: 0,
@@ -299,7 +299,7 @@ impl Context {
         }
         let mut groups = [0_u32; 256];
         let arguments = [groups.len(), groups.as_mut_ptr() as usize, 0, 0, 0, 0];
-        // SAFETY: room for as many groups as are asked for.
+        // SAFETY: a buffer for as many groups as requested.
         let count = unsafe { raw::checked(libc::SYS_getgroups, arguments) }.unwrap_or(0);
         use_them(&Credentials {
             user,
@@ -308,18 +308,18 @@ impl Context {
         })
     }
 
-    /// A call that takes a lane: has it given back when the thread ends.
+    /// Called before a call that takes a lane: the lane is freed when the thread ends.
     pub(crate) fn register_thread(&self) {
         let thread = thread::current();
         if thread.registered.load(Ordering::Relaxed) == 0 {
             thread.registered.store(1, Ordering::Relaxed);
-            // SAFETY: a key that was made, and a value that is never looked at.
+            // SAFETY: a valid key, and a value that is never dereferenced.
             unsafe { libc::pthread_setspecific(self.thread_key, std::ptr::dangling()) };
         }
     }
 
-    /// The path of a directory. Names that others change all the time are looked at again, as soon as the lock that
-    /// they change under has been free.
+    /// The path of a directory. If other processes change the names all the time, it tries again, each time after the
+    /// lock for such changes was free.
     pub(crate) fn path_of(&self, node: Node, into: &mut mem::PathBuffer) -> Answer<()> {
         const LOOKS_MAX: u32 = 1000;
         let mut found = self.attachment.path_of(node, into).or_errno();
@@ -327,14 +327,14 @@ impl Context {
             if found != Err(libc::ESTALE) {
                 break;
             }
-            // Whatever it says: it waits for the lock, and finishes what a dead process has begun.
+            // Ignore the result: this call waits for the lock, and recovers a dead process's change.
             let _ = self.attachment.look_up(node.inode, b"?");
             found = self.attachment.path_of(node, into).or_errno();
         }
         found
     }
 
-    /// What a descriptor is, if it is a file of the region.
+    /// The state of a descriptor, if it is a file of the region.
     #[inline]
     pub(crate) fn opened(&self, fd: c_int) -> Option<Opened> {
         match table::look_up(fd) {
@@ -361,19 +361,19 @@ impl Context {
 /// The kernel's working directory.
 pub(crate) fn kernel_directory(buffer: &mut [u8]) -> Answer<&[u8]> {
     let arguments = [buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0, 0];
-    // SAFETY: room for as many bytes as are said.
+    // SAFETY: a buffer of the given length.
     let length = unsafe { raw::checked(libc::SYS_getcwd, arguments) }?;
     Ok(&buffer[..length.saturating_sub(1)])
 }
 
-/// A file of the region behind a descriptor.
+/// The file of the region behind a descriptor.
 #[inline]
 pub(crate) fn ours(fd: c_int) -> Option<(&'static Context, Opened)> {
     let context = context()?;
     context.opened(fd).map(|opened| (context, opened))
 }
 
-/// Runs the region's code; signals wait, and errno stays as it was if all goes well.
+/// Runs the region's code; signals are deferred, and errno does not change on success.
 #[inline]
 pub(crate) fn served<T: crate::foreign::Failed>(run: impl FnOnce() -> Answer<T>) -> T {
     let errno = crate::foreign::errno();
@@ -390,7 +390,7 @@ pub(crate) fn served<T: crate::foreign::Failed>(run: impl FnOnce() -> Answer<T>)
     }
 }
 
-/// errno of the region's errors.
+/// Converts the region's errors to errno.
 pub(crate) trait OrErrno<T> {
     fn or_errno(self) -> Answer<T>;
 }
@@ -402,12 +402,12 @@ impl<T> OrErrno<T> for mem::Result<T> {
     }
 }
 
-/// Runs before the program's own constructors, or after the first calls of those of libraries.
+/// Runs before the program's own constructors; constructors of libraries may have called this library earlier.
 extern "C" fn constructor(_: c_int, _: *const *const c_char, _: *const *const c_char) {
     attach();
 }
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-// SAFETY: the loader calls what stands in this section, with these arguments.
+// SAFETY: the loader calls the functions in this section, with these arguments.
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;

@@ -1,5 +1,5 @@
-//! Streams of the C library on files of the region. Its own reach the kernel past this library, so ours are made with
-//! functions for reading, writing, seeking and closing.
+//! Streams of the C library on files of the region. Its own streams call the kernel without this library, so ours are
+//! made with custom functions for reading, writing, seeking and closing.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -13,26 +13,26 @@ use crate::raw;
 use crate::resolve::on_path;
 use crate::state::{OrErrno, ours, served};
 
-/// Where a stream's structure has what; all part of the C library's binary interface. First its flags.
+/// Offsets in a stream's structure; all are part of the C library's binary interface. First its flags.
 const FLAGS_AT: usize = 0;
-/// What has been read and not been taken.
+/// Bytes that were read ahead and not returned yet.
 const READ_AT: usize = 8;
 const READ_END_AT: usize = 16;
-/// The beginning of what is to be written.
+/// The beginning of the bytes to be written.
 const WRITE_BASE_AT: usize = 32;
-/// What comes behind it, while bytes are read that were put back.
+/// The bytes that follow, while put-back bytes are read.
 const SAVED_AT: usize = 72;
 const SAVED_END_AT: usize = 88;
 /// Its descriptor.
 const DESCRIPTOR_AT: usize = 112;
 
-/// Flags of a stream: how it is buffered, whether bytes are read that were put back, and what has happened.
+/// Flags of a stream: its buffering, and whether put-back bytes are read.
 const UNBUFFERED: c_int = 2;
 const LINE_BUFFERED: c_int = 0x200;
 const PUT_BACK: c_int = 0x100;
 const HAPPENED: c_int = 0x30;
 
-/// In the cookie of a standard stream, beside its descriptor.
+/// Flag in the cookie of a standard stream, beside its descriptor.
 const STANDARD: usize = 1 << 32;
 
 #[repr(C)]
@@ -59,7 +59,7 @@ extern "C-unwind" fn read_stream(cookie: *mut c_void, into: *mut c_char, count: 
 
 extern "C-unwind" fn write_stream(cookie: *mut c_void, from: *const c_char, count: usize) -> isize {
     let written = crate::data::write(descriptor(cookie), from.cast(), count);
-    // Less than all is how a stream is told of an error; a negative number it would add up.
+    // A short count tells the stream of an error; it would add a negative number to its count.
     written.max(0)
 }
 
@@ -81,12 +81,12 @@ extern "C-unwind" fn close_stream(cookie: *mut c_void) -> c_int {
     close_descriptor(descriptor(cookie))
 }
 
-/// A stream on a descriptor of ours.
+/// Makes a stream on a descriptor of ours.
 pub(crate) fn stream(fd: c_int, mode: &CStr) -> *mut FILE {
     stream_of(fd, fd as usize, mode)
 }
 
-/// A stream that takes the place of a standard one.
+/// Makes a stream that replaces a standard one.
 pub(crate) fn standard_stream(fd: c_int, mode: &CStr) -> *mut FILE {
     stream_of(fd, fd as usize | STANDARD, mode)
 }
@@ -98,7 +98,7 @@ fn stream_of(fd: c_int, cookie: usize, mode: &CStr) -> *mut FILE {
         seek: seek_stream,
         close: close_stream,
     };
-    // The letters that others would refuse or ignore.
+    // Keep only the letters that `fopencookie` accepts.
     let mut plain = [0_u8; 4];
     let mut length = 0;
     for byte in mode.to_bytes() {
@@ -114,23 +114,23 @@ fn stream_of(fd: c_int, cookie: usize, mode: &CStr) -> *mut FILE {
     // SAFETY: a string that ends in zero, and functions that live as long as the process.
     let stream = unsafe { fopencookie(cookie as *mut c_void, plain.as_ptr().cast(), functions) };
     if !stream.is_null() {
-        // So that `fileno` answers; the functions above are the only ones that use it.
+        // So that `fileno` works; only the functions above use the descriptor.
         // SAFETY: a stream that was made just now.
         unsafe { set_descriptor(stream, fd) };
     }
     stream
 }
 
-/// A part of a stream's structure.
+/// The address of a field in a stream's structure.
 ///
 /// # Safety
-/// A stream of the C library, and a place in it that holds a value of this type.
+/// A stream of the C library, and the offset of a field of this type.
 unsafe fn part<T>(stream: *mut FILE, at: usize) -> *mut T {
     // SAFETY: inside the structure, by the caller's promise.
     unsafe { stream.cast::<u8>().add(at).cast() }
 }
 
-/// Tells a stream of the C library's which descriptor is its own; -1 makes it fail instead.
+/// Sets the descriptor of a C library stream; with -1 all its calls fail.
 ///
 /// # Safety
 /// A stream of the C library.
@@ -139,7 +139,7 @@ pub(crate) unsafe fn set_descriptor(stream: *mut FILE, fd: c_int) {
     unsafe { part::<c_int>(stream, DESCRIPTOR_AT).write(fd) };
 }
 
-/// Where a stream's pending bytes begin.
+/// The address of a stream's pending bytes.
 ///
 /// # Safety
 /// A stream of the C library.
@@ -148,13 +148,13 @@ pub(crate) unsafe fn write_base(stream: *mut FILE) -> *const u8 {
     unsafe { part::<*const u8>(stream, WRITE_BASE_AT).read() }
 }
 
-/// What a stream has read and the program has not taken yet.
+/// The bytes that a stream has read ahead and the program has not taken yet.
 ///
 /// # Safety
-/// A stream of the C library that nobody uses now.
+/// A stream of the C library that no thread uses now.
 pub(crate) unsafe fn unread(stream: *mut FILE) -> Vec<u8> {
     let mut found = Vec::new();
-    // SAFETY: inside the structure; the places lead to bytes of the stream's buffer, in their order.
+    // SAFETY: inside the structure; the addresses point into the stream's buffer, in ascending order.
     unsafe {
         let mut take = |from: usize, to: usize| {
             let from = part::<*const u8>(stream, from).read();
@@ -172,10 +172,10 @@ pub(crate) unsafe fn unread(stream: *mut FILE) -> Vec<u8> {
     found
 }
 
-/// Makes a stream buffered as another is, with what has happened to that: its end, an error.
+/// Copies a stream's buffering mode and its end and error flags to another stream.
 ///
 /// # Safety
-/// Streams of the C library that nobody uses now, of which the second holds no bytes.
+/// Streams of the C library that no thread uses now; the second one holds no bytes.
 pub(crate) unsafe fn take_after(from: *mut FILE, to: *mut FILE) {
     // SAFETY: inside the structures.
     unsafe {
@@ -193,7 +193,7 @@ pub(crate) unsafe fn take_after(from: *mut FILE, to: *mut FILE) {
     }
 }
 
-/// Flags of `open` that a mode of `fopen` stands for.
+/// The flags of `open` for a mode of `fopen`.
 fn flags_of(mode: &CStr) -> Option<c_int> {
     let (first, rest) = mode.to_bytes().split_first()?;
     let (mut access, more) = match first {
@@ -226,7 +226,7 @@ fn open_stream(
     let Some(flags) = flags_of(text) else {
         return pass(path);
     };
-    // Where the path leads decides; opening looks again.
+    // Only decide where the path leads; the open looks it up again.
     let last = if flags & libc::O_EXCL != 0 && flags & libc::O_CREAT != 0 {
         Last::NoFollow
     } else {
@@ -246,13 +246,13 @@ fn open_stream(
     if let Some(stream) = kernel {
         return stream;
     }
-    // What is wrong with the path, opening says once more.
+    // The open reports errors of the path.
     let fd = open_at(libc::AT_FDCWD, path, flags, 0o666);
     if fd < 0 {
         return std::ptr::null_mut();
     }
     if flags & libc::O_APPEND != 0 && flags & libc::O_ACCMODE == libc::O_WRONLY {
-        // Where a stream stands that can only add.
+        // The position of an append-only stream.
         crate::data::lseek(fd, 0, libc::SEEK_END);
     }
     let stream = stream(fd, text);
@@ -293,7 +293,7 @@ serve! {
     }
 
     fn perror(text: *const c_char) -> () {
-        // The C library's writes to a copy of the descriptor.
+        // The C library's `perror` writes to a copy of the descriptor.
         if ours(2).is_none() {
             return perror::pass(text);
         }
@@ -305,7 +305,7 @@ serve! {
             message.extend_from_slice(text.to_bytes());
             message.extend_from_slice(b": ");
         }
-        // SAFETY: the C library answers a string that ends in zero.
+        // SAFETY: the C library returns a string that ends in zero.
         message.extend_from_slice(unsafe { CStr::from_ptr(libc::strerror(errno)) }.to_bytes());
         message.push(b'\n');
         crate::data::write(2, message.as_ptr().cast(), message.len());
@@ -340,13 +340,13 @@ fn print(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
         Ok(text) => crate::data::write(fd, text.as_ptr().cast(), text.len()),
         Err(_) => -1,
     };
-    // SAFETY: from the C library's allocator, and used by nobody any more.
+    // SAFETY: from the C library's allocator, and no longer used.
     unsafe { libc::free(text.cast()) };
     if written < 0 { -1 } else { length }
 }
 
-/// `freopen`: a stream of the C library cannot become one of ours in its place, so the answer may be another one, on
-/// the same descriptor; the variables of the standard streams follow.
+/// `freopen`: a stream of the C library cannot be turned into one of ours. So the result may be another stream, on the
+/// same descriptor; the variables of the standard streams are updated.
 fn reopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE {
     if old.is_null() {
         return freopen::pass(path, mode, old);
@@ -369,7 +369,7 @@ fn reopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE
     else {
         return fail(libc::EINVAL);
     };
-    // SAFETY: as above. What was read beforehand is of the file that it leaves.
+    // SAFETY: as above. Read-ahead bytes belong to the old file.
     unsafe {
         libc::fflush(old);
         crate::standard::purge(old);
@@ -396,17 +396,17 @@ fn reopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE
     if let Some(standard) = standard
         && standard == number
     {
-        // Its variable follows the descriptor.
+        // The standard variable follows the descriptor.
         crate::standard::changed(number);
         let current = crate::standard::current(number);
-        // SAFETY: the stream that stands there now.
+        // SAFETY: the stream in the variable now.
         unsafe { libc::clearerr(current) };
         return current;
     }
     if was_ours {
-        // Its closing function would close the descriptor that the new one has.
+        // Its close function would close the new stream's descriptor.
         let spare = raw::control(number, libc::F_DUPFD_CLOEXEC, 0);
-        // SAFETY: a stream of the program, which gives it up by this call.
+        // SAFETY: a stream of the program, which must not use it after this call.
         unsafe { libc::fclose(old) };
         if let Ok(spare) = spare {
             let spare = spare as c_int;
@@ -421,7 +421,7 @@ fn reopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE
     }
 }
 
-/// Opens what a descriptor is open for once more.
+/// Opens the file of a descriptor again.
 fn open_again(fd: c_int, flags: c_int) -> c_int {
     let Some((context, opened)) = ours(fd) else {
         return fail(libc::EBADF);

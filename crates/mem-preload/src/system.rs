@@ -1,4 +1,4 @@
-//! `syscall`: the calls of the kernel by their numbers, as programs make them that the C library has no function for.
+//! `syscall`: system calls by number, for programs that call without a function of the C library.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -11,7 +11,7 @@ use crate::stat::{access_at, stat_at};
 use crate::state::context;
 use crate::{attributes, data, descriptor, directory, exec, map, names, open, stat, transfer};
 
-/// Numbers of calls with older forms, which newer systems do not have.
+/// Calls with older forms, whose numbers newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 fn older(number: c_long, arguments: &[usize; 6]) -> Option<c_long> {
     let [first, second, third, ..] = *arguments;
@@ -46,7 +46,7 @@ fn older(_: c_long, _: &[usize; 6]) -> Option<c_long> {
     None
 }
 
-/// Serves a call by its number; `None` when it is one that nothing here is about.
+/// Serves a call by its number; `None` if this library does not serve that call.
 fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<c_long> {
     let [first, second, third, fourth, fifth, _] = *arguments;
     let fd = first as c_int;
@@ -71,7 +71,7 @@ fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<c_long> {
             let list = second as *const libc::iovec;
             data::pwritev(fd, list, third as c_int, fourth as i64) as c_long
         }
-        // Its rules about where a path may lead are the kernel's; programs then do without.
+        // Only the kernel implements its rules for path resolution; with ENOSYS, programs use another call.
         libc::SYS_openat2 if is_inside(fd, path) => fail(libc::ENOSYS),
         libc::SYS_execve => exec::execve(
             first as *const c_char,
@@ -119,7 +119,7 @@ fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<c_long> {
         libc::SYS_faccessat2 => access_at(fd, path, third as c_int, fourth as c_int).into(),
         libc::SYS_getdents64 => directory::getdents64(fd, second as *mut c_void, third) as c_long,
         libc::SYS_getcwd => {
-            // The kernel counts the bytes, with the zero; the function answers the place.
+            // The kernel returns the number of bytes, with the zero; the function returns the address.
             context()?.directory()?;
             let found = directory::getcwd(first as *mut c_char, second);
             if found.is_null() {

@@ -1,14 +1,14 @@
-//! U-Info: what each descriptor is, found by its number.
+//! U-Info: the state of each descriptor, by its number.
 //!
-//! A cache and nothing more: each entry can be made again from the descriptor. A word tells what it is and, with a
-//! count that grows at each change, whether the other words belong to it.
+//! It is only a cache: each entry can be rebuilt from the descriptor. One word holds the kind, and a count that grows
+//! at each change; it shows whether the other words belong to it.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 
 use mem::{Node, Opened};
 
-/// Descriptors in one part of the table.
+/// The number of descriptors in one part of the table.
 const PART: usize = 1024;
 const PARTS: usize = 1024;
 
@@ -18,9 +18,9 @@ const FOREIGN: u64 = 1;
 const OURS: u64 = 2;
 const ONE_CHANGE: u64 = 4;
 
-/// What the table knows of a descriptor.
+/// The table's knowledge of a descriptor.
 pub(crate) enum Known {
-    /// Nothing; with what must still stand there when it is known.
+    /// Unknown; the value is the word that must still be there when the state is stored.
     Unknown(u64),
     /// The kernel's.
     Foreign,
@@ -33,7 +33,7 @@ struct Entry {
     inode: AtomicU64,
     generation: AtomicU64,
     description_flags: AtomicU64,
-    /// Whether no other descriptor has the description, and since when.
+    /// Whether no other descriptor has the description, and the count of sharings since which this is so.
     exclusive_since: AtomicU64,
 }
 
@@ -53,7 +53,7 @@ impl Entry {
 static FIRST: [Entry; PART] = [const { Entry::empty() }; PART];
 static MORE: [AtomicPtr<Entry>; PARTS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; PARTS];
 
-/// The entry of a descriptor, if its part of the table exists or is to be made.
+/// The entry of a descriptor, if its part of the table exists or `makes` is set.
 fn entry(fd: c_int, makes: bool) -> Option<&'static Entry> {
     let number = fd as usize;
     if number < PART {
@@ -84,19 +84,19 @@ fn entry(fd: c_int, makes: bool) -> Option<&'static Entry> {
     if part.is_null() {
         return None;
     }
-    // SAFETY: a part has that many entries, zeros are valid ones, and it is never given back.
+    // SAFETY: a part has that many entries, zeros are valid ones, and it is never freed.
     Some(unsafe { &*part.add(number % PART) })
 }
 
-/// A word that is another as soon as anything else is known of a descriptor; 0, or of descriptors beyond the first
-/// part, says nothing.
+/// A word that changes with every change of a descriptor's state. 0 means unknown, and is also returned for descriptors
+/// beyond the first part.
 #[inline(always)]
 pub(crate) fn word(fd: c_int) -> u64 {
     let entry = FIRST.get(fd as usize);
     entry.map_or(0, |entry| entry.kind.load(Ordering::Acquire))
 }
 
-/// What is known of a descriptor.
+/// Returns what the table knows of a descriptor.
 pub(crate) fn look_up(fd: c_int) -> Known {
     let Some(entry) = entry(fd, false) else {
         return Known::Unknown(0);
@@ -146,16 +146,16 @@ fn store(entry: &Entry, kind: u64, opened: Option<&Opened>) {
         .store((changing + ONE_CHANGE) | OURS, Ordering::Release);
 }
 
-/// Says that a descriptor is a file of the region.
+/// Records that a descriptor is a file of the region.
 pub(crate) fn set_ours(fd: c_int, opened: &Opened) {
     if let Some(entry) = entry(fd, true) {
-        // Where the kernel has the position, it is found by the descriptor.
+        // If the kernel has the position, the descriptor is needed to find it.
         let opened = opened.for_descriptor(fd);
         store(entry, entry.kind.load(Ordering::Relaxed), Some(&opened));
     }
 }
 
-/// Says what was found out about a descriptor, unless it has changed since `before` was looked up.
+/// Stores what was found out about a descriptor, unless its state has changed since `before` was read.
 pub(crate) fn learn(fd: c_int, before: u64, opened: Option<&Opened>) {
     let Some(entry) = entry(fd, true) else {
         return;
@@ -171,10 +171,10 @@ pub(crate) fn learn(fd: c_int, before: u64, opened: Option<&Opened>) {
     }
 }
 
-/// Forgets a descriptor, before its number can become another's.
+/// Forgets a descriptor, before its number can be reused.
 pub(crate) fn forget(fd: c_int) {
     if let Some(entry) = entry(fd, false) {
-        // Also where nothing is known: who is finding it out must not put it down any more.
+        // Also for an unknown state: a thread that is finding it out must not store a stale result.
         let kind = entry.kind.load(Ordering::Relaxed);
         entry
             .kind
@@ -182,7 +182,7 @@ pub(crate) fn forget(fd: c_int) {
     }
 }
 
-/// Forgets all descriptors from one number to another.
+/// Forgets all descriptors of a range.
 pub(crate) fn forget_range(first: u32, last: u32) {
     let end = (last as usize).min(PART * PARTS - 1);
     let mut number = first as usize;
@@ -196,7 +196,7 @@ pub(crate) fn forget_range(first: u32, last: u32) {
     }
 }
 
-/// Calls `each` for all descriptors from one number to another that are known to be ours.
+/// Calls `each` for all descriptors of a range that are known to be ours.
 pub(crate) fn for_each_ours(first: u32, last: u32, mut each: impl FnMut(c_int, &Opened)) {
     let end = (last as usize).min(PART * PARTS - 1);
     let mut number = first as usize;
@@ -212,7 +212,7 @@ pub(crate) fn for_each_ours(first: u32, last: u32, mut each: impl FnMut(c_int, &
     }
 }
 
-/// Notes that no other descriptor has the same description, as long as nobody else can have got any.
+/// Records that no other descriptor has the same description. It is valid while `sharings` does not change.
 pub(crate) fn set_exclusive(fd: c_int, sharings: u32) {
     if let Some(entry) = entry(fd, true) {
         entry
@@ -221,20 +221,20 @@ pub(crate) fn set_exclusive(fd: c_int, sharings: u32) {
     }
 }
 
-/// The descriptor has been duplicated or handed on.
+/// Called when the descriptor has been duplicated or passed on.
 pub(crate) fn clear_exclusive(fd: c_int) {
     if let Some(entry) = entry(fd, false) {
         entry.exclusive_since.store(0, Ordering::Relaxed);
     }
 }
 
-/// Since when, in the count of [`set_exclusive`], a descriptor is the only one of its description.
+/// The count in [`set_exclusive`] since which a descriptor is the only one of its description.
 pub(crate) fn exclusive_since(fd: c_int) -> Option<u32> {
     let since = entry(fd, false)?.exclusive_since.load(Ordering::Relaxed);
     (since & 1 == 1).then_some((since >> 1) as u32)
 }
 
-/// Says that one descriptor is what another is.
+/// Copies the state of one descriptor to another.
 pub(crate) fn copy(from: c_int, to: c_int) {
     match look_up(from) {
         Known::Ours(opened) => {

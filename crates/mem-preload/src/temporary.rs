@@ -1,4 +1,4 @@
-//! Files and directories with names that nobody has.
+//! Files and directories with unused names.
 
 use std::ffi::{c_char, c_int};
 
@@ -14,7 +14,7 @@ const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 const PLACES: usize = 6;
 const TRIES_MAX: u32 = 1000;
 
-/// Puts random letters in the place of the six X before a suffix until `try_name` does not say that the name exists.
+/// Replaces the six X before a suffix by random letters, until `try_name` does not report that the name exists.
 fn make(
     template: *mut c_char,
     suffix: c_int,
@@ -34,7 +34,7 @@ fn make(
     for _ in 0..TRIES_MAX {
         let mut random = [0_u8; PLACES];
         let arguments = [random.as_mut_ptr() as usize, PLACES, 0, 0, 0, 0];
-        // SAFETY: room for as many bytes as are asked for.
+        // SAFETY: a buffer of as many bytes as requested.
         unsafe { raw::call(libc::SYS_getrandom, arguments) };
         match room(template.cast(), length) {
             Ok(template) => {
@@ -109,7 +109,7 @@ serve! {
             0
         });
         if found < 0 {
-            // Its way to say that there is none is the empty string.
+            // This function reports a failure by an empty string.
             let _ = crate::foreign::put(template, 0);
         }
         template

@@ -1,35 +1,35 @@
-//! What each thread has for itself, found by one load: whether it is inside the region's code.
+//! State of each thread, found with one load: whether it is inside the region's code.
 //!
-//! The C library's own way to thread-local memory calls a function, which may allocate, for libraries that could be
-//! loaded late. A preloaded library never is, so its place is fixed when the program starts.
+//! The C library's usual access to thread-local memory calls a function, which may allocate, for libraries that could
+//! be loaded late. A preloaded library is never loaded late, so its offset is fixed when the program starts.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use mem::LastFile;
 
-/// Thread-local words of this library. Plain zeros at the beginning of each thread.
+/// Thread-local words of this library. They are all zero at the start of each thread.
 #[repr(C, align(64))]
 pub(crate) struct Thread {
-    /// How many calls of the region's code this thread is in; our own calls to the C library in there are not served.
+    /// Nesting depth of calls inside the region's code; calls to the C library from there are not served.
     pub(crate) depth: AtomicU32,
-    /// Signals that came meanwhile and wait for the end.
+    /// The number of signals that came inside and wait until the thread leaves.
     pub(crate) deferred: AtomicU32,
-    /// 1: the destructor that gives back the lane is set.
+    /// 1: the destructor that frees the lane is registered.
     pub(crate) registered: AtomicU32,
     /// Number of the thread once it is known.
     pub(crate) number: AtomicI32,
-    /// What the thread found out at its last read or write.
+    /// The cached result of the thread's last read or write.
     pub(crate) last: LastFile,
     padding: [u8; 24],
-    /// The deferred signals as the kernel told of them.
+    /// The deferred signals as the kernel reported them.
     pub(crate) queue: UnsafeCell<[libc::siginfo_t; DEFERRED_MAX]>,
 }
 
-/// Signals of a thread that can wait at the same time; before there are more, all others are blocked.
+/// Maximum number of deferred signals of a thread; when it is reached, all other signals are blocked.
 pub(crate) const DEFERRED_MAX: usize = 16;
 
-// The assembly below has the number.
+// The assembly below contains this number.
 const _: () = assert!(size_of::<Thread>() == 2240);
 
 std::arch::global_asm!(
@@ -48,7 +48,7 @@ std::arch::global_asm!(
 #[inline(always)]
 fn here() -> *const Thread {
     let place: *const Thread;
-    // SAFETY: reads the thread's base and the place of the symbol above, which the loader has filled in.
+    // SAFETY: reads the thread's base and the offset of the symbol above, which the loader has filled in.
     unsafe {
         std::arch::asm!(
             "mov {place}, qword ptr fs:[0]",
@@ -63,7 +63,7 @@ fn here() -> *const Thread {
 #[cfg(target_arch = "aarch64")]
 fn here() -> *const Thread {
     let place: *const Thread;
-    // SAFETY: reads the thread's base and the place of the symbol above, which the loader has filled in.
+    // SAFETY: reads the thread's base and the offset of the symbol above, which the loader has filled in.
     unsafe {
         std::arch::asm!(
             "adrp {offset}, :gottprel:keel_mem_thread",
@@ -81,8 +81,8 @@ fn here() -> *const Thread {
 /// This thread's words.
 #[inline(always)]
 pub(crate) fn current() -> &'static Thread {
-    // SAFETY: zeroed bytes, aligned, which live as long as the thread; used by nobody else, and atomic because of
-    // signal handlers alone.
+    // SAFETY: zeroed bytes, aligned, which live as long as the thread; no other thread uses them, and they are atomic
+    // only because of signal handlers.
     unsafe { &*here() }
 }
 
@@ -99,7 +99,7 @@ impl Thread {
     }
 }
 
-/// Marks this thread as being inside, until it is dropped.
+/// Marks this thread as inside, until it is dropped.
 pub(crate) struct Inside(&'static Thread);
 
 impl Inside {
@@ -108,13 +108,13 @@ impl Inside {
         Self::of(current())
     }
 
-    /// As [`enter`](Self::enter), for who knows the thread.
+    /// As [`enter`](Self::enter), for a caller that has the thread's state.
     #[inline(always)]
     pub(crate) fn of(thread: &'static Thread) -> Self {
         thread
             .depth
             .store(thread.depth.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        // A handler of a signal on this thread must see it before what follows.
+        // A signal handler on this thread must see this store before the code that follows.
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         Self(thread)
     }

@@ -1,4 +1,4 @@
-//! Bytes from one descriptor to another, of which at least one is ours.
+//! Copies bytes from one descriptor to another; at least one of them is ours.
 
 use std::ffi::{c_int, c_uint};
 
@@ -8,10 +8,10 @@ use crate::next::serve;
 use crate::raw;
 use crate::state::ours;
 
-/// Bytes that are copied at once.
+/// The number of bytes that are copied at once.
 const PART_BYTES: usize = 256 << 10;
 
-/// Room for a part.
+/// A buffer for one part.
 struct Room {
     address: *mut std::ffi::c_void,
     bytes: usize,
@@ -31,7 +31,8 @@ impl Drop for Room {
     }
 }
 
-/// Copies up to `count` bytes from a place of a file; `put_part` says how much of a part it took. How many bytes went.
+/// Copies up to `count` bytes from an offset of a file; `put_part` returns how much of a part it took. Returns the
+/// number of bytes.
 fn copy(
     from: c_int,
     mut offset: i64,
@@ -65,7 +66,7 @@ fn copy(
     Ok(done)
 }
 
-/// Where a call begins: where the program says, or where the descriptor stands.
+/// The start offset of a call: the program's offset, or the descriptor's position.
 fn start(fd: c_int, offset: *const i64) -> Result<i64, c_int> {
     let at = if offset.is_null() {
         lseek(fd, 0, libc::SEEK_CUR)
@@ -79,7 +80,7 @@ fn start(fd: c_int, offset: *const i64) -> Result<i64, c_int> {
     }
 }
 
-/// Tells where a call has ended.
+/// Stores the end offset of a call.
 fn end(fd: c_int, offset: *mut i64, at: i64) {
     if offset.is_null() {
         lseek(fd, at, libc::SEEK_SET);
@@ -92,7 +93,7 @@ fn send(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
     let count = count.min(0x7fff_f000);
     let started = match start(from, offset) {
         Ok(started) => started,
-        // Positions belong to files; what has none cannot be sent.
+        // Only files have positions; other descriptors cannot be the source.
         Err(libc::ESPIPE) => return fail(libc::EINVAL),
         Err(errno) => return fail(errno),
     };
@@ -139,7 +140,7 @@ pub(crate) fn copy_range(
         let (first, last) = (started as u64, target as u64);
         let left = size.saturating_sub(first).min(count as u64);
         if left == 0 {
-            // Also where there are no positions for as many bytes.
+            // Also if the requested range exceeds the last possible position.
             return 0;
         }
         let is_same = ours(to).is_some_and(|(_, other)| one.node == other.node);
@@ -163,7 +164,7 @@ pub(crate) fn copy_range(
     }
 }
 
-/// What a pipe takes and gives at once.
+/// The number of bytes that a pipe accepts and returns at once.
 const PIPE_BYTES: usize = 64 << 10;
 
 fn is_pipe(fd: c_int) -> bool {
@@ -174,7 +175,7 @@ fn is_pipe(fd: c_int) -> bool {
         && found.st_mode & libc::S_IFMT == libc::S_IFIFO
 }
 
-/// Bytes that may be moved at once: few where the call must not wait, and none where it would have to.
+/// The number of bytes to move at once: few if the call must not wait, and `EAGAIN` if it would have to.
 fn part_for(pipe: c_int, events: i16, count: usize, flags: c_uint) -> Result<usize, c_int> {
     if flags & libc::SPLICE_F_NONBLOCK == 0 {
         return Ok(count.min(PIPE_BYTES));
@@ -236,7 +237,7 @@ fn out_of_pipe(
     if !from_offset.is_null() {
         return fail(libc::ESPIPE);
     }
-    // What has been taken out of a pipe cannot be put back, so the file is looked at first.
+    // Bytes taken out of a pipe cannot be put back, so check the file first.
     let may_write = ours(to).is_some_and(|(context, opened)| {
         opened.flags & libc::O_ACCMODE != libc::O_RDONLY
             && context.flags(&opened) & libc::O_APPEND == 0
@@ -250,7 +251,7 @@ fn out_of_pipe(
             return Err(libc::ENOMEM);
         };
         let arguments = [from as usize, room.address as usize, part, 0, 0, 0];
-        // SAFETY: room for as many bytes as are asked for.
+        // SAFETY: a buffer of as many bytes as requested.
         let read = unsafe { raw::checked(libc::SYS_read, arguments) }?;
         let written = pwrite(to, room.address, read, started);
         if written < 0 {

@@ -1,4 +1,4 @@
-//! Calls that walk through directories: the C library's own do so past this library.
+//! Calls that walk through directories: the C library's own functions bypass this library.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 
@@ -9,7 +9,7 @@ use crate::resolve::is_inside;
 use crate::stat::{lstat, stat};
 use crate::state::context;
 
-/// What `ftw` says of a file.
+/// File types that `ftw` reports.
 const FILE: c_int = 0;
 const DIRECTORY: c_int = 1;
 const UNREADABLE: c_int = 2;
@@ -18,14 +18,14 @@ const LINK: c_int = 4;
 const DIRECTORY_AFTER: c_int = 5;
 const LINK_TO_NOTHING: c_int = 6;
 
-/// What `nftw` is asked for.
+/// Flags of `nftw`.
 const PHYSICAL: c_int = 1;
 const ONE_SYSTEM: c_int = 2;
 const CHANGES_DIRECTORY: c_int = 4;
 const DEPTH_FIRST: c_int = 8;
 const ACTION_ANSWERS: c_int = 16;
 
-/// What the program's function may answer then.
+/// Return values of the program's function with `ACTION_ANSWERS`.
 const SKIP_SUBTREE: c_int = 2;
 const SKIP_SIBLINGS: c_int = 3;
 
@@ -37,17 +37,17 @@ pub(crate) struct Place {
 
 type Visit = extern "C-unwind" fn(*const c_char, *const libc::stat64, c_int, *const Place) -> c_int;
 
-/// A walk through a tree, as `nftw` does it.
+/// A tree walk like that of `nftw`.
 struct Walk {
     visit: Visit,
     flags: c_int,
-    /// Directories above; one that comes again is a ring of links.
+    /// Directories above; a repeated one means a cycle of links.
     above: Vec<(u64, u64)>,
     device: Option<u64>,
 }
 
 impl Walk {
-    /// Visits a file and what is below it; what the program answered, if that ends the walk.
+    /// Visits a file and everything below it. Returns the program's result if that ends the walk.
     fn go(&mut self, path: &[u8], level: c_int) -> c_int {
         let Ok(text) = CString::new(path) else {
             return fail(libc::ENOENT);
@@ -108,7 +108,7 @@ impl Walk {
             if entry.is_null() {
                 break;
             }
-            // SAFETY: an entry of ours, which stays until the next call; its name ends in zero.
+            // SAFETY: an entry of ours, which is valid until the next call; its name ends in zero.
             let name = unsafe { std::ffi::CStr::from_ptr((&raw const (*entry).d_name).cast()) };
             if !matches!(name.to_bytes(), b"." | b"..") {
                 names.push(name.to_bytes().to_vec());
@@ -173,7 +173,7 @@ fn walk(path: *const c_char, visit: Visit, flags: c_int) -> c_int {
     walk.go(text, 0)
 }
 
-/// The functions that `glob` calls where a program gives it some; the C library's structure.
+/// The functions that `glob` calls if a program passes its own; the C library's structure.
 #[repr(C)]
 pub(crate) struct Glob {
     count: usize,
@@ -207,14 +207,14 @@ serve! {
         if !is_inside(libc::AT_FDCWD, path) {
             return ftw64::pass(path, visit, descriptors);
         }
-        // Its function takes one argument less, which it does not see.
+        // The program's function has one parameter less, and ignores the last argument.
         walk(path, visit, 0)
     }
 
     fn glob [glob64](
         pattern: *const c_char, flags: c_int, on_error: OnError, result: *mut Glob
     ) -> c_int {
-        // It looks at directories itself, unless it is told how.
+        // `glob` reads directories itself, unless it gets functions for that.
         if context().is_none() || flags & GLOB_ALTDIRFUNC != 0 || result.is_null() {
             return glob::pass(pattern, flags, on_error, result);
         }
@@ -232,7 +232,7 @@ serve! {
         answer
     }
 
-    // Of a tree of ours the C library would see nothing.
+    // The C library would not see a tree of ours, so this refuses it.
     fn fts_open [fts64_open](paths: *const *mut c_char, options: c_int, compare: *mut c_void) -> *mut c_void {
         let mut next = paths;
         // SAFETY: the program passes a list that ends with null.
@@ -241,7 +241,7 @@ serve! {
             if is_inside(libc::AT_FDCWD, unsafe { *next }) {
                 return fail(libc::EOPNOTSUPP);
             }
-            // SAFETY: null has not come yet.
+            // SAFETY: no null has been read yet.
             next = unsafe { next.add(1) };
         }
         fts_open::pass(paths, options, compare)

@@ -1,5 +1,5 @@
-//! A sequence of calls on files, drawn from a seed, answers the same in the region as in a plain directory: results,
-//! errno, bytes, attributes.
+//! Checks that a random sequence of calls on files has the same results in the region as in a plain directory: return
+//! values, errno, bytes, attributes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ const SEEDS: std::ops::Range<u32> = 1..25;
 const CALLS: u32 = 1200;
 const CAPACITY_BYTES: u64 = 64 << 20;
 
-/// A program of this folder, compiled, and removed at the end.
+/// A compiled program of this folder, which is removed at the end.
 struct Program(PathBuf);
 
 impl Program {
@@ -44,7 +44,7 @@ impl Drop for Program {
     }
 }
 
-/// Runs the drawn calls of some seeds in both.
+/// Runs the random calls of some seeds in both.
 fn draw_calls(both: &Both, seeds: std::ops::Range<u32>) {
     let program = Program::compile(both, "calls.c");
     for seed in seeds {
@@ -71,7 +71,7 @@ fn run(mut command: Command, arguments: &[String], folder: &str) -> String {
     text_of(&output, folder)
 }
 
-/// Compares what the program said in both, and names the first line that differs.
+/// Compares the program's output in both, and reports the first line that differs.
 fn same(what: &str, served: &str, plain: &str) {
     let first = served
         .lines()
@@ -87,7 +87,7 @@ fn same(what: &str, served: &str, plain: &str) {
     assert!(plain.ends_with("exit status: 0"), "{what}: {plain}");
 }
 
-/// Runs the calls that belong together in both.
+/// Runs groups of related calls in both.
 fn together(both: &Both) {
     in_both(both, "others.c");
 }
@@ -121,7 +121,7 @@ fn standard_streams_go_where_their_descriptors_go() {
     }
     let both = Both::new(CAPACITY_BYTES);
     in_both(&both, "standard.c");
-    // An address of stdout that the program has kept leads nowhere, and says so.
+    // An old address of stdout that the program has kept is invalid, and its use returns an error.
     let program = Program::compile(&both, "standard.c");
     let output = both.served(&program.0).args([AT, "kept"]).output();
     let said = text_of(&output.expect("runs"), AT);

@@ -1,5 +1,5 @@
-//! Large programs, in the region and in a plain directory: servers, databases, testers of file systems. Few of each,
-//! and small; `scripts/mem-programs.sh` has the long list.
+//! Large programs, in the region and in a plain directory: servers, databases, testers of file systems. This runs few
+//! and small cases; `scripts/mem-programs.sh` has the long list.
 
 use crate::support::{AT, Both, is_installed, text_of};
 
@@ -60,7 +60,7 @@ fio --name=j --directory="$HERE" --rw=randwrite --bs=4k --size=4m --ioengine=psy
     );
 }
 
-/// Some of stress-ng's.
+/// Some of the tests of stress-ng.
 const STRESSORS: &[&str] = &["rename", "fallocate", "lockofd", "mmap", "dirdeep"];
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::{Both, library};
 
-/// Compiles a program and links it with the library, of which it is told nothing but the name.
+/// Compiles a program and links it with the library, by its name only.
 fn compiled(both: &Both, source: &str) -> PathBuf {
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let source = crate_folder.join(source);
@@ -28,7 +28,7 @@ fn compiled(both: &Both, source: &str) -> PathBuf {
     program
 }
 
-/// What a command prints, which must succeed without a complaint.
+/// The output of a command, which must succeed without an error message.
 fn printed(command: &mut Command) -> String {
     let ran = command.output().unwrap();
     let text = String::from_utf8_lossy(&ran.stderr);
@@ -39,12 +39,12 @@ fn printed(command: &mut Command) -> String {
 #[test]
 fn a_program_in_c_reads_a_file_where_it_lies() {
     let both = Both::new(64 << 20);
-    // The library that is preloaded is the one that it was linked with, by its name.
+    // The program is linked with the preloaded library, by its name.
     let program = compiled(&both, "tests/lend.c");
-    // Who runs this test may have said where libraries of this build are; others say nothing.
+    // The caller of this test may have set the path of this build's libraries; the program must run without it.
     let mut served = both.served(&program);
     assert_eq!(printed(served.env_remove("LD_LIBRARY_PATH")), "lent\n");
-    // All of it is given back.
+    // All lent ranges are returned.
     let attachment = mem::Attachment::open(both.region(), b"/keel", true).unwrap();
     attachment.sweep().unwrap();
     assert_eq!(attachment.region().inodes(), 1);
@@ -70,7 +70,7 @@ fn a_program_that_is_linked_with_the_library_needs_nobody_to_start_it() {
     let sum = "3 bytes, sum 294\n";
     assert_eq!(printed(started(None).arg("/keel/file")), sum);
     assert_eq!(printed(started(Some("/there")).arg("/there/file")), sum);
-    // A file of the kernel's cannot be lent.
+    // A file of the kernel cannot be lent.
     let own = program.display().to_string();
     let refused = started(None).arg(&own).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));

@@ -1,11 +1,11 @@
-//! Everyday programs, each run in the region and in a plain directory: what they say, and the files that they leave,
-//! must be the same.
+//! Everyday programs, each run in the region and in a plain directory: their output and the files that they leave must
+//! be the same.
 
 use crate::support::{Both, is_installed};
 
 const CAPACITY_BYTES: u64 = 128 << 20;
 
-/// Tells all files below the directory: types, permissions, sizes and bytes.
+/// Lists all files below the directory: types, permissions, sizes and bytes.
 const TREE: &str = r#"
 cd "$HERE" && find . | LC_ALL=C sort | while IFS= read -r name; do
     if [ -L "$name" ]; then echo "$name -> $(readlink "$name")";

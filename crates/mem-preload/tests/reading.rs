@@ -1,4 +1,4 @@
-//! Programs of a user who may read the region and not write it.
+//! Programs of a user who may read the region but not write it.
 
 use crate::support;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use crate::support::{AT, Both, is_installed};
 const CAPACITY_BYTES: u64 = 32 << 20;
 const NOBODY: u32 = 65_534;
 
-/// A region that others may read; the library lies where they may read it.
+/// A region that others may read; the library lies at a readable path, too.
 struct Shared {
     both: Both,
     library: PathBuf,
@@ -51,16 +51,16 @@ impl Shared {
         }
     }
 
-    /// What a program says that may write.
+    /// The output of a program that may write.
     fn writing(&self, program: &str, script: &str) -> String {
         told(self.both.served(program).args(["-c", script]))
     }
 
-    /// What a program says that may only read.
+    /// The output of a program that may only read.
     fn reading(&self, program: &str, script: &str) -> String {
         let mut command = self.both.served(program);
         command.env("LD_PRELOAD", &self.library);
-        // SAFETY: it only answers a number.
+        // SAFETY: it only returns a number.
         if unsafe { libc::geteuid() } == 0 {
             command.uid(NOBODY).gid(NOBODY);
         } else {
@@ -154,7 +154,7 @@ print(open("/keel/d/g").read(), sum(1 for line in open("/keel/long")), sorted(os
 
 #[test]
 fn a_reader_gets_what_a_writer_has_opened() {
-    // SAFETY: it only answers a number.
+    // SAFETY: it only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: only root can become another user");
         return;

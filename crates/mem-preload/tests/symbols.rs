@@ -1,12 +1,12 @@
-//! `docs/semantics-mem.md` says of each function what becomes of it, and the library has the functions that it says. No
-//! program of this system calls a function on files that the page does not know.
+//! Checks that the library has exactly the functions that `docs/semantics-mem.md` lists. No program of this system may
+//! call a function on files that the page does not list.
 
 use crate::support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Parts of names that functions on files have.
+/// Substrings of the names of functions on files.
 const PARTS: &[&str] = &[
     "open",
     "read",
@@ -73,8 +73,8 @@ const PARTS: &[&str] = &[
     "mprotect",
 ];
 
-/// Functions that have such a part in their names and nothing to do with files: of threads, of memory, of the network,
-/// of users, of text; streams in memory; and those that only format, or read and write what a stream holds already.
+/// Functions that have such a substring and nothing to do with files: of threads, of memory, of the network, of users,
+/// of text; streams in memory; and functions that only format, or use the buffer of a stream.
 const OTHERS: &[&str] = &[
     "pthread_",
     "__gconv_",
@@ -303,7 +303,7 @@ fn page() -> BTreeMap<String, String> {
     found
 }
 
-/// Names that a list of files defines, or misses.
+/// The names that a list of files defines, or needs.
 fn names(kind: &str, files: &[PathBuf]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for files in files.chunks(200) {
@@ -329,7 +329,7 @@ fn the_library_has_the_functions_that_the_page_says() {
         return;
     }
     let mut has = names("--defined-only", &[support::library()]);
-    // The library's own, which its header describes.
+    // The library's own functions, which its header describes.
     has.retain(|name| !name.starts_with("keel"));
     let says: BTreeSet<String> = page()
         .into_iter()

@@ -1,6 +1,6 @@
-//! What it costs to write cache lines back: the same calls on two regions, one that does and one that does not, in
-//! turns.
-//! `cargo run --release -p mem --example flush_cost [FOLDER]`; the lowest tenth of the rounds counts.
+//! Measures the cost of writing cache lines back: the same calls on two regions in turns, one that writes lines back
+//! and one that does not.
+//! `cargo run --release -p mem --example flush_cost [FOLDER]`; the result is the lowest tenth of the rounds.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ const FILE: NewInode = NewInode {
     now_ns: 1,
 };
 
-/// Makes one call; its number in the round.
+/// Makes one call. The last argument is its number in the round.
 type Call = fn(&Writer<'_>, &Attributes, u64);
 
 fn over<const BYTES: usize>(writer: &Writer<'_>, file: &Attributes, number: u64) {

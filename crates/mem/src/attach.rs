@@ -1,4 +1,4 @@
-//! A process's attachment to a region: the mapping, a lane for each of its threads, and who it is after fork.
+//! A process's attachment to a region: the mapping, a lane for each of its threads, and its identity after a fork.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -18,12 +18,12 @@ use crate::stub::{StubName, Stubs};
 use crate::turns::{Turn, Turns};
 use crate::writer::Writer;
 
-/// A region as one process uses it. Threads share it; each has a lane of its own, taken at its first call that needs
-/// one, until the process has a quarter of all lanes; further threads take turns with one more.
+/// A region as one process uses it. Its threads share it. Each thread takes a lane of its own at its first call that
+/// needs one, until the process has a quarter of all lanes; further threads share one more lane and take turns.
 pub struct Attachment {
     region: Region,
     at: Vec<u8>,
-    /// Tells it from other attachments of the process, and from the parent's after fork.
+    /// Tells it from other attachments of the process, and from the parent's after a fork.
     number: AtomicU32,
     /// For threads without a lane of their own.
     turns: Turns,
@@ -34,7 +34,7 @@ pub struct Attachment {
 
 static ATTACHMENTS: AtomicU32 = AtomicU32::new(1);
 
-/// Attachments that a thread may use and keep a lane in each.
+/// The number of attachments for which a thread can keep a lane each.
 const KEPT: usize = 4;
 
 #[derive(Clone, Copy)]
@@ -44,14 +44,14 @@ struct Kept {
 }
 
 thread_local! {
-    // Nothing here needs to be dropped: a thread's end is told by `thread_ends`, and a process's end by its death.
+    // Nothing here needs a drop: `thread_ends` reports the end of a thread, and a process's death ends the rest.
     static LANES: Cell<[Kept; KEPT]> = const {
         Cell::new([Kept { attachment: 0, lane: 0 }; KEPT])
     };
 }
 
 impl Attachment {
-    /// Attaches to the region at `region`. `at` is the path that its root stands for in the paths of programs.
+    /// Attaches to the region at `region`. `at` is the path at which programs see its root.
     ///
     /// # Errors
     /// Those of [`Region::open`]; [`Error::Invalid`] when `at` is not absolute, or is the root.
@@ -93,8 +93,8 @@ impl Attachment {
         &self.region
     }
 
-    /// The descriptors of the region itself: its file, and its folder of stubs. Programs that close whatever they do
-    /// not know must not reach them.
+    /// The descriptors of the region itself: its file, and its folder of stubs. Programs that close unknown descriptors
+    /// must not close them.
     #[must_use]
     pub fn own_descriptors(&self) -> [RawFd; 2] {
         let stubs = self.region.stubs.as_ref();
@@ -104,8 +104,8 @@ impl Attachment {
         ]
     }
 
-    /// Moves the descriptors of the region itself to numbers from `least` on, where programs seldom look; where the
-    /// process may not have that many, they stay.
+    /// Moves the descriptors of the region itself to numbers from `least` on, where programs rarely look. If the
+    /// process may not have such numbers, they stay.
     pub fn move_descriptors(&mut self, least: RawFd) {
         move_descriptor(&mut self.region.file, least);
         if let Some(stubs) = &mut self.region.stubs {
@@ -113,24 +113,24 @@ impl Attachment {
         }
     }
 
-    /// The path that the region's root stands for; it does not end in a slash.
+    /// The path at which programs see the region's root, without a slash at its end.
     #[must_use]
     pub fn at(&self) -> &[u8] {
         &self.at
     }
 
-    /// Tells it from all others that this process has or had.
+    /// Its number, which no other attachment of this process has or had.
     #[inline(always)]
     pub(crate) fn number(&self) -> u32 {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// To be called first in a forked child: the lanes are the parent's.
+    /// Must be called first in a forked child: the lanes are the parent's.
     ///
     /// # Errors
-    /// [`Error::System`] when `/proc` does not say when this process started.
+    /// [`Error::System`] when `/proc` does not have the start time of this process.
     pub fn forked(&self) -> Result<()> {
-        // Nobody else runs here yet.
+        // No other thread runs here yet.
         self.turns.forked();
         self.number.store(next_number(), Ordering::Relaxed);
         self.next_description
@@ -152,11 +152,11 @@ impl Attachment {
         self.writer_slowly(number)
     }
 
-    /// As [`writer`](Self::writer), for the time of `run`.
+    /// As [`writer`](Self::writer), for the duration of `run`.
     ///
-    /// The right stays in registers here: if it were put together in memory and moved, the processor would read in one
-    /// piece what it has just stored in several, which it can do only after all stores before are in the cache, also
-    /// the bytes of the call before, which may be waiting for memory.
+    /// The `Writer` stays in registers here. If it were built in memory and moved, the processor would load in one
+    /// piece what it has just stored in several. It can do that only after all earlier stores are in the cache, also
+    /// the bytes of the previous call, which may be waiting for memory.
     #[inline(always)]
     pub(crate) fn with_writer<T>(&self, run: impl FnOnce(&Writer<'_>) -> Result<T>) -> Result<T> {
         match self.kept_writer() {
@@ -165,7 +165,7 @@ impl Attachment {
         }
     }
 
-    /// The right that this thread had last.
+    /// The writer that this thread used last.
     #[inline(always)]
     pub(crate) fn kept_writer(&self) -> Option<ManuallyDrop<Writer<'_>>> {
         let kept = LANES.with(|lanes| lanes.get()[0]);
@@ -177,8 +177,8 @@ impl Attachment {
         })
     }
 
-    /// As [`with_writer`](Self::with_writer), for who only reads and has a way without a lane; `None` when this thread
-    /// has none of its own.
+    /// As [`with_writer`](Self::with_writer), for a reader that can also work without a lane. `None` if this thread has
+    /// no lane of its own.
     #[inline(always)]
     pub(crate) fn with_own_writer<T>(
         &self,
@@ -198,7 +198,7 @@ impl Attachment {
     fn own_writer_slowly(&self) -> Result<Option<Borrowed<'_>>> {
         let number = self.number.load(Ordering::Relaxed);
         if Turns::is_mine(number) {
-            // It would wait for itself with another lane.
+            // With another lane, the thread would wait for itself.
             return self.writer_slowly(number).map(Some);
         }
         let lane = self.own_lane(number)?;
@@ -226,7 +226,7 @@ impl Attachment {
         Ok(self.borrow(turn.lane, Some(turn)))
     }
 
-    /// The lane that this thread has for itself, or gets now; `None` when it has to share one.
+    /// This thread's own lane, taken now if necessary; `None` if the thread has to share one.
     fn own_lane(&self, number: u32) -> Result<Option<Lane>> {
         let mut kept = LANES.get();
         if let Some(place) = kept.iter().position(|kept| kept.attachment == number) {
@@ -237,8 +237,8 @@ impl Attachment {
         let Some(lane) = self.turns.take_own(&self.region)? else {
             return Ok(None);
         };
-        // A thread with more attachments than it can keep lanes for: the oldest one's stays taken until the process
-        // ends.
+        // If a thread has more attachments than it can keep lanes for, the lane of the oldest one stays taken until the
+        // process ends.
         kept.rotate_right(1);
         kept[0] = Kept {
             attachment: number,
@@ -248,7 +248,7 @@ impl Attachment {
         Ok(Some(lane))
     }
 
-    /// Gives this thread's lane back.
+    /// Frees this thread's lane.
     pub fn thread_ends(&self) {
         let number = self.number.load(Ordering::Relaxed);
         let mut kept = LANES.get();
@@ -260,8 +260,8 @@ impl Attachment {
         LANES.set(kept);
     }
 
-    /// What a path of the kernel's stands for that lies in the folder of stubs: a process that has changed into a
-    /// directory of the region has its stub for a working directory.
+    /// The directory that a path in the folder of stubs stands for. If a process has changed into a directory of the
+    /// region, its working directory is that directory's stub.
     #[must_use]
     pub fn directory_of_stub(&self, path: &[u8]) -> Option<Node> {
         let stubs = self.region.stubs.as_ref()?;
@@ -281,7 +281,7 @@ impl Drop for Attachment {
 }
 
 fn move_descriptor(file: &mut File, least: RawFd) {
-    // SAFETY: a descriptor that is open; a new one belongs to nobody yet.
+    // SAFETY: an open descriptor; no other code uses the new one yet.
     let moved = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) };
     if moved >= 0 {
         // SAFETY: as above.
@@ -290,14 +290,14 @@ fn move_descriptor(file: &mut File, least: RawFd) {
 }
 
 fn next_number() -> u32 {
-    // 0 stands for none. After four thousand million forks in a row numbers come again.
+    // 0 means none. Numbers repeat after 2^32 forks in a row.
     match ATTACHMENTS.fetch_add(1, Ordering::Relaxed) {
         0 => ATTACHMENTS.fetch_add(1, Ordering::Relaxed),
         number => number,
     }
 }
 
-/// A thread's right to change a region, for the time of a call.
+/// A thread's right to change a region, for the duration of a call.
 pub struct Borrowed<'a> {
     /// Never dropped: the thread keeps its lane.
     writer: ManuallyDrop<Writer<'a>>,

@@ -1,4 +1,4 @@
-//! Writing the bytes of files, so that whoever dies leaves them whole.
+//! Writing the bytes of files, so that they stay whole when a process dies at any point.
 
 use std::io::IoSlice;
 use std::ops::RangeInclusive;
@@ -13,22 +13,22 @@ use crate::now_ns;
 use crate::region::Region;
 use crate::writer::Writer;
 
-/// Bytes of a large write for whose time readers wait.
+/// Block of a large write, in bytes. Readers wait for one block at most.
 const WRITE_BLOCK_BYTES: u64 = 64 << 10;
 
-/// Bytes of a write whose lines are asked for beforehand; more at once is slower than none.
+/// The number of bytes of a write whose cache lines are prefetched. Prefetching more is slower than prefetching none.
 const EXPECTED_BYTES_MAX: u64 = 2 << 10;
 
-/// Bytes of a write behind the one before, for which it is faster to log the old bytes than the new ones.
+/// Sizes of a sequential write, in bytes, for which logging the old bytes is faster than logging the new ones.
 const UNDONE_BYTES: RangeInclusive<u64> = 2049..=8 << 10;
 
-/// Bytes of a file from which on a write at random of more than [`EXPECTED_BYTES_MAX`] goes past the cache: where it
-/// goes is not in there, and would be fetched only to be written over.
+/// Minimum file size, in bytes, from which random writes of more than [`EXPECTED_BYTES_MAX`] bypass the cache. The
+/// target is not in the cache, and would be fetched only to be overwritten.
 const UNCACHED_FILE_BYTES_MIN: u64 = 32 << 20;
 
 #[cfg(test)]
 thread_local! {
-    /// Tests write past the cache in small files.
+    /// Tests bypass the cache in small files.
     pub(crate) static UNCACHED_FILE_BYTES: std::cell::Cell<u64> =
         const { std::cell::Cell::new(UNCACHED_FILE_BYTES_MIN) };
 }
@@ -42,36 +42,36 @@ fn is_uncached(file_bytes: u64) -> bool {
     file_bytes >= min
 }
 
-/// Bytes from which on a write goes past the cache.
+/// Minimum size of a write that bypasses the cache, in bytes.
 const STREAM_BYTES_MIN: u64 = 64 << 10;
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// There, also behind the end.
+    /// At this offset, also behind the end.
     Offset(u64),
-    /// The end of the file as it is when the write is done.
+    /// At the end of the file as it is when the write runs.
     End,
 }
 
-/// What makes a write over bytes of a file whole, whoever dies. New bytes behind the end need nothing of it.
+/// How an overwrite of a file's bytes stays whole when a process dies. New bytes behind the end need no logging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Logging {
-    /// What was measured as fastest: undo for writes of 2 to 8 KiB behind the one before, else redo.
+    /// The fastest by measurement: undo for sequential writes of 2 to 8 KiB, else redo.
     #[default]
     BySize,
-    /// The new bytes go into the writer's log first; who finds him dead finishes the write.
+    /// The new bytes go into the writer's log first. The process that finds the writer dead finishes the write.
     Redo,
-    /// The old bytes and attributes go into the log first; who finds him dead undoes the write.
+    /// The old bytes and attributes go into the log first. The process that finds the writer dead undoes the write.
     Undo,
-    /// A packed file gets a new piece, and one store says that it counts; in a slot as [`Redo`](Self::Redo).
+    /// A packed file gets a new piece, and one store makes it valid. A file in a slot uses [`Redo`](Self::Redo).
     CopyOnWrite,
-    /// Nothing: names, sizes and space are whole, bytes may be half written.
+    /// No logging: names, sizes and space are whole, bytes may be half written.
     None,
 }
 
-/// Which logging a region's writers in this process use.
+/// The logging that a region's writers in this process use.
 #[derive(Default)]
 pub(crate) struct Setting(AtomicU8);
 
@@ -89,18 +89,18 @@ impl Setting {
 }
 
 impl Region {
-    /// Chooses how this process keeps overwrites whole; others need not choose the same.
+    /// Sets how this process keeps overwrites whole. Other processes may choose another way.
     pub fn set_logging(&self, logging: Logging) {
         self.logging.0.store(logging as u8, Ordering::Relaxed);
     }
 
-    /// Says to readers that a file is being changed. Its lock is held.
+    /// Marks a file as being changed, for readers. The caller holds its lock.
     #[inline]
     pub(crate) fn begin_change(&self, at: u64) -> u64 {
-        // It is odd already when a dead writer left it so.
+        // The number is already odd if a dead writer left it so.
         let sequence = self.memory.load(at + attribute::SEQUENCE) | 1;
         self.memory.store(at + attribute::SEQUENCE, sequence);
-        // Nothing of the change may be seen before that.
+        // No part of the change may be visible before the odd number.
         fence(Ordering::Release);
         sequence
     }
@@ -112,15 +112,15 @@ impl Region {
     }
 }
 
-/// Whether this lane's last write ended there: then the processor has the lines already, or is fetching them.
+/// Whether this lane's last write ended at `target`. The processor then has the lines already, or is fetching them.
 #[inline(always)]
 fn continues_at(lane: Block<'_>, target: u64) -> bool {
     lane.load(word::LAST_END) == target
 }
 
-/// What a write writes.
+/// The data of a write.
 trait Source {
-    /// Gives `count` bytes from `from` on to `take`, piece by piece, each with its distance from the first.
+    /// Passes `count` bytes from `from` on to `take`, piece by piece, each with its distance from the first byte.
     fn give(&self, from: u64, count: u64, take: impl FnMut(u64, &[u8]));
 }
 
@@ -153,7 +153,7 @@ impl Source for &[IoSlice<'_>] {
 
 impl Writer<'_> {
     /// Writes bytes of a file from `offset` on; a gap behind its end becomes zeros. Up to [`LOG_BYTES_MAX`] bytes are
-    /// written as a whole or not at all, whoever dies; of more a beginning may be.
+    /// written completely or not at all, even if a process dies. A longer write may leave only its beginning.
     ///
     /// # Errors
     /// [`Error::Stale`] as for [`read`](Region::read); [`Error::Full`]; [`Error::TooLarge`].
@@ -171,7 +171,7 @@ impl Writer<'_> {
             .map(drop)
     }
 
-    /// As [`write`](Self::write), from several pieces, which are one write; where it was written.
+    /// As [`write`](Self::write), from several buffers, as one write. Returns the offset it was written at.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -192,7 +192,7 @@ impl Writer<'_> {
         self.write_disturbed((inode, generation), at, pieces, now_ns)
     }
 
-    /// As [`write_vectored`](Self::write_vectored), whatever else happens to the file.
+    /// As [`write_vectored`](Self::write_vectored), also when other threads use the file.
     fn write_disturbed(
         &self,
         (inode, generation): (u64, u64),
@@ -207,11 +207,11 @@ impl Writer<'_> {
         written
     }
 
-    /// What most writes are: over bytes that lie in one page, few enough for the log, while nobody else writes. `false`
-    /// when it is not so, and nothing happened.
+    /// The common case of a write: it overwrites bytes of one page, it fits in the log, and no other writer is active.
+    /// Returns `false` if this is not so; nothing has happened then.
     ///
-    /// Nothing here is put together in memory and moved: such a move waits until all stores before are in the cache,
-    /// also those of the write before.
+    /// This function builds no value in memory to move it: such a move waits until all earlier stores are in the cache,
+    /// also those of the previous write.
     #[inline(always)]
     fn overwrite_undisturbed(
         &self,
@@ -259,8 +259,8 @@ impl Writer<'_> {
         self.overwrite_if(inode, write, data, is_same)
     }
 
-    /// As [`overwrite_undisturbed`](Self::overwrite_undisturbed), of a file of which all is known but whether it is
-    /// still so.
+    /// As [`overwrite_undisturbed`](Self::overwrite_undisturbed), for a file whose state is known, except whether it is
+    /// still the same.
     #[inline(always)]
     pub(crate) fn overwrite_known(&self, known: &Known, offset: u64, data: &[u8]) -> bool {
         let memory = &self.region.memory;
@@ -271,7 +271,7 @@ impl Writer<'_> {
         {
             return false;
         }
-        // The number changes before anything else of the file does.
+        // The number changes before any other word of the file.
         let is_same = || {
             memory.load(known.at + attribute::SEQUENCE) == known.sequence
                 && memory.load(known.at + attribute::GENERATION) == known.generation
@@ -290,8 +290,8 @@ impl Writer<'_> {
         self.overwrite_if(known.inode, write, data, is_same)
     }
 
-    /// Writes over bytes that are there, if `is_same` says under the lock that they are; `false` when they are not, or
-    /// somebody else has the lock, and nothing happened.
+    /// Overwrites existing bytes, if `is_same` confirms under the lock that they are there. Returns `false` if not, or
+    /// if another thread has the lock; nothing has happened then.
     #[inline(always)]
     fn overwrite_if(
         &self,
@@ -320,7 +320,7 @@ impl Writer<'_> {
         if is_short
             || logging == Logging::Redo && !change.goes_past_cache && !continues_at(lane, target)
         {
-            // Memory answers while the lock is taken and the log, which is always in the cache, is filled.
+            // Prefetch: memory answers while the lock is taken and the log is filled. The log is always in the cache.
             region
                 .memory
                 .expect_write(target, total.min(EXPECTED_BYTES_MAX));
@@ -413,7 +413,7 @@ impl Writer<'_> {
         Ok(offset)
     }
 
-    /// Nobody reads what lies behind the size: one store of it makes the new bytes true.
+    /// No reader reads behind the size, so one store of the size makes the new bytes valid.
     fn append(&self, change: &Change<'_>, source: &impl Source) {
         let region = self.region;
         source.give(0, change.total, |done, bytes| {
@@ -423,7 +423,7 @@ impl Writer<'_> {
         self.finish(change);
     }
 
-    /// Size and times, of which the size is the one that counts.
+    /// Stores size and times. The size makes the bytes valid.
     fn finish(&self, change: &Change<'_>) {
         let region = self.region;
         let sequence = change.begin();
@@ -432,7 +432,7 @@ impl Writer<'_> {
         region.memory.persist([(change.inode.at(), LINE_BYTES)]);
     }
 
-    /// A few bytes that the file has by one store, when they lie well.
+    /// Writes a few bytes with one store, if they are aligned for it.
     fn write_at_once(&self, change: &Change<'_>, pieces: &[IoSlice<'_>]) -> bool {
         let (region, [piece]) = (self.region, pieces) else {
             return false;
@@ -457,7 +457,7 @@ impl Writer<'_> {
         self.region.memory.block(at)
     }
 
-    /// How the bytes of an overwrite at `target` are kept whole.
+    /// The logging for an overwrite at `target`.
     #[inline(always)]
     fn logging_for(&self, lane: Block<'_>, target: u64, total: u64) -> Logging {
         match self.region.logging.get() {
@@ -490,7 +490,7 @@ impl Writer<'_> {
             region.memory.write(change.target + done, bytes);
         });
         if change.overwritten < change.total {
-            // The size tells of what is there.
+            // The size makes the new bytes visible, so they must be durable first.
             region.memory.persist([(change.target, change.total)]);
         }
         change.set_written();
@@ -499,7 +499,7 @@ impl Writer<'_> {
         region.memory.persist([(change.target, change.total), at]);
     }
 
-    /// The bytes as they were go into the log first, and size and times with them.
+    /// Logs the old bytes first, together with size and times.
     #[inline(always)]
     fn write_by_undo(&self, change: &Change<'_>, source: &impl Source) {
         let region = self.region;
@@ -523,7 +523,7 @@ impl Writer<'_> {
         change.set_doing(memory, doing::NOTHING);
     }
 
-    /// The file as it will be goes into a new piece; `false` when it lies in a slot, and nothing happened.
+    /// Writes the changed file into a new piece. Returns `false` if the file lies in a slot; nothing has happened then.
     fn write_by_copy(&self, change: &Change<'_>, source: &impl Source) -> Result<bool> {
         let memory = &self.region.memory;
         let offset = change.offset;
@@ -542,7 +542,7 @@ impl Writer<'_> {
         )
     }
 
-    /// The bytes that are written over go into the log first.
+    /// Logs the new bytes of the overwritten range first.
     #[inline(always)]
     fn write_by_redo(&self, change: &Change<'_>, source: &impl Source) {
         let region = self.region;
@@ -576,7 +576,7 @@ impl Writer<'_> {
         // The log is complete.
         change.set_doing(memory, doing::BYTES);
         let sequence = change.begin();
-        // From where they came, not from the log: the processor need not wait for what it has just stored.
+        // Copy from the source, not from the log: the processor need not wait for its own recent stores.
         source.give(0, change.overwritten, |done, bytes| {
             if change.goes_past_cache {
                 memory.write_past_cache(change.target + done, bytes);
@@ -592,11 +592,11 @@ impl Writer<'_> {
         } else {
             memory.persist([(change.target, change.overwritten), at]);
         }
-        // Durable before anybody else writes there: this log would undo that.
+        // Must be durable before another writer writes there: recovery from this log would undo that write.
         change.set_doing(memory, doing::NOTHING);
     }
 
-    /// In place, block by block, so that readers do not wait for all of it.
+    /// Writes in place, block by block, so that readers wait for one block at most.
     fn write_in_blocks(&self, change: &Change<'_>, source: &impl Source) {
         let region = self.region;
         let memory = &region.memory;
@@ -626,36 +626,36 @@ impl Writer<'_> {
     }
 }
 
-/// What is known of a file whose sequence number is this one, and which has no holes.
+/// The known state of a file while it has this sequence number. The file has no holes.
 pub(crate) struct Known {
     pub(crate) inode: u64,
     pub(crate) generation: u64,
     pub(crate) sequence: u64,
     pub(crate) size: u64,
-    /// The inode.
+    /// Offset of the inode.
     pub(crate) at: u64,
-    /// Byte 0 of the file.
+    /// Offset of byte 0 of the file.
     pub(crate) base: u64,
 }
 
-/// A write for which there is memory.
+/// A write whose memory is allocated.
 struct Change<'r> {
     /// The writer's lane.
     lane: Block<'r>,
     /// The inode.
     inode: Block<'r>,
-    /// Where the bytes go, in the file.
+    /// Offset in the file.
     offset: u64,
-    /// Where that is in the region.
+    /// The same place, as an offset in the region.
     target: u64,
-    /// How many.
+    /// The number of bytes.
     total: u64,
-    /// How many of them, from the first on, stand where the file has bytes already.
+    /// The number of these bytes, from the first on, that overwrite existing bytes.
     overwritten: u64,
     /// Size of the file afterwards.
     size: u64,
     now_ns: u64,
-    /// Whether the processor need not fetch what is written over.
+    /// Whether the write bypasses the cache, so that the processor does not fetch what is overwritten.
     goes_past_cache: bool,
 }
 
@@ -665,7 +665,7 @@ impl Change<'_> {
     fn begin(&self) -> u64 {
         let sequence = self.inode.load(attribute::SEQUENCE) | 1;
         self.inode.store(attribute::SEQUENCE, sequence);
-        // Nothing of the change may be seen before that.
+        // No part of the change may be visible before the odd number.
         fence(Ordering::Release);
         sequence
     }
@@ -676,7 +676,7 @@ impl Change<'_> {
             .store(attribute::SEQUENCE, sequence.wrapping_add(1));
     }
 
-    /// Sets what changes with the bytes.
+    /// Sets the attributes that change with the bytes.
     #[inline(always)]
     fn set_written(&self) {
         self.inode.store(attribute::SIZE, self.size);

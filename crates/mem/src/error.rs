@@ -1,17 +1,17 @@
-//! What can go wrong, as a caller can tell it apart.
+//! The errors of this crate, as a caller can tell them apart.
 
 use std::path::PathBuf;
 
 use base::error::Code;
 
-/// Result of this room.
+/// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a call on a region failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file of the region could not be made, opened, mapped or filled.
+    /// The file of the region could not be created, opened, mapped or filled.
     #[error("{}: {what}: {source}", path.display())]
     System {
         /// The region's file.
@@ -34,13 +34,13 @@ pub enum Error {
         path: PathBuf,
         /// Its format.
         found: u32,
-        /// Ours.
+        /// The format that this version supports.
         supported: u32,
     },
-    /// A table of the region says what cannot be.
+    /// A table of the region holds an impossible value.
     #[error("damaged at byte {at}: {what}")]
     Damaged {
-        /// Where, from the beginning of the region's file.
+        /// Offset from the beginning of the region's file.
         at: u64,
         /// What is wrong there.
         what: &'static str,
@@ -48,16 +48,16 @@ pub enum Error {
     /// A bad argument.
     #[error("{what}")]
     Invalid {
-        /// What would be right.
+        /// What a valid argument is.
         what: &'static str,
     },
-    /// No memory is left for bytes of files.
+    /// No memory is left for file data.
     #[error("the region is full")]
     Full,
     /// No inode or no cell for a name is left.
     #[error("the region has no room for another file or name")]
     TablesFull,
-    /// All lanes are taken by living writers.
+    /// All lanes are taken by live writers.
     #[error("too many threads use the region at the same time: all of its lanes are taken")]
     LanesFull,
     /// No file of that name.
@@ -78,34 +78,34 @@ pub enum Error {
     /// A directory cannot be moved into itself.
     #[error("a directory cannot be moved into itself")]
     IntoItself,
-    /// Longer than 255 bytes.
+    /// A name is longer than 255 bytes.
     #[error("a name has at most 255 bytes")]
     NameTooLong,
-    /// The file has gone since it was found.
+    /// The file has been deleted since it was found.
     #[error("the file has been deleted")]
     Stale,
     /// More bytes than a file can have.
     #[error("the file would be too large")]
     TooLarge,
-    /// Attached for reading only.
+    /// The region is attached for reading only.
     #[error("attached for reading only")]
     ReadOnly,
-    /// Its permissions do not allow that.
+    /// The file's permissions do not allow the operation.
     #[error("permission denied")]
     Denied,
-    /// Only the owner may do that.
+    /// Only the owner may do this.
     #[error("only the owner may do that")]
     NotOwner,
-    /// The file is not open for that.
+    /// The file is not open for this operation.
     #[error("not open for that")]
     NotOpenFor,
-    /// A path leads through more symbolic links than are followed.
+    /// A path leads through more symbolic links than the limit.
     #[error("too many symbolic links")]
     LinksTooMany,
     /// No more files can be open at the same time.
     #[error("too many files of the region are open")]
     DescriptionsFull,
-    /// The region is used by processes whose numbers mean nothing here.
+    /// The region is used by processes of another namespace, whose numbers mean nothing here.
     #[error("{}: used in another namespace of processes; mount it there and use the mount here", path.display())]
     Namespace {
         /// The region's file.
@@ -117,7 +117,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The code, of which the house knows what to make outside.
+    /// The project-wide code of this error.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -151,7 +151,7 @@ impl Error {
         }
     }
 
-    /// errno, positive, as a file system of the kernel answers.
+    /// errno, positive, as a kernel file system returns it.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

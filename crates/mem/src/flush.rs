@@ -1,25 +1,25 @@
 //! Writing cache lines back, for memory that keeps its content without power.
 //!
-//! Such memory has what has reached it. A store reaches the cache; a line of the cache reaches memory when the
-//! processor likes, or when it is told to and a fence has waited for it. So whoever needs one step to be durable
-//! before the next writes back the lines of the first one and puts a fence behind.
+//! Such memory keeps only what has reached it. A store reaches the cache first. A cache line reaches memory when the
+//! processor evicts it, or when it is written back and a fence has waited for it. So code that needs one step to be
+//! durable before the next writes back the lines of the first step, and then executes a fence.
 
 use crate::error::{Error, Result};
 
-/// What a region does so that its changes outlive the machine.
+/// How a region makes its changes survive a crash of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flush {
-    /// Nothing: it is made against the death of processes only. Also right where the caches themselves outlive a loss
-    /// of power.
+    /// No write-back: the region only survives the death of processes. Also right if the caches themselves survive a
+    /// loss of power.
     #[default]
     None,
-    /// Lines of the cache are written back, and fences wait for them: on memory that keeps its content without power,
-    /// what a call has done is durable when it returns.
+    /// Cache lines are written back, and fences wait for them. On memory that keeps its content without power, the
+    /// changes of a call are durable when it returns.
     CacheLines,
 }
 
 impl Flush {
-    /// Its name, as commands and reports have it.
+    /// Its name in commands and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl Flush {
         }
     }
 
-    /// As the superblock has it.
+    /// Its number in the superblock.
     pub(crate) fn as_number(self) -> u32 {
         match self {
             Self::None => 0,
@@ -44,7 +44,7 @@ impl Flush {
         }
     }
 
-    /// That this processor can do it.
+    /// Checks that this processor supports it.
     ///
     /// # Errors
     /// [`Error::Invalid`].
@@ -60,7 +60,7 @@ impl Flush {
     }
 }
 
-/// The instruction that writes a line back on this processor.
+/// The name of the instruction that writes a line back on this processor.
 #[must_use]
 pub fn instruction_name() -> &'static str {
     processor::instruction_name()
@@ -82,8 +82,8 @@ pub(crate) unsafe fn write_back(at: *const u8, bytes: usize) {
     }
 }
 
-/// Waits until the lines that were written back before, and stores past the cache, are durable; stores behind it come
-/// later.
+/// Waits until the lines written back before it, and stores that bypass the cache, are durable. Later stores come after
+/// it.
 pub(crate) fn fence() {
     processor::fence();
 }
@@ -147,9 +147,10 @@ mod processor {
     /// The address is mapped.
     #[inline(always)]
     pub(super) unsafe fn write_back_line(at: *const u8) {
-        // Not `nomem`: stores before it stay before it.
+        // Without `nomem`: earlier stores stay before it.
         match instruction() {
-            // SAFETY: the caller's promise, and the processor says that it knows the instruction. It changes no byte.
+            // SAFETY: the caller's promise, and the processor reports that it knows the instruction. It changes no
+            // byte.
             CLWB => unsafe { asm!("clwb [{}]", in(reg) at, options(nostack, preserves_flags)) },
             // SAFETY: as above.
             CLFLUSHOPT => unsafe {
@@ -174,9 +175,9 @@ mod processor {
     pub(super) const CAN_WRITE_BACK: bool = true;
 
     const UNKNOWN: u8 = 0;
-    /// To the point of persistence, of ARMv8.2 on.
+    /// To the point of persistence, from ARMv8.2 on.
     const CVAP: u8 = 1;
-    /// To the point where all who access memory agree.
+    /// To the point of coherency, where all observers of memory agree.
     const CVAC: u8 = 2;
 
     static INSTRUCTION: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -206,7 +207,7 @@ mod processor {
 
     pub(super) fn line_bytes() -> usize {
         let types: usize;
-        // SAFETY: reads a register that programs may read, which says what caches there are.
+        // SAFETY: reads a register that programs may read, which describes the caches.
         unsafe {
             asm!("mrs {}, ctr_el0", out(reg) types, options(nomem, nostack, preserves_flags));
         }
@@ -262,7 +263,7 @@ mod tests {
 
     #[test]
     fn lines_are_written_back_wherever_a_range_begins_and_ends() {
-        // What is durable cannot be seen here; that no byte changes and nothing faults can.
+        // The test cannot see what is durable; it checks that no byte changes and nothing faults.
         let bytes: Vec<u8> = (0..1000_u32).map(|place| place as u8).collect();
         for start in 0..70 {
             for length in [0, 1, 63, 64, 65, 900] {

@@ -1,12 +1,12 @@
-//! Inodes: what is known of a file besides its name and its bytes.
+//! Inodes: the attributes of a file except its name and its bytes.
 
 use crate::error::{Error, Result};
 use crate::layout::state;
 use crate::region::Region;
 use crate::words::Words;
 
-/// Words of an inode, from its beginning. The first line changes with the file's bytes, under the inode's lock; the
-/// others change by lists of words, under that of names and space.
+/// Words of an inode, as offsets from its beginning. The first line changes with the file's bytes, under the inode's
+/// lock. The other lines change by lists of words, under the lock of names and space.
 pub(crate) mod attribute {
     /// Odd while the line or the bytes change.
     pub(crate) const SEQUENCE: u64 = 0;
@@ -14,40 +14,41 @@ pub(crate) mod attribute {
     pub(crate) const SIZE: u64 = 8;
     /// When its bytes changed, in nanoseconds since 1970.
     pub(crate) const MODIFIED_NS: u64 = 16;
-    /// When anything of it changed.
+    /// When any of its attributes changed.
     pub(crate) const CHANGED_NS: u64 = 24;
-    /// Where its bytes are.
+    /// The encoded place of its bytes.
     pub(crate) const PLACE: u64 = 32;
     /// When it was read.
     pub(crate) const ACCESSED_NS: u64 = 40;
-    /// The lane that writes, and one; or 0.
+    /// The number of the lane that writes, plus 1; or 0.
     pub(crate) const LOCK: u64 = 48;
-    // The word behind it says whether somebody sleeps for it.
-    /// Tells it from others that had the number before; 0: the inode is free.
+    // The word behind it says whether a thread sleeps until the lock is free.
+    /// Tells this file from earlier files with the same inode number; 0: the inode is free.
     pub(crate) const GENERATION: u64 = 64;
     /// Type and permissions as `st_mode` has them, low; number of names, high.
     pub(crate) const MODE_LINKS: u64 = 72;
     /// User low, group high.
     pub(crate) const OWNER: u64 = 80;
-    /// Of a directory the one that it is in; of a free inode the next free one, and one.
+    /// Of a directory: its parent. Of a free inode: the next free one, plus 1.
     pub(crate) const PARENT: u64 = 88;
-    /// Of a directory the first cell, and one.
+    /// Of a directory: the first cell, plus 1.
     pub(crate) const FIRST_CELL: u64 = 96;
-    /// Of a directory the last cell, and one.
+    /// Of a directory: the last cell, plus 1.
     pub(crate) const LAST_CELL: u64 = 104;
-    /// Of a directory how many names it has.
+    /// Of a directory: the number of names in it.
     pub(crate) const ENTRIES: u64 = 112;
-    /// Of a directory the position that the next name gets.
+    /// Of a directory: the position that the next name gets.
     pub(crate) const NEXT_POSITION: u64 = 120;
     /// 1: it may have a stub.
     pub(crate) const HAS_STUB: u64 = 128;
-    /// Of a file without names the next such, and one.
+    /// Of a file without names: the next such file, plus 1.
     pub(crate) const NEXT_ORPHAN: u64 = FIRST_CELL;
-    /// And the one before, and one.
+    /// The previous such file, plus 1.
     pub(crate) const ORPHAN_BEFORE: u64 = LAST_CELL;
 }
 
-/// A file or directory for as long as it lives: its number, and what tells it from others that had the number before.
+/// A file or directory during its lifetime: the inode number, and the generation that tells it from earlier files with
+/// that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Number of the inode.
@@ -57,26 +58,26 @@ pub struct Node {
 }
 
 impl Node {
-    /// The directory that all paths begin in.
+    /// The root directory of all paths.
     pub const ROOT: Self = Self {
         inode: ROOT_INODE,
         generation: 1,
     };
 }
 
-/// The directory that all paths begin in.
+/// Inode number of the root directory.
 pub const ROOT_INODE: u64 = 1;
 
-/// What `stat` tells.
+/// The attributes that `stat` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Number of the inode.
     pub inode: u64,
-    /// Tells it from others that had the number before.
+    /// Tells it from earlier files with the same inode number.
     pub generation: u64,
     /// Type and permissions as `st_mode` has them.
     pub mode: u32,
-    /// Names that it has; of a directory two, and one for each directory in it.
+    /// Names that it has; for a directory: 2 plus the number of directories in it.
     pub links: u32,
     /// Owner.
     pub user: u32,
@@ -84,9 +85,9 @@ pub struct Attributes {
     pub group: u32,
     /// Bytes.
     pub size: u64,
-    /// When its bytes changed, in nanoseconds since 1970, as an `i64` where it was before.
+    /// When its bytes changed, in nanoseconds since 1970; an earlier time is a negative `i64`.
     pub modified_ns: u64,
-    /// When anything of it changed.
+    /// When any of its attributes changed.
     pub changed_ns: u64,
     /// When it was read.
     pub accessed_ns: u64,
@@ -116,7 +117,7 @@ impl Attributes {
 }
 
 impl Region {
-    /// Where an inode lies; its number comes from a table that may be damaged.
+    /// The offset of an inode. It checks the number, because it comes from a table that may be damaged.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -131,7 +132,7 @@ impl Region {
         }
     }
 
-    /// What `stat` tells of an inode.
+    /// The attributes of an inode, as `stat` returns them.
     ///
     /// # Errors
     /// [`Error::Stale`] when it is free.
@@ -163,7 +164,7 @@ impl Region {
     }
 }
 
-/// What a new inode begins with.
+/// The initial attributes of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub struct NewInode {
     /// Type and permissions as `st_mode` has them.
@@ -177,7 +178,7 @@ pub struct NewInode {
 }
 
 impl Words<'_> {
-    /// Takes an inode, with no bytes, names or entries.
+    /// Allocates an inode, with no bytes, names or entries.
     ///
     /// # Errors
     /// [`Error::TablesFull`].
@@ -224,7 +225,7 @@ impl Words<'_> {
         Ok(inode)
     }
 
-    /// Notes that a file has lost its last name: somebody may still have it open.
+    /// Adds a file that has lost its last name to the list of orphans: a process may still have it open.
     pub(crate) fn add_orphan(&mut self, inode: u64) -> Result<()> {
         let at = self.region.inode_at(inode)?;
         let first = self.get(state::FIRST_ORPHAN);
@@ -238,7 +239,7 @@ impl Words<'_> {
         self.change(state::ORPHANS, |count| count.wrapping_add(1))
     }
 
-    /// Takes a file off the list of those without names.
+    /// Removes a file from the list of files without names.
     pub(crate) fn remove_orphan(&mut self, inode: u64) -> Result<()> {
         let at = self.region.inode_at(inode)?;
         let next = self.get(at + attribute::NEXT_ORPHAN);
@@ -257,7 +258,7 @@ impl Words<'_> {
         self.change(state::ORPHANS, |count| count.saturating_sub(1))
     }
 
-    /// Gives an inode back, which has neither names nor bytes any more.
+    /// Frees an inode that has neither names nor bytes any more.
     pub(crate) fn free_inode(&mut self, inode: u64) -> Result<()> {
         let at = self.region.inode_at(inode)?;
         self.set(at + attribute::GENERATION, 0)?;

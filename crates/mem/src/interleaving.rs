@@ -1,6 +1,6 @@
-//! The lock protocol in drawn orders: each access of memory is a point at which another process may go on instead, and
-//! each store one at which a process may die. It is the code itself that runs, on a real region; what is drawn is who
-//! goes next. The orders are those of one memory that all see alike: what processors make of them is no part of it.
+//! The lock protocol in random orders: at each access of memory another process may run instead, and at each store a
+//! process may die. The code itself runs, on a real region; only the order of processes is random. Memory is the same
+//! for all processes: reordering by processors is not tested.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ thread_local! {
     static TAKEN_OVER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Lets another process of the run go on, maybe; `false` when there is no run.
+/// May let another process of the run continue. Returns `false` if there is no run.
 pub(crate) fn others_may_go_first() -> bool {
     let runs = RUNS.get();
     if runs {
@@ -33,7 +33,7 @@ pub(crate) fn others_may_go_first() -> bool {
     runs
 }
 
-/// Whether a process of the run lives; `None` when there is no run.
+/// Whether a process of the run is alive; `None` if there is no run.
 pub(crate) fn is_alive(owner: Owner) -> Option<bool> {
     RUNS.get()
         .then(|| ALIVE.with_borrow(|alive| alive.contains(&owner.as_word())))
@@ -46,10 +46,10 @@ const FILE: NewInode = NewInode {
     now_ns: 1,
 };
 
-/// Processes of a run; the last does not die.
+/// The number of processes of a run; the last one does not die.
 const PROCESSES: usize = 3;
 
-/// A region as several processes have it.
+/// A region that several processes have open.
 struct Scratch {
     path: PathBuf,
     regions: Vec<Region>,
@@ -94,7 +94,7 @@ impl Drop for Scratch {
     }
 }
 
-/// While it lives, memory is accessed in turns.
+/// While this value lives, memory is accessed in turns.
 struct Run;
 
 impl Run {
@@ -111,13 +111,13 @@ impl Drop for Run {
     }
 }
 
-/// Drawn orders of a test; `KEEL_MEM_ORDERS_TIMES` draws so many times as many, for longer runs.
+/// The number of random orders of a test; `KEEL_MEM_ORDERS_TIMES` multiplies it, for longer runs.
 fn orders(runs: usize) -> usize {
     let times = std::env::var("KEEL_MEM_ORDERS_TIMES").ok();
     times.map_or(runs, |times| runs * times.parse::<usize>().unwrap())
 }
 
-/// Lets the processes do `work` in drawn orders, and all but the last die at drawn stores; then the last one looks.
+/// Runs `work` in all processes in random orders. All but the last die at random stores; then the last one runs `look`.
 fn run(name: &str, runs: usize, work: fn(&Scratch, usize), look: fn(&Scratch)) {
     let scratch = Arc::new(Scratch::new(name));
     let kept = scratch.clone();
@@ -159,7 +159,7 @@ fn run(name: &str, runs: usize, work: fn(&Scratch, usize), look: fn(&Scratch)) {
             last.set_owner(Owner::from_word(owner));
             ALIVE.with_borrow_mut(|alive| alive.insert(owner));
             look(&scratch);
-            // Nobody holds anything, and the lanes of the dead are free when they are wanted.
+            // No process holds a lock, and the lanes of dead processes are free when they are needed.
             for lock in [
                 state::LOCK,
                 last.layout.inode(scratch.file.inode) + attribute::LOCK,
@@ -172,7 +172,7 @@ fn run(name: &str, runs: usize, work: fn(&Scratch, usize), look: fn(&Scratch)) {
     drop(kept);
 }
 
-/// All lanes of the dead are settled.
+/// Settles all lanes of dead processes.
 fn settle_all(region: &Region) {
     let writers: Vec<_> = (0..region.layout.lane_count)
         .map(|_| region.writer().unwrap())
@@ -193,7 +193,7 @@ fn two_never_hold_a_lock_and_the_dead_do_not_keep_it() {
             let is_dead = !ALIVE.with_borrow(|alive| alive.contains(&before));
             assert!(before == 0 || is_dead, "two hold the lock");
             TAKEN_OVER.set(TAKEN_OVER.get() + u64::from(before != 0));
-            // Where it may die.
+            // Points at which the process may die.
             for _ in 0..4 {
                 region.set_lane_word(writer.lane, word::LAST_END, 0);
             }
@@ -239,6 +239,6 @@ fn writes_of_the_dying_are_whole_in_every_drawn_order() {
             "{read:?}"
         );
     };
-    // Readers that meet a rescuer are rare: one in some ten thousand orders.
+    // Readers that meet a recovery are rare: one in about ten thousand orders.
     run("writes", orders(60_000), work, look);
 }

@@ -1,8 +1,7 @@
-//! Lanes: who writes, what he was doing, and what becomes of it when he dies.
+//! Lanes: which thread writes, what its call was doing, and the recovery when it dies.
 //!
 //! A lane belongs to one thread of one process at a time. Its state is one word: idle, or which of its logs is
-//! complete. Carrying out a log does the same however often it is done, so whoever dies while carrying out another's
-//! is no new case.
+//! complete. Replaying a log is idempotent, so a process may also die while it recovers another one.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -23,33 +22,33 @@ pub(crate) mod word {
     pub(crate) const STATE: u64 = 8;
     /// Pairs in the log of words.
     pub(crate) const COUNT: u64 = 16;
-    /// The inode that the lane locks, or is about to.
+    /// The inode that the lane locks, or is about to lock.
     pub(crate) const INODE: u64 = 24;
-    /// Where the logged bytes go or come from, or where the pages are that are moved.
+    /// The target or source of the logged bytes, or the place of the pages that are moved.
     pub(crate) const TARGET: u64 = 32;
-    /// How many bytes.
+    /// The number of bytes.
     pub(crate) const LENGTH: u64 = 40;
-    /// Size of the file once the bytes are there; of an undone write, before.
+    /// Size of the file after the write; for an undo log, before it.
     pub(crate) const SIZE: u64 = 48;
-    /// Its time of change then, or before.
+    /// Modification time after the write; for an undo log, before it.
     pub(crate) const TIME_NS: u64 = 56;
-    /// How many pages are moved.
+    /// The number of pages that are moved.
     pub(crate) const PAGES: u64 = 64;
-    /// How many of them are there.
+    /// The number of them that exist.
     pub(crate) const PRESENT: u64 = 72;
-    /// Pages in the pool before.
+    /// Pages in the pool before the change.
     pub(crate) const POOL: u64 = 80;
-    /// 1: when the words are stored, the pages go to the pool.
+    /// 1: after the words are stored, the pages go to the pool.
     pub(crate) const FREES: u64 = 88;
-    /// Of an undone write, the time of change of the inode before.
+    /// For an undo log, the inode's time of change before the write.
     pub(crate) const CHANGED_NS: u64 = 96;
-    /// Where the owner's last write ended: whoever goes on there finds its old bytes in the cache.
+    /// Where the owner's last write ended: a write that continues there finds its old bytes in the cache.
     pub(crate) const LAST_END: u64 = 104;
     /// Bytes of the words above: two lines.
     pub(crate) const HEADER_BYTES: u64 = 128;
-    /// Where the owner reads, see `notes.rs`: a line of their own.
+    /// The notes of the owner's reads, see `notes.rs`: a cache line of their own.
     pub(crate) const NOTES: u64 = 128;
-    /// First of the pairs: where, what.
+    /// First of the pairs of offset and value.
     pub(crate) const PAIRS: u64 = 192;
 }
 
@@ -61,36 +60,36 @@ pub(crate) mod doing {
     pub(crate) const WORDS: u64 = 1;
     /// The log of bytes is complete.
     pub(crate) const BYTES: u64 = 2;
-    /// Pages are on their way from the pool, and no table says so yet.
+    /// Pages are moving from the pool, and no table records it yet.
     pub(crate) const TAKING: u64 = 3;
-    /// The log holds bytes and attributes as they were, and new ones are being written.
+    /// The log holds the old bytes and attributes, and new ones are being written.
     pub(crate) const UNDO: u64 = 4;
 }
 
-/// Pairs that the log of words has room for.
+/// The number of pairs that fit in the log of words.
 pub(crate) const WORDS_MAX: usize = ((LANE_WORDS_BYTES - word::PAIRS) / 16) as usize;
 
-/// How long a waiter sleeps before it looks whether the holder lives.
+/// The time a waiter sleeps before it checks whether the holder is alive.
 pub(crate) const LOOK_AFTER: Duration = Duration::from_millis(2);
 
-/// Looks at a lock before the first sleep.
+/// The number of looks at a lock before the first sleep.
 const SPINS: u32 = if cfg!(test) { 3 } else { 200 };
 
-/// Looks at a lock that nobody holds until it counts as damaged: a tenth of a second.
+/// The number of looks at a lock without a holder until it counts as damaged: 100 ms.
 const ORPHANED_MAX: u32 = 50;
 
-/// Beside the number of the lane in a lock: somebody waits for this holder.
+/// Flag in a lock, beside the number of the lane: a thread waits for this holder.
 const SOMEBODY_WAITS: u64 = 1 << 31;
 
-/// Where, behind a lock, stands whether somebody sleeps: whoever lets go must wake them all.
+/// Offset behind a lock of the word that says whether a thread sleeps. The thread that unlocks must wake them all.
 pub(crate) const SLEEPERS: u64 = 8;
 
 const START_BITS: u32 = 40;
 
-/// A flag of the kernel's for a thread that will not run the program any more.
+/// A kernel flag of a thread that will not run the program any more.
 const PF_EXITING: u64 = 4;
 
-/// Who owns a lane: the number of a process, which comes again one day, with the time of its start, which does not.
+/// The owner of a lane: the process number, which may be reused, with its start time, which makes it unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(pub(crate) u64);
 
@@ -98,7 +97,7 @@ impl Owner {
     /// This process.
     ///
     /// # Errors
-    /// [`Error::System`] when `/proc` does not say when it started.
+    /// [`Error::System`] when `/proc` does not have its start time.
     pub(crate) fn current() -> Result<Self> {
         let pid = std::process::id();
         let start = start_ticks(pid).ok_or_else(|| Error::System {
@@ -132,18 +131,18 @@ impl Owner {
     }
 }
 
-/// When a process started, in ticks since the machine did; `None` when it does not run, or has ended and not been
-/// waited for. Allocates nothing: whoever waits for a lock may be in a signal handler.
+/// The start time of a process, in ticks since boot. `None` if it does not run, or is a zombie. Allocates nothing: a
+/// thread that waits for a lock may be in a signal handler.
 fn start_ticks(pid: u32) -> Option<u64> {
     let mut path = [0; 32];
     write!(&mut path[..31], "/proc/{pid}/stat").ok()?;
-    // SAFETY: the path ends with a zero byte, for the last one was not written to.
+    // SAFETY: the path ends with a zero byte, because the last byte was not written to.
     let fd = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if fd < 0 {
         return None;
     }
     let mut bytes = [0; 1024];
-    // SAFETY: a descriptor that is open and nobody else's, and a buffer that is as long as it says.
+    // SAFETY: an open descriptor that no other code uses, and a buffer of the given length.
     let count = unsafe {
         let count = libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len());
         libc::close(fd);
@@ -154,15 +153,15 @@ fn start_ticks(pid: u32) -> Option<u64> {
 
 /// The start time in a line of `/proc/PID/stat`.
 fn start_in(line: &[u8]) -> Option<u64> {
-    // The name in parentheses may hold anything, also parentheses.
+    // The name in parentheses may contain anything, also parentheses.
     let behind_name = line.iter().rposition(|byte| *byte == b')')? + 2;
     let mut fields = line.get(behind_name..)?.split(|byte| *byte == b' ');
     let state = fields.next()?;
     let number = |field: Option<&[u8]>| std::str::from_utf8(field?).ok()?.parse::<u64>().ok();
     let flags = number(fields.nth(5))?;
     let threads = number(fields.nth(10))?;
-    // Who is ending makes no store any more, however long the kernel needs to take its memory apart. But the first
-    // thread may be gone while another one, killed as well, makes its last stores.
+    // An exiting thread makes no more stores, even if the kernel needs long to free its memory. But the first thread
+    // may be gone while another killed thread makes its last stores.
     let is_ending = matches!(state, b"Z" | b"X" | b"x") || flags & PF_EXITING != 0;
     if is_ending && threads <= 1 {
         return None;
@@ -170,7 +169,7 @@ fn start_in(line: &[u8]) -> Option<u64> {
     number(fields.nth(1))
 }
 
-/// A lane that this process has.
+/// A lane that this process owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lane(pub(crate) u64);
 
@@ -185,7 +184,7 @@ impl Region {
         self.memory.store(self.layout.lane(lane.0) + word, value);
     }
 
-    /// Says what a lane does, and goes on when that is durable.
+    /// Sets what a lane does, and continues when that is durable.
     #[inline(always)]
     pub(crate) fn set_doing(&self, lane: Lane, doing: u64) {
         self.set_lane_word(lane, word::STATE, doing);
@@ -193,7 +192,7 @@ impl Region {
         self.memory.persist([(at, 8)]);
     }
 
-    /// Where the bytes of a lane's log begin.
+    /// The offset of a lane's byte log.
     #[inline]
     pub(crate) fn log_at(&self, lane: Lane) -> u64 {
         self.layout.lane(lane.0) + LANE_WORDS_BYTES
@@ -228,7 +227,7 @@ impl Region {
         Err(Error::LanesFull)
     }
 
-    /// Settles all lanes whose owners are dead; how many.
+    /// Settles all lanes whose owners are dead. Returns how many.
     ///
     /// # Errors
     /// Those of [`settle`](Self::settle).
@@ -245,24 +244,24 @@ impl Region {
         Ok(settled)
     }
 
-    /// Gives a lane back that does nothing.
+    /// Frees an idle lane.
     pub(crate) fn give_back_lane(&self, lane: Lane) {
         self.set_lane_word(lane, word::OWNER, 0);
     }
 
-    /// Finishes or undoes what the dead owner of a lane was doing, lets go of his locks, and frees the lane. Nothing
-    /// happens when somebody else was faster.
+    /// Finishes or undoes the change of a lane's dead owner, releases its locks, and frees the lane. Does nothing if
+    /// another process was faster.
     ///
     /// # Errors
-    /// [`Error::Damaged`] when the log says what cannot be.
+    /// [`Error::Damaged`] when the log holds impossible values.
     pub(crate) fn settle(&self, lane: Lane, dead: u64) -> Result<()> {
         let owner_at = self.layout.lane(lane.0) + word::OWNER;
-        // From here on the lane is this process's: if it dies as well, the next one comes to the same place.
+        // From here on this process owns the lane: if it dies too, the next process recovers it in the same way.
         if self.memory.replace(owner_at, dead, self.owner().0).is_err() {
             return Ok(());
         }
         let settled = self.settle_owned(lane);
-        // A log that makes no sense is the dead one's still: the lock that he holds is not a living one's.
+        // If the log is invalid, the lane stays with the dead owner: its lock must not look like a live process's lock.
         self.memory
             .store(owner_at, if settled.is_ok() { 0 } else { dead });
         settled
@@ -278,7 +277,7 @@ impl Region {
             _ => return Err(self.lane_damage(lane, "a lane does what no writer does")),
         }
         self.set_doing(lane, doing::NOTHING);
-        // Of a change that was being prepared; the next owner's changes free what they say themselves.
+        // This flag is from a change in preparation; the next owner's changes set it again themselves.
         self.set_lane_word(lane, word::FREES, 0);
         for note in 0..WORDS_IN_LINE as u64 {
             self.set_lane_word(lane, word::NOTES + note * 8, 0);
@@ -287,7 +286,7 @@ impl Region {
         if inode != 0 {
             let inode_at = self.inode_at(inode)?;
             if self.holds(lane, inode_at + attribute::LOCK) {
-                // Readers wait as long as the number is odd.
+                // Readers wait while the number is odd.
                 let sequence = self.memory.load(inode_at + attribute::SEQUENCE);
                 if sequence % 2 == 1 {
                     self.memory
@@ -314,7 +313,7 @@ impl Region {
         }
     }
 
-    /// Stores what the log of words says, and moves the pages that it frees. Done twice it does the same.
+    /// Stores the words of the log, and moves the pages that it frees. It is idempotent.
     pub(crate) fn carry_out_words(&self, lane: Lane) -> Result<()> {
         self.apply_words(lane)?;
         self.move_freed_pages(lane)
@@ -327,7 +326,7 @@ impl Region {
         }
         for pair in 0..count {
             let at = self.lane_word(lane, word::PAIRS + pair * 16);
-            // Only tables change by words, and no words of lanes.
+            // Words change only in tables, and never in lanes.
             let is_table = (state::LOCK + 8..4096).contains(&at)
                 || (self.layout.inodes_at..self.layout.metadata_bytes).contains(&at);
             if !is_table || !at.is_multiple_of(8) {
@@ -342,7 +341,7 @@ impl Region {
         Ok(())
     }
 
-    /// Makes durable what a log of words has just stored, of words side by side in one go.
+    /// Makes the words durable that a log of words has just stored. Adjacent words are persisted together.
     #[cold]
     fn persist_words(&self, lane: Lane, count: u64) {
         let mut last = None;
@@ -355,10 +354,10 @@ impl Region {
         self.memory.persist([]);
     }
 
-    /// Copies the logged bytes of a dead writer to their place, and sets size and time of the file.
+    /// Copies a dead writer's logged bytes to their target, and sets size and time of the file.
     fn apply_bytes(&self, lane: Lane) -> Result<()> {
         let (inode_at, target, length) = self.logged_bytes(lane)?;
-        // The dead one may not have come to it: then readers would not know.
+        // The dead writer may not have reached this step: readers would then not notice the change.
         self.begin_change(inode_at);
         self.memory.copy(self.log_at(lane), target, length);
         let time_ns = self.lane_word(lane, word::TIME_NS);
@@ -368,10 +367,10 @@ impl Region {
         Ok(())
     }
 
-    /// Copies the bytes back that a dead writer was writing over, and sets size and times of the file as they were.
+    /// Restores the bytes that a dead writer was overwriting, with the file's old size and times.
     fn undo_bytes(&self, lane: Lane) -> Result<()> {
         let (inode_at, target, length) = self.logged_bytes(lane)?;
-        // The dead one may have been through with it: then readers would not know.
+        // The dead writer may have completed the change already: readers would then not notice the undo.
         self.begin_change(inode_at);
         self.memory.copy(self.log_at(lane), target, length);
         let (size, modified_ns, changed_ns) = (
@@ -385,7 +384,7 @@ impl Region {
         Ok(())
     }
 
-    /// Of a dead lane's log of bytes: where the inode is, and where the bytes go and how many.
+    /// From a dead lane's log of bytes: offset of the inode, target of the bytes, number of bytes.
     fn logged_bytes(&self, lane: Lane) -> Result<(u64, u64, u64)> {
         let length = self.lane_word(lane, word::LENGTH);
         let target = self.lane_word(lane, word::TARGET);
@@ -400,7 +399,7 @@ impl Region {
         Ok((inode_at, target, length))
     }
 
-    /// Sets what changes with the bytes of a file.
+    /// Sets the attributes that change with the bytes of a file.
     #[inline(always)]
     pub(crate) fn set_written(&self, inode_at: u64, size: u64, modified_ns: u64, changed_ns: u64) {
         self.memory.store(inode_at + attribute::SIZE, size);
@@ -410,10 +409,10 @@ impl Region {
             .store(inode_at + attribute::CHANGED_NS, changed_ns);
     }
 
-    /// Takes the lock at `at`, after finishing what a dead holder has left.
+    /// Takes the lock at `at`, after recovering a dead holder.
     ///
     /// # Errors
-    /// Those of [`settle`](Self::settle), and [`Error::Damaged`] when nobody holds a lock that is taken.
+    /// Those of [`settle`](Self::settle), and [`Error::Damaged`] when a taken lock has no holder.
     #[inline]
     pub(crate) fn lock(&self, lane: Lane, at: u64) -> Result<()> {
         if self.try_lock(lane, at) {
@@ -422,7 +421,7 @@ impl Region {
         self.wait_for_lock(lane, at)
     }
 
-    /// Takes the lock at `at` when nobody has it.
+    /// Takes the lock at `at` if it is free.
     #[inline]
     pub(crate) fn try_lock(&self, lane: Lane, at: u64) -> bool {
         self.memory.replace(at, 0, lane.0 + 1).is_ok()
@@ -446,9 +445,9 @@ impl Region {
                 continue;
             }
             self.memory.store(at + SLEEPERS, 1);
-            // Whoever lets go stores into the lock and looks at the other word, with nothing between that would keep
-            // his processor from looking first. After this he has done both, or will see the word. Without it the
-            // sleep is longer, and no more.
+            // The thread that unlocks stores into the lock and then loads the other word, without a fence, so its
+            // processor may load first. After this barrier it has done both, or will see the word. If the barrier
+            // fails, the sleep is only longer.
             let _ = barrier_for_all();
             self.sleep(at, waited_for);
             let Some(holding) = (found & !SOMEBODY_WAITS)
@@ -462,7 +461,7 @@ impl Region {
             if self.memory.load(at) != waited_for {
                 orphaned = 0;
             } else if owner == 0 {
-                // Also the moment between the release of a lane and its next owner's lock looks like this.
+                // The moment between the release of a lane and its next owner's lock also looks like this.
                 orphaned += 1;
                 if orphaned > ORPHANED_MAX {
                     let what = "a lock is held by a lane that nobody has";
@@ -482,10 +481,11 @@ impl Region {
             .map(Lane)
     }
 
-    /// Finishes what the holder of the lock at `at` was doing, when he is dead; whether somebody alive holds it.
+    /// Recovers the holder of the lock at `at`, if it is dead. Returns whether a live process holds the lock.
     ///
     /// # Errors
-    /// Those of [`settle`](Self::settle); [`Error::ReadOnly`] when the holder is dead and this process cannot help.
+    /// Those of [`settle`](Self::settle); [`Error::ReadOnly`] when the holder is dead and this process cannot recover
+    /// it.
     pub(crate) fn look_after(&self, at: u64) -> Result<bool> {
         let Some(holder) = self.holder(at) else {
             return Ok(false);
@@ -509,8 +509,8 @@ impl Region {
         self.memory.load(at) & !SOMEBODY_WAITS == lane.0 + 1
     }
 
-    /// Lets go of a lock that the lane holds, and wakes who waits. By a plain store: an exchange would wait until all
-    /// bytes that were written under the lock are in the cache, while the next call could already ask for its own.
+    /// Releases a lock that the lane holds, and wakes its waiters. It uses a plain store: an exchange would wait until
+    /// all bytes written under the lock are in the cache, while the next call could already prefetch its own.
     #[inline]
     pub(crate) fn unlock(&self, at: u64) {
         self.memory.store(at, 0);
@@ -521,7 +521,8 @@ impl Region {
 
     #[cold]
     pub(crate) fn wake(&self, at: u64) {
-        // Who sleeps again says so again. If that is wiped out here it falls asleep unseen, for two milliseconds.
+        // A thread that sleeps again sets the word again. If this store overwrites that, the thread sleeps unseen, for
+        // 2 ms.
         self.memory.store(at + SLEEPERS, 0);
         self.memory.wake_sleepers(at);
     }
@@ -545,7 +546,7 @@ mod tests {
         assert_eq!(line("R", 0x40_0100, 1), Some(4711));
         assert_eq!(line("Z", 0x40_010c, 1), None);
         assert_eq!(line("D", 0x40_010c, 1), None);
-        // Another of its threads is still there.
+        // Another thread of the process is still there.
         assert_eq!(line("Z", 0x40_010c, 2), Some(4711));
         assert_eq!(start_in(b"7 (a) S"), None);
         let me = Owner::current().unwrap();

@@ -1,9 +1,10 @@
-//! What a thread found out at its last call: where the file lies and how long it is. A program reads and writes one
-//! file many times before it takes another, and as long as the file's sequence number is the same, so is all this.
+//! The cached result of a thread's last call: where the file lies and how long it is. A program reads and writes one
+//! file many times before it uses another. While the file's sequence number is the same, the cached values are valid.
 //!
-//! It saves half of the instructions of a small call. They count twice: the processor looks only so many ahead, and
-//! what it finds there is the next read, whose bytes it then asks for before it has those of this one. With 200
-//! instructions of any kind between them, bare copies of 1 KiB from memory take 2.7 times as long.
+//! It saves half of the instructions of a small call. They count twice: the processor only looks a limited number of
+//! instructions ahead. If the next read is within that window, the processor requests its bytes before it has the bytes
+//! of this one. With 200 instructions of any kind between them, bare copies of 1 KiB from memory take 2.7 times as
+//! long.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -23,45 +24,46 @@ use crate::space::{Place, piece_bytes};
 use crate::stream;
 use crate::writer::Writer;
 
-/// Words of the map of pages that are gone through to find that a file has no holes: it has up to 8 GiB.
+/// The number of words of the page map that are checked to find that a file has no holes: enough for 8 GiB.
 const MAP_WORDS_MAX: u64 = 64;
 
-/// By how much a write moves a file's sequence number: to an odd one, and to the next even one.
+/// The increment of a file's sequence number by one write: to an odd number, and to the next even one.
 const ONE_CHANGE: u64 = 2;
 
-/// The file of a thread's last call. It is the thread's own, and no signal handler may use it in the middle of a call;
-/// zeros are a valid one that knows nothing. The pointers lead into the mapping of the attachment that it names.
+/// The file of a thread's last call. It belongs to the thread, and no signal handler may use it in the middle of a
+/// call. All zeros is a valid value that knows no file. The pointers lead into the mapping of the attachment that it
+/// names.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LastFile {
-    /// What the caller knows the file by.
+    /// The caller's key of the file.
     key: Cell<(u64, u64)>,
-    /// The attachment's number; 0: nothing is known.
+    /// The attachment's number; 0 if no file is known.
     attachment: Cell<u32>,
     may_read: Cell<bool>,
     may_write: Cell<bool>,
     generation: Cell<u64>,
-    /// Of the file, when all that follows was true.
+    /// Sequence number of the file for which all following fields are valid.
     sequence: Cell<u64>,
     size: Cell<u64>,
     /// Words of the inode.
     at_sequence: Cell<*const AtomicU64>,
     at_generation: Cell<*const AtomicU64>,
-    /// Where this thread notes what it reads.
+    /// The word in which this thread notes what it reads.
     note: Cell<*const AtomicU64>,
-    /// What it notes.
+    /// The value of the note.
     named: Cell<u64>,
-    /// Byte 0 of the file; all others lie behind it.
+    /// Byte 0 of the file; all others follow it contiguously.
     bytes: Cell<*const u8>,
-    /// The same place in the region, and the inode.
+    /// Offset of the same byte in the region; then the inode's number and its offset.
     base: Cell<u64>,
     inode: Cell<u64>,
     inode_at: Cell<u64>,
-    /// This thread's.
+    /// This thread's lane.
     lane: Cell<u64>,
-    /// Flags of the description, which others may change.
+    /// Flags of the description, which other threads may change.
     at_flags: Cell<*const AtomicU64>,
-    /// The file of the last long call, its sequence number behind it, and its size.
+    /// The file of the last long call, its sequence number after the call, and its size.
     seen: Cell<(u64, u64, u64)>,
 }
 
@@ -91,15 +93,14 @@ impl Default for LastFile {
 }
 
 impl LastFile {
-    /// What it was remembered for.
+    /// The key that it was remembered for.
     #[inline(always)]
     #[must_use]
     pub fn key(&self) -> (u64, u64) {
         self.key.get()
     }
 
-    /// Reads again from the file, if nothing of it has changed since. `None` when it is not so, and
-    /// nothing happened.
+    /// Reads again from the file, if it has not changed since. Returns `None` otherwise; nothing has happened then.
     #[inline(always)]
     #[must_use]
     pub fn read(&self, attachment: &Attachment, offset: u64, into: &mut [u8]) -> Option<usize> {
@@ -114,7 +115,7 @@ impl LastFile {
         let count = (size - offset).min(into.len() as u64) as usize;
         let from = self.bytes.get().wrapping_add(offset as usize);
         if count <= EXPECTED_BYTES_MAX as usize {
-            // Memory answers while the rest is looked at.
+            // Prefetch: memory answers while the rest is checked.
             stream::expect_read(from, count);
         }
         // SAFETY: the attachment with this number is this one, so its mapping is there, which the pointers were made
@@ -140,11 +141,11 @@ impl LastFile {
         compiler_fence(Ordering::SeqCst);
         let mut is_true = at_sequence.load(Ordering::Acquire) == sequence;
         if is_true {
-            // SAFETY: as long as the sequence number is the same the file is that long and lies there without holes, in
-            // memory that nobody gives back while the note says that it is read. Whoever writes to it meanwhile changes
-            // the number first, and what was copied is not used; the C library's copy is opaque to the compiler.
+            // SAFETY: as long as the sequence number is the same, the file has this length and lies there without
+            // holes. No thread frees the memory while the note says that it is read. A writer changes the number first,
+            // and the copy is then not used; the C library's copy is opaque to the compiler.
             unsafe { libc::memcpy(into.as_mut_ptr().cast(), from.cast(), count) };
-            // What was copied must be complete before the number is looked at again.
+            // What was copied must be complete before the number is read again.
             fence(Ordering::Acquire);
             is_true = at_sequence.load(Ordering::Acquire) == sequence;
         }
@@ -152,8 +153,8 @@ impl LastFile {
         is_true.then_some(count)
     }
 
-    /// Writes again over bytes of the file, if nobody else has changed it since; how many. `None` when it is not so,
-    /// and nothing happened.
+    /// Overwrites bytes of the file again, if no other writer has changed it since. Returns how many. Returns `None`
+    /// otherwise; nothing has happened then.
     #[inline(always)]
     #[must_use]
     pub fn write(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Option<usize> {
@@ -185,9 +186,9 @@ impl LastFile {
         Some(data.len())
     }
 
-    /// Finds out what the short ways need to know of a file, behind a long call, once it is the second in a row and
-    /// nobody else has changed the file: who reads now here, now there, or what others write as well, would pay for it
-    /// each time. `is_write` says that the call was one.
+    /// Collects what the short paths need to know of a file, after a long call. It does so only if this is the second
+    /// call in a row and no other writer has changed the file. Otherwise programs that switch between files, or that
+    /// share written files, would pay this cost for each call. `is_write` says that the call was a write.
     #[inline(never)]
     pub fn remember(
         &self,
@@ -245,7 +246,7 @@ impl LastFile {
                 return None;
             }
         }
-        // What was seen must be complete before the number is looked at again.
+        // What was seen must be complete before the number is read again.
         fence(Ordering::Acquire);
         let is_true = is_same
             && sequence.is_multiple_of(2)
@@ -275,7 +276,7 @@ impl LastFile {
         Some(())
     }
 
-    /// What is known of the file says nothing any more: the thread's lane will be another's.
+    /// Invalidates what is known of the file: the thread's lane will belong to another thread.
     pub fn forget(&self) {
         self.attachment.set(0);
     }

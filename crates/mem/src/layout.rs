@@ -1,9 +1,9 @@
-//! Where everything in a region lies. All of it follows from the few numbers of the superblock. Offsets count bytes
+//! Offsets of all tables of a region. All of them follow from the few numbers of the superblock. Offsets count bytes
 //! from the beginning of the region's file; there are no addresses.
 
 use crate::error::{Error, Result};
 
-/// The unit in which space is given to files and taken back: a huge page.
+/// The unit of space allocation for files: a huge page.
 pub const PAGE_BYTES: u64 = 2 << 20;
 /// Alignment of the mapping and of slots, so that processes can share page tables.
 pub const SLOT_ALIGNMENT_BYTES: u64 = 1 << 30;
@@ -21,71 +21,71 @@ pub const CELL_BYTES: u64 = 64;
 pub const LANE_BYTES: u64 = LANE_WORDS_BYTES + LOG_BYTES_MAX;
 /// Bytes of a lane before its log.
 pub const LANE_WORDS_BYTES: u64 = 4096;
-/// Bytes that one write may log, and so be whole whatever happens.
+/// Bytes that one write may log, and so write atomically.
 pub const LOG_BYTES_MAX: u64 = 16 << 10;
 /// Longest name of a file, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Least and most bytes of a region.
+/// Minimum size of a region, in bytes.
 pub const CAPACITY_BYTES_MIN: u64 = 16 << 20;
-/// See [`CAPACITY_BYTES_MIN`].
+/// Maximum size of a region, in bytes.
 pub const CAPACITY_BYTES_MAX: u64 = 1 << 40;
 
-/// Files that a region can be made for.
+/// Maximum number of files that a region can be made for.
 const FILES_MAX: u64 = 1 << 24;
 
-/// Cells that a region can have.
+/// Maximum number of cells of a region.
 pub(crate) const CELLS_MAX: u64 = 2 * (FILES_MAX + 1);
 
-/// Address space that the slots of a region may take together: a quarter of what a process has.
+/// Maximum address space of all slots of a region: a quarter of the address space of a process.
 const SLOTS_BYTES_MAX: u64 = 1 << 45;
 const SLOTS_MAX: u64 = 4096;
-/// Least slots, however small the region.
+/// Minimum number of slots, also for a small region.
 const SLOTS_MIN: u64 = 64;
-/// Least bytes of a slot: files with holes may be longer than the region has memory.
+/// Minimum size of a slot, in bytes: files with holes may be longer than the region has memory.
 const SLOT_BYTES_MIN: u64 = 8 << 30;
 
-/// Least and most open file descriptions of a region.
+/// Minimum and maximum number of open file descriptions of a region.
 const DESCRIPTIONS: std::ops::RangeInclusive<u64> = 512..=65_536;
 /// Bytes of an open file description.
 pub(crate) const DESCRIPTION_BYTES: u64 = 64;
 const WORDS_IN_PAGE_MAP: u64 = 64;
 
-/// Words of the superblock that change, behind the ones that do not.
+/// Words of the superblock that change. They follow the words that do not.
 pub(crate) mod state {
     /// First word that changes.
     const AT: u64 = 1024;
-    /// The lock of names and space: a lane's number and one, or 0.
+    /// The lock of names and space: a lane's number plus 1, or 0.
     pub(crate) const LOCK: u64 = AT;
     /// Pages in the pool.
     pub(crate) const POOL_PAGES: u64 = AT + 64;
     /// Inodes in use.
     pub(crate) const INODES: u64 = AT + 72;
-    /// The first free inode and one, or 0.
+    /// The first free inode plus 1, or 0.
     pub(crate) const FREE_INODE: u64 = AT + 80;
-    /// Inodes from this one on were never used.
+    /// Inodes from this one on have never been used.
     pub(crate) const FRESH_INODE: u64 = AT + 88;
-    /// The first free cell and one, or 0.
+    /// The first free cell plus 1, or 0.
     pub(crate) const FREE_CELL: u64 = AT + 96;
-    /// Cells from this one on were never used.
+    /// Cells from this one on have never been used.
     pub(crate) const FRESH_CELL: u64 = AT + 104;
     /// Cells in use.
     pub(crate) const CELLS: u64 = AT + 112;
-    /// Grows with each inode that is given out, so that a number that comes again is told from the one before.
+    /// Grows with each inode that is allocated, so that two files with the same inode number can be told apart.
     pub(crate) const GENERATION: u64 = AT + 120;
-    /// For each size of piece, a page that may have one free, and one; or 0.
+    /// For each piece size, a page that may have a free piece, plus 1; or 0.
     pub(crate) const CLASS_PAGE: u64 = AT + 128;
-    /// The first file without names that somebody may still have open, and one; or 0.
+    /// The first file without names that a process may still have open, plus 1; or 0.
     pub(crate) const FIRST_ORPHAN: u64 = AT + 256;
-    /// How many there are.
+    /// The number of such files.
     pub(crate) const ORPHANS: u64 = AT + 264;
-    /// In which run of the machine the region was last used: two words, the numbers of processes of another run mean
+    /// The run of the machine in which the region was last used: two words. Process numbers of another run mean
     /// nothing.
     pub(crate) const BOOT: u64 = AT + 272;
     /// The namespace that process numbers belong to.
     pub(crate) const NAMESPACE: u64 = AT + 288;
     /// Odd while names and space change.
     pub(crate) const SEQUENCE: u64 = AT + 320;
-    /// Which region this is to its checkpoints; 0: there is none yet.
+    /// Identity of this region for its checkpoints; 0: there is none yet.
     pub(crate) const CHECKPOINT_TOKEN: u64 = AT + 1024;
     /// When the newest checkpoint was begun, in nanoseconds since 1970.
     pub(crate) const CHECKPOINT_NS: u64 = AT + 1032;
@@ -93,35 +93,36 @@ pub(crate) mod state {
     pub(crate) const CHECKPOINT_GENERATION: u64 = AT + 1040;
 }
 
-/// What a region is made with.
+/// The parameters of a new region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionOptions {
-    /// Bytes of memory that it takes, a multiple of [`PAGE_BYTES`].
+    /// Bytes of memory of the region, a multiple of [`PAGE_BYTES`].
     pub capacity_bytes: u64,
     /// Files and directories that it can hold; `None` is one for each 32 KiB, up to 16,777,216.
     pub files_max: Option<u64>,
-    /// Threads that can write at the same time, in all processes; [`lanes_for`](Self::lanes_for) is a good number.
+    /// The number of threads that can write at the same time, in all processes; [`lanes_for`](Self::lanes_for) is a
+    /// good number.
     pub lanes: u32,
 }
 
 impl RegionOptions {
-    /// Lanes that a region of this size should have when nobody knows better: one for each 4 MiB, 64 to 1,024.
+    /// The default number of lanes for a region of this size: one for each 4 MiB, 64 to 1,024.
     #[must_use]
     pub fn lanes_for(capacity_bytes: u64) -> u32 {
         (capacity_bytes >> 22).clamp(64, 1024) as u32
     }
 }
 
-/// Where everything lies.
+/// The offsets and sizes of all tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes of memory, all told.
+    /// Bytes of memory, in total.
     pub capacity_bytes: u64,
     /// Inodes, the unused number 0 included.
     pub inode_count: u64,
     /// Cells for names.
     pub cell_count: u64,
-    /// Chains of names with like hashes.
+    /// Hash buckets: chains of names.
     pub bucket_count: u64,
     /// Lanes.
     pub lane_count: u64,
@@ -131,16 +132,16 @@ pub struct Layout {
     pub slot_count: u64,
     /// Address space of each slot.
     pub slot_bytes: u64,
-    /// Pages of the packed zone, of which few may be there.
+    /// Pages of the packed zone, of which few may have memory.
     pub packed_pages: u64,
     pub(crate) lanes_at: u64,
     pub(crate) descriptions_at: u64,
     pub(crate) inodes_at: u64,
     pub(crate) cells_at: u64,
     pub(crate) buckets_at: u64,
-    /// One bit for each page of each slot: whether it is there.
+    /// One bit for each page of each slot: whether it has memory.
     pub(crate) slot_maps_at: u64,
-    /// The inode that has each slot.
+    /// The inode that owns each slot.
     pub(crate) slot_owners_at: u64,
     /// For each packed page: its class, free pieces, neighbours in the class's list, a bit for each piece.
     pub(crate) packed_maps_at: u64,
@@ -157,15 +158,15 @@ pub struct Layout {
 pub(crate) const PACKED_MAP_BYTES: u64 = 64 + PAGE_BYTES / PIECE_BYTES_MIN / 8;
 
 impl Layout {
-    /// With as many slots as the address space of processes allows.
+    /// A layout with as many slots as the address space of processes allows.
     ///
     /// # Errors
-    /// [`Error::Invalid`] that names the number that is out of its range.
+    /// [`Error::Invalid`], which names the number that is out of its range.
     pub fn new(options: &RegionOptions) -> Result<Self> {
         Self::with_slots(options, SLOTS_MAX)
     }
 
-    /// With no more than `slots_max` slots: some file systems have no files as long as all of them take.
+    /// A layout with at most `slots_max` slots: some file systems do not allow files as long as all slots together.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -192,16 +193,16 @@ impl Layout {
             });
         }
         let inode_count = files_max + 1;
-        // Names of up to 24 bytes take one cell, longer ones one more for each 48.
+        // A name of up to 16 bytes takes one cell, a longer one another cell for each further 56 bytes.
         let cell_count = 2 * inode_count;
         let bucket_count = inode_count.next_power_of_two();
         let lane_count = u64::from(options.lanes);
-        // One for each 32 KiB, within bounds.
+        // One description for each 32 KiB, within bounds.
         let description_count =
             (capacity_bytes >> 15).clamp(*DESCRIPTIONS.start(), *DESCRIPTIONS.end());
         let slot_bytes = capacity_bytes.next_power_of_two().max(SLOT_BYTES_MIN);
         let packed_pages = capacity_bytes / PAGE_BYTES;
-        // Twice as many as could have a page: others are all hole.
+        // Twice as many slots as could have a page: the other files consist of holes only.
         let slot_count = (2 * packed_pages)
             .clamp(SLOTS_MIN, SLOTS_MAX)
             .min(SLOTS_BYTES_MAX / slot_bytes)
@@ -261,7 +262,7 @@ impl Layout {
         })
     }
 
-    /// The tables, in their order: name, first byte, bytes. All of them but the log of a lane consist of words.
+    /// The tables, in their order: name, offset, bytes. All of them consist of words, except the log of a lane.
     #[must_use]
     pub fn tables(&self) -> [(&'static str, u64, u64); 9] {
         let slot_maps = self.slot_count * slot_map_bytes(self.slot_bytes);
@@ -286,7 +287,7 @@ impl Layout {
         ]
     }
 
-    /// Pages that files can have, all together.
+    /// The number of pages for files, in total.
     #[must_use]
     pub fn data_pages(&self) -> u64 {
         (self.capacity_bytes - self.metadata_bytes) / PAGE_BYTES
@@ -328,7 +329,7 @@ impl Layout {
     }
 }
 
-/// A slot of 1 TiB has 524,288 pages.
+/// Bytes of the page map of a slot. A slot of 1 TiB has 524,288 pages.
 fn slot_map_bytes(slot_bytes: u64) -> u64 {
     (slot_bytes / PAGE_BYTES).div_ceil(WORDS_IN_PAGE_MAP) * 8
 }

@@ -1,9 +1,9 @@
-//! Lending: a range of a file where it lies, to be read without a copy until it is given back.
+//! Lending: a caller reads a range of a file in place, without a copy, until it gives the range back.
 //!
-//! What is lent stays where it is: the file has a slot and keeps it, and a lock on a byte of its stub tells whoever
-//! makes the file shorter, or deletes it, that its memory is still read. The kernel gives the lock back whoever dies.
-//! What the bytes are is another matter: others may write them at any time. A reader who needs bytes of one moment
-//! looks at the file's sequence number before and after.
+//! What is lent stays in place: the file keeps its slot. A lock on a byte of its stub shows a process that shortens or
+//! deletes the file that its memory is still read. If the reader dies, the kernel releases the lock. The content is not
+//! fixed: other processes may write the bytes at any time. A reader that needs bytes of one moment checks the file's
+//! sequence number before and after.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -18,12 +18,12 @@ use crate::region::Region;
 use crate::space::Place;
 use crate::stub::{StubName, is_claimed, is_lent, lock_claim, lock_lent};
 
-/// A cache line of words. Programs that share a file as words find what belongs together in one line.
+/// A cache line of words. Programs that share a file as words keep related words in one line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Line(pub [AtomicU64; 8]);
 
-/// A range of a file that stays where it is as long as this lives.
+/// A range of a file that stays in place as long as this value lives.
 pub struct Lent<'a> {
     attachment: &'a Attachment,
     opened: Opened,
@@ -39,7 +39,7 @@ unsafe impl Send for Lent<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Lent<'_> {}
 
-/// A moment at which nobody was writing the file.
+/// A moment at which no process was writing the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(u64);
 
@@ -50,7 +50,7 @@ impl Moment {
         self.0
     }
 
-    /// Of a number that [`number`](Self::number) has told.
+    /// From a number that [`number`](Self::number) has returned.
     #[must_use]
     pub fn from_number(number: u64) -> Self {
         Self(number)
@@ -58,9 +58,9 @@ impl Moment {
 }
 
 impl Attachment {
-    /// Lends bytes `offset` to `offset + length` of a file, or as many of them as it has. It takes the file a slot of
-    /// its own, at least one page of 2 MiB, which it keeps; where the region cannot be changed, the file must have
-    /// been mapped or lent before by somebody who could.
+    /// Lends bytes `offset` to `offset + length` of a file, or as many of them as it has. The file moves into a slot of
+    /// its own, at least one page of 2 MiB, and keeps it. If the region cannot be changed, a process that could change
+    /// it must have mapped or lent the file before.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::Full`], [`Error::ReadOnly`] where it must be changed and
@@ -74,11 +74,11 @@ impl Attachment {
         let (descriptor, opened) = if region.is_writable() {
             self.open_description(file, flags)?
         } else {
-            // Only the lock on a stub keeps the memory there.
+            // Only the lock on a stub keeps the memory in place.
             let found = self.open_stub_for_reading(file, flags);
             found.ok_or(Error::ReadOnly)?
         };
-        // SAFETY: opened just now, and nobody else knows it.
+        // SAFETY: opened just now, and no other code knows it.
         let stub = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let mut lent = Lent {
             attachment: self,
@@ -88,7 +88,7 @@ impl Attachment {
             start: std::ptr::dangling(),
             length: 0,
         };
-        // Before the size is looked at: whoever makes the file shorter from now on leaves its memory.
+        // Lock before the size is read: a process that shortens the file from now on keeps its memory.
         lock_lent(descriptor, opened.number().into()).map_err(|source| Error::System {
             path: region.path.clone(),
             what: "a stub cannot be locked",
@@ -112,8 +112,8 @@ impl Attachment {
 }
 
 impl Attachment {
-    /// Makes durable what programs have stored through mappings of the file, as `fsync` and `msync` do; whatever was
-    /// written by a call is durable when that returns. Nothing happens where the region does not write lines back.
+    /// Makes durable what programs have stored through mappings of the file, as `fsync` and `msync` do. What a call
+    /// wrote is durable when the call returns. Does nothing if the region does not write lines back.
     ///
     /// # Errors
     /// Those of locks.
@@ -124,7 +124,7 @@ impl Attachment {
         }
         let Node { inode, generation } = opened.node;
         let writer = self.writer()?;
-        // Under this lock none of its pages goes.
+        // Under this lock none of its pages is freed.
         let at = writer.lock_inode(inode, generation)?;
         let place = region.place(at);
         if let Ok(Place::Slot {
@@ -146,7 +146,7 @@ impl Attachment {
 }
 
 impl Region {
-    /// Where byte 0 of a file lies that is in a slot for good, with memory for bytes `from` to `end`.
+    /// The offset of byte 0 of a file that keeps its slot, if bytes `from` to `end` have memory.
     fn kept_slot(&self, inode_at: u64, from: u64, end: u64) -> Result<u64> {
         match self.place(inode_at)? {
             Place::Slot {
@@ -161,7 +161,7 @@ impl Region {
         }
     }
 
-    /// Whether somebody reads the file where it lies, whose memory must stay then.
+    /// Whether a process reads the file in place, so that its memory must stay.
     pub(crate) fn is_lent(&self, inode: u64, inode_at: u64) -> bool {
         let Some(stubs) = &self.stubs else {
             return false;
@@ -173,7 +173,7 @@ impl Region {
             inode,
             generation: self.memory.load(inode_at + attribute::GENERATION),
         };
-        // To look would cost this process its locks; what stays too long is given back by a later change.
+        // The check would cost this process its record locks. Memory that stays too long is freed by a later change.
         if self.record_locked.has(node.generation) {
             return true;
         }
@@ -193,9 +193,10 @@ impl Lent<'_> {
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 
-    /// The same as lines of words, as many as are whole; none where the range does not begin at a multiple of 64 bytes.
-    /// Who has attached the region for writing may store to them: others see it at once, and the file's sequence
-    /// number does not tell, as of any mapping. Elsewhere the kernel ends the process for it.
+    /// The same as lines of words, whole lines only. Empty if the range does not begin at a multiple of 64 bytes. A
+    /// process that has attached the region for writing may store to them. Other processes see the store at once, but
+    /// the file's sequence number does not change, as with any mapping. If the region is read-only, the kernel kills
+    /// the process on a store.
     #[must_use]
     pub fn lines(&self) -> &[Line] {
         let start: *const Line = self.start.cast();
@@ -210,8 +211,8 @@ impl Lent<'_> {
         unsafe { std::slice::from_raw_parts(start, count) }
     }
 
-    /// Makes whoever lent this the one who answers for the file's content, until it is dropped or its process dies;
-    /// `false` when another one is that. Nothing follows from it here: readers ask [`is_claimed`](Self::is_claimed).
+    /// Makes this lender responsible for the file's content, until it is dropped or its process dies. Returns `false`
+    /// if another lender is responsible. The claim enforces nothing: readers ask [`is_claimed`](Self::is_claimed).
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::System`].
@@ -228,7 +229,7 @@ impl Lent<'_> {
         }
     }
 
-    /// Whether somebody else than this has claimed the file, and lives. The kernel says so, by one call.
+    /// Whether another live lender has claimed the file. It asks the kernel, with one call.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -248,18 +249,18 @@ impl Lent<'_> {
         }
     }
 
-    /// Waits until nobody writes the file, and notes that moment.
+    /// Waits until no process writes the file, and records that moment.
     ///
     /// # Errors
-    /// [`Error::Damaged`] when the file stays as one that is being written, and nobody does.
+    /// [`Error::Damaged`] when the file stays marked as being written, and no process writes it.
     pub fn moment(&self) -> Result<Moment> {
         let region = self.attachment.region();
         let at = self.inode_at + attribute::SEQUENCE;
         region.consistent(self.inode_at, || Ok(Moment(region.memory.load(at))))
     }
 
-    /// Whether nobody has written the file since: then all that was read meanwhile is of that moment. Writers that have
-    /// the file mapped are not seen.
+    /// Whether no process has written the file since `moment`: then everything read meanwhile is of that moment.
+    /// Writers that have the file mapped are not detected.
     #[must_use]
     pub fn is_still(&self, moment: Moment) -> bool {
         fence(Ordering::Acquire);
@@ -267,7 +268,7 @@ impl Lent<'_> {
         region.memory.load(self.inode_at + attribute::SEQUENCE) == moment.0
     }
 
-    /// The descriptor that keeps it; it is closed when this is dropped.
+    /// The descriptor that keeps the range in place; it is closed when this value is dropped.
     #[must_use]
     pub fn descriptor(&self) -> Option<RawFd> {
         self.stub.as_ref().map(AsRawFd::as_raw_fd)
@@ -284,13 +285,13 @@ impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let region = self.attachment.region();
         if region.record_locked.has(self.opened.node.generation) {
-            // To close it would cost this process its record locks; it stays open until the process ends.
+            // Closing it would cost this process its record locks, so it stays open until the process ends.
             std::mem::forget(self.stub.take());
             return;
         }
-        // A child may have the descriptor too; a sweep frees the description when the last has closed it.
+        // A child may have the descriptor too; a sweep frees the description after the last close.
         drop(self.stub.take());
-        // A deleted file that cannot be given back now is by the next sweep.
+        // If the deleted file cannot be freed now, the next sweep frees it.
         let _ = self.attachment.closed(&self.opened);
     }
 }

@@ -1,21 +1,22 @@
 //! An in-memory file system that processes share: a region of memory, mapped once, in which each file is contiguous.
 //!
-//! **Holds:** the region's layout, names, inodes, space, reading and writing, and what becomes of a call whose process
-//! dies in it. After UMFS (Sha et al., "The Design and Implementation of an Efficient User-Space In-memory File
+//! **Holds:** the region's layout, names, inodes, space, reading and writing, and the recovery of calls whose process
+//! dies in the middle. After UMFS (Sha et al., "The Design and Implementation of an Efficient User-Space In-memory File
 //! System").
 //!
-//! **Must not know:** readings, the network; of the flash store only a place for a checkpoint.
+//! **Must not know:** readings, the network. It uses the flash store only as a place for a checkpoint.
 //!
-//! **Invariants:** whoever dies anywhere, the next one finds each file and each table whole. No lock outlives its
-//! holder by more than a few milliseconds of another's waiting. All memory is taken at creation. Offsets, never
-//! addresses, and none is believed before it is checked.
+//! **Invariants:** a process may die at any point; the next process still finds each file and each table whole. A lock
+//! of a dead holder delays other threads by a few milliseconds at most. All memory is taken at creation. Tables hold
+//! offsets, never addresses, and each offset is checked before it is used.
 //!
-//! **Files:** `layout.rs` where what lies, `memory.rs` the mapping, `region.rs` making and opening, `lane.rs` who
-//! writes and what becomes of the dead, `turns.rs` threads that share a lane, `words.rs` changes of tables, `space.rs`
+//! **Files:** `layout.rs` offsets of the tables, `memory.rs` the mapping, `region.rs` creating and opening, `lane.rs`
+//! writers and recovery of dead writers, `turns.rs` threads that share a lane, `words.rs` changes of tables, `space.rs`
 //! pages, pieces and slots, `inode.rs` and `names.rs` the tables, `read.rs` and `bytes.rs` reading and writing,
-//! `room.rs` the memory of a file, `notes.rs` who reads, `position.rs` where descriptions stand, `stream.rs` special
-//! stores, `flush.rs` cache lines written back, `writer.rs` the calls on names, `error.rs` errors, `check/` what must
-//! agree, `checkpoint/` what survives the power; `crash/` what a machine's death may leave, in tests.
+//! `room.rs` the memory of a file, `notes.rs` notes of active readers, `position.rs` positions of descriptions,
+//! `stream.rs` special stores, `flush.rs` cache lines written back, `writer.rs` the calls on names, `error.rs` errors,
+//! `check/` the consistency check, `checkpoint/` checkpoints that survive a loss of power; `crash/` tests of the states
+//! that a crash of the machine may leave.
 
 mod attach;
 mod bytes;
@@ -68,7 +69,7 @@ pub use region::{Backing, FORMAT_VERSION, Region, stubs_path};
 pub use stub::LIVENESS_BASE;
 pub use writer::{Changes, Rename, Writer};
 
-/// Now, in nanoseconds since 1970, as exact as the times of files are: to a few milliseconds.
+/// The current time, in nanoseconds since 1970, with the resolution of file times: a few milliseconds.
 #[must_use]
 pub fn now_ns() -> u64 {
     let mut now = libc::timespec {
@@ -82,14 +83,14 @@ pub fn now_ns() -> u64 {
         .wrapping_add(now.tv_nsec as u64)
 }
 
-/// Sleeps for less than a second. By a call of its own: the C library's is a place where a thread may be cancelled,
-/// which must not happen here.
+/// Sleeps for less than a second. It uses the system call directly: the C library's function is a cancellation point,
+/// and the thread must not be cancelled here.
 pub(crate) fn nap(time: std::time::Duration) {
     let time = libc::timespec {
         tv_sec: 0,
         tv_nsec: time.subsec_nanos() as libc::c_long,
     };
-    // SAFETY: a structure that lives as long as the call; what is left is not asked for.
+    // SAFETY: a structure that lives as long as the call; the remaining time is not requested.
     unsafe {
         libc::syscall(
             libc::SYS_nanosleep,

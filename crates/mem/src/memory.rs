@@ -1,5 +1,5 @@
-//! The region's memory: one mapping of one file, shared with processes that may do anything to it at any time. So
-//! nothing here is a Rust reference to bytes; words are atomic, bytes are copied in and out by the C library.
+//! The region's memory: one mapping of one file, shared with processes that may change any of it at any time. So
+//! nothing here is a Rust reference to bytes; words are atomic, and the C library copies bytes in and out.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ use crate::stream;
 
 /// Words of a cache line.
 pub(crate) const WORDS_IN_LINE: usize = 8;
-/// Bytes of those, and of what an inode has in its first one.
+/// Bytes of a cache line, and of the words in the first line of an inode.
 pub(crate) const LINE_BYTES: u64 = 64;
 
 /// The mapping of a whole region.
@@ -26,18 +26,19 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     bytes: u64,
     flush: Flush,
-    /// Whether the memory itself keeps its content without power: the file system maps it without copies.
+    /// Whether the memory itself keeps its content without power: the file system maps it directly, without a page
+    /// cache.
     is_persistent: bool,
-    /// Stores that the writer under test lives for.
+    /// The number of stores until the writer under test dies.
     #[cfg(test)]
     pub(crate) stores_left: AtomicU64,
-    /// What the test under way wants to know of stores and their order.
+    /// Records stores and their order for the test under way.
     #[cfg(test)]
     pub(crate) recorder: Recorder,
 }
 
-// SAFETY: the mapping stays where it is as long as this lives, and is only accessed by atomic words and by copies for
-// which the protocols of this crate say who may write when.
+// SAFETY: the mapping stays in place as long as this value lives. It is only accessed by atomic words and by copies,
+// for which the protocols of this crate define when a process may write.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -60,7 +61,7 @@ impl Memory {
             source,
         };
         let length = usize::try_from(bytes + SLOT_ALIGNMENT_BYTES).map_err(|_| Error::TooLarge)?;
-        // Address space for it with an aligned place inside; the file then goes over that place.
+        // Reserve address space that contains an aligned range; then map the file over that range.
         // SAFETY: a new private mapping at a place that the kernel chooses touches no memory that is in use.
         let reserved = unsafe {
             libc::mmap(
@@ -83,7 +84,7 @@ impl Memory {
             libc::PROT_READ
         };
         let map = |sharing| {
-            // SAFETY: the range lies within what was reserved above, which nobody else knows.
+            // SAFETY: the range lies within the reservation above, which no other code knows.
             unsafe {
                 libc::mmap(
                     aligned as *mut libc::c_void,
@@ -95,8 +96,8 @@ impl Memory {
                 )
             }
         };
-        // A mapping of this kind is of persistent memory itself, and where its pages lie in the file is durable before
-        // they can be written to. Other file systems refuse it.
+        // A mapping with `MAP_SYNC` is of persistent memory itself, and the file's page allocation is durable before a
+        // page can be written. Other file systems refuse the flag.
         let mut mapped = libc::MAP_FAILED;
         if flush != Flush::None {
             mapped = map(libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC);
@@ -135,7 +136,7 @@ impl Memory {
         })
     }
 
-    /// What makes stores durable.
+    /// How stores are made durable.
     pub(crate) fn flush(&self) -> Flush {
         self.flush
     }
@@ -145,8 +146,8 @@ impl Memory {
         self.is_persistent
     }
 
-    /// Makes what was stored to these ranges durable, and all that was written past the cache, before anything that is
-    /// stored from now on. Nothing happens in a region that is not made for that.
+    /// Makes stores to these ranges, and all writes past the cache, durable before any later store. Does nothing in a
+    /// region that does not write lines back.
     #[inline(always)]
     pub(crate) fn persist<const COUNT: usize>(&self, ranges: [(u64, u64); COUNT]) {
         if self.flush != Flush::None {
@@ -165,7 +166,7 @@ impl Memory {
         flush::fence();
     }
 
-    /// Starts making what was stored to this range durable; the next [`persist`](Self::persist) waits for it.
+    /// Starts making stores to this range durable; the next [`persist`](Self::persist) waits for it.
     pub(crate) fn write_back(&self, at: u64, bytes: u64) {
         if self.flush == Flush::None || bytes == 0 {
             return;
@@ -177,13 +178,13 @@ impl Memory {
         unsafe { flush::write_back(self.base.as_ptr().add(at as usize), bytes as usize) };
     }
 
-    /// Where the bytes at `at` are in this process.
+    /// The address of the bytes at `at` in this process.
     pub(crate) fn address(&self, at: u64, bytes: u64) -> *const u8 {
         self.check_range(at, bytes);
         self.base.as_ptr().wrapping_add(at as usize)
     }
 
-    /// Keeps pages in memory. They are there, and stay until this is done: others would be made.
+    /// Locks pages in memory. They must exist until this call returns: the kernel would allocate missing ones.
     ///
     /// # Errors
     /// What the kernel says.
@@ -202,7 +203,7 @@ impl Memory {
         }
     }
 
-    /// Address space that it takes.
+    /// The size of its address space, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -217,12 +218,12 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at as usize).cast()) }
     }
 
-    /// Where a word lies, for as long as this mapping does.
+    /// The address of a word, valid as long as this mapping.
     pub(crate) fn address_of(&self, at: u64) -> *const AtomicU64 {
         self.word(at)
     }
 
-    /// The words from `at` on, a multiple of 64 within the region: a line of an inode or a lane, looked up once.
+    /// The words from `at` on, a multiple of 64 within the region: a line of an inode or a lane, with one range check.
     #[inline(always)]
     pub(crate) fn line(&self, at: u64) -> &[AtomicU64; WORDS_IN_LINE] {
         if !at.is_multiple_of(64) || at >= self.bytes {
@@ -255,8 +256,8 @@ impl Memory {
         self.word(at).load(Ordering::Acquire)
     }
 
-    /// Stores a word. All stores of a writer, words and bytes, are made in the order in which the code has them: what
-    /// a dead one leaves is a beginning of it.
+    /// Stores a word. A writer makes all its stores, of words and bytes, in the order of the code: a dead writer leaves
+    /// a prefix of them.
     #[inline]
     pub(crate) fn store(&self, at: u64, value: u64) {
         self.may_die_here();
@@ -266,7 +267,7 @@ impl Memory {
         self.record_store(at, 8);
     }
 
-    /// Replaces `old` by `new`; what was there instead otherwise.
+    /// Replaces `old` by `new`. Returns the actual value if it is not `old`.
     #[inline]
     pub(crate) fn replace(&self, at: u64, old: u64, new: u64) -> std::result::Result<(), u64> {
         self.may_die_here();
@@ -275,11 +276,11 @@ impl Memory {
             .map(|_| self.record_store(at, 8))
     }
 
-    /// Sleeps while the low half of the word at `at` is `value`, but no longer than `time`; maybe less.
+    /// Sleeps while the low half of the word at `at` is `value`, but no longer than `time`. It may return earlier.
     pub(crate) fn sleep_while(&self, at: u64, value: u32, time: Duration) {
         #[cfg(test)]
         if crate::interleaving::others_may_go_first() {
-            // There the time is over whenever it is this one's turn.
+            // In an interleaving test the sleep is over when it is this process's turn.
             return;
         }
         let timeout = libc::timespec {
@@ -298,7 +299,7 @@ impl Memory {
         };
     }
 
-    /// Wakes all who sleep at the word.
+    /// Wakes all threads that sleep at the word.
     pub(crate) fn wake_sleepers(&self, at: u64) {
         // SAFETY: a futex on a live word of the mapping.
         unsafe {
@@ -313,7 +314,7 @@ impl Memory {
 
     fn low_half(&self, at: u64) -> *mut u32 {
         let half = if cfg!(target_endian = "little") { 0 } else { 1 };
-        // Not followed here: the kernel is given it.
+        // The pointer is not dereferenced here; it is passed to the kernel.
         self.word(at).as_ptr().cast::<u32>().wrapping_add(half)
     }
 
@@ -321,9 +322,9 @@ impl Memory {
     #[inline]
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
         self.check_range(at, into.len() as u64);
-        // SAFETY: inside the mapping, by the line above. Another process may be writing; the caller finds that out by
-        // the file's sequence number and does not use what was copied then. The C library's copy is opaque to the
-        // compiler, which assumes nothing of what it reads.
+        // SAFETY: inside the mapping, by the line above. Another process may be writing; the caller detects this by the
+        // file's sequence number and then does not use the copy. The C library's copy is opaque to the compiler, which
+        // assumes nothing of what it reads.
         unsafe {
             libc::memcpy(
                 into.as_mut_ptr().cast(),
@@ -333,7 +334,7 @@ impl Memory {
         };
     }
 
-    /// Copies into the region; also from a place in it, as the caller may have it lent.
+    /// Copies into the region. `from` may lie in the region itself, if the caller has it lent.
     #[inline(always)]
     pub(crate) fn write(&self, at: u64, from: &[u8]) {
         self.check_range(at, from.len() as u64);
@@ -354,8 +355,8 @@ impl Memory {
         });
     }
 
-    /// Copies into the region past the cache, where the processor can; complete for all when this returns. What went
-    /// through the cache all the same is being written back, where that is wanted.
+    /// Copies into the region past the cache, if the processor can. The copy is visible to all when this returns. Parts
+    /// that went through the cache are being written back, if the region does that.
     pub(crate) fn write_past_cache(&self, at: u64, from: &[u8]) {
         self.check_range(at, from.len() as u64);
         each_part(from.len() as u64, |part| {
@@ -373,8 +374,8 @@ impl Memory {
         });
     }
 
-    /// Copies 1, 2, 4 or 8 bytes into the region by one store; `false`, and nothing happened, when their number or
-    /// place is another.
+    /// Copies 1, 2, 4 or 8 bytes into the region by one store. Returns `false` for another length or alignment; nothing
+    /// has happened then.
     #[inline]
     pub(crate) fn write_at_once(&self, at: u64, from: &[u8]) -> bool {
         let length = from.len();
@@ -386,15 +387,15 @@ impl Memory {
         let mut word = [0; 8];
         word[..length].copy_from_slice(from);
         let low = u64::from_ne_bytes(word);
-        // The bytes lie at the beginning of the word, which are the high ones of a big-endian number.
+        // The bytes lie at the beginning of the word; in a big-endian number these are the high bytes.
         let value = if cfg!(target_endian = "little") {
             low
         } else {
             low >> (64 - 8 * length as u32)
         };
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: inside the mapping and aligned, by the checks; the caller holds the lock for these bytes, and all
-        // who read them meanwhile find out by the file's sequence number.
+        // SAFETY: inside the mapping and aligned, by the checks. The caller holds the lock for these bytes, and
+        // concurrent readers detect the store by the file's sequence number.
         unsafe {
             let place = self.base.as_ptr().add(at as usize);
             match length {
@@ -409,7 +410,7 @@ impl Memory {
         true
     }
 
-    /// Asks for the cache lines of a place that will be read. Nothing happens where there is no memory.
+    /// Prefetches the cache lines of a range for reading. Does nothing if the range is not in the region.
     #[inline(always)]
     pub(crate) fn expect_read(&self, at: u64, bytes: u64) {
         if at.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
@@ -417,7 +418,7 @@ impl Memory {
         }
     }
 
-    /// Asks for the cache lines of a place that will be written. Nothing happens where there is no memory.
+    /// Prefetches the cache lines of a range for writing. Does nothing if the range is not in the region.
     #[inline(always)]
     pub(crate) fn expect_write(&self, at: u64, bytes: u64) {
         if at.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
@@ -435,7 +436,7 @@ impl Memory {
             self.may_die_here();
             let (from, to) = (from + part.start, to + part.start);
             compiler_fence(Ordering::SeqCst);
-            // SAFETY: inside the mapping and apart, by the checks. The caller holds the locks for these bytes.
+            // SAFETY: inside the mapping and disjoint, by the checks. The caller holds the locks for these bytes.
             unsafe {
                 let base = self.base.as_ptr();
                 libc::memcpy(
@@ -473,7 +474,7 @@ impl Memory {
         }
     }
 
-    /// In tests: the writer dies before its next store once as many as wanted are done, and others may go first.
+    /// In tests: the writer dies here once `stores_left` stores are done, and other processes may run first.
     #[cfg(test)]
     fn may_die_here(&self) {
         crate::interleaving::others_may_go_first();
@@ -488,7 +489,7 @@ impl Memory {
     #[inline]
     fn may_die_here(&self) {}
 
-    /// In tests: notes what stands at a place since just now.
+    /// In tests: records the bytes that were just stored at a place.
     #[cfg(test)]
     fn record_store(&self, at: u64, bytes: u64) {
         self.recorder.record(|| {
@@ -506,7 +507,7 @@ impl Memory {
     #[inline(always)]
     fn record_store(&self, _: u64, _: u64) {}
 
-    /// In tests: as [`record_store`](Self::record_store), of a copy that went past the cache where it could.
+    /// In tests: as [`record_store`](Self::record_store), for a copy that went past the cache where it could.
     #[cfg(test)]
     fn record_store_past_cache(&self, at: u64, bytes: u64) {
         let streamed = stream::streamed(at, bytes);
@@ -532,11 +533,11 @@ impl Memory {
 }
 
 impl Memory {
-    /// Takes memory for the pages of this range of the file, which are zeros then; they are there already after
-    /// success. [`sync_pages`](Self::sync_pages) makes it durable.
+    /// Allocates memory for the pages of this range of the file, filled with zeros. On success the pages exist.
+    /// [`sync_pages`](Self::sync_pages) makes the allocation durable.
     ///
     /// # Errors
-    /// What the kernel says: no memory, mostly.
+    /// The kernel's error: usually no memory.
     pub(crate) fn take_pages(&self, file: &File, at: u64, pages: u64) -> std::io::Result<()> {
         take_pages(file, at, pages)?;
         #[cfg(test)]
@@ -544,10 +545,10 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives the memory of the pages of this range back to the kernel.
+    /// Frees the memory of the pages of this range to the kernel.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn give_back_pages(&self, file: &File, at: u64, pages: u64) -> std::io::Result<()> {
         give_back_pages(file, at, pages)?;
         #[cfg(test)]
@@ -555,10 +556,10 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes durable which pages there are, where the region is made for that.
+    /// Makes the allocation of pages durable, if the region writes lines back.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn sync_pages(&self, file: &File) -> std::io::Result<()> {
         if self.flush == Flush::None {
             return Ok(());
@@ -570,7 +571,7 @@ impl Memory {
     }
 }
 
-/// Whether a file lies in memory that keeps its content without power, and can be mapped as such.
+/// Whether a file lies in memory that keeps its content without power, and can be mapped with `MAP_SYNC`.
 pub(crate) fn is_persistent(file: &File) -> bool {
     // SAFETY: a new mapping at a place that the kernel chooses; it is not touched.
     let mapped = unsafe {
@@ -591,7 +592,7 @@ pub(crate) fn is_persistent(file: &File) -> bool {
     true
 }
 
-/// An error of this crate: every offset is checked where it comes from.
+/// An error in this crate: every offset is checked where it is read.
 #[cold]
 #[inline(never)]
 fn no_place(at: u64, bytes: u64) -> ! {
@@ -602,7 +603,7 @@ fn no_place(at: u64, bytes: u64) -> ! {
 const WORDS_IN_BLOCK: usize = 2 * WORDS_IN_LINE;
 const BLOCK_BYTES: u64 = WORDS_IN_BLOCK as u64 * 8;
 
-/// The first two lines of an inode or a lane, looked up once: a call stores a dozen words there.
+/// The first two lines of an inode or a lane, with one range check: a call stores a dozen words there.
 #[derive(Clone, Copy)]
 pub(crate) struct Block<'m> {
     memory: &'m Memory,
@@ -611,13 +612,13 @@ pub(crate) struct Block<'m> {
 }
 
 impl Block<'_> {
-    /// Where it is.
+    /// Its offset.
     #[inline(always)]
     pub(crate) fn at(&self) -> u64 {
         self.at
     }
 
-    /// As [`Memory::load`], of a word by its distance from the first.
+    /// As [`Memory::load`], for a word at an offset from the first.
     #[inline(always)]
     pub(crate) fn load(&self, word: u64) -> u64 {
         #[cfg(test)]
@@ -636,7 +637,7 @@ impl Block<'_> {
     }
 }
 
-/// A copy as a whole; in tests in two parts, for a process may die in the middle of one.
+/// A copy as a whole; in tests in two parts, because a process may die in the middle of it.
 #[inline(always)]
 fn each_part(bytes: u64, mut copy: impl FnMut(std::ops::Range<u64>)) {
     let middle = if cfg!(test) { bytes / 2 } else { 0 };
@@ -648,38 +649,38 @@ fn each_part(bytes: u64, mut copy: impl FnMut(std::ops::Range<u64>)) {
     }
 }
 
-/// What a killed writer's test unwinds with.
+/// The panic payload of a killed writer in tests.
 #[cfg(test)]
 pub(crate) struct Killed;
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping made above, which nobody uses any more.
+        // SAFETY: the mapping made above, which no code uses any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes as usize) };
     }
 }
 
-/// Copies from the region's file by a call to the kernel, which answers zeros where there is no memory.
+/// Copies from the region's file by a system call, which returns zeros where there is no memory.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn read_by_kernel(file: &File, at: u64, into: &mut [u8]) -> std::io::Result<()> {
     use std::os::unix::fs::FileExt;
     file.read_exact_at(into, at)
 }
 
-/// Takes memory for the pages of this range of the file, which are zeros then; they are there already after success.
+/// Allocates memory for the pages of this range of the file, filled with zeros. On success the pages exist.
 ///
 /// # Errors
-/// What the kernel says: no memory, mostly.
+/// The kernel's error: usually no memory.
 pub(crate) fn take_pages(file: &File, at: u64, pages: u64) -> std::io::Result<()> {
     fallocate(file, libc::FALLOC_FL_KEEP_SIZE, at, pages)
 }
 
-/// Gives the memory of the pages of this range back to the kernel.
+/// Frees the memory of the pages of this range to the kernel.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn give_back_pages(file: &File, at: u64, pages: u64) -> std::io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     fallocate(file, mode, at, pages)

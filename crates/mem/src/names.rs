@@ -1,7 +1,7 @@
-//! Names: cells in chains by hash, and in a list by directory.
+//! Names: cells that are linked in chains by hash, and in a list by directory.
 //!
 //! A name of up to [`HEAD_BYTES`] bytes takes one cell, each further [`MORE_BYTES`] bytes one more. Positions in a
-//! directory grow and are never used twice, so whoever lists it can stop and go on, whatever is removed in between.
+//! directory grow and are never used twice, so a listing can stop and continue, even if names are removed in between.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -18,13 +18,13 @@ pub(crate) const MORE_BYTES: usize = 56;
 
 /// Words of a name's first cell; of further ones the first word is the link and the rest holds bytes.
 pub(crate) mod cell {
-    /// The next cell of the name, low, or of the free list; the inode high.
+    /// Low half: the next cell of the name, or of the free list. High half: the inode.
     pub(crate) const LINK_INODE: u64 = 0;
-    /// Directory low, bytes of the name high.
+    /// Low half: the directory. High half: bytes of the name.
     pub(crate) const DIRECTORY_LENGTH: u64 = 8;
-    /// Hash low; the next first cell of its chain, and one, high.
+    /// Low half: the hash. High half: the next first cell of its chain, plus 1.
     pub(crate) const HASH_CHAIN: u64 = 16;
-    /// Neighbours in the directory, and one: next low, before high.
+    /// Neighbours in the directory, plus 1: next in the low half, previous in the high half.
     pub(crate) const NEIGHBOURS: u64 = 24;
     /// Position in the directory.
     pub(crate) const POSITION: u64 = 32;
@@ -32,7 +32,7 @@ pub(crate) mod cell {
     pub(crate) const BYTES: u64 = 48;
 }
 
-/// Bits of a cell's number in the position that [`Entry`] tells.
+/// Bits of a cell's number in the position of an [`Entry`].
 pub(crate) const CELL_BITS: u32 = 26;
 const CELL_MASK: u64 = (1 << CELL_BITS) - 1;
 const _: () = assert!(crate::layout::CELLS_MAX <= CELL_MASK);
@@ -54,15 +54,15 @@ pub(crate) fn pair(low: u64, high: u64) -> u64 {
 /// One name of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it stands; give it to [`Writer::list`](crate::Writer::list) to go on behind it.
+    /// Its position; pass it to [`Writer::list`](crate::Writer::list) to continue behind it.
     pub position: u64,
-    /// What it names.
+    /// The inode that it names.
     pub inode: u64,
     /// The name.
     pub name: Vec<u8>,
 }
 
-/// Whether a name can be given.
+/// Checks that a name is valid for a new file.
 ///
 /// # Errors
 /// [`Error::NameTooLong`], [`Error::Invalid`].
@@ -82,12 +82,13 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Spreads names over the chains; everybody who can write to a region can do worse to it than to choose bad names.
+/// Spreads names over the chains. It need not resist chosen names: a process that can write to a region can do worse to
+/// it.
 pub(crate) fn hash(directory: u64, name: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(directory as u32, name))
 }
 
-/// The words of `bytes` from the place on, the last one filled up with zeros.
+/// The words of `bytes`, the last one filled with zeros.
 pub(crate) fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -96,7 +97,7 @@ pub(crate) fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// What reads words: the region as it is, or as a change will make it.
+/// A source of words: the region as it is, or as a change will make it.
 pub(crate) trait Table {
     fn word(&self, at: u64) -> u64;
     fn region(&self) -> &Region;
@@ -137,7 +138,7 @@ fn cell_at(region: &Region, cell: u64) -> Result<u64> {
     }
 }
 
-/// The name of a first cell.
+/// The name that begins in a first cell.
 pub(crate) fn name_of(table: &impl Table, at: u64) -> Result<Vec<u8>> {
     let length = high(table.word(at + cell::DIRECTORY_LENGTH)) as usize;
     if length > NAME_BYTES_MAX {
@@ -162,7 +163,7 @@ pub(crate) fn name_of(table: &impl Table, at: u64) -> Result<Vec<u8>> {
     Ok(name)
 }
 
-/// Whether a first cell has this name, of which the length is known to be the same.
+/// Whether a first cell has this name. The caller has checked that the lengths are equal.
 pub(crate) fn is_name(table: &impl Table, at: u64, name: &[u8]) -> Result<bool> {
     let (head, mut rest) = name.split_at(name.len().min(HEAD_BYTES));
     for (place, word) in words_of(head).enumerate() {
@@ -193,7 +194,7 @@ fn find(table: &impl Table, directory: u64, name: &[u8]) -> Result<Option<u64>> 
     let region = table.region();
     let hash = hash(directory, name);
     let mut next = table.word(region.layout.buckets_at + hash % region.layout.bucket_count * 8);
-    // A chain of a damaged table may be a ring.
+    // A chain of a damaged table may be a cycle.
     for _ in 0..region.layout.cell_count {
         let Some(found) = next.checked_sub(1) else {
             return Ok(None);
@@ -212,12 +213,12 @@ fn find(table: &impl Table, directory: u64, name: &[u8]) -> Result<Option<u64>> 
     Err(damaged(region))
 }
 
-/// Looks at tables that change meanwhile, before the lock is taken.
+/// The number of lock-free looks at tables that change meanwhile, before the lock is taken.
 const LOOKS_MAX: u32 = 1000;
 
 impl Region {
-    /// What `look` sees of names at one moment: it is called again when they have changed meanwhile. `None` when they
-    /// change all the time, or somebody has died changing them.
+    /// Returns what `look` sees of names at one moment. If the names change meanwhile, `look` is called again. `None`
+    /// if they change all the time, or if a writer has died while changing them.
     pub(crate) fn names_at_rest<T>(
         &self,
         mut look: impl FnMut(&Self) -> Result<T>,
@@ -236,7 +237,7 @@ impl Region {
         None
     }
 
-    /// The inode of a name; to be called by [`names_at_rest`](Self::names_at_rest).
+    /// The inode of a name. Call this only from [`names_at_rest`](Self::names_at_rest).
     pub(crate) fn look_up_now(&self, directory: u64, name: &[u8]) -> Result<u64> {
         let found = find(self, directory, name)?.ok_or(Error::NotFound)?;
         Ok(high(
@@ -244,8 +245,8 @@ impl Region {
         ))
     }
 
-    /// A name of an inode in a directory, into `into`; how long it is. To be called by
-    /// [`names_at_rest`](Self::names_at_rest). Looks at all names of the directory.
+    /// Returns a name of an inode in a directory. Call this only from [`names_at_rest`](Self::names_at_rest). Walks all
+    /// names of the directory.
     pub(crate) fn name_now(&self, directory: u64, inode: u64) -> Result<Vec<u8>> {
         let mut next = self
             .memory
@@ -265,7 +266,7 @@ impl Region {
 }
 
 impl Words<'_> {
-    /// Makes a name of a directory name another inode.
+    /// Makes a name of a directory refer to another inode.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -308,7 +309,7 @@ impl Words<'_> {
         let next = self.get(state::FREE_CELL);
         let at = cell_at(self.region, freed)?;
         self.set(at + cell::LINK_INODE, next)?;
-        // Whoever listed up to here must not go on from here.
+        // A listing that stopped at this cell must not continue from here.
         self.set(at + cell::DIRECTORY_LENGTH, 0)?;
         self.set(state::FREE_CELL, freed + 1)?;
         self.change(state::CELLS, |count| count.saturating_sub(1))
@@ -322,7 +323,7 @@ impl Words<'_> {
         let layout = self.region.layout;
         let directory_at = self.region.inode_at(directory)?;
         let (head, rest) = name.split_at(name.len().min(HEAD_BYTES));
-        // Backwards, so that each cell knows the next.
+        // Backwards, so that each cell can link to the next.
         let mut link = 0;
         let chunks: Vec<&[u8]> = rest.chunks(MORE_BYTES).collect();
         for chunk in chunks.into_iter().rev() {
@@ -369,7 +370,7 @@ impl Words<'_> {
         })
     }
 
-    /// Takes a name away; what it named.
+    /// Removes a name. Returns the inode that it named.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -378,14 +379,14 @@ impl Words<'_> {
         let directory_at = self.region.inode_at(directory)?;
         let first = find(self, directory, name)?.ok_or(Error::NotFound)?;
         let at = cell_at(self.region, first)?;
-        // Out of the chain.
+        // Unlink it from the chain.
         let hash_chain = self.get(at + cell::HASH_CHAIN);
         let bucket_at = layout.buckets_at + low(hash_chain) % layout.bucket_count * 8;
         let head = self.get(bucket_at);
         if head == first + 1 {
             self.set(bucket_at, high(hash_chain))?;
         } else {
-            // No ring: the search has come by here.
+            // No cycle: the search has passed here.
             let mut before = cell_at(self.region, head.wrapping_sub(1))?;
             while high(self.get(before + cell::HASH_CHAIN)) != first + 1 {
                 let next = high(self.get(before + cell::HASH_CHAIN));
@@ -395,7 +396,7 @@ impl Words<'_> {
                 pair(low(word), high(hash_chain))
             })?;
         }
-        // Out of the directory.
+        // Unlink it from the directory.
         let neighbours = self.get(at + cell::NEIGHBOURS);
         let (next, before) = (low(neighbours), high(neighbours));
         match next.checked_sub(1) {
@@ -427,8 +428,8 @@ impl Words<'_> {
     }
 }
 
-/// Up to `entries_max` entries of a directory behind `position`. Names that come and go between two calls may or may
-/// not be among those listed; all others are, once.
+/// Returns up to `entries_max` entries of a directory behind `position`. Names that are added or removed between two
+/// calls may or may not be listed. All other names are listed exactly once.
 ///
 /// # Errors
 /// [`Error::Damaged`].
@@ -442,7 +443,7 @@ pub(crate) fn entries(
     let mut entries = Vec::new();
     let (behind, cell) = (position >> CELL_BITS, position & CELL_MASK);
     let mut next = table.word(region.inode_at(directory)? + attribute::FIRST_CELL);
-    // Where the last call stopped, if that name is there still.
+    // Continue at the cell where the last call stopped, if that name still exists.
     if behind != 0
         && let Ok(at) = cell_at(region, cell)
         && table.word(at + cell::POSITION) == behind

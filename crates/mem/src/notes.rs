@@ -1,9 +1,9 @@
-//! Notes of readers: which memory they copy from, so that nobody gives it back to the kernel under them.
+//! Notes of readers: which memory they copy from, so that no writer frees it to the kernel meanwhile.
 //!
-//! A reader stores a note into the lane that it has, looks whether the file is still where it was, copies, and takes
-//! the note away. Whoever gives memory back has made sure before that nobody finds the way there any more; then he
-//! asks the kernel for a barrier in all processes that have a region, and waits for the notes that name the memory. A
-//! note that he does not see was stored behind the barrier, and its author looks at the file behind that.
+//! A reader stores a note into its lane, checks whether the file is still in the same place, copies, and clears the
+//! note. A writer that frees memory first makes sure that no new reader can find it. Then it asks the kernel for a
+//! barrier in all processes that have a region, and waits for the notes that name the memory. A note that the writer
+//! does not see was stored after the barrier; its reader then checks the file's place after the barrier, too.
 
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use crate::memory::WORDS_IN_LINE;
 use crate::region::Region;
 use crate::space::Place;
 
-/// The part of a note that says where: 0 nowhere. The rest counts notes, so that two are told apart.
+/// The part of a note that names the place; 0 is none. The rest counts notes, so that two notes can be told apart.
 pub(crate) const WHERE: u64 = 0xffff_ffff;
-/// Names a slot, not a page of the packed zone.
+/// Marks a slot instead of a page of the packed zone.
 const SLOT: u64 = 1 << 31;
 
-/// What a note says of a place.
+/// The value of a note for a place.
 #[inline]
 pub(crate) fn named(region: &Region, place: Place) -> u64 {
     match place {
@@ -30,7 +30,7 @@ pub(crate) fn named(region: &Region, place: Place) -> u64 {
     }
 }
 
-/// A free place for a note in a reader's lane.
+/// A free word for a note in a reader's lane.
 #[derive(Clone, Copy)]
 pub(crate) struct Note<'r> {
     word: &'r AtomicU64,
@@ -38,17 +38,18 @@ pub(crate) struct Note<'r> {
 }
 
 impl Note<'_> {
-    /// Says that this lane's thread reads at a place, from now on. What it knows of the place it must look at again.
+    /// Notes that this lane's thread reads at a place from now on. The reader must check the place again after this.
     #[inline]
     pub(crate) fn set(self, region: &Region, place: Place) {
         let next = self.before.wrapping_add(1 << 32);
         self.word
             .store(next | named(region, place), Ordering::Relaxed);
-        // The processor may still look first: who waits for notes makes it a full barrier from outside.
+        // The processor may still reorder the check before the store; the writer that waits for notes makes it a full
+        // barrier.
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Takes the note away.
+    /// Clears the note.
     #[inline]
     pub(crate) fn clear(self) {
         self.word
@@ -56,18 +57,18 @@ impl Note<'_> {
     }
 }
 
-/// Tells the kernel that this process takes part in barriers.
+/// Registers this process with the kernel for barriers.
 ///
 /// # Errors
-/// What the kernel says: before Linux 4.16 it has none.
+/// The kernel's error: before Linux 4.16 there are no such barriers.
 pub(crate) fn take_part_in_barriers() -> std::io::Result<()> {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
 }
 
-/// Makes every thread that runs in a process with a region pass a full barrier.
+/// Makes every running thread of a process with a region execute a full barrier.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn barrier_for_all() -> std::io::Result<()> {
     membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
@@ -82,7 +83,7 @@ fn membarrier(command: libc::c_int) -> std::io::Result<()> {
 }
 
 impl Region {
-    /// A place for a note in a reader's lane; `None` when it is in use, by the read that a signal handler interrupts.
+    /// A word for a note in a reader's lane. `None` if it is in use by the read that a signal handler interrupted.
     #[inline]
     pub(crate) fn free_note(&self, lane: Lane, place: usize) -> Option<Note<'_>> {
         let notes = self.memory.line(self.layout.lane(lane.0) + word::NOTES);
@@ -91,17 +92,17 @@ impl Region {
         (before & WHERE == 0).then_some(Note { word, before })
     }
 
-    /// The first place for a note in a reader's lane.
+    /// The first word for a note in a reader's lane.
     pub(crate) fn first_note(&self, lane: Lane) -> &AtomicU64 {
         &self.memory.line(self.layout.lane(lane.0) + word::NOTES)[0]
     }
 
-    /// The first free place for a note; `None` when all are in use.
+    /// The first free word for a note; `None` if all are in use.
     pub(crate) fn any_free_note(&self, lane: Lane) -> Option<Note<'_>> {
         (0..WORDS_IN_LINE).find_map(|place| self.free_note(lane, place))
     }
 
-    /// Waits until nobody reads pages of the slot or packed page at `target`, to which no way leads any more.
+    /// Waits until no reader reads pages of the slot or packed page at `target`. New readers can no longer find them.
     ///
     /// # Errors
     /// [`Error::System`] when the kernel refuses a barrier.
@@ -117,7 +118,7 @@ impl Region {
             what: "memory cannot be given back without membarrier",
             source,
         })?;
-        // A signal handler does not wait for the read that it interrupts.
+        // Skip the own lane: a signal handler must not wait for the read that it interrupted.
         for reader in (0..layout.lane_count).filter(|reader| *reader != lane.0) {
             for place in 0..WORDS_IN_LINE as u64 {
                 let note = layout.lane(reader) + word::NOTES + place * 8;
@@ -130,7 +131,7 @@ impl Region {
         Ok(())
     }
 
-    /// Waits until a note is another; the note of a dead reader is none.
+    /// Waits until a note changes. A dead reader's note does not count.
     fn wait_for_note(&self, reader: Lane, note: u64, found: u64) {
         let mut look_at = Instant::now() + LOOK_AFTER;
         let mut looks = 0;

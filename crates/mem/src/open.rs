@@ -1,6 +1,6 @@
-//! Open file descriptions: which file, with which flags, and where in it the next read begins. They lie in the
-//! region, as processes share them; the kernel's position of the stub is a description's number, and a lock on a byte
-//! of the stub says that somebody has it open still.
+//! Open file descriptions: which file, with which flags, and at which offset the next read begins. They lie in the
+//! region, so that processes share them. The kernel's file position of the stub is the description's number; a lock on
+//! a byte of the stub shows that a process still has it open.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -27,14 +27,14 @@ pub(crate) mod entry {
     pub(crate) const GENERATION: u64 = 16;
     /// Flags as `open` has them.
     pub(crate) const FLAGS: u64 = 24;
-    /// Where the next read or write begins.
+    /// Offset of the next read or write.
     pub(crate) const OFFSET: u64 = 32;
     /// The kernel's number of the stub.
     pub(crate) const STUB: u64 = 40;
 }
 
-/// Whether a description is free, is being taken by a process, or is open, which a lock says from then on. Its high
-/// half is another one each time it is taken, so that who gives it back gives nothing else back.
+/// State of a description: free, being taken by a process, or open. A lock marks an open one. The high half changes
+/// each time the description is taken, so that freeing it cannot free a later use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Claim(u64);
 
@@ -50,7 +50,7 @@ impl Claim {
         self.0 & Self::OPEN != 0
     }
 
-    /// Whether the process lives that is taking it; another one of its number delays matters, and does no harm.
+    /// Whether the process that takes it is alive. Another process with the same number only delays the sweep.
     fn is_being_taken(self) -> bool {
         !self.is_free() && !self.is_open() && is_process_alive((self.0 & Self::PROCESS) as u32)
     }
@@ -70,25 +70,25 @@ impl Claim {
 }
 
 fn is_process_alive(process: u32) -> bool {
-    // SAFETY: signal 0 is sent to nobody; the kernel only says whether it could be.
+    // SAFETY: signal 0 is not delivered; the kernel only checks whether it could be.
     let answer = unsafe { libc::kill(process as libc::pid_t, 0) };
     answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
-/// A descriptor of a file of a region, as the process may remember it.
+/// A descriptor of a file of a region, in the form a process may remember.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Number of the open file description; from 2^31 on the region knows nothing of it, and the rest is the
+    /// Number of the open file description. From 2^31 on the region has no such description, and the low bits are the
     /// descriptor.
     pub description: u32,
-    /// Which file.
+    /// The file.
     pub node: Node,
     /// Access mode and `O_DIRECTORY`, `O_PATH`; the flags that can change are in the region.
     pub flags: libc::c_int,
 }
 
 impl Opened {
-    /// Whether it was opened for reading. The fourth access mode there is, 3, allows neither.
+    /// Whether it was opened for reading. Access mode 3 allows neither reading nor writing.
     #[inline]
     #[must_use]
     pub fn may_read(self) -> bool {
@@ -104,23 +104,23 @@ impl Opened {
     }
 }
 
-/// What a sweep found of dead processes.
+/// What a sweep found and freed of dead processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Lanes whose owner was dead; what he was doing is finished or undone.
+    /// Lanes whose owner was dead; the owner's unfinished call is completed or undone.
     pub lanes: u64,
-    /// Open file descriptions that nobody had any more.
+    /// Open file descriptions that no process has open any more.
     pub descriptions: u64,
-    /// Deleted files whose memory was given back.
+    /// Deleted files whose memory was freed.
     pub files: u64,
-    /// Stubs of files that are no more, or that nobody needs.
+    /// Stubs of files that no longer exist, or that no process needs.
     pub stubs: u64,
 }
 
-/// Stubs that a sweep leaves although nobody has their files open: the next opening is faster.
+/// The number of stubs that a sweep keeps although no process has their files open: the next open is then faster.
 const IDLE_STUBS_MAX: usize = if cfg!(test) { 2 } else { 1024 };
 
-/// Refuses bytes of which some lie behind the last position that there is, 2^63 - 1.
+/// Refuses a range that ends behind the last possible position, 2^63 - 1.
 #[inline]
 fn require_positions(offset: u64, bytes: usize) -> Result<()> {
     match offset.checked_add(bytes as u64) {
@@ -152,9 +152,9 @@ impl Region {
 }
 
 impl Attachment {
-    /// Opens a file or directory: a descriptor of its stub, with an open file description of its own. Of `flags` the
-    /// access mode, `O_APPEND`, `O_CLOEXEC`, `O_PATH` and what `fcntl` tells again count; creating and truncating are
-    /// the caller's.
+    /// Opens a file or directory: a descriptor of its stub, with its own open file description. Of `flags`, only the
+    /// access mode, `O_APPEND`, `O_CLOEXEC`, `O_PATH` and the flags that `fcntl` returns count. The caller creates and
+    /// truncates.
     ///
     /// # Errors
     /// [`Error::DescriptionsFull`]; [`Error::NotFound`] when the file has just lost its last name; [`Error::System`],
@@ -186,7 +186,7 @@ impl Attachment {
         Claim(self.region().description_word(description, entry::CLAIM))
     }
 
-    /// Frees a description that is still as it was seen; whether it was.
+    /// Frees a description if its claim is still `seen`. Returns whether it was freed.
     fn free_description(&self, description: u32, seen: Claim) -> bool {
         let region = self.region();
         let at = region.layout.description(description.into()) + entry::CLAIM;
@@ -218,7 +218,8 @@ impl Attachment {
         }
         let (stub, number) =
             self.open_locked(stubs, node, is_directory, flags, description.into())?;
-        // Whoever deleted it before this lock did not see it, and may be giving its memory back now.
+        // A process that deleted the file before this lock did not see the lock, and may be freeing the file's memory
+        // now.
         let is_there = region.attributes(node.inode).is_ok_and(|now| {
             now.generation == node.generation && (now.links > 0 || attributes.links == 0)
         });
@@ -244,7 +245,8 @@ impl Attachment {
         Ok((stub.into_raw_fd(), opened))
     }
 
-    /// Opens a stub, marks it with the number of the description, and locks its byte; with the kernel's number of it.
+    /// Opens a stub, sets its position to the description's number, and locks its byte. Also returns the kernel's
+    /// number of the stub.
     fn open_locked(
         &self,
         stubs: &Stubs,
@@ -253,10 +255,10 @@ impl Attachment {
         flags: libc::c_int,
         description: u64,
     ) -> Result<(OwnedFd, u64)> {
-        // A sweep may take a stub away that nobody has open, between opening and locking.
+        // A sweep may remove an unused stub between the open and the lock.
         for _ in 0..100 {
             let stub = match stubs.open_stub(node, is_directory, flags & libc::O_CLOEXEC != 0) {
-                // Made, and taken away before it was opened.
+                // The stub was made and removed before it was opened.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
                 other => other.map_err(system(stubs, "a stub cannot be opened"))?,
             };
@@ -269,7 +271,7 @@ impl Attachment {
             }
             match lock_description(stub.as_raw_fd(), description) {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                    // A sweep is taking it away.
+                    // A sweep is removing it.
                     std::thread::yield_now();
                     continue;
                 }
@@ -290,7 +292,7 @@ impl Attachment {
         let start = self.next_description.load(Ordering::Relaxed);
         for step in 0..count {
             let description = start.wrapping_add(step) % count;
-            // 0 is the position of any file that nobody has moved.
+            // A file position that was never changed is 0.
             let claim = self.claim(description);
             if description == 0 || !claim.is_free() {
                 continue;
@@ -305,11 +307,11 @@ impl Attachment {
         Err(Error::DescriptionsFull)
     }
 
-    /// What a descriptor of this process is, when it is of a file of the region: after exec, or when it came from
-    /// another process.
+    /// The file that a descriptor of this process belongs to, if it is a file of the region. Used after exec, and for a
+    /// descriptor that came from another process.
     ///
     /// # Errors
-    /// None that a program must be told: what the kernel refuses to say of a descriptor counts as not ours.
+    /// None that a program must be told: a descriptor that the kernel returns an error for counts as not ours.
     #[must_use]
     pub fn description_of(&self, descriptor: RawFd) -> Option<Opened> {
         let region = self.region();
@@ -352,8 +354,8 @@ impl Attachment {
         })
     }
 
-    /// To be called before the kernel closes the last descriptor of a description, when the process knows that nobody
-    /// else can have it: no descriptor of its own, no child, no other process. Without this call a sweep frees it.
+    /// Call this before the kernel closes the last descriptor of a description, if the process knows that no other
+    /// descriptor, child or process has it. Without this call, a sweep frees the description.
     pub fn closing(&self, opened: &Opened) {
         if !self.stands_in_region(opened) {
             return;
@@ -364,11 +366,10 @@ impl Attachment {
         }
     }
 
-    /// To be called after the kernel has closed a descriptor: a file goes that has been deleted and that nobody has
-    /// open any more.
+    /// Must be called after the kernel has closed a descriptor. Frees a deleted file that no process has open any more.
     ///
     /// # Errors
-    /// Those of locks; the descriptor is closed whatever happens.
+    /// Those of locks; the descriptor is closed in any case.
     pub fn closed(&self, opened: &Opened) -> Result<()> {
         let region = self.region();
         if !region.is_writable() {
@@ -390,7 +391,7 @@ impl Attachment {
             + entry::OFFSET
     }
 
-    /// Flags as `fcntl` tells them.
+    /// Flags as `fcntl` returns them.
     #[must_use]
     pub fn flags(&self, opened: &Opened) -> libc::c_int {
         if let Some(descriptor) = opened.descriptor() {
@@ -412,7 +413,7 @@ impl Attachment {
         }
         let region = self.region();
         if !region.is_writable() {
-            // Of another's description, which cannot be changed from here; none of them matters to who only reads.
+            // Another process's description cannot be changed from here; none of these flags matters to a reader.
             return;
         }
         let at = region.layout.description(opened.description.into()) + entry::FLAGS;
@@ -428,7 +429,7 @@ impl Attachment {
         flags & libc::O_APPEND as u64 != 0
     }
 
-    /// Reads where the description stands, and moves it.
+    /// Reads at the description's offset, and advances it.
     ///
     /// # Errors
     /// [`Error::NotOpenFor`], [`Error::IsADirectory`].
@@ -437,7 +438,7 @@ impl Attachment {
         self.read_vectored(opened, &mut [IoSliceMut::new(into)])
     }
 
-    /// As [`read`](Self::read), into several places.
+    /// As [`read`](Self::read), into several buffers.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -450,7 +451,8 @@ impl Attachment {
         loop {
             let offset = memory.load(offset_at);
             let count = self.read_vectored_at(opened, offset, into)?;
-            // Who shares the description and was faster has read these bytes; these here read the next ones then.
+            // If another reader of the same description was faster, it has read these bytes; this call then reads the
+            // next ones.
             if count == 0
                 || memory
                     .replace(offset_at, offset, offset + count as u64)
@@ -461,8 +463,8 @@ impl Attachment {
         }
     }
 
-    /// What [`read_at`](Self::read_at) answers when nothing stands in its way, found in registers alone; otherwise
-    /// `None`, and nothing happened.
+    /// As [`read_at`](Self::read_at) for the simple case, with its state in registers only. Returns `None` if the case
+    /// is not simple; nothing has happened then.
     #[inline(always)]
     #[must_use]
     pub fn read_undisturbed(&self, opened: &Opened, offset: u64, into: &mut [u8]) -> Option<usize> {
@@ -501,7 +503,7 @@ impl Attachment {
         self.region().read(inode, generation, offset, into)
     }
 
-    /// As [`read_at`](Self::read_at), into several places.
+    /// As [`read_at`](Self::read_at), into several buffers.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -533,7 +535,7 @@ impl Attachment {
         self.region().read_vectored(inode, generation, offset, into)
     }
 
-    /// Writes where the description stands, or at the end where it says so, and moves it.
+    /// Writes at the description's offset, or at the end with `O_APPEND`, and advances the offset.
     ///
     /// # Errors
     /// [`Error::NotOpenFor`], [`Error::Full`], [`Error::TooLarge`].
@@ -542,7 +544,7 @@ impl Attachment {
         self.write_vectored(opened, &[IoSlice::new(data)])
     }
 
-    /// As [`write`](Self::write), from several places.
+    /// As [`write`](Self::write), from several buffers.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -574,7 +576,7 @@ impl Attachment {
             memory.store(offset_at, offset + bytes as u64);
             return Ok(bytes);
         }
-        // Whoever shares the description writes behind.
+        // Another writer of the same description writes behind these bytes.
         let mut offset = memory.load(offset_at);
         loop {
             let end = offset.saturating_add(bytes as u64);
@@ -594,7 +596,7 @@ impl Attachment {
         Ok(bytes)
     }
 
-    /// Writes from `offset` on; at the end where the description says so, as the kernel does.
+    /// Writes from `offset` on. With `O_APPEND` it writes at the end, as the kernel does.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -603,7 +605,7 @@ impl Attachment {
         self.write_vectored_at(opened, offset, &[IoSlice::new(data)])
     }
 
-    /// As [`write_at`](Self::write_at), from several places.
+    /// As [`write_at`](Self::write_at), from several buffers.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -628,7 +630,7 @@ impl Attachment {
         let Node { inode, generation } = opened.node;
         self.with_writer(|writer| {
             let write = || writer.write_vectored(inode, generation, at, data, now_ns());
-            // What a call answers is not moved, only looked at; see `with_writer`.
+            // Look at the result by reference instead of moving it; see `with_writer`.
             if let Err(error) = write() {
                 if let At::Offset(offset) = at {
                     require_positions(offset, bytes)?;
@@ -639,8 +641,8 @@ impl Attachment {
         })
     }
 
-    /// For mapping: the region's descriptor, and where in its file byte `offset` of this file lies. Memory is there for
-    /// all `length` bytes from there on.
+    /// For mapping: returns the region's descriptor, and the offset in its file of byte `offset` of this file. All
+    /// `length` bytes from there on have memory.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::TooLarge`], [`Error::ReadOnly`].
@@ -651,7 +653,7 @@ impl Attachment {
         Ok((self.region().file.as_raw_fd(), at + offset))
     }
 
-    /// Frees the descriptions that nobody has any more; how many.
+    /// Frees the descriptions that no process has open any more. Returns how many.
     fn sweep_descriptions(&self) -> Result<u64> {
         let region = self.region();
         let stubs = region.stubs()?;
@@ -690,7 +692,7 @@ impl Attachment {
         Ok(false)
     }
 
-    /// Gives back what dead processes have left: lanes, descriptions, deleted files, stubs. Cheap enough for once a
+    /// Frees what dead processes have left: lanes, descriptions, deleted files, stubs. Cheap enough to run once a
     /// second.
     ///
     /// # Errors
@@ -717,7 +719,7 @@ impl Attachment {
             let is_living = region
                 .attributes(node.inode)
                 .is_ok_and(|now| now.generation == node.generation);
-            // Of a directory it may be somebody's working directory, which no lock tells.
+            // A directory may be a process's working directory, which no lock shows.
             if is_living && (is_directory || place < IDLE_STUBS_MAX) {
                 continue;
             }
@@ -733,7 +735,7 @@ impl Attachment {
             let Ok(stub) = stubs.open_existing(&stub_name, is_directory, true) else {
                 continue;
             };
-            // Held until the stub is gone: nobody can open it in between.
+            // Hold the locks until the stub is gone, so that no process can open it in between.
             if lock_all_descriptions(stub.as_raw_fd(), region.layout.description_count).is_ok() {
                 stubs.remove(&stub_name, is_directory);
                 swept.stubs += 1;

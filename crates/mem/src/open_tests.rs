@@ -1,4 +1,4 @@
-//! Opening, paths, and what is left of who has died.
+//! Tests of opening, paths, and the recovery of dead processes.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ impl Drop for Scratch {
 }
 
 fn own(descriptor: RawFd) -> OwnedFd {
-    // SAFETY: opened by the test just now, which alone knows it.
+    // SAFETY: opened by the test just now, and no other code knows it.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
@@ -104,7 +104,7 @@ fn a_deleted_file_lives_as_long_as_somebody_has_it_open() {
         .unwrap()
         .link(made.inode, ROOT_INODE, b"again", 3);
     assert!(matches!(link, Err(Error::NotFound)), "{link:?}");
-    // As if its process had been killed.
+    // This simulates that its process was killed.
     drop(descriptor);
     let swept = there.sweep().unwrap();
     assert_eq!((swept.files, swept.descriptions), (1, 1));
@@ -172,7 +172,7 @@ fn descriptors_share_what_a_description_knows() {
         here.seek(&opened, -9, libc::SEEK_CUR),
         Err(Error::Invalid { .. })
     ));
-    // What is not ours is not taken for it.
+    // A foreign descriptor is not taken for one of the region.
     let other = std::fs::File::open(scratch.path()).unwrap();
     assert_eq!(here.description_of(other.as_raw_fd()), None);
     let beside = std::fs::File::create(scratch.folder.join("beside")).unwrap();
@@ -208,7 +208,7 @@ fn descriptions_run_out_and_come_back() {
     let count = here.region().layout().description_count;
     assert_eq!(count, 1024);
     for _ in 0..3 * count {
-        // Nobody says that it is closed, as when a process ends.
+        // No close is reported, as when a process dies.
         let (descriptor, _) = here.open_description(&made, libc::O_RDONLY).unwrap();
         drop(own(descriptor));
     }
@@ -313,7 +313,7 @@ fn paths_lead_through_names_links_and_borders() {
     assert_eq!(path.as_bytes(), b"/keel/a/b");
     here.path_of(Node::ROOT, &mut path).unwrap();
     assert_eq!(path.as_bytes(), b"/keel");
-    // A directory that has gone leads nowhere, also when its number has come again.
+    // A removed directory leads nowhere, also when its inode number is in use again.
     let gone = writer.create(ROOT_INODE, b"gone", &DIRECTORY).unwrap();
     writer.remove_directory(ROOT_INODE, b"gone", 3).unwrap();
     let again = writer.create(ROOT_INODE, b"again", &DIRECTORY).unwrap();
@@ -437,7 +437,7 @@ fn directories_are_listed_on_from_where_a_call_stopped() {
         let some = writer.list(ROOT_INODE, position, 7).unwrap();
         let Some(last) = some.last() else { break };
         position = last.position;
-        // The name that the next call goes on behind goes, and its cell is used again.
+        // The name at which the next call continues is removed, and its cell is used again.
         writer.remove(ROOT_INODE, &last.name, 3).unwrap();
         if seen.len() < 90 {
             let name = format!("new-{position}");
@@ -480,10 +480,10 @@ fn what_is_lent_stays_and_tells_of_writers() {
     write(&[8; 100]);
     assert!(!lent.is_still(moment));
     assert_eq!((value(&lent, 99), value(&lent, 100)), (8, 7));
-    // Also for one who only reads, now that it lies in a slot.
+    // Also for a read-only process, now that the file lies in a slot.
     let read = reading.lend(&made, 0, 1200).unwrap();
     assert_eq!((value(&read, 999), value(&read, 1000)), (7, 8));
-    // It is made shorter, and deleted: what is lent can be read still.
+    // The file is made shorter, and deleted: lent bytes can still be read.
     let free = here.region().free_bytes();
     let writer = there.writer().unwrap();
     writer.set_size(made.inode, made.generation, 0, 3).unwrap();
@@ -516,11 +516,11 @@ fn one_answers_for_a_file_until_he_lets_it_go() {
     assert!(!read.is_claimed().unwrap());
     assert!(matches!(read.claim(), Err(Error::ReadOnly)));
     assert!(lent.claim().unwrap());
-    // His own claim is not another's.
+    // A lender's own claim does not count as another's.
     assert!(!lent.is_claimed().unwrap());
     assert!(read.is_claimed().unwrap() && other.is_claimed().unwrap());
     assert!(!other.claim().unwrap());
-    // As words: 15 whole lines of 64 bytes, which others see at once.
+    // As words: 15 whole lines of 64 bytes, whose changes others see at once.
     assert_eq!((lent.lines().len(), read.lines().len()), (15, 15));
     let order = std::sync::atomic::Ordering::Relaxed;
     lent.lines()[14].0[7].store(0x55aa, order);
@@ -577,8 +577,8 @@ fn memory_on_tmpfs_is_locked_and_nothing_is_made() {
     assert!(locked_kib >= 32 << 10, "{locked_kib} KiB locked");
 }
 
-/// Opens, deletes, closes and sweeps at the same time, from attachments of their own: the kernel's locks tell them
-/// apart as it does processes.
+/// Threads open, delete, close and sweep at the same time, each from its own attachment: the kernel's locks treat the
+/// attachments like separate processes.
 #[test]
 fn an_open_file_keeps_its_bytes_whoever_deletes_and_sweeps() {
     const THREADS: u64 = 4;
@@ -604,7 +604,7 @@ fn an_open_file_keeps_its_bytes_whoever_deletes_and_sweeps() {
     }
     here.sweep().unwrap();
     assert_eq!((here.region().inodes(), here.region().orphans()), (1, 0));
-    // A page may have stayed with a size of pieces.
+    // A page may stay allocated for a piece size.
     assert!(free - here.region().free_bytes() <= 2 * crate::PAGE_BYTES);
 }
 
@@ -613,7 +613,7 @@ fn open_and_delete(scratch: &Scratch, thread: u64) {
     let mut random = base::sim::Random::new(thread);
     let mut held: Vec<(OwnedFd, crate::Opened)> = Vec::new();
     let name = |random: &mut base::sim::Random| format!("{}", random.below(6)).into_bytes();
-    // What a file holds follows from its generation, which no other file ever has.
+    // The content of a file follows from its generation, which no other file ever has.
     let content = |generation: u64| vec![generation as u8; 700 + generation as usize % 3000];
     for _ in 0..10_000 {
         let writer = here.writer().unwrap();
@@ -725,7 +725,7 @@ fn what_the_dead_left_makes_room_for_the_living() {
         .unwrap()
         .remove(ROOT_INODE, b"second", 2)
         .unwrap();
-    // Its process dies, and nobody sweeps.
+    // Its process dies, and no process sweeps.
     drop(descriptor);
     assert!(fill(b"third").unwrap().1 >= bytes - (2 << 20));
 }
@@ -748,7 +748,7 @@ fn who_may_only_read_has_positions_that_others_know() {
         let mut bytes = [0; 4];
         assert_eq!(reading.read(&opened, &mut bytes).unwrap(), 4);
         assert_eq!(reading.seek(&opened, 1, libc::SEEK_CUR).unwrap(), 5);
-        // A copy of the descriptor, as another process may get it, also one that writes.
+        // A copy of the descriptor, as another process may get it, also a writing one.
         let copy = descriptor.try_clone().unwrap();
         for attachment in [&reading, &here] {
             let found = attachment.description_of(copy.as_raw_fd()).unwrap();
@@ -774,7 +774,8 @@ fn who_may_only_read_has_positions_that_others_know() {
         assert!(here.read(&found, &mut bytes).is_err());
         drop(kept);
     }
-    // What a writer has opened and handed on is read on from there, and the writer's position stays.
+    // A descriptor that a writer has opened and passed on is read from that position on; the writer's position does not
+    // change.
     let (descriptor, opened) = here.open_description(&made, libc::O_RDWR).unwrap();
     let descriptor = own(descriptor);
     let mut bytes = [0; 4];

@@ -1,5 +1,5 @@
-//! Paths: from a directory through names, symbolic links and `..` to a file, as the kernel walks them. Nothing here
-//! allocates: programs open files in signal handlers.
+//! Paths: walks from a directory through names, symbolic links and `..` to a file, as the kernel does. Nothing here
+//! allocates, because programs open files in signal handlers.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use crate::attach::Attachment;
 use crate::error::{Error, Result};
 use crate::inode::{Attributes, Node, ROOT_INODE, attribute};
 
-/// Longest path, with all that symbolic links put into it.
+/// Longest path, in bytes, with the targets of its symbolic links inserted.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Symbolic links that one path may lead through, as in the kernel.
+/// The number of symbolic links that one path may lead through, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
-/// Room for a path, on the stack.
+/// A buffer for a path, on the stack.
 pub struct PathBuffer {
     bytes: [u8; PATH_BYTES_MAX],
     length: usize,
@@ -41,13 +41,13 @@ impl PathBuffer {
         &self.bytes[..self.length]
     }
 
-    /// A part of it, as [`Walked`] names it.
+    /// A part of the path, as a range in [`Walked`] names it.
     #[must_use]
     pub fn part(&self, part: &Range<usize>) -> &[u8] {
         self.bytes.get(part.clone()).unwrap_or_default()
     }
 
-    /// Puts bytes in the place of all that it holds.
+    /// Replaces the whole content with `bytes`.
     ///
     /// # Errors
     /// [`Error::NameTooLong`].
@@ -56,13 +56,13 @@ impl PathBuffer {
         self.push(bytes)
     }
 
-    /// Adds bytes behind.
+    /// Appends bytes.
     ///
     /// # Errors
     /// [`Error::NameTooLong`].
     pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
         let end = self.length + bytes.len();
-        // One byte stays for the zero that ends the kernel's strings.
+        // One byte is reserved for the zero that ends the kernel's strings.
         let room = self
             .bytes
             .get_mut(self.length..end)
@@ -73,7 +73,7 @@ impl PathBuffer {
         Ok(())
     }
 
-    /// Puts bytes in the place of those before `end`.
+    /// Replaces the bytes before `end`.
     fn replace_front(&mut self, end: usize, bytes: &[u8]) -> Result<()> {
         let rest = self.length - end;
         if bytes.len() + rest >= PATH_BYTES_MAX {
@@ -86,30 +86,30 @@ impl PathBuffer {
     }
 }
 
-/// What becomes of the last part of a path.
+/// How to treat the last part of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
-    /// A symbolic link there is followed.
+    /// A symbolic link is followed.
     Follow,
-    /// A symbolic link there is what is meant.
+    /// A symbolic link is not followed: the link itself is meant.
     NoFollow,
 }
 
-/// Where a path leads.
+/// The result of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Walked {
     /// To a file.
     Found {
-        /// What it leads to.
+        /// The file.
         attributes: Attributes,
-        /// The directory that the last name is in; itself where that name is empty.
+        /// The directory that contains the last name; the file itself if the name is empty.
         parent: u64,
         /// The last name, in the buffer; empty when the path ends in `.`, `..` or the root.
         name: Range<usize>,
-        /// Whether something follows that name: a slash, which only a directory may have.
+        /// Whether a slash follows that name. Only a directory may have it.
         has_slash: bool,
     },
-    /// To a name that does not exist, in a directory that does.
+    /// To a missing name in an existing directory.
     Missing {
         /// The directory.
         parent: Attributes,
@@ -118,14 +118,14 @@ pub enum Walked {
         /// Whether a slash follows.
         has_slash: bool,
     },
-    /// Out of the region: the buffer holds the path that the kernel is to be asked for.
+    /// Out of the region: the buffer holds the path to pass to the kernel.
     Outside,
 }
 
-/// Who asks.
+/// Identity of the caller, for permission checks.
 #[derive(Clone, Copy, Debug)]
 pub struct Credentials<'a> {
-    /// Effective user; 0 may do everything.
+    /// Effective user; user 0 may do everything.
     pub user: u32,
     /// Effective group.
     pub group: u32,
@@ -134,11 +134,11 @@ pub struct Credentials<'a> {
 }
 
 impl Credentials<'_> {
-    /// Whether permissions allow all of `want`, which is of 4 (read), 2 (write), 1 (execute, search).
+    /// Whether the permissions allow all of `want`, a combination of 4 (read), 2 (write), 1 (execute, search).
     #[must_use]
     pub fn may(&self, attributes: &Attributes, want: u32) -> bool {
         if self.user == 0 {
-            // Also root needs somebody's right to execute a file.
+            // Root also needs an execute bit to execute a file.
             return want & 1 == 0 || attributes.is_directory() || attributes.mode & 0o111 != 0;
         }
         let shift = if attributes.user == self.user {
@@ -151,7 +151,7 @@ impl Credentials<'_> {
         attributes.mode >> shift & want == want
     }
 
-    /// Whether a name of the directory may be taken away that names this: where the sticky bit is set, only owners may.
+    /// Whether this user may remove a name of `named` from the directory. With the sticky bit, only owners may.
     #[must_use]
     pub fn may_remove(&self, directory: &Attributes, named: &Attributes) -> bool {
         let is_sticky = directory.mode & libc::S_ISVTX != 0;
@@ -160,8 +160,8 @@ impl Credentials<'_> {
 }
 
 impl Attachment {
-    /// Follows a path from a directory. Whoever asks needs the right to search each directory on the way. `buffer` is
-    /// for the path as it becomes.
+    /// Follows a path from a directory. The caller needs the search right on each directory on the way. `buffer` holds
+    /// the path while it changes.
     ///
     /// # Errors
     /// [`Error::NotFound`] (also for the empty path), [`Error::NotADirectory`], [`Error::Denied`],
@@ -300,14 +300,14 @@ impl Attachment {
         }
     }
 
-    /// The part of an absolute path behind the place where the region appears; `None` when it does not lead there.
+    /// The part of an absolute path behind the mount path of the region; `None` if the path does not lead there.
     #[must_use]
     pub fn inside<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         let rest = path.strip_prefix(self.at())?;
         matches!(rest.first(), None | Some(b'/')).then_some(rest)
     }
 
-    /// `..` of the root is the kernel's directory that the region appears in.
+    /// `..` of the root is the directory in the kernel's tree that contains the region's mount path.
     fn leave(&self, buffer: &mut PathBuffer, end: usize) -> Result<Walked> {
         let at = self.at();
         let slash = at.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
@@ -318,7 +318,7 @@ impl Attachment {
         Ok(Walked::Outside)
     }
 
-    /// The directory that a directory is in; of the root itself.
+    /// The parent of a directory. The root is its own parent.
     ///
     /// # Errors
     /// [`Error::NotFound`] when it has been removed.
@@ -332,7 +332,7 @@ impl Attachment {
         region.attributes(parent)
     }
 
-    /// What a name in a directory names.
+    /// The file that a name in a directory names.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`].
@@ -342,13 +342,13 @@ impl Attachment {
         }
         match self.writer() {
             Ok(writer) => writer.look_up(directory, name),
-            // Without a lane nobody's death can be settled, and nothing else is missing.
+            // Without a lane, this process cannot recover dead writers, but it can still look up.
             Err(Error::LanesFull) => self.region().look_up(directory, name),
             Err(error) => Err(error),
         }
     }
 
-    /// The path of a directory, beginning with the place where the region appears, into `into`.
+    /// Puts the path of a directory into `into`, beginning with the mount path of the region.
     ///
     /// # Errors
     /// [`Error::NotFound`] when it has been removed, [`Error::NameTooLong`].
@@ -369,7 +369,7 @@ impl Attachment {
             let name = region
                 .names_at_rest(|region| region.name_now(parent.inode, found.inode))
                 .unwrap_or_else(|| {
-                    // They change all the time: not while this lock is held.
+                    // The names change all the time; they cannot change while this lock is held.
                     let writer = self.writer()?;
                     let _words = region.begin_words(writer.lane)?;
                     region.name_now(parent.inode, found.inode)

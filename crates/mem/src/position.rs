@@ -1,11 +1,11 @@
-//! Where an open file description stands. That lies in the region, for all who share it. Where the region cannot be
-//! changed, it lies in two other places: of what is opened here, it is the kernel's position of the descriptor, which
-//! `dup`, `fork`, `exec` and `SCM_RIGHTS` share as they must; of what a writer has opened and handed on, it is this
-//! process's own, for the writer's cannot be moved from here.
+//! The position of an open file description. It lies in the region, for all processes that share it. If the region is
+//! read-only, it lies in one of two other places. For a file opened here, it is the kernel's position of the
+//! descriptor, which `dup`, `fork`, `exec` and `SCM_RIGHTS` share as they must. For a file that a writer has opened and
+//! passed on, it is this process's own position, because the writer's cannot be changed from here.
 //!
-//! What is opened here is a descriptor of the file's stub where there is one, and of an empty file of memory otherwise,
-//! whose name says which file is meant. Both say by their position, of [`READING_BASE`] or more, that no description of
-//! the region belongs to them.
+//! A file opened here is a descriptor of the file's stub, if there is one. Otherwise it is an empty memory file, whose
+//! name contains the inode. In both cases the kernel's position is [`READING_BASE`] or more, which shows that no
+//! description of the region belongs to them.
 
 use std::ffi::CStr;
 use std::io::{IoSliceMut, Write as _};
@@ -21,13 +21,13 @@ use crate::open::{Opened, entry};
 use crate::region::Region;
 use crate::stub::{Seen, StubName, lock_description, look_at};
 
-/// The kernel's position of a descriptor that stands at byte 0 of its file. Below are the numbers of descriptions.
+/// The kernel's position of a descriptor at byte 0 of its file. Smaller values are numbers of descriptions.
 const READING_BASE: u64 = 1 << 20;
 
-/// In the number of a description: it is none of the region's; the rest is the descriptor.
+/// In the number of a description: it is not in the region, and the low bits are the descriptor.
 const BY_KERNEL: u32 = 1 << 31;
 
-/// Begins the name of a file of memory that stands for a file of a region, whose own numbers follow.
+/// Prefix of the name of a memory file that stands for a file of a region. The region's and the file's numbers follow.
 const MARK: &str = "keelmem";
 
 impl Opened {
@@ -40,13 +40,13 @@ impl Opened {
         }
     }
 
-    /// The descriptor whose position counts; `None` when the region has that.
+    /// The descriptor whose kernel position counts; `None` if the region has the position.
     #[inline]
     pub(crate) fn descriptor(self) -> Option<RawFd> {
         (self.description & BY_KERNEL != 0).then_some((self.description & !BY_KERNEL) as RawFd)
     }
 
-    /// What is to be remembered for `descriptor`, which has the same open file description.
+    /// The value to remember for `descriptor`, which has the same open file description.
     #[must_use]
     pub fn for_descriptor(mut self, descriptor: RawFd) -> Self {
         if self.description & BY_KERNEL != 0 {
@@ -55,25 +55,25 @@ impl Opened {
         self
     }
 
-    /// The number of the description; 0 for all that the region knows nothing of.
+    /// The number of the description; 0 if it is not in the region.
     pub(crate) fn number(self) -> u32 {
         self.descriptor().map_or(self.description, |_| 0)
     }
 }
 
-/// Positions of descriptions that others have opened, in a process that cannot move theirs.
+/// Positions of descriptions that other processes have opened, in a process that cannot change theirs.
 #[derive(Default)]
 pub(crate) struct OwnPositions(OnceLock<Box<[OwnPosition]>>);
 
 #[derive(Default)]
 struct OwnPosition {
-    /// The description's claim when this was begun: the number may have become another's.
+    /// The description's claim when this entry was begun: the number may be in use for another description since.
     claim: AtomicU64,
     offset: AtomicU64,
 }
 
 impl OwnPositions {
-    /// Begins where the description stands now, unless it is known already.
+    /// Begins at the description's current position, unless it is known already.
     fn begin(&self, region: &Region, description: u32) {
         let count = region.layout.description_count as usize;
         let all = self.0.get_or_init(|| {
@@ -94,19 +94,19 @@ impl OwnPositions {
     }
 }
 
-/// Where it lies where a description stands.
+/// The place that holds a description's position.
 enum Standing<'a> {
-    /// In the region, at this place.
+    /// In the region, at this offset.
     Region(u64),
-    /// Here.
+    /// In this process.
     Own(&'a AtomicU64),
-    /// With the kernel.
+    /// In the kernel.
     Kernel(RawFd),
 }
 
-/// The position of a descriptor by the kernel's count, and changes of it.
+/// Moves the kernel's position of a descriptor, and returns it.
 fn kernel_seek(descriptor: RawFd, offset: i64, whence: libc::c_int) -> Result<u64> {
-    // SAFETY: plain numbers; the kernel judges the descriptor.
+    // SAFETY: plain numbers; the kernel checks the descriptor.
     let position = unsafe { libc::lseek64(descriptor, offset, whence) };
     if position < 0 {
         return Err(Error::System {
@@ -119,7 +119,7 @@ fn kernel_seek(descriptor: RawFd, offset: i64, whence: libc::c_int) -> Result<u6
 }
 
 impl Attachment {
-    /// Whether the description's position is a word of the region, which this process may store into.
+    /// Whether the description's position is a word of the region that this process may store into.
     #[inline]
     pub(crate) fn stands_in_region(&self, opened: &Opened) -> bool {
         opened.description & BY_KERNEL == 0 && self.region().is_writable()
@@ -161,7 +161,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// Reads where a description stands whose position is not in the region, and moves it.
+    /// Reads at the position of a description that is not in the region, and advances it.
     ///
     /// # Errors
     /// Those of [`read`](Self::read).
@@ -187,19 +187,19 @@ impl Attachment {
         let wanted: usize = into.iter().map(|part| part.len()).sum();
         let size = self.region().attributes(opened.node.inode)?.size;
         let left = size.saturating_sub(kernel_seek(descriptor, 0, libc::SEEK_CUR)?);
-        // Moved first, by one call: whoever shares it reads behind.
+        // Advance first, by one call: another reader of the same description then reads behind this part.
         let part = left.min(wanted as u64) as i64;
         let end = kernel_seek(descriptor, part, libc::SEEK_CUR)?;
         let read = self.read_vectored_at(opened, end.saturating_sub(part as u64), into);
         let count = read.as_ref().map_or(0, |count| *count as i64);
         if count != part {
-            // The file has become shorter or longer meanwhile.
+            // The file's size has changed meanwhile.
             kernel_seek(descriptor, count - part, libc::SEEK_CUR)?;
         }
         read
     }
 
-    /// Moves the description, as `lseek` does; where it stands then.
+    /// Moves the description's position, as `lseek` does. Returns the new position.
     ///
     /// # Errors
     /// [`Error::Invalid`]; [`Error::NoBytes`] for `SEEK_DATA` and `SEEK_HOLE` behind the end.
@@ -243,8 +243,8 @@ impl Attachment {
         Ok(new)
     }
 
-    /// Opens where the region cannot be changed. A descriptor of the stub keeps the file although it is deleted, and
-    /// has its locks; the file of memory that takes its place where there is none does neither.
+    /// Opens a file of a read-only region. A descriptor of the stub keeps a deleted file, and has its locks. The memory
+    /// file that is used without a stub does neither.
     ///
     /// # Errors
     /// [`Error::ReadOnly`]; [`Error::System`], for example when the process has no descriptor left.
@@ -259,7 +259,7 @@ impl Attachment {
         let stub = if flags & libc::O_PATH == 0 {
             self.open_stub_for_reading(attributes, flags)
         } else {
-            // Whether it was opened as a name alone, only the name can tell.
+            // `O_PATH` can only be recorded in the memory file's name.
             None
         };
         match stub {
@@ -281,7 +281,7 @@ impl Attachment {
         let stub = stubs
             .open_existing(&name, is_directory, flags & libc::O_CLOEXEC != 0)
             .ok()?;
-        // All who only read share the byte that is no description's.
+        // All read-only users share byte 0, which belongs to no description.
         lock_description(stub.as_raw_fd(), 0).ok()?;
         kernel_seek(stub.as_raw_fd(), READING_BASE as i64, libc::SEEK_SET).ok()?;
         Some(taken_out(stub, node, is_directory, flags))
@@ -318,23 +318,23 @@ impl Attachment {
         if made < 0 {
             return Err(system(last()));
         }
-        // SAFETY: made just now, and nobody else knows it.
+        // SAFETY: made just now, and no other code knows it.
         let made = unsafe { OwnedFd::from_raw_fd(made) };
         let mut path = [0; 40];
         write!(&mut path[..39], "/proc/self/fd/{}", made.as_raw_fd()).map_err(system)?;
         let how = libc::O_RDONLY | flags & libc::O_CLOEXEC;
-        // Once more, for reading only: a program without this library that inherits it must not write there.
+        // Open it again, read-only: a program without this library that inherits the descriptor must not write there.
         // SAFETY: a string that ends in zero.
         let opened = unsafe { libc::open(path.as_ptr().cast(), how) };
         if opened < 0 {
             return Err(system(last()));
         }
-        // SAFETY: opened just now, and nobody else knows it.
+        // SAFETY: opened just now, and no other code knows it.
         let opened = unsafe { OwnedFd::from_raw_fd(opened) };
-        // The lowest number that is free is what programs expect.
+        // Programs expect the lowest free number.
         let (low, high) = (made.as_raw_fd(), opened.as_raw_fd());
         let opened = if low < high {
-            // SAFETY: plain numbers, both open, and nobody else's.
+            // SAFETY: plain numbers, both open, and not used elsewhere.
             if unsafe { libc::dup3(high, low, how & libc::O_CLOEXEC) } < 0 {
                 return Err(system(last()));
             }
@@ -346,7 +346,7 @@ impl Attachment {
         Ok(taken_out(opened, node, is_directory, flags))
     }
 
-    /// What a descriptor is that was opened where the region cannot be changed, here or in another process.
+    /// The file of a descriptor that was opened on a read-only region, here or in another process.
     pub(crate) fn opened_for_reading(&self, descriptor: RawFd, seen: &Seen) -> Option<Opened> {
         let region = self.region();
         let stubs = region.stubs.as_ref();
@@ -354,7 +354,7 @@ impl Attachment {
         if !is_stub && seen.links != 0 {
             return None;
         }
-        // SAFETY: plain numbers; the kernel judges the descriptor.
+        // SAFETY: plain numbers; the kernel checks the descriptor.
         let position = unsafe { libc::lseek64(descriptor, 0, libc::SEEK_CUR) };
         if u64::try_from(position).ok()? < READING_BASE {
             return None;
@@ -362,7 +362,7 @@ impl Attachment {
         let mut link = [0; 40];
         write!(&mut link[..39], "/proc/self/fd/{descriptor}").ok()?;
         let mut path = [0_u8; libc::PATH_MAX as usize];
-        // SAFETY: a string that ends in zero, and room for as many bytes as are said.
+        // SAFETY: a string that ends in zero, and a buffer of the given length.
         let length =
             unsafe { libc::readlink(link.as_ptr().cast(), path.as_mut_ptr().cast(), path.len()) };
         let path = path.get(..usize::try_from(length).ok()?)?;
@@ -379,27 +379,27 @@ impl Attachment {
         };
         let (node, is_directory) = StubName::parse(name)?;
         let found = region.attributes(node.inode).ok();
-        // Of a directory that was removed its descriptor is still one.
+        // A descriptor of a removed directory is still valid.
         if found.is_none_or(|found| found.generation != node.generation) && !is_directory {
             return None;
         }
         Some(Opened::by_kernel(descriptor, node, is_directory, flags))
     }
 
-    /// Flags of a description that the kernel has, as `fcntl` tells them.
+    /// Flags of a description in the kernel, as `fcntl` returns them.
     pub(crate) fn kernel_flags(&self, descriptor: RawFd) -> libc::c_int {
-        // SAFETY: plain numbers; the kernel judges the descriptor.
+        // SAFETY: plain numbers; the kernel checks the descriptor.
         unsafe { libc::fcntl(descriptor, libc::F_GETFL) }.max(0)
     }
 
-    /// Sets those that can change.
+    /// Sets the flags that can change.
     pub(crate) fn set_kernel_flags(&self, descriptor: RawFd, flags: libc::c_int) {
         // SAFETY: as above.
         unsafe { libc::fcntl(descriptor, libc::F_SETFL, flags) };
     }
 }
 
-/// The descriptor is the caller's from here on.
+/// Hands the descriptor to the caller, which owns it from here on.
 fn taken_out(
     descriptor: OwnedFd,
     node: Node,
@@ -412,7 +412,7 @@ fn taken_out(
     (descriptor, opened)
 }
 
-/// The name of the stub in the name of a file of memory, and `O_PATH` if it was opened so; `None` for those of others,
+/// The stub name in a memory file's name, and `O_PATH` if it was opened so. `None` for memory files of other programs
 /// and of other regions.
 fn name_of_nameless(name: &[u8], device: u64, number: u64) -> Option<(&[u8], libc::c_int)> {
     let rest = name.strip_prefix(MARK.as_bytes())?.strip_prefix(b"-")?;

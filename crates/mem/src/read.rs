@@ -14,32 +14,31 @@ use crate::room::NO_PLACE;
 use crate::space::{Place, piece_bytes};
 use crate::writer::Writer;
 
-/// Looks at a file that is being written before a reader lets others run.
+/// The number of looks at a file that is being written before the reader yields the processor.
 const LOOKS_MAX: u32 = 200;
 
-/// Looks, each [`LOOK_AFTER`] the one before, until a file that nobody changes counts as damaged: 50 ms. A sound region
-/// has no such file at any moment, so this is for what nobody has thought of, and once is enough.
+/// The number of looks, one every [`LOOK_AFTER`], until a file that no process changes counts as damaged: 50 ms. A
+/// sound region never has such a file, so this only handles unforeseen errors, and one such wait is enough.
 const LOOKS_AT_NOBODY_MAX: u32 = 25;
 
-/// Such looks until a reader gives up who may not help a writer that has died: a second. Somebody else may.
+/// As above, for a reader that may not recover the dead writer: one second. Another process may recover it meanwhile.
 const LOOKS_AT_DEAD_MAX: u32 = 500;
 
-/// Looks when the patience for that was spent before.
+/// The number of looks after an earlier wait of that kind has ended without result.
 const LOOKS_AGAIN_MAX: u32 = 2;
 
-/// Bytes that a reader copies at once: whoever wants to give memory back waits for as much.
+/// The number of bytes that a reader copies at once. A writer that frees memory waits for one such copy.
 pub(crate) const READ_BYTES_MAX: usize = 256 << 10;
 
-/// Bytes of the longest read whose lines are asked for beforehand; of a longer one the processor itself sees what is
-/// wanted next.
+/// Longest read whose cache lines are prefetched, in bytes. For a longer one, the processor's own prefetcher is enough.
 pub(crate) const EXPECTED_BYTES_MAX: u64 = 4 << 10;
 
-/// Times that a reader tries to copy all at once, before he takes block by block what a writer disturbs.
+/// The number of attempts to copy everything at once. Then the reader copies block by block what a writer disturbs.
 const WHOLE_TRIES: u32 = 3;
 
 impl Region {
-    /// Copies bytes of a file from `offset` on; how many there were. Up to 16 KiB of them stood there at one moment, of
-    /// more each aligned block of 16 KiB. Each call asks the kernel; [`Writer::read`] does not.
+    /// Copies bytes of a file from `offset` on. Returns how many there were. Up to 16 KiB are a snapshot of one moment;
+    /// of a longer read, each aligned block of 16 KiB is. Each call enters the kernel; [`Writer::read`] does not.
     ///
     /// # Errors
     /// [`Error::Stale`] when the inode is free, or another file's since `generation`.
@@ -47,7 +46,7 @@ impl Region {
         self.read_vectored(inode, generation, offset, &mut [IoSliceMut::new(into)])
     }
 
-    /// As [`read`](Self::read), into several pieces.
+    /// As [`read`](Self::read), into several buffers.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -87,14 +86,14 @@ impl Region {
         }
     }
 
-    /// What `look` sees of an inode at one moment: it is called again when the inode has changed meanwhile.
+    /// Returns what `look` sees of an inode at one moment. If the inode changes meanwhile, `look` is called again.
     pub(crate) fn consistent<T>(&self, at: u64, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let mut wait = Wait::default();
         loop {
             let before = self.memory.load(at + attribute::SEQUENCE);
             if before.is_multiple_of(2) {
                 let seen = look();
-                // What was seen must be complete before the number is looked at again.
+                // What was seen must be complete before the number is read again.
                 fence(Ordering::Acquire);
                 if self.memory.load(at + attribute::SEQUENCE) == before {
                     return seen;
@@ -104,8 +103,8 @@ impl Region {
         }
     }
 
-    /// Where `count` bytes of a file from `offset` on lie, when a page holds them all; `offset` is less than a slot
-    /// has.
+    /// The place of `count` bytes of a file from `offset` on, if one page holds them all. `offset` must be less than
+    /// the size of a slot.
     #[inline(always)]
     pub(crate) fn in_one_page(&self, place: u64, offset: u64, count: u64) -> Option<(Place, u64)> {
         if let Some(slot) = Place::slot_in(place, self) {
@@ -141,14 +140,14 @@ impl Region {
     }
 }
 
-/// What waits for writers have taught a process, so that it does not wait for each file again.
+/// What earlier waits for writers have shown, so that the process does not wait the full time for each file again.
 #[derive(Default)]
 pub(crate) struct Patience {
-    /// Not 0: a file was found that is being changed by nobody.
+    /// Not 0 if a file was found that no process changes although its number is odd.
     nobody: AtomicU64,
-    /// The dead writer that was waited for last, whom nobody has helped.
+    /// The dead writer that was waited for last, and that no process has recovered.
     dead: AtomicU64,
-    /// Looks at holders of locks.
+    /// The number of looks at holders of locks.
     #[cfg(test)]
     pub(crate) looks: AtomicU64,
 }
@@ -178,12 +177,13 @@ impl Patience {
 struct Wait {
     looks: u32,
     look_at: Option<Instant>,
-    /// The number that was odd at the last look, and how often in a row it was that while nobody alive was writing.
+    /// The odd number at the last look, and how often in a row it was seen while no live process was writing.
     stuck: (u64, u32),
 }
 
 impl Wait {
-    /// Waits a little; now and then finishes what the writer has begun, if that one is dead.
+    /// Waits briefly. At intervals of [`LOOK_AFTER`] it checks the writer, and finishes the writer's change if it is
+    /// dead.
     #[cold]
     fn once(&mut self, region: &Region, inode_at: u64) -> Result<()> {
         self.looks += 1;
@@ -208,7 +208,7 @@ impl Wait {
             return Ok(());
         }
         if sequence.is_multiple_of(2) || self.stuck.0 != sequence {
-            // Somebody is at work, only never where this looks.
+            // The number changes, so a writer is at work, only never at the moment of the look.
             self.stuck = (sequence, 0);
             return Ok(());
         }
@@ -229,12 +229,12 @@ impl Wait {
     }
 }
 
-/// How bytes come out of the region.
+/// How bytes are copied out of the region.
 #[derive(Clone, Copy)]
 enum Way {
-    /// From the mapping: a note keeps the memory there, or the lock of the file.
+    /// From the mapping: a note or the lock of the file keeps the memory there.
     Mapping,
-    /// By a call to the kernel, which answers zeros where there is no memory any more.
+    /// By a system call, which returns zeros where there is no memory any more.
     Kernel,
 }
 
@@ -247,7 +247,8 @@ struct Read<'r> {
 }
 
 impl Read<'_> {
-    /// Copies up to `part` bytes behind the first `done` of the pieces; how many, and whether the file ends there.
+    /// Copies up to `part` bytes after the first `done` of the buffers. Returns how many, and whether the file ends
+    /// there.
     #[inline]
     fn part(
         &self,
@@ -289,7 +290,7 @@ impl Read<'_> {
                 } else {
                     Ok(())
                 };
-                // What was copied must be complete before the number is looked at again.
+                // What was copied must be complete before the number is read again.
                 fence(Ordering::Acquire);
                 let is_true = memory.load(at + attribute::SEQUENCE) == before;
                 if let Some(note) = note {
@@ -304,7 +305,7 @@ impl Read<'_> {
                     part = part.min(block.max(LOG_BYTES_MAX.min(part as u64)) as usize);
                 }
             } else if self.lane.is_some() && region.holder(at + attribute::LOCK) == self.lane {
-                // A signal handler reads what the write that it interrupts is writing: waiting would be for ever.
+                // A signal handler reads what the interrupted write is writing: waiting would never end.
                 return self.part_as_it_is(offset, into, done, part);
             }
             wait.once(region, at)?;
@@ -328,8 +329,8 @@ impl Read<'_> {
 }
 
 impl Region {
-    /// Copies `count` bytes that a file has behind the first `done` of the pieces; what is copied while they change is
-    /// of no use, and found out by the caller.
+    /// Copies `count` bytes of a file after the first `done` of the buffers. If the bytes change meanwhile, the copy is
+    /// useless, and the caller detects it.
     #[inline]
     fn copy_out(
         &self,
@@ -375,7 +376,7 @@ impl Region {
                     let in_page = (PAGE_BYTES - from % PAGE_BYTES) as usize;
                     let part = in_page.min(into.len() - done);
                     let target = &mut into[done..done + part];
-                    // A page that is not there is zeros; touching it would make the kernel look for memory.
+                    // A missing page reads as zeros; touching it would make the kernel allocate memory.
                     if self.is_present(slot, from / PAGE_BYTES) {
                         self.copy_present(way, self.layout.slot(slot) + from, target)?;
                     } else {
@@ -411,7 +412,7 @@ impl Region {
 }
 
 impl Writer<'_> {
-    /// As [`Region::read`], without a call to the kernel.
+    /// As [`Region::read`], without a system call.
     ///
     /// # Errors
     /// As [`Region::read`].
@@ -424,7 +425,7 @@ impl Writer<'_> {
             .read_pieces(Some(self.lane), (inode, generation), offset, into)
     }
 
-    /// As [`read`](Self::read), into several pieces.
+    /// As [`read`](Self::read), into several buffers.
     ///
     /// # Errors
     /// As [`Region::read`].
@@ -442,7 +443,7 @@ impl Writer<'_> {
             .read_pieces(Some(self.lane), (inode, generation), offset, into)
     }
 
-    /// What nearly all reads are: nobody writes, and the bytes lie in one page. `None` when it is not so.
+    /// The common case of a read: no writer is active, and the bytes lie in one page. Returns `None` if this is not so.
     #[inline(always)]
     pub(crate) fn read_undisturbed(
         &self,
@@ -470,7 +471,7 @@ impl Writer<'_> {
         let place = word(attribute::PLACE);
         let (found, from) = self.region.in_one_page(place, offset, count)?;
         if count <= EXPECTED_BYTES_MAX {
-            // Memory answers while the rest is looked at.
+            // Prefetch: memory answers while the rest is checked.
             memory.expect_read(from, count);
         }
         if !self.region.is_there(found, offset) {
@@ -480,7 +481,7 @@ impl Writer<'_> {
         let mut is_true = word(attribute::SEQUENCE) == before;
         if is_true {
             memory.read(from, &mut into[..count as usize]);
-            // What was copied must be complete before the number is looked at again.
+            // What was copied must be complete before the number is read again.
             fence(Ordering::Acquire);
             is_true = word(attribute::SEQUENCE) == before;
         }

@@ -1,4 +1,4 @@
-//! Regions: made, opened, mapped.
+//! Regions: creating, opening, mapping.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,10 +15,10 @@ use crate::memory::{Memory, WORDS_IN_LINE, is_persistent, take_pages};
 use crate::read::Patience;
 use crate::stub::{RecordLocked, StubName, Stubs};
 
-/// Version of the layout and of the protocols between processes; SPEC.md says every byte. A region of another version
-/// is refused: what it holds goes into a new one by a checkpoint, which does not depend on it. A region that writes
-/// cache lines back has the newest format, since whoever does not know of that must not write to it; any other one is
-/// of format 1, which all versions of this crate know.
+/// Version of the layout and of the protocols between processes; SPEC.md specifies every byte. A region of another
+/// version is refused: a checkpoint, which does not depend on the version, carries its content into a new region. A
+/// region that writes cache lines back has the newest format, because a program that does not know of that must not
+/// write to it. All other regions have format 1, which all versions of this crate know.
 pub const FORMAT_VERSION: u32 = 2;
 
 /// The format of regions without [`Flush`].
@@ -26,7 +26,7 @@ const FORMAT_VERSION_PLAIN: u32 = 1;
 
 pub(crate) const MAGIC: &[u8; 8] = b"KEELMEM\0";
 
-/// What the memory of a region is, which decides how fast it is.
+/// The kind of memory of a region, which decides its speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Huge pages of hugetlbfs: fastest, never swapped.
@@ -37,12 +37,12 @@ pub enum Backing {
     File,
 }
 
-/// What becomes of the log of a dead writer that makes no sense.
+/// How to treat an invalid log of a dead writer.
 #[derive(Clone, Copy)]
 pub(crate) enum Senseless {
     /// The region is not opened.
     Refused,
-    /// It stays for who mends the region.
+    /// The log stays as it is, for a repair of the region.
     Left,
 }
 
@@ -52,10 +52,10 @@ pub struct Region {
     pub(crate) layout: Layout,
     pub(crate) file: File,
     pub(crate) path: PathBuf,
-    /// As [`Owner`] has it; another one in a forked child.
+    /// As [`Owner`] stores it; a forked child has another one.
     owner: AtomicU64,
     pub(crate) writable: bool,
-    /// Missing only where a region is attached for reading whose folder is not there.
+    /// `None` only if a region is attached for reading and its folder of stubs does not exist.
     pub(crate) stubs: Option<Stubs>,
     pub(crate) logging: Setting,
     pub(crate) record_locked: RecordLocked,
@@ -64,17 +64,17 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes a region in a new file, takes all of its memory, and opens it. Where the file lies in memory that keeps
-    /// its content without power, the region writes cache lines back, else not.
+    /// Makes a region in a new file, takes all of its memory, and opens it. The region writes cache lines back if the
+    /// file lies in memory that keeps its content without power.
     ///
     /// # Errors
     /// [`Error::Invalid`] for numbers that no region can have; [`Error::System`] when the file exists, or the memory
-    /// cannot be had.
+    /// cannot be allocated.
     pub fn create(path: &Path, options: &RegionOptions, new_root: &NewInode) -> Result<Self> {
         Self::create_with_flush(path, options, new_root, None)
     }
 
-    /// As [`create`](Self::create), but writes cache lines back, or not, as `flush` says; `None` is as there.
+    /// As [`create`](Self::create), but `flush` says whether it writes cache lines back; `None` is as there.
     ///
     /// # Errors
     /// As [`create`](Self::create); [`Error::Invalid`] where the processor cannot do it.
@@ -120,8 +120,8 @@ impl Region {
         made
     }
 
-    /// Gives a region that nobody uses another path, with its folder of stubs; who is killed in the middle leaves it
-    /// under one of both. What a region that was removed has left at the new path goes.
+    /// Gives an unused region another path, with its folder of stubs. A process killed in the middle leaves the region
+    /// under one of the two paths. The stubs that a removed region left at the new path are removed.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -150,7 +150,7 @@ impl Region {
         let region = Self::assemble(file, path, layout, flush, true)?;
         let memory = &region.memory;
         memory.store(state::POOL_PAGES, layout.data_pages());
-        // Number 0 stands for none.
+        // Number 0 means none.
         memory.store(state::FRESH_INODE, ROOT_INODE);
         memory.write_back(0, SUPERBLOCK_TABLE_BYTES);
         memory
@@ -165,14 +165,14 @@ impl Region {
         words.commit()?;
         drop(words);
         region.give_back_lane(lane);
-        // Last: without it this is no region.
+        // Write this last: without it the file is no region.
         let superblock = encode(&layout, flush);
         memory.write(8, &superblock[8..]);
         memory.persist([(0, SUPERBLOCK_BYTES as u64)]);
         memory.store(0, u64::from_le_bytes(*MAGIC).to_le());
         memory.persist([(0, 8)]);
         if flush != Flush::None {
-            // Its name, as well.
+            // The directory entry must be durable as well.
             region
                 .file
                 .sync_all()
@@ -195,8 +195,7 @@ impl Region {
         Self::open_with(path, writable, Senseless::Refused)
     }
 
-    /// As [`open`](Self::open); `senseless` says what becomes of what the dead of another run were doing where that
-    /// makes no sense.
+    /// As [`open`](Self::open); `senseless` says how to treat an invalid log that a dead writer of another run left.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -216,7 +215,7 @@ impl Region {
                 path: path.to_owned(),
             });
         }
-        // hugetlbfs reads only by mapping.
+        // hugetlbfs supports reads by mapping only.
         let first = Memory::map(&file, path, PAGE_BYTES, false, Flush::None)?;
         let mut superblock = [0; SUPERBLOCK_BYTES];
         first.read(0, &mut superblock);
@@ -260,7 +259,7 @@ impl Region {
             }
             Err(error) => return Err(error),
         };
-        // Relative paths change their meaning with the working directory.
+        // A relative path changes its meaning with the working directory.
         let path = std::fs::canonicalize(path).map_err(system_error(path, "has no path"))?;
         Ok(Self {
             memory,
@@ -277,8 +276,8 @@ impl Region {
         })
     }
 
-    /// Makes the region one of this run of the machine: who used it in another run is dead, whatever lives now under
-    /// his number.
+    /// Makes the region belong to this run of the machine: owners from another run are dead, even if a live process now
+    /// has the same number.
     pub(crate) fn enter_run(&self, senseless: Senseless) -> Result<()> {
         let run = RunOfMachine::current()?;
         if self.run() == run {
@@ -307,7 +306,7 @@ impl Region {
         if before.boot != run.boot {
             self.settle_after_reboot(senseless)?;
         } else if self.lanes_taken() > 0 {
-            // Their processes may live, and cannot be looked at from here.
+            // Its processes may be alive, and cannot be checked from here.
             return Err(Error::Namespace {
                 path: self.path.clone(),
             });
@@ -321,18 +320,18 @@ impl Region {
         Ok(())
     }
 
-    /// Settles all lanes, and makes new what means nothing in another run of the machine. Of such words, of locks and
-    /// numbers of processes, anything may have become of memory that kept its content: they are never written back.
+    /// Settles all lanes, and resets the words that mean nothing in another run of the machine. Locks and process
+    /// numbers are such words. They are never written back, so memory that kept its content may hold any value of them.
     fn settle_after_reboot(&self, senseless: Senseless) -> Result<()> {
         let lanes = || (0..self.layout.lane_count).map(Lane);
         for lane in lanes() {
-            // Nobody reads: who frees memory for a lane need not wait.
+            // No reader exists, so a writer that frees memory need not wait for notes.
             for note in 0..WORDS_IN_LINE as u64 {
                 self.clear_word(self.layout.lane(lane.0) + word::NOTES + note * 8);
             }
         }
         for lane in lanes() {
-            // Its log may be there although its owner is not.
+            // The log may be durable although the owner word is not.
             let settled = self.settle(lane, self.lane_word(lane, word::OWNER));
             match (settled, senseless) {
                 (Err(Error::Damaged { .. }), Senseless::Left) => {}
@@ -354,12 +353,12 @@ impl Region {
             self.clear_word(at + attribute::LOCK);
             make_even(at + attribute::SEQUENCE);
         }
-        // The bytes of a file may be others than when its sequence number was the same: the next checkpoint reads all.
+        // A file's bytes may differ although its sequence number is the same, so the next checkpoint reads all files.
         self.clear_word(state::CHECKPOINT_TOKEN);
         Ok(())
     }
 
-    /// Most of them are zero already.
+    /// Most of these words are zero already, so store only where needed.
     fn clear_word(&self, at: u64) {
         if self.memory.load(at) != 0 {
             self.memory.store(at, 0);
@@ -376,18 +375,18 @@ impl Region {
         }
     }
 
-    /// Who this process is to others.
+    /// The identity of this process for other processes.
     pub(crate) fn owner(&self) -> Owner {
         Owner::from_word(self.owner.load(Ordering::Relaxed))
     }
 
-    /// In tests: this region's process is another one.
+    /// In tests: gives this region's process another identity.
     #[cfg(test)]
     pub(crate) fn set_owner(&self, owner: Owner) {
         self.owner.store(owner.as_word(), Ordering::Relaxed);
     }
 
-    /// After fork this process is another one.
+    /// Updates the owner after a fork: the child is another process.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -403,9 +402,9 @@ impl Region {
         &self.path
     }
 
-    /// To be called before this process takes a record lock of the old kind (`F_SETLK`, `lockf`) on a descriptor of the
-    /// file: it would lose it by closing any other one, and so none is opened to look at the file's locks from then
-    /// on. A file that is deleted then is given back by another process's sweep.
+    /// Must be called before this process takes a record lock of the old kind (`F_SETLK`, `lockf`) on a descriptor of
+    /// the file. Closing any other descriptor of the file would release that lock. So from then on this process opens
+    /// none to check the file's locks. If the file is deleted, another process's sweep frees it.
     pub fn takes_record_lock(&self, node: crate::Node) {
         self.record_locked.add(node.generation);
     }
@@ -416,26 +415,26 @@ impl Region {
         self.writable
     }
 
-    /// Files and directories in it, also deleted ones that are open still.
+    /// The number of files and directories, with deleted ones that are still open.
     #[must_use]
     pub fn inodes(&self) -> u64 {
         self.memory.load(state::INODES)
     }
 
-    /// Deleted files that somebody may still have open.
+    /// The number of deleted files that a process may still have open.
     #[must_use]
     pub fn orphans(&self) -> u64 {
         self.memory.load(state::ORPHANS)
     }
 
-    /// Lanes that somebody has, or died with.
+    /// The number of lanes that a process owns, or whose owner died.
     #[must_use]
     pub fn lanes_taken(&self) -> u64 {
         let is_taken = |lane: &u64| self.lane_word(Lane(*lane), word::OWNER) != 0;
         (0..self.layout.lane_count).filter(is_taken).count() as u64
     }
 
-    /// Where everything lies.
+    /// The offsets of all tables.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -447,8 +446,8 @@ impl Region {
         self.memory.flush()
     }
 
-    /// Whether its memory itself keeps its content without power. That is looked at only in a region that
-    /// [writes cache lines back](Self::flush).
+    /// Whether its memory itself keeps its content without power. This is only checked in a region that [writes cache
+    /// lines back](Self::flush).
     #[must_use]
     pub fn is_persistent(&self) -> bool {
         self.memory.is_persistent()
@@ -460,13 +459,13 @@ impl Region {
         format_version(self.flush())
     }
 
-    /// What its memory is.
+    /// The kind of its memory.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.backing
     }
 
-    /// Bytes that files can still take, at least; small ones may find room beside others.
+    /// Minimum free space for files, in bytes; small files may also find room beside others.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         (self.memory.load(state::POOL_PAGES) + self.empty_pages().count() as u64) * PAGE_BYTES
@@ -481,8 +480,8 @@ pub fn stubs_path(region: &Path) -> PathBuf {
     path.into()
 }
 
-/// Removes the stubs that a region of that name has left which was deleted: their numbers would be taken for ours.
-/// Whatever else lies there is somebody's.
+/// Removes the stubs that a deleted region of that name has left: their numbers would be taken for ours. Any other file
+/// there is an error, because it belongs to another program.
 fn remove_stubs(folder: &Path) -> Result<()> {
     let failed = system_error(folder, "stands in the way and cannot be removed");
     let entries = match std::fs::read_dir(folder) {
@@ -506,7 +505,7 @@ fn remove_stubs(folder: &Path) -> Result<()> {
     std::fs::remove_dir(folder).map_err(&failed)
 }
 
-/// Makes an error of the kernel's answer to what was done with the region's file.
+/// Makes an error from the kernel's error for an operation on the region's file.
 pub(crate) fn system_error(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |source| Error::System {
         path: path.to_owned(),
@@ -525,7 +524,7 @@ pub(crate) fn backing(file: &File) -> std::io::Result<Backing> {
     if unsafe { libc::fstatfs64(file.as_raw_fd(), &raw mut found) } != 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // Signed on some systems, unsigned on others; these numbers are the same in both.
+    // The type is signed on some systems and unsigned on others; these numbers are the same in both.
     #[allow(clippy::unnecessary_cast, reason = "the type depends on the system")]
     Ok(match found.f_type as i64 {
         HUGETLBFS_MAGIC => Backing::HugePages,
@@ -534,7 +533,7 @@ pub(crate) fn backing(file: &File) -> std::io::Result<Backing> {
     })
 }
 
-/// One run of a machine, and in it the namespace that process numbers belong to.
+/// One run of a machine, with the namespace that process numbers belong to.
 #[derive(PartialEq, Eq)]
 struct RunOfMachine {
     boot: [u64; 2],
@@ -561,7 +560,7 @@ impl RunOfMachine {
 
 pub(crate) const SUPERBLOCK_BYTES: usize = 64;
 
-/// With the words that change.
+/// Bytes of the superblock with the words that change.
 const SUPERBLOCK_TABLE_BYTES: u64 = 4096;
 
 pub(crate) fn format_version(flush: Flush) -> u32 {
@@ -610,7 +609,7 @@ pub(crate) fn decode(bytes: &[u8; SUPERBLOCK_BYTES], path: &Path) -> Result<(Lay
     made_of(bytes).ok_or(damaged)
 }
 
-/// The numbers of a superblock, whatever they are.
+/// The numbers of a superblock, unchecked.
 pub(crate) fn options_of(bytes: &[u8; SUPERBLOCK_BYTES]) -> RegionOptions {
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|place| bytes[at + place]));
     RegionOptions {
@@ -620,7 +619,7 @@ pub(crate) fn options_of(bytes: &[u8; SUPERBLOCK_BYTES]) -> RegionOptions {
     }
 }
 
-/// What the numbers of a superblock make, if they are such as a region can have.
+/// The layout and flush mode that a superblock's numbers give, if they are valid for a region.
 pub(crate) fn made_of(bytes: &[u8; SUPERBLOCK_BYTES]) -> Option<(Layout, Flush)> {
     let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|place| bytes[at + place]));
     let flush = match half(8) {

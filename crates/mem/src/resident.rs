@@ -1,22 +1,22 @@
-//! Keeping a region's memory out of swap. hugetlbfs is never swapped; tmpfs is, unless some process locks it. The
-//! lock is the process's and ends with it, so the one that stays (the mount, the launcher, the node) takes it and
-//! looks after it: pages that move from the pool into a file are new ones.
+//! Keeping a region's memory out of swap. hugetlbfs is never swapped; tmpfs is, unless a process locks it. The lock
+//! ends with its process, so a long-lived process (the mount, the launcher, the node) takes it and renews it: pages
+//! that move from the pool into a file are new pages.
 
 use crate::error::{Error, Result};
 use crate::layout::{PAGE_BYTES, state};
 use crate::region::{Backing, Region};
 use crate::writer::Writer;
 
-/// Pages that are locked before others may change names and space again: well below a millisecond.
+/// The number of pages locked before other writers can change names and space again: well below a millisecond.
 const PAGES_AT_ONCE: u64 = 16;
 
 impl Writer<'_> {
-    /// Locks what memory the region has now, so that it is not swapped out while this process lives. To be called again
-    /// now and then (a sweep is a good moment): memory that was given to files since is locked then. Nothing happens on
-    /// hugetlbfs.
+    /// Locks the memory that the region has now, so that it is not swapped out while this process lives. Must be called
+    /// again from time to time (for example with each sweep), to lock memory that was given to files since. Does
+    /// nothing on hugetlbfs.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System): mostly the limit of locked memory (`RLIMIT_MEMLOCK`).
+    /// [`Error::System`](crate::Error::System): usually the limit of locked memory (`RLIMIT_MEMLOCK`).
     pub fn keep_resident(&self) -> Result<()> {
         let region = self.region;
         if region.backing() == Backing::HugePages {
@@ -27,7 +27,8 @@ impl Writer<'_> {
             while done < pages {
                 let some = PAGES_AT_ONCE.min(pages - done);
                 let first = at + done * PAGE_BYTES;
-                // Under this lock no page moves; one that has gone since would be made anew, and belong to nobody.
+                // Under this lock no page moves. Locking a page that is gone would allocate a new one that belongs to
+                // no file.
                 let words = region.begin_words(self.lane)?;
                 if region.are_there(first, some) {
                     let locked = region.memory.lock_pages(first, some);
@@ -54,7 +55,7 @@ impl Region {
             && std::fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
     }
 
-    /// Where there is memory now.
+    /// Ranges that have memory now.
     fn pages_there(&self) -> Vec<(u64, u64)> {
         let layout = &self.layout;
         let pool_pages = self.memory.load(state::POOL_PAGES).min(layout.data_pages());
@@ -62,7 +63,7 @@ impl Region {
         runs.add(0, layout.metadata_bytes / PAGE_BYTES);
         runs.add(layout.pool_at, pool_pages);
         for page in 0..layout.packed_pages {
-            // The first word of a packed page's record is 0 where the page is not there.
+            // The first word of a packed page's record is 0 if the page does not exist.
             if self.memory.load(layout.packed_map(page)) != 0 {
                 runs.add(layout.packed_at + page * PAGE_BYTES, 1);
             }
@@ -80,7 +81,7 @@ impl Region {
         runs.0
     }
 
-    /// Whether all of these pages of one area are there.
+    /// Whether all of these pages of one area exist.
     fn are_there(&self, first: u64, pages: u64) -> bool {
         let layout = &self.layout;
         let end = first + pages * PAGE_BYTES;
@@ -102,7 +103,7 @@ impl Region {
     }
 }
 
-/// Ranges of pages, those side by side as one.
+/// Ranges of pages; adjacent ranges are merged.
 #[derive(Default)]
 struct Runs(Vec<(u64, u64)>);
 

@@ -1,4 +1,4 @@
-//! Memory for the bytes of a file: taken, moved, given back; and the size, which says how much of it counts.
+//! Memory for the bytes of a file: allocated, moved, freed; and the size, which says how much of it is valid.
 
 use crate::error::{Error, Result};
 use crate::inode::attribute;
@@ -9,19 +9,19 @@ use crate::space::{Place, class_for, piece_bytes};
 use crate::words::Words;
 use crate::writer::Writer;
 
-/// Pages that one change takes for a slot or gives back.
+/// The number of pages that one change allocates for a slot or frees.
 const PAGES_AT_ONCE: u64 = 1024;
 
-/// Pages that one change takes out of the middle of a file, for whose time readers wait.
+/// The number of pages that one change frees in the middle of a file. Readers wait meanwhile.
 const PUNCHED_AT_ONCE: u64 = 8;
 
-/// Bytes of a file that are made zeros in one go.
+/// The number of bytes of a file that are cleared at once.
 const BLOCK_BYTES: u64 = 64 << 10;
 
-/// What is wrong with a damaged inode.
+/// The error text for a damaged inode.
 pub(crate) const NO_PLACE: &str = "an inode says that its bytes are where none can be";
 
-/// Refuses a free piece that is a file's as well; each is a place and a length.
+/// Refuses a free piece that overlaps the file's piece; each is an offset and a length.
 fn require_apart(taken: (u64, u64), free: (u64, u64)) -> Result<()> {
     if taken.0 + taken.1 <= free.0 || free.0 + free.1 <= taken.0 {
         Ok(())
@@ -39,7 +39,7 @@ impl Region {
             .ok_or(Error::Damaged { at, what: NO_PLACE })
     }
 
-    /// Refuses a directory: its names are no bytes.
+    /// Refuses a directory: it has no bytes.
     fn require_no_directory(&self, at: u64) -> Result<()> {
         let mode = self.memory.load(at + attribute::MODE_LINKS) as u32;
         if mode & libc::S_IFMT == libc::S_IFDIR {
@@ -48,7 +48,7 @@ impl Region {
         Ok(())
     }
 
-    /// Where from `offset` on the file has memory: `None` when only a hole follows, or the end.
+    /// The next offset from `offset` on where the file has memory; `None` if only a hole or the end follows.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -56,7 +56,8 @@ impl Region {
         self.next(inode, generation, offset, true)
     }
 
-    /// Where from `offset` on the file has no memory; there is a hole at its end. `None` behind that.
+    /// The next offset from `offset` on where the file has no memory. The end of the file counts as a hole. `None`
+    /// behind that.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -92,7 +93,7 @@ impl Region {
 }
 
 impl Region {
-    /// Whether all of these pages of a slot are there, by one look for each 64 of them: 4 GiB are 32 looks.
+    /// Whether all of these pages of a slot exist. It checks 64 pages at once: 4 GiB take 32 checks.
     #[inline]
     pub(crate) fn are_present(&self, slot: u64, pages: std::ops::Range<u64>) -> bool {
         let map = self.layout.slot_map(slot);
@@ -123,8 +124,8 @@ impl Writer<'_> {
         })
     }
 
-    /// Takes memory for bytes `from` to `end` of a file and gives it a slot, from which it does not move any more;
-    /// where byte 0 of the file lies in the region's file. The size stays as it is.
+    /// Allocates memory for bytes `from` to `end` of a file and gives it a slot, which it then keeps. Returns the
+    /// offset of the file's byte 0 in the region's file. The size does not change.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -161,7 +162,7 @@ impl Writer<'_> {
             old => self.move_to_slot(inode, at, size, old, true)?,
         };
         self.take_slot_pages(slot, from, end)?;
-        // Behind the end of the file a mapping shows zeros.
+        // A mapping shows zeros behind the end of the file.
         let tail = end.min(size.next_multiple_of(PAGE_BYTES));
         if size < tail {
             self.clear_gap(at, size, tail)?;
@@ -169,7 +170,7 @@ impl Writer<'_> {
         Ok(region.layout.slot(slot))
     }
 
-    /// Takes memory for bytes `from` to `end` of a file, so that writing there does not fail for want of it.
+    /// Allocates memory for bytes `from` to `end` of a file, so that writes there do not fail for lack of memory.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -210,7 +211,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Makes bytes `from` to `end` of a file zeros and gives back what memory it can; the size stays as it is.
+    /// Fills bytes `from` to `end` of a file with zeros and frees memory where it can; the size does not change.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -261,7 +262,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Makes bytes that readers may see zeros.
+    /// Clears bytes that readers may see.
     fn clear_in_blocks(&self, at: u64, from: u64, end: u64) -> Result<()> {
         let mut from = from;
         while from < end {
@@ -279,7 +280,7 @@ impl Writer<'_> {
         let mut page = pages.start;
         while page < pages.end {
             let count = PUNCHED_AT_ONCE.min(pages.end - page);
-            // Readers find the hole, or they wait.
+            // Readers see the hole, or they wait.
             let sequence = self.region.begin_change(at);
             let freed = self.free_slot_pages(slot, page, count);
             self.region.end_change(at, sequence);
@@ -289,7 +290,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Makes sure that bytes `from` to `end` of the file are in memory; where the file begins.
+    /// Makes sure that bytes `from` to `end` of the file have memory. Returns the offset of the file's byte 0.
     #[inline]
     pub(crate) fn make_room(&self, at: u64, size: u64, from: u64, end: u64) -> Result<u64> {
         let region = self.region;
@@ -323,7 +324,7 @@ impl Writer<'_> {
         let piece = words.take_piece(class)?;
         let kept = size.min(piece_bytes(class));
         if let Place::Piece { at: from, class } = old {
-            // Nobody finds the new piece before the change is true.
+            // No reader finds the new piece before the commit.
             let there = kept.min(piece_bytes(class));
             require_apart((from, piece_bytes(class)), (piece, kept))?;
             region.memory.copy(from, piece, there);
@@ -337,8 +338,8 @@ impl Writer<'_> {
         Ok(piece)
     }
 
-    /// Lets `fill` make a new piece out of the old one, and makes it the file's, with a size and times. `false`, and
-    /// nothing happened, when the file has no piece.
+    /// Lets `fill` make a new piece from the old one, and assigns it to the file, with a size and times. Returns
+    /// `false` if the file has no piece; nothing has happened then.
     pub(crate) fn replace_piece(
         &self,
         at: u64,
@@ -397,7 +398,7 @@ impl Writer<'_> {
         Ok(slot)
     }
 
-    /// Readers must see either the old place or the new one, and not read what becomes of the old one.
+    /// Readers must see either the old place or the new one, and must not read what the old one becomes.
     fn change_place(&self, mut words: Words<'_>, at: u64, place: Place) -> Result<()> {
         words.set(at + attribute::PLACE, place.encode())?;
         let sequence = self.region.begin_change(at);
@@ -407,7 +408,7 @@ impl Writer<'_> {
         committed
     }
 
-    /// Takes memory for the pages of a slot from byte `from` to `end` that are not there.
+    /// Allocates memory for the missing pages of a slot from byte `from` to `end`.
     #[inline]
     fn take_slot_pages(&self, slot: u64, from: u64, end: u64) -> Result<()> {
         let pages = from / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
@@ -440,7 +441,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Makes bytes `size` to `offset` of the file zeros, where there is memory for them.
+    /// Clears bytes `size` to `offset` of the file, where they have memory.
     pub(crate) fn clear_gap(&self, at: u64, size: u64, offset: u64) -> Result<()> {
         let region = self.region;
         match region.place(at)? {
@@ -497,10 +498,10 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Gives back all memory of a file that nobody can open any more.
+    /// Frees all memory of a file that cannot be opened any more.
     pub(crate) fn free_all(&self, inode: u64, at: u64) -> Result<()> {
         let region = self.region;
-        // Whoever still has its number reads nothing from now on.
+        // A process that still has its number reads nothing from now on.
         let sequence = region.begin_change(at);
         region.memory.store(at + attribute::SIZE, 0);
         region.end_change(at, sequence);
@@ -518,8 +519,8 @@ impl Writer<'_> {
         self.change_place(words, at, Place::Nowhere)
     }
 
-    /// Gives back the memory behind byte `size` of a file, which has become shorter. A file that was mapped keeps its
-    /// slot, in which the mapping shows the file for ever.
+    /// Frees the memory behind byte `size` of a file that has become shorter. A file that was mapped keeps its slot,
+    /// because the mapping always shows that slot.
     fn free_behind(&self, inode: u64, at: u64, size: u64) -> Result<()> {
         let region = self.region;
         match region.place(at)? {
@@ -536,7 +537,7 @@ impl Writer<'_> {
                         what: "a file has a slot that is another's",
                     });
                 }
-                // What is read where it lies stays, also behind the end; a later change of size gives it back.
+                // Lent memory stays, also behind the end; a later change of size frees it.
                 if is_kept && region.is_lent(inode, at) {
                     return Ok(());
                 }

@@ -1,4 +1,4 @@
-//! Where the bytes of files lie: pages of the pool, pieces of the packed zone, slots.
+//! Space for the bytes of files: pages of the pool, pieces of the packed zone, slots.
 
 use crate::error::{Error, Result};
 use crate::lane::{Lane, doing, word};
@@ -11,15 +11,15 @@ use crate::writer::Writer;
 
 /// Words of the record of a packed page.
 pub(crate) mod packed {
-    /// Class of its pieces and one; 0: the page is not there.
+    /// Class of its pieces plus 1; 0: the page does not exist.
     pub(crate) const CLASS: u64 = 0;
-    /// Free pieces.
+    /// The number of free pieces.
     pub(crate) const FREE: u64 = 8;
-    /// Next page of the class with a free piece, and one; or 0.
+    /// Next page of the class with a free piece, plus 1; or 0.
     pub(crate) const NEXT: u64 = 16;
-    /// The one before, and one; or 0.
+    /// The previous one, plus 1; or 0.
     pub(crate) const BEFORE: u64 = 24;
-    /// A bit for each piece that is taken.
+    /// One bit for each piece, set if it is taken.
     pub(crate) const TAKEN: u64 = 64;
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Place {
     Nowhere,
     /// A piece of this class at this offset.
     Piece { at: u64, class: u32 },
-    /// A slot of its own, which it keeps as long as it lives when it was ever mapped.
+    /// A slot of its own. A file that was ever mapped keeps its slot as long as it exists.
     Slot { slot: u64, is_kept: bool },
 }
 
@@ -47,7 +47,7 @@ impl Place {
         }
     }
 
-    /// The slot that the word of a place names, if it names one.
+    /// The slot that a place word names, if it names one.
     #[inline]
     pub(crate) fn slot_in(word: u64, region: &Region) -> Option<u64> {
         let slot = word >> 8;
@@ -82,15 +82,15 @@ pub(crate) fn piece_bytes(class: u32) -> u64 {
     PIECE_BYTES_MIN << class
 }
 
-/// The class of pieces that hold so many bytes; `None` when none does.
+/// The class of pieces that hold `bytes` bytes; `None` if no class does.
 pub(crate) fn class_for(bytes: u64) -> Option<u32> {
     (bytes <= PIECE_BYTES_MAX)
         .then(|| (bytes.max(1).next_power_of_two().max(PIECE_BYTES_MIN) / PIECE_BYTES_MIN).ilog2())
 }
 
 impl Words<'_> {
-    /// Moves pages from the pool to `target`, where none are; they are all zeros there. Once in a change, and not in
-    /// one that frees pages.
+    /// Moves pages from the pool to `target`, where no pages exist; they are filled with zeros. At most once in a
+    /// change, and not in a change that frees pages.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -105,7 +105,7 @@ impl Words<'_> {
             let at = state::POOL_PAGES;
             return Err(Error::Damaged { at, what });
         }
-        // Whoever finds this half done moves the pages back.
+        // If this process dies halfway, the process that recovers the lane moves the pages back.
         region.set_lane_word(self.lane, word::TARGET, target);
         region.set_lane_word(self.lane, word::PAGES, pages);
         let lane_at = region.layout.lane(self.lane.0);
@@ -118,7 +118,7 @@ impl Words<'_> {
             .and_then(|()| memory.take_pages(file, target, pages))
             .and_then(|()| memory.sync_pages(file));
         if moved.is_err() {
-            // Somebody outside had that memory between the two calls.
+            // Another user of the machine's memory took it between the two calls.
             region.put_pages_back(self.lane)?;
             region.set_doing(self.lane, doing::NOTHING);
             return Err(Error::Full);
@@ -130,8 +130,8 @@ impl Words<'_> {
         self.region.lane_word(self.lane, word::STATE) == doing::TAKING
     }
 
-    /// Notes that of the pages from `target` on `present` of `pages` are there, and go back to the pool. Once in a
-    /// change, and not in one that takes pages. Their memory moves when the change is committed.
+    /// Records that `pages` pages from `target` on, of which `present` exist, go back to the pool. At most once in a
+    /// change, and not in a change that takes pages. The memory moves when the change is committed.
     pub(crate) fn free_pages(&mut self, target: u64, pages: u64, present: u64) {
         let region = self.region;
         region.set_lane_word(self.lane, word::TARGET, target);
@@ -141,7 +141,7 @@ impl Words<'_> {
         region.set_lane_word(self.lane, word::FREES, 1);
     }
 
-    /// Takes a piece of the class.
+    /// Allocates a piece of the class.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -198,7 +198,7 @@ impl Words<'_> {
         Err(damaged)
     }
 
-    /// Gives a piece back, and its page with the last one.
+    /// Frees a piece; freeing the last piece of a page frees the page.
     pub(crate) fn free_piece(&mut self, at: u64, class: u32) -> Result<()> {
         let layout = &self.region.layout;
         let page = (at - layout.packed_at) / PAGE_BYTES;
@@ -218,7 +218,7 @@ impl Words<'_> {
             });
         }
         self.set(word_at, taken & !(1 << (piece % 64)))?;
-        // A page that becomes empty stays where it is when the same change takes others.
+        // A page that becomes empty stays in place if the same change takes other pages.
         if free + 1 == count && !self.takes_pages() {
             if free > 0 {
                 self.unlink_page(page, class)?;
@@ -265,7 +265,7 @@ impl Words<'_> {
         }
     }
 
-    /// Notes of pages of a slot that they are there, or are not.
+    /// Records whether pages of a slot exist.
     pub(crate) fn change_pages(
         &mut self,
         slot: u64,
@@ -286,7 +286,7 @@ impl Words<'_> {
         Ok(())
     }
 
-    /// Takes a slot for an inode.
+    /// Allocates a slot for an inode.
     ///
     /// # Errors
     /// [`Error::Full`] when all are taken.
@@ -301,9 +301,9 @@ impl Words<'_> {
 }
 
 impl Writer<'_> {
-    /// Gives back the pages of which no file has a piece any more: those that files left in the same change in which
-    /// they took another. They stay until room is wanted, because who grows again would have them filled with zeros
-    /// again. How many.
+    /// Frees the packed pages in which no file has a piece any more. They come from changes in which a file left a
+    /// piece and took another. They stay until memory is short, because a file that grows again would need them filled
+    /// with zeros again. Returns how many pages were freed.
     ///
     /// # Errors
     /// Those of locks.
@@ -312,7 +312,7 @@ impl Writer<'_> {
         let mut freed = 0;
         for (page, class) in region.empty_pages() {
             let mut words = region.begin_words(self.lane)?;
-            // It may have been taken meanwhile.
+            // A piece of it may have been taken meanwhile.
             if region.empty_page(page) == Some(class) {
                 words.unlink_page(page, class)?;
                 words.set(region.layout.packed_map(page) + packed::CLASS, 0)?;
@@ -326,7 +326,7 @@ impl Writer<'_> {
 }
 
 impl Region {
-    /// Pages of the packed zone that are there and have no piece that is taken, with the class of their pieces.
+    /// Pages of the packed zone that exist and have no taken piece, with the class of their pieces.
     pub(crate) fn empty_pages(&self) -> impl Iterator<Item = (u64, u32)> {
         (0..self.layout.packed_pages).filter_map(|page| Some((page, self.empty_page(page)?)))
     }
@@ -341,7 +341,7 @@ impl Region {
         (self.memory.load(map + packed::FREE) == pieces).then_some(class)
     }
 
-    /// The pages on their way of a dead lane, and how many of them the pool has to do with.
+    /// The pages that a dead lane was moving: their offset and number.
     fn pages_on_their_way(&self, lane: Lane) -> Result<(u64, u64)> {
         let (target, pages) = (
             self.lane_word(lane, word::TARGET),
@@ -360,10 +360,10 @@ impl Region {
         }
     }
 
-    /// Puts pages back into the pool of which no table has come to say that they are elsewhere.
+    /// Puts pages back into the pool that no table has recorded elsewhere yet.
     ///
     /// # Errors
-    /// [`Error::Damaged`]; [`Error::System`] when the kernel has no memory for the pool any more.
+    /// [`Error::Damaged`]; [`Error::System`] when the kernel has no memory for the pool.
     pub(crate) fn put_pages_back(&self, lane: Lane) -> Result<()> {
         let (target, pages) = self.pages_on_their_way(lane)?;
         let pool = self.memory.load(state::POOL_PAGES);
@@ -373,7 +373,7 @@ impl Region {
         self.move_pages(target, pages, pool - pages, pages)
     }
 
-    /// Puts pages into the pool that the change which was just made true has freed.
+    /// Puts the pages into the pool that the committed change has freed.
     ///
     /// # Errors
     /// As [`put_pages_back`](Self::put_pages_back).
@@ -383,13 +383,13 @@ impl Region {
         }
         let (target, pages) = self.pages_on_their_way(lane)?;
         let present = self.lane_word(lane, word::PRESENT);
-        // As it was before: this may be done for the second time.
+        // The pool size before the change: recovery may run this a second time.
         let pool = self.lane_word(lane, word::POOL);
         let after = pool.checked_add(present);
         if present > pages || after.is_none_or(|after| after > self.layout.data_pages()) {
             return Err(self.lane_damage(lane, "more pages are freed than there are"));
         }
-        // No way leads to them since the change was made true.
+        // Since the commit, no table refers to these pages.
         self.wait_for_readers(lane, target)?;
         let moved = self.move_pages(target, pages, pool, present);
         if moved.is_ok() {

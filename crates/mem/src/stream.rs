@@ -1,8 +1,8 @@
-//! Stores for which the processor has special instructions: past the cache, and announced beforehand.
+//! Stores and prefetches with special instructions: stores past the cache, and prefetches for reading and writing.
 
-/// Copies past the cache where the processor can. A large write that nobody reads at once would push out of the cache
-/// what is needed, and would first fetch the lines that it fills. Others see it in the order of the stores before and
-/// after.
+/// Copies past the cache, if the processor can. A large write that no reader needs at once would evict useful lines
+/// from the cache, and would first fetch the lines that it overwrites. Other processors see the copy in order with the
+/// stores before and after it.
 ///
 /// # Safety
 /// `to` is valid for writes of as many bytes as `from` has, and does not overlap it.
@@ -19,7 +19,7 @@ pub(crate) unsafe fn copy(to: *mut u8, from: &[u8]) {
     }
 }
 
-/// Of a [`copy`] to `at`, a multiple of a line where that of the region is, what goes past the cache.
+/// The part of a [`copy`] to `at` that goes past the cache. `at` is a multiple of a line if the address is one.
 pub(crate) fn streamed(at: u64, bytes: u64) -> std::ops::Range<u64> {
     if cfg!(not(target_arch = "x86_64")) {
         return at..at;
@@ -32,10 +32,11 @@ pub(crate) fn streamed(at: u64, bytes: u64) -> std::ops::Range<u64> {
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Lines that are asked for without a look at what is left.
+/// The number of lines prefetched without a check of the remaining length.
 const LINES_AT_ONCE: usize = 8;
 
-/// Calls `line` for each line of a range, in as few instructions as can be: those of the next call wait behind them.
+/// Calls `line` for each line of a range, with as few instructions as possible: the next call's instructions wait
+/// behind them.
 #[inline(always)]
 fn each_line(at: *const u8, bytes: usize, line: impl Fn(*const u8)) {
     let (mut at, mut left) = (at, bytes);
@@ -51,13 +52,12 @@ fn each_line(at: *const u8, bytes: usize, line: impl Fn(*const u8)) {
     }
 }
 
-/// Asks for the lines of a range, for writing. Any address is right: none is touched.
+/// Prefetches the lines of a range for writing. Any address is valid, because none is accessed.
 #[inline(always)]
 pub(crate) fn expect_write(at: *mut u8, bytes: usize) {
     each_line(at, bytes, |address| {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint that reads and writes nothing and cannot fault; a processor that does not know it does
-        // nothing.
+        // SAFETY: a hint that reads and writes nothing and cannot fault; a processor that does not know it ignores it.
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
         }
@@ -71,7 +71,7 @@ pub(crate) fn expect_write(at: *mut u8, bytes: usize) {
     });
 }
 
-/// Asks for the lines of a range, for reading. Any address is right: none is touched.
+/// Prefetches the lines of a range for reading. Any address is valid, because none is accessed.
 #[inline(always)]
 pub(crate) fn expect_read(at: *const u8, bytes: usize) {
     each_line(at, bytes, |address| {
@@ -102,10 +102,10 @@ mod x86 {
         let head = to.align_offset(LINE_BYTES).min(from.len());
         let (before, rest) = from.split_at(head);
         let (whole, after) = rest.split_at(rest.len() / LINE_BYTES * LINE_BYTES);
-        // SAFETY: the three parts are what the caller promises, and the middle one begins at a line. SSE2 is part of
-        // every processor of this kind.
+        // SAFETY: the three parts are covered by the caller's promise, and the middle one begins at a line. SSE2 is
+        // part of every processor of this kind.
         unsafe {
-            // Such stores are in no order with others: those before must be seen first, and those after last.
+            // Such stores are not ordered with others: earlier stores must be visible first, and later ones last.
             _mm_sfence();
             libc::memcpy(to.cast(), before.as_ptr().cast(), head);
             let target = to.add(head);

@@ -1,9 +1,9 @@
-//! Stubs: for each file of a region that has been opened an empty file of the kernel's in a folder beside the region,
-//! so that descriptors, record locks and working directories are the kernel's own.
+//! Stubs: each file of a region that has been opened has an empty kernel file in a folder beside the region. So
+//! descriptors, record locks and working directories are the kernel's own.
 //!
-//! A stub's name says which inode it stands for, and of which generation: `f` or, of a directory, `d`, and both numbers
-//! in hexadecimal. A byte far behind all bytes that programs lock stands for each open file description; whoever has
-//! the description open holds a lock on it, and the kernel gives the lock back whoever dies.
+//! A stub's name contains the inode and its generation: `f` or, for a directory, `d`, and both numbers in hexadecimal.
+//! Each open file description has a byte of the stub, far behind all bytes that programs lock. A process that has the
+//! description open holds a lock on that byte, and the kernel releases the lock when the process dies.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 
-/// The first of the bytes that stand for open file descriptions. Locks of programs end before it.
+/// The first of the bytes for open file descriptions. Locks of programs end before it.
 pub const LIVENESS_BASE: u64 = 1 << 61;
 
 /// The folder of a region's stubs.
@@ -25,21 +25,21 @@ pub(crate) struct Stubs {
     path: PathBuf,
     /// Permissions of a stub: those of the region.
     mode: u32,
-    /// The kernel's number of the file system they are on.
+    /// The kernel's number of their file system.
     pub(crate) device: u64,
     writable: bool,
 }
 
-/// Files on which this process may hold record locks of the old kind, which the kernel takes away when the process
-/// closes any descriptor of the file: their stubs are left alone here, and looked after by another process's sweep.
+/// Files on which this process may hold record locks of the old kind. The kernel releases these when the process closes
+/// any descriptor of the file, so this process does not open their stubs; another process's sweep handles them.
 ///
-/// A generation is one file's for ever, so it alone says which.
+/// A generation is never used for another file, so it alone identifies the file.
 pub(crate) struct RecordLocked {
     generations: [AtomicU64; RECORD_LOCKED_MAX],
     count: AtomicUsize,
 }
 
-/// Files that are remembered; with more, all stubs are left alone.
+/// Maximum number of remembered files; with more, this process opens no stub.
 const RECORD_LOCKED_MAX: usize = 256;
 
 impl Default for RecordLocked {
@@ -63,7 +63,7 @@ impl RecordLocked {
         }
     }
 
-    /// Whether the file is one of them, or may be.
+    /// Whether the file is one of them, or may be one.
     pub(crate) fn has(&self, generation: u64) -> bool {
         let count = self.count.load(Ordering::Acquire);
         count > RECORD_LOCKED_MAX
@@ -105,7 +105,7 @@ impl StubName {
         }
     }
 
-    /// As the kernel wants it.
+    /// The name as a C string for the kernel.
     pub(crate) fn as_c_string(&self) -> &CStr {
         // One byte behind the name is always zero.
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
@@ -115,7 +115,7 @@ impl StubName {
         &self.bytes[..self.length]
     }
 
-    /// What a name of a stub stands for, and whether that is a directory.
+    /// The file that a stub's name stands for, and whether it is a directory.
     pub(crate) fn parse(name: &[u8]) -> Option<(Node, bool)> {
         let (kind, numbers) = name.split_first()?;
         let text = std::str::from_utf8(numbers).ok()?;
@@ -129,13 +129,13 @@ impl StubName {
             b'f' => false,
             _ => return None,
         };
-        // Only the one spelling: no signs, no zeros in front.
+        // Accept only the canonical spelling: no signs, no leading zeros.
         (Self::new(node, is_directory).as_bytes() == name).then_some((node, is_directory))
     }
 }
 
 impl Stubs {
-    /// Opens the folder beside the region at `path`, which it makes when the region can be changed.
+    /// Opens the folder beside the region at `path`. Makes it if the region can be changed.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -151,7 +151,7 @@ impl Stubs {
             .mode()
             & 0o666;
         if writable {
-            // Who may read may also enter.
+            // Users that may read may also enter the folder.
             let made = std::fs::DirBuilder::new()
                 .mode(mode | (mode & 0o444) >> 2)
                 .create(&folder_path);
@@ -183,25 +183,25 @@ impl Stubs {
         })
     }
 
-    /// The folder itself.
+    /// The folder's descriptor.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.folder.as_raw_fd()
     }
 
-    /// The folder itself, to be moved to another number.
+    /// The folder's descriptor, to be moved to another number.
     pub(crate) fn folder_mut(&mut self) -> &mut File {
         &mut self.folder
     }
 
-    /// Where the folder is.
+    /// The path of the folder.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens the stub of a file or directory, and makes it when there is none.
+    /// Opens the stub of a file or directory. Makes it if there is none.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn open_stub(
         &self,
         node: Node,
@@ -221,7 +221,7 @@ impl Stubs {
     /// Opens the stub of a file or directory if there is one.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn open_existing(
         &self,
         name: &StubName,
@@ -231,7 +231,7 @@ impl Stubs {
         let kind = if is_directory {
             libc::O_RDONLY | libc::O_DIRECTORY
         } else if self.writable {
-            // Whatever the program may do: record locks need it, and who may do what is not the kernel's to say here.
+            // Always open for writing: record locks need it, and this crate checks permissions, not the kernel.
             libc::O_RDWR
         } else {
             libc::O_RDONLY
@@ -244,7 +244,7 @@ impl Stubs {
         if opened < 0 {
             return Err(std::io::Error::last_os_error());
         }
-        // SAFETY: it was opened just now, and nobody else knows it.
+        // SAFETY: it was opened just now, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(opened) })
     }
 
@@ -273,17 +273,17 @@ impl Stubs {
                 Err(error)
             };
         }
-        // What the program masks is meant for its own files.
+        // The program's umask is meant for its own files.
         // SAFETY: as above.
         unsafe { libc::fchmodat(folder, text, mode, 0) };
         if !is_directory {
-            // SAFETY: opened above, and nobody else knows it.
+            // SAFETY: opened above, and no other code knows it.
             drop(unsafe { OwnedFd::from_raw_fd(made) });
         }
         Ok(())
     }
 
-    /// Takes a stub away, if there is one.
+    /// Removes a stub, if there is one.
     pub(crate) fn remove(&self, name: &StubName, is_directory: bool) {
         let flags = if is_directory { libc::AT_REMOVEDIR } else { 0 };
         // SAFETY: an open descriptor, and a name that ends in zero and lives as long as the call.
@@ -293,7 +293,7 @@ impl Stubs {
     /// Names in the folder.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn names(&self) -> std::io::Result<impl Iterator<Item = Vec<u8>>> {
         let entries = std::fs::read_dir(&self.path)?;
         Ok(entries
@@ -307,7 +307,7 @@ fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
 }
 
-/// What the kernel knows of a descriptor.
+/// The kernel's data of a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub(crate) device: u64,
@@ -315,15 +315,15 @@ pub(crate) struct Seen {
     pub(crate) links: u64,
 }
 
-/// Looks at a descriptor.
+/// Returns the kernel's data of a descriptor.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 #[allow(clippy::unnecessary_cast, reason = "the types depend on the system")]
 pub(crate) fn look_at(descriptor: RawFd) -> std::io::Result<Seen> {
     // SAFETY: all zeros is a valid value of this plain structure.
     let mut found: libc::stat64 = unsafe { std::mem::zeroed() };
-    // SAFETY: a structure that lives as long as the call; the kernel judges the descriptor.
+    // SAFETY: a structure that lives as long as the call; the kernel checks the descriptor.
     if unsafe { libc::fstat64(descriptor, &raw mut found) } != 0 {
         return Err(std::io::Error::last_os_error());
     }
@@ -344,13 +344,13 @@ fn lock_of(kind: libc::c_int, at: u64, bytes: u64) -> libc::flock64 {
     lock
 }
 
-/// Takes the lock that says that the description lives.
+/// Takes the lock that shows that the description is in use.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn lock_description(descriptor: RawFd, description: u64) -> std::io::Result<()> {
     let lock = lock_of(libc::F_RDLCK, LIVENESS_BASE + description, 1);
-    // SAFETY: a structure that lives as long as the call; the kernel judges the descriptor.
+    // SAFETY: a structure that lives as long as the call; the kernel checks the descriptor.
     if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) } == 0 {
         Ok(())
     } else {
@@ -358,13 +358,13 @@ pub(crate) fn lock_description(descriptor: RawFd, description: u64) -> std::io::
     }
 }
 
-/// From here on, behind those that say that a description lives, bytes say that the file is lent.
+/// Bytes from here on, behind the bytes of open descriptions, show that the file is lent.
 const LENT: u64 = 1 << 32;
 
-/// Takes the lock that says that the file is lent to the description.
+/// Takes the lock that shows that the file is lent to the description.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn lock_lent(descriptor: RawFd, description: u64) -> std::io::Result<()> {
     lock_description(descriptor, LENT + description)
 }
@@ -372,21 +372,21 @@ pub(crate) fn lock_lent(descriptor: RawFd, description: u64) -> std::io::Result<
 /// Whether the file is lent.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn is_lent(descriptor: RawFd, count: u64) -> std::io::Result<bool> {
     is_description_locked(descriptor, LENT, count)
 }
 
-/// The byte whose lock says that somebody answers for what is in the file.
+/// The byte whose lock shows that a process is responsible for the file's content.
 const CLAIM: u64 = 1 << 33;
 
-/// Takes the lock that says that somebody answers for the file's content.
+/// Takes the lock that shows that this process is responsible for the file's content.
 ///
 /// # Errors
-/// What the kernel says: `EAGAIN` when somebody else does.
+/// The kernel's error: `EAGAIN` when another process is responsible.
 pub(crate) fn lock_claim(descriptor: RawFd) -> std::io::Result<()> {
     let lock = lock_of(libc::F_WRLCK, LIVENESS_BASE + CLAIM, 1);
-    // SAFETY: a structure that lives as long as the call; the kernel judges the descriptor.
+    // SAFETY: a structure that lives as long as the call; the kernel checks the descriptor.
     if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) } == 0 {
         Ok(())
     } else {
@@ -394,21 +394,22 @@ pub(crate) fn lock_claim(descriptor: RawFd) -> std::io::Result<()> {
     }
 }
 
-/// Whether somebody else answers for the file's content.
+/// Whether another process is responsible for the file's content.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn is_claimed(descriptor: RawFd) -> std::io::Result<bool> {
     is_description_locked(descriptor, CLAIM, 1)
 }
 
-/// Takes the locks of all descriptions, for as long as the descriptor is open: nobody else has one.
+/// Takes the locks of all descriptions, for as long as the descriptor is open. Success shows that no description is
+/// open.
 ///
 /// # Errors
-/// What the kernel says: `EAGAIN` when somebody has.
+/// The kernel's error: `EAGAIN` when another process has one.
 pub(crate) fn lock_all_descriptions(descriptor: RawFd, count: u64) -> std::io::Result<()> {
     let lock = lock_of(libc::F_WRLCK, LIVENESS_BASE, count);
-    // SAFETY: a structure that lives as long as the call; the kernel judges the descriptor.
+    // SAFETY: a structure that lives as long as the call; the kernel checks the descriptor.
     if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) } == 0 {
         Ok(())
     } else {
@@ -416,17 +417,17 @@ pub(crate) fn lock_all_descriptions(descriptor: RawFd, count: u64) -> std::io::R
     }
 }
 
-/// Whether somebody else than this descriptor's own description holds one of `count` descriptions from `first` on.
+/// Whether an open file description other than this descriptor's holds a lock of `count` descriptions from `first` on.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn is_description_locked(
     descriptor: RawFd,
     first: u64,
     count: u64,
 ) -> std::io::Result<bool> {
     let mut lock = lock_of(libc::F_WRLCK, LIVENESS_BASE + first, count);
-    // SAFETY: a structure that lives as long as the call; the kernel judges the descriptor.
+    // SAFETY: a structure that lives as long as the call; the kernel checks the descriptor.
     if unsafe { libc::fcntl(descriptor, libc::F_OFD_GETLK, &raw mut lock) } != 0 {
         return Err(std::io::Error::last_os_error());
     }

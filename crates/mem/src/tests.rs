@@ -1,4 +1,4 @@
-//! Against a model, and with writers that die at each of their stores.
+//! Tests against a model, and with writers that die at each of their stores.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,14 +29,14 @@ const DIRECTORY: NewInode = NewInode {
     ..FILE
 };
 
-/// A region that goes when the test does.
+/// A region that is deleted at the end of the test.
 struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
     fn new(name: &str) -> Self {
-        // A thousand regions are made here, of which a disk would store each.
+        // The tests make a thousand regions; on a disk each of them would be written.
         let shared = std::path::Path::new("/dev/shm");
         let folder = if shared.is_dir() {
             shared.to_owned()
@@ -247,7 +247,7 @@ fn calls_do_what_they_do_to_a_map_of_names() {
     for name in model.keys() {
         writer.remove(ROOT_INODE, name, 0).unwrap();
     }
-    // A page may have stayed with a size of pieces.
+    // A page may stay allocated for each piece size.
     let kept = (pool - region.free_bytes()) / PAGE_BYTES;
     assert!(kept <= 11, "{kept} pages are lost");
     assert_eq!(region.memory.load(state::INODES), 1);
@@ -317,10 +317,10 @@ fn directories_nest_and_refuse_what_makes_no_sense() {
     assert_eq!(links(ROOT_INODE), 2);
 }
 
-/// Of a process that never was: numbers of processes are smaller.
+/// The owner word of a process that never existed: real process numbers are smaller.
 const DEAD: u64 = 0x7f_ffff << 40 | 1;
 
-/// All who have a lane are dead now.
+/// Makes all owners of lanes dead.
 fn bury(region: &Region) {
     for lane in 0..region.layout.lane_count {
         let at = region.layout.lane(lane) + word::OWNER;
@@ -330,10 +330,10 @@ fn bury(region: &Region) {
     }
 }
 
-/// Small, for it is made anew for each death.
+/// Small, because it is created again for each death.
 const REGION_BYTES: u64 = 18 << 20;
 
-/// What others see of a region.
+/// What other processes see of a region.
 type View = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn view(region: &Region, writer: &Writer<'_>) -> View {
@@ -345,8 +345,8 @@ fn view(region: &Region, writer: &Writer<'_>) -> View {
     each.collect()
 }
 
-/// Lets the writer of a call die at each of its stores, and its rescuer as well at some of its; what the next one
-/// sees is the state before the call or after it.
+/// Lets the writer of a call die at each of its stores, and its rescuer at some of its stores, too. The next process
+/// must see the state before the call or after it.
 fn die_everywhere(name: &str, prepare: &dyn Fn(&Writer<'_>), call: &dyn Fn(&Writer<'_>)) {
     let scratch = Scratch::new(name);
     let twin = Scratch::new(&format!("{name}-twin"));
@@ -383,11 +383,11 @@ fn die_everywhere(name: &str, prepare: &dyn Fn(&Writer<'_>), call: &dyn Fn(&Writ
             reason.is::<Killed>(),
             "{name}: something else than the death panicked"
         );
-        // The process of that writer has ended.
+        // The process of that writer has died.
         std::mem::forget(writer);
         bury(&region);
         if stores % 3 == 0 {
-            // Whoever comes first dies as well.
+            // The first rescuer dies as well.
             let rescuer = region.writer().unwrap();
             region
                 .memory
@@ -408,7 +408,7 @@ fn die_everywhere(name: &str, prepare: &dyn Fn(&Writer<'_>), call: &dyn Fn(&Writ
             found == before || found == expected.0,
             "{name}: killed before store {stores}: neither before nor after"
         );
-        // Everybody's locks are free, and what was begun is given back or used.
+        // All locks are free, and unfinished changes are undone or completed.
         for inode in 1..10 {
             let lock = region
                 .memory
@@ -444,7 +444,7 @@ fn write(writer: &Writer<'_>, name: &[u8], offset: u64, bytes: &[u8]) {
         .unwrap();
 }
 
-/// What the calls under test find.
+/// The files that the calls under test need.
 fn prepare(writer: &Writer<'_>) {
     put(writer, b"one", &[1; 3000]);
     put(writer, &[b'l'; 200], &[2; 900]);
@@ -591,10 +591,10 @@ fn files_that_nobody_changes_are_waited_for_once() {
         let more = looks() - before;
         assert!(more <= count, "{more} looks");
     };
-    // One that shows it, and for each other one as many as prove it.
+    // The first file takes all looks; each further file takes as few as are needed to detect the state.
     fails(30 + 5 * 3);
     fails(6 * 3);
-    // A writer that is dead and that a reader may not help: the same.
+    // The same for a dead writer that a read-only reader may not recover.
     let reader = Region::open(&scratch.path, false).unwrap();
     let lane = region.layout.lane(3);
     region.memory.store(lane + word::OWNER, 0x7f_ffff << 40 | 1);

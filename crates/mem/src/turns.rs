@@ -1,6 +1,7 @@
-//! Lanes of the threads of one process: up to a quarter of all for threads of their own, and one that the others share.
+//! Lanes of the threads of one process: up to a quarter of all lanes for one thread each, and one that the others
+//! share.
 //!
-//! The shared one is taken before a second thread gets its own, so that it is there when it is needed. A process with
+//! The shared lane is taken before a second thread gets its own, so that it is there when it is needed. A process with
 //! one thread has one lane.
 
 use std::cell::Cell;
@@ -12,10 +13,10 @@ use crate::lane::Lane;
 use crate::now_ns;
 use crate::region::Region;
 
-/// Attachments that a thread may be using at the same time with a lane that it shares.
+/// The number of attachments that a thread may use at the same time with a shared lane.
 const NESTED: usize = 4;
 
-/// How long threads go without a lane of their own after none was found: to look again costs a look at each owner.
+/// The time threads wait for a free lane after none was found: a new search must check each owner.
 const LOOK_AGAIN_NS: u64 = 100_000_000;
 
 const FREE: u32 = 0;
@@ -23,33 +24,33 @@ const TAKEN: u32 = 1;
 const WAITED_FOR: u32 = 2;
 
 thread_local! {
-    /// Whose turns this thread has, by the attachments' numbers, and how many times.
+    /// The turns that this thread holds, as pairs of attachment number and count.
     static MINE: Cell<[(u32, u32); NESTED]> = const { Cell::new([(0, 0); NESTED]) };
 }
 
-/// What threads of a process share.
+/// State that the threads of a process share.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// A lock of this process's own; a child begins with a new one, whoever had it in the parent.
+    /// A lock within this process. A child begins with a free one, even if a thread held it in the parent.
     turn: AtomicU32,
-    /// The shared lane and one, or 0.
+    /// The shared lane plus 1, or 0.
     lane: AtomicU64,
-    /// Lanes that threads have for themselves.
+    /// The number of lanes that threads have for themselves.
     own: AtomicU32,
-    /// When none was left.
+    /// The time at which no lane was left.
     none_left_ns: AtomicU64,
 }
 
 impl Turns {
-    /// Lanes that threads of one process may have for themselves.
+    /// Maximum number of lanes that threads of one process may have for themselves.
     fn own_max(region: &Region) -> u32 {
         (region.layout.lane_count / 4).max(1) as u32
     }
 
-    /// A lane for the calling thread alone; `None` when it has to share.
+    /// A lane for the calling thread alone; `None` if it has to share one.
     ///
     /// # Errors
-    /// Those of [`Region::take_lane`], but not that there is none.
+    /// Those of [`Region::take_lane`], except that no lane is free.
     pub(crate) fn take_own(&self, region: &Region) -> Result<Option<Lane>> {
         if now_ns().wrapping_sub(self.none_left_ns.load(Ordering::Relaxed)) < LOOK_AGAIN_NS {
             return Ok(None);
@@ -83,7 +84,7 @@ impl Turns {
         region.take_lane()
     }
 
-    /// The shared lane; its lock is held.
+    /// The shared lane. The caller holds its lock.
     fn reserve(&self, region: &Region) -> Result<Lane> {
         if let Some(lane) = self.lane.load(Ordering::Relaxed).checked_sub(1) {
             return Ok(Lane(lane));
@@ -93,12 +94,12 @@ impl Turns {
         Ok(lane)
     }
 
-    /// A thread has given back a lane of its own.
+    /// Records that a thread has freed its own lane.
     pub(crate) fn gave_back(&self) {
         self.own.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Waits for the calling thread's turn with the shared lane; who has it already has it once more.
+    /// Waits for the calling thread's turn with the shared lane. A thread that has the turn already gets it once more.
     ///
     /// # Errors
     /// [`Error::LanesFull`] when there is none, and no other lane either.
@@ -107,7 +108,7 @@ impl Turns {
         let known = mine.iter_mut().find(|turn| turn.0 == attachment);
         let lane = if let Some(turn) = known {
             turn.1 += 1;
-            // Its own lock keeps it there.
+            // The turn that this thread holds keeps the lane.
             Lane(self.lane.load(Ordering::Relaxed).saturating_sub(1))
         } else {
             let Some(place) = mine.iter_mut().find(|turn| turn.1 == 0) else {
@@ -139,7 +140,7 @@ impl Turns {
         MINE.get().iter().any(|turn| turn.0 == attachment)
     }
 
-    /// In a child that was forked just now: nothing of this is the child's, also not a lock that another thread had.
+    /// In a child after a fork: none of this state is valid in the child, also not a lock that another thread had.
     pub(crate) fn forked(&self) {
         self.turn.store(FREE, Ordering::Relaxed);
         self.lane.store(0, Ordering::Relaxed);
@@ -147,7 +148,7 @@ impl Turns {
         self.none_left_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Gives the shared lane back, when nobody uses it any more.
+    /// Frees the shared lane, when no thread uses it any more.
     pub(crate) fn end(&self, region: &Region) {
         if let Some(lane) = self.lane.swap(0, Ordering::AcqRel).checked_sub(1) {
             region.give_back_lane(Lane(lane));
@@ -173,7 +174,7 @@ impl Turns {
     }
 
     fn futex(&self, operation: libc::c_int, value: u32) {
-        // SAFETY: a futex on a word of this process that lives as long as the call, without a limit of time.
+        // SAFETY: a futex on a word of this process that lives as long as the call, without a timeout.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
@@ -191,7 +192,7 @@ pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     attachment: u32,
     pub(crate) lane: Lane,
-    /// Not to be given to another thread, which would not know that it has it.
+    /// Must not move to another thread, which does not hold the turn.
     _of_this_thread: PhantomData<*const ()>,
 }
 
@@ -283,12 +284,12 @@ mod tests {
                         here.write_at(&opened, 0, &[round; 5]).unwrap();
                         here.read_at(&opened, 0, &mut back).unwrap();
                         assert_eq!(back, [round; 5]);
-                        // Who has its turn and asks again has it still.
+                        // A thread that has its turn and asks again keeps it.
                         let outer = here.writer().unwrap();
                         let inner = here.writer().unwrap();
                         assert_eq!(outer.lane, inner.lane);
                     }
-                    // SAFETY: opened above, and known to nobody else.
+                    // SAFETY: opened above, and no other code knows it.
                     unsafe { libc::close(fd) };
                     here.thread_ends();
                 });
@@ -300,7 +301,7 @@ mod tests {
             writer.create(ROOT_INODE, b"another", &FILE).unwrap();
             end.wait();
         });
-        // The shared one, and the other attachment's.
+        // The shared lane, and the other attachment's.
         assert_eq!(here.region().lanes_taken(), 2);
         drop(here);
         assert_eq!(there.region().lanes_taken(), 1);
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(there.write_at(&opened, 0, b"B").unwrap(), 1);
         assert_eq!(there.read_at(&opened, 0, &mut bytes).unwrap(), 5);
         assert_eq!(&bytes[..5], b"Bytes");
-        // SAFETY: opened above, and known to nobody else.
+        // SAFETY: opened above, and no other code knows it.
         unsafe { libc::close(fd) };
         for lane in lanes {
             here.region().give_back_lane(lane);

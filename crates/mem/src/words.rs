@@ -1,15 +1,15 @@
-//! Changes of names, inodes and space: a list of words and their new values, which becomes true as a whole.
+//! Changes of names, inodes and space: a list of words and their new values, which takes effect atomically.
 //!
-//! While the list grows, its author sees the new values and nobody else does. One store says that it is complete;
-//! then the words are stored. Whoever finds its author dead after that store stores all of them again.
+//! While the list grows, only its writer sees the new values. One store marks the list as complete; then the words are
+//! stored. A process that finds the writer dead after that store stores all of them again.
 
 use crate::error::{Error, Result};
 use crate::lane::{Lane, WORDS_MAX, doing, word};
 use crate::layout::state;
 use crate::region::Region;
 
-/// A change that is being prepared, under the lock of names and space. Dropped before it is committed, it has not
-/// happened.
+/// A change that is being prepared, under the lock of names and space. If it is dropped before the commit, it has no
+/// effect.
 pub(crate) struct Words<'r> {
     pub(crate) region: &'r Region,
     pub(crate) lane: Lane,
@@ -32,7 +32,7 @@ impl Region {
 }
 
 impl Words<'_> {
-    /// The word at `at` as it will be.
+    /// The value of the word at `at` after the change.
     pub(crate) fn get(&self, at: u64) -> u64 {
         let lane_at = self.region.layout.lane(self.lane.0) + word::PAIRS;
         for pair in (0..self.count as u64).rev() {
@@ -43,7 +43,7 @@ impl Words<'_> {
         self.region.memory.load(at)
     }
 
-    /// Notes that the word at `at` becomes `value`.
+    /// Adds to the list that the word at `at` becomes `value`.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the change has more words than a lane has room for, which no call of this crate needs.
@@ -60,23 +60,23 @@ impl Words<'_> {
         Ok(())
     }
 
-    /// As [`set`](Self::set), with what `change` makes of the word.
+    /// As [`set`](Self::set), with the value that `change` computes from the current one.
     pub(crate) fn change(&mut self, at: u64, change: impl FnOnce(u64) -> u64) -> Result<()> {
         self.set(at, change(self.get(at)))
     }
 
-    /// Makes all of it true, and goes on with an empty list.
+    /// Makes the whole list take effect, and continues with an empty list.
     ///
     /// # Errors
     /// [`Error::Damaged`], before anything is changed, when a word lies outside the tables.
     pub(crate) fn commit(&mut self) -> Result<()> {
         let region = self.region;
-        // Whoever looks up a name meanwhile looks again.
+        // A concurrent lookup of a name sees the odd number and looks again.
         let sequence = region.memory.load(state::SEQUENCE) | 1;
         region.memory.store(state::SEQUENCE, sequence);
         region.set_lane_word(self.lane, word::COUNT, self.count as u64);
         let lane_at = region.layout.lane(self.lane.0);
-        // With what lies ready for the change in memory that it takes, and is being written back.
+        // Also persists the data that was written for the change into newly taken memory, and is being written back.
         region.memory.persist([
             (lane_at, word::HEADER_BYTES),
             (lane_at + word::PAIRS, self.count as u64 * 16),
@@ -94,13 +94,13 @@ impl Words<'_> {
 
 impl Drop for Words<'_> {
     fn drop(&mut self) {
-        // A panic in a test stands for a death, which leaves all as it is.
+        // A panic in a test simulates a death, which leaves everything as it is.
         if std::thread::panicking() {
             return;
         }
         let region = self.region;
         if region.lane_word(self.lane, word::STATE) == doing::TAKING {
-            // What cannot be put back is counted as missing by a check.
+            // If pages cannot be put back, a check reports them as missing.
             let _ = region.put_pages_back(self.lane);
             region.set_doing(self.lane, doing::NOTHING);
         }

@@ -1,4 +1,4 @@
-//! Whoever changes a region: a lane, and the calls on names that need one. What only looks needs none.
+//! Writers of a region: a lane, and the calls on names that need one. Calls that only read need none.
 
 use crate::error::{Error, Result};
 use crate::inode::{Attributes, NewInode, Node, attribute};
@@ -13,7 +13,7 @@ use crate::words::Words;
 /// Type bits of `st_mode`.
 const TYPE: u32 = libc::S_IFMT;
 
-/// One thread's right to change a region. Made once and kept; given back when dropped.
+/// One thread's right to change a region. Made once and kept; dropping it frees the lane.
 pub struct Writer<'r> {
     pub(crate) region: &'r Region,
     pub(crate) lane: Lane,
@@ -34,17 +34,17 @@ impl Region {
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
-        // A panic in a test stands for a death, which leaves the lane taken.
+        // A panic in a test simulates a death, which leaves the lane taken.
         if !std::thread::panicking() {
             self.region.give_back_lane(self.lane);
         }
     }
 }
 
-/// What becomes of a file that has the new name already.
+/// What a rename does with a file that has the new name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rename {
-    /// It goes.
+    /// It is replaced.
     Replace,
     /// It stays, and the call fails.
     Keep,
@@ -61,7 +61,7 @@ pub struct Changes {
     pub user: Option<u32>,
     /// Group.
     pub group: Option<u32>,
-    /// When it was read, in nanoseconds since 1970, as an `i64` where it was before.
+    /// When it was read, in nanoseconds since 1970; an earlier time is a negative `i64`.
     pub accessed_ns: Option<u64>,
     /// When its bytes changed.
     pub modified_ns: Option<u64>,
@@ -117,7 +117,7 @@ impl Words<'_> {
 }
 
 impl Writer<'_> {
-    /// What a name in a directory names.
+    /// The file that a name in a directory names.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`].
@@ -128,7 +128,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Up to `entries_max` names of a directory behind `position`, 0 for the first.
+    /// Returns up to `entries_max` names of a directory behind `position`; 0 starts at the first.
     ///
     /// # Errors
     /// [`Error::NotADirectory`].
@@ -141,7 +141,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Makes a file or directory, empty, under a new name.
+    /// Makes an empty file or directory under a new name.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::TablesFull`], [`Error::NotADirectory`], those of names.
@@ -149,7 +149,7 @@ impl Writer<'_> {
         self.create_with(directory, name, new, &[])
     }
 
-    /// As [`create`](Self::create), with bytes that it has from the first moment: a symbolic link has its target so.
+    /// As [`create`](Self::create), with initial content: a symbolic link gets its target this way.
     ///
     /// # Errors
     /// As [`create`](Self::create); [`Error::TooLarge`] for more than 1 MiB; [`Error::Full`].
@@ -163,8 +163,8 @@ impl Writer<'_> {
         self.or_after_reclaiming(|| self.create_once(directory, name, new, content))
     }
 
-    /// Calls again what found no room, once deleted files that nobody has open any more, and pages of which no file has
-    /// a piece any more, have made some.
+    /// Runs `call`. If it finds no room, frees deleted files that no process has open and packed pages without pieces.
+    /// If that frees anything, runs `call` again.
     pub(crate) fn or_after_reclaiming<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         match call() {
             Err(error) => self.after_reclaiming(error, call),
@@ -172,7 +172,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The same, once it has been called and has failed with `error`.
+    /// As above, after the first call has failed with `error`.
     #[cold]
     pub(crate) fn after_reclaiming<T>(
         &self,
@@ -228,12 +228,12 @@ impl Writer<'_> {
         drop(words);
         match self.region.attributes(inode)? {
             made if made.generation == generation => Ok(made),
-            // Deleted already, and the number is another file's.
+            // Deleted already, and the number belongs to another file.
             _ => Err(Error::Stale),
         }
     }
 
-    /// Changes what is known of a file besides its bytes.
+    /// Changes a file's attributes.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -280,7 +280,7 @@ impl Writer<'_> {
         if is_directory(words.mode(inode)?) {
             return Err(Error::IsADirectory);
         }
-        // A file that was deleted stays so.
+        // A deleted file cannot get a name again.
         if words.links(inode)? == 0 {
             return Err(Error::NotFound);
         }
@@ -296,7 +296,7 @@ impl Writer<'_> {
         words.commit()
     }
 
-    /// Takes a name of a file away; with the last one goes the file.
+    /// Removes a name of a file; removing the last name deletes the file.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`].
@@ -324,7 +324,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Takes an empty directory away.
+    /// Removes an empty directory.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::NotEmpty`].
@@ -345,7 +345,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Gives a file or directory another name; a file of that name, or an empty directory, is replaced at once.
+    /// Renames a file or directory; a file of the new name, or an empty directory, is replaced atomically.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::NotADirectory`], [`Error::NotEmpty`],
@@ -354,7 +354,7 @@ impl Writer<'_> {
         self.rename_as(from, to, now_ns, Rename::Replace)
     }
 
-    /// As [`rename`](Self::rename), with what becomes of a file that has the name already.
+    /// As [`rename`](Self::rename); `Rename` says what happens to a file that has the name already.
     ///
     /// # Errors
     /// As [`rename`](Self::rename), and [`Error::Exists`] for [`Rename::Keep`].
@@ -431,7 +431,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Gives back the memory and the number of a file without names, unless somebody has it open; whether it did.
+    /// Frees the memory and the inode of a file without names, unless a process has it open. Returns whether it did.
     ///
     /// # Errors
     /// Those of locks.
@@ -465,7 +465,7 @@ impl Writer<'_> {
         Ok(true)
     }
 
-    /// Reclaims the files without names that nobody has open; how many.
+    /// Reclaims the files without names that no process has open. Returns how many.
     ///
     /// # Errors
     /// Those of locks.
@@ -502,7 +502,7 @@ impl Region {
         }
     }
 
-    /// What a name names, without a lock while names are at rest, else by `locked`.
+    /// The file that a name names, without a lock if names do not change meanwhile, else by `locked`.
     fn look_up_by(
         &self,
         directory: u64,
@@ -514,30 +514,31 @@ impl Region {
             .names_at_rest(|region| region.node(region.look_up_now(directory, name)?))
             .unwrap_or_else(locked)?;
         match self.attributes(found.inode) {
-            // Deleted just now; the number may be another file's already.
+            // Deleted just now; the number may already belong to another file.
             Err(Error::Stale) => Err(Error::NotFound),
             Ok(other) if other.generation != found.generation => Err(Error::NotFound),
             other => other,
         }
     }
 
-    /// An inode as it is told from others that had its number; to be called while names are at rest.
+    /// The inode with its generation. Call this only from [`names_at_rest`](Self::names_at_rest).
     fn node(&self, inode: u64) -> Result<Node> {
         let at = self.inode_at(inode)? + attribute::GENERATION;
         let generation = self.memory.load(at);
         Ok(Node { inode, generation })
     }
 
-    /// What a name in a directory names, for who only reads.
+    /// The file that a name in a directory names, for processes that only read.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotADirectory`]; [`Error::Stale`] when a writer has died and nobody has finished
-    /// what he began.
+    /// [`Error::NotFound`], [`Error::NotADirectory`]; [`Error::Stale`] when a writer has died and no process has
+    /// finished its change.
     pub fn look_up(&self, directory: u64, name: &[u8]) -> Result<Attributes> {
         self.look_up_by(directory, name, || Err(Error::Stale))
     }
 
-    /// Up to `entries_max` names of a directory behind `position`, 0 for the first, for who only reads.
+    /// Returns up to `entries_max` names of a directory behind `position`; 0 starts at the first. For processes that
+    /// only read.
     ///
     /// # Errors
     /// As [`look_up`](Self::look_up).
@@ -547,7 +548,7 @@ impl Region {
             .unwrap_or(Err(Error::Stale))
     }
 
-    /// Whether somebody has the file open: a lock on one of the bytes of its stub says so.
+    /// Whether a process has the file open: it then holds a lock on a byte of the stub.
     pub(crate) fn is_open(&self, node: Node) -> Result<bool> {
         let Some(stubs) = &self.stubs else {
             return Ok(false);
@@ -556,7 +557,7 @@ impl Region {
         if self.memory.load(at + attribute::HAS_STUB) == 0 {
             return Ok(false);
         }
-        // Who locks it has it open.
+        // This process took a record lock on the file, so it has the file open.
         if self.record_locked.has(node.generation) {
             return Ok(true);
         }
@@ -602,7 +603,7 @@ impl Words<'_> {
         Ok(orphans)
     }
 
-    /// Makes each of two names name what the other did: directory, name, inode.
+    /// Exchanges the files of two names: directory, name, inode.
     fn exchange(
         &mut self,
         one: (u64, &[u8], u64),
@@ -646,7 +647,7 @@ impl Words<'_> {
         }
     }
 
-    /// Refuses `directory` when it is `other` or somewhere below it.
+    /// Refuses `directory` if it is `other` or lies below it.
     fn require_not_inside(&self, directory: u64, other: u64) -> Result<()> {
         let mut at = directory;
         for _ in 0..self.region.layout.inode_count {

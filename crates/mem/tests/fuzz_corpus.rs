@@ -1,4 +1,4 @@
-//! The committed corpora of the fuzz targets of the in-memory file system, replayed on the stable toolchain.
+//! Replays the committed corpora of the fuzz targets of the in-memory file system, on the stable toolchain.
 
 #[path = "../../../fuzz/src/mem/mod.rs"]
 mod entries;

@@ -1,10 +1,11 @@
-//! The bytes of the formats: a region and a checkpoint made long ago are read today, and the same calls make the same.
+//! Tests of the bytes of the formats: an old region and an old checkpoint can be read, and the same calls make the same
+//! bytes.
 //!
-//! `golden/region-N.bin` lists the words of a region that are not zero: where (u64), what (u64). What depends on the
-//! process that made it is left out: owners of lanes, the run of the machine. `golden/checkpoint-N.bin` holds the files
-//! of a storage: bytes of the name (u64), name, bytes (u64), content. All little-endian. N is the version of the
-//! format. `GOLDEN_UPDATE=1 cargo test -p mem --test it golden::` writes them anew, which is right only when a version
-//! changes, or while it is 0.
+//! `golden/region-N.bin` lists the words of a region that are not zero: offset (u64), value (u64). Words that depend on
+//! the process that made it are left out: owners of lanes, the run of the machine. `golden/checkpoint-N.bin` holds the
+//! files of a storage: bytes of the name (u64), name, bytes (u64), content. All numbers are little-endian. N is the
+//! version of the format. `GOLDEN_UPDATE=1 cargo test -p mem --test it golden::` writes them again, which is right only
+//! when a version changes, or while it is 0.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -135,7 +136,7 @@ fn made_tree() -> Vec<(String, u64, u64)> {
     tree
 }
 
-/// The words of a region's file that are not zero, up to the end of the packed pages and of the first slot's.
+/// The words of a region's file that are not zero, up to the end of the packed pages and of the first slot's pages.
 fn words(path: &Path, region: &Region) -> BTreeMap<u64, u64> {
     use std::os::fd::AsRawFd;
     let file = std::fs::File::open(path).unwrap();
@@ -212,7 +213,7 @@ fn a_region_is_the_same(version: u32, flush: Flush) {
         differing.is_empty(),
         "words differ at {differing:?}: that is another version, for which GOLDEN_UPDATE=1 makes the file"
     );
-    // Into another region of the same shape, whose memory is where the old one's was.
+    // Load the words into another region of the same shape, whose memory lies at the same offsets.
     drop(region);
     let file = std::fs::File::options()
         .write(true)
@@ -277,14 +278,14 @@ fn a_checkpoint_of_this_format_is_the_same_byte_for_byte_and_can_be_restored() {
     let writer = region.writer().unwrap();
     let mut storage = MemoryStorage::default();
     make(&writer).unwrap();
-    // The large one would make the file large: of it there are few bytes.
+    // The large file would make the golden file large, so keep only a few bytes of it.
     let large = writer.look_up(ROOT_INODE, b"large").unwrap();
     writer
         .set_size(large.inode, large.generation, 100, FILE.now_ns)
         .unwrap();
     let many = writer.create(ROOT_INODE, b"many", &FILE).unwrap();
     for extent in 0..18_u64 {
-        // One byte in each extent: so many of them that they are in a list of their own.
+        // One byte in each extent: enough extents for a list of their own.
         writer
             .write(many.inode, many.generation, extent << 14, &[1], FILE.now_ns)
             .unwrap();

@@ -1,5 +1,5 @@
-//! The short way of reading and writing: whatever happens to the file in between, it gives what the file has and writes
-//! where the file is, or does nothing.
+//! Tests of the short path of reading and writing: if the file changes in between, it returns the file's current bytes
+//! and writes to the file's current place, or does nothing.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const DIRECTORY: NewInode = NewInode {
 const NAME: &[u8] = b"file";
 const KEY: (u64, u64) = (7, 1);
 
-/// A region that goes when the test does.
+/// A region that is deleted at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -76,7 +76,7 @@ fn set_size(attachment: &Attachment, node: Node, size: u64) {
 #[test]
 fn it_gives_what_the_file_has_or_nothing_whatever_was_done_to_it() {
     let scratch = Scratch::new("model");
-    // Half of the changes are another process's, as it were.
+    // Half of the changes come from a second attachment, which stands for another process.
     let attachments = [scratch.attach(), scratch.attach()];
     let last = LastFile::default();
     let mut random = Random::new(17);
@@ -105,7 +105,7 @@ fn it_gives_what_the_file_has_or_nothing_whatever_was_done_to_it() {
                 model[offset as usize..end].copy_from_slice(&bytes);
             }
             1 => {
-                // Behind the end: there may be holes.
+                // Set a size behind the end: there may be holes.
                 let length = random.below(limit);
                 set_size(by, node, length);
                 model.resize(length as usize, 0);
@@ -131,7 +131,7 @@ fn it_gives_what_the_file_has_or_nothing_whatever_was_done_to_it() {
             }
             4 => last.forget(),
             5..16 => {
-                // Over bytes that are there, and a little behind the end.
+                // Over existing bytes, and slightly behind the end.
                 let offset = random.below(size + 1);
                 let left = (size - offset + random.below(2)) as usize;
                 let bytes = vec![step as u8; left.min(1 + random.below(5000) as usize)];
@@ -175,7 +175,7 @@ fn it_gives_what_the_file_has_or_nothing_whatever_was_done_to_it() {
         assert_eq!(&into[..count], expected, "step {step}");
         last.remember(&attachments[0], &opened(node), KEY, false);
     }
-    // Each change costs two long reads, and what lies behind the end or has holes is always a long one.
+    // Each change costs two long reads. Reads behind the end or in holes are always long ones.
     assert!(
         short > 1000 && writes > 200 && changes > 400,
         "{short} {writes} {changes}"
@@ -199,7 +199,7 @@ fn it_gives_no_torn_bytes_while_others_write_and_give_memory_back() {
                 let last = LastFile::default();
                 let mut random = Random::new(seed);
                 for round in 0..1500_u64 {
-                    // A long file lies in a slot, whose pages go back when it is cut.
+                    // A long file lies in a slot, whose pages are freed when the file is cut.
                     if random.below(8) == 0 {
                         set_size(&attachment, node, PAGE_BYTES + BYTES as u64);
                         set_size(&attachment, node, 0);
@@ -243,7 +243,7 @@ fn it_gives_no_torn_bytes_while_others_write_and_give_memory_back() {
             );
         }
     });
-    // Of many writes, or it would show nothing.
+    // The test needs many writes to show anything.
     assert!(kinds.len() > 20, "{short} short reads of {kinds:?}");
     let written = written.into_inner();
     assert!(written > 100, "{written} short writes");
@@ -260,13 +260,13 @@ fn it_leaves_files_with_holes_alone() {
         writer
             .write(node.inode, node.generation, offset, &[1; 300], 1)
             .unwrap();
-        // Twice, or it is not remembered.
+        // Twice: one call is not remembered.
         last.remember(&attachment, &opened(node), KEY, false);
         last.remember(&attachment, &opened(node), KEY, false);
     };
     write_at(2 * PAGE_BYTES);
     assert_eq!(last.read(&attachment, 2 * PAGE_BYTES, &mut [0; 9]), None);
-    // To touch a hole would take memory for it.
+    // An access to a hole would allocate memory for it.
     write_at(0);
     assert_eq!(last.read(&attachment, 0, &mut [0; 9]), None);
     write_at(PAGE_BYTES);

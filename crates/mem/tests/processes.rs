@@ -1,5 +1,5 @@
-//! Real processes in one region: killed at any moment, and readers whose memory goes. Each is this program again, told
-//! by an environment variable what it is.
+//! Tests with real processes in one region: some are killed at any moment, others read memory that is freed. Each
+//! process is this program again; an environment variable gives it its role.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -23,12 +23,12 @@ const DIRECTORY: NewInode = NewInode {
     ..FILE
 };
 
-/// What a process of this test is, and its region.
+/// The role of a process of this test, and its region.
 const ROLE: &str = "KEEL_MEM_TEST_ROLE";
 const REGION: &str = "KEEL_MEM_TEST_REGION";
 const SEED: &str = "KEEL_MEM_TEST_SEED";
 
-/// A folder that goes when the test does.
+/// A folder that is deleted at the end of the test.
 struct Scratch {
     folder: PathBuf,
     is_mounted: bool,
@@ -68,7 +68,7 @@ impl Drop for Scratch {
     }
 }
 
-/// This program again, as one test alone and in a role.
+/// Starts this program again, with one test in a role.
 fn again(test: &str, role: &str, region: &Path, seed: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([
@@ -86,10 +86,10 @@ fn again(test: &str, role: &str, region: &Path, seed: u64) -> Child {
         .unwrap()
 }
 
-/// The region and the seed, when this process has the role.
+/// The region and the seed, if this process has the role.
 fn in_role(role: &str) -> Option<(PathBuf, u64)> {
     (std::env::var(ROLE).ok()? == role).then(|| {
-        // Not longer than the test.
+        // Die with the test process.
         // SAFETY: plain integers.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let region = std::env::var_os(REGION).unwrap();
@@ -99,14 +99,14 @@ fn in_role(role: &str) -> Option<(PathBuf, u64)> {
 
 // --- killing
 
-/// How many are killed; `KEEL_MEM_KILLS` says another number, for longer runs.
+/// The number of kills; `KEEL_MEM_KILLS` sets another number, for longer runs.
 const KILLS: u64 = 1000;
 const KILLED_TEST: &str = "processes::whoever_is_killed_leaves_everything_whole";
 
-/// Writes in a row.
+/// Maximum number of writes in a row.
 const OVERWRITES_MAX: u64 = 300;
 
-/// What the processes count together, in a file that all have mapped.
+/// Counters of all processes, in a file that all have mapped.
 #[repr(C)]
 #[derive(Default)]
 struct Counts {
@@ -142,17 +142,17 @@ impl Counts {
             )
         };
         assert_ne!(mapped, libc::MAP_FAILED);
-        // SAFETY: mapped above, aligned to a page, and all zeros or what others counted is valid.
+        // SAFETY: mapped above, aligned to a page; any content is valid.
         unsafe { &*mapped.cast::<Self>() }
     }
 }
 
-/// Bytes of the blocks that files with this last letter of the name consist of.
+/// Size of the blocks in files whose names end with this letter, in bytes.
 fn block_bytes(name: &[u8]) -> usize {
     [64, 1000, 4096, 16_384][usize::from(name[name.len() - 1] - b'a')]
 }
 
-/// A block says who wrote it, and whether it is whole.
+/// A block that contains its writer and a checksum.
 fn block(random: &mut Random, sequence: u64, bytes: usize) -> Vec<u8> {
     let mut block = Vec::with_capacity(bytes);
     block.extend(u64::from(std::process::id()).to_le_bytes());
@@ -163,7 +163,7 @@ fn block(random: &mut Random, sequence: u64, bytes: usize) -> Vec<u8> {
     block
 }
 
-/// FNV-1a over words: fast enough for a test that reads much.
+/// FNV-1a over words: fast enough for a test that reads a lot.
 fn checksum_of(bytes: &[u8]) -> u32 {
     let mut sum = 0xcbf2_9ce4_8422_2325u64;
     for chunk in bytes.chunks(8) {
@@ -179,7 +179,7 @@ fn is_whole(block: &[u8]) -> bool {
     block.iter().all(|byte| *byte == 0) || checksum == checksum_of(bytes).to_le_bytes()
 }
 
-/// Reads up to `blocks_max` blocks of a file from one on, which are whole each.
+/// Reads up to `blocks_max` blocks of a file from one on, and checks that each is whole.
 fn verify(
     writer: &Writer<'_>,
     name: &[u8],
@@ -216,7 +216,7 @@ fn verify(
     Ok(())
 }
 
-/// Reads all files that stay while they are read.
+/// Reads all files that are not deleted meanwhile.
 fn verify_all(writer: &Writer<'_>, counts: &Counts) {
     for entry in writer.list(ROOT_INODE, 0, 1000).unwrap() {
         let verified = writer
@@ -239,7 +239,7 @@ fn some_name(random: &mut Random) -> Vec<u8> {
     .into_bytes()
 }
 
-/// One call of a process that lives until it is killed.
+/// Makes one call of a process that runs until it is killed.
 fn call(
     writer: &Writer<'_>,
     random: &mut Random,
@@ -248,11 +248,11 @@ fn call(
 ) -> mem::Result<()> {
     let name = some_name(random);
     let bytes = block_bytes(&name);
-    // Names and sizes now and then: they move pages, which takes longer than all else.
+    // Names and sizes less often: they move pages, which takes longer than all other calls.
     let kinds = if random.below(8) == 0 { 20 } else { 9 };
     let what = random.below(kinds);
     if random.below(300) == 0 {
-        // As whoever mounts a region does now and then: the killed leave files without names.
+        // As a mount of a region does regularly: killed processes leave files without names.
         writer.reclaim_orphans()?;
     }
     let found = match writer.look_up(ROOT_INODE, &name) {
@@ -275,7 +275,7 @@ fn call(
     match what {
         0..=8 => {
             let data = block(random, sequence, bytes);
-            // Mostly over what is there, many times: so many are killed in the middle of that.
+            // Mostly over existing bytes, many times, so that many processes are killed during a write.
             for _ in 0..=random.below(OVERWRITES_MAX) {
                 counts.writes.fetch_add(1, Ordering::Relaxed);
                 let place = random.below(blocks_max) % (size / bytes as u64 + 2);
@@ -297,7 +297,7 @@ fn call(
             writer.set_size(inode, generation, blocks * bytes as u64, sequence)
         }
         15 => {
-            // To a name whose blocks are as long.
+            // To a name with the same block size.
             let mut other = some_name(random);
             *other.last_mut().unwrap() = name[name.len() - 1];
             writer.rename((ROOT_INODE, &name), (ROOT_INODE, &other), sequence)
@@ -319,7 +319,7 @@ fn live_until_killed(path: &Path, seed: u64) -> ! {
     let counts = Counts::map(path);
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        // At once: it takes a while until this process has ended, and it may be killed before.
+        // Count at once: the process may be killed before it has ended.
         counts.failures.fetch_add(1, Ordering::Relaxed);
         print(info);
     }));
@@ -347,7 +347,7 @@ fn live_until_killed(path: &Path, seed: u64) -> ! {
     unreachable!("numbers do not end")
 }
 
-/// Processes that would live for ever.
+/// Processes that run until they are killed.
 struct Victims(Vec<Child>);
 
 impl Drop for Victims {
@@ -400,7 +400,7 @@ fn whoever_is_killed_leaves_everything_whole() {
         if kills % 3 == 0 {
             verify_all(&writer, counts);
         }
-        // While the others go on.
+        // The other processes continue meanwhile.
         let found = mem::check::check(&region, false).unwrap();
         assert!(
             found.is_clean(),
@@ -425,7 +425,7 @@ fn whoever_is_killed_leaves_everything_whole() {
         count(&counts.slowest_us) / 1000,
     );
     assert!(count(&counts.writes) > kills && count(&counts.blocks_read) > kills);
-    // What the last ones left is finished by whoever comes next, and nothing is lost.
+    // The next process recovers what the last ones left, and nothing is lost.
     let attachment = Attachment::open(&path, b"/keel", true).unwrap();
     attachment.sweep().unwrap();
     drop(attachment);
@@ -437,17 +437,17 @@ fn whoever_is_killed_leaves_everything_whole() {
         writer.remove(ROOT_INODE, &entry.name, 1).unwrap();
     }
     assert_eq!((region.inodes(), region.orphans()), (1, 0));
-    // A page may have stayed with each size of pieces.
+    // A page may stay allocated for each piece size.
     let kept = (pool - region.free_bytes()) / PAGE_BYTES;
     assert!(kept <= 11, "{kept} pages are lost");
 }
 
-// --- readers of memory that goes
+// --- readers of memory that is freed
 
 const READERS_TEST: &str = "processes::nobody_reads_memory_that_is_given_back";
 const HUGE_BYTES: u64 = 24 << 20;
 
-/// A hugetlbfs that has no more pages than the region takes: whoever touches one that was given back is killed.
+/// A hugetlbfs with only the pages of the region: a process that touches a freed page is killed.
 fn mount_huge_pages(scratch: &mut Scratch) -> Result<(), String> {
     let path = std::ffi::CString::new(scratch.folder.to_str().unwrap()).unwrap();
     let options = std::ffi::CString::new(format!("pagesize=2M,size={HUGE_BYTES}")).unwrap();
@@ -475,7 +475,7 @@ fn mount_huge_pages(scratch: &mut Scratch) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// Ends the readers, also when the writer has panicked.
+/// Stops the readers, also if the writer has panicked.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -484,7 +484,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// The short way of reading, of the same thread again and again.
+/// The short path of reading, repeatedly by the same thread.
 fn read_as_before(attachment: &Attachment, inode: u64, generation: u64, is_done: &AtomicBool) {
     let opened = Opened {
         description: 0,

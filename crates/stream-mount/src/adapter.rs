@@ -1,9 +1,9 @@
-//! The requests of the kernel and their answers.
+//! The requests of the kernel and their replies.
 //!
-//! Reading a directory, a link or attributes needs the manifest alone. A read is answered by the thread that took it
-//! where its blocks are at hand, else handed to one that may wait. Opening is answered with ENOSYS, after which the
-//! kernel opens files and directories by itself and keeps what it has read. All that changes something is refused by
-//! the kernel, which was told that the mount is read-only.
+//! Reading a directory, a link or attributes needs only the manifest. The thread that receives a read answers it if the
+//! blocks are in memory, and otherwise hands it to a thread that may wait. Opening is answered with ENOSYS; the kernel
+//! then opens files and directories by itself and keeps what it has read. The kernel refuses all changes, because the
+//! mount is read-only.
 
 use std::ffi::OsStr;
 use std::io;
@@ -28,29 +28,29 @@ use crate::source::Source;
 use crate::tasks::Tasks;
 use crate::view::{View, file_of, inode_of, kind_of};
 
-/// The extended attribute of the mount's root that holds the counters, as JSON.
+/// The extended attribute of the mount's root with the counters, as JSON.
 pub const COUNTERS_NAME: &str = "user.keel.stream";
 
-/// Bytes of the counters, about: the kernel takes 64 KiB of an attribute.
+/// The approximate maximum size of the counters, in bytes: the kernel accepts 64 KiB for an attribute.
 const COUNTERS_BYTES_MAX: usize = 63 << 10;
 
-/// Bytes that the kernel reads in one request, at most: a segment.
+/// The maximum size of one read request of the kernel, in bytes: a segment.
 const REQUEST_BYTES_MAX: u32 = stream::SEGMENT_BLOCKS * BLOCK_BYTES as u32;
 
-/// Requests that the kernel lets run at the same time without a program that waits in a call. Page faults count among
-/// them: with the kernel's 16, as many reads that wait would hold up all others.
+/// The maximum number of concurrent background requests, which includes page faults. With the default of `fuser`, 16,
+/// as many waiting reads would block all others.
 const BACKGROUND_MAX: u16 = 4096;
 
-/// How long the kernel may believe what it was told: a version never changes. A longer time is cut by the kernel.
+/// How long the kernel may cache replies: a version never changes. The kernel reduces a longer time.
 const BELIEVED: Duration = Duration::from_secs(1 << 30);
 
-/// Bytes of a name, at most.
+/// The maximum length of a name, in bytes.
 const NAME_BYTES_MAX: u32 = 255;
 
-/// Flag of an opened file that the kernel passes on with each read: it was opened to be executed.
+/// Flag of an open file that the kernel passes with each read: it was opened for execution.
 const OPENED_TO_EXECUTE: i32 = 0x20;
 
-/// The generation of each inode: numbers are never given again.
+/// The generation of each inode: inode numbers are never reused.
 const GENERATION: Generation = Generation(0);
 
 pub(crate) struct Adapter {
@@ -62,22 +62,22 @@ pub(crate) struct Adapter {
     pub(crate) loaders: Arc<Loaders>,
     pub(crate) pages: Arc<PageCache>,
     pub(crate) read_ahead_kib: u32,
-    /// Reads that the kernel has asked for, each of one block or of several that lie together.
+    /// The number of read requests of the kernel, each for one block or several adjacent ones.
     pub(crate) fuse_reads: AtomicU64,
-    /// The kernel opens files by itself when it is answered that nobody does.
+    /// Whether the kernel opens files by itself after an ENOSYS reply.
     pub(crate) may_leave_files: bool,
-    /// And directories.
+    /// The same for directories.
     pub(crate) may_leave_directories: bool,
 }
 
 impl Drop for Adapter {
     fn drop(&mut self) {
-        // What notifies the kernel keeps the connection: nobody answers any more, so nobody should wait.
+        // The notifier keeps the connection open. No thread answers any more, so no program should wait.
         self.pages.close();
     }
 }
 
-/// Said of a name that is not there, to be remembered.
+/// The reply for a name that does not exist, which the kernel caches.
 fn nothing() -> FileAttr {
     let time = SystemTime::UNIX_EPOCH;
     FileAttr {
@@ -99,27 +99,27 @@ fn nothing() -> FileAttr {
     }
 }
 
-/// The bytes of a file that a read is about: from the first block to behind the last, and which of them.
+/// The range of a read: its first and last block, and which bytes of them.
 #[derive(Clone, Copy)]
 struct Wanted {
     file: FileId,
     first: u32,
     last: u32,
-    /// Where the read begins in the first block.
+    /// The offset of the read in the first block, in bytes.
     skip: usize,
     bytes: usize,
-    /// The file's length.
+    /// The file's length, in bytes.
     size_bytes: u64,
 }
 
 impl Wanted {
-    /// None: the file ends before it.
+    /// Returns the range; `None` if it begins at or behind the end of the file.
     fn of(file: FileId, size_bytes: u64, offset: u64, bytes: u32) -> Option<Self> {
         let end = size_bytes.min(offset.saturating_add(bytes.into()));
         let block = BLOCK_BYTES as u64;
         (offset < end).then(|| Self {
             file,
-            // A file has fewer blocks than a u32 counts.
+            // The number of blocks of a file fits into a u32.
             first: (offset / block) as u32,
             last: ((end - 1) / block) as u32,
             skip: (offset % block) as usize,
@@ -133,12 +133,12 @@ impl Wanted {
         (self.first..=self.last).map(move |index| BlockAt { file, index })
     }
 
-    /// Answers with what lies in these blocks.
+    /// Replies with the requested part of these blocks.
     fn answer(&self, blocks: &[Arc<[u8]>], reply: ReplyData) {
         let is_whole = |(index, block): (u32, &Arc<[u8]>)| {
             block.len() == stream::block::block_bytes(self.size_bytes, index)
         };
-        // What is missing the kernel would fill up with zeros.
+        // The kernel would fill missing bytes with zeros.
         if !(self.first..=self.last).zip(blocks).all(is_whole) {
             return reply.error(Errno::EIO);
         }
@@ -150,7 +150,7 @@ impl Wanted {
     }
 }
 
-/// Waits for what is wanted, and answers. `look` is shown the beginning of the file, if that is wanted.
+/// Waits for the blocks, and replies. If the read includes the beginning of the file, passes that to `look`.
 fn read(
     source: &dyn Source,
     token: Option<Token>,
@@ -181,7 +181,7 @@ impl Adapter {
         self.view.attributes(file?)
     }
 
-    /// The entries of a directory from a position on: `.`, `..`, names. Each is told with the position behind it.
+    /// Lists the entries of a directory from a position on: `.`, `..`, names. Passes each with the position after it.
     fn list(
         &self,
         inode: INodeNo,
@@ -216,8 +216,8 @@ impl Adapter {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Less than a page is none, and 0 is refused by the library. Each setting answers the nearest possible value
-        // when it refuses one.
+        // Less than a page means no read-ahead, and the library refuses 0. If a setting refuses a value, it returns the
+        // nearest possible one.
         let read_ahead_bytes = self.read_ahead_kib.saturating_mul(1024).max(1);
         if let Err(nearest) = config.set_max_readahead(read_ahead_bytes) {
             config.set_max_readahead(nearest).ok();
@@ -305,7 +305,8 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EINVAL);
         };
         if size > REQUEST_BYTES_MAX {
-            // More than was agreed. Less than what is asked for must not be answered: it would mean the file's end.
+            // The request exceeds the negotiated size. A shorter reply is not allowed: it would mean the end of the
+            // file.
             return reply.error(Errno::EINVAL);
         }
         let Some(wanted) = Wanted::of(file, size_bytes, offset, size) else {
@@ -329,7 +330,7 @@ impl Filesystem for Adapter {
         }
         let (source, tasks) = (Arc::clone(&self.source), Arc::clone(&self.tasks));
         let (loaders, view) = (Arc::clone(&self.loaders), Arc::clone(&self.view));
-        // Dropped with a reply in it, it answers EIO.
+        // If the job is dropped, its reply becomes EIO.
         self.readers.give(move || {
             let token = known.unwrap_or_else(|| tasks.find(thread, file, is_executed));
             let look = |beginning: &[u8]| loaders.look(&view, file, beginning);
@@ -411,7 +412,7 @@ impl Filesystem for Adapter {
         answer_attribute(reply, &names, size);
     }
 
-    // Nothing is written, so nothing is to be done when a file is closed; the kernel asks once.
+    // Nothing is written, so closing a file needs no action. After ENOSYS the kernel does not ask again.
     fn flush(
         &self,
         _request: &Request,

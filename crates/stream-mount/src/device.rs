@@ -1,4 +1,4 @@
-//! A device as where blocks come from.
+//! A device as the source of blocks.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Source for Device {
     fn counters(&self) -> String {
         let mut text = String::from("{");
         for (name, count) in Device::counters(self).named() {
-            // Names are those of fields; a text takes everything.
+            // Names are those of fields, so they need no escape. Writing to a string does not fail.
             write!(text, "\"{name}\":{count},").ok();
         }
         if let Some(failure) = self.cache_failure() {
@@ -91,7 +91,7 @@ fn path_of(manifest: &Manifest, file: FileId) -> String {
     parts.join("/")
 }
 
-/// As the inside of a JSON text.
+/// Escapes a text for use inside a JSON string.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

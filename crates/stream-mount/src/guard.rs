@@ -1,13 +1,12 @@
-//! A process that lets go of the programs that wait for a mount when the mount's process is killed.
+//! A process that releases the programs waiting for a mount when the mount's process is killed.
 //!
-//! A thread of a mount that stores pages may sleep in the kernel until a read is answered. Killed then, the process
-//! cannot end, as that thread cannot; its descriptors stay open, the kernel goes on waiting for answers, and so does
-//! every program that reads. So a small process of its own notices the death of the first one, which the kernel tells
-//! it
-//! whatever the other threads do, and aborts the connection.
+//! A thread of a mount that stores pages may sleep in the kernel until a read is answered. If the process is killed
+//! then, it cannot end, because that thread cannot end. Its descriptors stay open, so the kernel keeps waiting for
+//! replies, and so does every program that reads. Therefore a small separate process notices the death of the mount's
+//! process and aborts the connection. The kernel reports the death independently of the other threads.
 //!
-//! It is forked, before the process has grown, and from then on does nothing but calls to the kernel with memory that
-//! was prepared before: other threads may have held locks at that moment, that of the allocator among them.
+//! It is forked before the process has grown. From then on it only makes system calls with memory that was prepared
+//! before: other threads may have held locks at that moment, for example the allocator's.
 
 use std::ffi::{CString, c_char};
 use std::io::{self, Read, Write};
@@ -17,37 +16,36 @@ use std::path::Path;
 
 use crate::processes::FileSystem;
 
-/// What the guard is told: two texts that end with a zero byte, the file by which the connection is aborted and the
-/// mount's directory.
+/// The maximum size of the order to the guard, in bytes. It has two zero-terminated strings: the file that aborts the
+/// connection, and the mount's directory.
 const ORDER_BYTES_MAX: usize = 8192;
 
-/// Time between two looks at the mount's process. The kernel's word is quicker, but it is of the thread that has made
-/// the
-/// guard, which may be the one that sleeps.
+/// The poll interval for the state of the mount's process. The kernel's signal is faster, but it reports the thread
+/// that has created the guard, which may be the sleeping one.
 const LOOK_INTERVAL_MS: i32 = 500;
 
-/// How long the guard may take to hold on to what it is told of.
+/// The timeout for the guard to open the connection's file and to confirm.
 const HOLD_MAX_MS: i32 = 10_000;
 
-/// The signal by which the kernel tells of the death of the thread that has made the guard.
+/// The signal by which the kernel reports the death of the thread that created the guard.
 const DEATH: i32 = libc::SIGUSR1;
 
-/// What the guard does at the end: nothing, as the mount has ended in order.
+/// The message that the mount has ended in order, so the guard has nothing to do.
 const IN_ORDER: u8 = b'.';
 
-/// A guard that waits. Dropped without [`Guard::dismiss`], it does what it is for.
+/// A waiting guard. If it is dropped without [`Guard::dismiss`], it aborts the mount.
 #[derive(Debug)]
 pub struct Guard {
     process: libc::pid_t,
-    /// The other end is the guard's.
+    /// This process's end of the socket pair; the guard has the other one.
     orders: Option<std::fs::File>,
 }
 
 impl Guard {
-    /// Makes a guard of nothing, to be told later of what. The earlier, the less memory it holds.
+    /// Starts a guard without a mount, which is set later. The earlier it starts, the less memory it holds.
     ///
     /// # Errors
-    /// No process, sockets or signal descriptor could be made.
+    /// The process or the sockets could not be created.
     pub fn start() -> io::Result<Self> {
         let mut ends: [RawFd; 2] = [0; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -55,7 +53,7 @@ impl Guard {
         if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: both are new descriptors that nobody else has.
+        // SAFETY: both are new descriptors that nothing else owns.
         let [orders, told] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
         let own = std::process::id();
         let stat = CString::new(format!("/proc/{own}/stat"))?;
@@ -63,7 +61,7 @@ impl Guard {
         // SAFETY: the child makes calls to the kernel only, with memory that exists already, and ends by `_exit`.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
-            // SAFETY: this is the child, alone in its process, with its own copy of all that is given.
+            // SAFETY: this is the child, the only thread of its process, with its own copy of all arguments.
             0 => unsafe { watch(own, orders.as_raw_fd(), &stat, &mut order) },
             process => {
                 drop(orders);
@@ -75,13 +73,13 @@ impl Guard {
         }
     }
 
-    /// The process, to be left out where processes of a mount are counted.
+    /// Returns the guard's process id, to exclude it when processes of a mount are counted.
     #[must_use]
     pub fn process(&self) -> u32 {
         self.process as u32
     }
 
-    /// Tells it what to guard.
+    /// Tells the guard which mount to guard.
     pub(crate) fn tell(&mut self, directory: &Path, file_system: FileSystem) -> io::Result<()> {
         let abort = format!(
             "/sys/fs/fuse/connections/{}/abort",
@@ -98,8 +96,8 @@ impl Guard {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         orders.write_all(&order)?;
-        // Until it holds on to what it guards: were this process killed before, and the next mount given the same
-        // numbers, the guard would take that one for what it was told of.
+        // Wait until the guard has opened its target. If this process were killed before, and the next mount got the
+        // same numbers, the guard would abort that mount.
         let mut ready = libc::pollfd {
             fd: orders.as_raw_fd(),
             events: libc::POLLIN,
@@ -114,14 +112,14 @@ impl Guard {
         }
     }
 
-    /// Leaves it alone: it acts when this process ends, whatever keeps that from being complete.
+    /// Detaches the guard: it acts when this process ends, even if the end is incomplete.
     pub(crate) fn leave(mut self) {
-        // Its end stays open until then.
+        // Keep this end of the socket pair open until then.
         std::mem::forget(self.orders.take());
         std::mem::forget(self);
     }
 
-    /// The mount has ended in order.
+    /// Dismisses the guard, because the mount has ended in order.
     pub fn dismiss(mut self) {
         if let Some(mut orders) = self.orders.take() {
             orders.write_all(&[IN_ORDER]).ok();
@@ -132,20 +130,20 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.orders.take());
-        // SAFETY: a child of this process, and no place for its status.
+        // SAFETY: a child of this process; a null pointer for the status is allowed.
         unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) };
     }
 }
 
-/// The whole life of the guard.
+/// Runs the guard until it exits.
 ///
 /// # Safety
-/// To be called right after `fork`, in the child.
+/// Must be called right after `fork`, in the child.
 unsafe fn watch(mount: u32, orders: RawFd, stat: &CString, order: &mut [u8; ORDER_BYTES_MAX]) -> ! {
-    // SAFETY: calls with numbers, and with structures that live until they return. Nothing of this allocates, locks or
-    // panics: indices are bounded by the loops' conditions.
+    // SAFETY: calls with numbers, and with structures that live until the calls return. This code does not allocate,
+    // lock or panic: the conditions of the loops bound the indices.
     unsafe {
-        // A session of its own: a signal from the terminal or to the group is not for it.
+        // Start a new session, so that signals from the terminal or to the process group do not reach the guard.
         libc::setsid();
         let mut signals: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut signals);
@@ -169,7 +167,7 @@ unsafe fn watch(mount: u32, orders: RawFd, stat: &CString, order: &mut [u8; ORDE
                 let room = order.len() - filled;
                 let read = libc::read(orders, order.as_mut_ptr().add(filled).cast(), room);
                 if read <= 0 {
-                    // Nobody has the other end any more.
+                    // The other end is closed.
                     break;
                 }
                 filled += read as usize;
@@ -185,7 +183,7 @@ unsafe fn watch(mount: u32, orders: RawFd, stat: &CString, order: &mut [u8; ORDE
             if ready[1].revents != 0 && found > 0 {
                 let mut heard: libc::signalfd_siginfo = std::mem::zeroed();
                 let bytes = std::mem::size_of::<libc::signalfd_siginfo>();
-                // It may be of another thread than the first, or somebody's.
+                // The signal may be about another thread than the first, or from another process.
                 libc::read(deaths, (&raw mut heard).cast(), bytes);
             }
             if has_died(mount, stat) {
@@ -199,12 +197,12 @@ unsafe fn watch(mount: u32, orders: RawFd, stat: &CString, order: &mut [u8; ORDE
     }
 }
 
-/// Closes what was inherited: it would keep open whatever the mount's process, or a test, closes.
+/// Closes inherited descriptors: they would keep open what the mount's process, or a test, closes.
 unsafe fn close_all_but(first: RawFd, second: RawFd) {
     let (low, high) = (first.min(second), first.max(second));
     let close = |from: RawFd, to: RawFd| {
         if from <= to {
-            // SAFETY: numbers; nobody here uses the descriptors between them.
+            // SAFETY: the arguments are numbers; this process does not use the descriptors between them.
             unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
         }
     };
@@ -217,12 +215,12 @@ unsafe fn close_all_but(first: RawFd, second: RawFd) {
     close(high + 1, RawFd::MAX);
 }
 
-/// Whether a process has ended, or its first thread has while others cannot.
+/// Returns whether a process has ended, or its first thread has while others cannot.
 unsafe fn has_died(process: u32, stat: &CString) -> bool {
     let mut text = [0_u8; 512];
     // SAFETY: a C string and bytes that live until the calls return.
     let read = unsafe {
-        // Who has lost its parent has another one.
+        // After the death of its parent, a process has another parent.
         if libc::getppid() as u32 != process {
             return true;
         }
@@ -240,9 +238,10 @@ unsafe fn has_died(process: u32, stat: &CString) -> bool {
     )
 }
 
-/// What a process's `stat` says: its first thread has ended, or SIGKILL waits for it where it sleeps and cannot end.
+/// Returns whether a process's `stat` shows that its first thread has ended, or that SIGKILL is pending while it sleeps
+/// and cannot end.
 fn died_by(stat: &[u8]) -> bool {
-    // The name stands in brackets and may contain some; all else stands behind the last one.
+    // The name is in brackets and may contain brackets; all other fields follow the last one.
     let Some(name_end) = stat.iter().rposition(|byte| *byte == b')') else {
         return false;
     };
@@ -260,16 +259,18 @@ fn died_by(stat: &[u8]) -> bool {
     matches!(state, b"Z" | b"X") || pending & 1 << (libc::SIGKILL - 1) != 0
 }
 
-/// What is to be aborted. Numbers of connections and mounts are given again, so both are held on to from the beginning.
+/// The connection to abort. The kernel reuses numbers of connections and mounts, so the guard opens the abort file and
+/// records the mount from the beginning.
 struct Target {
-    /// The kernel's file for it, which never leads to another connection; -1 where there are no such files.
+    /// The kernel's abort file, open from the beginning, which never refers to another connection; -1 if there are no
+    /// such files.
     abort: RawFd,
     directory: *const c_char,
     mount: (u64, u32, u32),
 }
 
 impl Target {
-    /// Of an order, once it is complete.
+    /// Parses an order, once it is complete.
     unsafe fn of(order: &[u8]) -> Option<Self> {
         let mut zeros = 0;
         for byte in order {
@@ -278,7 +279,7 @@ impl Target {
         if zeros < 2 {
             return None;
         }
-        // SAFETY: two texts that end with a zero each, as was counted; they live as long as the process.
+        // SAFETY: two zero-terminated strings, as was counted; they live as long as the process.
         unsafe {
             let file = order.as_ptr().cast::<c_char>();
             let directory = file.add(libc::strlen(file) + 1);
@@ -290,15 +291,15 @@ impl Target {
         }
     }
 
-    /// Every request is answered with an error, now and later.
+    /// Aborts the connection: every request now and later fails.
     unsafe fn abort(&self) {
         let one = b'1';
         // SAFETY: a C string and a byte that live until the calls return.
         unsafe {
             let is_aborted =
                 self.abort >= 0 && libc::write(self.abort, (&raw const one).cast(), 1) == 1;
-            // Where the kernel's control files are not mounted. It fails while programs use the mount, which is
-            // aborted all the same.
+            // Use this only if the kernel's control files are not mounted. The unmount fails while programs use the
+            // mount, but the connection is aborted anyway.
             if !is_aborted && self.abort < 0 && mount_at(self.directory) == self.mount {
                 libc::umount2(self.directory, libc::MNT_FORCE | libc::UMOUNT_NOFOLLOW);
             }
@@ -306,10 +307,10 @@ impl Target {
     }
 }
 
-/// The number of a mount that no other one gets again, from Linux 6.8 on; before, the usual number is given.
+/// Requests the mount id that is never reused, from Linux 6.8 on; older kernels return the usual id.
 const STATX_MNT_ID_UNIQUE: libc::c_uint = 0x4000;
 
-/// What is mounted at a directory, without asking it.
+/// Returns the identity of the mount at a directory, without a request to the mount.
 unsafe fn mount_at(directory: *const c_char) -> (u64, u32, u32) {
     // SAFETY: all zero is a valid `statx`; the C string and the structure live until the call returns.
     let found = unsafe {
@@ -337,7 +338,7 @@ mod tests {
         assert!(died_by(stat("Z", 0).as_bytes()));
         assert!(died_by(stat("D", 1 << 8).as_bytes()));
         assert!(!died_by(b""));
-        // The fields are where this system has them.
+        // The fields are at the positions that this system uses.
         let own = std::fs::read("/proc/self/stat").unwrap();
         assert!(!died_by(&own));
     }

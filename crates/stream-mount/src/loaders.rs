@@ -1,7 +1,8 @@
-//! Loaders and interpreters that programs of the mount name and that are not in the tree.
+//! Loaders and interpreters that programs of the mount name and that are missing in the tree.
 //!
-//! Where such a one is not on the machine either, the program ends with `No such file or directory`, and nobody says
-//! which. Whether it is there is looked for by who asks: a path may lead anywhere, through this mount too.
+//! If such a loader is not on the machine either, the program fails with `No such file or directory`, and the message
+//! does not name the loader. The reader of this list must check whether the loader exists: its path may lead anywhere,
+//! even through this mount.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,17 +14,17 @@ use stream::manifest::Kind;
 use crate::device::escaped;
 use crate::view::View;
 
-/// Loaders that are kept, each with the first program that names it; further ones are left out.
+/// The maximum number of recorded loaders, each with the first program that names it; further ones are ignored.
 const LOADERS_MAX: usize = 256;
 
-/// Permission bits with which a file may be executed.
+/// The permission bits that allow execution of a file.
 const EXECUTABLE: u16 = 0o111;
 
 #[derive(Default)]
 pub(crate) struct Loaders(Mutex<BTreeMap<String, FileId>>);
 
 impl Loaders {
-    /// Looks at the beginning of a file, which the kernel is given.
+    /// Examines the beginning of a file that is passed to the kernel.
     pub(crate) fn look(&self, view: &View, file: FileId, beginning: &[u8]) {
         let is_program = view.node(file).is_some_and(|node| {
             node.mode & EXECUTABLE != 0 && matches!(node.kind, Kind::File { .. })
@@ -45,7 +46,7 @@ impl Loaders {
         }
     }
 
-    /// As a JSON array of `{"file", "loader"}`, in about `bytes_max`; what has no room is left out.
+    /// Returns a JSON array of `{"file", "loader"}`, of about `bytes_max` bytes at most. Skips entries that do not fit.
     pub(crate) fn told(&self, view: &View, bytes_max: usize) -> String {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut told = String::from("[");
@@ -58,7 +59,7 @@ impl Loaders {
                 continue;
             }
             let comma = if told.len() > 1 { "," } else { "" };
-            // A text takes everything.
+            // Writing to a string does not fail.
             write!(
                 told,
                 "{comma}{{\"file\":\"{path}\",\"loader\":\"{loader}\"}}"

@@ -1,10 +1,10 @@
-//! The page cache: what is stored ahead of reads, and what of a file is there.
+//! The page cache: stores pages ahead of reads, and tells which pages of a file are resident.
 //!
-//! Storing waits in the kernel for a page that is being read, which ends when that read is answered: whoever stores
-//! must not be who answers. The library says that a page was stored when the kernel does not know its file, so the file
-//! is looked up right before; to find it the kernel may ask the threads of this mount, which never wait. It is not held
-//! open meanwhile: `umount` would find the mount busy although no program is left. What the kernel forgets between the
-//! two is asked for when it is read.
+//! Storing waits in the kernel for a page that is being read, until that read is answered. So a thread that stores must
+//! not be one that replies. The library reports success even if the kernel does not know the file, so the file is
+//! looked up right before. For the look-up the kernel may ask the threads of this mount, which never wait. The file is
+//! not held open meanwhile: `umount` would find the mount busy although no program uses it. If the kernel forgets the
+//! file between the two, the pages are requested when they are read.
 
 use std::ffi::c_void;
 use std::fs::OpenOptions;
@@ -22,7 +22,7 @@ use crate::loaders::Loaders;
 use crate::processes::FileSystem;
 use crate::view::{View, inode_of};
 
-/// Bytes of one notification at most; longer ones are taken apart. The kernel takes as much as it gets at once.
+/// The maximum size of one notification, in bytes; longer ones are split. The kernel accepts any size at once.
 const STORE_BYTES_MAX: usize = 256 * BLOCK_BYTES;
 
 struct Place {
@@ -35,7 +35,7 @@ pub struct PageCache {
     view: Arc<View>,
     loaders: Arc<Loaders>,
     place: OnceLock<Place>,
-    /// None before the mount and from its end on: as long as it is there, the kernel waits for answers.
+    /// `None` before the mount and after its end. As long as it exists, the kernel waits for replies.
     notifier: RwLock<Option<Notifier>>,
 }
 
@@ -62,9 +62,9 @@ impl PageCache {
         *guarded = Some(notifier);
     }
 
-    /// Stores nothing from here on.
+    /// Stops storing.
     pub(crate) fn close(&self) {
-        // Who stores at this moment keeps its own.
+        // A thread that is storing now has its own clone.
         let mut guarded = self
             .notifier
             .write()
@@ -72,14 +72,14 @@ impl PageCache {
         *guarded = None;
     }
 
-    /// Whether a file is there, so that the kernel knows it: not if another mount lies on it.
+    /// Looks up a file, so that the kernel knows it. `None` if it does not exist or another mount covers it.
     fn look_up(&self, file: FileId) -> Option<()> {
         let place = self.place.get()?;
         let path = place.directory.join(self.view.path(file)?);
         (place.file_system.file_in(&path) == Some(file)).then_some(())
     }
 
-    /// A file, opened through the mount; None: it is not there, not reachable, or another mount lies on it.
+    /// Opens a file through the mount; `None` if it does not exist, is not reachable, or another mount covers it.
     fn open(&self, file: FileId) -> Option<std::fs::File> {
         let place = self.place.get()?;
         let path = place.directory.join(self.view.path(file)?);
@@ -125,7 +125,7 @@ impl Pages for PageCache {
     }
 
     fn resident(&self, file: FileId, blocks: u32) -> Option<Vec<bool>> {
-        // The kernel tells all pages as there to whoever could not write to the file.
+        // To a process that could not write to the file, the kernel reports all pages as resident.
         if base::mount::effective_ids().0 != 0 {
             return None;
         }

@@ -1,8 +1,9 @@
-//! What `/proc` knows of a process.
+//! Reads the state of processes from `/proc`.
 //!
-//! A program that has made a request waits in the kernel, perhaps with its memory locked. Whatever needs that lock
-//! (`cmdline`, `maps`) would wait for the program, and the program for us, so only `stat`, `status` and the link `exe`
-//! are looked at; and that link's file without asking a file system, which might be this one.
+//! A program that made a request waits in the kernel, perhaps with its memory locked. Reading a file that needs that
+//! lock (`cmdline`, `maps`) would wait for the program, and the program waits for this process. So this module only
+//! reads `stat`, `status` and the link `exe`. It looks at that link's file without a request to its file system, which
+//! might be this one.
 
 use std::ffi::CString;
 use std::io::Read;
@@ -13,25 +14,25 @@ use stream::FileId;
 
 use crate::view::file_of;
 
-/// Bytes of `/proc/N/stat` and of the beginning of `/proc/N/status`, at most.
+/// The maximum number of bytes read of `/proc/N/stat` and `/proc/N/status`.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// A process or thread; the kernel gives its number again when it has ended, so it is known by its start as well.
+/// A process or thread. The kernel reuses its number after its end, so the start time identifies it as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) number: u32,
-    /// Ticks since the machine was started.
+    /// The start of the process, in clock ticks since boot.
     pub(crate) started: u64,
 }
 
-/// A process or thread, with the process that has made it.
+/// A process or thread, and its parent process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Child {
     pub(crate) process: Process,
     pub(crate) parent: u32,
 }
 
-/// The number of a file system, as `stat` shows it.
+/// The device number of a file system, as in `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileSystem {
     major: u32,
@@ -39,7 +40,7 @@ pub(crate) struct FileSystem {
 }
 
 impl FileSystem {
-    /// Of what is mounted on a directory.
+    /// Returns the file system that is mounted on a directory.
     pub(crate) fn at(directory: &Path) -> std::io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
         let device = std::fs::metadata(directory)?.dev();
@@ -49,19 +50,19 @@ impl FileSystem {
         })
     }
 
-    /// The kernel's number of its FUSE connection.
+    /// Returns the kernel's number of its FUSE connection.
     pub(crate) fn connection(self) -> u32 {
         // Anonymous file systems have major 0, and a connection is named after the device: major << 20 | minor.
         self.major << 20 | self.minor
     }
 
-    /// What the kernel reads ahead there, KiB.
+    /// Returns the kernel's read-ahead of this file system, in KiB.
     pub(crate) fn read_ahead_kib(self) -> Option<u32> {
         let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", self.major, self.minor);
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// The file that a path of `/proc` or an opened one leads to, if it is of this file system.
+    /// Returns the file of a path or of an open descriptor, if it is on this file system.
     fn file_at(self, descriptor: i32, path: &CString, flags: i32) -> Option<FileId> {
         // SAFETY: all zero is a valid `statx`.
         let mut found: libc::statx = unsafe { std::mem::zeroed() };
@@ -83,7 +84,7 @@ impl FileSystem {
         (asked == 0 && file_system == self).then(|| file_of(found.stx_ino))?
     }
 
-    /// The file that a descriptor leads to, if it is of this file system.
+    /// Returns the file of a descriptor, if it is on this file system.
     pub(crate) fn file_of(self, descriptor: std::os::fd::BorrowedFd<'_>) -> Option<FileId> {
         use std::os::fd::AsRawFd;
         self.file_at(
@@ -93,21 +94,21 @@ impl FileSystem {
         )
     }
 
-    /// The file that lies at a path, which is no link that is followed, if it is of this file system. Looking holds
-    /// nothing of it.
+    /// Returns the file at a path, without following a link at its end, if it is on this file system. The look-up keeps
+    /// no reference to it.
     pub(crate) fn file_in(self, path: &Path) -> Option<FileId> {
         let path = CString::new(path.as_os_str().as_bytes()).ok()?;
         self.file_at(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW)
     }
 
-    /// The program that a process runs, if it is of this file system.
+    /// Returns the program of a process, if it is on this file system.
     pub(crate) fn program_of(self, number: u32) -> Option<FileId> {
         let path = CString::new(format!("/proc/{number}/exe")).ok()?;
         self.file_at(libc::AT_FDCWD, &path, 0)
     }
 }
 
-/// What is known of a process or thread; None: it is not there (any more), or cannot be seen from here.
+/// Returns the state of a process or thread; `None` if it does not exist (any more), or is not visible from here.
 pub(crate) fn look_at(number: u32) -> Option<Child> {
     let text = beginning(&format!("/proc/{number}/stat"))?;
     let (parent, started) = parse(&text)?;
@@ -117,7 +118,7 @@ pub(crate) fn look_at(number: u32) -> Option<Child> {
     })
 }
 
-/// The process that a thread belongs to.
+/// Returns the process that a thread belongs to.
 pub(crate) fn leader_of(thread: u32) -> Option<u32> {
     let text = beginning(&format!("/proc/{thread}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
@@ -139,7 +140,7 @@ fn beginning(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes[..filled]).into_owned())
 }
 
-/// Parent and start. The name, which the process chooses, stands in brackets and may contain some.
+/// Parses parent and start time. The name, which the process chooses, is in brackets and may contain brackets.
 fn parse(stat: &str) -> Option<(u32, u64)> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     let parent = fields.nth(1)?.parse().ok()?;

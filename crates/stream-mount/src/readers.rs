@@ -1,22 +1,22 @@
-//! The threads that wait for blocks, so that those who answer the kernel never do.
+//! The threads that wait for blocks, so that the threads that reply to the kernel never wait.
 //!
-//! There are as many as reads wait at the same time, up to a limit, and they go when they have nothing to do: a device
-//! in daily use has none.
+//! There are as many threads as waiting reads, up to a limit, and idle threads end. A device in normal use has none.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Reads that wait at the same time, at most; more wait for these.
+/// The maximum number of threads, and so of concurrently waiting reads; more reads queue for a thread.
 const THREADS_MAX: usize = 256;
 
-/// Reads that wait for a thread, at most; more are refused. The kernel has at most one for each thread of a program.
+/// The maximum number of reads that queue for a thread; more are refused. The kernel has at most one for each thread of
+/// a program.
 const QUEUE_MAX: usize = 4096;
 
-/// How long a thread without work stays.
+/// The time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Bytes of stack of each: what waits for a block calls nothing deep.
+/// The stack size of a thread, in bytes: waiting for a block needs no deep calls.
 const STACK_BYTES: usize = 256 << 10;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -24,7 +24,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 struct State {
     queue: VecDeque<Job>,
-    /// Threads that wait for work.
+    /// The number of threads that wait for work.
     idle: usize,
     threads: usize,
     is_over: bool,
@@ -37,7 +37,7 @@ struct Shared {
 }
 
 impl Shared {
-    // Nothing panics with the lock held; if it did, the state would still be whole.
+    // Ignores poisoning: no code panics with the lock held, and if it did, the state would be consistent.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,12 +69,12 @@ impl Shared {
     }
 }
 
-/// Dropped, it takes no more work; what waits is still done.
+/// The pool of reader threads. After a drop it accepts no more jobs, but completes the queued ones.
 #[derive(Default)]
 pub(crate) struct Readers(Arc<Shared>);
 
 impl Readers {
-    /// Has `job` done by a thread that may wait. False: there are too many already, and it has been dropped.
+    /// Runs `job` on a thread that may wait. Returns `false` if too many jobs are queued; `job` is then dropped.
     pub(crate) fn give(&self, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.0.state();
         if state.queue.len() >= QUEUE_MAX {
@@ -93,7 +93,7 @@ impl Readers {
             .spawn(move || shared.serve());
         match thread {
             Ok(_) => state.threads += 1,
-            // With others there it only takes longer.
+            // Other threads exist, so the job is only delayed.
             Err(_) if state.threads > 0 => {}
             Err(_) => {
                 state.queue.pop_back();

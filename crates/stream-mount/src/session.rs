@@ -18,22 +18,25 @@ use crate::source::Source;
 use crate::tasks::Tasks;
 use crate::view::View;
 
-/// Threads that answer the kernel. They never wait, so more than processors are of no use.
+/// The maximum number of threads that reply to the kernel. They never wait, so more than the number of processors are
+/// useless.
 const THREADS_MAX: usize = 4;
 
-/// What the source of each mount begins with, in the list of mounts.
+/// The prefix of each mount's source, in the list of mounts.
 const SOURCE_PREFIX: &str = "stream:";
 
-/// How to mount.
+/// The options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
-    /// What the list of mounts shows as the source, behind `stream:`: where it comes from.
+    /// The source that the list of mounts shows, after the prefix `stream:`.
     pub source: String,
-    /// Let other users in; permission bits then decide.
+    /// Whether other users have access; permission bits then decide.
     pub allows_other_users: bool,
-    /// The paths in the tree that appear, each with all that is in it and the directories that lead to it. Empty: all.
+    /// The visible paths of the tree, each with everything in it and the directories that lead to it. Empty if
+    /// everything is visible.
     pub redirect: Vec<PathBuf>,
-    /// What the kernel may read ahead of programs, KiB, for comparisons: 0 has each page asked for by who needs it.
+    /// The kernel's read-ahead, in KiB, for comparisons. With 0 the kernel requests each page only when a program needs
+    /// it.
     pub read_ahead_kib: u32,
 }
 
@@ -42,16 +45,17 @@ pub struct Mounted {
     source: Arc<dyn Source>,
     tasks: Arc<Tasks>,
     pages: Arc<PageCache>,
-    /// None once it has been unmounted.
+    /// `None` once it is unmounted.
     session: Option<Session>,
     guard: Option<Guard>,
     read_ahead_kib: Option<u32>,
 }
 
-/// Shows a tree on an empty directory; when this returns, programs can use it.
+/// Mounts a tree on an empty directory. When this returns, programs can use it.
 ///
-/// `guard` has been started before anything else, while the process was small. `on_end` runs once on a thread of the
-/// mount when nobody answers the kernel any more: it has been unmounted by somebody, or could not be made.
+/// The caller must start `guard` before anything else, while the process is small. `on_end` runs once on a thread of
+/// the mount when no thread replies to the kernel any more. That is after an unmount by another process, or if the
+/// mount could not be made.
 ///
 /// # Errors
 /// [`MountError`].
@@ -99,7 +103,7 @@ pub fn mount(
         guard: None,
         read_ahead_kib: None,
     };
-    // From here on an error unmounts, as `mounted` is dropped.
+    // From here on an error unmounts, because `mounted` is dropped.
     let file_system = FileSystem::at(&directory).map_err(failed)?;
     if let Some(mut guard) = guard {
         guard.tell(&directory, file_system).map_err(failed)?;
@@ -112,17 +116,17 @@ pub fn mount(
     Ok(mounted)
 }
 
-/// Takes away the mount of a process that has ended, if there is one of a tree on this directory. Whether it has.
+/// Removes the dead mount of a tree on this directory, if there is one whose process has ended. Returns whether it did.
 ///
 /// # Errors
-/// It could not be taken away.
+/// The mount could not be removed.
 pub fn clear_dead(directory: &Path) -> Result<bool, MountError> {
     match check_directory(directory) {
         Err(MountError::DeadMount) => {}
         Err(error @ MountError::Silent) => return Err(error),
         _ => return Ok(false),
     }
-    // The directory itself can be asked nothing.
+    // The directory itself does not respond.
     let directory = path_unasked(directory).map_err(|error| match error.kind() {
         ErrorKind::InvalidInput => MountError::DeadMount,
         _ => MountError::Directory(error),
@@ -142,23 +146,23 @@ pub fn clear_dead(directory: &Path) -> Result<bool, MountError> {
 }
 
 impl Mounted {
-    /// What the kernel reads ahead on this mount, KiB: 0, so that each page is asked for by who needs it. None: it
-    /// cannot be known.
+    /// Returns the kernel's read-ahead on this mount, in KiB: with 0 the kernel requests each page only when a program
+    /// needs it. `None` if it is unknown.
     #[must_use]
     pub fn read_ahead_kib(&self) -> Option<u32> {
         self.read_ahead_kib
     }
 
-    /// The page cache behind the mount.
+    /// Returns the page cache of the mount.
     #[must_use]
     pub fn pages(&self) -> Arc<PageCache> {
         Arc::clone(&self.pages)
     }
 
-    /// Unmounts, if nobody has done it. Dropping does the same and keeps quiet.
+    /// Unmounts, unless that was done already. Dropping does the same and ignores the result.
     ///
-    /// Programs that run from the mount lose what of them is not in memory: waiting for these would mean that they
-    /// decide when this ends.
+    /// Programs that run from the mount lose their pages that are not in memory. Waiting for these programs would let
+    /// them decide when the mount ends.
     #[must_use]
     pub fn end(mut self) -> Ending {
         self.finish()
@@ -173,8 +177,8 @@ impl Mounted {
         let left = session.end(|_| {});
         self.pages.close();
         if let Some(guard) = self.guard.take() {
-            // Programs that still have files of it open are answered with errors from this process's end on: then the
-            // kernel sees that nobody is there, unless a thread sleeps; so the guard stays where one may.
+            // Programs that still have files open get errors once this process ends, because the kernel then closes the
+            // connection. A sleeping thread would delay that, so keep the guard where there may be one.
             if left.may_be_in_use {
                 guard.leave();
             } else {

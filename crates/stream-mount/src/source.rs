@@ -1,4 +1,4 @@
-//! Where blocks come from: what a mount wants of a device.
+//! The source of blocks: what a mount needs from a device.
 
 use std::sync::Arc;
 
@@ -7,40 +7,40 @@ use stream::{BlockAt, FileId, Token};
 
 use crate::pages::PageCache;
 
-/// Why a block cannot be had. The program that wants it gets EIO; the next read asks anew.
+/// Why a block cannot be read. The program that wants it gets EIO; the next read tries again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreadable(pub String);
 
-/// Gives the blocks of one published tree, each verified.
+/// Provides the verified blocks of one published tree.
 pub trait Source: Send + Sync + 'static {
-    /// The tree.
+    /// Returns the manifest of the tree.
     fn manifest(&self) -> Arc<Manifest>;
 
-    /// The program `task` has been executed. Returns at once.
+    /// Notes that the program `task` was executed. Returns at once.
     fn begin(&self, task: FileId) -> Token;
 
-    /// All processes of the task have ended, or (`has_exited` false) the mount ends. Returns at once.
+    /// Notes that all processes of the task have ended, or (`has_exited` false) that the mount ends. Returns at once.
     fn end(&self, token: Token, has_exited: bool);
 
-    /// A block that a program waits for, as long as the manifest says. Waits until it is there or a deadline has
-    /// passed.
+    /// Returns a block that a program waits for, of the length that the manifest says. Waits until it arrives or a
+    /// deadline passes.
     ///
     /// # Errors
-    /// It could not be had in time.
+    /// The block could not be read before the deadline.
     fn read(&self, token: Option<Token>, at: BlockAt) -> Result<Arc<[u8]>, Unreadable>;
 
-    /// The same where the block is at hand: never waits for a network or a disk.
+    /// Returns the block if it is in memory. Never waits for a network or a disk.
     fn read_now(&self, _token: Option<Token>, _at: BlockAt) -> Option<Arc<[u8]>> {
         None
     }
 
-    /// These blocks will be read at once, one after the other: they are better asked for together.
+    /// Notes that these blocks will be read now, one after the other, so that they can be requested together.
     fn want(&self, _token: Option<Token>, _blocks: &[BlockAt]) {}
 
-    /// What happened so far, as a JSON object with one figure at least.
+    /// Returns the counters as a JSON object with at least one member.
     fn counters(&self) -> String;
 
-    /// The page cache, from the beginning of the mount; None from its end on.
+    /// Sets the page cache when the mount begins, and `None` when it ends.
     fn set_pages(&self, _pages: Option<Arc<PageCache>>) {}
 }

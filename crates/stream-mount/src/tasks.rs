@@ -1,18 +1,18 @@
-//! Which task a read belongs to.
+//! Determines the task that a read belongs to.
 //!
-//! A task is the outermost program that is run from the mount: that of the first process, from the root of all
-//! processes on, whose program is in the mount. Its descendants belong to it, whatever they run. It is found
+//! A task is the outermost program that is run from the mount. It is the first process, from the root of the process
+//! tree downwards, whose program is in the mount. Its descendants belong to it, whichever programs they run. It is
+//! found in two ways:
 //!
-//! - by a read of a file that was opened to be executed, from a process whose program is elsewhere: that file is being
-//!   executed (a script counts as itself, as it is read before its interpreter);
-//! - by the program of the process, or of one that has made it: the beginning of a program that is in the page cache
-//!   already is read without a request.
+//! - By a read of a file that was opened for execution, from a process whose program is elsewhere. That file is being
+//!   executed (a script counts as itself, as it is read before its interpreter).
+//! - By the program of the process or of an ancestor. This covers a program whose beginning is already in the page
+//!   cache, and so is read without a request.
 //!
-//! A dynamic loader is no task: it is read for every program. Where it is run as a program itself, the first file that
-//! it reads is the task, as that is the program that it was given.
+//! A dynamic loader is no task: it is read for every program. If it is run as a program itself, the first file that it
+//! reads is the task, because that is the program that it was given.
 //!
-//! A process that outlives those that made it before it has read anything from the mount is not known to be
-//! theirs.
+//! If a process first reads from the mount after its ancestors have ended, it is not recognised as theirs.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,16 +26,17 @@ use crate::source::Source;
 use crate::view::View;
 use crate::watcher::Watcher;
 
-/// How long a thread is believed to be the one that it was, and a process without task not to have begun one unseen.
+/// How long a cached result is valid: that a thread is still the same one, and that a process without a task has not
+/// begun one.
 const BELIEVED: Duration = Duration::from_millis(100);
 
-/// Threads that are remembered, at most; then all are forgotten, and looked at again.
+/// The maximum number of cached threads. When it is reached, all are dropped and looked up again.
 const THREADS_MAX: usize = 4096;
 
-/// Generations of processes that are looked at, at most.
+/// The maximum number of ancestors that are examined.
 const GENERATIONS_MAX: usize = 64;
 
-/// A thread that has read something.
+/// A cached thread that has read something.
 #[derive(Clone, Copy)]
 struct Known {
     thread: Process,
@@ -47,9 +48,9 @@ struct Known {
 
 #[derive(Default)]
 struct State {
-    /// By number.
+    /// Threads by number.
     threads: HashMap<u32, Known>,
-    /// Processes of tasks: each is watched.
+    /// Processes of tasks. Each is watched.
     members: HashMap<Process, Token>,
     /// Tasks, with the number of their processes.
     tasks: HashMap<Token, usize>,
@@ -60,20 +61,20 @@ pub(crate) struct Tasks {
     source: Arc<dyn Source>,
     view: Arc<View>,
     state: Mutex<State>,
-    /// Held by who looks at a process that is not known yet, so that a task begins once. Beginning one may need answers
-    /// of this mount, so those who give them never wait for this.
+    /// Held while an unknown process is examined, so that a task begins once. Beginning a task may need replies of this
+    /// mount, so the threads that reply never wait for this lock.
     judging: Mutex<()>,
-    /// Known when it is mounted; before, nobody reads.
+    /// Set when the mount is ready; before, there are no reads.
     place: OnceLock<(FileSystem, Watcher)>,
 }
 
-/// What a read shows of its task.
+/// What a read reveals about its task.
 enum Found {
-    /// It belongs to a task that runs.
+    /// It belongs to a running task.
     Running(Token),
-    /// A program has been executed.
+    /// A program was executed.
     Begins(FileId),
-    /// Not yet: the next read shows more.
+    /// Unknown yet: the next read reveals more.
     Undecided,
     Nothing,
 }
@@ -89,7 +90,7 @@ impl Tasks {
         }
     }
 
-    /// From here on reads have tasks.
+    /// Starts the detection of tasks.
     pub(crate) fn start(self: &Arc<Self>, file_system: FileSystem) -> io::Result<()> {
         let tasks = Arc::downgrade(self);
         let watcher = Watcher::start(move |process| {
@@ -101,7 +102,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// The mount ends, and with it all tasks.
+    /// Ends all tasks, because the mount ends.
     pub(crate) fn end(&self) {
         let ended: Vec<Token> = {
             let mut state = self.state();
@@ -115,7 +116,7 @@ impl Tasks {
         }
     }
 
-    // Nothing of ours panics with the lock held; if it did, the tables would still be usable.
+    // Ignores poisoning: no code panics with the lock held, and if it did, the tables would still be usable.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -142,8 +143,8 @@ impl Tasks {
         }
     }
 
-    /// Whose a read by a thread is, where that is known; `is_executed`: of a file that it opened to execute it. None:
-    /// ask [`Tasks::find`], which may take longer.
+    /// Returns the task of a read by a thread, if it is cached. `is_executed`: the file was opened for execution.
+    /// `None` if the caller must use [`Tasks::find`], which may take longer.
     pub(crate) fn known(&self, thread: u32, is_executed: bool) -> Option<Option<Token>> {
         if thread == 0 || self.place.get().is_none() {
             return Some(None);
@@ -157,7 +158,7 @@ impl Tasks {
         (is_new && (known.token.is_some() || !is_executed)).then_some(known.token)
     }
 
-    /// Whose a read of `file` by a thread is. Not for those who answer the kernel.
+    /// Returns the task of a read of `file` by a thread. Must not be called by threads that reply to the kernel.
     pub(crate) fn find(&self, thread: u32, file: FileId, is_executed: bool) -> Option<Token> {
         let (file_system, watcher) = self.place.get()?;
         let _judging = self.judging.lock().unwrap_or_else(PoisonError::into_inner);
@@ -188,7 +189,7 @@ impl Tasks {
                         let token = self.source.begin(task);
                         let joined = self.join(watcher, process.process, token);
                         if joined.is_none() {
-                            // Nobody would see its end.
+                            // The end of the task would not be detected.
                             self.source.end(token, false);
                         }
                         joined
@@ -208,14 +209,14 @@ impl Tasks {
         if state.threads.len() >= THREADS_MAX {
             state.threads.clear();
         }
-        // Unless it has ended meanwhile.
+        // Cache the result, unless the task has ended meanwhile.
         if token.is_none_or(|token| state.tasks.contains_key(&token)) {
             state.threads.insert(thread, known);
         }
         token
     }
 
-    /// Makes a process one of a task, if its end can be seen.
+    /// Adds a process to a task, if its end can be detected.
     fn join(&self, watcher: &Watcher, process: Process, token: Token) -> Option<Token> {
         let mut state = self.state();
         if state.is_over {
@@ -224,7 +225,7 @@ impl Tasks {
         if let Some(token) = state.members.get(&process) {
             return Some(*token);
         }
-        // Its end is told to who waits for the lock that is held here.
+        // The handler of its end waits for the lock that is held here, so it runs after the insertion below.
         if !watcher.add(process) {
             return None;
         }
@@ -237,7 +238,7 @@ impl Tasks {
         self.state().members.get(&process).copied()
     }
 
-    /// Whether a program is a dynamic loader.
+    /// Returns whether a program is a dynamic loader.
     fn is_loader(&self, file: FileId) -> bool {
         self.view.base_name(file).is_some_and(|name| {
             name == b"ld.so" || name.starts_with(b"ld-") && contains(name, b".so")
@@ -252,7 +253,7 @@ impl Tasks {
         let mut outermost = own.filter(|program| !self.is_loader(*program));
         let mut next = parent;
         for _ in 0..GENERATIONS_MAX {
-            // Those that made it are looked at once; they do not change what they run for what it does.
+            // The ancestors are examined only once: their programs do not change because of this process.
             if next <= 1 || line.is_known {
                 break;
             }
@@ -268,10 +269,10 @@ impl Tasks {
         }
         match (outermost, own) {
             (Some(task), _) => Found::Begins(task),
-            // A loader that was run as a program.
+            // A loader was run as a program.
             (None, Some(loader)) if line.file != loader => Found::Begins(line.file),
             (None, Some(_)) => Found::Undecided,
-            // About to be executed; of a loader that is read for a program, the program will be seen.
+            // A file is about to be executed. If it is a loader read for a program, a later read reveals the program.
             (None, None) if line.is_executed && self.is_loader(line.file) => Found::Undecided,
             (None, None) if line.is_executed => Found::Begins(line.file),
             (None, None) => Found::Nothing,
@@ -279,12 +280,12 @@ impl Tasks {
     }
 }
 
-/// What a read says by itself.
+/// The properties of a read.
 struct Line {
     file_system: FileSystem,
     file: FileId,
     is_executed: bool,
-    /// The thread has been looked at before, and had no task.
+    /// The thread was examined before, and had no task.
     is_known: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The tree as the kernel sees it: inodes, attributes, paths, and what of it appears.
+//! The tree as the kernel sees it: inodes, attributes, paths, and which parts are visible.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -11,43 +11,44 @@ use fuser::{FileAttr, FileType, INodeNo};
 use stream::FileId;
 use stream::manifest::{Kind, Manifest, Name, Node, ROOT};
 
-/// Bytes of the unit in which `stat` counts what a file takes.
+/// The size of the unit in which `stat` counts the space of a file, in bytes.
 const STAT_UNIT_BYTES: u64 = 512;
 
-/// Bytes of a page, in which all sizes are rounded up.
+/// The size of a page, in bytes. All sizes are rounded up to pages.
 const PAGE_BYTES: u64 = stream::BLOCK_BYTES as u64;
 
-/// Links that a path leads through, at most, as in the kernel.
+/// The maximum number of links that a path may lead through, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// In place of a name's number: there is none.
+/// Marks a node without a name.
 const NO_NAME: u32 = u32::MAX;
 
-/// A tree, or those parts of it that are to appear.
+/// A tree, or its visible parts.
 pub(crate) struct View {
     manifest: Arc<Manifest>,
-    /// By node: names that lead to it, or for a directory 2 and one for each directory in it. 0: does not appear.
+    /// By node: the number of its visible names, or for a directory 2 plus the number of its visible subdirectories. 0
+    /// if the node is not visible.
     links: Vec<u32>,
-    /// By node: the number of one name of it, from which its path is made.
+    /// By node: the number of one of its names, from which its path is built.
     named_by: Vec<u32>,
-    /// By the number of a name: whether it appears. None: all do.
+    /// By the number of a name: whether it is visible. `None` if all are.
     appearing: Option<Vec<bool>>,
     size_bytes: u64,
 }
 
-/// The number of an inode: the same in every mount of a version.
+/// Returns the inode number of a file: the same in every mount of a version.
 pub(crate) fn inode_of(file: FileId) -> u64 {
     u64::from(file.0) + 1
 }
 
-/// What an inode is in the manifest.
+/// Returns the file of an inode number.
 pub(crate) fn file_of(inode: u64) -> Option<FileId> {
     Some(FileId(u32::try_from(inode.checked_sub(1)?).ok()?))
 }
 
 impl View {
-    /// Of a whole tree where `redirect` is empty, else of the parts at these paths, with the directories that lead to
-    /// them. Answers the first path that is not there.
+    /// Creates a view of the whole tree if `redirect` is empty. Otherwise of the parts at these paths, with the
+    /// directories that lead to them. Returns the first path that does not exist as an error.
     pub(crate) fn new(manifest: Arc<Manifest>, redirect: &[PathBuf]) -> Result<Self, PathBuf> {
         let appearing = appearing(&manifest, redirect)?;
         let mut links = vec![0_u32; manifest.nodes.len()];
@@ -88,7 +89,7 @@ impl View {
         })
     }
 
-    /// Bytes of all files that appear, and how many nodes do.
+    /// Returns the size of all visible files, in bytes, and the number of visible nodes.
     pub(crate) fn size(&self) -> (u64, u64) {
         let nodes = self.links.iter().filter(|links| **links > 0).count();
         (self.size_bytes, nodes as u64)
@@ -100,12 +101,12 @@ impl View {
             .is_some_and(|links| *links > 0)
     }
 
-    /// A node that appears.
+    /// Returns a visible node.
     pub(crate) fn node(&self, file: FileId) -> Option<&Node> {
         self.manifest.node(file).filter(|_| self.appears(file))
     }
 
-    /// Bytes of a regular file that appears.
+    /// Returns the size of a visible regular file, in bytes.
     pub(crate) fn size_of(&self, file: FileId) -> Option<u64> {
         match self.node(file)?.kind {
             Kind::File { size_bytes, .. } => Some(size_bytes),
@@ -121,7 +122,7 @@ impl View {
         self.name_appears(first + at).then(|| entries[at].node)
     }
 
-    /// What a path leads to from the root of the tree, through its links; `None`: nothing that appears.
+    /// Resolves a path from the root of the tree, following links; `None` if it leads to no visible node.
     pub(crate) fn reach(&self, path: &[u8]) -> Option<FileId> {
         let parts = |path: &[u8]| -> Vec<Box<[u8]>> {
             path.split(|byte| *byte == b'/')
@@ -131,7 +132,7 @@ impl View {
         };
         let mut at = ROOT;
         let mut links = 0;
-        // The next part is the last.
+        // The next part is at the end of the list.
         let mut left = parts(path);
         while let Some(part) = left.pop() {
             match part.as_ref() {
@@ -160,14 +161,14 @@ impl View {
         Some(at)
     }
 
-    /// What of a directory appears, each with its place in the whole list.
+    /// Returns the visible entries of a directory, each with its place in the whole list.
     pub(crate) fn entries(&self, directory: FileId) -> impl Iterator<Item = (usize, &Name)> {
         let (first, entries) = self.names_in(directory);
         let numbered = entries.iter().enumerate();
         numbered.filter(move |(place, _)| self.name_appears(first + place))
     }
 
-    /// The names in a directory, with the number of the first.
+    /// Returns the names in a directory, and the number of the first.
     fn names_in(&self, directory: FileId) -> (usize, &[Name]) {
         let names = &self.manifest.names;
         let first = names.partition_point(|name| name.directory < directory);
@@ -180,7 +181,7 @@ impl View {
             .is_none_or(|appearing| appearing[number])
     }
 
-    /// The directory that a directory is in; the root is in itself.
+    /// Returns the parent of a directory; the root is its own parent.
     pub(crate) fn parent(&self, directory: FileId) -> FileId {
         self.name_of(directory).map_or(ROOT, |name| name.directory)
     }
@@ -190,12 +191,12 @@ impl View {
         self.manifest.names.get(number as usize)
     }
 
-    /// The last part of one path that leads to a node.
+    /// Returns the last part of one path of a node.
     pub(crate) fn base_name(&self, file: FileId) -> Option<&[u8]> {
         self.name_of(file).map(|name| name.name.as_ref())
     }
 
-    /// One path that leads to a node, from the root, without slash before it.
+    /// Returns one path of a node, from the root, without a leading slash.
     pub(crate) fn path(&self, file: FileId) -> Option<PathBuf> {
         let mut parts = Vec::new();
         let mut at = file;
@@ -236,7 +237,7 @@ impl View {
     }
 }
 
-/// As the kernel names it.
+/// Returns the kernel's type of the node.
 pub(crate) fn kind_of(node: &Node) -> FileType {
     match node.kind {
         Kind::Directory => FileType::Directory,
@@ -251,13 +252,13 @@ fn time_of(node: &Node) -> SystemTime {
         0.. => SystemTime::UNIX_EPOCH.checked_add(second),
         _ => SystemTime::UNIX_EPOCH.checked_sub(second),
     };
-    // A time that this machine cannot express is none.
+    // A time that this machine cannot express becomes 1970.
     whole
         .and_then(|time| time.checked_add(Duration::from_nanos(node.modified_ns.into())))
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Which names appear; None: all.
+/// Returns which names are visible; `None` if all are.
 fn appearing(manifest: &Manifest, redirect: &[PathBuf]) -> Result<Option<Vec<bool>>, PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     if redirect.is_empty() {

@@ -1,4 +1,4 @@
-//! When processes end: a thread that waits for many of them at once.
+//! Detects the end of processes: one thread waits for many of them at once.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::processes::{Process, look_at};
 
-/// Processes that are waited for, at most: each takes a descriptor.
+/// The maximum number of watched processes: each takes a descriptor.
 const WATCHED_MAX: usize = 512;
 
 struct Watched {
     process: Process,
-    /// Readable from the process's end on.
+    /// Readable once the process has ended.
     descriptor: OwnedFd,
 }
 
@@ -23,19 +23,19 @@ struct State {
 
 struct Shared {
     state: Mutex<State>,
-    /// Written to when `state` has changed.
+    /// An eventfd that is written to when `state` has changed.
     changed: OwnedFd,
 }
 
 impl Shared {
-    // Nothing panics with the lock held; if it did, the state would still be whole.
+    // Ignores poisoning: no code panics with the lock held, and if it did, the state would be consistent.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self) {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight bytes that live until the call returns. It fails only where it would count past 2^64.
+        // SAFETY: eight bytes that live until the call returns. The call fails only where the count would exceed 2^64.
         unsafe { libc::write(self.changed.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
@@ -52,8 +52,8 @@ impl Shared {
                     .map(poll_for)
                     .collect::<Vec<_>>()
             };
-            // SAFETY: as many structures as are said, alive until the call returns. Only this thread closes the
-            // descriptors among them.
+            // SAFETY: the array has the given number of structures and lives until the call returns. Only this thread
+            // closes the descriptors among them.
             let found = unsafe {
                 libc::poll(
                     waited_for.as_mut_ptr(),
@@ -94,20 +94,20 @@ fn poll_for(descriptor: RawFd) -> libc::pollfd {
     }
 }
 
-/// Dropped, it watches no more; its thread ends by itself.
+/// The watcher. When it is dropped, its thread ends by itself.
 pub(crate) struct Watcher(Arc<Shared>);
 
 impl Watcher {
-    /// `on_end` is called once for each process, on a thread of its own.
+    /// Starts the watcher. Its thread calls `on_end` once for each process.
     pub(crate) fn start(on_end: impl Fn(Process) + Send + 'static) -> io::Result<Self> {
-        // SAFETY: no memory is given.
+        // SAFETY: the call takes no pointers.
         let changed = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if changed < 0 {
             return Err(io::Error::last_os_error());
         }
         let shared = Arc::new(Shared {
             state: Mutex::default(),
-            // SAFETY: a new descriptor that nobody else has.
+            // SAFETY: a new descriptor that nothing else owns.
             changed: unsafe { OwnedFd::from_raw_fd(changed) },
         });
         let watching = Arc::clone(&shared);
@@ -117,17 +117,17 @@ impl Watcher {
         Ok(Self(shared))
     }
 
-    /// Watches a process. False: it has ended, too many are watched already, or the kernel has no descriptors of
-    /// processes.
+    /// Watches a process. Returns `false` if it has ended, too many are watched already, or the kernel does not support
+    /// pidfds.
     pub(crate) fn add(&self, process: Process) -> bool {
-        // SAFETY: two numbers.
+        // SAFETY: the arguments are two numbers.
         let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, process.number, 0) };
         if opened < 0 {
             return false;
         }
-        // SAFETY: a new descriptor that nobody else has.
+        // SAFETY: a new descriptor that nothing else owns.
         let descriptor = unsafe { OwnedFd::from_raw_fd(opened as RawFd) };
-        // The number may have been given again until it was opened, but not since.
+        // The kernel may have reused the number before the open, but not since.
         if look_at(process.number).map(|found| found.process) != Some(process) {
             return false;
         }

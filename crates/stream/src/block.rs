@@ -1,12 +1,12 @@
-//! What every part speaks of: blocks, the files they belong to, and the proofs that they are right.
+//! Types that all parts share: blocks, the files they belong to, and the hashes that prove them.
 
 use std::fmt;
 
-/// Bytes of a block: a page of the kernel. A file's last block may be shorter.
+/// The size of a block, in bytes: a page of the kernel. A file's last block may be shorter.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// Blocks of a segment: what is compressed together when a tree is published, and the longest piece of an action that
-/// is sent at once. SEG_MAX of SYSFLOW.
+/// The number of blocks in a segment. A segment is compressed as one unit when a tree is published. It is also the
+/// longest piece of an action that is sent at once. SEG_MAX of SYSFLOW.
 pub const SEGMENT_BLOCKS: u32 = 32;
 
 /// A file, directory or link of one published version: its number in the manifest. The root is 0.
@@ -22,16 +22,15 @@ pub struct BlockAt {
     pub index: u32,
 }
 
-/// The blake3 hash of a block's bytes (the last block of a file: of those it has).
+/// The blake3 hash of a block's bytes. For a file's last block, only the bytes that exist.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash(pub [u8; 32]);
 
-/// What a file's content is known by, wherever it lies and in whichever version: the blake3 hash of its block hashes,
-/// one behind the other.
+/// Identifies a file's content, independent of path and version: the blake3 hash of the concatenated block hashes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentId(pub [u8; 32]);
 
-/// One run of an action, from its start to its end. Made at random by the device.
+/// One run of an action, from its start to its end. The device generates it at random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub [u8; 16]);
 
@@ -40,7 +39,7 @@ pub struct Token(pub [u8; 16]);
 pub struct HashList(pub Box<[BlockHash]>);
 
 impl BlockHash {
-    /// Of these bytes.
+    /// Returns the hash of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
@@ -48,7 +47,7 @@ impl BlockHash {
 }
 
 impl HashList {
-    /// What a file with these blocks is known by.
+    /// Returns the content id of a file with these blocks.
     #[must_use]
     pub fn content(&self) -> ContentId {
         let mut hasher = blake3::Hasher::new();
@@ -58,23 +57,23 @@ impl HashList {
         ContentId(*hasher.finalize().as_bytes())
     }
 
-    /// The hash of one block.
+    /// Returns the hash of one block.
     #[must_use]
     pub fn get(&self, index: u32) -> Option<BlockHash> {
         self.0.get(index as usize).copied()
     }
 }
 
-/// Blocks of a file of so many bytes.
+/// Returns the number of blocks of a file of `size_bytes` bytes.
 ///
 /// # Panics
-/// Never below 16 TiB, which no manifest exceeds.
+/// Only for 16 TiB or more, which no manifest allows.
 #[must_use]
 pub fn blocks_of(size_bytes: u64) -> u32 {
     u32::try_from(size_bytes.div_ceil(BLOCK_BYTES as u64)).expect("a file below 16 TiB")
 }
 
-/// Bytes of one block of a file of so many bytes; 0 behind its end.
+/// Returns the size of block `index`, in bytes, in a file of `size_bytes` bytes; 0 if it is behind the end of the file.
 #[must_use]
 pub fn block_bytes(size_bytes: u64, index: u32) -> usize {
     let start = u64::from(index) * BLOCK_BYTES as u64;

@@ -1,8 +1,9 @@
-//! Hashes of a file's blocks in groups, each with a proof that it belongs to the content that a signed manifest names.
+//! Hashes of a file's blocks in groups. Each group has a proof that it belongs to the content that a signed manifest
+//! names.
 //!
-//! A content is known by the blake3 hash of its block hashes, one behind the other. blake3 is a tree, and a group of a
-//! power of two of its chunks is a subtree: with the chaining values beside the way from the group to the root anybody
-//! can compute the root, and so one group can be believed without the others.
+//! A content is identified by the blake3 hash of its concatenated block hashes. blake3 is a tree, and a group of a
+//! power of two of its chunks is a subtree. From a group and the chaining values beside the path to the root, the root
+//! can be computed. So one group can be verified without the others.
 
 use crate::block::{BlockAt, BlockHash, ContentId, FileId};
 use blake3::Hasher;
@@ -11,11 +12,12 @@ use blake3::hazmat::{
 };
 use std::ops::Range;
 
-/// Blocks of a group: 1 MiB of a file, 8 KiB of hashes. That is what one byte read of a long file costs, 65 ms of a
-/// line of 1 Mbit/s; half as many would save little beside the run of blocks itself, with proofs that weigh more.
+/// The number of blocks in a group: 1 MiB of a file, 8 KiB of hashes. That is the cost of reading one byte of a long
+/// file, 65 ms on a line of 1 Mbit/s. Half as many would save little compared with the run of blocks itself, and the
+/// proofs would be larger.
 pub const GROUP_BLOCKS: u32 = 256;
 
-/// Chaining values of a proof, at most: those of 65,536 groups, the 64 GiB of the longest file.
+/// The maximum number of chaining values of a proof: those of 65,536 groups, the 64 GiB of the longest file.
 pub const PROOF_VALUES_MAX: usize = 16;
 
 const GROUP_BYTES: u64 = GROUP_BLOCKS as u64 * 32;
@@ -25,7 +27,7 @@ const GROUP_BYTES: u64 = GROUP_BLOCKS as u64 * 32;
 pub struct GroupAt {
     /// The file.
     pub file: FileId,
-    /// Which of its groups, from 0.
+    /// The index of the group in the file, from 0.
     pub group: u32,
 }
 
@@ -38,23 +40,23 @@ impl From<BlockAt> for GroupAt {
     }
 }
 
-/// The hashes of the blocks of a group, and what proves them: chaining values from the group's own neighbour up to the
-/// child of the root.
+/// The hashes of the blocks of a group, and their proof: chaining values from the group's own neighbour up to the child
+/// of the root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Of its blocks, in order.
+    /// The hashes of its blocks, in order.
     pub hashes: Box<[BlockHash]>,
-    /// At most [`PROOF_VALUES_MAX`].
+    /// The chaining values, at most [`PROOF_VALUES_MAX`].
     pub proof: Box<[[u8; 32]]>,
 }
 
-/// Groups of a file of so many blocks. A file without a block has one, which is empty.
+/// Returns the number of groups of a file of `blocks` blocks. A file without a block has one, which is empty.
 #[must_use]
 pub fn groups_of(blocks: u32) -> u32 {
     blocks.div_ceil(GROUP_BLOCKS).max(1)
 }
 
-/// The blocks of a group; None: a file of so many blocks has no such group.
+/// Returns the blocks of a group; `None` if a file of `blocks` blocks has no such group.
 #[must_use]
 pub fn group_blocks(blocks: u32, group: u32) -> Option<Range<u32>> {
     let first = group.checked_mul(GROUP_BLOCKS)?;
@@ -71,7 +73,7 @@ fn chaining(group: u32, bytes: &[u8]) -> ChainingValue {
     hasher.update(bytes).finalize_non_root()
 }
 
-/// Chaining values of the proof of a group of a content of so many blocks.
+/// Returns the number of chaining values in the proof of a group of a content of `blocks` blocks.
 #[must_use]
 pub fn proof_values(blocks: u32, group: u32) -> usize {
     let (mut at, mut width, mut values) = (group, groups_of(blocks), 0);
@@ -83,7 +85,7 @@ pub fn proof_values(blocks: u32, group: u32) -> usize {
 }
 
 impl Group {
-    /// Whether these are the hashes of that group of a content of so many blocks.
+    /// Returns whether these are the hashes of group `group` of a content of `blocks` blocks.
     #[must_use]
     pub fn is_of(&self, content: &ContentId, blocks: u32, group: u32) -> bool {
         let count = group_blocks(blocks, group).map(|blocks| blocks.len());
@@ -97,7 +99,7 @@ impl Group {
         }
         let mut value = chaining(group, &bytes);
         loop {
-            // Who has no neighbour in a row is in the next one as it is.
+            // A value without a neighbour in its row moves to the next row unchanged.
             if at ^ 1 < width {
                 let Some(beside) = proof.next() else {
                     return false;
@@ -116,45 +118,46 @@ impl Group {
         }
     }
 
-    /// The hash of a block of the file.
+    /// Returns the hash of a block of the file.
     #[must_use]
     pub fn get(&self, index: u32) -> Option<BlockHash> {
         let place = (index % GROUP_BLOCKS) as usize;
         self.hashes.get(place).copied()
     }
 
-    /// Bytes of memory.
+    /// Returns the memory in use, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         32 * (self.hashes.len() + self.proof.len())
     }
 }
 
-/// The tree above the groups of a content that has more than one: rows of chaining values, the groups' own first, then
-/// those of two of them each, up to the row of two. Whoever has it can prove each group alone.
+/// The tree above the groups of a content that has more than one: rows of chaining values. The first row holds the
+/// groups' own values, each further row those of two of them, up to the row of two. With an outline, each group can be
+/// proven alone.
 #[derive(Debug)]
 pub(crate) struct Outline {
     values: Box<[ChainingValue]>,
     groups: u32,
 }
 
-/// Makes an outline, group by group.
+/// Builds an outline, group by group.
 pub(crate) struct Outlining {
     values: Vec<ChainingValue>,
 }
 
 impl Outlining {
-    /// Of a content of so many blocks.
+    /// Starts an outline of a content of `blocks` blocks.
     pub(crate) fn new(blocks: u32) -> Self {
         let values = Vec::with_capacity(2 * groups_of(blocks) as usize + PROOF_VALUES_MAX);
         Self { values }
     }
 
-    /// The next group: its hashes, one behind the other; never empty.
+    /// Adds the next group: its concatenated hashes, never empty.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.values.push(chaining(self.values.len() as u32, bytes));
     }
 
-    /// All groups of a content; None: they do not make it, or are fewer than two.
+    /// Returns the outline; `None` if the groups do not make this content, or are fewer than two.
     pub(crate) fn finish(self, content: &ContentId) -> Option<Outline> {
         let mut values = self.values;
         let groups = values.len() as u32;
@@ -181,7 +184,7 @@ impl Outlining {
 }
 
 impl Outline {
-    /// Whether these are the hashes of a group, one behind the other.
+    /// Returns whether these concatenated hashes are those of a group.
     pub(crate) fn has(&self, group: u32, bytes: &[u8]) -> bool {
         group < self.groups
             && !bytes.is_empty()
@@ -189,7 +192,7 @@ impl Outline {
             && self.values[group as usize] == chaining(group, bytes)
     }
 
-    /// What proves a group.
+    /// Returns the proof of a group.
     pub(crate) fn proof(&self, group: u32) -> Box<[[u8; 32]]> {
         let mut proof = Vec::with_capacity(PROOF_VALUES_MAX);
         let (mut at, mut width, mut row) = (group, self.groups, 0);
@@ -203,13 +206,14 @@ impl Outline {
         proof.into()
     }
 
-    /// Bytes of memory.
+    /// Returns the memory in use, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&self.values[..])
     }
 }
 
-/// All groups of a list that makes a content; None: it does not. For what is at hand as a whole.
+/// Returns all groups of a list of hashes; `None` if the list does not make this content. For lists that are in memory
+/// as a whole.
 #[must_use]
 pub fn split(list: &crate::HashList, content: &ContentId) -> Option<Vec<Group>> {
     if list.content() != *content {
@@ -319,7 +323,7 @@ mod tests {
         let blocks = crate::block::blocks_of(crate::manifest::FILE_BYTES_MAX);
         assert_eq!(groups_of(blocks), 1 << PROOF_VALUES_MAX);
         assert_eq!(group_blocks(blocks, u32::MAX), None);
-        // The outline of the longest file, which is what a server has to have of it.
+        // The outline of the longest file, which a server must hold to serve that file.
         let mut outlining = Outlining::new(blocks);
         let group = bytes_of(&list(GROUP_BLOCKS).0);
         for _ in 0..groups_of(blocks) {

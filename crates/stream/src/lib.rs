@@ -1,19 +1,19 @@
-//! Executables that run from the network: published, predicted, sent ahead of what asks for them, verified, kept.
+//! Executables that run from the network: published, predicted, sent ahead of demand, verified and cached.
 //!
-//! **Holds:** publishing a tree, the server with what it has learned, and the device with what it keeps. After SYSFLOW
-//! (Lu et al., "SYSFLOW: Efficient Execution Platform for IoT Devices").
+//! **Holds:** publishing a tree, the server with its learned actions, and the device with its cache. After SYSFLOW (Lu
+//! et al., "SYSFLOW: Efficient Execution Platform for IoT Devices").
 //!
-//! **Must not know:** readings, the database, the flash store (of it only a place for a cache), FUSE.
+//! **Must not know:** readings, the database, the flash store (only a folder for the cache), FUSE.
 //!
-//! **Invariants:** no byte leaves the device's part before its hash is the one that a signed manifest leads to. Who
-//! waits for a block gets it, or an error by a deadline. Whatever a device says moves what is learned for its own
-//! tenant only. Every queue, table and buffer has a limit.
+//! **Invariants:** the device part returns no byte before its hash matches the one that a signed manifest leads to. A
+//! reader that waits for a block gets it, or an error by a deadline. What a device reports changes only what is learned
+//! for its own tenant. Every queue, table and buffer has a limit.
 //!
-//! **Files:** `block.rs` blocks and their proofs, `manifest/` a version of a tree, `publish/` from a tree to a store,
-//! `store.rs` reading a store, `wire/` messages, `link/` a device's connection, `tls/` who is who, `predict/` what a
-//! task will need, `program.rs` which loader a program names, `provide/` what a server keeps in memory, `server/` many
-//! devices at once, `device/` the other end, `group.rs` hashes in groups that are proven each by itself, `recent.rs`
-//! what was used last, `regular.rs` how files of a store are opened.
+//! **Files:** `block.rs` blocks and their hashes, `manifest/` a version of a tree, `publish/` from a tree to a store,
+//! `store.rs` reading a store, `wire/` messages, `link/` a device's connection, `tls/` identities, `predict/` which
+//! blocks a task will need, `program.rs` which loader a program names, `provide/` what a server caches in memory,
+//! `server/` serves many devices, `device/` the device part, `group.rs` hashes in groups with one proof each,
+//! `recent.rs` a least-recently-used cache, `regular.rs` how files of a store are opened.
 
 pub mod block;
 pub mod device;

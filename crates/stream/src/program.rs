@@ -1,22 +1,22 @@
-//! What the kernel needs to run a program: the loader or interpreter that its file names.
+//! The loader or interpreter that a program's file names, and that the kernel needs to run it.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Bytes of the longest path of a loader.
+/// The maximum length of a loader's path, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// `PT_INTERP`: the part of an ELF file that names its loader.
+/// `PT_INTERP`: the program header of an ELF file that names its loader.
 const PART_LOADER: u64 = 3;
 
-/// The loader of an ELF file, or the interpreter of a script, by the file's beginning; `None` where that names none. It
-/// may be a relative path.
+/// Returns the loader of an ELF file, or the interpreter of a script, from the file's beginning; `None` if it names
+/// none. It may be a relative path.
 #[must_use]
 pub fn loader(beginning: &[u8]) -> Option<PathBuf> {
     let name = match beginning.strip_prefix(b"#!") {
         Some(rest) => {
             let line = rest.split(|byte| *byte == b'\n').next()?;
-            // As the kernel does: a carriage return belongs to the name, and then there is none of it.
+            // Like the kernel: a carriage return belongs to the name, and such a file usually does not exist.
             let words = line.split(|byte| matches!(byte, b' ' | b'\t'));
             words.into_iter().find(|word| !word.is_empty())?
         }
@@ -26,7 +26,8 @@ pub fn loader(beginning: &[u8]) -> Option<PathBuf> {
     is_path.then(|| PathBuf::from(std::ffi::OsStr::from_bytes(name)))
 }
 
-/// The loader of an ELF file of either width and order; `None` where it is none, or one without a loader.
+/// Returns the loader of an ELF file of either width and byte order; `None` if it is not an ELF file or names no
+/// loader.
 fn loader_of_elf(bytes: &[u8]) -> Option<&[u8]> {
     if !bytes.starts_with(b"\x7fELF") {
         return None;
@@ -41,13 +42,13 @@ fn loader_of_elf(bytes: &[u8]) -> Option<&[u8]> {
             false => digits.iter().rev().fold(0, add),
         })
     };
-    // Where the table of parts begins, how long an entry is, and how many there are.
+    // The offset of the program header table, the size of an entry, and the number of entries.
     let (table, entry, count) = if is_wide {
         (number(32, 8)?, number(54, 2)?, number(56, 2)?)
     } else {
         (number(28, 4)?, number(42, 2)?, number(44, 2)?)
     };
-    // The kernel runs no others.
+    // The kernel refuses other entry sizes.
     if entry != if is_wide { 56 } else { 32 } {
         return None;
     }
@@ -79,7 +80,7 @@ fn loader_of_elf(bytes: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// An ELF header with one part, which names the loader.
+    /// An ELF header with one program header, which names the loader.
     fn elf(is_wide: bool, is_big: bool, name: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 200];
         bytes[..4].copy_from_slice(b"\x7fELF");
@@ -125,7 +126,7 @@ mod tests {
         for (is_wide, is_big) in [(true, false), (false, false), (true, true), (false, true)] {
             let bytes = elf(is_wide, is_big, b"/lib/ld-x.so.1");
             assert_eq!(loader(&bytes), Some(PathBuf::from("/lib/ld-x.so.1")));
-            // Cut anywhere it is no worse than none.
+            // A file that is cut off anywhere must not cause a panic.
             for length in 0..bytes.len() {
                 let _ = loader(&bytes[..length]);
             }

@@ -1,16 +1,16 @@
-//! What was used last, up to a limit of bytes.
+//! A cache of the most recently used values, limited in bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// What an entry takes beside its value, about: in both tables.
+/// The approximate size of an entry beside its value, in bytes, in both tables.
 const ENTRY_BYTES: usize = 160;
 
-/// Values by key. When there is no room, those go that were not used for longest.
+/// Values by key. When there is no room, the least recently used ones are evicted.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V> {
     kept: HashMap<K, (u64, usize, V)>,
-    /// By when they were used last.
+    /// Keys by the time of their last use.
     order: BTreeMap<u64, K>,
     now: u64,
     bytes: usize,
@@ -37,7 +37,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Recent<K, V> {
         Some(value.clone())
     }
 
-    /// Keeps a value of so many bytes, if it is not longer than all may be together.
+    /// Stores a value of `bytes` bytes, unless it alone exceeds the limit.
     pub(crate) fn put(&mut self, key: K, value: V, bytes: usize) {
         let bytes = bytes + ENTRY_BYTES;
         self.remove(&key);
@@ -69,7 +69,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Recent<K, V> {
         self.bytes = 0;
     }
 
-    /// Bytes of memory.
+    /// Returns the memory in use, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -89,7 +89,7 @@ mod tests {
         recent.put(4, 4, 1000);
         let kept = [0, 1, 2, 3, 4].map(|key| recent.get(&key).is_some());
         assert_eq!(kept, [true, false, true, true, true]);
-        // In place of another value, and one that is longer than all may be.
+        // First replaces a value, then tries one that exceeds the limit.
         recent.put(2, 7, 1000);
         assert_eq!((recent.get(&2), recent.get(&0)), (Some(7), Some(0)));
         recent.put(9, 9, 1 << 20);

@@ -1,8 +1,8 @@
-//! Reading a store: the versions that are published, what their files are made of, and the compressed segments.
+//! Reading a store: the published versions, the contents of their files, and the compressed segments.
 //!
-//! `store/files.rs` knows the files of a store and how they are replaced, `store/index.rs` the bytes of an index,
-//! `store/error.rs` what can go wrong, `store/held.rs` which versions are in use, `store/newest.rs` which one is served
-//! when the newest one is damaged. A store may be published to and pruned while others read it.
+//! `store/files.rs` has the files of a store and replaces them, `store/index.rs` the bytes of an index,
+//! `store/error.rs` the errors, `store/held.rs` the versions in use, `store/newest.rs` selects the version to serve if
+//! the newest one is damaged. A store may be published to and pruned while others read it.
 
 pub(crate) mod error;
 pub(crate) mod files;
@@ -35,53 +35,55 @@ pub(crate) use error::system;
 pub(crate) use held::Held;
 pub(crate) use newest::{Newest, Passed};
 
-/// Packs of a store, at most: each is a file that readers hold open.
+/// The maximum number of packs of a store. Readers hold each pack open.
 pub const PACKS_MAX: usize = 512;
 
-/// A store that changes while its indexes are read is read so often: publications and prunes take longer.
+/// The maximum number of attempts to read the indexes of a store that changes meanwhile. A publication or a prune takes
+/// longer than one attempt.
 const LOADS_MAX: u32 = 5;
 
-/// Memory of the groups of hashes that were read last, with the places of their segments.
+/// The maximum memory of the cache of hash groups and the locations of their segments, in bytes.
 pub const GROUPS_BYTES_MAX: usize = 16 << 20;
 
-/// Memory of what proves groups of long files: some 64 bytes for each MiB of a file that was asked for last.
+/// The maximum memory of the cache of outlines, which prove groups of long files, in bytes: some 64 bytes for each MiB
+/// of a recently requested file.
 pub const OUTLINES_BYTES_MAX: usize = 16 << 20;
 
-/// Versions that are kept in memory.
+/// The maximum number of versions cached in memory.
 const PUBLISHED_MAX: usize = 3;
 
 pub(crate) const PACK_MAGIC: [u8; 8] = *b"keelpack";
 pub(crate) const PACK_FORMAT: u32 = 1;
 pub(crate) const PACK_HEADER_BYTES: usize = 16;
 
-/// Length and checksum before each segment.
+/// The size of the length and checksum before each segment, in bytes.
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 8;
 
-/// Where a compressed segment lies.
+/// The location of a compressed segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Location {
-    /// Number of the pack.
+    /// The number of the pack.
     pub pack: u32,
-    /// Where in it.
+    /// The offset in the pack, in bytes.
     pub offset: u64,
-    /// Compressed bytes.
+    /// The compressed size, in bytes.
     pub bytes: u32,
-    /// Its blocks, 1 to [`SEGMENT_BLOCKS`].
+    /// The number of its blocks, 1 to [`SEGMENT_BLOCKS`].
     pub blocks: u32,
 }
 
-/// A version that is published.
+/// A published version.
 #[derive(Debug)]
 pub struct Published {
-    /// Which.
+    /// The number of the version.
     pub version: u64,
-    /// The manifest as devices get it.
+    /// The signed manifest as devices receive it.
     pub signed: Arc<[u8]>,
-    /// What it says, checked.
+    /// The verified manifest.
     pub manifest: Arc<Manifest>,
 }
 
-/// A store, to be read.
+/// A store, open for reading.
 #[derive(Debug)]
 pub struct Store {
     layout: Layout,
@@ -90,32 +92,32 @@ pub struct Store {
     published: Mutex<VecDeque<Arc<Published>>>,
     parts: Mutex<Recent<(ContentId, u32), Arc<Part>>>,
     outlines: Mutex<Recent<ContentId, Arc<Outline>>>,
-    /// Held while a long record is read from end to end: one at a time, however many ask.
+    /// Held while a long record is read from end to end, so that concurrent requests read only one at a time.
     outlining: Mutex<()>,
     holds: Arc<Holds>,
     damage: Damage,
-    /// Held while the indexes are read anew: readers go on with those of before.
+    /// Held while the indexes are read again. Readers continue with the previous ones.
     refreshing: Mutex<()>,
 }
 
-/// Where the record of a content lies.
+/// The location of the record of a content.
 struct Lies {
     row: Row,
     file: Arc<File>,
     path: PathBuf,
 }
 
-/// What the indexes say, and the open packs.
+/// The contents of the indexes, and the open packs.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// The numbers of the packs and indexes that were there.
+    /// The numbers of the packs and indexes that were present.
     listed: (Vec<u32>, Vec<u32>),
-    /// The versions that were pruned and are kept open, as they are in use.
+    /// The pruned versions that are kept open because they are in use.
     kept: Vec<u64>,
-    /// The numbers of the indexes that count, and of those that kept versions need.
+    /// The numbers of the valid indexes, and of those that kept versions need.
     numbers: Vec<u32>,
     indexes: Vec<Arc<File>>,
-    /// For each content the place of its index in `indexes`, and its row.
+    /// For each content the position of its index in `indexes`, and its row.
     pub(crate) contents: HashMap<ContentId, (u32, Row)>,
     pub(crate) packs: HashMap<u32, Arc<File>>,
 }
@@ -124,7 +126,7 @@ impl Store {
     /// Opens a store.
     ///
     /// # Errors
-    /// There is none, it is of another format, or it is damaged.
+    /// There is no store, it has another format, or it is damaged.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let layout = Layout::new(path);
         layout.check_format()?;
@@ -151,13 +153,13 @@ impl Store {
         })
     }
 
-    /// Who has signed what is in it.
+    /// Returns the publisher that signed its versions.
     #[must_use]
     pub fn publisher(&self) -> &PublicKey {
         &self.publisher
     }
 
-    /// The newest version, also when it was published after the store was opened.
+    /// Returns the newest version, even if it was published after the store was opened.
     ///
     /// # Errors
     /// Nothing is published, or the folder cannot be read.
@@ -170,7 +172,7 @@ impl Store {
             })
     }
 
-    /// All versions, ascending.
+    /// Returns all versions, ascending.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -178,7 +180,7 @@ impl Store {
         self.layout.versions()
     }
 
-    /// A version; the last few that were asked for stay in memory.
+    /// Returns a version. The last few requested versions stay in memory.
     ///
     /// # Errors
     /// There is no such version, or its manifest is damaged.
@@ -216,16 +218,16 @@ impl Store {
         Ok(found)
     }
 
-    /// Keeps a version open for who uses it, also when it is pruned.
+    /// Keeps a version open for its user, even after it is pruned.
     pub(crate) fn hold(&self, published: &Arc<Published>) -> Held {
         self.holds.hold(published)
     }
 
-    /// To be called every few seconds: takes in what was published and pruned, and closes what only versions needed
-    /// that are pruned and that nobody has used for a while. Their files are room on the disk until then.
+    /// Must be called every few seconds. Loads what was published and pruned. Closes files that only pruned versions
+    /// need, once these have been unused for [`held::ROUNDS_UNUSED`] calls. Until then these files occupy disk space.
     ///
     /// # Errors
-    /// The store cannot be read; all stays as it is.
+    /// The store cannot be read; nothing changes then.
     pub(crate) fn tidy(&self) -> Result<(), StoreError> {
         self.holds.pass();
         let _alone = lock(&self.refreshing);
@@ -241,12 +243,12 @@ impl Store {
         Ok(())
     }
 
-    /// The hashes of a group of blocks of a content, checked against it, and what proves them to others.
+    /// Returns the hashes of a group of blocks of a content, checked against it, and their proof.
     ///
     /// # Errors
-    /// The store has no such content or it no such group, or the index is damaged.
+    /// The store has no such content, the content has no such group, or the index is damaged.
     pub fn group(&self, content: &ContentId, group: u32) -> Result<Group, StoreError> {
-        // What has no block lies nowhere.
+        // An empty content has no record.
         if group == 0 && *content == manifest::empty_content() {
             return Ok(Group::default());
         }
@@ -258,24 +260,24 @@ impl Store {
         })
     }
 
-    /// Bytes of memory of hashes, and of what proves them.
+    /// Returns the memory of cached hashes and outlines, in bytes.
     #[must_use]
     pub fn hashes_bytes(&self) -> usize {
         lock(&self.parts).bytes() + lock(&self.outlines).bytes()
     }
 
-    /// Where a segment of a content lies: that of the block `SEGMENT_BLOCKS × segment`.
+    /// Returns the location of a segment of a content: the one that begins with block `SEGMENT_BLOCKS × segment`.
     ///
     /// # Errors
-    /// As [`Store::group`]; there is no such segment.
+    /// As [`Store::group`]; or there is no such segment.
     pub fn locate(&self, content: &ContentId, segment: u32) -> Result<Location, StoreError> {
         self.place(content, segment).map(|(_, at)| at)
     }
 
-    /// The compressed bytes of a segment, whose checksum is right.
+    /// Returns the compressed bytes of a segment, after checking the checksum.
     ///
     /// # Errors
-    /// The pack is gone, cannot be read or is damaged there.
+    /// The pack is missing, cannot be read, or is damaged there.
     pub fn read(&self, at: &Location) -> Result<Vec<u8>, StoreError> {
         let pack = self.pack(at)?.ok_or_else(|| self.missing(at))?;
         self.read_from(&pack, at)
@@ -304,7 +306,7 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Lets the kernel read a segment ahead. What goes wrong is seen when it is read.
+    /// Lets the kernel read a segment ahead. Errors are ignored; a later read reports them.
     pub fn advise(&self, at: &Location) {
         let Ok(Some(pack)) = self.pack(at) else {
             return;
@@ -323,7 +325,7 @@ impl Store {
         }
     }
 
-    /// The blocks of a segment, one behind the other; each has the hash that the content says.
+    /// Returns the concatenated blocks of a segment. Each has the hash from the content's record.
     ///
     /// # Errors
     /// As [`Store::locate`] and [`Store::read`].
@@ -331,7 +333,7 @@ impl Store {
         let (mut part, mut at) = self.place(content, segment)?;
         let mut pack = self.pack(&at)?;
         if pack.is_none() {
-            // The place may be of before a prune, which has moved the segment to another pack.
+            // The cached location may predate a prune that moved the segment to another pack.
             lock(&self.parts).clear();
             (part, at) = self.place(content, segment)?;
             pack = self.pack(&at)?;
@@ -360,7 +362,7 @@ impl Store {
         Ok((part, at))
     }
 
-    /// The pack that a segment lies in; None: it is not there.
+    /// Returns the pack of a segment; `None` if it is missing.
     fn pack(&self, at: &Location) -> Result<Option<Arc<File>>, StoreError> {
         if let Some(pack) = self.state().packs.get(&at.pack) {
             return Ok(Some(Arc::clone(pack)));
@@ -389,7 +391,7 @@ impl Store {
         Ok(part)
     }
 
-    /// What proves the groups of a content. None: it has only one.
+    /// Returns the outline that proves the groups of a content; `None` if it has only one group.
     fn outline(&self, lies: &Lies) -> Result<Option<Arc<Outline>>, StoreError> {
         let Lies { row, file, path } = lies;
         if groups_of(row.blocks) == 1 {
@@ -411,7 +413,7 @@ impl Store {
         Ok(outline)
     }
 
-    /// Where the record of a content lies.
+    /// The location of the record of a content.
     fn row(&self, content: &ContentId) -> Result<Lies, StoreError> {
         let mut state = self.state();
         let mut found = state.contents.get(content).copied();
@@ -432,7 +434,7 @@ impl Store {
         Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the indexes anew where there are others than before.
+    /// Reads the indexes again if the list of indexes and packs has changed.
     fn refresh(&self) -> Result<(), StoreError> {
         let _alone = lock(&self.refreshing);
         let before = self.state();
@@ -442,29 +444,30 @@ impl Store {
         Ok(())
     }
 
-    /// Reads the indexes anew.
+    /// Reads the indexes again.
     fn reload(&self, before: &State) -> Result<(), StoreError> {
         let state = State::load_behind(&self.layout, before, &self.holds.all())?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
-        // Where segments lie may have changed.
+        // The locations of segments may have changed.
         lock(&self.parts).clear();
         Ok(())
     }
 }
 
 impl State {
-    /// Reads all indexes that count.
+    /// Reads all valid indexes.
     pub(crate) fn load(layout: &Layout) -> Result<Self, StoreError> {
         Self::load_behind(layout, &Self::default(), &[])
     }
 
-    /// The same without packs that are no files or cannot be read.
+    /// Like [`Self::load`], but skips packs that are no regular files or cannot be read.
     pub(crate) fn load_what_can_be_read(layout: &Layout) -> Result<Self, StoreError> {
         let (packs, indexes) = layout.numbers()?;
         Self::load_listed(layout, &Self::default(), &packs, &indexes, true)
     }
 
-    /// The same after another state, of which stays what these versions need: they may have been pruned meanwhile.
+    /// Like [`Self::load`], with a previous state. Keeps what `held` versions need from it, because they may have been
+    /// pruned meanwhile.
     fn load_behind(
         layout: &Layout,
         before: &Self,
@@ -500,7 +503,7 @@ impl State {
         for &number in numbers.iter().rev() {
             let path = layout.index(number);
             let index = match Index::open(&path) {
-                // It was pruned meanwhile: then a newer one stands for all.
+                // It was pruned meanwhile: a newer index then replaces all older ones.
                 Err(StoreError::System { source, .. })
                     if source.kind() == io::ErrorKind::NotFound =>
                 {
@@ -532,7 +535,7 @@ impl State {
                 None => match regular::open(&path) {
                     Ok(pack) => Arc::new(pack),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    // What it held is missing then, and all else is looked at.
+                    // The content of this pack is then missing, and everything else is still checked.
                     Err(error) if passes_packs && regular::is_of_the_file(&error) => continue,
                     Err(error) => return Err(system(&path, "cannot be opened", error)),
                 },
@@ -542,7 +545,8 @@ impl State {
         Ok(state)
     }
 
-    /// Keeps what a version needs and no index leads to any more. What cannot be read is missing when it is asked for.
+    /// Keeps what a version needs and no current index contains. Skips what cannot be read: a later request for it
+    /// fails.
     fn keep(&mut self, before: &Self, published: &Published, layout: &Layout) {
         let mut places = HashMap::new();
         for node in &published.manifest.nodes {
@@ -564,7 +568,7 @@ impl State {
                 continue;
             };
             for number in packs {
-                // Bounded, should versions of hundreds of prunes be in use.
+                // A limit, in case versions of hundreds of prunes are in use.
                 if let Some(pack) = before.packs.get(&number)
                     && self.packs.len() < 2 * PACKS_MAX
                 {
@@ -584,7 +588,7 @@ impl State {
         }
     }
 
-    /// The first pack that a content needs and that is not there or too short.
+    /// Returns the first pack that a content needs and that is missing or too short.
     pub(crate) fn pack_lacking(
         &self,
         layout: &Layout,
@@ -598,7 +602,7 @@ impl State {
         row.pack_lacking(&self.indexes[*place as usize], &path, packs)
     }
 
-    /// How long each pack is.
+    /// Returns the length of each pack, in bytes.
     pub(crate) fn pack_lengths(&self, layout: &Layout) -> Result<HashMap<u32, u64>, StoreError> {
         let length = |(number, pack): (&u32, &Arc<File>)| {
             let found = pack.metadata();
@@ -609,7 +613,7 @@ impl State {
         self.packs.iter().map(length).collect()
     }
 
-    /// The record of a content, past any cache.
+    /// Reads the record of a content without a cache.
     pub(crate) fn record(
         &self,
         layout: &Layout,
@@ -623,7 +627,7 @@ impl State {
     }
 }
 
-/// The key of a store; None before anything was published.
+/// Returns the public key of a store; `None` before the first publication.
 pub(crate) fn read_publisher(layout: &Layout) -> Result<Option<PublicKey>, StoreError> {
     let path = layout.public_key();
     let text = match files::read_small(&path) {
@@ -636,19 +640,20 @@ pub(crate) fn read_publisher(layout: &Layout) -> Result<Option<PublicKey>, Store
         .map_err(|error| StoreError::damaged(&path, error))
 }
 
-/// Whether a pack begins so.
+/// Returns whether this is the header of a pack.
 pub(crate) fn is_pack_header(header: &[u8; PACK_HEADER_BYTES]) -> bool {
     header[..8] == PACK_MAGIC
         && header[8..12] == PACK_FORMAT.to_le_bytes()
         && header[12..] == [0; 4]
 }
 
-/// The first block of a segment.
+/// Returns the first block of a segment.
 pub(crate) fn first_block(segment: u32) -> usize {
     segment as usize * SEGMENT_BLOCKS as usize
 }
 
-/// Unpacks a segment; None where a block has not the hash that it should have, of those from the segment's first.
+/// Unpacks a segment; `None` if a block does not match its hash. `hashes` begins with that of the segment's first
+/// block.
 pub(crate) fn unpack(compressed: &[u8], at: &Location, hashes: &[BlockHash]) -> Option<Vec<u8>> {
     let blocks = at.blocks as usize;
     let bytes = zstd::bulk::decompress(compressed, blocks * BLOCK_BYTES).ok()?;

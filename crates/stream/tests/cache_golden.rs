@@ -1,5 +1,6 @@
-//! A cache as an earlier device wrote it is read by this one. Its salts are drawn, so its bytes are not made anew:
-//! `KEEL_GOLDEN_WRITE=1 cargo test -p stream --test it cache_golden::` makes others, of the format of `CACHE.md`.
+//! A cache that an earlier device wrote must be readable by this one. Its salts are random, so its bytes are not
+//! compared with new ones. `KEEL_GOLDEN_WRITE=1 cargo test -p stream --test it cache_golden::` writes new files, in the
+//! format of `CACHE.md`.
 
 use crate::common;
 use crate::common::Scratch;
@@ -23,7 +24,7 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/cache-1")
 }
 
-/// Ten that compress well, then a short one that does not.
+/// Ten blocks that compress well, then a short one that does not.
 fn blocks() -> Vec<(BlockHash, Arc<[u8]>)> {
     let filled = (0..10).map(|number| vec![number; 4096]);
     let short = common::bytes(333, 5);
@@ -92,7 +93,7 @@ fn a_cache_of_format_1_is_read() {
         let (before, after) = (fs::read(golden.join(name)), fs::read(place.join(name)));
         assert_eq!(before.unwrap(), after.unwrap(), "reading changes nothing");
     }
-    // Each of the places has the version.
+    // The version is stored in each of the places.
     fs::remove_file(place.join(FILES[1])).unwrap();
     let cache = open(&place);
     assert_eq!(cache.note(NOTES[0].0), None);

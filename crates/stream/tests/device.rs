@@ -1,4 +1,4 @@
-//! A device and a server that does what a script says: what it gets right, what it is told wrong, and who waits.
+//! A device against a scripted server: correct and wrong answers, and waiting readers.
 
 use crate::device_support as support;
 use crate::device_support::{Fake, Flow, PageCache, Tree, at, read_all, rejected, settings};
@@ -25,7 +25,7 @@ fn every_block_of_every_file_is_what_was_published() {
         counters.requests * 4 < blocks,
         "neighbours come along: {counters:?}"
     );
-    // A reader that a loaded machine kept waiting asks for what comes anyway.
+    // On a loaded machine, a delayed reader may request a block that is already in flight.
     assert!(
         counters.neighbours_read + counters.requests >= blocks,
         "{counters:?}"
@@ -100,7 +100,7 @@ fn what_nobody_read_of_a_plan_is_counted_and_what_it_misses_is_asked_for() {
     assert!(start.requests >= 1);
 }
 
-/// The first block of each file of a plan.
+/// Returns the first block of each file of a plan.
 fn first_of_files(plan: &[BlockAt]) -> Vec<BlockAt> {
     let mut first: Vec<BlockAt> = Vec::new();
     for at in plan {
@@ -120,7 +120,7 @@ fn prefetched_blocks_go_to_the_page_cache_but_not_while_all_reads_are_to_be_seen
         let device = Device::start(settings(&fake)).unwrap();
         let pages = Arc::new(PageCache::default());
         device.set_pages(Some(Arc::clone(&pages) as _));
-        // Storing takes its time: however fast it goes, what comes meanwhile waits for the next run.
+        // Block the store call: all blocks that arrive meanwhile wait for the next run.
         let stored = pages.blocks.lock().unwrap();
         let token = device.begin(FileId(1));
         support::wait_until(|| device.counters().pushed == plan.len() as u64);
@@ -129,7 +129,7 @@ fn prefetched_blocks_go_to_the_page_cache_but_not_while_all_reads_are_to_be_seen
             assert_eq!(device.counters().pushed_stored, 0);
             assert!(pages.blocks.lock().unwrap().is_empty());
         } else {
-            // The first block of each file waits for its reader, so that the file shows whether it is used.
+            // The first block of each file is held back until it is read, which shows whether the file is used.
             let held_back = first_of_files(&plan);
             let stored_max = (plan.len() - held_back.len()) as u64;
             support::wait_until(|| device.counters().pushed_stored == stored_max);
@@ -185,7 +185,8 @@ fn a_plan_longer_than_the_stage_waits_or_gives_way() {
     let token = device.begin(FileId(1));
     support::wait_until(|| device.counters().waits_for_room > 0);
     assert!(device.counters().staged <= 8);
-    // In order: what comes is held up until it is read. Then from the end: who waits comes first.
+    // First in order: arriving blocks are held up until a read makes room. Then from the end: a demanded block comes
+    // first.
     for at in plan[..50].iter().chain(plan[50..].iter().rev()) {
         assert_eq!(
             device.read(Some(token), *at).unwrap()[..],
@@ -337,19 +338,19 @@ fn a_server_that_is_silent_makes_late_and_nothing_worse() {
     assert!(counters.requests >= 2, "it is asked again: {counters:?}");
     assert!(counters.connections_dead >= 1);
     assert_eq!((counters.reads_late, counters.reads_late_again), (1, 0));
-    // The kernel asks again at once, and its program is not to wait twice.
+    // The kernel retries at once, and its program must not wait twice.
     assert_eq!(device.read(None, at(1, 0)), Err(ReadError::Late));
     let again = device.counters();
     assert_eq!((again.reads_late, again.reads_late_again), (2, 1));
     assert_eq!(again.requests, counters.requests, "nothing was asked for");
-    // Another block, and this one later, are waited for.
+    // Reads of another block, and of this one later, wait again.
     assert_eq!(device.read(None, at(1, 1)), Err(ReadError::Late));
     assert_eq!(device.counters().reads_late_again, 1);
 }
 
 #[test]
 fn what_is_not_answered_is_followed_by_questions() {
-    // As if the answer had been lost: it comes when the fourth packet behind it is there.
+    // Simulates a lost answer: the server sends it only at the fourth `Ping` that follows.
     let waiting = Mutex::new((None, 0));
     let fake = Fake::start(Tree::usual(), move |peer, request| {
         let mut waiting = waiting.lock().unwrap();
@@ -478,7 +479,7 @@ fn short_connections_are_made_for_each_demand() {
     })
     .unwrap();
     read_all(&device, &fake.tree, &fake.tree.all()[..10]);
-    // A connection may serve the next demand, too, before its end is noticed.
+    // A connection may also serve the next demand before its end is noticed.
     let connects = device.counters().connects;
     assert!(connects > 5, "{connects}");
 }
@@ -492,6 +493,6 @@ fn blocks_that_are_wanted_together_are_asked_for_together() {
     read_all(&device, &fake.tree, &blocks);
     let asked = fake.seen();
     let asked = asked.iter().filter(|r| matches!(r, Request::Read { .. }));
-    // One for each run of 32; more only where the machine is so loaded that a reader asks once more.
+    // One request for each run of 32 blocks; more only if the machine is so loaded that a reader retries.
     assert!(asked.count() < blocks.len() / 4);
 }

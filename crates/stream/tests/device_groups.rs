@@ -1,4 +1,4 @@
-//! A device and a server that does what a script says: hashes in groups, right and wrong, and tokens that were refused.
+//! A device against a scripted server: correct and wrong groups of hashes, and refused tokens.
 
 use crate::common;
 use crate::device_support as support;
@@ -18,7 +18,7 @@ fn long() -> Tree {
     ])
 }
 
-/// A block with a byte changed, and its group with the hash of that; `change` makes it look right.
+/// Sends a block with a changed byte, and its group with the matching hash; `change` makes the group look correct.
 fn lie(peer: &mut Peer, id: u32, at: BlockAt, change: fn(&Tree, &mut GroupAt, &mut Group)) {
     let mut block = peer.tree.block(at);
     block[0] ^= 1;
@@ -93,7 +93,7 @@ fn too_few_or_too_many_hashes_are_found() {
             file: FileId(1),
             group: 3,
         });
-        // The last one of a file, with one more behind its end.
+        // The last group of a file, with one more hash behind its end.
         let hashes = group.hashes.iter().chain(&group.hashes[..1]);
         let group = Group {
             hashes: hashes.copied().collect(),
@@ -136,12 +136,12 @@ fn a_group_is_asked_for_alone_and_kept_alone() {
     assert!(!is_kept(1) && !is_kept(2));
     device.stop();
     fake.stop();
-    // Without a server, from these groups.
+    // Reads from the cache without a server, with these groups.
     let device = Device::start(with_cache).unwrap();
     read_all(&device, &fake.tree, &read);
     assert_eq!(device.counters().requests, 0);
     assert!(!device.is_cached(at(1, 300)));
-    // What the cache has is believed no more than a server is.
+    // Cached groups are verified like those from a server.
     let name = format!("hashes-{content}-3");
     let mut note = cache.note(&name).unwrap();
     note[7] ^= 1;
@@ -155,7 +155,7 @@ fn a_group_is_asked_for_alone_and_kept_alone() {
     assert!(device.is_cached(at(1, 3)) && !device.is_cached(at(1, 790)));
 }
 
-/// Tokens that these requests name.
+/// Returns the tokens that these requests name.
 fn named(requests: &[Request]) -> Vec<Token> {
     let name = |request: &Request| match request {
         Request::Read { token, .. } => *token,
@@ -167,8 +167,8 @@ fn named(requests: &[Request]) -> Vec<Token> {
 
 #[test]
 fn a_token_that_was_refused_is_not_named_again() {
-    // The first token is refused when it begins, the second one when something is read, as a server does that has
-    // forgotten it; a third one is known.
+    // The first token is refused at its begin, the second one at a read, like by a server that has forgotten it; a
+    // third one is known.
     let begun = Mutex::new(Vec::new());
     let fake = Fake::start(Tree::usual(), move |peer, request| {
         let mut begun = begun.lock().unwrap();
@@ -211,7 +211,7 @@ fn a_token_that_was_refused_is_not_named_again() {
         fake.seen()[before..].to_vec()
     };
     let refused_at_begin = named(&run(0));
-    // What was on its way when the refusal came names it once.
+    // A request that was in flight during the refusal may name it once.
     assert!(refused_at_begin.len() <= 1, "{refused_at_begin:?}");
     let refused_at_read = named(&run(20));
     assert!(

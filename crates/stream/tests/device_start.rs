@@ -1,4 +1,4 @@
-//! How a device begins and how it goes on without a server: greetings, manifests, first starts, caches.
+//! How a device starts and how it works without a server: `Hello`, manifests, first starts, caches.
 
 use crate::common::Scratch;
 use crate::device_support as support;
@@ -52,7 +52,7 @@ fn another_publisher_and_an_older_version_are_refused() {
     assert!(matches!(refused, Err(DeviceError::Manifest { .. })));
 }
 
-/// An older device has noted the version alone. What its cache has of it says what that version was.
+/// An older device has noted only the version. The copy in its cache identifies that version.
 #[test]
 fn a_note_without_the_hash_is_completed_by_the_cache() {
     for is_kept in [true, false] {
@@ -76,7 +76,7 @@ fn a_note_without_the_hash_is_completed_by_the_cache() {
         let (older, _) = text.split_once("manifest ").unwrap();
         std::fs::write(&note, older).unwrap();
         cache.forget_notes("seen-");
-        // Where nothing can be written, what is noted is enough.
+        // If the note cannot be written, the existing one is enough.
         let in_the_way = note.with_extension("new");
         std::fs::create_dir(&in_the_way).unwrap();
         let device = Device::start(with_both.clone()).unwrap();
@@ -91,7 +91,7 @@ fn a_note_without_the_hash_is_completed_by_the_cache() {
                 refused,
                 Err(DeviceError::OtherTree { version: 1 })
             )),
-            // Nothing says what it was; from now on something does.
+            // Nothing identifies the version; from now on the note does.
             false => {
                 drop(refused.unwrap());
                 fake.set_other_tree();
@@ -105,7 +105,7 @@ fn a_note_without_the_hash_is_completed_by_the_cache() {
     }
 }
 
-/// Without a server, what is wrong with the cache's manifest is said, too.
+/// Without a server, the problem of the cached manifest is reported, too.
 #[test]
 fn a_start_from_the_cache_alone_says_why_that_has_no_use() {
     let cache = Arc::new(MemoryCache::default());
@@ -137,8 +137,8 @@ fn a_start_from_the_cache_alone_says_why_that_has_no_use() {
     assert!(error.to_string().contains("it is broken"), "{error}");
 }
 
-/// A device that starts with a server whose greeting is told like this, byte by byte or piece by piece, every 10 ms:
-/// it must be given up before all of it was told.
+/// Starts a device with a server that sends this greeting piece by piece, every 10 ms. The device must give up before
+/// the greeting is complete.
 fn is_given_up(greeting: impl Fn(&Tree) -> Vec<Vec<u8>> + Send + Sync + 'static) {
     let told = Arc::new(AtomicUsize::new(0));
     let total = Arc::new(AtomicUsize::new(0));
@@ -236,7 +236,7 @@ fn what_ran_once_runs_without_a_network() {
     }
     assert_eq!(device.counters().requests, 0);
     support::wait_until(|| cache.expected.load(Ordering::Relaxed) == needed.len() as u64);
-    // What was never needed is not there, and does not hang.
+    // A block that was never needed is missing, and its read does not hang.
     device.stop();
     assert_eq!(device.read(None, at(1, 1)).err(), Some(ReadError::Stopped));
 }
@@ -280,7 +280,8 @@ fn a_start_that_ends_without_a_server_is_told_to_the_next_one() {
     fake.again();
     fake.wait_for(|seen| ends(seen) == 8);
     assert_eq!(device.counters().told_late, 8);
-    // Each is what was read, in order, and held, so that nothing is sent for it. The two oldest are forgotten.
+    // Each report has the blocks that were read, in order, and marks them as held, so that nothing is sent for it. The
+    // two oldest are forgotten.
     let mut told = 2;
     let mut held_of = None;
     for request in fake.seen() {
@@ -337,7 +338,7 @@ fn a_first_start_asks_for_runs_and_tells_only_what_was_read() {
     let fake = Fake::start(tree, |_, _| Flow::Usual);
     let device = Device::start(settings(&fake)).unwrap();
     let token = device.begin(FileId(1));
-    // Until the server has said that it knows nothing, a plan may come, and nothing else is asked for.
+    // A plan may arrive until the server has answered that it has none, so the device requests nothing else before.
     fake.wait_for(|seen| seen.iter().any(|r| matches!(r, Request::AskPlan { .. })));
     device.read(None, at(2, 0)).unwrap();
     for at in &needed {
@@ -349,7 +350,7 @@ fn a_first_start_asks_for_runs_and_tells_only_what_was_read() {
     let (mut asked, mut beside, mut told) = (Vec::new(), Vec::new(), Vec::new());
     for request in fake.seen() {
         match request {
-            // Of a task, a server takes it for read.
+            // A server counts a block as read if it is requested for a task.
             Request::Read {
                 token: Some(_), at, ..
             } => asked.push(at),
@@ -409,14 +410,14 @@ fn fetched_blocks_are_in_the_cache_whatever_happens_on_the_way() {
     assert_eq!(device.counters().requests, 0);
 }
 
-/// What comes of something that could wait for ever, or for as long as the deadline.
+/// Returns the result of a call that could wait forever, or until the deadline.
 fn soon<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(run()).ok());
     told.recv_timeout(SOON).expect("it comes to an end")
 }
 
-/// Far behind the time that it takes, and far before the deadline.
+/// Far above the normal duration, and far below the deadline.
 const SOON: Duration = Duration::from_secs(60);
 const FAR_DEADLINE: Duration = Duration::from_secs(1000);
 
@@ -441,7 +442,7 @@ fn a_silent_server_holds_up_no_start_that_has_a_manifest() {
     let device = soon(move || Device::start(with_cache).unwrap());
     assert_eq!(device.manifest().version, 1);
     assert!(!device.is_connected());
-    // Whatever waits for a server waits no longer.
+    // Release all threads that wait for the server.
     is_silent.store(false, Ordering::SeqCst);
 }
 
@@ -488,7 +489,7 @@ fn a_cache_that_keeps_nothing_is_not_filled_for_ever() {
     read_all(&read, &fake.tree, &fake.tree.all());
 }
 
-/// A disk that counts what is written to it.
+/// A storage that counts the bytes written to it.
 struct Counted(MemoryStorage, Arc<AtomicU64>);
 
 impl Storage for Counted {
@@ -522,7 +523,7 @@ impl Storage for Counted {
 #[test]
 fn a_fetch_onto_a_full_disk_stops_early_and_has_written_little() {
     const DISK_BYTES: u64 = 200_000;
-    // Nothing but zeros: the blocks are one, their hashes fill the disk.
+    // Only zeros: all blocks are equal, and their hashes fill the disk.
     let fake = Fake::start(Tree::of(vec![vec![0; 48 << 20]]), |_, _| Flow::Usual);
     let appended = Arc::new(AtomicU64::new(0));
     let disk = Counted(MemoryStorage::new(DISK_BYTES), Arc::clone(&appended));
@@ -552,7 +553,7 @@ fn a_fetch_onto_a_full_disk_stops_early_and_has_written_little() {
     let appended = appended.load(Ordering::Relaxed);
     assert!(appended < 4 * DISK_BYTES, "{appended}");
     assert!(cache.counters().disk_full > 0);
-    // Hashes that are only in memory are of no use to the next start: their blocks do not count.
+    // Hashes that are only in memory are useless to the next start: their blocks do not count.
     let count = |device: &Device| {
         let there = (0..12_288).filter(|index| device.is_cached(at(1, *index)));
         there.count()

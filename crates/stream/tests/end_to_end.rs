@@ -1,5 +1,5 @@
-//! A tree is published, served and read by a device: what it reads is what was published, and the second start of a
-//! task needs next to no requests.
+//! A tree is published, served and read by a device. The device must read what was published, and the second start of a
+//! task must need almost no requests.
 
 use crate::common::{Scratch, options, write};
 use crate::device_support::{MemoryCache, PageCache, wait_until};
@@ -15,7 +15,7 @@ use stream::server::{self, Server};
 use stream::{BLOCK_BYTES, BlockAt, FileId, Token};
 use tokio::sync::oneshot;
 
-/// A tree, its store, and a server of it.
+/// A tree, its store, and a server for it.
 struct Served {
     scratch: Scratch,
     publisher: PublicKey,
@@ -84,7 +84,7 @@ impl Served {
         settings
     }
 
-    /// A block as it is in the tree.
+    /// Returns a block as it is in the tree.
     fn block(&self, path: &str, index: u32) -> Vec<u8> {
         let bytes = std::fs::read(self.scratch.path("tree").join(path)).unwrap();
         let start = index as usize * BLOCK_BYTES;
@@ -102,7 +102,7 @@ fn find(device: &Device, path: &str) -> FileId {
     device.manifest().find(path.as_bytes()).unwrap()
 }
 
-/// What a start reads: some of the program, some of the library, in jumps.
+/// Returns what a start reads: some blocks of the program and of the library, with gaps.
 fn needed() -> Vec<(&'static str, u32)> {
     let program = (0..100).map(|index| ("bin/program", index * 3 % 301));
     let library = (0..100).map(|index| ("lib/library", index * 13 % 500));
@@ -159,7 +159,7 @@ fn the_second_start_is_prefetched_the_third_after_a_restart_too() {
         }
         let device = Device::start(served.settings()).unwrap();
         let token = device.begin(find(&device, "bin/program"));
-        // As a program that begins later than its plan: what it needs has come.
+        // Like a program that starts later than its plan: the needed blocks have arrived.
         wait_until(|| device.counters().pushed >= 200);
         read(&served, &device, token);
         device.end(token, true);
@@ -188,7 +188,7 @@ fn a_prefetched_start_over_the_page_cache() {
                 file: find(&device, path),
                 index,
             };
-            // As the kernel: nothing is stored in a page that is being read.
+            // Like the kernel: nothing is stored in a page that is being read.
             let stored = pages.blocks.lock().unwrap();
             let bytes = match stored.get(&at) {
                 Some(bytes) => bytes.clone(),

@@ -1,6 +1,7 @@
-//! The bytes of manifests, packs and indexes are pinned by files: these are made anew, and the old ones are read.
+//! Files pin the bytes of manifests, packs and indexes: the test creates them again and compares, and reads the pinned
+//! ones.
 //!
-//! To make them after a change of the format: `KEEL_GOLDEN_WRITE=1 cargo test -p stream --test it golden::`.
+//! To write them after a change of the format: `KEEL_GOLDEN_WRITE=1 cargo test -p stream --test it golden::`.
 
 use crate::common;
 use crate::common::{Scratch, options, write};
@@ -29,7 +30,7 @@ fn golden(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Compares with the file, or writes it where that is asked for.
+/// Compares with the file, or writes it if the environment variable is set.
 fn pinned(name: &str, bytes: &[u8]) {
     let path = golden(name);
     if std::env::var_os("KEEL_GOLDEN_WRITE").is_some() {
@@ -45,7 +46,7 @@ fn tree(folder: &Path) {
     write(&folder.join("empty"), 0, 0);
 }
 
-/// A version of [`tree`] with attributes that use every column.
+/// Returns a version of [`tree`] with attributes that use every column.
 fn manifest(large: ContentId, small: ContentId) -> Manifest {
     let node = |kind, mode, user, modified_s, modified_ns| Node {
         kind,

@@ -1,4 +1,4 @@
-//! FIFOs and devices in place of the files of a store: whoever opens them goes on at once, and names the file.
+//! FIFOs and devices in place of the files of a store: opening them must not block, and the error names the file.
 
 use crate::common::{self, Scratch};
 use crate::server_support::{Device, Running, publish, published, settings};
@@ -12,7 +12,7 @@ use stream::server::Identity;
 use stream::store::Store;
 use stream::tls::{Authority, DEVICES_FILE};
 
-/// Puts a FIFO that nobody writes to in place of a file.
+/// Replaces a file by a FIFO without a writer.
 fn put_fifo(path: &Path) {
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
     fs::remove_file(path).ok();
@@ -20,13 +20,13 @@ fn put_fifo(path: &Path) {
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
 }
 
-/// Puts a device that gives bytes for ever in place of a file.
+/// Replaces a file by a device that never ends.
 fn put_device(path: &Path) {
     fs::remove_file(path).ok();
     symlink("/dev/zero", path).unwrap();
 }
 
-/// What each use of a store says that fails.
+/// Returns the error of each use of a store that fails.
 fn uses(scratch: &Scratch) -> Vec<String> {
     let store = scratch.path("store");
     let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! The tests of `stream` from outside, as one program: each file beside this one is a module of it.
+//! The integration tests of `stream`, as one program: each file beside this one is a module of it.
 
 mod cache_corpus;
 mod cache_golden;

@@ -1,4 +1,4 @@
-//! The device's end of a connection against a server of tokio: both ways at once, ended, slow, and with the wrong
+//! The device's end of a connection against a tokio server: both directions at once, ended, slow, and with wrong
 //! certificates.
 
 use crate::link_support;
@@ -11,15 +11,15 @@ use std::time::Duration;
 use stream::link::{Link, LinkError, connect};
 use stream::tls::{Authority, device_config, server_config};
 
-/// What goes each way.
+/// The number of bytes in each direction.
 const BYTES: usize = 50 << 20;
 
-/// Bytes that say where they are, so that none can be lost or change places.
+/// Returns a byte that depends on its position, so that lost or swapped bytes are detected.
 fn pattern(at: usize) -> u8 {
     (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]
 }
 
-/// Sends so many bytes of the pattern in pieces of odd lengths.
+/// Sends `bytes` bytes of the pattern in pieces of odd lengths.
 fn send(writer: &mut impl Write, bytes: usize) {
     let piece_of = |at: usize, length: usize| (at..at + length).map(pattern).collect::<Vec<_>>();
     let mut at = 0;
@@ -30,7 +30,7 @@ fn send(writer: &mut impl Write, bytes: usize) {
     }
 }
 
-/// Takes so many bytes, which must be the pattern.
+/// Receives `bytes` bytes, which must match the pattern.
 fn take(reader: &mut impl Read, bytes: usize) {
     let mut buffer = vec![0; 70_001];
     let mut at = 0;
@@ -79,7 +79,7 @@ fn fifty_megabytes_go_both_ways_at_once_with_tls() {
     both_ways(link, || server.seen());
 }
 
-/// Each way is filled until the server reads: a reader that waited for the writer would wait for ever.
+/// Both directions are full until the server reads: a reader that waits for the writer would wait forever.
 #[test]
 fn what_comes_in_does_not_wait_for_a_writer_that_nobody_reads() {
     const MUCH: usize = 16 << 20;
@@ -109,7 +109,7 @@ fn shutdown_wakes_who_reads_and_who_writes() {
         let (mut reader, mut writer, control) = (link.reader, link.writer, link.control);
         let reading = thread::spawn(move || reader.read(&mut [0; 10]));
         let writing = thread::spawn(move || {
-            // More than the sockets hold: it waits until it is woken.
+            // More than the buffers of the sockets hold: it waits until it is woken.
             let piece = vec![7; 1 << 20];
             loop {
                 writer.write_all(&piece)?;
@@ -154,7 +154,7 @@ fn a_time_limit_of_reading_leaves_the_link_as_it_was() {
 #[test]
 fn a_record_that_comes_byte_by_byte_does_not_put_the_time_limit_off() {
     let identities = Identities::new();
-    // It takes 10 s.
+    // Sending all bytes takes 10 s.
     let server = Server::send_byte_by_byte(Some(identities.server()), 2000);
     let mut settings = settings(&server.address(), Some(identities.device()));
     settings.read_max = Some(Duration::from_millis(50));
@@ -180,7 +180,7 @@ fn a_writer_that_nobody_reads_gives_up_after_its_time_limit() {
             }
         };
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        // A part of a record may have gone: nothing more can be said on it.
+        // A part of a record may have been sent, so the link is unusable.
         assert!(link.control.is_ended());
     }
 }
@@ -200,14 +200,14 @@ fn a_server_that_says_nothing_is_given_up_at_the_deadline() {
 
 #[test]
 fn without_tls_only_this_machine_is_talked_to() {
-    // An address for documentation (RFC 5737): nothing is sent there.
+    // A documentation address (RFC 5737): nothing is sent there.
     let error = connect(&settings("192.0.2.1:9", None)).err().unwrap();
     assert!(matches!(error, LinkError::NotLoopback(_)), "{error}");
     let error = connect(&settings("no-port", None)).err().unwrap();
     assert!(matches!(error, LinkError::Address { .. }), "{error}");
 }
 
-/// Whether a device and a server get a byte to each other.
+/// Returns whether a device and a server can exchange a byte.
 fn do_they_talk(
     server: &Arc<rustls::ServerConfig>,
     device: link_support::DeviceTls,
@@ -231,7 +231,7 @@ fn only_the_right_ones_talk_to_each_other() {
     let (server, device) = (identities.server(), identities.device());
     assert_eq!(do_they_talk(&server, device.clone()), Ok(()));
 
-    // Another authority calls itself the same.
+    // Another authority with the same name.
     let other = Authority::new(&folder.join("other")).unwrap();
     other
         .issue_device("device", "default", &folder.join("other-device"))
@@ -253,7 +253,7 @@ fn only_the_right_ones_talk_to_each_other() {
         "{error}"
     );
 
-    // A device that takes the other authority for its own, and shows the certificate that it has.
+    // A device that trusts the other authority, and shows its own certificate.
     std::fs::copy(
         folder.join("authority/ca.pem"),
         folder.join("other-device/ca.pem"),
@@ -263,11 +263,11 @@ fn only_the_right_ones_talk_to_each_other() {
     let error = do_they_talk(&server, stranger).unwrap_err();
     assert!(error.contains("alert"), "{error}");
 
-    // A device that says it is a server.
+    // A device that acts as a server.
     let pretender = server_config(&folder.join("device")).unwrap();
     assert!(do_they_talk(&pretender, device.clone()).is_err());
 
-    // A server that is reached by a name that its certificate does not have.
+    // A server that is reached by a name that is not in its certificate.
     let elsewhere = (device.0.clone(), "localhost.invalid".try_into().unwrap());
     let error = do_they_talk(&server, elsewhere).unwrap_err();
     assert!(

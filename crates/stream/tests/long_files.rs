@@ -1,5 +1,5 @@
-//! Files so long that a list of all their hashes is longer than a device's memory: one byte read of them costs a group
-//! of hashes, on the wire, in a device and in a server.
+//! Files whose list of hashes exceeds a device's memory. Reading one byte must cost only one group of hashes, on the
+//! wire, in a device and in a server.
 
 use crate::common;
 use crate::server_support::{Device as Raw, Running, connect, publish, settings, until};
@@ -14,16 +14,17 @@ use stream::store::{GROUPS_BYTES_MAX, OUTLINES_BYTES_MAX};
 use stream::wire::{Answer, FrameReader, Request};
 use stream::{BLOCK_BYTES, BlockHash, HashList};
 
-/// 512 MiB, whose list of hashes has 4 MiB.
+/// The number of blocks of a 512 MiB file, whose list of hashes has 4 MiB.
 const LONG_BLOCKS: u32 = 1 << 17;
 
-/// Of these every so many there is one that has not only zeros.
+/// The interval, in blocks, of blocks that are not only zeros.
 const STEP: u32 = 1 << 11;
 
-/// Bytes of a group's hashes and its proof in such a file, which has nine rows of 512 groups and fewer.
+/// The size of a group's hashes and its proof in such a file, in bytes. The tree above has nine rows, of 512 groups and
+/// fewer.
 const GROUP_BYTES: usize = 32 * (256 + 9);
 
-/// A file with a few bytes here and there, and an empty one.
+/// A file with a few bytes that are not zero, and an empty one.
 fn published(name: &str) -> common::Scratch {
     let scratch = common::Scratch::new(name);
     fs::create_dir_all(scratch.path("tree")).unwrap();
@@ -40,7 +41,7 @@ fn published(name: &str) -> common::Scratch {
     scratch
 }
 
-/// A number of the metrics.
+/// Returns a value of the metrics.
 fn metric(running: &Running, name: &str) -> usize {
     let metrics = running.watch.metrics();
     let line = metrics.lines().find_map(|line| line.strip_prefix(name));
@@ -51,22 +52,22 @@ fn metric(running: &Running, name: &str) -> usize {
 fn one_byte_of_a_long_file_costs_one_group_of_hashes() {
     let scratch = published("long-file");
     let running = Running::start(settings(&scratch));
-    // Sixty devices that read a block each, at other places.
+    // Sixty devices read one block each, at different places.
     let mut devices: Vec<Raw> = (1..=60)
         .map(|number| Raw::new(&running, &scratch, number))
         .collect();
     for (number, device) in (0..).zip(&mut devices) {
         device.read(1, None, device.at("long", number * STEP));
         assert_eq!(device.proofs, (1, GROUP_BYTES), "device {number}");
-        // Beside it there is nothing more to prove.
+        // A block beside it needs no further proof.
         device.read(2, None, device.at("long", number * STEP + 255));
         assert_eq!(device.proofs, (1, GROUP_BYTES));
     }
-    // A group of each, and perhaps the next one: the server reads the segments behind a block ahead.
+    // One group for each device, and perhaps the next one: the server reads the segments behind a block ahead.
     let bytes = metric(&running, "keel_stream_hashes_bytes ");
     assert!((60 * 8192..120 * 9216).contains(&bytes), "{bytes}");
     drop(devices);
-    // A device itself.
+    // Now a real device.
     let key = publisher(&scratch.path("store")).unwrap();
     let mut with = Settings::new(&running.address.to_string(), Publisher::Key(key));
     with.around = false;
@@ -87,14 +88,14 @@ fn one_byte_of_a_long_file_costs_one_group_of_hashes() {
     assert!(received < GROUP_BYTES as u64 + 4096, "{received} bytes");
     let grown = after.memory_bytes - before.memory_bytes;
     assert!(grown < 64 << 10, "{grown} bytes");
-    // At more places than its memory has room for, none of it grows beyond that.
+    // Reads at more places than its memory has room for must not exceed its limit.
     for index in (0..LONG_BLOCKS).step_by(256) {
         read(index);
     }
     let counters = device.counters();
     let grown = counters.memory_bytes - before.memory_bytes;
     assert!(grown < 2 << 20, "{grown} bytes");
-    // One group had made room and was asked for again, once.
+    // One group was evicted and requested again, once.
     let unproven = counters.rejected[stream::device::Reason::Unproven as usize];
     assert_eq!((counters.rejected_all, unproven), (1, 1));
     let bytes = metric(&running, "keel_stream_hashes_bytes ");
@@ -144,14 +145,14 @@ impl Older {
             match self.socket.read(self.frames.space()) {
                 Ok(0) => return None,
                 Ok(count) => self.frames.advance(count),
-                // What a server has not read when it closes makes the end abrupt.
+                // Data that the server has not read when it closes resets the connection.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
                 Err(error) => panic!("{error}"),
             }
         }
     }
 
-    /// The list of a file, as it comes in pieces.
+    /// Receives the list of a file, which is sent in pieces.
     fn list(&mut self, blocks: u32) -> HashList {
         let mut list: Vec<BlockHash> = Vec::new();
         loop {
@@ -188,7 +189,7 @@ fn a_device_of_protocol_1_is_served_as_before() {
         panic!("not welcome");
     };
     older.send(1, &Request::Ping { id: 1 });
-    // Behind the manifest.
+    // The answers follow the manifest.
     let mut is_behind = [false; 2];
     while is_behind != [true; 2] {
         match older.next() {
@@ -203,7 +204,7 @@ fn a_device_of_protocol_1_is_served_as_before() {
         let list = older.list(manifest.blocks(file));
         assert_eq!(list.content(), manifest.file(file).unwrap().1);
     }
-    // They were sent, so the block comes without them.
+    // The hashes were sent already, so the block is sent without them.
     let at = stream::BlockAt {
         file: manifest.find(b"short").unwrap(),
         index: 290,
@@ -221,10 +222,10 @@ fn a_device_of_protocol_1_is_served_as_before() {
         "{answer:?}"
     );
     assert_eq!(running.watch.counters().refused(Reason::Damaged), 0);
-    // One connection, one version.
+    // A connection must keep its protocol version.
     older.send(2, &Request::Ping { id: 2 });
     while older.next().is_some() {}
-    // The end may be seen here before it is counted there.
+    // The client may see the end before the server has counted it.
     until("counted", || {
         running.watch.counters().refused(Reason::Protocol) == 1
     });

@@ -1,4 +1,4 @@
-//! Manifests: what goes in comes out, and what breaks a rule is refused.
+//! Manifests: encoding and decoding must round-trip, and a manifest that breaks a rule is refused.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -131,7 +131,7 @@ fn trees_that_are_none_are_refused() {
         damaged(&|manifest| manifest.names.push(name(2, b"x", 2))),
         "names without a directory"
     );
-    // Two directories in each other, and one in itself.
+    // Two directories that contain each other, and one that contains itself.
     let cycle = |manifest: &mut Manifest| {
         manifest.nodes.push(node(Kind::Directory));
         manifest.nodes.push(node(Kind::Directory));
@@ -176,7 +176,7 @@ fn absurd_numbers_are_refused() {
         &|manifest| manifest.nodes[3] = link(b""),
         &|manifest| manifest.nodes[3] = link(b"a\0b"),
         &|manifest| manifest.nodes[3] = link(&[b'x'; 4096]),
-        // A content of two sizes: lists of hashes are kept by content.
+        // A content with two sizes: lists of hashes are stored by content.
         &|manifest| {
             manifest.nodes.push(file(4096, 1));
             manifest.names.push(name(1, b"q", 4));
@@ -189,7 +189,7 @@ fn absurd_numbers_are_refused() {
             "{number}: {error}"
         );
     }
-    // Counts that the bytes do not carry, and limits, are refused before memory is taken.
+    // Counts that do not match the bytes, and limits, are refused before memory is allocated.
     let body = small().encode();
     let patched = |at: usize, value: u32| {
         let mut body = body.clone();
@@ -229,7 +229,7 @@ fn every_flipped_bit_of_a_signed_manifest_is_refused() {
         assert!(verify(&flipped, &public).is_err(), "bit {bit}");
     }
     for length in 0..signed.len() {
-        // What then stands in the key's place is nobody's.
+        // The bytes in the key's place are then no publisher's key.
         let cut = verify(&signed[..length], &public);
         assert!(
             matches!(
@@ -244,7 +244,7 @@ fn every_flipped_bit_of_a_signed_manifest_is_refused() {
         verify(&sign(&small().encode(), &other), &public),
         Err(ManifestError::Publisher { .. })
     ));
-    // A right key with a signature of another one.
+    // The right key with the signature of another key.
     let mut forged = sign(&small().encode(), &other);
     let at = forged.len() - 96;
     forged[at..at + 32].copy_from_slice(&public.0);
@@ -253,7 +253,7 @@ fn every_flipped_bit_of_a_signed_manifest_is_refused() {
     assert!("12".parse::<stream::manifest::PublicKey>().is_err());
 }
 
-/// What a random tree is made of: for each node its parent, name, what it is, and attributes.
+/// A node of a random tree: its parent, name, kind, and attributes.
 type Part = (usize, Vec<u8>, u8, (u16, u32, i64, u32), u64);
 
 fn tree(parts: Vec<Part>, links: Vec<(usize, usize, Vec<u8>)>, version: u64) -> Manifest {
@@ -272,7 +272,7 @@ fn tree(parts: Vec<Part>, links: Vec<(usize, usize, Vec<u8>)>, version: u64) -> 
                 directories.push(number);
                 Kind::Directory
             }
-            // Some contents come again, and then with the same size.
+            // Some contents occur several times, always with the same size.
             1 => Kind::File {
                 size_bytes: size % 5 * 3000,
                 content: match size % 5 {

@@ -1,4 +1,4 @@
-//! Publishing trees into stores, and reading them from there.
+//! Publishing trees into stores, and reading them back.
 
 use crate::common::{Scratch, options, write};
 use std::fs;
@@ -10,7 +10,7 @@ use stream::publish::{PackProgress, pack};
 use stream::store::{Store, StoreError};
 use stream::{BLOCK_BYTES, FileId, SEGMENT_BLOCKS};
 
-/// All bytes of a file, out of the store.
+/// Returns all bytes of a file from the store.
 fn content(store: &Store, manifest: &Manifest, file: FileId) -> Vec<u8> {
     let (size_bytes, content) = manifest.file(file).unwrap();
     let blocks = manifest.blocks(file);
@@ -32,7 +32,7 @@ fn content(store: &Store, manifest: &Manifest, file: FileId) -> Vec<u8> {
     bytes
 }
 
-/// Compares a directory with what was published of it.
+/// Compares a directory with its published version.
 fn compare(store: &Store, manifest: &Manifest, directory: FileId, path: &Path) {
     let mut names: Vec<_> = fs::read_dir(path)
         .unwrap()
@@ -94,7 +94,7 @@ fn a_tree_comes_back_as_it_was() {
     let verified = verify(&published.signed, store.publisher());
     assert_eq!(verified.as_ref(), Ok(&*published.manifest));
     let manifest = &published.manifest;
-    // The socket went: the root's time is another one, and its names are as they were.
+    // The socket was removed, so the root's time has changed, and its names are as before.
     let root = manifest.node(ROOT).unwrap();
     assert!(matches!(root.kind, Kind::Directory));
     compare(&store, manifest, ROOT, &tree);
@@ -147,7 +147,7 @@ fn what_a_store_has_lost_is_packed_anew_from_the_tree() {
         ("index", |path| fs::remove_file(path).unwrap()),
     ];
     for (turn, (ending, lose)) in lose.into_iter().enumerate() {
-        // The newest number that is whole; what it stands for is needed.
+        // The tree needs what this file holds.
         let path = find(ending);
         lose(&path);
         let report = publish().unwrap();
@@ -169,7 +169,7 @@ fn what_a_store_has_lost_is_packed_anew_from_the_tree() {
             publish().unwrap();
         }
     }
-    // Of a tree that has changed as well: the new version is whole.
+    // Also for a changed tree: the new version is complete.
     fs::remove_dir_all(scratch.path("store")).unwrap();
     publish().unwrap();
     let path = find("pack");

@@ -1,4 +1,4 @@
-//! A server over loopback, and devices that do what each test says.
+//! A server over loopback, and devices that each test scripts.
 
 use crate::server_support::common::{self, Scratch};
 use crate::server_support::{
@@ -21,7 +21,7 @@ fn sorted(mut blocks: Vec<BlockAt>) -> Vec<BlockAt> {
     blocks
 }
 
-/// Whether the server closes the connection; what it says before is dropped.
+/// Returns whether the server closes the connection. Messages before that are dropped.
 fn is_closed(device: &mut Device) -> bool {
     for _ in 0..1000 {
         if device.next().is_none() {
@@ -70,7 +70,8 @@ fn neighbours_come_behind_a_demand_and_never_twice() {
     let came = device.blocks();
     assert_eq!((came.id, came.token), (1, token(1)));
     assert_eq!(came.blocks, wanted);
-    // Of the neighbours of block 2 only those come that have not come with block 3, and none of the next aligned run.
+    // Of the neighbours of block 2, only those are sent that were not sent with block 3, and none of the next aligned
+    // run.
     device.ask(2, Some(1), second, 31);
     assert_eq!(device.blocks().blocks, [second]);
     assert_eq!(device.blocks().blocks, rest);
@@ -96,7 +97,7 @@ fn what_one_run_read_is_pushed_to_the_next_one_whole() {
         needed.len() as u64
     );
     assert_eq!(counters.blocks_unread.load(Ordering::Relaxed), 0);
-    // The third reads less of it.
+    // The third run reads less of it.
     let came = device.run(3, "bin/task", &needed[..needed.len() - 10]);
     assert_eq!(came.len(), needed.len());
     assert_eq!(counters.blocks_unread.load(Ordering::Relaxed), 10);
@@ -110,7 +111,7 @@ fn what_the_device_holds_or_asked_for_is_left_out_of_the_plan() {
     let needed = needed(&device);
     device.run(1, "bin/task", &needed);
     let held = needed[20..70].to_vec();
-    // The begin and the first read travel together.
+    // `Begin` and the first `Read` are sent together.
     let mut both = frame(&Request::Begin {
         token: token(2),
         task: device.file("bin/task"),
@@ -132,7 +133,7 @@ fn what_the_device_holds_or_asked_for_is_left_out_of_the_plan() {
         .copied()
         .collect();
     assert_eq!(device.prefetched(2), rest);
-    // Asked for, it comes once more, and what is held comes, too.
+    // A requested block is sent again, even if it was sent before or is held.
     for at in [needed[5], held[0]] {
         device.read(6, Some(2), at);
     }
@@ -141,7 +142,7 @@ fn what_the_device_holds_or_asked_for_is_left_out_of_the_plan() {
 #[test]
 fn a_demand_overtakes_the_plan_and_is_not_sent_with_it() {
     let scratch = Scratch::new("server-priority");
-    // Too much for the buffers between the two, so that most of the plan waits.
+    // More than the buffers in between hold, so that most of the plan waits.
     common::write(&scratch.path("tree/bin/task"), 2500 * 4096, 1);
     publish(&scratch);
     let mut with = settings(&scratch);
@@ -158,7 +159,7 @@ fn a_demand_overtakes_the_plan_and_is_not_sent_with_it() {
     device.end(1, true);
     device.begin(2, "bin/task", Held::default());
     assert_eq!(device.begun(2).0, 2500);
-    // Nothing is read until the buffers are full and the server waits.
+    // The device reads nothing until the buffers are full and the server waits.
     let prefetched = &running.watch.counters().blocks_prefetched;
     let mut before = u64::MAX;
     until("the server waits", || {
@@ -179,7 +180,7 @@ fn a_demand_overtakes_the_plan_and_is_not_sent_with_it() {
         }
     }
     let position = position.unwrap() as u64;
-    // What was made already, and at most the one piece that was being made.
+    // The pieces that were encoded already, and at most the one in progress.
     assert!(position <= before + 2 * 32, "{position} and {before}");
     assert!(position < 2000);
     assert_eq!(came.len(), 2499);
@@ -301,7 +302,7 @@ fn tokens_are_used_once_and_belong_to_who_began_them() {
         device.begin(1, "bin/task", Held::default());
         assert_eq!(device.checked(), reused);
     }
-    // What another device says of it moves nothing, and the block that it reads comes.
+    // Reports of another device for this token have no effect, and the block that it reads is sent.
     other.trace(1, &needed);
     let unknown = refused(Some(token(1)), Refusal::NoSuchToken);
     assert_eq!(other.checked(), unknown);
@@ -316,7 +317,7 @@ fn tokens_are_used_once_and_belong_to_who_began_them() {
     device.end(1, true);
     device.begin(1, "bin/task", Held::default());
     assert_eq!(device.checked(), reused);
-    // What the device has for the one start it has for the other one.
+    // Blocks that the device has for one start are not sent for the other one.
     for (number, blocks) in [(2, 5), (3, 0)] {
         device.begin(number, "bin/task", Held::default());
         assert_eq!(device.begun(number).0, blocks);
@@ -357,7 +358,7 @@ fn all_modes_and_arms_answer() {
         let provider = running.watch.provider();
         assert!(provider.memory_bytes > 0 && provider.failures == 0);
         if mode == Mode::Task && arm == Arm::Variance {
-            // What the arm before has learned is in memory before anybody asks.
+            // The actions learned in the previous arm are in memory before the first request.
             assert!(
                 provider.ahead > 0 && provider.ahead_used > 0,
                 "{provider:?}"
@@ -485,7 +486,7 @@ fn who_says_nothing_holds_no_place() {
     });
     assert!(counters.refused(Reason::HalfOpen) >= 8);
     drop(silent);
-    // A message that trickles in.
+    // A message that arrives byte by byte.
     let mut slow = Device::new(&running, &scratch, 2);
     slow.socket
         .write_all(&frame(&Request::Ping { id: 1 })[..5])
@@ -517,7 +518,7 @@ fn a_slow_reader_costs_itself_only() {
             })
         })
         .collect();
-    // It asks for more than the buffers hold and takes nothing.
+    // It requests more than the buffers hold, and reads nothing.
     let mut writer = slow.socket.try_clone().unwrap();
     let asking = std::thread::spawn(move || writer.write_all(&requests).is_ok());
     let mut good = Device::new(&running, &scratch, 2);
@@ -613,7 +614,8 @@ fn who_asks_for_metrics_and_says_nothing_holds_up_nobody() {
     let mut with = settings(&scratch);
     with.metrics = Some("127.0.0.1:0".parse().unwrap());
     let running = Running::start(with);
-    // Far more than may be there at a time: one after the other they would take longer than anybody waits here.
+    // Far more than the allowed number of connections: served one after the other, they would take longer than this
+    // test waits.
     let mut silent: Vec<_> = (0..200)
         .map(|_| connect(running.metrics.unwrap()))
         .collect();
@@ -686,14 +688,14 @@ fn a_tenant_moves_what_is_learned_for_itself_only() {
     with.identity = Some(Identity::load(&server, &devices).unwrap());
     let running = Running::start(with);
     let device = |name, number| Device::with_tls(&running, &scratch, &scratch.path(name), number);
-    // The same number and the same tokens: who is who is what the certificates say.
+    // The same number and the same tokens: only the certificates identify the devices.
     let (mut first, mut other) = (device("a1", 1), device("b1", 1));
     let needed = needed(&first);
     assert!(first.run(1, "bin/task", &needed).is_empty());
     assert!(other.run(1, "bin/task", &needed[..9]).is_empty());
     assert_eq!(device("a2", 1).run(2, "bin/task", &needed), needed);
     assert_eq!(other.run(2, "bin/task", &needed[..9]), needed[..9]);
-    // Struck off the list: its certificate is good, and it is let go before anything is said to it.
+    // A device that was removed from the list: its certificate is valid, but it is refused before it gets any answer.
     let (config, name) = device_config(&scratch.path("gone"), "127.0.0.1:1").unwrap();
     let mut tls = rustls::ClientConnection::new(config, name).unwrap();
     let mut socket = connect(running.address);
@@ -704,7 +706,7 @@ fn a_tenant_moves_what_is_learned_for_itself_only() {
     until("it is counted", || {
         counters.refused(Reason::UnknownDevice) == 1
     });
-    // Nor does one without a certificate come in.
+    // A device without a certificate is refused as well.
     let mut plain = connect(running.address);
     plain.write_all(&frame(&hello(1, None))).unwrap();
     until("it is counted", || counters.refused(Reason::Tls) == 1);

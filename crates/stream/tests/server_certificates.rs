@@ -1,4 +1,4 @@
-//! What one certificate may take of a server.
+//! The limits of one certificate on a server.
 
 use crate::server_support::{Device, Running, published, settings, until};
 use stream::server::{Identity, Reason};
@@ -30,7 +30,7 @@ fn one_certificate_does_not_take_the_places_of_all() {
     let mut kept: Vec<Device> = (1..=3)
         .map(|number| greet("greedy", number).unwrap())
         .collect();
-    // Another connection of one that is there is no further device.
+    // Another connection of a connected device does not count as a further device.
     kept.push(greet("greedy", 1).unwrap());
     let counters = running.watch.counters();
     for count in 1..=5 {
@@ -39,14 +39,14 @@ fn one_certificate_does_not_take_the_places_of_all() {
             counters.refused(Reason::ClientsOfCertificate) == count
         });
     }
-    // With the numbers of the other: whose they are is what the certificates say.
+    // The same numbers as the other devices: only the certificates identify them.
     let others: Vec<Device> = (1..=3)
         .map(|number| greet("modest", number).unwrap())
         .collect();
     assert_eq!(counters.refused(Reason::Clients), 0);
     assert_eq!(greet("modest", 4).err(), Some(Refusal::Limit));
     drop(others);
-    // A place that was left can be had again, and no more than that.
+    // A freed place can be taken again, but no more than that.
     kept.truncate(2);
     until("there is a place again", || greet("greedy", 4).is_ok());
 }

@@ -1,4 +1,4 @@
-//! A store whose newest manifests are damaged: the newest sound version is served, and whoever runs the server knows.
+//! A store whose newest manifests are damaged: the newest sound version is served, and the operator is told.
 
 use crate::common::{self, Scratch};
 use crate::server_support::{Device, Running, publish, published, settings, until};
@@ -22,7 +22,7 @@ fn manifest(scratch: &Scratch, version: u64) -> PathBuf {
     scratch.path(&format!("store/manifests/{version:020}"))
 }
 
-/// As whoever mends a store does it: no reader sees half of it.
+/// Replaces a manifest atomically, as in a repair: no reader sees half of it.
 fn put(scratch: &Scratch, version: u64, bytes: &[u8]) {
     let beside = scratch.path("beside");
     fs::write(&beside, bytes).unwrap();
@@ -60,7 +60,7 @@ fn a_damaged_newest_manifest_takes_its_own_version_away_only() {
         }
         assert!(has(&running, "versions_damaged", 1));
         assert!(has(&running, "greetings_older_total", 2));
-        // Whoever names its version is given that one, and none is older than it.
+        // A device that requests a version gets exactly that one, which does not count as older.
         let store = scratch.path("store");
         let named = Device::greet(running.address, &store, 3, Some(1)).unwrap();
         assert_eq!(named.version, 1);
@@ -83,7 +83,7 @@ fn a_version_that_is_sound_again_is_served_again() {
     let middle = changed.len() / 2;
     changed[middle] ^= 1;
     put(&scratch, 2, &changed);
-    // What is there cannot be read at all.
+    // The manifest's path is a directory, so it cannot be read at all.
     fs::remove_file(manifest(&scratch, 3)).unwrap();
     fs::create_dir(manifest(&scratch, 3)).unwrap();
     let running = Running::start(settings(&scratch));
@@ -91,7 +91,7 @@ fn a_version_that_is_sound_again_is_served_again() {
     assert!(has(&running, "versions_damaged", 2));
     fs::remove_dir(manifest(&scratch, 3)).unwrap();
     put(&scratch, 3, &whole);
-    // Seen also where nobody greets.
+    // The repair is noticed even if no device connects.
     until("the gauge falls", || has(&running, "versions_damaged", 0));
     assert_eq!(Device::new(&running, &scratch, 2).version, 3);
     assert!(has(&running, "greetings_older_total", 1));
@@ -102,7 +102,7 @@ fn a_version_that_is_sound_again_is_served_again() {
     assert_eq!(said.last().unwrap(), last, "{said:?}");
 }
 
-/// The store notes which version was published last.
+/// The store notes the last published version.
 #[test]
 fn a_newest_version_whose_manifest_is_gone_is_named() {
     let scratch = with_three("server-newest-gone");

@@ -1,4 +1,4 @@
-//! What a server has learned is kept: while it runs, over its end, and where it could not be written at first.
+//! Learned actions are saved: while the server runs, at its end, and after failed writes.
 
 use crate::common;
 use crate::server_support::{Device, Running, needed, publish, published, settings, until};
@@ -19,7 +19,7 @@ fn what_was_learned_outlives_the_server_and_the_version() {
     let running = Running::start(settings(&scratch));
     let mut device = Device::new(&running, &scratch, 1);
     assert_eq!(device.run(2, "bin/task", &needed), needed);
-    // A file more, and others have other numbers: the same paths are the same files.
+    // One more file changes the numbers of others: files are identified by their paths.
     common::write(&scratch.path("tree/a/new"), 100, 9);
     assert_eq!(publish(&scratch), 2);
     let mut newer = Device::new(&running, &scratch, 1);
@@ -27,7 +27,7 @@ fn what_was_learned_outlives_the_server_and_the_version() {
     assert_ne!(newer.file("bin/task"), device.file("bin/task"));
     let needed_now = crate::server_support::needed(&newer);
     assert_eq!(newer.run(3, "bin/task", &needed_now), needed_now);
-    // Who has the older version mounted goes on with it.
+    // A device that has the older version mounted continues with it.
     device.read(5, None, needed[3]);
     let store = scratch.path("store");
     let older = Device::greet(running.address, &store, 3, Some(1)).unwrap();
@@ -65,7 +65,7 @@ fn what_could_not_be_saved_is_saved_when_it_can_be() {
     let running = Running::start(with);
     let mut device = Device::new(&running, &scratch, 1);
     let needed = needed(&device);
-    // Nothing can be written where a directory stands.
+    // A directory at this path makes the write fail.
     let beside = scratch.path("store/actions/local.actions-new");
     fs::create_dir_all(&beside).unwrap();
     device.run(1, "bin/task", &needed);
@@ -74,7 +74,7 @@ fn what_could_not_be_saved_is_saved_when_it_can_be() {
         counters.actions_unsaved.load(Ordering::Relaxed)
     };
     until("it is tried again", || unsaved() > 1);
-    // Nobody teaches anything from here on.
+    // No more actions are learned from here on.
     drop(device);
     fs::remove_dir(&beside).unwrap();
     let file = scratch.path("store/actions/local.actions");

@@ -1,4 +1,4 @@
-//! Starts of one device at the same time, runs that lose their connection, and servers that share a store.
+//! Concurrent starts of one device, runs that lose their connection, and servers that share a store.
 
 use crate::server_support::{Device, Running, needed, published, settings, token, until};
 use std::fs;
@@ -33,7 +33,7 @@ fn two_starts_at_once_are_sent_each_block_once() {
         blocks
     };
     assert_eq!(sorted(came), sorted(needed.clone()));
-    // What one of them asks for is not sent to the other one either, and both say that they have shown all.
+    // A block that one of them requests is not sent to the other one either, and both claim to have shown everything.
     for number in [2, 3] {
         device.send(&Request::Trace {
             token: token(number),
@@ -46,7 +46,7 @@ fn two_starts_at_once_are_sent_each_block_once() {
         });
     }
     let counters = running.watch.counters();
-    // Another device, or this one later, is sent all of it again: nothing was unlearned.
+    // Another device, or this one later, gets all of it again: nothing was unlearned.
     let mut other = Device::new(&running, &scratch, 2);
     device.read(9, None, needed[0]);
     assert_eq!(other.run(4, "bin/task", &needed), needed);
@@ -98,7 +98,7 @@ fn the_second_server_on_a_store_keeps_nothing_and_says_so() {
     let needed = needed(&device);
     device.run(1, "bin/task", &needed);
     drop(device);
-    // It predicts what it has learned itself, as long as it runs.
+    // It predicts from what it has learned itself, as long as it runs.
     let mut device = Device::new(&second, &scratch, 1);
     device.run(1, "bin/other", &needed[..30]);
     assert_eq!(device.run(2, "bin/other", &needed[..30]), needed[..30]);
@@ -139,7 +139,7 @@ fn in_mode_paper_neighbours_come_while_an_action_is_recorded() {
         is_exact: true,
         has_exited: true,
     });
-    // The recorded action is what was read; its next block comes, and no neighbour of it.
+    // The recorded action has the blocks that were read. The next block of it is sent, and no neighbour.
     device.begin(2, "bin/task", Held::default());
     device.begun(2);
     device.ask(2, Some(2), read[0], 9);
@@ -148,7 +148,7 @@ fn in_mode_paper_neighbours_come_while_an_action_is_recorded() {
     assert_eq!((pushed.id, pushed.blocks), (0, vec![read[1]]));
 }
 
-/// What is sent before the first match is 2 blocks; behind it comes the rest of the segment, whose length is SEG_MAX.
+/// Two blocks are sent before the first match. Then follows the rest of the segment, whose length is SEG_MAX.
 #[test]
 fn segments_in_mode_paper_have_the_length_that_is_set() {
     for seg_max in [8, 16] {
@@ -176,7 +176,7 @@ fn segments_in_mode_paper_have_the_length_that_is_set() {
         device.ask(2, Some(2), read[0], 0);
         assert_eq!(device.blocks().blocks, [read[0]]);
         assert_eq!(device.prefetched(2), [read[1]]);
-        // The second match position, which was not sent: up to the last one, SEG_MAX - 2.
+        // The second match position, which was not sent before: the answer goes up to the last one, SEG_MAX - 2.
         device.ask(3, Some(2), read[2], 0);
         assert_eq!(device.blocks().blocks, [read[2]]);
         let last = seg_max as usize - 2;
@@ -220,7 +220,7 @@ fn pieces_compressed_well_outlive_the_server() {
         panic!("{:?}", files());
     };
     let (number, bytes) = (fs::metadata(kept).unwrap().ino(), fs::read(kept).unwrap());
-    // Taken from there before anybody asks, not made anew.
+    // Loaded from the disk before the first request, not compressed again.
     let running = start();
     pieces(&running, count);
     assert_eq!(fs::metadata(kept).unwrap().ino(), number);
@@ -230,7 +230,7 @@ fn pieces_compressed_well_outlive_the_server() {
     assert_eq!(hits.load(Ordering::Relaxed), count as u64);
     drop(device);
     running.end();
-    // Damaged, they are made anew.
+    // Damaged pieces are compressed again.
     let mut damaged = bytes.clone();
     damaged[bytes.len() / 2] ^= 1;
     fs::write(kept, damaged).unwrap();

@@ -1,4 +1,4 @@
-//! A store over its life: published to again, checked, damaged, pruned, cut off.
+//! A store over its life: repeated publication, check, damage, prune, power cuts.
 
 use crate::common::{Scratch, bytes, options, write};
 use std::fs;
@@ -18,7 +18,7 @@ fn checked(store: &Path) -> CheckReport {
     check(store, &mut |_| {}).unwrap()
 }
 
-/// The bytes of a file of a version, out of an open store.
+/// Reads the bytes of a file of a version from an open store.
 fn read(store: &Store, version: u64, path: &str) -> Result<Vec<u8>, StoreError> {
     let published = store.published(version)?;
     let file = published.manifest.find(path.as_bytes()).unwrap();
@@ -73,7 +73,7 @@ fn publishing_again_shares_what_is_the_same() {
     assert_eq!((second.version, second.is_new), (2, true));
     assert_eq!((second.written.contents, second.written.segments), (1, 1));
     assert_eq!(second.publisher, first.publisher);
-    // A reader that was there before sees it.
+    // An already open reader sees the new version.
     assert_eq!(reader.newest().unwrap(), 2);
     assert!(read(&reader, 2, "large").unwrap() == changed);
     assert!(read(&reader, 1, "large").unwrap() == bytes(1_000_000, 1));
@@ -147,7 +147,7 @@ fn damage_is_told_with_the_files_that_need_it() {
     let damaged = read(&store, 1, "lib/python/module");
     assert!(matches!(damaged, Err(StoreError::Damaged { .. })));
     assert!(read(&store, 1, "well").unwrap() == bytes(5000, 2));
-    // Damage is not copied as if it were none.
+    // Pruning must not copy damage with a valid checksum.
     write(&tree.join("new"), 10, 3);
     publish(&tree, &store_path);
     fs::remove_file(tree.join("well")).unwrap();
@@ -159,7 +159,7 @@ fn damage_is_told_with_the_files_that_need_it() {
     ));
 }
 
-/// The versions that go may be all that is whole.
+/// The versions to be removed may be all that is sound.
 #[test]
 fn what_stays_is_read_before_a_version_goes() {
     let scratch = Scratch::new("prune-first");
@@ -194,13 +194,13 @@ fn what_stays_is_read_before_a_version_goes() {
     assert!(checked(&store_path).is_whole());
 }
 
-/// What a checksum cannot tell: bytes that were changed by somebody who made it right again.
+/// A change that a checksum cannot detect: the checksum was updated with the bytes.
 #[test]
 fn a_segment_with_other_bytes_and_a_right_checksum_is_noticed() {
     let scratch = Scratch::new("forged");
     let (tree, store_path) = (scratch.path("tree"), scratch.path("store"));
     fs::create_dir_all(&tree).unwrap();
-    // Nothing that can be compressed: each byte of the file is one of the pack.
+    // Incompressible data: each byte of the file is one byte of the pack.
     let halves = bytes(200_000, 1).into_iter().zip(bytes(200_000, 2));
     let whole: Vec<u8> = halves.map(|(high, low)| high << 4 | low).collect();
     fs::write(tree.join("file"), whole).unwrap();
@@ -256,7 +256,7 @@ fn pruning_keeps_what_the_newest_versions_need() {
         }
         assert_eq!(store.versions().unwrap(), [3, 4]);
     }
-    // Who knew a place before still reads there.
+    // A reader with an old location can still read there.
     assert!(!reader.read(&old_place).unwrap().is_empty());
     let fresh = Store::open(&store_path).unwrap();
     assert!(matches!(
@@ -266,7 +266,7 @@ fn pruning_keeps_what_the_newest_versions_need() {
     let found = checked(&store_path);
     assert!(found.is_whole(), "{found:?}");
     assert_eq!((found.contents_unused, found.leftovers), (0, 0));
-    // Once more there is nothing to do, and publishing goes on above.
+    // A second prune has nothing to do, and publishing continues with higher numbers.
     let again = prune(&store_path, 2, &mut |_| {}).unwrap();
     assert_eq!(again.pack_bytes, report.pack_bytes);
     assert_eq!(again.contents_removed, 0);
@@ -276,8 +276,8 @@ fn pruning_keeps_what_the_newest_versions_need() {
     assert!(checked(&store_path).is_whole());
 }
 
-/// A power cut leaves the files that were renamed before, and pieces of those that were being written. Each state that
-/// publishing and pruning go through is made from the store before and the one after.
+/// A power cut leaves the files that were already renamed, and parts of those that were being written. The test builds
+/// each intermediate state of publishing and pruning from the stores before and after.
 #[test]
 fn a_power_cut_leaves_the_old_version_or_the_new_one() {
     let scratch = Scratch::new("cut");
@@ -332,7 +332,7 @@ fn a_power_cut_leaves_the_old_version_or_the_new_one() {
         let open = Store::open(&cut).unwrap();
         assert_eq!(open.newest().unwrap(), version);
         assert!(read(&open, version, "a").unwrap() == bytes(200_000, version));
-        // It goes on from there.
+        // Publishing and pruning work from that state.
         let next = publish(&tree, &cut);
         assert_eq!(next.version, 2);
         prune(&cut, 1, &mut |_| {}).unwrap();
@@ -341,7 +341,7 @@ fn a_power_cut_leaves_the_old_version_or_the_new_one() {
         assert!(read(&open, 2, "b").unwrap() == bytes(200_000, 1));
     }
 
-    // Pruning: old manifests go, then pack and index come, then old packs and indexes go.
+    // Pruning: first it removes old manifests, then it adds pack and index, then it removes old packs and indexes.
     let removed = order(&store, &two);
     let added = order(&two, &store);
     let (manifests, old): (Vec<_>, Vec<_>) = removed
@@ -371,7 +371,7 @@ fn a_power_cut_leaves_the_old_version_or_the_new_one() {
     }
 }
 
-/// Another tree under a number that devices have seen would be taken for the one that they know.
+/// If another tree got a number that devices have seen, they would take it for the tree that they know.
 #[test]
 fn no_version_is_written_over_at_the_highest_number() {
     let scratch = Scratch::new("highest");
@@ -410,7 +410,7 @@ fn a_store_has_one_publisher() {
     assert_eq!((report.publisher, report.version), (public, 7));
     assert_eq!(publisher(&store).unwrap(), public);
     assert!(!store.join("publisher.key").exists());
-    // Nobody else publishes into it, not even by accident.
+    // Another key cannot publish into it, not even by accident.
     write(&tree.join("b"), 10, 2);
     let none = pack(&tree, &store, &options(), &mut |_| {});
     assert!(matches!(none, Err(PublishError::NoKey { .. })));
@@ -422,7 +422,7 @@ fn a_store_has_one_publisher() {
     };
     let refused = pack(&tree, &store, &with_other, &mut |_| {});
     assert!(matches!(refused, Err(PublishError::OtherKey { .. })));
-    // Also where the store has lost its public key: no key is made, and another one is not taken.
+    // The same if the store has lost its public key: no key is created, and another one is refused.
     fs::remove_file(store.join("publisher.pub")).unwrap();
     let none = pack(&tree, &store, &options(), &mut |_| {});
     assert!(matches!(none, Err(PublishError::NoKey { .. })));
@@ -500,7 +500,7 @@ fn a_file_that_changes_meanwhile_is_noticed() {
     let (tree, store) = (scratch.path("tree"), scratch.path("store"));
     write(&tree.join("a"), 400_000, 1);
     let file = tree.join("a");
-    // Once: it is read again.
+    // The file changes once: it is read again.
     let mut left = 1;
     let mut grow = |progress: &stream::publish::PackProgress| {
         if left > 0 && progress.read_bytes > 0 {
@@ -514,7 +514,7 @@ fn a_file_that_changes_meanwhile_is_noticed() {
     assert_eq!(report.tree.read_again, 1);
     let open = Store::open(&store).unwrap();
     assert!(read(&open, 1, "a").unwrap() == fs::read(&file).unwrap());
-    // All the time: nothing is published.
+    // The file keeps changing: nothing is published.
     let mut number = 0_u64;
     let mut change = |_: &stream::publish::PackProgress| {
         number += 1;

@@ -1,4 +1,4 @@
-//! Whatever a message says of itself, reading it takes memory for what has arrived only.
+//! Decoding a message allocates memory only for what has arrived, whatever sizes the message declares.
 #![allow(unsafe_code, reason = "a counting allocator is unsafe by its trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,7 +12,7 @@ thread_local! {
 struct Counting;
 
 fn note(bytes: usize) {
-    // A thread that is ending has no counter any more.
+    // A thread that is ending has no counter any more, so ignore the error.
     let _ = BYTES.try_with(|count| count.set(count.get() + bytes));
 }
 
@@ -45,17 +45,17 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes that a call allocates in all.
+/// Returns the number of bytes that a call allocates in total.
 fn allocated(call: impl FnOnce()) -> usize {
     let before = BYTES.get();
     call();
     BYTES.get() - before
 }
 
-/// A list of 1,024 blocks may be one run of some bytes.
+/// A list of 1,024 blocks may be encoded as one run of a few bytes.
 const BLOCKS_BYTES: usize = 1024 * 8;
 
-/// Numbers as they come in messages: small, the limits, too large.
+/// Returns a payload of numbers: small ones, limits, too large ones.
 fn hostile(seed: &mut u64, bytes: usize) -> Vec<u8> {
     let mut payload = Vec::new();
     while payload.len() < bytes {
@@ -83,7 +83,7 @@ fn a_message_takes_memory_for_what_has_arrived() {
     let mut seed = 0x9e37_79b9_7f4a_7c15;
     for round in 0..3000 {
         let payload = hostile(&mut seed, 1 + round % 300);
-        // With a token in front, so that what comes behind it is read.
+        // With a token in front, so that the bytes behind it are decoded.
         let with_token = [&[7; 16][..], &payload].concat();
         for payload in [payload, with_token] {
             let kinds = (0..=0x0b).chain(0x80..=0x8c);
@@ -115,11 +115,11 @@ fn a_header_takes_no_memory_for_what_it_promises() {
 
 #[test]
 fn packed_blocks_take_memory_for_what_they_should_be() {
-    // Says that it makes 2^60 bytes.
+    // A frame that declares 2^60 bytes.
     let mut liar = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
     liar.extend_from_slice(&(1u64 << 60).to_le_bytes());
     liar.extend_from_slice(&[0x03, 0x00, 0x08, 0xaa]);
-    // The context of this thread.
+    // Create the context of this thread before the measurement.
     let _ = unpack(&liar, &[1]);
     let bytes = allocated(|| assert!(unpack(&liar, &[4096; 32]).is_err()));
     assert!(bytes <= (32 * 4096) + 1024, "{bytes} bytes");

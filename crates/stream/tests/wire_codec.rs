@@ -1,5 +1,4 @@
-//! The messages of the wire: what is written comes back, anything else is refused, and lists are as short as they
-//! should be.
+//! The wire messages: they round-trip, anything else is refused, and lists are as short as they should be.
 
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
@@ -22,7 +21,7 @@ fn token() -> impl Strategy<Value = Token> {
         .prop_map(Token)
 }
 
-/// Numbers as they are: mostly small, at times the largest.
+/// Typical numbers: mostly small, sometimes the largest.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![8 => 0..2000u32, 1 => any::<u32>(), 1 => u32::MAX - 40..=u32::MAX]
 }
@@ -185,7 +184,7 @@ fn answer() -> impl Strategy<Value = Answer> {
     ]
 }
 
-/// Kind, version and payload of the one frame that these bytes are.
+/// Returns kind, version and payload of the single frame in these bytes.
 fn parts(mut bytes: &[u8]) -> (u16, u16, Vec<u8>) {
     let mut reader = FrameReader::for_answers();
     loop {
@@ -200,7 +199,7 @@ fn parts(mut bytes: &[u8]) -> (u16, u16, Vec<u8>) {
     }
 }
 
-/// In the newest version of the protocol that has the message.
+/// Encodes a request in the newest version of the protocol that has it.
 fn encoded(request: &Request) -> (u16, u16, Vec<u8>) {
     let mut bytes = Vec::new();
     match request {
@@ -226,7 +225,7 @@ proptest! {
     fn requests_come_back(request in request()) {
         let (kind, version, payload) = encoded(&request);
         prop_assert_eq!(Request::decode(kind, version, &payload), Ok(request));
-        // Without its last byte, and with one more, it is not the same message.
+        // Without its last byte, or with one more, it is not the same message.
         prop_assert!(Request::decode(kind, version, &payload[..payload.len() - 1]).is_err());
         let longer = [&payload[..], &[0]].concat();
         prop_assert_eq!(Request::decode(kind, version, &longer), Err(DecodeError::Trailing));
@@ -238,7 +237,7 @@ proptest! {
         prop_assert_eq!(Answer::decode(kind, version, &payload), Ok(answer));
     }
 
-    /// Whatever is a message is written as the same bytes again: there is one form for each.
+    /// Any bytes that decode to a message encode to the same bytes again: each message has one form.
     #[test]
     fn any_bytes_are_a_message_in_its_one_form_or_refused(
         kind in prop_oneof![0..=11u16, 0x80..=0x8c_u16],
@@ -268,7 +267,7 @@ proptest! {
 
 #[test]
 fn scattered_blocks_take_about_three_bytes_each() {
-    // As a start needs them: three libraries, here and there, now and then neighbours.
+    // Like a start: three libraries, scattered blocks, sometimes neighbours.
     let mut blocks = Vec::new();
     for step in 0..29u32 {
         let file = 300 + [0, 0, 0, 7, 7, 7, 2][step as usize / 4 % 7];
@@ -304,7 +303,7 @@ fn a_group_has_no_more_hashes_and_values_than_there_may_be() {
             group: 0,
         };
         let (kind, version, payload) = encoded_answer(&Answer::Group { at, group });
-        // Of a message that is cut no more is promised than is there.
+        // A message that is cut off is refused, even if its count promises more than is there.
         for end in 0..payload.len().min(3 + 32 * values) {
             assert!(Answer::decode(kind, version, &payload[..end]).is_err());
         }
@@ -400,12 +399,12 @@ fn held_says_what_it_was_made_of() {
 #[test]
 fn no_message_has_a_second_form() {
     let fetch = |payload: &[u8]| Request::decode(0x04, 1, payload);
-    // Two blocks side by side are one run: 1, 2 blocks, (file 0, several), none more.
+    // Two adjacent blocks are one run: 1, 2 blocks, (file 0, several), none more.
     assert!(fetch(&[1, 2, 2, 0]).is_ok());
     assert!(matches!(fetch(&[1, 2, 0, 0]), Err(DecodeError::Value(_))));
-    // The file before, as another one.
+    // The same file, encoded as a change of file.
     assert!(matches!(fetch(&[1, 1, 1, 0]), Err(DecodeError::Value(_))));
-    // A number with a zero that it does not need.
+    // A number with a superfluous zero byte.
     assert_eq!(fetch(&[0x81, 0, 2, 2, 0]), Err(DecodeError::Number));
     assert_eq!(
         fetch(&[1, 1, 0xff, 0xff, 0xff, 0]),

@@ -1,8 +1,8 @@
-//! The bytes of the messages: `golden/wire-N.bin` holds one frame of each kind and more of version N of the protocol,
-//! one behind the other; they are read today, and the same messages make the same bytes. `WIRE.md` shows them.
+//! The bytes of the messages: `golden/wire-N.bin` holds concatenated frames of each kind and more in version N of the
+//! protocol. They must still decode, and the same messages must encode to the same bytes. `WIRE.md` shows them.
 //!
-//! `GOLDEN_UPDATE=1 cargo test -p stream --test it wire_golden::` writes those of the newest version anew, which is
-//! right only before it was ever used; with `-- --nocapture` it shows them as `WIRE.md` does.
+//! `GOLDEN_UPDATE=1 cargo test -p stream --test it wire_golden::` writes those of the newest version again, which is
+//! allowed only before that version was ever used. With `-- --nocapture` it prints them as `WIRE.md` does.
 
 use base::wire::HEADER_BYTES;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn at(file: u32, index: u32) -> BlockAt {
     BlockAt { file, index }
 }
 
-/// One of each kind and of each form, with what they are called in `WIRE.md`.
+/// Returns one message of each kind and form, with its name in `WIRE.md`.
 fn messages(protocol: u16) -> Vec<(&'static str, Message)> {
     let scattered = vec![
         at(300, 7),
@@ -251,7 +251,7 @@ fn beside(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// As `WIRE.md` shows them: sixteen bytes in a line.
+/// Formats bytes as in `WIRE.md`: sixteen in a line.
 fn shown(frame: &[u8]) -> String {
     let line = |bytes: &[u8]| {
         let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -334,7 +334,7 @@ fn the_specification_shows_these_bytes() {
         let part = format!("{name}:\n\n{}", shown(&encoded(PROTOCOL_VERSION, &message)));
         assert!(text.contains(&part), "WIRE.md lacks:\n{part}");
     }
-    // Of the older version what the newer one has not.
+    // Of the older version, only the messages that the newer one does not have.
     for (name, message) in messages(1) {
         let part = format!("{name}:\n\n{}", shown(&encoded(1, &message)));
         let is_own = matches!(name, "AskHashes" | "Hashes" | "Refused");

@@ -1,9 +1,9 @@
-//! The device that a damaged store is opened on: it counts, and it does not let a call go too far.
+//! The device on which a damaged store is opened: it counts operations, and limits those of each call.
 
 use base::block::{BLOCK_BYTES, BlockDevice, Counters, DeviceError, Geometry};
 use base::sim::SimDevice;
 
-/// Operations that the running call may still make.
+/// Operations that the current call may still make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Allowance {
     pub(crate) reads: u64,
@@ -21,11 +21,11 @@ impl Allowance {
     }
 }
 
-/// A simulated device that panics when it is accessed where it has no blocks, more often than allowed, or written
-/// when it should only be read.
+/// A simulated device that panics on an access outside of its blocks, on more operations than allowed, or on a write
+/// when it must only be read.
 pub(crate) struct Watched {
     pub(crate) inner: SimDevice,
-    /// Blocks that cannot be read until they are written.
+    /// Blocks that are unreadable until they are written.
     pub(crate) unreadable: Vec<u64>,
     pub(crate) is_read_only: bool,
     call: &'static str,
@@ -45,7 +45,7 @@ impl Watched {
         }
     }
 
-    /// From now on the call named `call` runs.
+    /// Begins the call named `call`.
     pub(crate) fn allow(&mut self, call: &'static str, allowed: Allowance) {
         self.call = call;
         self.allowed = allowed;
@@ -67,7 +67,7 @@ impl Watched {
 
     fn count(&mut self, counter: fn(&mut Allowance) -> &mut u64) {
         if !self.inner.is_powered() {
-            // Every request fails; one of several blocks is tried again block by block.
+            // Every request fails; a request of several blocks is retried block by block.
             return;
         }
         let left = counter(&mut self.left);

@@ -1,12 +1,12 @@
-//! What tests that forge images know of the format, apart from the crate's own code: kinds of blocks, their checksums,
-//! and where their fields lie. The fuzz targets and the tests of `flash` share it.
+//! The format as tests with forged images know it, independent of the crate's own code: kinds of blocks, their
+//! checksums, and the positions of their fields. The fuzz targets and the tests of `flash` share it.
 
 use base::block::BLOCK_BYTES;
 use base::sim::SimDevice;
 
 pub(crate) type Block = [u8; BLOCK_BYTES];
 
-/// What a block says it is.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Superblock,
@@ -29,7 +29,7 @@ pub(crate) fn kind_of(block: &Block) -> Option<Kind> {
     }
 }
 
-/// Makes the checksum right again. The identity of the store seeds it.
+/// Sets the valid checksum. The identity of the store seeds it.
 pub(crate) fn seal(block: &mut Block, kind: Kind, identity: &[u8; 16]) {
     let seed = crc32c::crc32c(identity);
     let (place, checksum) = match kind {
@@ -173,7 +173,7 @@ pub(crate) fn fields(kind: Kind, name_bytes_max: usize) -> Vec<(usize, usize)> {
     }
 }
 
-/// Lists of equal structures in a block: offset of the first, bytes of each, how many.
+/// Lists of equal structures in a block: offset of the first, size of each in bytes, their number.
 pub(crate) fn records(kind: Kind, name_bytes_max: usize) -> Vec<(usize, usize, usize)> {
     let entry_bytes = (68 + name_bytes_max).next_multiple_of(8);
     match kind {
@@ -185,12 +185,12 @@ pub(crate) fn records(kind: Kind, name_bytes_max: usize) -> Vec<(usize, usize, u
     }
 }
 
-/// Where the blocks of each kind stand.
+/// The positions of the blocks of each kind.
 pub(crate) struct Places {
     pub(crate) superblocks: Vec<u64>,
     /// The newest record first.
     pub(crate) roots: Vec<u64>,
-    /// Those with names in them first.
+    /// Buckets that contain names first.
     pub(crate) buckets: Vec<u64>,
     pub(crate) data: Vec<u64>,
     pub(crate) lists: Vec<u64>,

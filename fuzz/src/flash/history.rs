@@ -1,27 +1,28 @@
-//! Every byte that was ever written to a file, by name and place: what a damaged store may still say of it.
+//! Every byte that was ever written to a file, by name and position: the data that a damaged store may still return for
+//! it.
 
 use std::collections::BTreeMap;
 
-/// Bytes written from an offset on.
+/// Bytes written at an offset.
 #[derive(Clone, PartialEq)]
 struct Patch {
     offset: usize,
     bytes: Vec<u8>,
 }
 
-/// What was written under each name, oldest first.
+/// The data written under each name, oldest first.
 #[derive(Clone, Default)]
 pub(crate) struct History {
     files: BTreeMap<String, Vec<Patch>>,
 }
 
 impl History {
-    /// Names that existed at some time.
+    /// Returns all names that ever existed.
     pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
         self.files.keys()
     }
 
-    /// Whether there was a file of this name, or a repair may have made it: of one that had lost its own.
+    /// Returns whether a file of this name existed, or a repair may have created it for a file that had lost its name.
     pub(crate) fn knows(&self, name: &str) -> bool {
         self.files.contains_key(name) || name.starts_with("lost-")
     }
@@ -43,19 +44,19 @@ impl History {
         }
     }
 
-    /// From now on the file called `from` is called `to`.
+    /// Renames the file `from` to `to`.
     pub(crate) fn renamed(&mut self, from: &str, to: &str) {
         let patches = self.files.get(from).cloned().unwrap_or_default();
         let known = self.files.entry(to.to_owned()).or_default();
         for patch in patches {
-            // Names that are given back and forth must not make the history longer each time.
+            // Renaming back and forth must not make the history longer each time.
             if !known.contains(&patch) {
                 known.push(patch);
             }
         }
     }
 
-    /// Panics when a byte was never written there. A file that lost its name may be any.
+    /// Panics if a byte was never written there. A file that lost its name may be any file.
     pub(crate) fn check(&self, name: &str, offset: usize, bytes: &[u8]) {
         let patches: Vec<&Patch> = if name.starts_with("lost-") {
             self.files.values().flatten().collect()
@@ -66,7 +67,7 @@ impl History {
         };
         let mut at = 0;
         while at < bytes.len() {
-            // The longest agreement of one patch from here on.
+            // The longest match of one patch from here on.
             let agrees = |patch: &&Patch| {
                 let skip = (offset + at).checked_sub(patch.offset)?;
                 let written = patch.bytes.get(skip..)?;

@@ -1,4 +1,4 @@
-//! The images that are damaged: stores as they are after different lives.
+//! The images that are damaged: stores after different histories.
 
 use std::sync::OnceLock;
 
@@ -10,12 +10,12 @@ use super::format::Places;
 use super::history::History;
 use super::session::{Call, Session, Trust};
 
-/// Longest names in all images.
+/// Size of the longest name in all images, in bytes.
 pub(crate) const NAME_BYTES_MAX: u16 = 40;
 const SEED: u64 = 5;
-/// Identity of every store made here; it seeds the checksums.
+/// Identity of every store created here; it seeds the checksums.
 pub(crate) const IDENTITY: [u8; 16] = *b"a store to break";
-/// Where nothing is measured.
+/// For calls that are not limited.
 pub(crate) const EVERYTHING: Allowance = Allowance {
     reads: u64::MAX,
     writes: u64::MAX,
@@ -25,16 +25,16 @@ pub(crate) const EVERYTHING: Allowance = Allowance {
 /// A store to damage.
 pub(crate) struct Image {
     pub(crate) device: SimDevice,
-    /// The device as it was at times before: what a lost write leaves.
+    /// Earlier states of the device: the content of lost writes.
     pub(crate) earlier: Vec<SimDevice>,
     pub(crate) block_count: u64,
     pub(crate) places: Places,
     pub(crate) history: History,
-    /// What opening may cost on any device.
+    /// The limit of opening on any device.
     pub(crate) mount: Bound,
 }
 
-/// All images, made at the first call.
+/// Returns all images, which are created at the first call.
 pub(crate) fn images() -> &'static [Image] {
     static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
     IMAGES.get_or_init(|| {
@@ -52,21 +52,21 @@ pub(crate) fn images() -> &'static [Image] {
     })
 }
 
-/// Bytes that are nowhere else.
+/// Returns bytes that appear nowhere else.
 pub(crate) fn content(salt: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     Random::new(salt).fill(&mut bytes);
     bytes
 }
 
-/// A store whose history is being made.
+/// A store whose history is being created.
 struct Life {
     device: Watched,
     block_count: u64,
     earlier: Vec<SimDevice>,
 }
 
-/// Makes one call after another; the device may be looked at in between.
+/// Makes one call after another; the device may be inspected in between.
 struct Maker<'a> {
     session: Session<'a>,
     earlier: &'a mut Vec<SimDevice>,
@@ -94,18 +94,18 @@ impl Life {
         }
     }
 
-    /// The image after the life and a clean close.
+    /// Returns the image after the history and a clean close.
     fn closed(self, life: fn(&mut Maker<'_>)) -> Image {
         self.live(None, true, life)
     }
 
-    /// The image after the life, when the process was killed.
+    /// Returns the image after the history, when the process was killed.
     fn dropped(self, life: fn(&mut Maker<'_>)) -> Image {
         self.live(None, false, life)
     }
 
-    /// The image of a power cut at write `writes` of what the life does after [`Maker::last_part`]; the writes since
-    /// the last flush have all arrived but for the last, which is torn.
+    /// Returns the image of a power cut at write `writes` of the part after [`Maker::last_part`]. All writes since the
+    /// last flush have arrived except the last one, which is torn.
     fn cut(self, writes: u64, life: fn(&mut Maker<'_>)) -> Image {
         self.live(Some(writes), false, life)
     }
@@ -187,7 +187,7 @@ impl Maker<'_> {
         self.call(&Call::Delete(name.to_owned()));
     }
 
-    /// Remembers the device as it is now.
+    /// Stores the current state of the device.
     fn earlier(&mut self) {
         let device = self.session.store.device().inner.clone();
         self.earlier.push(device);
@@ -241,7 +241,7 @@ fn active(maker: &mut Maker<'_>) {
     }
 }
 
-/// So many free pieces that they are spilled, and more calls after that.
+/// So many free pieces that the list is spilled, and more calls after that.
 fn spilled(maker: &mut Maker<'_>) {
     just_spilled(maker);
     maker.append("last", 300);
@@ -249,7 +249,7 @@ fn spilled(maker: &mut Maker<'_>) {
     maker.append("short 51", 20_000);
 }
 
-/// So many free pieces that the last record of all spills them; lists of runs are among them.
+/// So many free pieces that the very last record spills them; lists of runs are among them.
 fn just_spilled(maker: &mut Maker<'_>) {
     // Long files that grow in turn have many runs.
     for _ in 0..12 {
@@ -273,7 +273,7 @@ fn just_spilled(maker: &mut Maker<'_>) {
     panic!("no list of free pieces was spilled");
 }
 
-/// Everything that changes what is there.
+/// Everything that changes the content.
 fn changing(maker: &mut Maker<'_>) {
     for name in ["a", "b", "c"] {
         maker.append(name, 30_000);

@@ -1,17 +1,17 @@
-//! What the fuzz targets of the flash store do with their bytes: damage an image, open it, use it.
+//! The bodies of the fuzz targets of the flash store: damage an image, open it, use it.
 //!
-//! **Holds:** the images, the damage, the watched device, and what must hold whatever the image says: no panic, no
-//! access off the device, no call beyond its bound (times a stated factor where there is damage), nothing written by a
-//! store that is open for reading, and, unless the fuzzer has made checksums right again, no byte returned that was
-//! never written to that file at that place, and no store left behind that does not open again.
+//! **Holds:** the images, the damage, the watched device, and the conditions that must hold for any image: no panic, no
+//! access outside of the device, no call beyond its limit (times a stated factor if there is damage), no write by a
+//! store that is open for reading. Unless the fuzzer has made checksums valid again, also: no byte is returned that was
+//! never written to that file at that position, and no store is left that cannot be opened again.
 //!
 //! **Must not know:** the fuzzer. A test of `flash` includes this file and runs the committed corpora through it on the
 //! stable toolchain.
 //!
 //! **Invariants:** a function depends on its input alone.
 //!
-//! **Files:** this one the input; `images.rs` stores as they are after different lives; `format.rs` fields and
-//! checksums; `device.rs` the watched device; `session.rs` calls and their bounds; `history.rs` what was ever written.
+//! **Files:** this one the input; `images.rs` stores after different histories; `format.rs` fields and checksums;
+//! `device.rs` the watched device; `session.rs` calls and their limits; `history.rs` everything ever written.
 
 mod device;
 pub(crate) mod format;
@@ -29,17 +29,18 @@ use history::History;
 use images::{EVERYTHING, IDENTITY, Image, NAME_BYTES_MAX, content, images};
 use session::{Call, Session, Trust, repair_allowance};
 
-/// Changes of the image, and calls, that one input makes at most.
+/// Largest number of changes of the image, and of calls, in one input.
 const CHANGES_MAX: usize = 24;
 const CALLS_MAX: usize = 24;
-/// Blocks of the smallest device that raw bytes are put on; the first byte of the input adds to them.
+/// Number of blocks of the smallest device for raw bytes; the first byte of the input is added to it.
 const RAW_BLOCKS_MIN: u64 = 40;
-/// Bytes of one call, and offsets, at most.
+/// Largest size of the data of one call, and largest offset, in bytes.
 const CALL_BYTES_MAX: u64 = 70_000;
 const OFFSET_MAX: u64 = 1 << 20;
 
-/// Changes one of a few images and makes calls on it. The input: which image; how to open it; then one change or call
-/// after the other, each begun by a byte that says which. Changes come first, wherever they stand.
+/// Changes one of a few images and makes calls on it. The input: which image; how to open it; then a sequence of
+/// changes and calls, each starting with a byte that selects it. Changes are made first, wherever they are in the
+/// input.
 pub(crate) fn flash_image(data: &[u8]) {
     let mut input = Input { rest: data };
     let all = images();
@@ -77,7 +78,7 @@ pub(crate) fn flash_image(data: &[u8]) {
     );
 }
 
-/// Bytes as they are, as the first blocks of a device. The first byte of the input says how many blocks it has.
+/// Uses raw bytes as the first blocks of a device. The first byte of the input gives its number of blocks.
 pub(crate) fn flash_raw(data: &[u8]) {
     let Some((&blocks_more, bytes)) = data.split_first() else {
         return;
@@ -101,16 +102,16 @@ pub(crate) fn flash_raw(data: &[u8]) {
     exercise(device, &History::default(), trust, Way::default(), &calls);
 }
 
-/// How a store is opened and left.
+/// How a store is opened and closed.
 #[derive(Clone, Copy, Default)]
 struct Way {
-    /// Few files and addresses are remembered.
+    /// Whether the caches for files and addresses are small.
     is_narrow: bool,
     /// The power is cut at this write of the calls, with this seed.
     cut: Option<(u64, u64)>,
-    /// The process is killed behind the last call.
+    /// Whether the process is killed after the last call.
     is_killed: bool,
-    /// The image is repaired before it is opened for writing.
+    /// Whether the image is repaired before it is opened for writing.
     is_repaired: bool,
 }
 
@@ -201,7 +202,7 @@ fn exercise(mut device: Watched, history: &History, trust: Trust, way: Way, call
     }
 }
 
-/// Repairs the image, if it can be.
+/// Repairs the image, if possible.
 fn repair(device: &mut Watched, trust: Trust) -> Option<RepairReport> {
     let layout = {
         device.allow("open", EVERYTHING);
@@ -214,7 +215,7 @@ fn repair(device: &mut Watched, trust: Trust) -> Option<RepairReport> {
         opened.map(|store| store.layout().clone())
     };
     let blocks = device.inner.geometry().block_count;
-    // What has no root is measured by the largest table that there can be.
+    // Without a root, the limit assumes the largest possible table.
     let (buckets, entries) = layout.map_or((blocks / 2, 64 * blocks), |layout| {
         let buckets = u64::from(layout.bucket_count);
         (buckets, buckets * u64::from(layout.entries_per_bucket))
@@ -224,7 +225,7 @@ fn repair(device: &mut Watched, trust: Trust) -> Option<RepairReport> {
     let repaired = Store::repair(&mut *device, &mut |_| {}).map(|(report, _)| report);
     match repaired {
         Ok(report) => {
-            // A power cut leaves copies of records that are not complete.
+            // A power cut leaves incomplete copies of records.
             let is_sound =
                 report.findings.iter().all(|finding| finding.mended) && !report.data_lost;
             assert!(trust.is_damaged || is_sound, "{report:?}");
@@ -238,7 +239,7 @@ fn repair(device: &mut Watched, trust: Trust) -> Option<RepairReport> {
     }
 }
 
-/// Something done to the image.
+/// A change of the image.
 struct Change<'a> {
     image: &'a Image,
     device: &'a mut SimDevice,
@@ -317,7 +318,7 @@ impl Change<'_> {
         }
     }
 
-    /// The block that the change is about.
+    /// Returns the block to change.
     fn place(&self, input: &mut Input<'_>) -> u64 {
         let (class, number) = (input.byte(), usize::from(input.byte()));
         let places = &self.image.places;
@@ -335,7 +336,8 @@ impl Change<'_> {
         }
     }
 
-    /// Gives one field of all blocks of a run the same value, with right checksums: the links of a file are in each.
+    /// Sets one field of all blocks of a run to the same value, with valid checksums: each block contains the links of
+    /// a file.
     fn change_run(&mut self, of: &Block, given: Option<((usize, usize), u64)>) {
         let run = |block: &Block| (field(block, (8, 8)), field(block, (36, 4)));
         for place in &self.image.places.data {
@@ -350,7 +352,7 @@ impl Change<'_> {
         }
     }
 
-    /// A field of the block, and a value for it that might mean something.
+    /// Returns a field of the block, and a value that may be meaningful for it.
     fn field_value(&self, block: &Block, input: &mut Input<'_>) -> Option<((usize, usize), u64)> {
         let number = usize::from(input.u16());
         let (how, which) = (input.byte(), usize::from(input.byte()));
@@ -384,7 +386,7 @@ impl Change<'_> {
     }
 }
 
-/// Repeats one entry of a list in the block at other places of the list.
+/// Copies one entry of a list in the block to other positions of the list.
 fn copy_record(block: &mut Block, input: &mut Input<'_>) {
     let (which, list) = (usize::from(input.byte()), usize::from(input.byte()));
     let (to, count) = (
@@ -434,7 +436,7 @@ fn take_call(kind: u8, input: &mut Input<'_>, image: &Image) -> Call {
     }
 }
 
-/// A name that the image has had, or another.
+/// Returns a name that the image has had, or another one.
 fn take_name(input: &mut Input<'_>, image: &Image) -> String {
     const OTHERS: [&str; 8] = [
         "new 1",
@@ -459,7 +461,7 @@ fn take_name(input: &mut Input<'_>, image: &Image) -> String {
     }
 }
 
-/// The input, from its beginning on; zeros behind its end.
+/// The input, read from its beginning; zeros after its end.
 struct Input<'a> {
     rest: &'a [u8],
 }

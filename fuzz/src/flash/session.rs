@@ -1,18 +1,19 @@
-//! Calls on an open store whose device is watched: none panics, goes beyond its bound or returns a byte that was never
-//! written to that file at that place.
+//! Calls on an open store whose device is watched: none panics, exceeds its limit or returns a byte that was never
+//! written to that file at that position.
 
 use flash::{Bound, CheckReport, Error, FileHandle, OpenOptions, RepairReport, Store};
 
 use super::device::{Allowance, Watched};
 use super::history::History;
 
-/// A walk that meets damage begins again up to eight times, and as often from where the runs of its file lead.
+/// A walk that meets damage is restarted up to eight times, and as often from the position to which the runs of its
+/// file lead.
 const WALKS: u64 = 18;
-/// Following the runs of a file looks at each of its blocks some times at most.
+/// Following the runs of a file reads each of its blocks at most this often.
 const LOOKS_AT_BLOCK: u64 = 4;
-/// A call that finds the free list damaged commits up to twice more.
+/// A call that finds the free list damaged commits up to two more times.
 const COMMITS: u64 = 3;
-/// A request that the device fails is repeated block by block, at most five.
+/// A failed request is repeated block by block, for at most five blocks.
 const REPEATS: u64 = 6;
 /// Making room in the list of free pieces takes up to four records.
 const ROOM: Allowance = Allowance {
@@ -20,11 +21,12 @@ const ROOM: Allowance = Allowance {
     writes: 8,
     flushes: 8,
 };
-/// Bytes read of each file at its beginning and at its end, and files read: more of the same shows no more.
+/// Number of bytes read of each file at its beginning and at its end, and number of files read: reading more shows
+/// nothing new.
 const BYTES_READ_MAX: u64 = 48 << 10;
 const BYTES_READ_AT_END_MAX: u64 = 12 << 10;
 const FILES_READ_MAX: usize = 80;
-/// Bytes of one read.
+/// Size of one read, in bytes.
 const READ_BYTES: usize = 9_999;
 
 /// One call of a script.
@@ -47,19 +49,19 @@ pub(crate) enum Call {
     List,
 }
 
-/// What the image went through, and so what may be asked of the store.
+/// The treatment of the image, which determines the checks of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trust {
-    /// Something was changed.
+    /// Whether something was changed.
     pub(crate) is_damaged: bool,
-    /// Checksums were made right again, so that anything may stand there.
+    /// Whether checksums were made valid again, so that any content is possible.
     pub(crate) is_forged: bool,
-    /// Some blocks cannot be read.
+    /// Whether some blocks are unreadable.
     pub(crate) is_unreadable: bool,
 }
 
 impl Trust {
-    /// What a call may do whose bound on a sound store is `bound`.
+    /// Returns the allowance of a call whose limit on a sound store is `bound`.
     pub(crate) fn allowance(self, bound: Bound) -> Allowance {
         let Bound {
             reads,
@@ -83,8 +85,8 @@ impl Trust {
     }
 }
 
-/// What a repair may do: it reads the table, every block of a file and those that no file owns, a few times each, and
-/// writes the table, the records, the lists of free blocks and a header for each damaged block at most.
+/// Returns the allowance of a repair: it reads the table, every block of a file and those that no file owns, a few
+/// times each, and writes at most the table, the records, the lists of free blocks and a header for each damaged block.
 pub(crate) fn repair_allowance(blocks: u64, buckets: u64, entries: u64, trust: Trust) -> Allowance {
     let repeats = if trust.is_unreadable { REPEATS } else { 1 };
     Allowance {
@@ -94,7 +96,7 @@ pub(crate) fn repair_allowance(blocks: u64, buckets: u64, entries: u64, trust: T
     }
 }
 
-/// An open store and what is known of it.
+/// An open store and the expectations about it.
 pub(crate) struct Session<'a> {
     pub(crate) store: Store<&'a mut Watched>,
     pub(crate) history: History,
@@ -103,7 +105,7 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Opens the store within `mount`, the bound that every store has.
+    /// Opens the store within `mount`, the limit for every store.
     pub(crate) fn open(
         device: &'a mut Watched,
         options: &OpenOptions,
@@ -142,7 +144,7 @@ impl<'a> Session<'a> {
         self.check();
     }
 
-    /// Makes one call. An error is an answer.
+    /// Makes one call. An error is a valid result.
     pub(crate) fn call(&mut self, call: &Call) -> Result<(), Error> {
         match call {
             Call::Create(name) => self.create(name).map(|_| ()),
@@ -177,7 +179,7 @@ impl<'a> Session<'a> {
             Call::ReplaceFrom(name, data) => {
                 self.history.wrote(name, 0, data);
                 let bound = self.store.bounds().replace(data.len() as u64);
-                // Each piece that the source hands over is an append of its own.
+                // Each piece from the source is a separate append.
                 self.allow("replace from", bound.plus(bound));
                 let mut rest = &data[..];
                 let mut source = |buffer: &mut [u8]| {
@@ -284,7 +286,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Zeros come to stand in a gap, as far as the store has room for them.
+    /// Zeros fill a gap, as far as the store has room for them.
     fn zeros_from(&mut self, name: &str, length: u64, gap: u64) {
         let most = self.store.layout().data_blocks() * flash::PAYLOAD_BYTES as u64;
         let zeros = vec![0; gap.min(most) as usize];
@@ -350,7 +352,7 @@ impl<'a> Session<'a> {
         names
     }
 
-    /// After a repair, bytes of files may still be damaged, and nothing else but what the repair said it had to leave.
+    /// After a repair, bytes of files may still be damaged, and otherwise only what the repair reported as left.
     pub(crate) fn expect_repaired(&mut self, repaired: &RepairReport) {
         let mut findings = repaired.findings.iter();
         let is_linked = findings.all(|finding| finding.mended || finding.data_lost);
@@ -368,7 +370,7 @@ impl<'a> Session<'a> {
         let layout = self.store.layout();
         let (blocks, buckets) = (layout.data_blocks(), u64::from(layout.bucket_count));
         let entries = buckets * u64::from(layout.entries_per_bucket);
-        // The superblocks, three records, each block of the table three times; of every list of free blocks, each run
+        // The superblocks, three records, each block of the table three times; for every list of free blocks, each run
         // and each file's block one or two reads; and two more at which each file's walk may end.
         let reads = 3 + 3 * 5 + 3 * buckets + (3 + LOOKS_AT_BLOCK) * blocks + 4 * entries;
         self.store.device_mut().allow(
@@ -392,7 +394,7 @@ impl<'a> Session<'a> {
         Some(report)
     }
 
-    /// Whether the device answers no more.
+    /// Returns whether the device no longer answers.
     fn is_off(&self) -> bool {
         !self.store.device().inner.is_powered()
     }

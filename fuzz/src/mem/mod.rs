@@ -1,8 +1,8 @@
-//! What the fuzz targets of the in-memory file system do with their bytes: write over the tables of a region and use
-//! it, damage a checkpoint and restore it.
+//! The bodies of the fuzz targets of the in-memory file system: overwrite the tables of a region and use it, damage a
+//! checkpoint and restore it.
 //!
-//! **Holds:** the region, the damage, the calls, and what must hold whatever the tables say: no panic, every call ends,
-//! a region that was mended is sound and stays so in use, a restored region is sound.
+//! **Holds:** the region, the damage, the calls, and the conditions that must hold for any tables: no panic, every call
+//! ends, a repaired region is sound and stays so in use, a restored region is sound.
 //!
 //! **Must not know:** the fuzzer. A test of `mem` includes this file and runs the committed corpora through it on the
 //! stable toolchain.
@@ -35,7 +35,7 @@ const DIRECTORY: NewInode = NewInode {
     ..FILE
 };
 
-/// A region that goes when the input is done with.
+/// A region that is removed after the input.
 struct Scratch {
     path: PathBuf,
 }
@@ -112,8 +112,8 @@ fn fill(writer: &Writer<'_>) -> mem::Result<()> {
     Ok(())
 }
 
-/// Writes over words of the tables, and makes calls. The input: how often words are written; for each which table
-/// (one byte), which word of it (two), how it is changed (one), with what (one or eight); then calls of four bytes.
+/// Overwrites words of the tables, and makes calls. The input: how many words are written; for each which table (one
+/// byte), which word of it (two), how it is changed (one), with what (one or eight); then calls of four bytes.
 pub(crate) fn mem_region(data: &[u8]) {
     let mut input = Input { rest: data };
     let scratch = Scratch::new();
@@ -124,7 +124,7 @@ pub(crate) fn mem_region(data: &[u8]) {
     let tables = region.layout().tables();
     for _ in 0..usize::from(input.byte()) % CHANGES_MAX {
         let (name, first, bytes) = tables[usize::from(input.byte()) % tables.len()];
-        // What never changes is checked when a region is opened.
+        // The constant part is checked when a region is opened.
         let (first, bytes) = match name {
             "superblock" => (1024, bytes - 1024),
             _ => (first, bytes),
@@ -220,7 +220,7 @@ fn use_region(region: &Region, input: &mut Input<'_>) {
     );
 }
 
-/// Two generations of a small region.
+/// Returns two generations of a small region.
 fn saved() -> &'static MemoryStorage {
     static SAVED: OnceLock<MemoryStorage> = OnceLock::new();
     SAVED.get_or_init(|| {
@@ -251,8 +251,8 @@ fn saved() -> &'static MemoryStorage {
     })
 }
 
-/// Damages a checkpoint and restores it. The input: for each change which file and how (one byte), where from the end
-/// (three), with what (one). Half of the changes are followed by right checksums of index and footer.
+/// Damages a checkpoint and restores it. The input: for each change which file and how (one byte), the distance from
+/// the end (three), with what (one). After half of the changes the checksums of index and footer are made valid.
 pub(crate) fn mem_checkpoint(data: &[u8]) {
     let mut input = Input { rest: data };
     let mut storage = saved().clone();
@@ -297,7 +297,7 @@ pub(crate) fn mem_checkpoint(data: &[u8]) {
     assert_eq!(found.files, report.files);
 }
 
-/// Makes the checksums of the index and of the footer right.
+/// Sets the valid checksums of the index and of the footer.
 fn seal(bytes: &mut [u8]) {
     let Some(footer_at) = bytes.len().checked_sub(FOOTER_BYTES) else {
         return;

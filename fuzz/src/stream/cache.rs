@@ -1,4 +1,4 @@
-//! What the fuzz target `stream_cache` does with its bytes: opens a cache whose files they are, and uses it. A test of
+//! The body of the fuzz target `stream_cache`: opens a cache with the input as its files, and uses it. A test of
 //! `stream` includes this file too and runs the committed corpus through it.
 
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use stream::device::cache::{BlockCache, CacheOptions, MemoryStorage};
 const HEADER_BYTES: usize = 64;
 const SALT: u64 = 7;
 
-/// The first byte: how many files (low two bits, and one), and whether their checksums are made right (bit 2). The next
-/// byte for each file: bit 0 its kind. The rest is divided evenly.
+/// The first byte: the number of files (low two bits, plus one), and whether their checksums are made valid (bit 2).
+/// The next byte for each file: bit 0 its kind. The rest is divided evenly.
 pub fn stream_cache(data: &[u8]) {
     let Some((&first, mut rest)) = data.split_first() else {
         return;
@@ -40,7 +40,7 @@ pub fn stream_cache(data: &[u8]) {
         queue_bytes_max: 64 << 10,
         put_wait: Duration::from_secs(60),
     };
-    // Twice: what the first leaves is opened by the second.
+    // Twice: the second run opens what the first has left.
     for _ in 0..2 {
         let cache = BlockCache::open(Box::new(storage.clone()), &options)
             .unwrap_or_else(|error| panic!("{error}"));
@@ -66,7 +66,7 @@ pub fn stream_cache(data: &[u8]) {
             .set_note("a", &[first, 1])
             .unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(cache.note("a"), Some(vec![first, 1]));
-        // A record that claims to have it may have stood in the way of the first attempt.
+        // A record that falsely claims to contain the block may have prevented the first attempt.
         if cache.get(&hash, 4096).is_none() {
             cache.put(&hash, &block);
             cache.flush();
@@ -99,8 +99,8 @@ fn sum(offset: usize, bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c_append(place, bytes).to_le_bytes()
 }
 
-/// Makes the checksums right of whatever begins like a record or a trailer, the last first: what an index holds of a
-/// record is that record's.
+/// Sets valid checksums of everything that begins like a record or a trailer, from the end: an index contains the
+/// checksum of a record.
 fn mend(file: &mut [u8]) {
     for offset in (HEADER_BYTES..file.len().saturating_sub(15))
         .step_by(16)

@@ -1,10 +1,10 @@
-//! What the fuzz targets of streaming's messages do with their bytes. A test of `stream` includes this file too and
-//! runs the committed corpora through it.
+//! The bodies of the fuzz targets of streaming's messages. A test of `stream` includes this file too and runs the
+//! committed corpora through it.
 
 use stream::BLOCK_BYTES;
 use stream::wire::{Answer, FrameReader, Request, unpack};
 
-/// What devices send: see [`message`].
+/// Data from devices: see [`message`].
 pub fn stream_request(data: &[u8]) {
     message(data, FrameReader::for_requests, |kind, version, payload| {
         let request = Request::decode(kind, version, payload).ok()?;
@@ -14,7 +14,7 @@ pub fn stream_request(data: &[u8]) {
     });
 }
 
-/// What a server sends: see [`message`]. Blocks are unpacked as well, as whole ones.
+/// Data from a server: see [`message`]. Blocks are also unpacked, as whole blocks.
 pub fn stream_answer(data: &[u8]) {
     message(data, FrameReader::for_answers, |kind, version, payload| {
         let answer = Answer::decode(kind, version, payload).ok()?;
@@ -33,9 +33,9 @@ pub fn stream_answer(data: &[u8]) {
     });
 }
 
-/// An even first byte: a stream of frames follows, which is read whole and in pieces, of so many bytes. An odd one: the
-/// kind, which lies in the next byte, and the payload follow, in version 2 of the protocol behind a 3 and in version 1
-/// behind any other. Whatever is a message is written as the same bytes again.
+/// After an even first byte, a stream of frames follows; it is read whole, and in pieces of one byte more than the
+/// value of the first byte. After an odd one, the kind (one byte) and the payload follow, in version 2 of the protocol
+/// if the byte is 3, otherwise in version 1. Every valid message is encoded to the same bytes again.
 fn message(
     data: &[u8],
     reader: impl Fn() -> FrameReader,
@@ -63,7 +63,7 @@ fn message(
     }
 }
 
-/// The frames of a stream that is read in pieces, up to its first error.
+/// Returns the frames of a stream that is read in pieces, up to its first error.
 fn frames(reader: &mut FrameReader, stream: &[u8], piece_bytes: usize) -> Vec<(u16, u16, Vec<u8>)> {
     let mut frames = Vec::new();
     for mut piece in stream.chunks(piece_bytes) {

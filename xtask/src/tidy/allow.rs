@@ -1,12 +1,12 @@
-//! Exceptions to the rule about clocks, files and sleeping, each with its reason. An exception that nothing
-//! uses any more is itself a finding.
+//! Exceptions to the rule about clocks, files and sleeping, each with its reason. An unused exception is itself a
+//! finding.
 
 use super::Finding;
 
-/// The list as it stands in the repository, one exception a line: `path  call  reason`.
+/// The list in the repository, one exception per line: `path  call  reason`.
 pub(crate) const LIST: &str = include_str!("../../allow.txt");
 
-/// Where [`LIST`] lies, for findings about it.
+/// Path of [`LIST`], for findings about it.
 const LIST_PATH: &str = "xtask/allow.txt";
 
 /// Parsed exceptions and whether each was needed.
@@ -54,7 +54,7 @@ impl AllowList {
         Self { entries, malformed }
     }
 
-    /// Whether `call` is excepted in the file at `path`; remembers that the exception was needed.
+    /// Returns whether `call` is excepted in the file at `path`; remembers that the exception was needed.
     pub(crate) fn permits(&mut self, path: &str, call: &str) -> bool {
         let mut permitted = false;
         for entry in &mut self.entries {
@@ -66,7 +66,7 @@ impl AllowList {
         permitted
     }
 
-    /// Findings about the list itself: lines without a reason, exceptions that nothing needs.
+    /// Returns findings about the list itself: lines without a reason, unused exceptions.
     pub(crate) fn unused(&self) -> Vec<Finding> {
         let stale = self
             .entries

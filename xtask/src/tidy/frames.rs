@@ -1,12 +1,12 @@
 //! Frames of results pages, `<!-- begin NAME -->` to `<!-- end NAME -->`, that a script fills with figures: a page that
-//! a document calls measured has no empty one.
+//! a document calls measured must have no empty frame.
 
 use std::path::Path;
 
 use super::markdown::normalise;
 use super::{Finding, TextFile};
 
-/// Empty frames of pages that a link with the word `measured` leads to.
+/// Finds empty frames of pages that are the target of a link with the word `measured`.
 pub(crate) fn check_all(files: &[TextFile]) -> Vec<Finding> {
     let documents = || files.iter().filter(|file| file.path.ends_with(".md"));
     let mut findings = Vec::new();
@@ -26,7 +26,7 @@ pub(crate) fn check_all(files: &[TextFile]) -> Vec<Finding> {
     findings
 }
 
-/// Paths of the documents that a link calls measured.
+/// Returns paths of the documents that a link calls measured.
 fn called_measured(from: &TextFile) -> Vec<String> {
     let base = Path::new(&from.path).parent().unwrap_or(Path::new(""));
     let mut targets = Vec::new();
@@ -42,7 +42,7 @@ fn called_measured(from: &TextFile) -> Vec<String> {
     targets
 }
 
-/// Names of frames with nothing in them, each with the line that it begins in.
+/// Returns the names of empty frames, each with its first line.
 fn empty_frames(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut open = None;

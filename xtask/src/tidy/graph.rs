@@ -1,4 +1,4 @@
-//! The crate graph: which room may depend on which, and which outside crates are reserved to a few rooms.
+//! The crate graph: which crate may depend on which, and which external crates are reserved to a few crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::Finding;
 
-/// Rooms and the rooms each may use, `base` apart: every crate may use that. Rooms that do not exist yet are
-/// named already, so that the drawing is complete and a new crate starts inside it.
+/// Crates and the crates each may use, except `base`, which every crate may use. Planned crates are listed already, so
+/// that the graph is complete and a new crate starts within its limits.
 const EDGES: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("fuse", &[]),
@@ -47,7 +47,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("python", &["libkeel"]),
 ];
 
-/// Further edges for tests alone: a room's tests may build the store that its production code is handed.
+/// Additional edges for tests alone: a crate's tests may build the store that its production code is given.
 const TEST_EDGES: &[(&str, &[&str])] = &[
     ("ingest", &["flash"]),
     ("cluster", &["flash"]),
@@ -58,12 +58,12 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
 /// Tools, which may use anything and which nothing may use.
 const TOOLS: &[&str] = &["bench", "fuzz", "sim", "xtask"];
 
-/// Outside crates that only some rooms may use, and what they are.
+/// External crates that only some crates may use, and their purpose.
 struct Reserved {
     what: &'static str,
     crates: &'static [&'static str],
     rooms: &'static [&'static str],
-    /// Rooms whose tests and examples alone may use them.
+    /// Crates whose tests and examples alone may use them.
     test_rooms: &'static [&'static str],
 }
 
@@ -98,7 +98,7 @@ const RESERVED: &[Reserved] = &[
             "sequential-storage",
         ],
         rooms: &["bench"],
-        // Its extension is judged by SQLite itself.
+        // The tests compare its extension with SQLite itself.
         test_rooms: &["flash-sqlite"],
     },
     Reserved {
@@ -116,12 +116,12 @@ pub(crate) struct Workspace {
     pub(crate) libraries: Vec<String>,
 }
 
-/// One workspace crate and the crates its manifest names.
+/// One workspace crate and the crates in its manifest.
 pub(crate) struct Crate {
     pub(crate) name: String,
     /// Relative path of its `Cargo.toml`.
     pub(crate) manifest: String,
-    /// Names of dependencies of every kind, with whether the edge is for tests alone.
+    /// Names of dependencies of every kind, and whether the edge is for tests alone.
     pub(crate) dependencies: Vec<(String, bool)>,
 }
 
@@ -154,7 +154,7 @@ impl Workspace {
     /// Reads the JSON of `cargo metadata --no-deps --format-version 1`.
     ///
     /// # Errors
-    /// A message when the JSON has another shape.
+    /// A message if the JSON has another format.
     pub(crate) fn parse(json: &str, root: &Path) -> Result<Self, String> {
         let metadata: Metadata = serde_json::from_str(json)
             .map_err(|error| format!("cargo metadata has an unknown shape: {error}"))?;
@@ -186,13 +186,13 @@ impl Workspace {
         Ok(Self { crates, libraries })
     }
 
-    /// Names of all workspace crates.
+    /// Returns the names of all workspace crates.
     pub(crate) fn names(&self) -> Vec<String> {
         self.crates.iter().map(|one| one.name.clone()).collect()
     }
 }
 
-/// Every edge between workspace crates that the drawing does not have.
+/// Finds every edge between workspace crates that is not in the graph.
 pub(crate) fn check_edges(workspace: &Workspace) -> Vec<Finding> {
     let names: BTreeSet<&str> = workspace
         .crates
@@ -238,7 +238,7 @@ fn edges_of(table: &'static [(&str, &[&str])], name: &str) -> Option<&'static [&
         .map(|(_, edges)| *edges)
 }
 
-/// Reserved outside crates that a room reaches, directly or through the lock file's closure.
+/// Finds reserved external crates that a crate reaches, directly or through the lock file's closure.
 pub(crate) fn check_reserved(workspace: &Workspace, lock: &str) -> Vec<Finding> {
     let graph = parse_lock(lock);
     let workspace_names: BTreeSet<&str> = workspace
@@ -248,7 +248,7 @@ pub(crate) fn check_reserved(workspace: &Workspace, lock: &str) -> Vec<Finding> 
         .collect();
     let mut findings = Vec::new();
     for one in &workspace.crates {
-        // Workspace crates are stops on the way: each answers for itself.
+        // The search stops at workspace crates: each is checked itself.
         let reached = |with_tests: bool| {
             let outside = one
                 .dependencies
@@ -300,7 +300,7 @@ fn closure<'a>(
     reached
 }
 
-/// Package names and the names they depend on; versions of one name are merged, which can only add edges.
+/// Returns package names and the names they depend on; versions of one name are merged, which can only add edges.
 fn parse_lock(lock: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut graph: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut package = "";

@@ -7,7 +7,7 @@ use super::{Finding, TextFile};
 /// The README's first two code blocks, which do everything on a fresh machine.
 const FIRST_BLOCKS: [&str; 2] = ["make demo", "make test"];
 
-/// Relative links of every document whose target, or whose heading in the target, does not exist.
+/// Finds relative links of every document whose target, or whose heading in the target, does not exist.
 pub(crate) fn check_all(root: &Path, files: &[TextFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files.iter().filter(|file| file.path.ends_with(".md")) {
@@ -20,7 +20,7 @@ pub(crate) fn check_all(root: &Path, files: &[TextFile]) -> Vec<Finding> {
     findings
 }
 
-/// Crates that the map does not name as `` `name` ``.
+/// Finds crates that the map does not name as `` `name` ``.
 pub(crate) fn check_map(crates: &[String], files: &[TextFile]) -> Vec<Finding> {
     let Some(map) = files.iter().find(|file| file.path == "ARCHITECTURE.md") else {
         return vec![Finding::new("ARCHITECTURE.md", 0, "map", "is missing")];
@@ -40,7 +40,7 @@ pub(crate) fn check_map(crates: &[String], files: &[TextFile]) -> Vec<Finding> {
         .collect()
 }
 
-/// The README's first two code blocks are the two commands and nothing else.
+/// Checks that the README's first two code blocks are the two commands and nothing else.
 pub(crate) fn check_readme(files: &[TextFile]) -> Vec<Finding> {
     let Some(readme) = files.iter().find(|file| file.path == "README.md") else {
         return vec![Finding::new("README.md", 0, "readme", "is missing")];
@@ -83,7 +83,7 @@ fn check_link(root: &Path, files: &[TextFile], from: &TextFile, target: &str) ->
     (!found).then(|| format!("`{target}`: no such heading in {resolved}"))
 }
 
-/// `a/../b` as `b`; `None` when the path leaves the workspace, which no link of the project may.
+/// Returns `a/../b` as `b`; `None` if the path leaves the workspace, which is forbidden for links.
 pub(super) fn normalise(path: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -98,7 +98,7 @@ pub(super) fn normalise(path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Targets of `[text](target)` and `[name]: target`, outside code, with their line.
+/// Returns targets of `[text](target)` and `[name]: target`, outside code, with their line.
 pub(super) fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in prose_lines(text) {
@@ -122,7 +122,7 @@ pub(super) fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Anchors as the usual renderers derive them from headings.
+/// Returns anchors as the usual renderers derive them from headings.
 fn headings(text: &str) -> Vec<String> {
     let titles = prose_lines(text)
         .into_iter()
@@ -139,7 +139,7 @@ fn headings(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Lines outside fenced code, numbered from 1.
+/// Returns lines outside fenced code, numbered from 1.
 pub(super) fn prose_lines(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut lines = Vec::new();

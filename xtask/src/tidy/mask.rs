@@ -1,7 +1,7 @@
 //! Rust source with comments and literals blanked out, so that rules about code never match prose.
 
-/// A copy of `source` of the same shape (same lines, same columns) in which the content of comments, strings
-/// and character literals is replaced by spaces. Delimiters of strings remain.
+/// Returns a copy of `source` with the same lines and columns, in which the content of comments, strings and character
+/// literals is replaced by spaces. Delimiters of strings remain.
 pub(crate) fn mask(source: &str) -> String {
     let chars: Vec<char> = source.chars().collect();
     let mut masked = String::with_capacity(source.len());
@@ -48,7 +48,7 @@ fn line_length(rest: &[char]) -> usize {
         .unwrap_or(rest.len())
 }
 
-/// Length of a block comment, which nests in Rust.
+/// Returns the length of a block comment, which can be nested in Rust.
 fn block_comment_length(rest: &[char]) -> usize {
     let mut depth = 0;
     let mut at = 0;
@@ -69,7 +69,7 @@ fn block_comment_length(rest: &[char]) -> usize {
     rest.len()
 }
 
-/// Length of a literal closed by `quote`, whose first letter is the opening quote.
+/// Returns the length of a literal closed by `quote`, whose first letter is the opening quote.
 fn quoted_length(rest: &[char], quote: char) -> usize {
     let mut at = 1;
     while at < rest.len() {
@@ -82,7 +82,7 @@ fn quoted_length(rest: &[char], quote: char) -> usize {
     rest.len()
 }
 
-/// Length of `r"…"`, `r#"…"#`, `br"…"` at the start of `rest`, unless the `r` ends an identifier.
+/// Returns the length of `r"…"`, `r#"…"#`, `br"…"` at the start of `rest`, unless the `r` ends an identifier.
 fn raw_string_length(rest: &[char], before: Option<char>) -> Option<usize> {
     if before.is_some_and(|letter| letter.is_alphanumeric() || letter == '_') {
         return None;
@@ -108,7 +108,7 @@ fn raw_string_length(rest: &[char], before: Option<char>) -> Option<usize> {
     Some(end.map_or(rest.len(), |at| at + closing.len()))
 }
 
-/// Length of a character literal; `None` for a lifetime.
+/// Returns the length of a character literal; `None` for a lifetime.
 fn character_length(rest: &[char]) -> Option<usize> {
     if rest[0] != '\'' {
         return None;

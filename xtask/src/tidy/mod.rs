@@ -1,5 +1,5 @@
-//! The rules of the house as one run over the workspace. Rules are pure functions from text to findings;
-//! only this file touches the disk and starts `cargo metadata`.
+//! The project's rules, checked in one run over the workspace. Rules are pure functions from text to findings; only
+//! this file accesses the disk and starts `cargo metadata`.
 
 mod allow;
 mod frames;
@@ -15,19 +15,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Text files larger than this are data, not prose or code, and are left alone.
+/// Larger text files are data, not prose or code, and are not checked.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// One broken rule at one place.
+/// One violation of a rule at one place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
     /// Path relative to the workspace, with forward slashes.
     pub(crate) path: String,
-    /// Line from 1; 0 when the finding concerns the file as a whole.
+    /// Line number from 1; 0 if the finding concerns the whole file.
     pub(crate) line: usize,
     /// Short name of the rule.
     pub(crate) rule: &'static str,
-    /// What is wrong, and the remedy where it is not obvious.
+    /// The problem, and the remedy if it is not obvious.
     pub(crate) text: String,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What one run saw.
+/// The result of a run.
 pub(crate) struct Report {
     pub(crate) findings: Vec<Finding>,
     pub(crate) crates: usize,
@@ -69,7 +69,7 @@ pub(crate) struct TextFile {
 /// Runs every rule over the workspace at `root`.
 ///
 /// # Errors
-/// A message when the tree cannot be read or `cargo metadata` fails: then nothing has been proven.
+/// A message if the tree cannot be read or `cargo metadata` fails: then nothing has been checked.
 pub(crate) fn check_workspace(root: &Path) -> Result<Report, String> {
     let files = read_tree(root)?;
     let workspace = graph::Workspace::parse(&cargo_metadata(root)?, root)?;
@@ -134,7 +134,7 @@ fn cargo_metadata(root: &Path) -> Result<String, String> {
         .map_err(|error| format!("cargo metadata is not UTF-8: {error}"))
 }
 
-/// Every UTF-8 file below `root` except build output and version-control data, ordered by path.
+/// Returns every UTF-8 file below `root` except build output and version-control data, ordered by path.
 pub(crate) fn read_tree(root: &Path) -> Result<Vec<TextFile>, String> {
     let mut pending = vec![root.to_path_buf()];
     let mut paths: Vec<PathBuf> = Vec::new();
@@ -147,7 +147,7 @@ pub(crate) fn read_tree(root: &Path) -> Result<Vec<TextFile>, String> {
                 .file_type()
                 .map_err(|error| format!("{}: {error}", entry.path().display()))?;
             let name = entry.file_name();
-            // A folder, or in a further working copy of the repository a file that names it.
+            // A folder, or in an additional working copy of the repository a file that names it.
             if name == ".git" {
                 continue;
             }
@@ -167,7 +167,7 @@ pub(crate) fn read_tree(root: &Path) -> Result<Vec<TextFile>, String> {
         if size > FILE_BYTES_MAX {
             continue;
         }
-        // A file that vanishes or is not text is nobody's source.
+        // A file that vanishes or is not text is not a source.
         let Ok(text) = fs::read_to_string(&path) else {
             continue;
         };

@@ -1,9 +1,9 @@
-//! Test programs: a file of tests that no program contains would never run, and nothing else would say so.
+//! Test programs: a file of tests that no program contains would never run, and no other check would report it.
 
 use super::{Finding, TextFile};
 
-/// Demands that each file in `crates/*/tests` is a module of `it.rs`, or a program that the manifest names, where the
-/// manifest keeps cargo from making each file a program.
+/// Checks that each file in `crates/*/tests` is a module of `it.rs`, or a program that the manifest names, with
+/// automatic test programs turned off in the manifest.
 pub(crate) fn check_all(files: &[TextFile]) -> Vec<Finding> {
     let text_of = |path: &str| {
         let file = files.iter().find(|file| file.path == path);
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(found(manifest, program, "crates/db/tests/crash.rs"), 0);
         assert_eq!(found(manifest, program, "crates/db/tests/alone.rs"), 0);
         assert_eq!(found(manifest, program, "crates/db/tests/lost.rs"), 1);
-        // What modules share, and a manifest that leaves it to cargo.
+        // A module shared by tests, and a manifest that relies on cargo's automatic programs.
         assert_eq!(found(manifest, program, "crates/db/tests/common/mod.rs"), 0);
         assert_eq!(found("", program, "crates/db/tests/lost.rs"), 0);
     }

@@ -1,5 +1,5 @@
-//! Rules about the documentation as a whole: it is one site, each page of it can be reached, its links stay inside, its
-//! commands are run by something, and the files that it names are there.
+//! Rules about the documentation as a whole: it is one site, every page is reachable, its links stay inside, its
+//! commands are run by a script, and the files that it names exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,20 +8,20 @@ use super::markdown::{links, normalise};
 use super::source::has_word;
 use super::{Finding, TextFile};
 
-/// The table of contents: every page that the site has, and nothing else.
+/// The table of contents: every page of the site, and nothing else.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// What a page with commands says of who runs them: `<!-- commands: FILE, FILE -->`. The first file names the page,
-/// each further one names the file before it, and the last one is run by whoever runs all tests.
+/// A page with commands names the files that run them: `<!-- commands: FILE, FILE -->`. The first file names the page,
+/// each further one names the previous file, and the last one is run by the script for all tests.
 const MARKER: &str = "<!-- commands: ";
 
-/// Languages of blocks that are commands. Only the first is what the runners look for.
+/// Languages of blocks that are commands. The runners only recognise the first.
 const COMMANDS: &[&str] = &["sh", "bash", "shell", "console", "shell-session"];
 
 /// Scripts that run everything else.
 const ENDS: &[&str] = &["scripts/test.sh", "scripts/soak.sh"];
 
-/// Folders at the top whose files pages name from there.
+/// Top-level folders whose files pages name by their path from the top.
 const FOLDERS: &[&str] = &[
     "crates/",
     "docs/",
@@ -33,17 +33,17 @@ const FOLDERS: &[&str] = &[
     "xtask/",
 ];
 
-/// What the site is made of.
+/// The parts of the site.
 pub(crate) struct Site<'a> {
     /// Pages in the order of the table of contents, as paths from the top.
     pub(crate) pages: Vec<&'a TextFile>,
-    /// Other files that pages show or lead to, as paths from the top.
+    /// Other files that pages show or link to, as paths from the top.
     pub(crate) others: BTreeSet<String>,
 }
 
 impl<'a> Site<'a> {
-    /// What the table of contents lists of `files`, and what that leads to. What is not there is left out: the rule
-    /// `link` reports it.
+    /// Collects the pages in the table of contents of `files`, and the files that they link to. Missing files are
+    /// skipped: the rule `link` reports them.
     pub(crate) fn of(files: &'a [TextFile]) -> Self {
         let summary = files.iter().find(|file| file.path == SUMMARY);
         let listed = summary.map_or_else(Vec::new, entries);
@@ -60,7 +60,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Every rule of this file.
+/// Checks every rule of this file.
 pub(crate) fn check_all(root: &Path, files: &[TextFile]) -> Vec<Finding> {
     let mut findings = check_summary(files);
     let site = Site::of(files);
@@ -78,7 +78,7 @@ fn is_page(path: &str) -> bool {
     path == "README.md" || (path.starts_with("docs/") && path.ends_with(".md") && path != SUMMARY)
 }
 
-/// Path from the top that a link in `from` leads to; `None` for other sites and for places on the page itself.
+/// Returns the path from the top for a link in `from`; `None` for other sites and for anchors on the page itself.
 pub(crate) fn resolve(from: &str, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -88,7 +88,7 @@ pub(crate) fn resolve(from: &str, target: &str) -> Option<String> {
     normalise(&folder.join(path).to_string_lossy())
 }
 
-/// Lines and pages of the table of contents.
+/// Returns lines and pages of the table of contents.
 fn entries(summary: &TextFile) -> Vec<(usize, String)> {
     let listed = links(&summary.text).into_iter();
     listed
@@ -96,7 +96,7 @@ fn entries(summary: &TextFile) -> Vec<(usize, String)> {
         .collect()
 }
 
-/// Each page of `docs` is listed, nothing is listed twice, and only pages are.
+/// Checks that each page of `docs` is listed, nothing is listed twice, and only pages are.
 fn check_summary(files: &[TextFile]) -> Vec<Finding> {
     let Some(summary) = files.iter().find(|file| file.path == SUMMARY) else {
         return vec![Finding::new(SUMMARY, 0, "summary", "is missing")];
@@ -121,7 +121,7 @@ fn check_summary(files: &[TextFile]) -> Vec<Finding> {
     findings
 }
 
-/// A link from a page of the site leads to another page of it, or to a file that is copied beside them.
+/// Checks that a link from a page of the site leads to another page of it, or to a file that is copied beside them.
 fn check_inside(root: &Path, site: &Site<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for page in &site.pages {
@@ -142,7 +142,7 @@ fn check_inside(root: &Path, site: &Site<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The lines of a page where a block of commands begins, and whether runners see it.
+/// Returns the first lines of the command blocks of a page, and whether runners recognise them.
 fn command_blocks(text: &str) -> Vec<(usize, bool)> {
     let mut is_open = false;
     let mut found = Vec::new();
@@ -159,7 +159,7 @@ fn command_blocks(text: &str) -> Vec<(usize, bool)> {
     found
 }
 
-/// A page with commands says what runs them, and that is so.
+/// Checks that a page with commands names the files that run them, and that this is true.
 fn check_commands(page: &TextFile, files: &[TextFile]) -> Vec<Finding> {
     let finding = |line, text: String| Finding::new(&page.path, line, "commands", text);
     let blocks = command_blocks(&page.text);
@@ -193,7 +193,7 @@ fn check_commands(page: &TextFile, files: &[TextFile]) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with the chain of files from the page to whoever runs all tests.
+/// Returns the fault in the chain of files from the page to the script for all tests.
 fn who_runs(page: &TextFile, said: &str, files: &[TextFile]) -> Option<String> {
     let mut named = page.path.rsplit('/').next().unwrap_or(&page.path);
     let mut last = "";
@@ -213,9 +213,9 @@ fn who_runs(page: &TextFile, said: &str, files: &[TextFile]) -> Option<String> {
     })
 }
 
-/// Files and folders of the tree that a document names from the top, in code spans, are there.
+/// Checks that files and folders that a document names from the top, in code spans, exist.
 fn check_names(root: &Path, files: &[TextFile], file: &TextFile) -> Vec<Finding> {
-    // What was removed is named there rightly.
+    // The changelog may name removed files.
     if file.path == "CHANGELOG.md" {
         return Vec::new();
     }
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// A site of two pages in order, with `more`, which replaces what has its path.
+    /// Returns findings for a site of two valid pages and `more`, which replaces files with the same path.
     fn findings(more: &[(&str, &str)]) -> Vec<String> {
         let mut all = vec![
             file("README.md", "# X\n\nSee [a](docs/a.md).\n"),
@@ -353,7 +353,7 @@ mod tests {
             page(&format!("{twice}{block}")),
             ["docs/a.md:2: commands: is said twice"]
         );
-        // What is shown within another block is no command.
+        // A block shown within another block is no command.
         assert_eq!(page("```text\nkeel\n```\n"), [""; 0]);
     }
 

@@ -1,17 +1,17 @@
-//! Rules about single files: size, width, stubs, clocks and files behind their seams, words, and the four
-//! headings that open a library.
+//! Rules about single files: size, width, stubs, access to clocks and files, words, and the four headings that open a
+//! library.
 
 use super::allow::AllowList;
 use super::mask::mask;
 use super::{Finding, TextFile};
 
-/// Lines in a source file.
+/// Largest number of lines in a source file.
 const LINES_MAX: usize = 800;
 
-/// Columns in a line of source; characters, not bytes.
+/// Largest number of columns in a line of source; characters, not bytes.
 const COLUMNS_MAX: usize = 120;
 
-/// Calls that reach past the seams of `base`, and what to use instead.
+/// Calls that bypass the interfaces of `base`, and what to use instead.
 const SEAM_CALLS: &[(&str, &str)] = &[
     ("Instant::now", "take a base::clock::Clock"),
     ("SystemTime::now", "take a base::clock::Clock"),
@@ -22,10 +22,10 @@ const SEAM_CALLS: &[(&str, &str)] = &[
     ("File::open", "take a reader or a base::block::BlockDevice"),
 ];
 
-/// Folders that may use [`SEAM_CALLS`]: the seams themselves, the wiring, and the stop-watch.
+/// Folders that may use [`SEAM_CALLS`]: the interfaces themselves, the main program, and the benchmarks.
 const SEAM_FOLDERS: &[&str] = &["crates/base/", "crates/keel/", "crates/bench/"];
 
-/// Code that is not finished, or a test that does not run.
+/// Unfinished code, or a test that does not run.
 const STUBS: &[&str] = &[
     "todo!",
     "unimplemented!",
@@ -46,14 +46,14 @@ const WORDS: &[&str] = &[
 const TERMS: &[(&str, &str)] = &[
     (concat!("fore", "told"), "prefetched, or predicted"),
     (concat!("fore", "tell"), "predict, or prefetch"),
-    // With its space: other words begin so, too.
+    // Including the space, since other words begin with the same letters.
     (concat!("sha", "ll "), "must, or may"),
 ];
 
 /// Headings that open each library, in this order.
 const OPENING: &[&str] = &["Holds", "Must not know", "Invariants", "Files"];
 
-/// Every rule that looks at one file alone.
+/// Checks every rule about a single file.
 pub(crate) fn check_file(file: &TextFile, allowed: &mut AllowList) -> Vec<Finding> {
     let mut findings = check_words(file);
     let ends_with = |endings: &[&str]| endings.iter().any(|ending| file.path.ends_with(ending));
@@ -71,7 +71,7 @@ pub(crate) fn check_file(file: &TextFile, allowed: &mut AllowList) -> Vec<Findin
     findings
 }
 
-/// The documentation at the top of a library names what it holds, must not know, keeps true, and its files.
+/// Checks that the documentation at the top of a library has the headings in [`OPENING`].
 pub(crate) fn check_opening(file: &TextFile) -> Vec<Finding> {
     let opening: Vec<&str> = file
         .text
@@ -154,7 +154,7 @@ fn check_seams(path: &str, masked: &str, allowed: &mut AllowList) -> Vec<Finding
     findings
 }
 
-/// Index of the line after the item that `#[cfg(test)]` at line `at` belongs to. Formatted source closes an
+/// Returns the index of the line after the item that `#[cfg(test)]` at line `at` belongs to. Formatted source closes an
 /// item at the indentation that opened it.
 fn test_module_end(lines: &[&str], at: usize) -> usize {
     let indentation = lines[at].len() - lines[at].trim_start().len();
@@ -193,7 +193,7 @@ fn check_words(file: &TextFile) -> Vec<Finding> {
     findings
 }
 
-/// Whether `word` occurs in `line` other than as the tail of a longer name or path.
+/// Returns whether `word` occurs in `line` other than as the tail of a longer name or path.
 pub(super) fn has_word(line: &str, word: &str) -> bool {
     let tail_of_name = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '.' | '-');
     let starts_in_name = word.starts_with(|letter: char| letter.is_alphanumeric() || letter == '/');

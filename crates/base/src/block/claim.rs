@@ -1,4 +1,4 @@
-//! Holding a file or device alone, by all names that it has: the path, its links, and the loop devices that
+//! Exclusive holding of a file or device, under all names that it has: the path, its links, and the loop devices that
 //! show a file as a device.
 
 use std::fs::File;
@@ -33,13 +33,13 @@ impl Drop for Claim {
 }
 
 impl Claim {
-    /// Locks `file` and claims what else leads to its bytes.
+    /// Locks `file` and claims the other names that lead to its bytes.
     ///
-    /// Where the operating system does not let this user look (the path of a loop device's file in another
-    /// namespace, a loop device that only root may open), that way stays unguarded; the lock never does.
+    /// Where the operating system does not let this user look (the path of a loop device's file in another namespace, a
+    /// loop device that only root may open), that name stays unguarded; the lock is always taken.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::WouldBlock`] when somebody else holds it.
+    /// Of kind [`ErrorKind::WouldBlock`] if another process holds it.
     pub(super) fn take(file: &File, hold: Hold) -> Result<Self, Error> {
         lock(file, hold)?;
         let mut claim = Self::default();
@@ -49,7 +49,7 @@ impl Claim {
         } else if hold == Hold::Alone {
             claim.take_devices_above((found.dev(), found.ino()))
         } else {
-            // Who writes through a loop device has locked this file as well.
+            // A process that writes through a loop device has locked this file as well.
             Ok(())
         };
         if done.is_err() {
@@ -74,7 +74,7 @@ impl Claim {
         Ok(())
     }
 
-    /// For a regular file: claims the loop devices that show it, so that nobody can mount one.
+    /// For a regular file: claims the loop devices that show it, so that none can be mounted.
     fn take_devices_above(&mut self, identity: (u64, u64)) -> Result<(), Error> {
         for device in loop_devices_of(identity) {
             let opened = File::options()
@@ -106,15 +106,15 @@ fn lock(file: &File, hold: Hold) -> Result<(), Error> {
     super::file::retry(|| unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
 }
 
-/// Closing is not enough: a child that another thread has forked and that has not yet executed its program
+/// Closing the file is not enough: a child that another thread has forked and that has not yet executed its program
 /// still holds the descriptor, and with it the lock.
 pub(super) fn unlock(file: &File) {
     // SAFETY: the descriptor is open; no memory is passed.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
 }
 
-/// Who or what holds the file or device at `path`, for a message: `mounted on /mnt`. `None` when the system
-/// does not say; another program may hold it all the same.
+/// Returns what holds the file or device at `path`, for a message: `mounted on /mnt`. `None` if the system does not
+/// say; another program may still hold it.
 #[must_use]
 pub fn find_holder(path: impl AsRef<Path>) -> Option<String> {
     let found = std::fs::metadata(path).ok()?;

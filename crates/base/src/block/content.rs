@@ -1,7 +1,7 @@
-//! What a file or device holds before anything is written to it: somebody else's data is recognised by the
-//! magic numbers that file systems, partition tables, volume managers and the like keep at fixed places.
+//! Finds what a file or device holds before anything is written to it. Foreign data is recognised by the magic numbers
+//! that file systems, partition tables, volume managers and the like keep at fixed places.
 //!
-//! Each entry is a documented fact of its format. An unknown format is still not taken for empty: only zeros are.
+//! Each entry is a documented fact of its format. An unknown format does not count as empty either: only zeros do.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result, Seek, SeekFrom};
@@ -16,15 +16,15 @@ pub const EMPTY_PROBE_BYTES: u64 = 1 << 20;
 pub enum Content {
     /// There is no such file.
     Missing,
-    /// A file of no bytes, or a device that begins with zeros and shows no sign of anything elsewhere.
+    /// A file of no bytes, or a device that begins with zeros and has no known mark elsewhere.
     Empty,
-    /// Something that this list knows, each with its article: `an ext4 file system`. Never empty.
+    /// Known formats, each with its article: `an ext4 file system`. Never empty.
     Known(Vec<&'static str>),
     /// Bytes of unknown meaning.
     Unknown,
 }
 
-/// Says what is at `path`, which is a regular file or a block device; nothing is changed.
+/// Returns what is at `path`, which is a regular file or a block device; nothing is changed.
 ///
 /// # Errors
 /// What the operating system says when it cannot be read.
@@ -35,7 +35,7 @@ pub fn find_content(path: impl AsRef<Path>) -> Result<Content> {
         Err(error) => return Err(error),
     };
     let is_block_device = file.metadata()?.file_type().is_block_device();
-    // The metadata of a block device knows no length.
+    // The metadata of a block device has no length.
     let bytes = (&file).seek(SeekFrom::End(0))?;
     if bytes == 0 {
         return Ok(Content::Empty);
@@ -59,9 +59,9 @@ fn begins_with_zeros(file: &File, bytes: u64) -> Result<bool> {
 /// Where a magic number lies.
 #[derive(Clone, Copy)]
 enum Place {
-    /// So many bytes behind the start.
+    /// This many bytes after the start.
     Start(u64),
-    /// So many bytes before the end.
+    /// This many bytes before the end.
     End(u64),
 }
 
@@ -80,7 +80,7 @@ const UFS: &str = "a UFS file system";
 const MD_RAID: &str = "a member of a Linux software RAID";
 const ZFS: &str = "a member of a ZFS pool";
 
-/// Magic numbers at places that depend on nothing.
+/// Magic numbers at fixed places.
 const MAGICS: &[(&str, Place, &[u8])] = &[
     ("an XFS file system", Start(0), b"XFSB"),
     ("a Btrfs file system", Start(0x1_0040), b"_BHRfS_M"),
@@ -217,7 +217,7 @@ const MAGICS: &[(&str, Place, &[u8])] = &[
     (GPT, End(4096), b"EFI PART"),
 ];
 
-/// Everything known that is found, most telling first, each once.
+/// Returns everything known that is found, the most specific first, each once.
 fn known_content(file: &File, bytes: u64) -> Result<Vec<&'static str>> {
     let source = Source { file, bytes };
     let mut found = Vec::new();
@@ -255,7 +255,7 @@ impl Source<'_> {
         buffer.fill(0);
         let inside = self.bytes.saturating_sub(at).min(buffer.len() as u64) as usize;
         match self.file.read_exact_at(&mut buffer[..inside], at) {
-            // It has become shorter in the meantime.
+            // The file has become shorter meanwhile.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
             done => done,
         }
@@ -271,7 +271,7 @@ impl Source<'_> {
     }
 }
 
-/// The family of ext file systems shares one magic; what tells them apart are their features.
+/// The family of ext file systems shares one magic; their features tell them apart.
 fn ext(source: &Source) -> Result<Option<&'static str>> {
     const HAS_JOURNAL: u32 = 0x4;
     const IS_JOURNAL: u32 = 0x8;
@@ -302,7 +302,7 @@ fn ext(source: &Source) -> Result<Option<&'static str>> {
     }))
 }
 
-/// Formats 1.0 and 0.90 of Linux software RAID: in front of the end, at a rounded place.
+/// Formats 1.0 and 0.90 of Linux software RAID: before the end, at a rounded place.
 fn raid_at_the_end(source: &Source) -> Result<Option<&'static str>> {
     const MAGIC: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
     let version_1_0 = (source.bytes / 512)
@@ -337,8 +337,8 @@ fn zfs(source: &Source) -> Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// The first sector of a disk ends with a mark that boot sectors of file systems and the protective table of
-/// GPT have as well; it is named only when nothing says more.
+/// The first sector of a disk ends with a mark that boot sectors of file systems and the protective table of GPT have
+/// as well; it is named only if nothing more specific is found.
 fn add_boot_sector(source: &Source, is_alone: bool, found: &mut Vec<&'static str>) -> Result<()> {
     const TABLE: usize = 446;
     const ENTRY_BYTES: usize = 16;
@@ -494,7 +494,7 @@ mod tests {
             let expected = if bytes == 0 {
                 Content::Empty
             } else {
-                // Zeros in a file were put there by somebody; only a device comes with them.
+                // Zeros in a file were written by a program; only a device has them from the start.
                 Content::Unknown
             };
             assert_eq!(image.content(), expected, "{bytes}");

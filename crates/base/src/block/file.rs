@@ -33,19 +33,18 @@ const CLEARED_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
 /// How to open a [`FileDevice`]. The default opens an existing one for reading and writing, buffered, shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileDeviceOptions {
-    /// Make sure that there is a regular file of at least so many bytes: a missing one is created sparse, a
-    /// shorter one is extended (sparse), a longer one stays as it is, content included, in every case.
-    /// Ignored for block devices, whose size is what it is, and when opened read-only.
+    /// Make sure that there is a regular file of at least this many bytes: a missing one is created sparse, a shorter
+    /// one is extended (sparse), a longer one stays as it is; content is kept in every case. Ignored for block devices,
+    /// whose size is fixed, and when opened read-only.
     pub create_bytes: Option<u64>,
     /// Refuse writes and discards; the file is opened for reading only.
     pub read_only: bool,
     /// Transfer directly between buffers and the device (`O_DIRECT`), past the page cache. Where the file
     /// system refuses that, transfers are buffered, with the same durability; see [`FileDevice::is_direct`].
     pub direct: bool,
-    /// Hold the file alone: an advisory lock on the file (`flock`), which every opening with this option
-    /// respects, and for a block device the kernel's own exclusive claim, which also refuses a mounted one.
-    /// A loop device and the file that it shows are one thing in this. With `read_only`, others that only
-    /// read may hold it at the same time.
+    /// Hold the file alone: an advisory lock on the file (`flock`), which every opening with this option respects, and
+    /// for a block device the kernel's own exclusive claim, which also refuses a mounted one. A loop device and the
+    /// file that it shows count as one. With `read_only`, other openings that only read may hold it at the same time.
     pub exclusive: bool,
 }
 
@@ -74,7 +73,7 @@ impl Drop for FileDevice {
 }
 
 impl FileDevice {
-    /// Opens, and where asked creates, the device at `path`.
+    /// Opens the device at `path`, and creates it if requested.
     ///
     /// A file that this call has created or extended is durable, name and length, when it returns.
     ///
@@ -90,7 +89,7 @@ impl FileDevice {
             path: path.to_path_buf(),
             source,
         };
-        // Asked before opening, because O_EXCL without O_CREAT has a meaning only for block devices.
+        // Check this before opening, because O_EXCL without O_CREAT has a meaning only for block devices.
         let kind = std::fs::metadata(path).map(|data| data.file_type()).ok();
         if kind.is_some_and(|kind| !kind.is_file() && !kind.is_block_device()) {
             // Opening a FIFO would wait for its other end.
@@ -134,7 +133,7 @@ impl FileDevice {
         if !kind.is_file() && !kind.is_block_device() {
             return Err(failed(no_device()));
         }
-        // Only now, with the lock held: nobody else can be deciding about the length.
+        // Only now, with the lock held: no other process can be deciding about the length.
         let bytes = if is_block_device {
             block_device_bytes(&file)
         } else {
@@ -158,7 +157,7 @@ impl FileDevice {
         })
     }
 
-    /// Whether transfers bypass the page cache: what was asked for, unless the file system refused it.
+    /// Whether transfers bypass the page cache, as requested, unless the file system refused it.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.bounce.is_some()
@@ -170,12 +169,12 @@ impl FileDevice {
         self.is_block_device
     }
 
-    /// Gives every block of a regular file a place on the disk below, and zeros in it; everything in the
-    /// file is lost. Does nothing to a block device. Its writes are not counted.
+    /// Allocates every block of a regular file on the disk below and fills it with zeros; everything in the file is
+    /// lost. Does nothing to a block device. Its writes are not counted.
     ///
     /// A sparse file would make the file system below allocate at the first write to each block: slower, in
     /// bursts, and with the risk that the disk is full by then. Written blocks cost what the device costs.
-    /// `progress` is told the bytes written by each request.
+    /// `progress` receives the bytes written by each request.
     ///
     /// # Errors
     /// [`DeviceError::Io`], whose code is [`Full`](crate::error::Code::Full) when the disk has no room.
@@ -201,7 +200,7 @@ impl FileDevice {
         let start = first_block * BLOCK_BYTES as u64;
         let length = block_count * BLOCK_BYTES as u64 - start;
         let fd = self.file.as_raw_fd();
-        // Reserving all of it first says at once when there is no room.
+        // Reserving all of it first reports at once if there is no room.
         // SAFETY: plain integers; both fit `off_t`, because the length of the file does.
         let reserved = retry(|| unsafe { fallocate(fd, 0, start as off_t, length as off_t) });
         match reserved {
@@ -230,9 +229,9 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Writes zeros over the first and the last MiB, on a block device also over what lies behind its last whole
-    /// block. Magic numbers of other formats lie there: one that stays, because the new content has no use for
-    /// its place, makes another program take the device for what it was. Durable; its writes are not counted.
+    /// Writes zeros over the first and the last MiB, on a block device also over what lies behind its last whole block.
+    /// Magic numbers of other formats lie there. If the new content does not overwrite one, another program takes the
+    /// device for what it was. Durable; its writes are not counted.
     ///
     /// # Errors
     /// [`DeviceError::NotWritable`], [`DeviceError::Io`].
@@ -259,14 +258,14 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Clears what a block device has from byte `from` on, less than a block.
+    /// Clears the rest of a block device from byte `from` on, which is less than a block.
     fn clear_rest(&self, from: u64) -> Result<(), Error> {
         let rest = block_device_bytes(&self.file)?.saturating_sub(from);
         let rest = rest.min(BLOCK_BYTES as u64) as usize;
         if rest == 0 {
             return Ok(());
         }
-        // So short a transfer cannot be direct.
+        // Such a short transfer cannot be direct.
         let fd = self.file.as_raw_fd();
         // SAFETY: the descriptor is open; F_GETFL and F_SETFL take and return plain integers.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -372,7 +371,7 @@ impl BlockDevice for FileDevice {
         };
         match done {
             Ok(_) => Ok(()),
-            // A device that knows no discard ignores it.
+            // A device without discard ignores it.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -418,7 +417,7 @@ fn open_file(
         Err(error) if creates && error.kind() == ErrorKind::NotFound => {
             match how.clone().create_new(true).open(path) {
                 Ok(file) => Ok((file, true)),
-                // Somebody else created it in between: theirs will do.
+                // Another process created it in between: use that file.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     Ok((how.open(path)?, false))
                 }
@@ -429,7 +428,7 @@ fn open_file(
     }
 }
 
-/// Extends the file to `bytes` where it is shorter, durably; returns its length.
+/// Extends the file to `bytes` if it is shorter, durably; returns its length.
 fn ensure_length(file: &File, bytes: Option<u64>) -> Result<u64, Error> {
     let length = file.metadata()?.len();
     match bytes {
@@ -449,7 +448,7 @@ fn sync_parent(path: &Path) -> Result<(), Error> {
         _ => PathBuf::from("."),
     };
     match File::open(parent)?.sync_all() {
-        // Some file systems have directories that cannot be synchronised; they then need no such thing.
+        // Some file systems have directories that cannot be synchronised; they do not need it then.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         done => done,
     }
@@ -507,8 +506,8 @@ fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Error>) -> Result<T, Err
     }
 }
 
-/// Reads the whole buffer. One request unless the kernel returns short, which it does for a signal in the
-/// middle of a large transfer; what is then asked for again is a request of its own and counts as one.
+/// Reads the whole buffer. One request unless the kernel returns short, which it does for a signal in the middle of a
+/// large transfer; the rest is then requested again, which counts as another request.
 fn read_all(
     file: &File,
     first_block: u64,
@@ -544,8 +543,8 @@ fn write_all(
     Ok(())
 }
 
-/// Progress in whole blocks, so that the next part of a direct transfer is aligned again. A call that moved
-/// less than a block has met the end of the file or of the space, and trying again would not end.
+/// Returns progress in whole blocks, so that the next part of a direct transfer is aligned again. A call that moved
+/// less than a block has met the end of the file or of the space, and retrying would never end.
 fn whole_blocks(bytes: usize, otherwise: ErrorKind) -> Result<usize, Error> {
     match bytes - bytes % BLOCK_BYTES {
         0 => Err(Error::from(otherwise)),

@@ -1,9 +1,8 @@
-//! The block device seam: the flash store reaches its device through [`BlockDevice`] alone. Published trees and the
+//! The block device interface: the flash store reaches its device only through [`BlockDevice`]. Published trees and the
 //! cache of streamed blocks are folders of the host's file system.
 //!
-//! The contract is deliberately weak, because SD cards and eMMC are: a write is neither atomic nor ordered
-//! against other writes until [`BlockDevice::flush`] has returned. Whoever needs more builds it from
-//! checksums and barriers.
+//! The contract is deliberately weak, because SD cards and eMMC are: a write is neither atomic nor ordered against
+//! other writes until [`BlockDevice::flush`] has returned. Code that needs more builds it from checksums and barriers.
 
 mod buffer;
 mod claim;
@@ -95,7 +94,7 @@ pub enum DeviceError {
         /// What the operating system said.
         source: std::io::Error,
     },
-    /// Somebody else has the file or device: a process that locked it, or the kernel, which has it mounted.
+    /// The file or device is taken: a process has locked it, or the kernel has it mounted.
     #[error("{} is in use by another process or mounted: stop that, or name another device", path.display())]
     InUse {
         /// What was to be opened.
@@ -134,10 +133,10 @@ impl Counters {
 }
 
 impl Geometry {
-    /// Blocks in a request of `bytes` at `first_block`, for devices made of others.
+    /// Returns the blocks in a request of `bytes` at `first_block`, for devices made of other devices.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for what is off the device, empty or uneven.
+    /// [`DeviceError::Range`] for a range that is off the device, empty or not whole blocks.
     pub fn check(self, first_block: u64, bytes: usize) -> Result<u64, DeviceError> {
         let block_count = (bytes / BLOCK_BYTES) as u64;
         let inside = first_block
@@ -199,7 +198,7 @@ pub trait BlockDevice: Send {
     /// Tells the device that the blocks' content is no longer needed. Their content is undefined afterwards.
     ///
     /// # Errors
-    /// As [`write`](Self::write). A device that knows no discard ignores it.
+    /// As [`write`](Self::write). A device without discard ignores it.
     fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError>;
 
     /// Operations since the device was opened.

@@ -33,10 +33,10 @@
 //!
 //! # Use
 //!
-//! The whole behaviour is a function of the seed and of the calls made. A clone is independent, equal in
-//! everything including its future choices, and costs about as much as a reference count, so that a crash
-//! test can take tens of thousands of images; only an attached [`SimClock`] is shared. Unflushed writes are
-//! kept without a limit: whoever never flushes pays with memory.
+//! The whole behaviour is a function of the seed and of the calls made. A clone is independent, equal in everything
+//! including its future choices, and costs about as much as a reference count, so that a crash test can take tens of
+//! thousands of images; only an attached [`SimClock`] is shared. Unflushed writes are kept without a limit: a caller
+//! that never flushes pays with memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl Pending {
         }
     }
 
-    /// Applies the sectors for which `reached` says so; it is asked for each sector once, in order.
+    /// Applies the sectors for which `reached` returns `true`; it is called once for each sector, in order.
     fn apply_torn(
         &self,
         image: &mut Image,
@@ -292,10 +292,10 @@ impl SimDevice {
         })
     }
 
-    /// Lets each unflushed write reach `image` or not, as the random numbers will.
+    /// Lets each unflushed write reach `image` or not, as the random numbers decide.
     fn settle(&self, image: &mut Image, random: &mut Random) {
-        // Densities and order are drawn once per cut: independent coins alone would almost never lose
-        // nothing, keep nothing, or keep the order, and those are the cases in which software errs.
+        // Densities and order are drawn once per cut. Independent coins alone would almost never lose nothing, keep
+        // nothing, or keep the order, and software errs in just these cases.
         let kept_ppm = [0, 150_000, 500_000, 850_000, 1_000_000][random.index(5)];
         let torn_ppm = [0, 300_000, 1_000_000][random.index(3)];
         let mut order: Vec<usize> = (0..self.unflushed.len()).collect();
@@ -348,8 +348,8 @@ impl SimDevice {
         self.blocks_held_max = n;
     }
 
-    /// A device that lies about barriers: flushes are counted and acknowledged and move nothing to the
-    /// medium. For showing that a crash oracle goes red.
+    /// Makes the device lie about barriers: flushes are counted and acknowledged but move nothing to the medium. This
+    /// shows that a crash oracle fails when it must.
     pub fn set_ignore_flush(&mut self, ignore: bool) {
         self.is_flush_ignored = ignore;
     }
@@ -367,7 +367,7 @@ impl SimDevice {
         self.faults
     }
 
-    // ---- a test's hand on the medium ----
+    // ---- direct access of a test to the medium ----
 
     /// The content of `block` as a read would see it; not counted, works without power. Zero off the device.
     #[must_use]
@@ -428,7 +428,7 @@ impl SimDevice {
                 continue;
             }
             let pending = Arc::make_mut(&mut self.unflushed[slot]);
-            // A discard has no content to change: it becomes the write of zeros that it amounts to.
+            // A discard has no content to change: it becomes the equivalent write of zeros.
             if let Change::Cleared(count) = pending.change {
                 pending.change = Change::Written(vec![Arc::clone(&self.zero); count as usize]);
             }
@@ -449,7 +449,7 @@ impl SimDevice {
         }
     }
 
-    /// Draws one fault. Draws nothing where the plan has none, so that a plan of zeros costs nothing.
+    /// Draws one fault. Draws nothing if its probability is 0, so that a plan of zeros costs nothing.
     fn strikes(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.random.chance_ppm(ppm)
     }
@@ -595,7 +595,7 @@ impl BlockDevice for SimDevice {
         }
         let mut place = first_block;
         if self.strikes(self.plan.write_misdirected_ppm) {
-            // Anywhere that the request fits, except where it belongs; a device without such a place obeys.
+            // Anywhere that the request fits, except its own place; a device without such a place stores it correctly.
             let other = self.random.below(self.geometry.block_count - block_count);
             if self.geometry.block_count > block_count {
                 place = if other >= first_block {

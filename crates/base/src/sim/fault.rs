@@ -42,7 +42,7 @@ pub struct FaultCounters {
     pub read_errors: u64,
     /// Flushes failed.
     pub flush_errors: u64,
-    /// Flushes acknowledged and not done, because the test said so.
+    /// Flushes acknowledged and not done, because the test set that.
     pub flushes_ignored: u64,
     /// Stalls.
     pub stalls: u64,

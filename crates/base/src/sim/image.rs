@@ -136,7 +136,7 @@ impl Image {
         }
     }
 
-    /// Replaces the sectors of `block` for which `reached` says so by those of `content`.
+    /// Replaces the sectors of `block` for which `reached` returns `true` by those of `content`.
     pub(super) fn set_sectors(
         &mut self,
         block: u64,

@@ -1,4 +1,4 @@
-//! The simulated twins of device and clock: the same seams, driven by one seed and by the test.
+//! The simulated twins of device and clock: the same interfaces, driven by one seed and by the test.
 //!
 //! One seed reproduces a whole run. The fault model of the device stands at the top of `device.rs`.
 

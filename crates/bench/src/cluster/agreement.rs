@@ -1,4 +1,4 @@
-//! Two runs of the default mode: whether each median falls into the other's interval, as both promise.
+//! Two runs of the default mode: checks whether each median lies in the other run's interval, as both claim.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,19 +9,19 @@ use super::bed::Bed;
 use super::pairs::name;
 use crate::figures::{Bound, Figures, Goal, Metric, OURS};
 
-/// Sizes of which each run's median is in the other's interval.
+/// Share of the sizes for which each run's median lies in the other's interval.
 pub(crate) const AGREE: Metric = Metric::shown("sizes_that_agree", "%");
 
 /// Median width of the intervals.
 pub(crate) const WIDTH: Metric = Metric::shown("half_width", "%");
 
-/// Starts of the longer run.
+/// Number of starts of the longer run.
 pub(crate) const STARTS: Metric = Metric::shown("starts", "1");
 
-/// What was promised.
+/// The goal, in percent.
 const AGREE_PERCENT_MIN: f64 = 90.0;
 
-/// Measures twice.
+/// Makes two runs and compares them.
 ///
 /// # Errors
 /// One line.
@@ -70,7 +70,7 @@ pub(crate) fn measure(
                 ]);
             }
             bed.said(&mut command)?;
-            // What is there under its own name is whole.
+            // A file under its final name is complete.
             std::fs::copy(&part, &out).map_err(|error| format!("{}: {error}", out.display()))?;
         }
         files.push(read(&out, bed)?);
@@ -92,7 +92,7 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// A run's file, which may be of an earlier run of this program.
+/// Reads a run's result file, which an earlier run of this program may have written.
 fn read(path: &Path, bed: &Bed) -> Result<ResultFile, String> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let bytes = std::fs::read(path).map_err(|error| failed(&error))?;
@@ -103,7 +103,7 @@ fn read(path: &Path, bed: &Bed) -> Result<ResultFile, String> {
     }
 }
 
-/// What two runs say about each other.
+/// The comparison of two runs.
 struct Judged {
     agree_percent: f64,
     half_width_percent: f64,
@@ -163,7 +163,7 @@ mod tests {
                 bytes: 4 << at,
                 iterations: 1,
                 samples_us,
-                // Starts of 4, 5 and 6 samples, which do not have the same median.
+                // Starts of 4, 5 and 6 samples, whose medians differ.
                 starts: vec![4, 5, 6],
                 stopped: Stopped::Narrow,
             })

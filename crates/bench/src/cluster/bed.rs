@@ -1,4 +1,4 @@
-//! How both programs are started: two ranks on this machine, or on two emulated boards with a line of a known rate.
+//! How both programs are started: two ranks on this machine, or on two emulated boards with a link of a known rate.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,21 +13,21 @@ use cluster::results::Benchmark;
 
 use super::Mpi;
 
-/// Emulated boards, as the tests have them.
+/// The script that emulates boards, shared with the tests.
 const BOARDS_SCRIPT: &str = include_str!("../../../keel-mpi/boards/boards.sh");
 
-/// What that says where it is not permitted.
+/// Exit status of the script if emulation is not permitted.
 const STATUS_SKIPPED: i32 = 77;
 
-/// The line between two boards.
+/// Rate of the link between two boards.
 const LINE_RATE: &str = "1gbit";
 const LINE_BURST: &str = "32kb";
 pub(crate) const LINE: &str = "1 Gbit/s, burst 32 kB, tbf both ways";
 
-/// How long a run may take.
+/// Timeout of a run.
 const RUN_TIME_MAX: Duration = Duration::from_secs(900);
 
-/// What messages go through.
+/// The path of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Memory,
@@ -43,7 +43,7 @@ impl Way {
     }
 }
 
-/// Which program.
+/// Which of the two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Ours,
@@ -64,10 +64,10 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// Finds what scripts/mpi-build.sh has built.
+    /// Finds the programs that scripts/mpi-build.sh has built.
     ///
     /// # Errors
-    /// What is missing.
+    /// One line that says what is missing.
     pub(crate) fn find(mpi: Mpi, programs: Option<&Path>, scratch: &Path) -> Result<Self, String> {
         let beside = || {
             let own = std::env::current_exe().ok()?;
@@ -131,20 +131,20 @@ impl Bed {
         })
     }
 
-    /// The folder of files of this run.
+    /// Returns the folder for files of this run.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The launcher of this MPI.
+    /// Returns the launcher of this MPI.
     pub(crate) fn launcher(&self) -> &Path {
         &self.launcher
     }
 
-    /// One run of a program; `None` where boards cannot be emulated here.
+    /// Runs a program once. Returns `None` if boards cannot be emulated here.
     ///
     /// # Errors
-    /// It failed, or took too long.
+    /// If the program failed or took too long.
     pub(crate) fn run(
         &self,
         program: Program,
@@ -223,7 +223,8 @@ impl Bed {
         Ok(Some(found))
     }
 
-    /// What a command writes, which goes to a file because it is much; `None` where boards cannot be emulated here.
+    /// Runs a command and returns its output, which goes through a file because it is large. `None` if boards cannot be
+    /// emulated here.
     pub(crate) fn said(&self, command: &mut Command) -> Result<Option<String>, String> {
         let (out, complaints) = (self.folder.join("said"), self.folder.join("complaints"));
         let create = |path: &Path| {
@@ -283,7 +284,7 @@ fn library(mpi: Mpi) -> Library {
     }
 }
 
-/// Words for keel-mpi: so many samples of each case, in this order.
+/// Returns the arguments for keel-mpi: `samples` samples of each case, in this order.
 fn ours(cases: &[Case], samples: usize) -> Result<Vec<String>, String> {
     let plan = Plan {
         ranks: 2,
@@ -305,7 +306,7 @@ fn ours(cases: &[Case], samples: usize) -> Result<Vec<String>, String> {
     ])
 }
 
-/// The same for the program in C.
+/// Returns the same for the program in C.
 fn plain(cases: &[Case], samples: usize) -> Vec<String> {
     let mut words = vec!["1".to_owned(), samples.to_string()];
     words.extend(cases.iter().map(|case| {

@@ -1,6 +1,8 @@
-//! How well a line over the work tells the time of a job: fitted to some sizes of the input, judged on others.
+//! How well a line over the amount of work predicts the time of a job: fitted to some sizes of the input, judged on
+//! others.
 //!
-//! Sizes that are held out lie between those of the fit and above them, since a forecast is for more than was measured.
+//! Held-out sizes lie between those of the fit and above them, since a forecast also covers sizes beyond the measured
+//! ones.
 
 use base::sim::Random;
 use cluster::jobs::estimate::sample;
@@ -11,19 +13,19 @@ use cluster::statistics::median;
 use super::pairs::name;
 use crate::figures::{Bound, Figures, Goal, Metric, OURS};
 
-/// Greatest of |fitted ÷ measured − 1| over the sizes that are held out.
+/// Maximum of |fitted ÷ measured − 1| over the held-out sizes.
 pub(crate) const ERROR: Metric = Metric::shown("fit_error", "%");
 
-/// Seconds of a size, measured and as fitted.
+/// Time of a size in seconds, as measured and as fitted.
 const MEASURED: Metric = Metric::shown("job_time", "s");
 const FITTED: Metric = Metric::shown("job_time_fitted", "s");
 
-/// What was promised.
+/// The goal, in percent.
 const ERROR_PERCENT_MAX: f64 = 15.0;
 
-/// Readings of the smallest size of the fit, by job, and the job. All sizes last for tens of milliseconds at least:
-/// what takes less is done before anybody has asked where to do it. Those of vibration are past a jump of its time
-/// for each reading, at about three million of them on the machine of the results, whose cause was not looked for.
+/// Returns each job with the number of readings of its smallest fitted size. All sizes take tens of milliseconds at
+/// least: a shorter job is done before a decision where to run it. Those of vibration are beyond a jump of its time per
+/// reading, at about three million readings on the machine of the results. The cause of this jump was not investigated.
 fn jobs(is_quick: bool) -> [(Settings, usize); 3] {
     let part = if is_quick { 64 } else { 1 };
     [
@@ -51,7 +53,7 @@ fn jobs(is_quick: bool) -> [(Settings, usize); 3] {
     ]
 }
 
-/// Sizes of the fit, in smallest sizes; then those that are held out.
+/// Sizes of the fit, in multiples of the smallest size; then the held-out sizes.
 const FITTED_SIZES: [f64; 4] = [1.0, 1.5, 2.0, 3.0];
 const HELD_OUT: [f64; 3] = [1.75, 2.5, 5.0];
 
@@ -74,7 +76,7 @@ pub(crate) fn measure(
         let mut times: Vec<(f64, Vec<f64>)> = vec![(0.0, Vec::new()); parts.len()];
         for round in 0..rounds {
             show(&format!("{kernel}: round {}", round + 1));
-            // Sizes are shuffled: what disturbs this machine for a while must not lie on one of them.
+            // Sizes are shuffled, so that a temporary disturbance of this machine does not affect only one of them.
             let mut order: Vec<usize> = (0..parts.len()).collect();
             for at in (1..order.len()).rev() {
                 order.swap(at, random.below(at as u64 + 1) as usize);
@@ -123,7 +125,7 @@ fn error_percent(growth: &Growth, held_out: &[(f64, f64)]) -> f64 {
     100.0 * errors.fold(0.0, f64::max)
 }
 
-/// A machine that turns, with noise.
+/// Returns readings of a rotating machine, with noise.
 fn readings(rows: usize) -> Readings {
     let mut random = Random::new(7);
     let value = |row: usize| {
@@ -145,7 +147,7 @@ mod tests {
     fn the_error_is_the_greatest_over_sizes_that_the_fit_has_not_seen() {
         let growth = Growth::fit(&[(1.0, 1.0), (2.0, 2.0), (4.0, 4.0)]).expect("a line");
         assert!(error_percent(&growth, &[(3.0, 3.0), (8.0, 8.0)]) < 1e-6);
-        // Twice the time of the line: the line has half of it.
+        // The measured time is twice that of the line, so the error is 50 %.
         assert!((error_percent(&growth, &[(3.0, 3.0), (8.0, 16.0)]) - 50.0).abs() < 1e-6);
     }
 

@@ -1,12 +1,12 @@
-//! The bench of messages between boards: our suite beside a plain C program of the same loops, on the same MPI, in
-//! turns; and two runs of the suite's default mode beside each other.
+//! The bench of messages between boards: our suite beside a plain C program with the same loops, on the same MPI, in
+//! turns; and two runs of the suite's default mode compared with each other.
 //!
-//! **Invariants:** both programs do the same loops with the same sizes, repetitions and numbers of samples, in an order
-//! drawn anew for each round and the same for both; which goes first is drawn, too. Emulated boards are namespaces
-//! that end with the run.
+//! **Invariants:** both programs run the same loops with the same sizes, repetitions and numbers of samples. The order
+//! is random in each round and the same for both; which program runs first is random, too. Emulated boards are
+//! namespaces that end with the run.
 //!
-//! The parts of a run can be made one by one (`--only`, `--mpi`, `--keep`), each a report; the page takes them
-//! together.
+//! The parts of a run can be made one by one (`--only`, `--mpi`, `--keep`), each with its own report; the page combines
+//! them.
 //!
 //! **Files:** `bed.rs` how both are started, `pairs.rs` ratios and their judgement, `agreement.rs` two runs, `fit.rs`
 //! time of jobs against their size, `page.rs` the result page with its plots.
@@ -31,7 +31,7 @@ use crate::report::Json;
 use crate::scratch::Scratch;
 use bed::{Bed, Way};
 
-/// Room for files of hosts and of results.
+/// Space for host files and result files, in bytes.
 const SCRATCH_BYTES: u64 = 64 << 20;
 
 /// `keel-bench cluster`.
@@ -100,7 +100,7 @@ enum Part {
     Fit,
 }
 
-/// Runs the bench; the figures, and the table for a reader.
+/// Runs the bench. Returns the figures as JSON, and the table as text.
 ///
 /// # Errors
 /// One line that names what failed; nothing is reported then.

@@ -1,5 +1,5 @@
-//! The result page of messages between boards: what stands between its marks is made anew from a report of `keel-bench
-//! cluster`, and its plots from the same figures; the words around it stay.
+//! The result page of messages between boards: regenerates the text between its marks from the reports of `keel-bench
+//! cluster`, and its plots from the same figures; the text around the marks stays.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     page: PathBuf,
 }
 
-/// Every MPI with every way, in the order of the page.
+/// Each MPI with each path, in the order of the page.
 const SERIES: [(Mpi, Way); 4] = [
     (Mpi::Mpich, Way::Memory),
     (Mpi::Openmpi, Way::Memory),
@@ -37,10 +37,10 @@ const SERIES: [(Mpi, Way); 4] = [
     (Mpi::Openmpi, Way::Link),
 ];
 
-/// Sizes of the table of times.
+/// Sizes in the table of times, in bytes.
 const SHOWN: [u64; 5] = [4, 1 << 10, 16 << 10, 256 << 10, 4 << 20];
 
-/// Writes the page anew.
+/// Regenerates the page.
 ///
 /// # Errors
 /// One line that names the file.
@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     fill(&options.page, &parts)
 }
 
-/// The reports of a folder as one: figures of all, the method of each in `methods`.
+/// Combines the reports of a folder into one: the figures of all, and the method of each in `methods`.
 fn together(folder: &Path) -> Result<Run, String> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", folder.display());
     let mut paths = Vec::new();
@@ -119,7 +119,7 @@ fn together(folder: &Path) -> Result<Run, String> {
     })
 }
 
-/// What all methods say of something, each answer once.
+/// Returns the distinct values that the methods give for something.
 fn said(run: &Run, of: &dyn Fn(&Value) -> Option<String>) -> String {
     let mut found: Vec<String> = Vec::new();
     for one in run.list("methods").iter().filter_map(of) {
@@ -145,7 +145,7 @@ fn run_text(run: &Run, machine: &str) -> String {
         let names: Vec<&str> = libraries.map(|one| text(&one["library"])).collect();
         Some(names.join("; "))
     };
-    // Two runs that are only compared have no rounds of their own.
+    // The method of a comparison of two runs has no rounds.
     let rounds = |method: &Value| {
         let is_paired = method["has_pairs"] == true;
         is_paired.then(|| method["rounds_of_each"].to_string())
@@ -223,7 +223,7 @@ fn goals(run: &Run) -> String {
     out
 }
 
-/// The geometric mean of each benchmark.
+/// Returns the geometric mean of each benchmark.
 fn means(run: &Run) -> String {
     let mut out = "| ours ÷ C, geometric mean over sizes |".to_owned();
     for (mpi, way) in SERIES {
@@ -247,7 +247,7 @@ fn cell3(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), |value| format!("{value:.3}"))
 }
 
-/// Sizes whose whole interval is above the bound, or above one.
+/// Lists the sizes whose whole interval is above the bound, or above one.
 fn above(run: &Run) -> String {
     let mut lines = Vec::new();
     let mut slower = 0;
@@ -279,7 +279,7 @@ fn above(run: &Run) -> String {
     )
 }
 
-/// Medians of ours in microseconds.
+/// Returns the medians of ours in microseconds.
 fn times(run: &Run) -> String {
     let mut out = "| µs, ours (C) |".to_owned();
     for bytes in SHOWN {
@@ -311,7 +311,7 @@ fn times(run: &Run) -> String {
     out
 }
 
-/// Ratios by size, four benchmarks in a drawing; names of what was drawn.
+/// Plots ratios by size, four benchmarks per drawing. Returns the names of the drawings.
 fn plots(run: &Run, machine: &str, folder: &Path) -> Result<Vec<String>, String> {
     let mut drawn = Vec::new();
     for way in [Way::Memory, Way::Link] {

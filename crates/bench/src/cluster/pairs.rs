@@ -1,4 +1,4 @@
-//! Ours beside C: in each round both programs run once, and what is compared are the medians of the same round.
+//! Our suite beside C: both programs run once in each round, and the medians of the same round are compared.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::figures::{Bound, Figures, Goal, Metric, OURS};
 /// Time of one operation.
 pub(crate) const TIME: Metric = Metric::compared("time", "us");
 
-/// By how much the geometric mean of the ratios is away from one, either way.
+/// Distance of the geometric mean of the ratios from one, in either direction.
 pub(crate) const AWAY: Metric = Metric::shown("geometric_mean_away", "%");
 
-/// Sizes whose whole interval is above [`RATIO_MAX`].
+/// The number of sizes whose whole interval is above [`RATIO_MAX`].
 pub(crate) const ABOVE: Metric = Metric::shown("sizes_above", "1");
 
 /// The geometric mean of a benchmark's ratios.
@@ -27,17 +27,17 @@ pub(crate) const MEAN: Metric = Metric::shown("geometric_mean", "1");
 pub(crate) const LOW: Metric = Metric::shown("ratio_low", "1");
 pub(crate) const HIGH: Metric = Metric::shown("ratio_high", "1");
 
-/// What was promised.
+/// The goals.
 const AWAY_PERCENT_MAX: f64 = 5.0;
 pub(crate) const RATIO_MAX: f64 = 1.08;
 
 /// The name of the peer.
 pub(crate) const C: &str = "c";
 
-/// Sizes of a quick run.
+/// Sizes of a quick run, in bytes.
 const QUICK_SIZES: [u64; 3] = [4, 4_096, 1 << 20];
 
-/// What is measured: both programs repeat an operation as often.
+/// Returns the cases: both programs use the same number of repetitions.
 pub(crate) fn cases(way: Way, is_quick: bool) -> Vec<Case> {
     let sizes = if is_quick {
         &QUICK_SIZES[..]
@@ -54,7 +54,8 @@ pub(crate) fn cases(way: Way, is_quick: bool) -> Vec<Case> {
     Benchmark::ALL.into_iter().flat_map(of).collect()
 }
 
-/// So often that a sample takes about 100 µs, on a line 300.
+/// Returns the repetitions of an operation in a sample, so that a sample takes about 100 µs in memory and 300 µs on a
+/// link.
 fn times(way: Way, bytes: u64) -> u64 {
     let (sample_us, one_us) = match way {
         Way::Memory => (100.0, 0.4 + bytes as f64 / 6_000.0),
@@ -73,11 +74,11 @@ fn samples(way: Way, is_quick: bool) -> usize {
 
 /// The medians of each round.
 pub(crate) struct Pairs {
-    /// Of ours and of C, in the order of rounds.
+    /// Values of ours and of C, in the order of rounds.
     rounds: BTreeMap<(Benchmark, u64), (Vec<f64>, Vec<f64>)>,
 }
 
-/// Measures; `None` where boards cannot be emulated here.
+/// Measures all rounds. Returns `None` if boards cannot be emulated here.
 ///
 /// # Errors
 /// One line.
@@ -122,23 +123,23 @@ pub(crate) fn measure(
     Ok(Some(pairs))
 }
 
-/// Lives as long as the program: names of cases in reports do.
+/// Leaks the text, because names of cases in reports must be static.
 pub(crate) fn name(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
 
-/// The case of all sizes of all benchmarks.
+/// Returns the name of the case of all sizes of all benchmarks.
 pub(crate) fn case_of_all(mpi: Mpi, way: Way) -> String {
     format!("{}-{}", way.name(), mpi.name())
 }
 
-/// The case of one size.
+/// Returns the name of the case of one size.
 pub(crate) fn case_of(benchmark: Benchmark, bytes: u64, mpi: Mpi, way: Way) -> String {
     format!("{}-{bytes}-{}", benchmark.name(), case_of_all(mpi, way))
 }
 
 impl Pairs {
-    /// Ratios of each size, with their intervals.
+    /// Returns the ratio of each size, with its interval.
     fn ratios(&self) -> BTreeMap<(Benchmark, u64), Median> {
         let mut found = BTreeMap::new();
         for (key, (ours, c)) in &self.rounds {
@@ -150,7 +151,7 @@ impl Pairs {
         found
     }
 
-    /// Puts times, ratios and what was promised into the figures.
+    /// Records times, ratios and goals in the figures.
     pub(crate) fn record(&self, figures: &mut Figures, mpi: Mpi, way: Way, is_judged: bool) {
         for ((benchmark, bytes), (ours, c)) in &self.rounds {
             let case = name(case_of(*benchmark, *bytes, mpi, way));

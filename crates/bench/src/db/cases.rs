@@ -1,4 +1,4 @@
-//! What is measured.
+//! The cases of the bench.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::realtime::{cores, measured, stay_awake};
 use crate::report::percentile;
 use crate::scratch::{check_interrupted, write_back};
 
-/// Objects and bytes of their values, with the names of the cases.
+/// The number of objects and the size of their values in bytes, with the names of the cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) objects: u32,
@@ -62,13 +62,13 @@ pub(crate) const DURABLE: &str = "durable-lone";
 pub(crate) const WRITERS_CASE: &str = "durable-64-writers";
 pub(crate) const DATA: &str = "data-time";
 
-/// One write and one flush of the disk, past the page cache.
+/// One write and one flush of the disk, bypassing the page cache.
 pub(crate) const FLOOR: &str = "write-and-flush";
 
-/// Threads that put durably at the same time.
+/// The number of threads that put durably at the same time.
 pub(crate) const WRITERS: u32 = 64;
 
-/// Objects of the durable cases and of the periodic task.
+/// The number of objects in the durable cases and of the periodic task.
 const FEW_OBJECTS: u32 = 10_000;
 
 /// Time between two instances of the periodic task.
@@ -84,14 +84,14 @@ const DATA_ALONE: Metric = Metric::compared("data_time_alone", "us");
 const DATA_BESIDE: Metric = Metric::compared("data_time_beside", "us");
 pub(crate) const DATA_RATIO: Metric = Metric::shown("data_time_ratio", "1");
 
-/// A run of the bench.
+/// One run of the bench.
 pub(crate) struct Course {
     pub(crate) figures: Figures,
     pub(crate) folder: PathBuf,
     pub(crate) out: Option<PathBuf>,
     pub(crate) extent: Extent,
     pub(crate) progress: Progress,
-    /// How each system is set up, told once.
+    /// The setup of each system, recorded once.
     pub(crate) setups: Vec<(&'static str, String)>,
     pub(crate) random: Random,
 }
@@ -103,7 +103,7 @@ struct Open {
 }
 
 impl Course {
-    /// Opens and fills systems in a folder of their own.
+    /// Opens and fills systems, all in one new folder.
     fn open(
         &mut self,
         case: &str,
@@ -134,7 +134,7 @@ impl Course {
                 Err(OpenError::Failed(what)) => return Err(what),
             }
         }
-        // What waits in memory would be written while others are measured.
+        // Data still in memory would otherwise be written while other systems are measured.
         self.progress.show(&format!("{case}: writing back"));
         write_back(&folder)?;
         Ok((folder, open))
@@ -146,7 +146,7 @@ impl Course {
         order
     }
 
-    /// Gets and puts of one size.
+    /// Measures gets and puts of one size.
     pub(crate) fn values(
         &mut self,
         sizes: &Sizes,
@@ -162,7 +162,8 @@ impl Course {
         };
         let one_bytes = u64::from(size.objects) * (size.value_bytes + 160) as u64 * 3 / 2;
         let mut kinds = Kind::ALL.to_vec();
-        // The systems are open at the same time; those without a goal for this size are left out first.
+        // All systems are open at the same time. If memory does not suffice, those without a goal for this size are
+        // left out first.
         while kinds.len() as u64 * one_bytes > extent.memory_bytes_max {
             let Some(left_out) = kinds.pop() else {
                 return Ok(());
@@ -178,7 +179,7 @@ impl Course {
         let mut last = Vec::new();
         let floor = is_get.then(|| BareCopy::new(&size));
         for round in 0..extent.rounds {
-            // One place beyond the systems: the floor.
+            // One place more than the systems: the floor.
             for place in self.shuffled(open.len() + 1).into_iter().filter(|_| is_get) {
                 let seed = self.random.next_u64();
                 let Some(Open { kind, engine }) = open.get(place) else {
@@ -227,7 +228,7 @@ impl Course {
         remove(&folder)
     }
 
-    /// Puts that wait for the disk.
+    /// Measures puts that wait for the disk.
     pub(crate) fn durable(&mut self, is_lone: bool, is_many: bool) -> Result<(), String> {
         let extent = self.extent;
         let size = Size {
@@ -248,7 +249,7 @@ impl Course {
         crate::store::write_through(&floor_file, FLOOR_BYTES, |_, chunk| chunk.fill(1))?;
         let mut last = Vec::new();
         for round in 0..extent.rounds {
-            // One place beyond the systems: the floor.
+            // One place more than the systems: the floor.
             for place in self
                 .shuffled(open.len() + 1)
                 .into_iter()
@@ -272,7 +273,7 @@ impl Course {
             for place in self.shuffled(open.len()).into_iter().filter(|_| is_many) {
                 let Open { kind, engine } = &open[place];
                 self.say(WRITERS_CASE, *kind, round);
-                // Both from threads like any others, one after the other.
+                // Both rates come from threads started alike, one measurement after the other.
                 let window = Duration::from_millis(extent.writers_ms);
                 let lone = rate(&**engine, &size, 1, window)?;
                 let many = rate(&**engine, &size, WRITERS, window)?;
@@ -286,9 +287,10 @@ impl Course {
         remove(&folder)
     }
 
-    /// A periodic task's time with data, beside another processor that only computes and beside one that works on other
-    /// values of the same store. Of the same values it would keep what the task reads in the cache that both share, and
-    /// make it faster; and one that rests would change the speed of the first one, on a virtual machine above all.
+    /// Measures the data access time of a periodic task: beside another processor that only computes, and beside one
+    /// that uses other values of the same store. With the same values, the other processor would keep them in the
+    /// shared cache and make the task faster. An idle one would change the speed of the first processor, most of all on
+    /// a virtual machine.
     pub(crate) fn data_time(&mut self) -> Result<(), String> {
         let extent = self.extent;
         let size = Size {
@@ -399,7 +401,7 @@ fn other_core() -> usize {
     cores().last().copied().unwrap_or(0)
 }
 
-/// How long each get took.
+/// Returns the latency of each get.
 fn gets(engine: &dyn Engine, size: &Size, count: u32, seed: u64) -> Result<Vec<u64>, String> {
     let mut session = engine.session()?;
     let mut random = Random::new(seed);
@@ -413,7 +415,7 @@ fn gets(engine: &dyn Engine, size: &Size, count: u32, seed: u64) -> Result<Vec<u
         if got? != size.value_bytes {
             return Err(format!("{}: a value of another length", engine.name()));
         }
-        // The first ones warm up.
+        // The first tenth is warm-up.
         if number >= count / 10 {
             latencies.push(elapsed_ns);
         }
@@ -422,7 +424,7 @@ fn gets(engine: &dyn Engine, size: &Size, count: u32, seed: u64) -> Result<Vec<u
     Ok(latencies)
 }
 
-/// How long each put took.
+/// Returns the latency of each put.
 fn puts(
     engine: &dyn Engine,
     size: &Size,
@@ -450,7 +452,7 @@ fn puts(
     Ok(latencies)
 }
 
-/// How long one aligned write and one flush take, past the page cache.
+/// Returns the latencies of one aligned write plus one flush each, bypassing the page cache.
 fn floor(file: &std::path::Path, count: u32) -> Result<Vec<u64>, String> {
     let mut device = crate::store::open_direct(file)?;
     let buffer = BlockBuffer::zeroed(1);
@@ -467,12 +469,12 @@ fn floor(file: &std::path::Path, count: u32) -> Result<Vec<u64>, String> {
     Ok(latencies)
 }
 
-/// Durable puts in a second, from so many threads.
+/// Returns the rate of durable puts from `threads` threads, per second.
 fn rate(engine: &dyn Engine, size: &Size, threads: u32, window: Duration) -> Result<f64, String> {
     let (barrier, stop) = (Barrier::new(threads as usize + 1), AtomicBool::new(false));
     let one = |thread: u32| -> Result<u64, String> {
         let session = engine.session();
-        // All others wait for this one.
+        // All other threads wait for this one.
         barrier.wait();
         let (mut session, mut random) = (session?, Random::new(u64::from(thread)));
         let (value, mut count) = (vec![3; size.value_bytes], 0);
@@ -498,12 +500,13 @@ fn rate(engine: &dyn Engine, size: &Size, threads: u32, window: Duration) -> Res
                 .map_err(|_| "a writer has panicked".to_owned())??;
         }
         check_interrupted()?;
-        // Each thread ends with a whole put.
+        // The elapsed time includes the last put of each thread.
         Ok(total as f64 / begin.elapsed().as_secs_f64())
     })
 }
 
-/// Mean time with data of an instance in µs, and the puts that were refused to the other processor.
+/// Returns the mean data access time of an instance in µs, and the number of puts of the other processor that the store
+/// refused.
 fn task(
     engine: &dyn Engine,
     size: &Size,
@@ -511,7 +514,7 @@ fn task(
     is_beside: bool,
 ) -> Result<(f64, u64), String> {
     let (stop, ready) = (AtomicBool::new(false), Barrier::new(2));
-    // The task has those before these.
+    // The task uses the objects before these.
     let others = size.objects / 2..size.objects;
     let beside = || -> Result<u64, String> {
         let pinned = crate::realtime::pin(other_core());
@@ -531,7 +534,8 @@ fn task(
         Ok(refused)
     };
     std::thread::scope(|scope| {
-        // Between two instances its processor would halt, and alone the task would pay for it.
+        // Otherwise the task's processor would halt between two instances, and the task alone would pay for the
+        // wake-up.
         let awake = scope.spawn(|| stay_awake(cores()[0], || stop.load(Ordering::Relaxed)));
         let other = scope.spawn(beside);
         ready.wait();
@@ -565,7 +569,7 @@ fn task(
     })
 }
 
-/// One get and one put of the other processor, of these objects; 1 when the put was refused.
+/// Does one get and one put of the other processor, on these objects. Returns 1 if the store refused the put.
 fn one_pair(
     session: &mut dyn Session,
     random: &mut Random,

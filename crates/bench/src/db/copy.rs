@@ -1,12 +1,12 @@
-//! What no store can do without: a copy of the value from where it lies. What takes longer than this one's slowest
-//! calls is a store's own; the rest is the machine's.
+//! The minimum work of any store: a copy of the value from its place in memory. Time above the slowest calls of this
+//! copy is caused by the store; the rest is caused by the machine.
 
 use crate::engine::{Engine, Key, Session, Size};
 
-/// In reports.
+/// The name in reports.
 pub(super) const NAME: &str = "bare-copy";
 
-/// Values one behind the other, without a key, a length or a lock.
+/// Values stored contiguously, without a key, a length or a lock.
 pub(super) struct BareCopy {
     values: Vec<u8>,
     value_bytes: usize,
@@ -25,7 +25,7 @@ impl BareCopy {
     }
 }
 
-/// Asks for large pages, as ours does.
+/// Requests large pages, as our database does.
 fn large_pages(begin: usize, bytes: usize) {
     const PAGE_BYTES: usize = 4096;
     let first = begin.next_multiple_of(PAGE_BYTES);

@@ -1,4 +1,4 @@
-//! What was promised of the data path.
+//! The goals of the data path.
 
 use super::cases::{
     DATA, DATA_RATIO, DURABLE, FLOOR, P50, P999, RATE_TO_LONE, SIZES, WORST, WRITERS_CASE,
@@ -26,7 +26,8 @@ pub(crate) fn goals() -> Vec<Goal> {
             Bound::AtMost(1.0),
         ));
         goals.push(goal(size.get, P50.name, Some("lmdb"), Bound::AtMost(0.5)));
-        // The absolute figure is for the size at which LMDB's is twice as much; elsewhere that relation is kept.
+        // The absolute goal applies to the size at which LMDB takes twice as long; for the other sizes that ratio is
+        // the goal.
         goals.push(if size.get == SIZES[0].get {
             goal(size.get, P999.name, None, Bound::AtMost(1.0))
         } else {

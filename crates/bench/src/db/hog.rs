@@ -1,4 +1,4 @@
-//! A thread that goes through more memory than the caches hold, in no order, on a processor of its own.
+//! A thread that accesses more memory than the caches hold, in random order, on its own processor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,17 +6,17 @@ use std::thread::JoinHandle;
 
 use base::sim::Random;
 
-/// Memory that it reads and changes.
+/// Size of the memory that it reads and changes, in bytes.
 pub(crate) const BYTES: usize = 256 << 20;
 
-/// The thread; dropping it ends it.
+/// The thread; dropping this ends it.
 pub(crate) struct Hog {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Hog {
-    /// Starts it on a processor, and returns once its memory is there.
+    /// Starts the thread on a processor. Returns once its memory is allocated.
     ///
     /// # Errors
     /// One line.
@@ -52,7 +52,7 @@ impl Drop for Hog {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It ends by itself.
+            // The thread ends by itself.
             let _ = thread.join();
         }
     }

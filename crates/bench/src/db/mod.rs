@@ -1,11 +1,11 @@
 //! The data path's bench: latest values in our database beside embedded stores and a hash map in memory.
 //!
-//! **Invariants:** all systems of a case are open at once and take turns, in an order drawn anew for each round; each
-//! operation is timed alone, key and value made before; the memory hog runs in every arm of a case or in none; a
-//! system that is not installed, or a case that the machine cannot hold, is listed as missing.
+//! **Invariants:** all systems of a case are open at once and take turns, in a new random order for each round. Each
+//! operation is timed alone; its key and value are made before. The memory hog runs in all measurements of a case or in
+//! none. A system that is not installed, or a case that does not fit into the machine's memory, is listed as missing.
 //!
-//! **Files:** `cases.rs` what is measured, `copy.rs` the floor of a get, `hog.rs` who disturbs, `goals.rs` what was
-//! promised, `page.rs` the result page.
+//! **Files:** `cases.rs` the cases, `copy.rs` the floor of a get, `hog.rs` the memory hog, `goals.rs` the goals,
+//! `page.rs` the result page.
 
 mod cases;
 mod copy;
@@ -62,11 +62,11 @@ enum Part {
     Data,
 }
 
-/// How much is measured.
+/// How much a run measures.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     rounds: u32,
-    /// Of the number of objects of each case, one of so many.
+    /// Divisor of the number of objects of each case.
     objects_divisor: u32,
     gets: u32,
     puts: u32,
@@ -77,7 +77,7 @@ struct Extent {
     memory_bytes_max: u64,
 }
 
-/// Bytes of the folder that a whole run needs.
+/// Free bytes of the folder that a whole run needs.
 const SPACE_BYTES: u64 = 20 << 30;
 
 impl Extent {
@@ -110,7 +110,7 @@ impl Extent {
     }
 }
 
-/// Memory that programs can have now.
+/// Returns the memory that programs can allocate now, in bytes.
 fn available_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
@@ -118,7 +118,7 @@ fn available_bytes() -> u64 {
     number.unwrap_or(0) << 10
 }
 
-/// Runs the bench; the figures, and the table for a reader.
+/// Runs the bench. Returns the figures as JSON, and the table as text.
 ///
 /// # Errors
 /// One line that names what failed; nothing is reported then.

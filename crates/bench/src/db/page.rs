@@ -1,5 +1,5 @@
-//! The result page of the data path: what stands between its marks is made anew from a report of `keel-bench db`; the
-//! words around it stay.
+//! The result page of the data path: regenerates the text between its marks from a report of `keel-bench db`; the text
+//! around the marks stays.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     page: PathBuf,
 }
 
-/// Figures, and how they are called.
+/// Metrics, and their headings.
 const METRICS: [(&str, &str); 4] = [
     ("latency_p50", "p50"),
     ("latency_p99", "p99"),
@@ -30,7 +30,7 @@ const METRICS: [(&str, &str); 4] = [
     ("latency_max", "worst"),
 ];
 
-/// Writes the page anew.
+/// Regenerates the page.
 ///
 /// # Errors
 /// One line that names the file.
@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     fill(&options.page, &parts)
 }
 
-/// What a case is, for a reader.
+/// Describes a case for a reader.
 fn words(case: &str) -> String {
     for size in &SIZES {
         let what = if size.get == case {
@@ -150,7 +150,7 @@ fn goals(run: &Run) -> String {
     let judged = |name: &str| run.list(name).iter().filter(|row| row["goal"].is_number());
     for row in judged("ratios") {
         let of_rounds = |place: usize| cell(row["of_rounds"][place].as_f64());
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             out,
             "| {} | {}, divided by {} | {} | {} to {} | {} | {} |",
@@ -178,7 +178,7 @@ fn goals(run: &Run) -> String {
     out
 }
 
-/// Systems of a case, in the order in which they are always named.
+/// Returns the systems of a case, always in the same order.
 fn systems_of<'a>(run: &Run, case: &str, metric: &str) -> Vec<&'a str> {
     let all = Kind::ALL
         .into_iter()

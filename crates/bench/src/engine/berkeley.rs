@@ -1,8 +1,8 @@
-//! Berkeley DB 5.3 by its C interface: an environment with transactions and locks, one B-tree, one transaction for each
-//! put.
+//! Berkeley DB 5.3 through its C interface: an environment with transactions and locks, one B-tree, one transaction for
+//! each put.
 //!
-//! Its handles are tables of functions whose places only its header tells; the functions behind them are exported
-//! under the names that version 5.3 gives them, and are taken from there.
+//! Its handles are tables of function pointers whose layout only its header defines. Version 5.3 exports the functions
+//! behind them under their own names, and this file looks them up there.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -29,10 +29,10 @@ const LOCK_DEFAULT: u32 = 1;
 const USER_MEMORY: u32 = 0x800;
 const DEADLOCK: c_int = -30993;
 
-/// Tries of one operation that the lock detector has struck.
+/// Maximum number of attempts of one operation that the lock detector aborts.
 const TRIES_MAX: u32 = 100;
 
-/// Bytes of log in memory, where it is kept there.
+/// Size of the log in memory, in bytes, if the log is kept there.
 const LOG_BYTES: u32 = 64 << 20;
 
 /// `DBT`.
@@ -83,7 +83,7 @@ unsafe impl Send for Berkeley {}
 unsafe impl Sync for Berkeley {}
 
 impl Berkeley {
-    /// Makes it.
+    /// Creates the environment and the database.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -92,7 +92,7 @@ impl Berkeley {
         let functions = Functions::find(&library)?;
         let path =
             CString::new(folder.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        // All of it stays in the cache.
+        // The cache holds the whole database.
         let cache_bytes = u64::from(size.objects) * (size.value_bytes + 64) as u64 * 2 + (64 << 20);
         let mut made = Self {
             functions,
@@ -101,7 +101,7 @@ impl Berkeley {
             cache_bytes,
             is_log_in_memory: size.is_log_in_memory,
         };
-        // SAFETY: the handles are new and nobody else has them; texts are NUL-terminated and live through the calls.
+        // SAFETY: the handles are new and have no other owner; texts are NUL-terminated and live through the calls.
         unsafe {
             let mut handle = null_mut();
             made.check("db_env_create", (functions.env_create)(&raw mut handle, 0))?;
@@ -159,12 +159,12 @@ impl Berkeley {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: the library answers with a NUL-terminated text that stays.
+        // SAFETY: the library returns a NUL-terminated text that stays valid.
         let text = unsafe { CStr::from_ptr((self.functions.text)(status)) };
         Err(format!("berkeleydb: {call}: {}", text.to_string_lossy()))
     }
 
-    /// Whether a transaction waits for the disk. One whose log is in memory never does.
+    /// Sets whether a transaction waits for the disk. A transaction with its log in memory never does.
     fn set_sync(&self, is_sync: bool) -> Result<(), String> {
         if self.is_log_in_memory {
             return Ok(());
@@ -176,7 +176,7 @@ impl Berkeley {
         self.check("set_flags", set)
     }
 
-    /// One try of a transaction of several puts; what it ended with.
+    /// Attempts one transaction of several puts. Returns its status.
     fn try_together(&self, keys: &[Key], value: &[u8]) -> c_int {
         let functions = &self.functions;
         let mut transaction = null_mut();
@@ -188,7 +188,7 @@ impl Berkeley {
         }
         for key in keys {
             let (mut name, mut data) = (input(&key.name), input(value));
-            // SAFETY: as for a put; what goes in lives through the call and is only read.
+            // SAFETY: as for a put; inputs live through the call and are only read.
             let put = unsafe {
                 (functions.db_put)(self.database, transaction, &raw mut name, &raw mut data, 0)
             };
@@ -202,7 +202,7 @@ impl Berkeley {
         unsafe { (functions.txn_commit)(transaction, 0) }
     }
 
-    /// Repeats what the lock detector has struck.
+    /// Repeats an operation that the lock detector has aborted.
     fn repeat(&self, call: &str, mut operation: impl FnMut() -> c_int) -> Result<(), String> {
         for _ in 0..TRIES_MAX {
             let status = operation();
@@ -216,7 +216,7 @@ impl Berkeley {
 
 impl Drop for Berkeley {
     fn drop(&mut self) {
-        // SAFETY: sessions borrow the handles, so none is left; what was not opened is not closed.
+        // SAFETY: sessions borrow the handles, so none is left; handles that were not opened are not closed.
         unsafe {
             if !self.database.is_null() {
                 (self.functions.db_close)(self.database, 0);
@@ -274,8 +274,8 @@ impl Session for &Berkeley {
             flags: USER_MEMORY,
         };
         self.repeat("DB->get", || {
-            // SAFETY: the handle is open for all threads; key and buffer live through the call, and the buffer is
-            // written no further than `user_bytes`.
+            // SAFETY: the handle is open for all threads; key and buffer live through the call, and at most
+            // `user_bytes` bytes of the buffer are written.
             unsafe {
                 (self.functions.db_get)(self.database, null_mut(), &raw mut name, &raw mut found, 0)
             }
@@ -286,7 +286,7 @@ impl Session for &Berkeley {
     fn put(&mut self, key: &Key, value: &[u8]) -> Result<bool, String> {
         let (mut name, mut data) = (input(&key.name), input(value));
         self.repeat("DB->put", || {
-            // SAFETY: as for a get; keys and values that go in are only read.
+            // SAFETY: as for a get; input keys and values are only read.
             unsafe {
                 (self.functions.db_put)(self.database, null_mut(), &raw mut name, &raw mut data, 0)
             }
@@ -300,7 +300,7 @@ impl Session for &Berkeley {
     }
 }
 
-/// Bytes that go in.
+/// Wraps input bytes.
 fn input(bytes: &[u8]) -> Dbt {
     Dbt {
         data: bytes.as_ptr().cast_mut().cast(),

@@ -1,4 +1,4 @@
-//! DashMap: a concurrent hash map in memory, which keeps nothing.
+//! DashMap: a concurrent hash map in memory, without persistence.
 
 use dashmap::DashMap;
 

@@ -1,4 +1,4 @@
-//! Ours: the database over a flash store in an image file, with its commit thread.
+//! Our database over a flash store in an image file, with its commit thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use flash::{FormatOptions, Store};
 
 use super::{Engine, Key, Session, Size};
 
-/// Validity of an object; no figure depends on it.
+/// Validity of an object, in milliseconds; no figure depends on it.
 const AVI_MS: u32 = 10_000;
 
-/// Longest wait for the disk.
+/// Timeout for the disk.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Bytes of a waiting reading besides its value, at most.
+/// Maximum bytes of a waiting reading besides its value.
 const HEAD_BYTES: usize = 40;
 
-/// Bursts whose readings are kept as history; what is older makes room.
+/// Number of bursts whose readings are kept as history; older readings are dropped.
 const BURSTS_KEPT: u64 = 8;
 
 type FileDatabase = Database<Store<FileDevice>>;
 
-/// A database of objects that are numbered as they were declared.
+/// A database whose objects are numbered in the order of their declaration.
 pub(crate) struct Keel {
     database: FileDatabase,
     is_durable: AtomicBool,
-    /// Time of the next reading, ms: later than all before.
+    /// Time of the next reading, in milliseconds; later than all earlier ones.
     now_ms: AtomicI64,
     queue_bytes: usize,
 }
 
 impl Keel {
-    /// Makes an image file and everything in it.
+    /// Creates an image file with a store and a database.
     ///
     /// # Errors
     /// One line.
@@ -44,8 +44,9 @@ impl Keel {
         let image = folder.join("store.img");
         let waiting = size.burst as usize * (size.value_bytes + HEAD_BYTES);
         let queue_bytes = waiting.clamp(1 << 20, 512 << 20);
-        // The latest values twice, for a checkpoint that is being replaced, the history, and as much to work with. A
-        // store keeps a quarter of itself for a checkpoint at most: a table that takes more may find no room for one.
+        // Room for the latest values twice (a checkpoint that is being replaced), the history, and the same again as
+        // work space. A store reserves at most a quarter of itself for a checkpoint: a larger table may find no room
+        // for one.
         let values = u64::from(size.objects) * (size.value_bytes + 128) as u64;
         let history_bytes = (waiting as u64 * BURSTS_KEPT).clamp(24 << 20, 256 << 20);
         let bytes = (5 * values + 2 * history_bytes + (64 << 20)).next_multiple_of(1 << 20);

@@ -1,11 +1,11 @@
-//! C libraries that are opened where they are installed: a peer that is not there is missing, and nothing has to be
-//! built for it.
+//! Opens C libraries at run time if they are installed. A peer without its library is reported as missing, and nothing
+//! has to be built for it.
 
 use std::ffi::{CStr, CString, c_void};
 
 use super::OpenError;
 
-/// An open library. It stays open: threads of it may outlive any caller.
+/// An open library. It is never closed: threads of it may outlive any caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Library {
     handle: *mut c_void,
@@ -13,7 +13,7 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// The first that is there.
+    /// Opens the first of `names` that is installed.
     pub(crate) fn open(names: &[&'static str], remedy: &str) -> Result<Self, OpenError> {
         for name in names {
             let Ok(text) = CString::new(*name) else {
@@ -31,7 +31,7 @@ impl Library {
         )))
     }
 
-    /// The address of a function.
+    /// Returns the address of a function.
     pub(crate) fn find(&self, name: &CStr) -> Result<*mut c_void, String> {
         // SAFETY: the handle is open and the name NUL-terminated.
         let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
@@ -46,7 +46,7 @@ impl Library {
     }
 }
 
-/// Declares a table of functions of a C library, found by their names.
+/// Declares a table of functions of a C library that are looked up by name.
 macro_rules! functions {
     ($table:ident { $($field:ident = $name:literal: fn($($argument:ty),* $(,)?) $(-> $result:ty)?;)* }) => {
         #[derive(Clone, Copy)]

@@ -1,5 +1,5 @@
-//! LMDB by its C interface: one reader for each session, renewed for each get so that it sees the latest value; one
-//! transaction for each put.
+//! LMDB through its C interface: one reader for each session, renewed for each get so that it sees the latest value;
+//! one transaction for each put.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ const NO_TLS: c_uint = 0x20_0000;
 const NO_READ_AHEAD: c_uint = 0x80_0000;
 const READ_ONLY: c_uint = 0x20000;
 
-/// Sessions at the same time.
+/// Maximum number of simultaneous sessions.
 const READERS_MAX: c_uint = 126;
 
 /// `MDB_val`.
@@ -55,7 +55,7 @@ unsafe impl Send for Lmdb {}
 unsafe impl Sync for Lmdb {}
 
 impl Lmdb {
-    /// Makes it.
+    /// Creates the environment.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -65,7 +65,7 @@ impl Lmdb {
         let functions = Functions::find(&library)?;
         let path =
             CString::new(folder.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        // Twice the data, since whatever a transaction changes is copied, and room beside.
+        // Twice the data, since each transaction copies the pages it changes, and room beside.
         let map_bytes = (size.objects as usize * (size.value_bytes + 64) * 4)
             .next_multiple_of(1 << 20)
             + (256 << 20);
@@ -79,7 +79,7 @@ impl Lmdb {
             environment,
             database: 0,
         };
-        // SAFETY: the environment is new and nobody else has it; the path is NUL-terminated.
+        // SAFETY: the environment is new and has no other owner; the path is NUL-terminated.
         unsafe {
             check(
                 "mdb_env_set_mapsize",
@@ -162,7 +162,7 @@ impl Engine for Lmdb {
 /// One thread's reader.
 struct Reader<'a> {
     engine: &'a Lmdb,
-    /// Reset between two gets, so that it holds back no page.
+    /// Reset between two gets, so that it blocks the reuse of no page.
     reader: *mut c_void,
 }
 
@@ -181,8 +181,8 @@ impl Session for Reader<'_> {
             bytes: 0,
             data: null_mut(),
         };
-        // SAFETY: the reader is reset and this session's own; key and result live through the call. What is found lies
-        // in the map until the reader is reset, which is after the copy.
+        // SAFETY: the reader is reset and this session's own; key and result live through the call. The value stays
+        // valid in the map until the reader is reset, which happens after the copy.
         unsafe {
             check("mdb_txn_renew", (functions.txn_renew)(self.reader))?;
             let got = (functions.get)(
@@ -229,7 +229,7 @@ impl Session for Reader<'_> {
     }
 }
 
-/// LMDB writes to neither keys nor values that it is given.
+/// Wraps `bytes`. LMDB does not write to the keys and values that it is given.
 fn val(bytes: &[u8]) -> Val {
     Val {
         bytes: bytes.len(),

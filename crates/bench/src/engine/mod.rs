@@ -1,8 +1,7 @@
-//! Stores of latest values behind one trait: ours and the peers.
+//! Stores of latest values behind one trait: our database and the peers.
 //!
-//! **Invariants:** each operation is one transaction of its own; a peer that is a C library is opened at run time where
-//! it is installed, and listed as missing where it is not; what a session is told to be durable is on the disk when
-//! the call returns.
+//! **Invariants:** each operation is its own transaction. A peer that is a C library is opened at run time if it is
+//! installed, and otherwise listed as missing. A put of a durable session is on the disk when the call returns.
 //!
 //! **Files:** `library.rs` opening C libraries, and one file for each engine.
 
@@ -16,7 +15,7 @@ pub(crate) mod sqlite;
 
 use std::path::Path;
 
-/// Bytes of a key.
+/// Size of a key, in bytes.
 pub(crate) const KEY_BYTES: usize = 16;
 
 /// An object: its number, and its name as hexadecimal digits.
@@ -27,7 +26,8 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Names of neighbours are far apart, so that no engine finds them in the order in which they were made.
+    /// Returns the key of object `number`. Names of neighbours differ strongly, so that no engine stores them in the
+    /// order of creation.
     pub(crate) fn new(number: u32) -> Self {
         let mut mixed = u64::from(number)
             .wrapping_add(1)
@@ -46,59 +46,60 @@ impl Key {
     }
 }
 
-/// How much a store has to hold, and for what.
+/// The required capacity of a store, and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) objects: u32,
     pub(crate) value_bytes: usize,
-    /// Puts that may follow each other without a pause.
+    /// Maximum number of puts that may follow each other without a pause.
     pub(crate) burst: u32,
-    /// Whether the log is kept in memory, where an engine can: what it costs on a disk is no subject then.
+    /// Whether an engine keeps its log in memory if it can; the cost of a log on disk is then not measured.
     pub(crate) is_log_in_memory: bool,
 }
 
 /// One store.
 pub(crate) trait Engine: Send + Sync {
-    /// As reports name it.
+    /// Returns the name in reports.
     fn name(&self) -> &'static str;
 
-    /// What one thread works with.
+    /// Opens a session for one thread.
     ///
     /// # Errors
     /// One line.
     fn session(&self) -> Result<Box<dyn Session + '_>, String>;
 
-    /// Whether puts wait until they are on the disk, from the next one on.
+    /// Sets whether later puts wait until they are on the disk.
     ///
     /// # Errors
     /// One line.
     fn set_durable(&self, is_durable: bool) -> Result<(), String>;
 
-    /// Brings what waits in memory to the disk, and keeps logs short.
+    /// Writes pending data from memory to the disk, and keeps logs short.
     ///
     /// # Errors
     /// One line.
     fn settle(&self) -> Result<(), String>;
 
-    /// What is worth saying about how it is set up.
+    /// Describes notable parts of its setup.
     fn setup(&self) -> String;
 }
 
-/// A thread's way to a store.
+/// A thread's access to a store.
 pub(crate) trait Session {
-    /// Copies the latest value; its length.
+    /// Copies the latest value. Returns its length.
     ///
     /// # Errors
     /// One line.
     fn get(&mut self, key: &Key, value: &mut [u8]) -> Result<usize, String>;
 
-    /// Stores a value. `false` when the store refuses it for the moment.
+    /// Stores a value. Returns `false` if the store refuses it for the moment.
     ///
     /// # Errors
     /// One line.
     fn put(&mut self, key: &Key, value: &[u8]) -> Result<bool, String>;
 
-    /// Stores a value for each of some keys, as one transaction where the store has such; how many it has taken.
+    /// Stores a value for each of some keys, as one transaction if the store supports that. Returns the number of
+    /// values stored.
     ///
     /// # Errors
     /// One line.
@@ -132,7 +133,7 @@ pub(crate) fn fill(engine: &dyn Engine, size: &Size) -> Result<(), String> {
     engine.settle()
 }
 
-/// The engines that can be measured, by the names of reports.
+/// The engines that can be measured, under the names in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Keel,
@@ -164,12 +165,12 @@ impl Kind {
         }
     }
 
-    /// Whether a value survives the process.
+    /// Whether a value survives the end of the process.
     pub(crate) fn is_durable(self) -> bool {
         self != Self::DashMap
     }
 
-    /// Makes an empty store in a folder of its own below `folder`.
+    /// Creates an empty store in its own folder below `folder`.
     ///
     /// # Errors
     /// One line; [`Missing`](OpenError::Missing) where the engine is not installed.
@@ -188,12 +189,12 @@ impl Kind {
     }
 }
 
-/// Why an engine is not there.
+/// Why an engine is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OpenError {
-    /// It is not installed; what would install it.
+    /// It is not installed; holds what would install it.
     Missing(String),
-    /// It does not do its work.
+    /// It does not work.
     Failed(String),
 }
 
@@ -217,7 +218,7 @@ mod tests {
         assert_ne!(one.text()[..2], next.text()[..2]);
     }
 
-    /// Each engine keeps what it was given, from any thread, durably or not.
+    /// Each engine keeps the values put from any thread, durably or not.
     #[test]
     fn engines_keep_the_latest_value_of_each_key() {
         let folder = std::env::temp_dir().join(format!("keel-engines-{}", std::process::id()));

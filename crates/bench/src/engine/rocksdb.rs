@@ -1,4 +1,4 @@
-//! RocksDB by its C interface, with the options that it has by default.
+//! RocksDB through its C interface, with its default options.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -46,7 +46,7 @@ unsafe impl Send for RocksDb {}
 unsafe impl Sync for RocksDb {}
 
 impl RocksDb {
-    /// Makes it.
+    /// Creates the database.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -84,7 +84,7 @@ impl RocksDb {
     }
 }
 
-/// What its threads do by themselves, and what waits for them.
+/// Properties that show running and pending background work.
 const WORK: [&CStr; 4] = [
     c"rocksdb.mem-table-flush-pending",
     c"rocksdb.num-running-flushes",
@@ -92,11 +92,12 @@ const WORK: [&CStr; 4] = [
     c"rocksdb.num-running-compactions",
 ];
 
-/// Longest wait for them.
+/// Timeout for the background work.
 const SETTLING_MAX: Duration = Duration::from_secs(120);
 
 impl RocksDb {
-    /// Whether its threads write tables, or will soon: on the processors and the disk that the others are measured on.
+    /// Whether its background threads write tables, or soon will, on the processors and the disk used for the other
+    /// systems.
     fn is_working(&self) -> Result<bool, String> {
         for name in WORK {
             let mut value = 0;
@@ -142,7 +143,7 @@ impl Engine for RocksDb {
 
     fn settle(&self) -> Result<(), String> {
         let end = Instant::now() + SETTLING_MAX;
-        // Between two steps of it nothing may be under way for a moment.
+        // There may be a short pause between two steps of the background work.
         let mut idle = 0;
         while idle < 3 {
             crate::scratch::check_interrupted()?;
@@ -167,8 +168,8 @@ impl Session for &RocksDb {
     fn get(&mut self, key: &Key, value: &mut [u8]) -> Result<usize, String> {
         let (mut error, mut bytes) = (null_mut(), 0);
         let name = key.name.as_ptr().cast();
-        // SAFETY: the database is open and the key lives through the call. What is found stays until it is destroyed,
-        // which is after the copy.
+        // SAFETY: the database is open and the key lives through the call. The value stays valid until it is destroyed,
+        // which happens after the copy.
         unsafe {
             let found = (self.functions.get)(
                 self.database,
@@ -219,7 +220,7 @@ impl Session for &RocksDb {
     }
 }
 
-/// Takes an error's text and frees it.
+/// Takes ownership of an error text and frees it.
 fn check(functions: &Functions, call: &str, error: *mut c_char) -> Result<(), String> {
     if error.is_null() {
         return Ok(());

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::{Engine, Key, Session};
 
-/// How long a writer waits for another one.
+/// Busy timeout of a writer.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A database file. Each session is a connection of its own.
@@ -18,7 +18,7 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Makes it.
+    /// Creates the database.
     ///
     /// # Errors
     /// One line.
@@ -65,7 +65,7 @@ impl Engine for Sqlite {
     }
 
     fn set_durable(&self, is_durable: bool) -> Result<(), String> {
-        // Of the connections that are made from now on.
+        // Applies only to connections that are opened later.
         self.is_durable.store(is_durable, Ordering::Relaxed);
         Ok(())
     }

@@ -1,6 +1,5 @@
-//! The tight loop: requests one after the other, and nothing else. It runs in a process of its own, which sees the
-//! system under measurement as any program does; the same loop asks the library directly, or copies the bytes and does
-//! no more.
+//! The tight loop: requests one after the other, without other work. It runs in its own process, which uses the system
+//! under measurement like any program. The same loop can also call the library directly, or only copy the bytes.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -15,11 +14,11 @@ use super::case::Pattern;
 use super::child::{Limits, output};
 use super::systems::System;
 
-/// Bytes between two looks at the clock, which costs as much as a small request.
+/// Bytes between two readings of the clock, because one reading costs as much as a small request.
 const BATCH_BYTES: usize = 256 << 10;
 const BATCH_REQUESTS_MAX: usize = 256;
 
-/// Bytes of a request while the file is gone through once, before the time that counts.
+/// Request size of the warm-up pass over the file, in bytes.
 const WARM_UP_BYTES: usize = 1 << 20;
 
 /// By what bytes are moved.
@@ -90,12 +89,12 @@ impl Keeping {
     }
 }
 
-/// What a loop took.
+/// The result of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Timing {
     pub(crate) requests: u64,
     pub(crate) elapsed_ns: u64,
-    /// Time that a processor worked for it: less when others had it meanwhile.
+    /// Processor time of the loop; less than the elapsed time if other threads used the processor meanwhile.
     pub(crate) cpu_ns: u64,
 }
 
@@ -120,7 +119,7 @@ pub(crate) struct Loop {
     pub(crate) runtime: Duration,
 }
 
-/// Runs a loop on a system, in a process of its own.
+/// Runs a loop on a system, in its own process.
 ///
 /// # Errors
 /// One line with the reason.
@@ -157,7 +156,7 @@ pub(crate) fn measure(
     serde_json::from_str(&text).map_err(|error| format!("{}: {text}: {error}", system.name))
 }
 
-/// Runs the loop in this process and says on standard output what it took.
+/// Runs the loop in this process and prints the result to standard output.
 ///
 /// # Errors
 /// One line that names the file.
@@ -217,7 +216,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
                 let lent = attachment
                     .lend(&attributes, 0, options.file_bytes)
                     .map_err(|error| failed(&error))?;
-                // Shared memory that may be written through this attachment, which is one for writing.
+                // The memory is shared, and this attachment may write to it.
                 copy(options, lent.bytes().as_ptr().cast_mut().cast())
             } else {
                 let flags = if is_write {
@@ -250,13 +249,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// The loop with bare copies between the buffer and memory that holds the file from `start` on.
+/// Runs the loop with bare copies between the buffer and the memory that holds the file, from `start` on.
 fn copy(options: &Options, start: *mut u8) -> Result<Timing, String> {
     let is_write = options.pattern.is_write();
     repeat(options, |offset, bytes| {
         let place = start.wrapping_add(offset as usize);
-        // SAFETY: `repeat` stays within the file's bytes, which are all mapped; others may change them at any time,
-        // which the C library's copy, opaque to the compiler, does not mind.
+        // SAFETY: `repeat` stays within the file's bytes, which are all mapped. Other processes may change them at any
+        // time, which is allowed for the C library's copy because it is opaque to the compiler.
         unsafe {
             if is_write {
                 libc::memcpy(place.cast(), bytes.as_ptr().cast(), bytes.len());
@@ -268,7 +267,7 @@ fn copy(options: &Options, start: *mut u8) -> Result<Timing, String> {
     })
 }
 
-/// A file's memory, mapped until this goes.
+/// A file's memory, mapped until this is dropped.
 struct Mapped {
     start: *mut u8,
     bytes: usize,
@@ -309,12 +308,12 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping made above, which nobody uses any more.
+        // SAFETY: the mapping made above, which is not used any more.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
 }
 
-/// Where requests go, within the file and whole.
+/// Offsets of the requests, within the file and aligned to the request size.
 struct Offsets {
     requests: u64,
     request_bytes: u64,
@@ -336,7 +335,7 @@ impl Offsets {
         }
     }
 
-    /// The next one. Random ones cost a few nanoseconds, for all systems alike.
+    /// Returns the next offset. A random one costs a few nanoseconds, equally for all systems.
     #[inline]
     fn next(&mut self) -> u64 {
         let request = if self.is_random {
@@ -353,7 +352,7 @@ impl Offsets {
     }
 }
 
-/// Makes requests for the time that counts. `transfer` moves bytes at an offset and says whether it moved all.
+/// Makes requests for the measured time. `transfer` moves bytes at an offset and returns whether it moved all of them.
 fn repeat(
     options: &Options,
     mut transfer: impl FnMut(u64, &mut [u8]) -> bool,
@@ -362,7 +361,7 @@ fn repeat(
     if request_bytes == 0 || request_bytes as u64 > options.file_bytes {
         return Err("a request must fit into the file".to_owned());
     }
-    // As programs align what they read into: to a page.
+    // Programs commonly align their buffers to a page.
     const ALIGNMENT: usize = 4096;
     let mut memory = vec![0x5a_u8; request_bytes.max(WARM_UP_BYTES) + ALIGNMENT];
     let start = memory.as_ptr().align_offset(ALIGNMENT);
@@ -400,7 +399,7 @@ fn repeat(
     }
 }
 
-/// Time that a processor has worked for this thread, in nanoseconds.
+/// Returns the processor time of this thread in nanoseconds.
 fn cpu_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,

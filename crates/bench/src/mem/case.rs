@@ -1,18 +1,18 @@
-//! What is measured: access patterns, request sizes, and the names of the cases that they make.
+//! Access patterns, request sizes, and the names of the resulting cases.
 
 use crate::figures::Metric;
 
-/// Bytes of a second's transfers.
+/// Bytes transferred per second.
 pub(crate) const THROUGHPUT: Metric = Metric::compared("throughput", "MiB/s");
-/// Calls in a second, one after the other.
+/// Calls per second, one after the other.
 pub(crate) const RATE: Metric = Metric::compared("operations", "1/s");
 /// Time of one call.
 pub(crate) const TIME: Metric = Metric::compared("time_per_operation", "ns");
-/// Time that a processor worked for one call: where it is much less than the time, something else ran meanwhile.
+/// Processor time of one call; if it is much less than the time of a call, other work ran meanwhile.
 pub(crate) const CPU_TIME: Metric = Metric::shown("cpu_per_operation", "ns");
-/// Page faults of one operation.
+/// Page faults per operation.
 pub(crate) const FAULTS: Metric = Metric::shown("page_faults", "1");
-/// What several threads do together, divided by what one does.
+/// The throughput of several threads divided by that of one.
 pub(crate) const OF_ONE_THREAD: Metric = Metric::shown("of_one_thread", "1");
 
 /// Sizes of the requests, in bytes.
@@ -43,7 +43,7 @@ impl Pattern {
         matches!(self, Self::RandomRead | Self::RandomWrite)
     }
 
-    /// As command lines have it.
+    /// Returns the name used on command lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::SequentialRead => "sequential-read",
@@ -53,7 +53,7 @@ impl Pattern {
         }
     }
 
-    /// For a reader.
+    /// Describes the pattern for a reader.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::SequentialRead => "sequential read",
@@ -64,25 +64,25 @@ impl Pattern {
     }
 }
 
-/// How the requests are made.
+/// How requests are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// By fio, one thread.
+    /// By fio with one thread.
     Fio,
-    /// By a loop that does nothing else.
+    /// By the tight loop.
     Tight,
-    /// By that loop, on a small file that shares its page with others.
+    /// By the tight loop, on a small file that shares its page with others.
     Packed,
-    /// By one thread of fio on a file of the size that each of several threads has.
+    /// By one thread of fio on a file of the size that each of several threads uses.
     OneThread,
     /// By two threads of fio, each on a file of its own.
     TwoThreads,
-    /// By four.
+    /// By four, likewise.
     FourThreads,
 }
 
 impl Kind {
-    /// How many threads make requests.
+    /// The number of threads that make requests.
     pub(crate) fn threads(self) -> usize {
         match self {
             Self::Fio | Self::Tight | Self::Packed | Self::OneThread => 1,
@@ -92,7 +92,7 @@ impl Kind {
     }
 }
 
-/// Names of the cases of one kind, by pattern and size.
+/// Names of the cases of one kind, by pattern and request size.
 type Names = [[&'static str; 5]; 4];
 
 macro_rules! names {
@@ -122,7 +122,7 @@ const ONE_THREAD: Names = names!("threads-1");
 const TWO_THREADS: Names = names!("threads-2");
 const FOUR_THREADS: Names = names!("threads-4");
 
-/// One case: by whom, in which order, how much at once.
+/// One case: kind, pattern and request size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) kind: Kind,
@@ -132,7 +132,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// All cases of a kind with requests of these sizes.
+    /// Returns all cases of a kind with requests of these sizes.
     pub(crate) fn all(kind: Kind, requests_bytes: &[u32]) -> Vec<Self> {
         let of_pattern = |pattern| {
             requests_bytes.iter().map(move |bytes| Self {
@@ -144,7 +144,7 @@ impl Case {
         Pattern::ALL.into_iter().flat_map(of_pattern).collect()
     }
 
-    /// As reports have it.
+    /// Returns the name in reports.
     pub(crate) fn name(self) -> &'static str {
         let names = match self.kind {
             Kind::Fio => &FIO,
@@ -161,7 +161,7 @@ impl Case {
     }
 }
 
-/// Requests of reading by a program's calls and by a copy of the same bytes: bytes and case.
+/// Cases that read by a program's calls and by a copy of the same bytes: request size and name.
 pub(crate) const STACK: [(u32, &str); 11] = [
     (1 << 10, "stack-1024"),
     (2 << 10, "stack-2048"),
@@ -176,7 +176,7 @@ pub(crate) const STACK: [(u32, &str); 11] = [
     (1 << 20, "stack-1048576"),
 ];
 
-/// A number of bytes as people write it, in powers of 1,024.
+/// Formats a number of bytes in powers of 1,024.
 pub(crate) fn bytes_text(bytes: u64) -> String {
     match bytes {
         bytes if bytes >= 1 << 30 && bytes.is_multiple_of(1 << 30) => {

@@ -1,4 +1,4 @@
-//! Programs that are started for a measurement: their output, and an end for those that do not find one.
+//! Runs programs for a measurement: collects their output, and kills those that do not end in time.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use crate::scratch::check_interrupted;
 
-/// How often is looked whether a program has ended; seldom enough to leave the processors alone.
+/// Poll interval for the end of a program; long enough to use little processor time.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What a program may take.
+/// The limits of a program.
 pub(crate) struct Limits<'a> {
-    /// Where its output is kept meanwhile.
+    /// Folder for its output while it runs.
     pub(crate) folder: &'a Path,
     pub(crate) time: Duration,
 }
 
 impl<'a> Limits<'a> {
-    /// For programs that end by themselves after seconds.
+    /// Limits for programs that end by themselves after seconds.
     pub(crate) fn new(folder: &'a Path) -> Self {
         Self {
             folder,
@@ -27,10 +27,10 @@ impl<'a> Limits<'a> {
     }
 }
 
-/// Runs a program to its end; what it wrote to standard output.
+/// Runs a program to its end. Returns its standard output.
 ///
 /// # Errors
-/// One line: what it said last when it failed, that it took too long, or that the user has asked to stop.
+/// One line: the last output of the program when it failed, that it took too long, or that the user has asked to stop.
 pub(crate) fn output(
     name: &str,
     command: &mut Command,

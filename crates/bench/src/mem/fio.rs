@@ -1,4 +1,4 @@
-//! fio, as everybody has it: its command line, which is the same for all systems, and its report.
+//! fio, unmodified: its command line, which is the same for all systems, and its report.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::systems::System;
 
 const PROGRAM: &str = "fio";
 
-/// Before the time that counts, so that whatever is done once is done.
+/// Ramp time before the measured time, in milliseconds, so that one-time work is done before.
 const RAMP_MS: u64 = 100;
 
-/// What fio is told for all systems alike: calls one by one by pread and pwrite, nothing thrown out of a cache, no
-/// memory taken beforehand, offsets drawn without a map of those that were, clocks read for the whole and not for each
-/// call, and nothing done to the buffers in between.
+/// The options of fio, equal for all systems. It makes single calls of pread and pwrite, drops nothing from a cache and
+/// allocates no memory beforehand. It draws offsets without a map of used ones, reads clocks for the whole run instead
+/// of each call, and leaves the buffers unchanged in between.
 pub(crate) const ARGUMENTS: [&str; 10] = [
     "--output-format=json",
     "--ioengine=psync",
@@ -30,13 +30,13 @@ pub(crate) const ARGUMENTS: [&str; 10] = [
     "--scramble_buffers=0",
 ];
 
-/// What fio is told beside that, as it does no more than needed.
+/// Further options that avoid unneeded work.
 const FURTHER: [&str; 2] = ["--allow_file_create=0", "--disk_util=0"];
 
-/// Which fio this machine has.
+/// Returns the version of fio on this machine.
 ///
 /// # Errors
-/// One line that says what is lacking.
+/// One line that says what is missing.
 pub(crate) fn version() -> Result<String, String> {
     let found = Command::new(PROGRAM)
         .arg("--version")
@@ -45,7 +45,7 @@ pub(crate) fn version() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&found.stdout).trim().to_owned())
 }
 
-/// One job: what is done to the files, one thread for each.
+/// One job: the operation on the files, with one thread for each file.
 pub(crate) struct Job<'a> {
     pub(crate) pattern: Pattern,
     pub(crate) request_bytes: u32,
@@ -54,10 +54,10 @@ pub(crate) struct Job<'a> {
     pub(crate) runtime: Duration,
 }
 
-/// Runs a job on a system; what all threads transfer together, in MiB/s.
+/// Runs a job on a system. Returns the total throughput of all threads, in MiB/s.
 ///
 /// # Errors
-/// One line with the reason of fio.
+/// One line with the reason that fio gives.
 pub(crate) fn run(system: &System, job: &Job<'_>, limits: &Limits<'_>) -> Result<f64, String> {
     let mut command = system.command(PROGRAM.as_ref());
     command.args(ARGUMENTS).args(FURTHER).args([
@@ -84,9 +84,9 @@ fn direction(pattern: Pattern) -> &'static str {
     }
 }
 
-/// The sum over the jobs of a report, in MiB/s.
+/// Returns the sum over the jobs of a report, in MiB/s.
 fn throughput(text: &str, job: &Job<'_>) -> Result<f64, String> {
-    // What it has to say beside stands before the report.
+    // Other output of fio precedes the report.
     let start = text.find('{').ok_or("it reported nothing")?;
     let report: Value = serde_json::Deserializer::from_str(&text[start..])
         .into_iter()

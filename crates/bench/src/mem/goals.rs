@@ -1,4 +1,4 @@
-//! What was promised, of the figures that are there. The best peer of a case is found out by the run itself.
+//! The goals, for the figures that exist. The best peer of a case is determined from the run itself.
 
 use super::MEMCPY;
 use super::case::{Case, Kind, OF_ONE_THREAD, Pattern, RATE, REQUESTS_BYTES, THROUGHPUT, TIME};
@@ -11,7 +11,7 @@ use Pattern::{RandomRead, RandomWrite, SequentialRead, SequentialWrite};
 
 const KIB: u32 = 1 << 10;
 
-/// Against the best peer, by fio.
+/// Goals against the best peer, measured by fio.
 const AGAINST_THE_BEST: [(Pattern, u32, f64); 20] = [
     (SequentialRead, KIB, 1.7),
     (RandomRead, KIB, 1.6),
@@ -35,7 +35,7 @@ const AGAINST_THE_BEST: [(Pattern, u32, f64); 20] = [
     (RandomWrite, 1024 * KIB, 1.3),
 ];
 
-/// Sizes of sequential writes that are compared with the paper's peer, and the ratio at each.
+/// Request sizes of sequential writes that are compared with the paper's peer, and the ratio required at each.
 const AGAINST_THE_PAPERS: ([u32; 3], f64) = ([KIB, 4 * KIB, 16 * KIB], 3.0);
 
 /// The largest of those ratios.
@@ -43,7 +43,7 @@ pub(crate) const PAPERS_CASE: &str = "fio-sequential-write-1024-to-16384";
 pub(crate) const PAPERS_BEST: Metric = Metric::shown("most_of_ext4-4k-folios", "1");
 const PAPERS_BEST_MIN: f64 = 7.1;
 
-/// In the loop, against tmpfs.
+/// Goals against tmpfs, measured by the tight loop.
 const TIGHT: [(Pattern, u32, f64); 5] = [
     (RandomRead, KIB, 6.5),
     (RandomRead, 4 * KIB, 2.8),
@@ -52,21 +52,21 @@ const TIGHT: [(Pattern, u32, f64); 5] = [
     (RandomWrite, 4 * KIB, 3.0),
 ];
 
-/// In the loop, the time of a random read of 1 KiB against that of a copy.
+/// Maximum time of a random read of 1 KiB in the loop, divided by that of a copy.
 const OF_MEMCPY_MAX: f64 = 1.5;
 
-/// The largest file, against a mapping of tmpfs with its pages put in.
+/// Minimum ratio for the largest file, against a populated mapping of tmpfs.
 const MAPPING_MIN: f64 = 8700.0;
-/// Between the sizes.
+/// Maximum ratio between the sizes.
 const MAPPING_GROWTH_MAX: f64 = 1.1;
-/// Attaching, in microseconds.
+/// Maximum time to attach, in microseconds.
 const ATTACH_US: f64 = 1000.0;
-/// The longest wait for the lock of a killed process, in microseconds.
+/// Maximum wait for the lock of a killed process, in microseconds.
 const TAKEOVER_US: f64 = 10_000.0;
-/// Several threads, against one.
+/// Minimum ratio of several threads to one.
 const SCALING_MIN: f64 = 1.7;
 
-/// States all goals for which there are figures, on a machine with this many processors.
+/// Adds all goals for which there are figures, for a machine with this many processors.
 pub(crate) fn state(figures: &mut Figures, cores: usize) {
     let case = |kind, pattern, request_bytes| {
         Case {
@@ -120,7 +120,7 @@ pub(crate) fn state(figures: &mut Figures, cores: usize) {
         let bound = Bound::Below(TAKEOVER_US);
         add(case, WAIT_MAX, None, bound, figures);
     }
-    // Threads that share processors are shown, and not judged.
+    // Results of threads that share processors are shown but not judged.
     let scaling = [Kind::TwoThreads, Kind::FourThreads]
         .into_iter()
         .filter(|kind| kind.threads() <= cores);
@@ -132,7 +132,7 @@ pub(crate) fn state(figures: &mut Figures, cores: usize) {
     }
 }
 
-/// The peer that was fastest in a case of fio.
+/// Returns the fastest peer in a case of fio.
 fn best_peer(figures: &Figures, case: &str) -> Option<&'static str> {
     let measured = PEERS
         .into_iter()
@@ -178,7 +178,7 @@ mod tests {
             .collect();
         let expected = [
             ("fio-random-read-1024", TMPFS, 1.6, true),
-            // The paper's peer is the best one here: the higher goal counts.
+            // The paper's peer is the best one here, so the higher goal applies.
             ("fio-sequential-write-4096", EXT4_SMALL, 3.0, false),
             ("fio-sequential-write-16384", PEERS[1], 1.3, false),
             ("fio-sequential-write-16384", EXT4_SMALL, 3.0, true),

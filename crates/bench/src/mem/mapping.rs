@@ -1,5 +1,5 @@
-//! Making files addressable: what it takes until every byte of a file can be reached without a page fault. Ours lies in
-//! the region's mapping already; the peers map the file and have its pages put in.
+//! Making files addressable: the work until every byte of a file can be reached without a page fault. Our files already
+//! lie in the region's mapping; for the peers, the file is mapped and its pages are populated.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ use super::memory::{allocate, available_bytes};
 use super::systems::{EXT4_LARGE, KEEL, REGION_TABLES_BYTES, System, TMPFS};
 use crate::figures::{Figures, Metric};
 
-/// Sizes of files in MiB, with the case of making one addressable and that of reading a byte, where nothing is mapped.
+/// File sizes in MiB, each with the case of making the file addressable and the case of reading a byte without mapping.
 pub(crate) const SIZES: [(u64, &str, &str); 7] = [
     (1, "map-1-mib", "open-read-1-mib"),
     (4, "map-4-mib", "open-read-4-mib"),
@@ -32,34 +32,34 @@ pub(crate) const SIZES: [(u64, &str, &str); 7] = [
 /// The largest file, for whose mapping a goal is stated.
 pub(crate) const LARGEST: &str = "map-4096-mib";
 
-/// The slowest of all sizes divided by the fastest.
+/// The time of the slowest size divided by that of the fastest.
 pub(crate) const GROWTH_CASE: &str = "map-growth";
 pub(crate) const GROWTH: Metric = Metric::shown("slowest_of_fastest", "1");
 
-/// A second process that attaches to a region and touches each of its pages.
+/// The case of a second process that attaches to a region and touches each of its pages.
 pub(crate) const ATTACH_CASE: &str = "attach-2048-mib";
 const ATTACH_QUICK_CASE: &str = "attach-256-mib";
 pub(crate) const ATTACH_TIME: Metric = Metric::shown("time", "us");
 
-/// ext4 takes its memory twice, for the disk and for the cache.
+/// Limit for ext4, which needs its memory twice, for the disk and for the cache.
 const EXT4_BYTES_MAX: u64 = 1 << 30;
 
-/// Distance at which pages are touched: the smallest page that there is.
+/// Distance of touched addresses: the smallest page size.
 const TOUCH_BYTES: usize = 4096;
 
 const FILE: &str = "mapped";
 
-/// How often ours are made addressable in a round.
+/// How often our files are made addressable in a round.
 const TIMES: usize = 301;
 
-/// One of the ways.
+/// One way to access a file.
 struct Way<'a> {
     case: &'static str,
     system: &'a System,
     is_read: bool,
 }
 
-/// Measures all sizes up to `bytes_max`, or as many of them as the memory of the machine allows.
+/// Measures all sizes up to `bytes_max`, or as many of them as fit into the memory of the machine.
 ///
 /// # Errors
 /// One line that names what failed.
@@ -72,7 +72,8 @@ pub(crate) fn measure(
 ) -> Result<(), String> {
     let asked_bytes = bytes_max;
     let mut bytes_max = bytes_max;
-    // Ours, tmpfs and tmpfs with huge pages hold the largest file at a time, ext4 a smaller one twice; and some rest.
+    // Our region, tmpfs and tmpfs with huge pages each hold the largest file; ext4 holds a smaller one twice. 2 GiB are
+    // a reserve.
     while 3 * bytes_max + 2 * EXT4_BYTES_MAX.min(bytes_max) + (2 << 30) > available_bytes()?
         && bytes_max > 1 << 20
     {
@@ -152,7 +153,7 @@ fn of_size(
             ways.push(way(true));
         }
     }
-    // Once before, so that memory is clean and what is mapped once in the life of a process is.
+    // One pass before the measurement, so that memory is clean and one-time mappings of the process exist.
     for way in &ways {
         take(way, bytes, false)?;
     }
@@ -169,8 +170,8 @@ fn of_size(
             let mut taken = Vec::with_capacity(times);
             let mut faults = 0;
             for time in 1..=times {
-                // Going through a large file empties the caches: the next time would be that of filling them again, and
-                // longer for larger files, whatever is asked.
+                // Touch all pages only in the last repetition: touching a large file empties the caches. The next
+                // repetition would then measure how they refill, which takes longer for larger files in every system.
                 let once = take(way, bytes, time == times)?;
                 taken.push(once.ns as f64);
                 faults = once.faults;
@@ -197,7 +198,7 @@ fn make(system: &System, bytes: u64) -> Result<(), String> {
             make_ours(&ours.attachment, FILE, bytes).map_err(|error| failed(error.to_string()))
         }
         None if system.name == EXT4_LARGE => {
-            // Its pages must be in the cache, into which they come by writing.
+            // Writing the file brings its pages into the cache.
             system.fill(FILE, bytes, 1 << 20)?;
             system.settle()
         }
@@ -240,7 +241,7 @@ fn remove(system: &System) -> Result<(), String> {
     }
 }
 
-/// What it took, and the faults of touching all of it after that, if that was wanted.
+/// The time taken, and the page faults of touching the whole file after that, if requested.
 struct Taken {
     ns: u64,
     faults: u64,
@@ -262,7 +263,7 @@ fn take(way: &Way<'_>, bytes: u64, touches: bool) -> Result<Taken, String> {
     }
 }
 
-/// Ours: by name, and lent as a whole.
+/// Our file: looked up by name, and lent as a whole.
 fn address(attachment: &Attachment, name: &str, bytes: u64, touches: bool) -> mem::Result<Taken> {
     let started = Instant::now();
     let attributes = attachment.look_up(ROOT_INODE, name.as_bytes())?;
@@ -276,7 +277,7 @@ fn address(attachment: &Attachment, name: &str, bytes: u64, touches: bool) -> me
     Ok(Taken { ns, faults })
 }
 
-/// Ours: opened, its last byte read, closed.
+/// Our file: opened, its last byte read, closed.
 fn open_and_read_ours(attachment: &Attachment, bytes: u64) -> mem::Result<Taken> {
     let started = Instant::now();
     let attributes = attachment.look_up(ROOT_INODE, FILE.as_bytes())?;
@@ -284,7 +285,7 @@ fn open_and_read_ours(attachment: &Attachment, bytes: u64) -> mem::Result<Taken>
     let mut byte = [0];
     let read = attachment.read_at(&opened, bytes - 1, &mut byte);
     attachment.closing(&opened);
-    // SAFETY: a descriptor that was opened above and that nobody else has.
+    // SAFETY: a descriptor that was opened above and has no other owner.
     unsafe { libc::close(descriptor) };
     let closed = attachment.closed(&opened);
     let ns = started.elapsed().as_nanos() as u64;
@@ -303,7 +304,7 @@ fn open_and_read(path: PathBuf, bytes: u64) -> std::io::Result<Taken> {
     Ok(Taken { ns, faults: 0 })
 }
 
-/// A peer: opened, mapped, and its pages put in by the same call.
+/// A peer's file: opened, and mapped with its pages populated by the same call.
 fn populate(path: PathBuf, bytes: u64, touches: bool) -> std::io::Result<Taken> {
     let started = Instant::now();
     let file = File::open(path)?;
@@ -322,14 +323,14 @@ fn populate(path: PathBuf, bytes: u64, touches: bool) -> std::io::Result<Taken> 
     if start == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the mapping made above, as long as it is until it is taken away below; it is only read, by atomic loads.
+    // SAFETY: the mapping made above, of exactly this length, is unmapped only below; it is only read, by atomic loads.
     let mapped = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU8>(), bytes as usize) };
     let faults = if touches {
         faults_of(|| touch(mapped))
     } else {
         0
     };
-    // SAFETY: the mapping made above, which nobody uses any more.
+    // SAFETY: the mapping made above, which is not used any more.
     unsafe { libc::munmap(start, bytes as usize) };
     Ok(Taken { ns, faults })
 }
@@ -340,7 +341,7 @@ fn touch(bytes: &[AtomicU8]) {
     }
 }
 
-/// Page faults of this thread while `work` runs.
+/// Returns the page faults of this thread while `work` runs.
 fn faults_of(work: impl FnOnce()) -> u64 {
     let before = faults_so_far();
     work();
@@ -355,8 +356,8 @@ fn faults_so_far() -> u64 {
     (usage.ru_minflt + usage.ru_majflt) as u64
 }
 
-/// How much the time of ours depends on the size: files of all sizes in one region, in turns, so that nothing else has
-/// changed between one and the next.
+/// Measures how much our time depends on the size. Files of all sizes lie in one region and take turns, so that nothing
+/// else changes between them.
 fn growth(
     folder: &std::path::Path,
     bytes_max: u64,
@@ -383,7 +384,7 @@ fn growth(
     for bytes in sizes {
         let name = format!("mapped-{}", bytes >> 20);
         make_ours(&ours.attachment, &name, bytes).map_err(failed)?;
-        // Once before: what is mapped once in the life of a process is.
+        // One pass before the measurement creates the one-time mappings of the process.
         address(&ours.attachment, &name, bytes, true).map_err(failed)?;
         files.push((name, bytes, Vec::new()));
     }
@@ -420,14 +421,14 @@ pub(crate) struct AttachOptions {
     file_bytes: u64,
 }
 
-/// What attaching took.
+/// The result of attaching.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Attached {
     ns: u64,
     faults: u64,
 }
 
-/// Attaches, touches each huge page of the file, and says on standard output what it took.
+/// Attaches, touches each huge page of the file, and prints the time to standard output.
 ///
 /// # Errors
 /// One line with the reason.
@@ -458,7 +459,7 @@ fn attach_and_touch(options: &AttachOptions) -> mem::Result<()> {
     for place in lent.bytes().iter().step_by(mem::PAGE_BYTES as usize) {
         std::hint::black_box(place.load(Ordering::Relaxed));
     }
-    // The time ends here: the process keeps what it has.
+    // The measured time ends here; the process keeps what it has attached.
     std::mem::forget(lent);
     std::mem::forget(attachment);
     Ok(())
@@ -478,7 +479,7 @@ pub(crate) fn measure_attaching(
     show("preparing a region to attach to");
     let folder = scratch.join("attaching");
     std::fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    // The region is of that size, not the file.
+    // `bytes` is the size of the region, not of the file.
     let system = match System::over_huge_pages(&folder, bytes - REGION_TABLES_BYTES) {
         Ok(system) => system,
         Err(reason) => {
@@ -493,7 +494,7 @@ pub(crate) fn measure_attaching(
     let ours = system.ours.as_ref().ok_or("no region")?;
     let file_bytes = ours.attachment.region().free_bytes();
     make(&system, file_bytes)?;
-    // Whoever uses the region first puts its pages into the page tables that all share.
+    // The first user of the region puts its pages into the page tables that all processes share.
     address(&ours.attachment, FILE, file_bytes, true).map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let limits = Limits::new(scratch);
@@ -551,12 +552,12 @@ mod tests {
     fn a_populated_file_has_no_faults_left_and_an_untouched_one_has() {
         let path = std::env::temp_dir().join(format!("keel-bench-map-{}", std::process::id()));
         std::fs::write(&path, vec![1; 1 << 20]).unwrap();
-        // One that is not the file's may come in between, and not each time.
+        // A fault of other memory may occur in between, but not in each repetition.
         let faults = (0..20).map(|_| populate(path.clone(), 1 << 20, true).unwrap().faults);
         assert_eq!(faults.min(), Some(0));
         std::fs::remove_file(path).unwrap();
         let fresh = vec![0_u8; 8 << 20];
-        // SAFETY: plain bytes that nobody writes; atomic bytes have the same size and alignment.
+        // SAFETY: plain bytes that are never written; atomic bytes have the same size and alignment.
         let fresh = unsafe { std::slice::from_raw_parts(fresh.as_ptr().cast(), fresh.len()) };
         assert!(faults_of(|| touch(fresh)) > 0);
     }

@@ -1,5 +1,5 @@
-//! Memory for the systems under measurement: file systems in memory that are mounted for the run, and huge pages. All
-//! of it is given back when it is dropped, also when the run is interrupted.
+//! Memory for the systems under measurement: in-memory file systems that are mounted for the run, and huge pages. All
+//! of it is released on drop, also when the run is interrupted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use crate::store::tool;
 
 const HUGE_PAGES_WANTED: &str = "/proc/sys/vm/nr_hugepages";
 
-/// Bytes of a huge page that regions use.
+/// Size of a huge page used by regions, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// A file system that is mounted as long as this lives.
+/// A file system that is mounted while this lives.
 pub(crate) struct Mount {
     folder: PathBuf,
 }
 
 impl Mount {
-    /// Mounts a file system of `kind`, which takes no device, at a new folder.
+    /// Mounts a file system of `kind`, which needs no device, at a new folder.
     ///
     /// # Errors
     /// One line with the reason.
@@ -45,12 +45,12 @@ impl Mount {
     }
 }
 
-/// Times that a mount is taken away before it is left to the user: two seconds.
+/// Maximum number of unmount attempts (2 s in all) before the mount is left to the user.
 const UNMOUNTS_MAX: u32 = 100;
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A program that has been killed holds its memory for a moment longer than it is waited for.
+        // The kernel may free the memory of a killed program only shortly after it has been waited for.
         let mut left = UNMOUNTS_MAX;
         let ended = loop {
             let ended = tool(Command::new("umount").arg(&self.folder));
@@ -61,7 +61,7 @@ impl Drop for Mount {
             std::thread::sleep(Duration::from_millis(20));
         };
         match ended {
-            // The next one is mounted at a new folder.
+            // A folder that cannot be removed does not matter: the next mount uses a new folder.
             Ok(_) => fs::remove_dir(&self.folder).unwrap_or(()),
             Err(error) => {
                 let folder = self.folder.display();
@@ -71,22 +71,22 @@ impl Drop for Mount {
     }
 }
 
-/// Huge pages that the system has more as long as this lives.
+/// Additional huge pages of the system while this lives.
 pub(crate) struct HugePages {
     added: u64,
 }
 
 impl HugePages {
-    /// Makes the system have `bytes` bytes of them more, which nobody else counts on.
+    /// Adds `bytes` bytes of huge pages to the system, for this run alone.
     ///
     /// # Errors
-    /// One line that says why there are none: not the right to ask, or no memory in one piece.
+    /// One line that gives the reason: no permission, or no contiguous memory.
     pub(crate) fn add(bytes: u64) -> Result<Self, String> {
         let wanted = bytes.div_ceil(HUGE_PAGE_BYTES);
         let before = read_wanted()?;
         fs::write(HUGE_PAGES_WANTED, (before + wanted).to_string())
             .map_err(|error| format!("{HUGE_PAGES_WANTED}: {error}; that takes root"))?;
-        // The kernel gives as many as it can.
+        // The kernel may add fewer pages than requested.
         let pages = Self {
             added: read_wanted()?.saturating_sub(before),
         };
@@ -102,7 +102,7 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        // Somebody else may have changed it meanwhile: only what was added goes.
+        // Another process may have changed the number meanwhile, so only the added pages are subtracted.
         let restored = read_wanted().and_then(|now| {
             let rest = now.saturating_sub(self.added);
             fs::write(HUGE_PAGES_WANTED, rest.to_string()).map_err(|error| error.to_string())
@@ -122,10 +122,10 @@ fn read_wanted() -> Result<u64, String> {
         .map_err(|error| format!("{HUGE_PAGES_WANTED}: {error}"))
 }
 
-/// Memory that programs can have, in bytes.
+/// Returns the memory that programs can allocate, in bytes.
 ///
 /// # Errors
-/// One line when the kernel does not say.
+/// One line if the kernel does not report it.
 pub(crate) fn available_bytes() -> Result<u64, String> {
     let text =
         fs::read_to_string("/proc/meminfo").map_err(|error| format!("/proc/meminfo: {error}"))?;
@@ -140,25 +140,25 @@ fn available_in(text: &str) -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// A block device over a file in memory, as long as this lives.
+/// A block device over a file in memory, while this lives.
 pub(crate) struct MemoryDisk {
     device: PathBuf,
-    // Taken away after the device.
+    // Dropped after the device.
     _memory: Mount,
 }
 
 impl MemoryDisk {
-    /// Makes one of `bytes` bytes; its file system in memory is mounted at `folder`.
+    /// Creates a disk of `bytes` bytes; its file system in memory is mounted at `folder`.
     ///
     /// # Errors
-    /// One line that says what is lacking: the right to do so, a tool, memory.
+    /// One line that says what is missing: permission, a tool, memory.
     pub(crate) fn new(folder: &Path, bytes: u64) -> Result<Self, String> {
         let size = bytes + (16 << 20);
         let memory = Mount::new("tmpfs", &format!("size={size}"), folder)?;
         let image = folder.join("disk");
         let failed = |error: std::io::Error| format!("{}: {error}", image.display());
         let file = fs::File::create(&image).map_err(failed)?;
-        // Before it is written for the first time: a disk has its memory.
+        // Allocate before the first write, because a real disk has its space from the start.
         allocate(&file, bytes).map_err(failed)?;
         drop(file);
         let mut losetup = Command::new("losetup");
@@ -183,7 +183,7 @@ impl Drop for MemoryDisk {
     }
 }
 
-/// Takes memory for the first `bytes` bytes of a file, which is as long then.
+/// Allocates memory for the first `bytes` bytes of a file, which then has at least that length.
 ///
 /// # Errors
 /// Those of the kernel.

@@ -1,15 +1,15 @@
-//! The in-memory file system's bench: unmodified programs on a region of ours beside the file systems that the kernel
-//! has in memory.
+//! The bench of the in-memory file system: unmodified programs on our region, compared with the kernel's file systems
+//! in memory.
 //!
-//! **Invariants:** fio and the loop are told the same for all systems; systems take turns, in an order drawn anew for
-//! each case and round; ours is measured as programs see it, through the library that they are started with; whatever
-//! is mounted, attached or taken for a run is given back when it ends or is interrupted; what was not measured is
-//! listed as missing.
+//! **Invariants:** fio and the loop get the same options for all systems. Systems take turns, in a new random order for
+//! each case and round. Our system is measured as programs see it, through the preloaded library. All that a run
+//! mounts, attaches or allocates is released when it ends or is interrupted. What was not measured is listed as
+//! missing.
 //!
-//! **Files:** `case.rs` what is measured, `systems.rs` ours and the peers with their files, `memory.rs` the memory
-//! below them, `fio.rs` and `calls.rs` who makes the requests, `child.rs` processes, `mapping.rs` making files
-//! addressable, `takeover.rs` waiting for the killed, `goals.rs` what was promised, `paper.rs` the figures of the paper
-//! it follows, `plot.rs` their drawings, `page.rs` the result page.
+//! **Files:** `case.rs` the cases, `systems.rs` our system and the peers with their files, `memory.rs` the memory below
+//! them, `fio.rs` and `calls.rs` the programs that make requests, `child.rs` processes, `mapping.rs` making files
+//! addressable, `takeover.rs` waiting for the lock of a killed process, `goals.rs` the goals, `paper.rs` the figures of
+//! the paper it follows, `plot.rs` their drawings, `page.rs` the result page.
 
 pub(crate) mod calls;
 mod case;
@@ -45,16 +45,16 @@ use case::{
 use child::Limits;
 use systems::{DATA, Files, KEEL, KEEL_TMPFS, OF_THREADS, PACKED, System, TMPFS};
 
-/// Threads of the paper's figure 6, at most; on fewer processors they share these.
+/// Maximum number of threads in the paper's figure 6; on fewer processors they share these.
 const THREADS: usize = OF_THREADS.len();
 
-/// A copy and nothing else, from the memory of ours.
+/// A bare copy from the memory of our region.
 const MEMCPY: &str = "memcpy";
 
-/// A copy and nothing else, from the memory of tmpfs.
+/// A bare copy from the memory of tmpfs.
 const MEMCPY_TMPFS: &str = "memcpy-of-tmpfs";
 
-/// Ways to keep overwrites whole, and the names of their figures; the first one is what programs get.
+/// Ways to keep overwrites whole, and the names of their figures; the first one is the default for programs.
 const LOGS: [(Keeping, &str); 5] = [
     (Keeping::BySize, "keel-library"),
     (Keeping::Redo, "keel-library-redo"),
@@ -115,7 +115,7 @@ enum Part {
     Takeover,
 }
 
-/// How much is measured.
+/// How much a run measures.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     files: Files,
@@ -126,7 +126,7 @@ struct Extent {
     map_bytes_max: u64,
     attach_bytes: u64,
     rounds: u32,
-    /// Processes that are killed for each case of taking over.
+    /// The number of processes that are killed for each takeover case.
     kills: u32,
 }
 
@@ -167,7 +167,7 @@ impl Extent {
         }
     }
 
-    /// Takes smaller files where the memory of the machine holds no larger ones.
+    /// Selects smaller files if the machine has too little memory for the larger ones.
     fn fit(&mut self, available_bytes: u64, figures: &mut Figures) -> Result<(), String> {
         let asked = self.files.data_bytes;
         while self.files.memory_bytes() + (1 << 30) > available_bytes {
@@ -191,7 +191,7 @@ impl Extent {
     }
 }
 
-/// Runs the bench; the figures, and the table for a reader.
+/// Runs the bench. Returns the figures as JSON, and the table as text.
 ///
 /// # Errors
 /// One line that names what failed; nothing is reported then.
@@ -199,7 +199,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     let mut extent = Extent::of(options);
     let load_1min = load_1min();
     let mut figures = Figures::new(Vec::new());
-    // Programs are told paths in it, whatever their working directory.
+    // Programs get paths in this folder, so it must not depend on their working directory.
     let dir = std::fs::canonicalize(&options.dir)
         .map_err(|error| format!("{}: {error}", options.dir.display()))?;
     let scratch = Scratch::create(&dir, 16 << 20)?;
@@ -319,7 +319,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     );
     let table = figures.table(&title, &machine);
     let mut json = figures.json("mem", &machine, method);
-    // Calls in a second are the time of one, once more.
+    // Calls per second only repeat the time of one call in another form.
     let rounds = json.method.as_mut().map(|method| &mut method["rounds"]);
     if let Some(serde_json::Value::Array(rounds)) = rounds {
         rounds.retain(|figure| figure["metric"] != RATE.name);
@@ -332,12 +332,12 @@ struct OfCase {
     name: &'static str,
     pattern: Pattern,
     request_bytes: u32,
-    /// Name and size.
+    /// Name and size in bytes.
     file: (&'static str, u64),
     round: u32,
 }
 
-/// Whose turn it is, and by what bytes are moved.
+/// The system of a turn, and how bytes are moved.
 struct Turn<'a> {
     system: &'a System,
     by: By,
@@ -362,12 +362,12 @@ struct Course<'a> {
     extent: &'a Extent,
     folder: &'a Path,
     random: Random,
-    /// Case and system of what has failed; it is not tried again.
+    /// Case and system of each failed measurement; it is not tried again.
     failed: BTreeSet<(&'static str, &'static str)>,
 }
 
 impl Course<'_> {
-    /// All cases of a kind by fio, on all systems.
+    /// Runs all cases of a kind with fio, on all systems.
     fn fio(
         &mut self,
         kind: Kind,
@@ -427,7 +427,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// All cases of the loop, on all systems.
+    /// Runs all cases of the loop, on all systems.
     fn tight(
         &mut self,
         round: u32,
@@ -463,7 +463,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// The ways to keep overwrites whole, by the library: of a large file, and of a small one among others.
+    /// Measures the ways to keep overwrites whole, with the library: in a large file, and in a small one among others.
     fn logs(
         &mut self,
         round: u32,
@@ -477,14 +477,15 @@ impl Course<'_> {
             (Kind::Tight, (DATA, self.extent.files.data_bytes)),
             (Kind::Packed, PACKED),
         ] {
-            // No larger write is kept whole.
+            // Larger writes are not kept whole.
             for case in Case::all(kind, &REQUESTS_BYTES[..3]) {
                 if !case.pattern.is_write() {
                     continue;
                 }
                 let mut order = Vec::new();
                 for (keeping, name) in LOGS {
-                    // What lies in a slot is redone instead; by size is measured with the others there.
+                    // A file in a slot, such as the large one, uses redo instead of copy-on-write. For it, `BySize` is
+                    // measured together with the systems.
                     let is_other = match kind {
                         Kind::Packed => true,
                         _ => !matches!(keeping, Keeping::CopyOnWrite | Keeping::BySize),
@@ -509,7 +510,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Reading by calls, and copying the same bytes, by size: what the software between them takes.
+    /// Measures reading by calls, and copying the same bytes, by request size: the difference is the cost of the
+    /// software between them.
     fn stack(
         &mut self,
         round: u32,
@@ -541,7 +543,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Runs the loop of one case for all whose turn it is, in an order drawn now.
+    /// Runs the loop of one case for all turns, in a new random order.
     fn take_turns(
         &mut self,
         case: &OfCase,
@@ -584,7 +586,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Measures, unless it has failed before. What fails is listed as missing and ends nothing else.
+    /// Measures, unless this case has failed before. A failure is listed as missing and does not end the run.
     fn unless_failed<T>(
         &mut self,
         case: &'static str,
@@ -608,7 +610,7 @@ impl Course<'_> {
     }
 }
 
-/// What several threads do together, divided by what one does.
+/// Records the throughput of several threads divided by that of one.
 fn scaling(figures: &mut Figures) {
     for kind in [Kind::TwoThreads, Kind::FourThreads] {
         for case in Case::all(kind, &REQUESTS_BYTES) {

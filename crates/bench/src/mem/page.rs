@@ -1,5 +1,5 @@
-//! The result page of the in-memory file system: what stands between its marks is made anew from a report of
-//! `keel-bench mem --paper`; the words around it stay.
+//! The result page of the in-memory file system: regenerates the text between its marks from a report of `keel-bench
+//! mem --paper`; the text around the marks stays.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     page: PathBuf,
 }
 
-/// Systems as columns: name in reports, heading.
+/// Systems as columns: name in reports and heading.
 type Columns<'a> = &'a [(&'a str, &'a str)];
 
 const ALL: Columns<'_> = &[
@@ -65,14 +65,14 @@ const READS: Columns<'_> = &[
     (TMPFS, "tmpfs: open, read, close"),
 ];
 
-/// Where the figures lie.
+/// Text that refers to the raw figures.
 const RAW: &str = "The raw figures: [mem.json](mem.json), and the tables of the drawings beside them in \
                    `docs/results/mem`.\n";
 
-/// Ratios so near to one are the same.
+/// Ratios from this value up to 1 count as equal.
 const SAME_RATIO: f64 = 0.98;
 
-/// Writes the page anew.
+/// Regenerates the page.
 ///
 /// # Errors
 /// One line that names the file.
@@ -104,7 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     fill(&options.page, &parts)
 }
 
-/// What a case is, for a reader.
+/// Describes a case for a reader.
 fn words(case: &str) -> String {
     let kinds = [
         (Kind::Fio, "fio"),
@@ -141,7 +141,7 @@ fn words(case: &str) -> String {
     }
 }
 
-/// What a process does when it is killed, for a reader.
+/// Describes for a reader what a process does when it is killed.
 fn doing_words(doing: Doing) -> &'static str {
     match doing {
         Doing::Small => "writes 16 KiB",
@@ -150,7 +150,7 @@ fn doing_words(doing: Doing) -> &'static str {
     }
 }
 
-/// What a metric is, for a reader.
+/// Describes a metric for a reader.
 fn metric_words(metric: &str) -> &str {
     match metric {
         "operations" => "calls in a second",
@@ -180,7 +180,7 @@ fn run_text(run: &Run) -> String {
         Some("SharedMemory") => "tmpfs",
         _ => "a file",
     };
-    // Runs of several rounds have the figures of each in its place.
+    // A run of several rounds has the number of rounds of each part here.
     let rounds = method["rounds"].as_array().map_or_else(
         || method["rounds"].as_u64().unwrap_or(0),
         |all| {
@@ -260,7 +260,7 @@ fn goals(run: &Run) -> String {
     out
 }
 
-/// A table with a line for each case and a column for each system that has a figure in one of them.
+/// Returns a table with a row for each case and a column for each system that has a figure in one of them.
 fn grid(
     run: &Run,
     first: &str,
@@ -315,7 +315,7 @@ fn by_pattern(run: &Run, kind: Kind, columns: Columns<'_>, metric: &str) -> Stri
     out
 }
 
-/// Ours divided by the fastest peer of each case of fio.
+/// Returns our throughput divided by that of the fastest peer, for each case of fio.
 fn against_best(run: &Run) -> String {
     let mut out = "| request |".to_owned();
     for pattern in Pattern::ALL {
@@ -400,7 +400,7 @@ fn threads(run: &Run) -> String {
                 let _ = writeln!(out, "{table}");
                 continue;
             }
-            // One more column: ours, divided by one thread of ours.
+            // Adds a column: our throughput divided by that of one thread of ours.
             for (place, line) in table.lines().enumerate() {
                 let case = place
                     .checked_sub(2)
@@ -499,7 +499,7 @@ fn stack(run: &Run) -> String {
             let copy_ns = run.value(case, copy, TIME.name);
             let part = call_ns
                 .zip(copy_ns)
-                // Plus nothing: of what rounds to 0 the sign says nothing.
+                // Adding 0.0 turns -0.0 into 0.0, since the sign of a value rounded to 0 has no meaning.
                 .map(|(call, copy)| (share(call, copy) * 100.0).round() + 0.0);
             let part = part.map_or_else(|| "–".to_owned(), |part| format!("{part:.0} %"));
             let _ = write!(out, " {} | {} | {part} |", cell(call_ns), cell(copy_ns));
@@ -509,7 +509,7 @@ fn stack(run: &Run) -> String {
     out
 }
 
-/// A drawing, where what it shows was measured.
+/// Returns a link to a drawing if its case was measured.
 fn drawing(run: &Run, case: &str, name: &str) -> String {
     let mut rows = run.list("rows").iter();
     if rows.any(|row| row["case"] == case) {
@@ -519,7 +519,7 @@ fn drawing(run: &Run, case: &str, name: &str) -> String {
     }
 }
 
-/// Those of several threads.
+/// Returns the drawings of several threads.
 fn several(run: &Run) -> String {
     let drawings = FIGURES_6.map(|(_, name, case)| drawing(run, case, name));
     let made: Vec<_> = drawings
@@ -529,12 +529,12 @@ fn several(run: &Run) -> String {
     made.join("\n")
 }
 
-/// Where a peer was faster than ours.
+/// Lists the cases in which a peer was faster than our system.
 fn slower(run: &Run) -> String {
     let mut out = String::new();
     for row in run.list("ratios") {
         let (case, peer) = (text(&row["case"]), text(&row["peer"]));
-        // A time is said by the number of calls in a second already.
+        // A time repeats what the number of calls per second already says.
         let is_judged = PEERS.contains(&peer) && row["better"] == "higher";
         let ratio = row["ratio"].as_f64().unwrap_or(f64::NAN);
         if is_judged && ratio < SAME_RATIO {

@@ -1,6 +1,6 @@
 //! The figures of the paper that the in-memory file system follows (Sha et al., "The Design and Implementation of an
-//! Efficient User-Space In-memory File System"), as CSV and as drawings: 1, what the software between a call and its
-//! bytes takes; 2, mapping a file; 5, throughput with one thread; 6, with several.
+//! Efficient User-Space In-memory File System"), as CSV and as drawings: 1, the time of the software between a call and
+//! its bytes; 2, mapping a file; 5, throughput with one thread; 6, with several.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::paper::chart::Color;
 use crate::paper::render;
 
-/// System, how it is called in a drawing, colour that the colour-blind tell apart, dashed.
+/// System, its label in a drawing, a colour that colour-blind readers can distinguish, dashed.
 type Look = (&'static str, &'static str, Color, bool);
 
 const OURS: Color = Color(0x00, 0x5A, 0xA8);
@@ -62,7 +62,7 @@ pub(crate) const FIGURES_6: [(Kind, &str, &str); 3] = [
     ),
 ];
 
-/// Writes all figures for which there are values into a folder.
+/// Writes all figures that have values into a folder.
 ///
 /// # Errors
 /// One line that names the file.
@@ -81,7 +81,8 @@ pub(crate) fn write(folder: &Path, figures: &Figures, machine: &Machine) -> Resu
     Ok(())
 }
 
-/// The share of a call's time that is not the copy. Below zero, the call takes less time than the bare copy.
+/// Returns the share of a call's time that is not the copy. A negative share means that the call takes less time than
+/// the bare copy.
 pub(crate) fn share(call_ns: f64, copy_ns: f64) -> f64 {
     (call_ns - copy_ns) / call_ns
 }
@@ -219,7 +220,7 @@ fn curves(cases: &[&'static str], looks: &[Look], metric: Metric, figures: &Figu
     looks.iter().map(curve).collect()
 }
 
-/// A line for each case, a column for each system.
+/// Returns a table with a row for each case and a column for each system.
 fn table(
     first: &str,
     cases: &[(u64, &'static str)],
@@ -243,7 +244,7 @@ fn table(
     text
 }
 
-/// A comma, and the value where there is one.
+/// Returns a comma, followed by the value if there is one.
 fn cell(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| ",".to_owned(), |value| format!(",{value:.decimals$}"))
 }

@@ -1,17 +1,17 @@
-//! Panels side by side that share one vertical axis: a value by a size, a curve for each system.
+//! Panels side by side that share one vertical axis: a value by request size or similar, with a curve for each system.
 
 use crate::paper::chart::{Anchor, Color, FAINT, GRID, INK, SIZE, Shape, line, text, time_text};
 
 const TOP: f64 = 104.0;
 const BOTTOM: f64 = 356.0;
-/// Left edge of the first panel, right edge of the last one, and the gap between two.
+/// Left edge of the first panel, right edge of the last one, and the gap between two panels.
 const EDGES: (f64, f64) = (76.0, SIZE.0 - 24.0);
 const GAP: f64 = 26.0;
 const LEGEND_Y: f64 = 436.0;
-/// Room in the legend for one letter, and for a curve's sample.
+/// Width of one letter in the legend, and of a curve's sample.
 const LETTER: f64 = 7.4;
 const SAMPLE: f64 = 44.0;
-/// Rules of a linear axis at most.
+/// Maximum number of grid lines of a linear axis.
 const RULES_MAX: f64 = 6.0;
 
 /// How values are shown.
@@ -19,13 +19,13 @@ const RULES_MAX: f64 = 6.0;
 pub(crate) enum Scale {
     /// From 0, in MiB/s, written as GiB/s.
     Throughput,
-    /// Shares of one, up to 100 %, from 0 or from the quarter below the least value.
+    /// Shares of one, up to 100 %, from 0, or for negative values from the multiple of 25 % at or below the least one.
     Share,
-    /// Nanoseconds, logarithmically.
+    /// Nanoseconds, on a logarithmic scale.
     Time,
 }
 
-/// One curve of a panel; a value for each label, where there is one.
+/// One curve of a panel, with an optional value for each label.
 pub(crate) struct Curve {
     pub(crate) label: &'static str,
     pub(crate) color: Color,
@@ -39,18 +39,18 @@ pub(crate) struct Panel {
     pub(crate) curves: Vec<Curve>,
 }
 
-/// What all panels have in common.
+/// The properties that all panels share.
 pub(crate) struct Frame<'a> {
     pub(crate) title: &'a str,
     pub(crate) subtitle: &'a str,
     pub(crate) scale: Scale,
-    /// Below the horizontal axis, at equal distances.
+    /// Labels below the horizontal axis, at equal distances.
     pub(crate) labels: &'a [String],
-    /// What the labels count.
+    /// The unit of the labels.
     pub(crate) horizontal: &'a str,
 }
 
-/// Values to heights.
+/// Maps values to heights.
 struct Axis {
     scale: Scale,
     from: f64,
@@ -88,7 +88,7 @@ impl Axis {
         BOTTOM - share * (BOTTOM - TOP)
     }
 
-    /// Values that have a rule, and what is written there.
+    /// Returns the values of the grid lines, with their labels.
     fn rules(&self) -> Vec<(f64, String)> {
         let steps = |step: f64| (0..=((self.to - self.from) / step).round() as u32).map(f64::from);
         match self.scale {
@@ -114,7 +114,7 @@ impl Axis {
     }
 }
 
-/// Distance of rules: one, two or five of a power of ten of GiB/s, so that there are not too many.
+/// Returns the distance of the grid lines: 1, 2 or 5 times a power of ten of GiB/s, so that there are not too many.
 fn step(most: f64) -> f64 {
     let mut power = 1024.0 / 1000.0;
     loop {

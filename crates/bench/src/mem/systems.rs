@@ -1,5 +1,5 @@
-//! The systems under measurement, each with its files: ours over huge pages and over tmpfs, and the peers. What a
-//! machine lacks is named and left out.
+//! The systems under measurement, each with its files: our system over huge pages and over tmpfs, and the peers. A
+//! system that the machine does not support is named and left out.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,9 +13,9 @@ use mem::{Attachment, NewInode, ROOT_INODE, Region, RegionOptions, now_ns};
 use super::memory::{HugePages, MemoryDisk, Mount};
 use crate::store::tool;
 
-/// Ours, as programs see it.
+/// Our system, as programs see it.
 pub(crate) const KEEL: &str = "keel";
-/// Ours over tmpfs, where [`KEEL`] is over huge pages.
+/// Our system over tmpfs, if [`KEEL`] is over huge pages.
 pub(crate) const KEEL_TMPFS: &str = "keel-tmpfs";
 /// The peers.
 pub(crate) const TMPFS: &str = "tmpfs";
@@ -24,7 +24,7 @@ pub(crate) const TMPFS_HUGE: &str = "tmpfs-huge";
 pub(crate) const EXT4_SMALL: &str = "ext4-4k-folios";
 /// ext4 whose file was laid out by writes of 1 MiB.
 pub(crate) const EXT4_LARGE: &str = "ext4-large-folios";
-/// All file systems that ours is compared with.
+/// All file systems that are compared with ours.
 pub(crate) const PEERS: [&str; 4] = [TMPFS, TMPFS_HUGE, EXT4_SMALL, EXT4_LARGE];
 
 /// The file that one thread uses.
@@ -32,15 +32,15 @@ pub(crate) const DATA: &str = "data";
 /// The files that several threads use, one each.
 pub(crate) const OF_THREADS: [&str; 4] = ["thread-0", "thread-1", "thread-2", "thread-3"];
 
-/// A file of ours that shares its page with others, and its size.
+/// A file of our system that shares its page with others, and its size in bytes.
 pub(crate) const PACKED: (&str, u64) = ("packed", 64 << 10);
 
-/// The library that programs are started with.
+/// The library that is preloaded into programs.
 const LIBRARY: &str = "libkeelmem.so";
 
-/// Bytes of a region beside those of files, at least.
+/// Minimum bytes of a region in addition to its files.
 pub(crate) const REGION_TABLES_BYTES: u64 = 64 << 20;
-/// Bytes of an ext4 beside those of files: its journal and tables.
+/// Bytes of an ext4 in addition to its files: its journal and tables.
 const EXT4_TABLES_BYTES: u64 = 192 << 20;
 
 /// Files that every system has.
@@ -59,31 +59,31 @@ impl Files {
         std::iter::once((DATA, self.data_bytes)).chain(of_threads.map(move |name| (name, bytes)))
     }
 
-    /// Bytes of all together.
+    /// The total size of all files in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.all().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Memory that all systems with these files take: both of ours, both tmpfs, and ext4 twice, each with a disk and a
+    /// Memory that all systems with these files need: both of ours, both tmpfs, and ext4 twice, each with a disk and a
     /// cache.
     pub(crate) fn memory_bytes(&self) -> u64 {
         8 * self.bytes() + 2 * (REGION_TABLES_BYTES + EXT4_TABLES_BYTES)
     }
 }
 
-/// A region of ours and how programs get at it.
+/// A region of our system and the way programs access it.
 pub(crate) struct Ours {
     pub(crate) attachment: Attachment,
-    /// Missing where it was not built.
+    /// `None` if the library was not built.
     library: Option<PathBuf>,
 }
 
 /// A system with its files in place.
 pub(crate) struct System {
     pub(crate) name: &'static str,
-    /// As the programs under measurement see it.
+    /// The folder as the programs under measurement see it.
     folder: PathBuf,
-    /// Before the mounts in order, so that nothing is mapped or open any more when they go.
+    /// Declared before the mounts, so that nothing is mapped or open any more when they are dropped.
     pub(crate) ours: Option<Ours>,
     waits_in_caches: bool,
     _mounts: Vec<Mount>,
@@ -92,17 +92,17 @@ pub(crate) struct System {
 }
 
 impl System {
-    /// A file's path, as programs under measurement see it.
+    /// Returns a file's path as programs under measurement see it.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Whether programs can use it: of ours only with the library that they are started with.
+    /// Whether programs can use it; our system requires the preloaded library.
     pub(crate) fn serves_programs(&self) -> bool {
         self.ours.as_ref().is_none_or(|ours| ours.library.is_some())
     }
 
-    /// A program that sees this system.
+    /// Returns a command for a program that sees this system.
     pub(crate) fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new(program);
         if let Some(ours) = &self.ours
@@ -116,7 +116,7 @@ impl System {
         command
     }
 
-    /// Lets what waits in caches be written, so that it does not disturb who is next.
+    /// Writes back cached data, so that this does not disturb the next measurement.
     ///
     /// # Errors
     /// One line that names the folder.
@@ -128,7 +128,7 @@ impl System {
         }
     }
 
-    /// Ours in a new region in the folder of a mounted file system, with these files.
+    /// Creates our system in a new region in the folder of a mounted file system.
     fn ours(name: &'static str, mount: Mount, capacity_bytes: u64) -> Result<Self, String> {
         let path = mount.folder().join("region");
         let options = RegionOptions {
@@ -140,7 +140,7 @@ impl System {
             mode: libc::S_IFDIR | 0o755,
             ..new_file()
         };
-        // Where nothing is: without the library a program finds no file there.
+        // This path does not exist: without the library a program finds no file there.
         let at = mount.folder().join("as-seen-by-programs");
         let failed = |error: mem::Error| format!("{name}: {error}");
         drop(Region::create(&path, &options, &root).map_err(failed)?);
@@ -160,7 +160,7 @@ impl System {
         })
     }
 
-    /// Ours over huge pages that the system is given for it.
+    /// Creates our system over huge pages that are added to the machine for it.
     ///
     /// # Errors
     /// One line that says why there are none.
@@ -173,7 +173,7 @@ impl System {
         Ok(system)
     }
 
-    /// Ours over tmpfs, with huge pages where the kernel gives it some.
+    /// Creates our system over tmpfs, with huge pages if the kernel provides some.
     ///
     /// # Errors
     /// One line that names what failed.
@@ -189,7 +189,7 @@ impl System {
         Self::ours(name, mount, capacity_bytes)
     }
 
-    /// tmpfs itself.
+    /// Mounts tmpfs itself as a system.
     ///
     /// # Errors
     /// One line that names what failed.
@@ -207,7 +207,7 @@ impl System {
         })
     }
 
-    /// ext4 on a loop device over tmpfs.
+    /// Creates an ext4 on a loop device over tmpfs.
     ///
     /// # Errors
     /// One line that names what failed.
@@ -215,7 +215,7 @@ impl System {
         let disk_bytes = bytes + bytes / 16 + EXT4_TABLES_BYTES;
         let disk = MemoryDisk::new(&scratch.join(format!("{name}-disk")), disk_bytes)?;
         let mut mkfs = Command::new("mkfs.ext4");
-        // Nothing may be left to initialise in the background of a measurement.
+        // The kernel must have nothing left to initialise in the background during a measurement.
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         mkfs.args(["-q", "-F", "-b", "4096", "-N", "1024", "-E", options]);
         tool(mkfs.arg(disk.device()))?;
@@ -231,13 +231,13 @@ impl System {
         })
     }
 
-    /// Makes a file and writes all of it, so many bytes at once.
+    /// Creates a file and writes all of it, `write_bytes` bytes at once.
     ///
     /// # Errors
     /// One line that names the system.
     pub(crate) fn fill(&self, name: &str, bytes: u64, write_bytes: usize) -> Result<(), String> {
         let failed = |error: String| format!("{}: {name}: {error}", self.name);
-        // Other bytes in each block: no system may profit from equal blocks.
+        // Each block has different bytes, so that no system benefits from equal blocks.
         let pattern: Vec<u8> = (0..write_bytes as u64 / 8)
             .flat_map(|word| (word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes())
             .collect();
@@ -274,7 +274,7 @@ impl System {
 }
 
 pub(crate) fn new_file() -> NewInode {
-    // SAFETY: these calls only say who the process is.
+    // SAFETY: these calls only return the identity of the process.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     NewInode {
         mode: libc::S_IFREG | 0o644,
@@ -289,16 +289,16 @@ fn tmpfs(folder: &Path, bytes: u64, huge: bool) -> Result<Mount, String> {
     Mount::new("tmpfs", &format!("size={bytes},huge={huge}"), folder)
 }
 
-/// The library for programs, where it was built: beside this program.
+/// Returns the library for programs, in the folder of this program, if it was built.
 fn library() -> Option<PathBuf> {
     let beside = std::env::current_exe().ok()?.parent()?.join(LIBRARY);
     beside.is_file().then_some(beside)
 }
 
-/// All systems that this machine can have, and what is missing of the others.
+/// Creates all systems that this machine supports. Lists the others as missing.
 ///
 /// # Errors
-/// One line when not even tmpfs can be had, or the user has asked to stop.
+/// One line if not even tmpfs is available, or if the user has asked to stop.
 pub(crate) fn all(
     scratch: &Path,
     files: &Files,

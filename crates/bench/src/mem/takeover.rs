@@ -1,8 +1,8 @@
-//! Taking over from the dead: a process is killed in the middle of a call, and another one waits for the lock that it
-//! holds. What is measured is the time from the kill until the call of the waiting one has returned.
+//! Taking over from a killed process: a process is killed in the middle of a call while another one waits for its lock.
+//! The measured time runs from the kill to the return of the waiting call.
 //!
-//! The holder is stopped before it is killed, so that what it holds is known: who does not get on meanwhile waits for
-//! it.
+//! The holder is stopped before it is killed, so that the lock it holds is known: a waiter without progress meanwhile
+//! waits for the stopped holder.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use mem::{Attachment, Error, ROOT_INODE, now_ns};
 use super::systems::{KEEL, System, new_file};
 use crate::figures::{Figures, Metric};
 
-/// What the killed process is doing, and the case.
+/// What the killed process is doing, and the name of the case.
 pub(crate) const CASES: [(Doing, &str); 3] = [
     (Doing::Small, "takeover-write-16384"),
     (Doing::Large, "takeover-write-1048576"),
@@ -28,22 +28,23 @@ pub(crate) const WAIT_P50: Metric = Metric::shown("wait_p50", "us");
 pub(crate) const WAIT_P99: Metric = Metric::shown("wait_p99", "us");
 pub(crate) const WAIT_MAX: Metric = Metric::shown("wait_max", "us");
 
-/// The file that both write.
+/// The file that both processes write.
 const FILE: &str = "held";
 const FILE_BYTES: u64 = 4 << 20;
 
-/// The call of who waits.
+/// Size of the waiter's write, in bytes.
 const WAITER_BYTES: usize = 4 << 10;
 
-/// Longer than any call takes that waits for nobody; then it waits for the stopped process.
+/// Longer than any call that does not wait for a lock; after this time the waiter is taken to wait for the stopped
+/// process.
 const WAITS_AFTER: Duration = Duration::from_millis(4);
-/// On top of that, drawn anew each time: where in its sleep the waiting one is when the other one dies.
+/// Maximum random time added to `WAITS_AFTER`, so that the kill falls at a random point of the waiter's sleep.
 const WAITS_AFTER_US_MAX: u64 = 3000;
 
-/// Who waits longer than that waits for ever.
+/// Timeout of the waiter, after which the lock counts as never taken over.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Stops of one process until it is found to hold the lock.
+/// Maximum number of stops of one process until it is found to hold the lock.
 const STOPS_MAX: u32 = 400;
 
 /// What a process does when it is killed.
@@ -66,7 +67,7 @@ pub(crate) struct Options {
     doing: Doing,
 }
 
-/// Says that it begins, and does the same until it is killed.
+/// Reports that it begins, then repeats one action until it is killed.
 ///
 /// # Errors
 /// One line with the reason.
@@ -84,7 +85,7 @@ fn attach(region: &Path) -> mem::Result<Attachment> {
     Attachment::open(region, b"/mem-takeover", true)
 }
 
-/// What the holder does once.
+/// One action of the holder.
 fn act(attachment: &Attachment, doing: Doing) -> mem::Result<()> {
     let writer = attachment.writer()?;
     let bytes = match doing {
@@ -93,7 +94,7 @@ fn act(attachment: &Attachment, doing: Doing) -> mem::Result<()> {
         Doing::Names => {
             let [one, other] = [&b"one"[..], b"other"];
             match writer.create(ROOT_INODE, one, &new_file()) {
-                // The one before was killed in between.
+                // The previous holder was killed in between.
                 Ok(_) | Err(Error::Exists) => {}
                 Err(error) => return Err(error),
             }
@@ -109,7 +110,7 @@ fn act(attachment: &Attachment, doing: Doing) -> mem::Result<()> {
     Ok(())
 }
 
-/// What the waiting one does once.
+/// One action of the waiter.
 fn wait(attachment: &Attachment, doing: Doing) -> mem::Result<Instant> {
     const NAME: &[u8] = b"waited";
     let writer = attachment.writer()?;
@@ -125,7 +126,7 @@ fn wait(attachment: &Attachment, doing: Doing) -> mem::Result<Instant> {
     Ok(Instant::now())
 }
 
-/// The waiting one: a thread with an attachment of its own, which acts when it is told to.
+/// The waiter: a thread with its own attachment, which acts on request.
 struct Waiter {
     begin: Sender<()>,
     done: Receiver<mem::Result<Instant>>,
@@ -136,7 +137,7 @@ impl Waiter {
         let attachment = attach(region)?;
         let (begin, begun) = channel();
         let (tell, done) = channel();
-        // Not waited for: if it waits for ever, this program ends all the same.
+        // Not joined: if the thread waits for ever, this program can still end.
         std::thread::spawn(move || {
             while begun.recv().is_ok() && tell.send(wait(&attachment, doing)).is_ok() {}
         });
@@ -175,11 +176,11 @@ impl Holder {
     }
 
     fn signal(&self, signal: libc::c_int) {
-        // SAFETY: plain integers, and a child that was not waited for, so its number is no other's.
+        // SAFETY: plain integers, and a child that was not waited for, so its process ID is not reused.
         unsafe { libc::kill(self.0.id() as libc::pid_t, signal) };
     }
 
-    /// Stops it, and comes back when it has stopped.
+    /// Stops the process. Returns when it has stopped.
     fn stop(&self) -> Result<(), String> {
         self.signal(libc::SIGSTOP);
         let mut status = 0;
@@ -201,7 +202,7 @@ impl Drop for Holder {
     }
 }
 
-/// Kills one process that holds the lock which another one waits for; the time of that one's waiting from then on.
+/// Kills one process that holds the lock that another one waits for. Returns the time that the other one then waits.
 fn take_over(
     program: &Path,
     region: &Path,
@@ -214,13 +215,13 @@ fn take_over(
     let failed = |error: Error| format!("mem-takeover: {error}");
     for attempt in 0..u64::from(STOPS_MAX) {
         crate::scratch::check_interrupted()?;
-        // Longer and longer: on a machine with other work it may not have run at all in between.
+        // Sleep longer with each attempt: on a loaded machine the holder may not have run at all in between.
         std::thread::sleep(Duration::from_micros(random.below(500 + 50 * attempt)));
         holder.stop()?;
         waiter.begin.send(()).map_err(|_| gone(()))?;
         let patience = WAITS_AFTER + Duration::from_micros(random.below(WAITS_AFTER_US_MAX));
         if let Ok(done) = waiter.done.recv_timeout(patience) {
-            // It held nothing.
+            // The holder did not hold the lock.
             done.map_err(failed)?;
             holder.signal(libc::SIGCONT);
             continue;
@@ -295,7 +296,7 @@ pub(crate) fn measure(
     std::fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
-/// The value of sorted ones that so many in a thousand do not exceed.
+/// Returns the value that `permille` thousandths of the sorted values do not exceed.
 fn at_permille(sorted: &[f64], permille: usize) -> Option<f64> {
     let place = (sorted.len() * permille).div_ceil(1000).max(1) - 1;
     sorted.get(place).copied()

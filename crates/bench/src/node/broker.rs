@@ -1,4 +1,4 @@
-//! The broker: a mosquitto of this run alone, on a free loopback port, ended by its own process number.
+//! The broker: a mosquitto process for this run only, on a free loopback port. It is ended by its own process ID.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,22 +6,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Messages that the broker keeps for one session; beyond it, it drops. Never reached: the publisher waits first.
+/// The number of messages that the broker keeps for one session; it drops further ones. This limit is never reached:
+/// the publisher waits first.
 pub(crate) const QUEUED_MESSAGES_MAX: u32 = 1_000_000;
 
-/// Longest wait for the broker to listen.
+/// Timeout for the broker to start listening.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// Where a mosquitto may lie that is not in `PATH` of an ordinary user.
+/// Folders that may contain mosquitto although an ordinary user's `PATH` lacks them.
 const BESIDE_PATH: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
-/// A running broker. Dropping it ends it.
+/// A running broker. Dropping it ends the process.
 pub(crate) struct Broker {
     child: Child,
     address: SocketAddr,
 }
 
-/// The broker's program, when it is installed.
+/// Returns the path of the broker's program if it is installed.
 pub(crate) fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -66,7 +67,7 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Where it listens.
+    /// Returns the address on which the broker listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -74,13 +75,13 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // Nothing of it is kept, so there is nothing to end gently.
+        // The broker's data is discarded, so a graceful shutdown is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A loopback port that nobody listens on at the moment.
+/// Returns a loopback address whose port is unused at the moment.
 pub(crate) fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind(("127.0.0.1", 0))?.local_addr()
 }

@@ -1,4 +1,4 @@
-//! The cases that need a broker: a steady stream, as much as goes, and the start after a kill.
+//! The cases that need a broker: a steady stream, the maximum rate, and the start after a kill.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::figures::{Figures, Metric};
 use crate::scratch::check_interrupted;
 use crate::store::DeviceCounts;
 
-/// Readings a second of the steady stream.
+/// The rate of the steady stream, in readings per second.
 pub(crate) const STEADY_RATE: u32 = 260;
 
 pub(crate) const STEADY: &str = "steady-260";
@@ -27,23 +27,23 @@ pub(crate) const FLUSHES: Metric = Metric::compared("device_flushes_per_reading"
 pub(crate) const WRITES: Metric = Metric::compared("device_writes_per_reading", "1");
 pub(crate) const FIRST_ACKNOWLEDGED: Metric = Metric::compared("first_acknowledged", "s");
 
-/// What every case needs.
+/// What each case needs.
 pub(crate) struct Course<'a> {
     pub(crate) figures: &'a mut Figures,
     pub(crate) place: Place,
     pub(crate) scratch: &'a Path,
     pub(crate) rounds: u32,
-    /// Shows how far the run is.
+    /// Reports the progress of the run.
     pub(crate) progress: &'a mut dyn FnMut(&str),
 }
 
-/// The order in which the systems of a round take their turns.
+/// Returns the order in which the systems are measured in a round.
 pub(crate) fn turns<T>(systems: &mut [T], round: u32) -> impl Iterator<Item = usize> + use<T> {
     let count = systems.len();
     (0..count).map(move |turn| (turn + round as usize) % count)
 }
 
-/// Adds what the device did for `readings`.
+/// Records the device operations that `readings` needed.
 pub(crate) fn record_device(
     figures: &mut Figures,
     case: &'static str,
@@ -65,14 +65,14 @@ pub(crate) fn record_device(
     }
 }
 
-/// One system of the steady stream, with a disk of its own where that is possible.
+/// One system of the steady stream, with its own disk where that is possible.
 struct Steady {
     running: Running,
-    // After the process, which has its files there.
+    // Dropped after the process, which has files on this disk.
     disk: Option<LoopDisk>,
 }
 
-/// A steady stream of 260 readings a second into each system in turn, `time` long in each round.
+/// Sends a steady stream of 260 readings per second to each system in turn, for `time` in each round.
 pub(crate) fn steady(
     course: &mut Course<'_>,
     systems: &[System],
@@ -135,7 +135,7 @@ pub(crate) fn steady(
     Ok(())
 }
 
-/// As many readings as each system acknowledges: `count` in each round.
+/// Measures the maximum rate that each system acknowledges, with `count` readings in each round.
 pub(crate) fn rate(course: &mut Course<'_>, systems: &[System], count: u64) -> Result<(), String> {
     let Course {
         figures,
@@ -151,7 +151,7 @@ pub(crate) fn rate(course: &mut Course<'_>, systems: &[System], count: u64) -> R
             place,
             &folder(scratch, &format!("rate-{}", system.name()))?,
         )?;
-        // Every key is there and every cache is warm before the first round.
+        // Creates all keys and warms all caches before the first round.
         running.burst(count.min(20_000))?;
         started.push(running);
     }
@@ -184,8 +184,8 @@ pub(crate) fn rate(course: &mut Course<'_>, systems: &[System], count: u64) -> R
     Ok(())
 }
 
-/// From the start after a SIGKILL under load to the first acknowledgement. `prepare` fills the store of a system
-/// that has been started once and ended.
+/// Measures the time from the start after a SIGKILL under load to the first acknowledgement. `prepare` fills the store
+/// of a system that has been started once and ended.
 pub(crate) fn restart(
     course: &mut Course<'_>,
     case: &'static str,
@@ -241,7 +241,8 @@ fn kill_and_start(system: System, place: &Place, folder: &Path) -> Result<Durati
     let greeting_bytes = watch.greeting_bytes;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // The load goes on over the kill and the start, in steps too short to hold the end up.
+        // The load continues during the kill and the start. Its steps are short, so that it ends soon after it is told
+        // to stop.
         let load = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 publisher.paced(LOAD_RATE, Duration::from_millis(50))?;
@@ -273,7 +274,7 @@ fn kill_under_load(
     Ok(elapsed)
 }
 
-/// Readings a second around a kill.
+/// The load around a kill, in readings per second.
 const LOAD_RATE: u32 = 2000;
 
 fn folder(scratch: &Path, name: &str) -> Result<PathBuf, String> {

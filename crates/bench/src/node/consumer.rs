@@ -1,6 +1,6 @@
-//! The peers as programs: `keel-bench consumer`, started by the bench and by nobody else. One of them takes the
-//! readings with the very MQTT session and decoding of the node and differs in nothing but where it stores; the other
-//! is what the documentation of the MQTT library shows, with manual acknowledgement.
+//! The peers as programs: `keel-bench consumer`, started only by the bench. One of them takes the readings with the
+//! node's own MQTT session and decoding and differs only in its storage. The other one is what the documentation of the
+//! MQTT library shows, with manual acknowledgement.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -22,7 +22,7 @@ use rumqttc::{AsyncClient, Event, Packet, QoS};
 
 use super::sqlite::{SqliteDestination, SqliteLog};
 
-/// Seconds between signs of life: so long that none falls into a measurement.
+/// The MQTT keep-alive, in seconds: long enough that no ping falls into a measurement.
 pub(crate) const KEEP_ALIVE_SECONDS: u16 = 3600;
 
 /// What a consumer does with readings.
@@ -108,7 +108,7 @@ fn consume<D: Destination>(options: &Options, destination: Arc<D>) -> Result<(),
     }
 }
 
-/// The node's intake as the session's consumer.
+/// The node's intake as the consumer of the session.
 struct Taker<D: Destination>(Intake<D>);
 
 impl<D: Destination> mqtt::Consumer for Taker<D> {
@@ -204,7 +204,7 @@ async fn as_documented<D: Destination>(
     }
 }
 
-/// Stores what a message holds; waits while nothing is taken.
+/// Stores the readings of a message; waits while the destination accepts none.
 async fn take<D: Destination>(
     destination: &D,
     objects: &mut HashMap<String, u32>,

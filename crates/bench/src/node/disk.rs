@@ -1,5 +1,5 @@
-//! A block device for one system alone: a loop device over a file, with a fresh ext4 on it, so that everything a
-//! system writes is counted at the device and nothing else is: data, the file system's journal and its tables.
+//! A block device for one system only: a loop device over a file, with a new ext4 on it. All that the system writes is
+//! counted at the device, and nothing else is: data, the file system's journal and its tables.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::machine::Disk;
 use crate::store::DeviceCounts;
 
-/// A mounted loop device. Dropping it unmounts and detaches it.
+/// A mounted loop device. Dropping it unmounts and detaches the device.
 pub(crate) struct LoopDisk {
     device: PathBuf,
     folder: PathBuf,
@@ -17,13 +17,13 @@ pub(crate) struct LoopDisk {
 }
 
 impl LoopDisk {
-    /// Makes one of `bytes` bytes; file and mount point lie in `parent`.
+    /// Creates a device of `bytes` bytes; its file and mount point are in `parent`.
     ///
     /// # Errors
     /// One line that says what is lacking: the right to do so, or a tool.
     pub(crate) fn create(parent: &Path, name: &str, bytes: u64) -> Result<Self, String> {
         let image = parent.join(format!("{name}.disk"));
-        // Written, not only reserved: a hole that fills would be work of the file system below.
+        // Write the file instead of only reserving it: filling a hole would cause work in the file system below.
         crate::store::write_through(&image, bytes, |_, chunk| chunk.fill(0))?;
         let attached = run(Command::new("losetup")
             .args(["--show", "--direct-io=on", "-f"])
@@ -34,7 +34,7 @@ impl LoopDisk {
             is_mounted: false,
             disk: None,
         };
-        // Nothing may be left to initialise in the background of a measurement.
+        // The kernel must have nothing left to initialise in the background during a measurement.
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         run(Command::new("mkfs.ext4")
             .args(["-q", "-F", "-E", options])
@@ -47,12 +47,12 @@ impl LoopDisk {
         Ok(disk)
     }
 
-    /// Where its file system is mounted.
+    /// Returns the mount point of its file system.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What the device has done since it was attached, after everything that waited has been written.
+    /// Returns the operations of the device since it was attached, after all pending writes.
     pub(crate) fn counts(&self) -> Result<DeviceCounts, String> {
         crate::scratch::write_back(&self.folder)?;
         let counts = self.disk.as_ref().and_then(Disk::counts);
@@ -75,7 +75,7 @@ impl Drop for LoopDisk {
     }
 }
 
-/// Runs a tool; its standard output, or one line about what went wrong.
+/// Runs a tool. Returns its standard output, or one line that says what went wrong.
 fn run(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command

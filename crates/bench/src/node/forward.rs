@@ -1,8 +1,9 @@
 //! Stored readings on their way upstream, beside a plain client that sends the same readings from memory: over MQTT
 //! with QoS 1 to a broker, and over HTTP to a server in this process that counts them.
 //!
-//! **Invariants:** both send the same readings to the same receiver over one connection, as many on their way, in
-//! bodies as large; they take turns. A round counts only if each reading was acknowledged, and none was sent twice.
+//! **Invariants:** both send the same readings to the same receiver over one connection, with the same number in flight
+//! and bodies of the same size; they take turns. A round counts only if each reading was acknowledged, and none was
+//! sent twice.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -24,29 +25,29 @@ use crate::scratch::check_interrupted;
 
 pub(crate) const FORWARD_MQTT: &str = "forward-mqtt";
 pub(crate) const FORWARD_HTTP: &str = "forward-http";
-/// The client that keeps nothing.
+/// The client that stores nothing.
 pub(crate) const PLAIN: &str = "plain-client";
 pub(crate) const FORWARDED: Metric = Metric::compared("forwarded_per_second", "1/s");
 
-/// The log alone, followed as forwarding follows it, without a reading going anywhere: no way out can be faster.
+/// Following the log as forwarding does, without sending the readings: no forwarding can be faster.
 pub(crate) const FOLLOWED: Metric = Metric::shown("followed_per_second", "1/s");
 
-/// Keys that readings are of, as many as are measured each second elsewhere.
+/// The number of keys, equal to the readings per second of the other cases.
 const KEYS: u64 = 260;
-/// Readings on their way at most; the default of an upstream.
+/// Maximum number of readings in flight; the default of an upstream.
 const WINDOW: u32 = egress::forward::WINDOW_READINGS;
-/// Messages without an acknowledgement; the default of an upstream.
+/// Maximum number of unacknowledged messages; the default of an upstream.
 const INFLIGHT: u16 = 1_000;
-/// Bytes of a body; the default of an upstream.
+/// Maximum size of a body, in bytes; the default of an upstream.
 const BODY_BYTES_MAX: usize = 256 << 10;
-/// Readings of a step through the log at most, as forwarding has it.
+/// Maximum number of readings in one step through the log, as in forwarding.
 const STEP_READINGS: usize = 4_096;
-/// Longest time for a round.
+/// Timeout of a round.
 const ROUND_MAX: Duration = Duration::from_secs(600);
 
 type Db = Database<Store<FileDevice>>;
 
-/// Measures `rounds` times `readings` each way.
+/// Measures `rounds` rounds of `readings` each, for both ways.
 pub(crate) fn measure(
     figures: &mut Figures,
     broker: Option<SocketAddr>,
@@ -67,7 +68,7 @@ pub(crate) fn measure(
             let is_mqtt = case == FORWARD_MQTT;
             for turn in 0..2 {
                 check_interrupted()?;
-                // Who is first changes from round to round.
+                // The order alternates from round to round.
                 let is_ours = (turn + round) % 2 == 0;
                 progress(&format!("{case}, round {}", round + 1));
                 let before = sink.lines();
@@ -113,7 +114,7 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// Follows the log from its beginning to its end, in the steps in which forwarding does.
+/// Follows the log from its beginning to its end, in steps of the size that forwarding uses.
 fn follow(db: &Db, readings: u64) -> Result<Duration, String> {
     let begin = Instant::now();
     let (mut cursor, mut found) = (LogCursor::new(0), 0_u64);
@@ -151,7 +152,7 @@ fn value(number: u64) -> f64 {
     20.0 + (number % 1000) as f64 / 100.0
 }
 
-/// A store of readings in a file.
+/// Creates a store of readings in a file.
 fn fill(image: &Path, clock: &Arc<dyn Clock>, readings: u64) -> Result<Arc<Db>, String> {
     let bytes = (64 << 20) + readings * 40;
     crate::store::write_through(image, bytes, |_, chunk| chunk.fill(0))?;
@@ -221,7 +222,7 @@ fn http_target(server: SocketAddr) -> Target {
     }
 }
 
-/// Forwards everything; the time until all of it is acknowledged.
+/// Forwards all readings. Returns the time until all are acknowledged.
 fn forward(
     db: &Arc<Db>,
     clock: &Arc<dyn Clock>,
@@ -258,7 +259,7 @@ fn forward(
     }
 }
 
-/// One thread that writes as many messages as may be on their way, then takes answers.
+/// Sends from one thread: writes as many messages as may be in flight, then reads acknowledgements.
 fn plain_mqtt(broker: SocketAddr, readings: u64) -> Result<Duration, String> {
     let failed = |error: std::io::Error| format!("{PLAIN}: {error}");
     let mut stream = TcpStream::connect(broker).map_err(failed)?;
@@ -308,7 +309,7 @@ fn plain_mqtt(broker: SocketAddr, readings: u64) -> Result<Duration, String> {
     Ok(begin.elapsed())
 }
 
-/// Bodies as large as ours, one after the other.
+/// Sends bodies of the same size as ours, one after the other.
 fn plain_http(server: SocketAddr, readings: u64) -> Result<Duration, String> {
     let failed = |error: std::io::Error| format!("{PLAIN}: {error}");
     let mut stream = TcpStream::connect(server).map_err(failed)?;

@@ -1,9 +1,9 @@
-//! The live page's case: 1,024 sensors that change ten times a second come in by line protocol, and what a page asks
-//! for goes out: the live stream with the status, and the history of four plots.
+//! The live page's case: 1,024 sensors that change ten times a second come in by line protocol. The data that a page
+//! requests goes out: the live stream with the status, and the history of four plots.
 //!
-//! **Invariants:** a round counts only if the node took every reading, and if whoever reads the stream got every sensor
-//! in it and about as many messages as the period says; the sensors and the reader are charged to nobody. The same
-//! node is measured without a reader in the same round.
+//! **Invariants:** a round counts only if the node took every reading. The reader of the stream must also get every
+//! sensor, and about the number of messages that the period implies. The cost of the sensors and the reader is charged
+//! to no system. The same node is measured without a reader in the same round.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -24,19 +24,19 @@ use crate::figures::{Figures, Metric, OURS};
 use crate::scratch::check_interrupted;
 
 pub(crate) const LIVE: &str = "live-page-1024";
-/// What the reader adds.
+/// The processor time that the reader adds.
 pub(crate) const CPU_OF_PAGE: Metric = Metric::shown("cpu_of_page", "%");
 pub(crate) const MESSAGES: Metric = Metric::shown("stream_messages_per_second", "1/s");
 pub(crate) const STREAM_BYTES: Metric = Metric::shown("stream_bytes_per_second", "B/s");
 
 const SENSORS: u32 = 1024;
 const UPDATES_PER_SECOND: u32 = 10;
-/// Messages a second of the stream, as configured by default.
+/// Messages per second of the stream in the default configuration.
 const MESSAGES_PER_SECOND: f64 = 4.0;
-/// Longest wait for the node to serve, and for an answer.
+/// Timeout for the node to serve, and for an answer.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Measures `rounds` times, without a reader and with one, `time` long each.
+/// Measures `rounds` rounds, each for `time` without a reader and for `time` with one.
 pub(crate) fn measure(
     figures: &mut Figures,
     keel: &Path,
@@ -67,7 +67,7 @@ pub(crate) fn measure(
         std::thread::sleep(Duration::from_millis(20));
     }
     let sensors = Sensors::start(lines)?;
-    // Until every key has been made.
+    // Waits until every key exists.
     std::thread::sleep(time.min(Duration::from_secs(3)));
     for round in 0..rounds {
         check_interrupted()?;
@@ -118,12 +118,12 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// One answer, whole.
+/// Requests `path` and returns the whole answer.
 fn ask(http: SocketAddr, path: &str) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| format!("{LIVE}, {path}: {error}");
     let mut stream = TcpStream::connect(http).map_err(failed)?;
     stream.set_read_timeout(Some(WAIT_MAX)).map_err(failed)?;
-    // The old version, whose answers end with the connection and come in one piece.
+    // HTTP/1.0: the answer is not chunked and ends with the connection.
     write!(stream, "GET {path} HTTP/1.0\r\nhost: {http}\r\n\r\n").map_err(failed)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).map_err(failed)?;
@@ -136,7 +136,7 @@ fn ask(http: SocketAddr, path: &str) -> Result<Vec<u8>, String> {
     Ok(answer.split_off(end + 4))
 }
 
-/// A thread that sends readings at a steady pace.
+/// A thread that sends readings at a constant rate.
 struct Sensors {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<u64, String>>,
@@ -158,7 +158,7 @@ impl Sensors {
                 for sensor in 0..SENSORS {
                     let value = 20.0 + ((round + u64::from(sensor)) % 97) as f64 / 7.0;
                     let (room, at) = (sensor / 48, sensor % 48);
-                    // Writing to a string does not fail.
+                    // Writing to a string cannot fail.
                     let _ = writeln!(text, "building,room=r{room} temperature{at}={value:.2}");
                 }
                 stream.write_all(text.as_bytes()).map_err(failed)?;
@@ -172,7 +172,7 @@ impl Sensors {
         Ok(Self { stop, thread })
     }
 
-    /// How many readings were sent.
+    /// Stops the thread. Returns the number of readings sent.
     fn end(self) -> Result<u64, String> {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.thread.join();
@@ -180,7 +180,7 @@ impl Sensors {
     }
 }
 
-/// What a page asks for, by a thread that reads as fast as it comes.
+/// A thread that requests what a page requests, and reads as fast as data arrives.
 struct Page {
     stream: TcpStream,
     counts: Arc<(AtomicU64, AtomicU64)>,
@@ -213,7 +213,7 @@ impl Page {
         })
     }
 
-    /// Messages with values and bytes so far.
+    /// Returns the number of messages with values and of bytes so far.
     fn counts(&self) -> (u64, u64) {
         let (messages, bytes) = &*self.counts;
         (
@@ -222,7 +222,7 @@ impl Page {
         )
     }
 
-    /// How many sensors it has seen.
+    /// Closes the stream. Returns the number of sensors that it contained.
     fn close(self) -> Result<usize, String> {
         self.stream.shutdown(std::net::Shutdown::Both).ok();
         let keys = self.thread.join();
@@ -230,7 +230,7 @@ impl Page {
     }
 }
 
-/// Reads the stream to its end; how many keys there were.
+/// Reads the stream to its end. Returns the number of keys in it.
 fn read(mut stream: TcpStream, counts: &(AtomicU64, AtomicU64)) -> Result<usize, String> {
     let mut keys: HashSet<String> = HashSet::new();
     let mut text: Vec<u8> = Vec::new();

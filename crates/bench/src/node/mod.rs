@@ -1,8 +1,8 @@
-//! The node's bench: `keel run` beside loggers that store in SQLite, all behind one broker on this machine.
+//! The node's bench: `keel run` and loggers that store in SQLite, all connected to one broker on this machine.
 //!
-//! **Invariants:** a figure counts only if every reading published was acknowledged, as the kernel counts the
-//! acknowledgements that reach the broker, and the broker holds none any more; broker and publisher are charged to
-//! nobody; every process is ended by its own number; a figure that was not measured is listed as missing.
+//! **Invariants:** a figure counts only if every published reading was acknowledged and the broker holds none any more.
+//! The kernel counts the acknowledgements that reach the broker. Broker and publisher are charged to no system; every
+//! process is ended by its own process ID; a figure that was not measured is listed as missing.
 
 mod broker;
 mod cases;
@@ -69,7 +69,7 @@ enum Case {
     Offline,
 }
 
-/// How much is measured.
+/// How much a run measures.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     rounds: u32,
@@ -126,7 +126,7 @@ const QUICK: Extent = Extent {
     },
 };
 
-/// Bytes of the folder that a whole run needs.
+/// Free bytes of the folder that a whole run needs.
 const SPACE_BYTES: u64 = 5 << 30;
 
 fn goals(extent: &Extent) -> Vec<Goal> {
@@ -165,7 +165,7 @@ fn goals(extent: &Extent) -> Vec<Goal> {
             None,
             Bound::AtMost(0.0),
         ),
-        // As many as one connection may leave unanswered.
+        // The number of unacknowledged messages that one connection may have.
         goal(
             extent.offline.case,
             offline::TWICE.name,
@@ -185,7 +185,7 @@ fn goals(extent: &Extent) -> Vec<Goal> {
             Bound::AtMost(1.1),
         ),
         goal(RATE, RATE_ACKNOWLEDGED.name, None, Bound::AtLeast(20_000.0)),
-        // Each of the three is "a SQLite logger": none is left out because of its verdict.
+        // Each of the three is "a SQLite logger": none is left out whatever its verdict is.
         goal(RATE, CPU_PER_READING.name, sqlite, Bound::AtMost(0.5)),
         goal(RATE, CPU_PER_READING.name, indexed, Bound::AtMost(0.5)),
         goal(RATE, CPU_PER_READING.name, stock, Bound::AtMost(0.5)),
@@ -200,7 +200,7 @@ fn goals(extent: &Extent) -> Vec<Goal> {
     ]
 }
 
-/// Runs the bench; the figures, and the table for a reader.
+/// Runs the bench. Returns the figures as JSON, and the table as text.
 ///
 /// # Errors
 /// One line that names what failed; nothing is reported then.
@@ -373,10 +373,10 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
     Ok((figures.json("node", &machine, method), table))
 }
 
-/// The program `keel` beside this one.
+/// Returns the program `keel` in the folder of this one.
 fn keel_program() -> Option<PathBuf> {
     let beside = std::env::current_exe().ok()?.parent()?.join("keel");
-    // One of an earlier build may have no node.
+    // A program of an earlier build may lack the node.
     let mut probe = Command::new(&beside);
     probe
         .args(["run", "--help"])
@@ -389,14 +389,14 @@ fn keel_program() -> Option<PathBuf> {
         .then_some(beside)
 }
 
-/// One line on a terminal that says how far the run is.
+/// One line on a terminal that shows the progress of the run.
 struct Progress(bool);
 
 impl Progress {
     fn show(&self, text: &str) {
         if self.0 {
             eprint!("\r\x1b[K{text}");
-            // A progress line that cannot be shown is no reason to stop.
+            // Failure to show a progress line must not stop the run.
             let _ = std::io::stderr().flush();
         }
     }

@@ -1,9 +1,9 @@
-//! A day without the upstream: a store holds what was recorded meanwhile (in virtual time), the node runs with live
-//! readings, and then the upstream is there again. What arrives is looked at one by one, and how long a reading takes
-//! to flash is measured before and while the backlog goes.
+//! A day without the upstream: a store holds the day's readings (recorded in virtual time), the node runs with live
+//! readings, and then the upstream is available again. Each arriving reading is checked. The time until a reading is on
+//! flash is measured before and during the drain of the backlog.
 //!
-//! **Invariants:** the readings of the day are numbered, so that a lost one and one that came twice are found whatever
-//! the node says of itself; a round counts only if the live readings have all arrived, too.
+//! **Invariants:** the readings of the day are numbered, so that lost and duplicate readings are found independently of
+//! what the node reports. A round counts only if all live readings have arrived, too.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -29,7 +29,7 @@ use crate::scratch::check_interrupted;
 
 pub(crate) const LOST: Metric = Metric::shown("readings_lost", "1");
 pub(crate) const TWICE: Metric = Metric::shown("readings_twice", "1");
-/// Latency while the backlog goes, divided by that before.
+/// Latency while the backlog drains, divided by the latency before.
 pub(crate) const MEDIAN_RATIO: Metric = Metric::shown("latency_median_draining", "x");
 pub(crate) const P99_RATIO: Metric = Metric::shown("latency_p99_draining", "x");
 pub(crate) const MEDIAN: Metric = Metric::shown("latency_median_offline", "ms");
@@ -38,21 +38,21 @@ pub(crate) const DRAINED: Metric = Metric::shown("drained_per_second", "1/s");
 
 const NAME: &str = "offline";
 const KEYS: u64 = 260;
-/// Longest wait for the node to serve, and for a reading to be durable.
+/// Timeout for the node to serve, and for a reading to be durable.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// Longest time for a backlog to go.
+/// Timeout for the backlog to drain.
 const DRAIN_MAX: Duration = Duration::from_secs(900);
-/// A probe comes at any moment between two commits.
+/// Maximum pause between two probes, in milliseconds, so that a probe can fall anywhere between two commits.
 const PAUSE_MS_MAX: u64 = 250;
 
-/// How much is measured.
+/// How much a run measures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub(crate) case: &'static str,
     pub(crate) rounds: u32,
     pub(crate) readings: u64,
     pub(crate) image_mebibytes: u64,
-    /// How long it is watched before the upstream is there again.
+    /// Time of measurement before the upstream is available again.
     pub(crate) before: Duration,
 }
 
@@ -95,7 +95,7 @@ fn one_round(
         command.arg("run").arg("-c").arg(&file);
         Process::spawn(NAME, &mut command, &folder.join("keel.log"))
     };
-    // It makes the store, and the cursor of its upstream.
+    // This run creates the store, and the cursor of its upstream.
     let mut process = run()?;
     attach(&mut process, folder)?;
     process.end()?;
@@ -113,7 +113,7 @@ fn one_round(
     let offline = std::mem::take(&mut probe.times_ms);
     let sink = Sink::numbered(upstream, extent.readings)?;
     let begin = Instant::now();
-    // What has not come by then is lost, and is reported as such.
+    // Readings that have not arrived by then are reported as lost.
     let drain = loop {
         probe.once()?;
         check_interrupted()?;
@@ -134,7 +134,7 @@ fn one_round(
         std::thread::sleep(Duration::from_millis(50));
     }
     process.end()?;
-    // Not before the node has ended: what is sent again comes late.
+    // Counted only after the node has ended, since duplicates arrive late.
     let (once, again) = sink.once_and_again();
     let mut record = |metric, value| figures.record(extent.case, OURS, metric, value);
     record(LOST, (extent.readings - once) as f64);
@@ -148,7 +148,7 @@ fn one_round(
     Ok(())
 }
 
-/// A quantile.
+/// Returns a quantile.
 fn at(values: &[f64], part: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -170,7 +170,7 @@ fn attach(process: &mut Process, folder: &Path) -> Result<Node, String> {
     }
 }
 
-/// Records a day, the last reading of now.
+/// Records one day of readings, the last one at the current time.
 fn fill(image: &Path, readings: u64) -> Result<(), String> {
     let describe = |error: db::Error| format!("{NAME}: {error}");
     let store = flash::Store::open(
@@ -217,7 +217,7 @@ fn fill(image: &Path, readings: u64) -> Result<(), String> {
     database.close().map_err(describe).map(drop)
 }
 
-/// One reading at a time, waited for until it is on flash.
+/// Sends one reading at a time and waits until it is on flash.
 struct Probe<'a> {
     node: &'a Node,
     key: libkeel::Key,
@@ -241,7 +241,8 @@ impl<'a> Probe<'a> {
     }
 
     fn once(&mut self) -> Result<(), String> {
-        // Xorshift; who waits for a commit and puts again at once would always come just behind one.
+        // Xorshift. The pause is random: a probe that followed each commit at once would always come just after a
+        // commit.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -258,7 +259,7 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// A thread that sends as many readings a second as were recorded.
+/// A thread that sends readings at the rate at which the day was recorded.
 struct Live {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<u64, String>>,
@@ -278,7 +279,7 @@ impl Live {
                 let due = (begin.elapsed().as_secs_f64() * f64::from(STEADY_RATE)) as u64;
                 text.clear();
                 while sent < due {
-                    // Writing to a string does not fail.
+                    // Writing to a string cannot fail.
                     let _ = writeln!(text, "live,room=r{} value={sent}", sent % KEYS);
                     sent += 1;
                 }
@@ -290,7 +291,7 @@ impl Live {
         Ok(Self { stop, thread })
     }
 
-    /// How many were sent.
+    /// Stops the thread. Returns the number of readings sent.
     fn end(self) -> Result<u64, String> {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.thread.join();

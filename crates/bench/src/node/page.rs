@@ -1,5 +1,5 @@
-//! The result page of the node: what stands between its marks is made anew from a report of `keel-bench node`; the
-//! words around it stay.
+//! The result page of the node: regenerates the text between its marks from a report of `keel-bench node`; the text
+//! around the marks stays.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -26,10 +26,10 @@ pub(crate) struct Options {
     page: PathBuf,
 }
 
-/// Systems of the table of figures.
+/// Systems in the table of figures.
 const SYSTEMS: [&str; 4] = ["keel", "sqlite", "sqlite-indexed", "sqlite-stock"];
 
-/// Writes the page anew.
+/// Regenerates the page.
 ///
 /// # Errors
 /// One line that names the file.
@@ -125,7 +125,7 @@ fn metric_words(metric: &str) -> String {
     )
 }
 
-/// A figure with small ones, such as flushes for each reading, in digits that say something.
+/// Formats a figure; small ones, such as flushes per reading, get enough significant digits.
 fn figure(value: f64) -> String {
     if value.abs() < 0.1 && value != 0.0 {
         format!("{value:.4}")
@@ -218,7 +218,7 @@ fn ratios(run: &Run) -> String {
     out
 }
 
-/// What goes out of a node: upstream, and to a live page.
+/// Outgoing data of a node: to the upstream, and to a live page.
 fn outwards(run: &Run) -> String {
     let mut out = format!("| case | figure | keel | {PLAIN} |\n|---|---|---|---|\n");
     let offline = run.with(offline::LOST.name);

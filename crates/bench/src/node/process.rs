@@ -1,11 +1,11 @@
-//! A system under measurement as a process: its processor time, its memory, its end.
+//! A system under measurement as a process: its processor time, its memory, and how it is ended.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to end when it is asked to.
+/// Timeout for a process to end after SIGTERM.
 const END_MAX: Duration = Duration::from_secs(20);
 
 /// A child. Dropping it kills it.
@@ -15,7 +15,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`; what it says goes to the file `log`.
+    /// Starts `command`; its output goes to the file `log`.
     pub(crate) fn spawn(name: &str, command: &mut Command, log: &Path) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("{name}: {error}");
         let output = fs::OpenOptions::new()
@@ -39,7 +39,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Processor time of all its threads, those that have ended too, in nanoseconds.
+    /// Returns the processor time of all its threads in nanoseconds, including threads that have ended.
     pub(crate) fn cpu_ns(&self) -> Result<u64, String> {
         let pid = libc::pid_t::try_from(self.id()).map_err(|error| error.to_string())?;
         let mut clock: libc::clockid_t = 0;
@@ -67,7 +67,7 @@ impl Process {
         Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
-    /// MiB resident now, and the most there ever were.
+    /// Returns the resident memory now and its maximum so far, in MiB.
     pub(crate) fn resident_mebibytes(&self) -> Result<(f64, f64), String> {
         let path = format!("/proc/{}/status", self.id());
         let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -76,7 +76,7 @@ impl Process {
         Ok((figure("VmRSS:")? / 1024.0, figure("VmHWM:")? / 1024.0))
     }
 
-    /// An error when the process has ended by itself.
+    /// Returns an error if the process has ended by itself.
     pub(crate) fn check_alive(&mut self) -> Result<(), String> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -85,7 +85,7 @@ impl Process {
         }
     }
 
-    /// Kills it without warning.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(mut self) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
         self.child.kill().map_err(failed)?;
@@ -93,10 +93,10 @@ impl Process {
         Ok(())
     }
 
-    /// Asks it to end and waits until it has.
+    /// Sends SIGTERM and waits until the process has ended.
     pub(crate) fn end(mut self) -> Result<ExitStatus, String> {
         let pid = libc::pid_t::try_from(self.id()).map_err(|error| error.to_string())?;
-        // SAFETY: no memory is passed; the child has not been waited for, so the number is its own.
+        // SAFETY: no memory is passed; the child has not been waited for, so its process ID is not reused.
         unsafe { libc::kill(pid, libc::SIGTERM) };
         let begin = Instant::now();
         loop {

@@ -1,5 +1,5 @@
-//! The publisher: readings of 1,024 sensors to the broker with QoS 1, at a rate or as fast as they are acknowledged.
-//! It runs in the bench's own process, whose processor time no system is charged with.
+//! The publisher: readings of 1,024 sensors to the broker with QoS 1, at a rate or as fast as they are acknowledged. It
+//! runs in the bench's own process, whose processor time is charged to no system.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use super::wire::{self, Kind};
 use crate::scratch::check_interrupted;
 
-/// Sensors, each with a topic of its own.
+/// The number of sensors, each with its own topic.
 pub(crate) const TOPICS: u32 = 1024;
 
-/// Publications that the broker has not acknowledged yet.
+/// Maximum number of publications that the broker has not acknowledged yet.
 const WINDOW_MAX: u64 = 4000;
 
-/// Readings that the consumer has not acknowledged yet. Packet numbers have 16 bits, and the broker does not look
-/// whether one is still in use.
+/// Maximum number of readings that the consumer has not acknowledged yet. Packet identifiers have 16 bits, and the
+/// broker does not check whether one is still in use.
 pub(crate) const BACKLOG_MAX: u64 = 48_000;
 
-/// Publications in one write.
+/// Publications per write.
 const BATCH: u64 = 64;
 
-/// Longest silence of broker or consumer.
+/// Timeout for progress of the broker or the consumer.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
 /// A connection that publishes.
@@ -34,7 +34,7 @@ pub(crate) struct Publisher {
     incoming: Vec<u8>,
 }
 
-/// The topic of one sensor of a system: every system has its own, of equal length.
+/// Returns the topic of one sensor of a system. Each system has its own topics, all of equal length.
 pub(crate) fn topic(prefix: &str, sensor: u32) -> String {
     format!(
         "{prefix}/storey{}/room{:02}/temp{sensor:04}",
@@ -44,7 +44,7 @@ pub(crate) fn topic(prefix: &str, sensor: u32) -> String {
 }
 
 impl Publisher {
-    /// Connects; publishes below `prefix` from then on.
+    /// Connects; later publications go to topics below `prefix`.
     pub(crate) fn connect(broker: SocketAddr, prefix: &str) -> Result<Self, String> {
         let stream = TcpStream::connect(broker).map_err(describe)?;
         stream.set_nodelay(true).map_err(describe)?;
@@ -67,13 +67,13 @@ impl Publisher {
         Ok(publisher)
     }
 
-    /// Publications so far.
+    /// The number of publications so far.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Publishes `count` readings, as fast as `consumed` follows: it tells how many the consumer has acknowledged
-    /// since this connection was made. Returns when the last one has been sent.
+    /// Publishes `count` readings, as fast as `consumed` advances. `consumed` returns how many the consumer has
+    /// acknowledged since this connection was made. Returns when the last reading has been sent.
     pub(crate) fn burst(
         &mut self,
         count: u64,
@@ -105,11 +105,12 @@ impl Publisher {
         Ok(())
     }
 
-    /// Publishes `rate` readings a second, evenly, for `time`; returns how many.
+    /// Publishes `rate` readings per second, evenly, for `time`. Returns their number.
     pub(crate) fn paced(&mut self, rate: u32, time: Duration) -> Result<u64, String> {
         let count = (f64::from(rate) * time.as_secs_f64()).round() as u64;
         let begin = Instant::now();
-        // Above a thousand a second the readings of a millisecond go together: a sleep is no shorter.
+        // Above a rate of 1,000 per second the readings of one millisecond are sent together: a sleep cannot be
+        // shorter.
         let together = u64::from(rate.div_ceil(1000));
         let mut done = 0;
         while done < count {
@@ -129,10 +130,10 @@ impl Publisher {
         Ok(count)
     }
 
-    /// Encodes the next reading.
+    /// Encodes and appends the next reading.
     fn add(&mut self) {
         let number = self.sent;
-        // Every sensor once in 1,024 readings, in an order that is not the one of their names.
+        // Visits each sensor once in 1,024 readings, in an order other than that of their names.
         let sensor = (number.wrapping_mul(7919) % u64::from(TOPICS)) as usize;
         let packet_id = (number % 65_535 + 1) as u16;
         let hundredths = 1800 + number.wrapping_mul(31) % 700;
@@ -150,7 +151,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Counts what the broker has acknowledged; waits for the first of it if `wait`.
+    /// Counts the acknowledgements of the broker. Waits for the first one if `wait`.
     fn read_acknowledgements(&mut self, wait: bool) -> Result<(), String> {
         let mut chunk = [0; 16 << 10];
         self.stream.set_nonblocking(!wait).map_err(describe)?;
@@ -172,8 +173,8 @@ impl Publisher {
     }
 }
 
-/// Publications that the broker still holds for the session of `client_id`, which nobody uses any more: what it
-/// sends again within half a second to whoever takes the session over.
+/// Returns the number of publications that the broker still holds for the session of `client_id`, which no client uses
+/// any more. These are what the broker sends again within half a second to the next client of the session.
 pub(crate) fn left_in_session(broker: SocketAddr, client_id: &str) -> Result<u64, String> {
     let mut stream = TcpStream::connect(broker).map_err(describe)?;
     let mut out = Vec::new();
@@ -196,7 +197,7 @@ pub(crate) fn left_in_session(broker: SocketAddr, client_id: &str) -> Result<u64
         let mut taken = 0;
         while let Some((kind, body, bytes)) = wire::packet(&incoming[taken..]) {
             match kind {
-                // The lowest bit of the first byte: whether the broker still had the session at all.
+                // The lowest bit of the first byte says whether the broker still had the session.
                 Kind::ConnAck if body.first() != Some(&1) => {
                     return Err(format!("the broker has no session of {client_id}"));
                 }

@@ -1,17 +1,17 @@
-//! A server that takes line protocol over HTTP, counts its lines and says that it has them: the upstream of this bench.
+//! A server that takes line protocol over HTTP, counts the lines and confirms them: the upstream of this bench.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What it says to each request.
+/// The response to each request.
 pub(crate) const ANSWER: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
 
-/// Bytes of a body at most; more than any sender here is allowed.
+/// Maximum size of a body, in bytes; larger than the limit of any sender here.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// The server, until the process ends.
+/// The server; it runs until the process ends.
 pub(crate) struct Sink {
     address: SocketAddr,
     seen: Arc<Seen>,
@@ -21,21 +21,22 @@ pub(crate) struct Sink {
 #[derive(Default)]
 struct Seen {
     lines: AtomicU64,
-    /// How often each numbered reading has come, where they are numbered.
+    /// How often each numbered reading has arrived, if readings are numbered.
     numbered: Vec<AtomicU64>,
     others: AtomicU64,
 }
 
 impl Sink {
-    /// One that counts.
+    /// Starts a server that counts lines.
     pub(crate) fn start() -> Result<Self, String> {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Self::listen(any, Seen::default())
     }
 
-    /// One that also looks which of `count` readings come: those of keys below `hall/`, whose value is their number.
+    /// Starts a server that also tracks which of `count` numbered readings arrive: those with keys below `hall/`, whose
+    /// value is their number.
     pub(crate) fn numbered(address: SocketAddr, count: u64) -> Result<Self, String> {
-        // A bit each for "once" and "again".
+        // Two bits per reading: "once" and "again".
         let words = (count as usize).div_ceil(32);
         let seen = Seen {
             numbered: (0..words).map(|_| AtomicU64::new(0)).collect(),
@@ -53,7 +54,7 @@ impl Sink {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let seen = Arc::clone(&theirs);
-                // A connection that fails is the sender's to make anew.
+                // If a connection fails, the sender must make a new one.
                 std::thread::spawn(move || serve(stream, &seen).ok());
             }
         });
@@ -64,17 +65,17 @@ impl Sink {
         self.address
     }
 
-    /// Lines so far.
+    /// The number of lines so far.
     pub(crate) fn lines(&self) -> u64 {
         self.seen.lines.load(Ordering::SeqCst)
     }
 
-    /// Lines of other keys than the numbered ones.
+    /// The number of lines with other keys than the numbered ones.
     pub(crate) fn others(&self) -> u64 {
         self.seen.others.load(Ordering::SeqCst)
     }
 
-    /// How many numbered readings have come, and how many of them more than once.
+    /// Returns how many numbered readings have arrived, and how many of them more than once.
     pub(crate) fn once_and_again(&self) -> (u64, u64) {
         let words = self
             .seen
@@ -143,7 +144,7 @@ fn take(body: &[u8], seen: &Seen) {
     seen.lines.fetch_add(lines, Ordering::SeqCst);
 }
 
-/// The number in `keel,key=hall/17/number value=4711 1767225600000`.
+/// Parses the number in `keel,key=hall/17/number value=4711 1767225600000`.
 fn number(line: &[u8]) -> Option<u64> {
     let line = std::str::from_utf8(line).ok()?;
     let rest = line.strip_prefix("keel,key=hall/")?;

@@ -1,12 +1,12 @@
-//! What a consumer has sent to the broker, counted by the kernel on the broker's side of the connection: the same
-//! count for every system, and none of them has to be asked. Of a consumer that has subscribed, every four bytes
-//! more are one PUBACK.
+//! The number of bytes that a consumer has sent to the broker, counted by the kernel on the broker's side of the
+//! connection. The count is the same for every system, and no system has to report it. After a consumer has subscribed,
+//! every four further bytes are one PUBACK.
 
 use std::fs;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Bytes of a PUBACK in MQTT 3.1.1.
+/// Size of a PUBACK in MQTT 3.1.1, in bytes.
 pub(crate) const PUBACK_BYTES: u64 = 4;
 
 /// `NETLINK_SOCK_DIAG`, `SOCK_DIAG_BY_FAMILY`, and the extension bit of `INET_DIAG_INFO`.
@@ -14,10 +14,10 @@ const NETLINK_SOCK_DIAG: libc::c_int = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_INFO: u16 = 2;
 
-/// Offset of `tcpi_bytes_received` in the kernel's `struct tcp_info`, which only ever grows at its end.
+/// Offset of `tcpi_bytes_received` in the kernel's `struct tcp_info`, which grows only at its end.
 const BYTES_RECEIVED_AT: usize = 128;
 
-/// Bytes of `struct inet_diag_msg` and of `struct inet_diag_req_v2`.
+/// Sizes of `struct inet_diag_msg` and of `struct inet_diag_req_v2`, in bytes.
 const MESSAGE_BYTES: usize = 72;
 const REQUEST_BYTES: usize = 56;
 
@@ -30,7 +30,7 @@ pub(crate) struct Connection {
     pub(crate) bytes_received: u64,
 }
 
-/// Asks the kernel about connections of one port.
+/// A netlink socket that queries the kernel about connections of one port.
 pub(crate) struct Sockets {
     netlink: OwnedFd,
     answer: Vec<u8>,
@@ -38,7 +38,7 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     /// # Errors
-    /// When the kernel has no such service.
+    /// An error if the kernel lacks this service.
     pub(crate) fn open() -> Result<Self, String> {
         // SAFETY: no memory is passed.
         let fd = unsafe {
@@ -54,7 +54,7 @@ impl Sockets {
                 std::io::Error::last_os_error()
             ));
         }
-        // SAFETY: the descriptor was just made and nobody else has it.
+        // SAFETY: the descriptor is new and has no other owner.
         let netlink = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self {
             netlink,
@@ -62,7 +62,7 @@ impl Sockets {
         })
     }
 
-    /// Established connections with this local port, or with this remote one.
+    /// Returns established connections with this local port, or with this remote port.
     pub(crate) fn list(
         &mut self,
         local_port: u16,
@@ -105,7 +105,8 @@ impl Sockets {
         }
     }
 
-    /// The broker's side of the connection that process `pid` has to the broker's port. `None` while it has none.
+    /// Returns the broker's side of the connection that process `pid` has to the broker's port, or `None` while there
+    /// is none.
     pub(crate) fn of_process(
         &mut self,
         pid: u32,
@@ -125,7 +126,7 @@ impl Sockets {
     }
 }
 
-/// Adds the connections of one answer; `true` after the last.
+/// Adds the connections of one netlink answer. Returns `true` after the last answer.
 fn take_messages(mut bytes: &[u8], found: &mut Vec<Connection>) -> Result<bool, String> {
     while let (Some(length), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) {
         let length = (length as usize).min(bytes.len());
@@ -169,7 +170,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Inodes of the sockets that a process has open.
+/// Returns the inodes of the sockets that a process has open.
 fn socket_inodes(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd"));
     let links = entries
@@ -203,7 +204,7 @@ mod tests {
         let (mut server, _) = listener.accept().unwrap();
         client.write_all(&[7; 12]).unwrap();
         server.read_exact(&mut [0; 12]).unwrap();
-        // Where the kernel has no such service the bench says so and measures what it can.
+        // Without this kernel service the bench reports it and measures what it can.
         let Ok(mut sockets) = Sockets::open() else {
             return;
         };

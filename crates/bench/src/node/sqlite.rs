@@ -1,6 +1,6 @@
-//! The peer's storage: SQLite with a write-ahead log and `synchronous=FULL`, one transaction for each batch, as an
-//! engineer would build it who knows SQLite: one prepared statement, a table of integers and a real number by row
-//! number, nothing else; in the indexed form with the index that a history query needs.
+//! The peer's storage: SQLite with a write-ahead log, `synchronous=FULL` and one transaction for each batch, as built
+//! by an engineer who knows SQLite. It uses one prepared statement and one table of integers and a real number, by row
+//! number. The indexed form adds the index that a history query needs.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ingest::intake::{Destination, LogGone, PutError, Reason};
 use rusqlite::Connection;
 
-/// Readings that may wait for a commit, and those at which a commit no longer waits for its time: what our
-/// database's queue holds by default.
+/// Maximum number of readings that wait for a commit, and the number at which a commit starts before its interval ends:
+/// the default size of our database's queue.
 const WAITING_MAX: usize = 32_768;
 const PRESSED: usize = WAITING_MAX / 2;
 
@@ -25,13 +25,13 @@ pub(crate) struct Row {
     pub(crate) value: f64,
 }
 
-/// The database file.
+/// An open database file.
 pub(crate) struct SqliteLog {
     connection: Connection,
 }
 
 impl SqliteLog {
-    /// Opens or makes the database in `folder`.
+    /// Opens or creates the database in `folder`.
     pub(crate) fn open(folder: &Path, indexed: bool) -> Result<Self, String> {
         let connection = Connection::open(folder.join("readings.db")).map_err(describe)?;
         connection
@@ -50,7 +50,7 @@ impl SqliteLog {
         Ok(Self { connection })
     }
 
-    /// Makes all of it durable in one transaction; returns after COMMIT.
+    /// Makes all rows durable in one transaction; returns after COMMIT.
     pub(crate) fn commit(&mut self, names: &[(u32, String)], rows: &[Row]) -> Result<(), String> {
         self.commit_rows(names, rows).map_err(describe)
     }
@@ -77,7 +77,7 @@ impl SqliteLog {
         Ok(())
     }
 
-    /// Keys by name, from an earlier run.
+    /// Returns the keys of an earlier run, by name.
     fn names(&self) -> Result<HashMap<String, u32>, String> {
         let mut select = self
             .connection
@@ -109,14 +109,14 @@ struct Waiting {
 struct Shared {
     waiting: Mutex<Waiting>,
     names: Mutex<HashMap<String, u32>>,
-    /// Guards nothing but the waiting for `end`.
+    /// Used only to wait for `end`.
     moved: (Mutex<bool>, Condvar),
     end: AtomicU64,
     interval: Duration,
 }
 
-/// Batches readings as our database does: a commit at most one interval after the first waiting reading, or when
-/// half of what may wait is there; the thread that commits is not woken by a steady stream.
+/// Batches readings as our database does: commits at most one interval after the first waiting reading, or when the
+/// queue is half full. A steady stream does not wake the commit thread.
 pub(crate) struct SqliteDestination {
     shared: Arc<Shared>,
     thread: Thread,
@@ -161,7 +161,7 @@ impl SqliteDestination {
         })
     }
 
-    /// Commits what waits and ends the thread.
+    /// Commits the waiting readings and ends the thread.
     #[cfg(test)]
     fn stop(&self) {
         lock(&self.shared.waiting).stop = true;

@@ -1,4 +1,4 @@
-//! Stores that hold a history before a restart is measured.
+//! Fills stores with a history before a restart is measured.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::sqlite::{Row, SqliteLog};
 use super::system::{System, image_path};
 use crate::scratch::check_interrupted;
 
-/// Readings of one transaction of the peer.
+/// Readings in one transaction of the peer.
 const TRANSACTION: u64 = 65_000;
 
-/// Stores `count` readings, the last of them of now, into the store that `system` has made in `folder`.
+/// Stores `count` readings, the last one at the current time, into the store that `system` has created in `folder`.
 pub(crate) fn fill(system: System, folder: &Path, count: u64) -> Result<(), String> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

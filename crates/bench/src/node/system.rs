@@ -1,4 +1,4 @@
-//! The systems that are measured, each a process of its own that takes readings from the broker.
+//! The systems under measurement, each in its own process that takes readings from the broker.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,32 +12,32 @@ use super::publisher::Publisher;
 use super::socket::{PUBACK_BYTES, Sockets};
 use crate::figures::OURS;
 
-/// The loss window: longest time from a reading to its commit, of every system.
+/// The loss window: maximum time from a reading to its commit, for every system, in milliseconds.
 pub(crate) const COMMIT_INTERVAL_MS: u32 = 250;
 
-/// Longest wait for a system to subscribe, and for one that has it to acknowledge.
+/// Timeout for a system to subscribe, and then to acknowledge.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A connection on which nothing more is said for so long has subscribed.
+/// A connection without traffic for this time is taken to have subscribed.
 const SETTLED: Duration = Duration::from_millis(400);
 
 /// One of the systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum System {
-    /// `keel run`, whole.
+    /// `keel run`, the whole node.
     Keel,
-    /// Our session, decoding and database without the node around them; a diagnosis, no peer.
+    /// Our session, decoding and database without the rest of the node; for diagnosis, not a peer.
     KeelParts,
-    /// Our session and decoding, SQLite with one lean table.
+    /// Our session and decoding, with SQLite and one lean table.
     Sqlite,
-    /// The same with an index of key and time.
+    /// As `Sqlite`, with an index of key and time.
     SqliteIndexed,
-    /// The MQTT library's client as documented, SQLite with one lean table.
+    /// The MQTT library's client as documented, with SQLite and one lean table.
     SqliteStock,
 }
 
 impl System {
-    /// The name in reports.
+    /// Returns the name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Keel => OURS,
@@ -48,7 +48,7 @@ impl System {
         }
     }
 
-    /// First level of its topics and name of its session; of equal length for all.
+    /// Returns the first level of its topics, which is also the name of its session; all have equal length.
     fn prefix(self) -> &'static str {
         match self {
             Self::Keel => "k0",
@@ -59,28 +59,29 @@ impl System {
         }
     }
 
-    /// The topic that is also the key of a sensor.
+    /// Returns the topic of a sensor, which is also its key.
     pub(crate) fn key(self, sensor: u32) -> String {
         super::publisher::topic(self.prefix(), sensor)
     }
 }
 
-/// What starting a system needs.
+/// What is needed to start a system.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) broker: SocketAddr,
     /// The program `keel`.
     pub(crate) keel: Option<PathBuf>,
-    /// Size of the image that ours makes, MiB.
+    /// Size of the image that our node creates, in MiB.
     pub(crate) image_mebibytes: u64,
 }
 
-/// Our image in the folder of a system.
+/// Returns the path of our image in the folder of a system.
 pub(crate) fn image_path(folder: &Path) -> PathBuf {
     folder.join("keel.img")
 }
 
-/// Defaults throughout, so all that a node has is there; only the places of things are chosen.
+/// Returns a configuration with only the paths and addresses set. All else is default, so that every part of the node
+/// is active.
 fn configuration(place: &Place, system: System) -> Result<String, String> {
     let (address, mebibytes, prefix) = (place.broker, place.image_mebibytes, system.prefix());
     let lines = super::broker::free_address().map_err(|error| error.to_string())?;
@@ -140,7 +141,7 @@ pub(crate) fn spawn(system: System, place: &Place, folder: &Path) -> Result<Proc
     )
 }
 
-/// Makes our image where there is none.
+/// Creates our image if there is none.
 fn format_image(place: &Place, folder: &Path) -> Result<(), String> {
     let path = image_path(folder);
     if !path.exists() {
@@ -159,7 +160,7 @@ fn format_image(place: &Place, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A system that has subscribed, with its own publisher.
+/// A subscribed system, with its own publisher.
 pub(crate) struct Running {
     pub(crate) system: System,
     pub(crate) process: Process,
@@ -168,12 +169,12 @@ pub(crate) struct Running {
     log: PathBuf,
 }
 
-/// How many publications a system has acknowledged, as the kernel counts.
+/// Counts the publications that a system has acknowledged, as the kernel sees them.
 pub(crate) struct Watch {
     sockets: Sockets,
     broker_port: u16,
     port: u16,
-    /// What it had sent before its first acknowledgement.
+    /// Bytes that the system had sent before its first acknowledgement.
     pub(crate) greeting_bytes: u64,
 }
 
@@ -193,14 +194,14 @@ impl Running {
         })
     }
 
-    /// Publishes `count` readings as fast as they are acknowledged; returns once the last one has been.
+    /// Publishes `count` readings as fast as they are acknowledged. Returns once the last one is acknowledged.
     pub(crate) fn burst(&mut self, count: u64) -> Result<(), String> {
         let (watch, publisher) = (&mut self.watch, &mut self.publisher);
         publisher.burst(count, &mut || watch.acknowledged())?;
         self.drain()
     }
 
-    /// Waits until everything published has been acknowledged, and no more than that.
+    /// Waits until exactly the published readings have been acknowledged, and no more.
     pub(crate) fn drain(&mut self) -> Result<(), String> {
         let begin = Instant::now();
         loop {
@@ -221,7 +222,7 @@ impl Running {
         }
     }
 
-    /// Ends it, and asks the broker whether anything was left unacknowledged.
+    /// Ends the system. Then asks the broker whether any publication is left unacknowledged.
     pub(crate) fn end(self, place: &Place) -> Result<(), String> {
         let name = self.system.name();
         self.process.end()?;
@@ -235,7 +236,7 @@ impl Running {
 }
 
 impl Watch {
-    /// Waits until the process has a connection to the broker on which nothing more is said.
+    /// Waits until the process has a connection to the broker without further traffic.
     pub(crate) fn settle(process: &mut Process, broker_port: u16) -> Result<Self, String> {
         let mut sockets = Sockets::open()?;
         let begin = Instant::now();
@@ -263,7 +264,7 @@ impl Watch {
         }
     }
 
-    /// Publications acknowledged since the connection was made.
+    /// The number of publications acknowledged since the connection was made.
     pub(crate) fn acknowledged(&mut self) -> Result<u64, String> {
         let found = self.sockets.list(self.broker_port, self.port)?;
         let found = found
@@ -274,8 +275,8 @@ impl Watch {
     }
 }
 
-/// Waits for the first acknowledgement of a process that has just been started; `greeting_bytes` as it was sent by
-/// the same program before.
+/// Waits for the first acknowledgement of a process that has just been started. `greeting_bytes` is what the same
+/// program sent before its first acknowledgement in an earlier start.
 pub(crate) fn first_acknowledgement(
     process: &mut Process,
     broker_port: u16,
@@ -298,7 +299,7 @@ pub(crate) fn first_acknowledgement(
     }
 }
 
-/// `error` with what the program said last.
+/// Returns `error` with the last output of the program.
 fn with_log(error: &str, log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     match text.lines().last() {

@@ -1,6 +1,6 @@
-//! Bytes at the device: both systems' storage alone, each on a disk of its own, the same readings in the same
-//! batches. At 260 readings a second a commit every 250 ms holds 65, so a commit is made every 65 readings, as fast
-//! as the disk goes; a simulated clock says the times that the readings would have had.
+//! Bytes written at the device: the storage of both systems alone, each on its own disk, with the same readings in the
+//! same batches. At 260 readings per second a commit every 250 ms holds 65 readings. So a commit is made every 65
+//! readings, as fast as the disk allows; a simulated clock gives the times that the readings would have.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,27 +21,27 @@ pub(crate) const WEAR: &str = "bytes-per-reading-260";
 
 const CHECKPOINTS: Metric = Metric::shown("checkpoints", "1");
 
-/// Readings of a commit: what comes in one commit interval.
+/// Readings per commit: those of one commit interval.
 const BATCH: u64 = STEADY_RATE as u64 * COMMIT_INTERVAL_MS as u64 / 1000;
 
-/// 2023-11-14, ms: where the simulated time begins.
+/// 2023-11-14 in ms: the start of the simulated time.
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
 /// Nanoseconds between two readings.
 const STEP_NS: u64 = 1_000_000_000 / STEADY_RATE as u64;
 
-/// A storage that is driven directly.
+/// A storage that the bench calls directly.
 trait Storage {
     fn name(&self) -> &'static str;
 
-    /// Makes [`BATCH`] readings durable, the first of which has this number.
+    /// Makes [`BATCH`] readings durable; `first` is the number of the first one.
     fn batch(&mut self, first: u64) -> Result<(), String>;
 
-    /// Checkpoints so far, where they are counted.
+    /// The number of checkpoints so far, if they are counted.
     fn checkpoints(&self) -> Option<u64>;
 }
 
-/// The sensor, time and value of a reading.
+/// Returns the sensor, time and value of a reading.
 fn reading(number: u64) -> (u32, i64, f64) {
     let sensor = number.wrapping_mul(7919) % u64::from(TOPICS);
     let time_ms = BEGIN_MS + (number * STEP_NS / 1_000_000) as i64;
@@ -107,14 +107,14 @@ impl Storage for Ours {
             self.clock.advance_ns(STEP_NS);
             let (sensor, _, value) = reading(number);
             let object = self.objects[sensor as usize];
-            // As from the broker: the node's clock gives the time.
+            // As for readings from the broker, the node's clock gives the time.
             let put = self
                 .database
                 .put_now(object, &value.to_le_bytes(), Durability::Batched);
             put.map_err(describe)?;
         }
         self.database.pump().map_err(describe)?;
-        // The node's keeper comes by every second.
+        // The node's maintenance runs every second.
         if (first / BATCH).is_multiple_of(u64::from(1000 / COMMIT_INTERVAL_MS)) {
             while self.database.maintain().map_err(describe)? {}
         }
@@ -175,7 +175,7 @@ impl Storage for Peer {
     }
 }
 
-/// `readings` in each of `rounds`, into each storage in turn, after as many to warm up.
+/// Stores `readings` readings in each of `rounds` rounds, into each storage in turn, after an equal number as warm-up.
 pub(crate) fn measure(
     figures: &mut Figures,
     scratch: &std::path::Path,

@@ -1,4 +1,4 @@
-//! As much of MQTT 3.1.1 as publisher and checks need, written out by hand so that they cost little.
+//! The part of MQTT 3.1.1 that publisher and checks need, hand-written for low cost.
 
 /// First byte of a PUBLISH with QoS 1.
 const PUBLISH_QOS1: u8 = 0x32;
@@ -33,7 +33,7 @@ pub(crate) fn publish(out: &mut Vec<u8>, topic: &str, packet_id: u16, payload: &
 }
 
 fn text(out: &mut Vec<u8>, text: &str) {
-    // Topics and names here are short by construction.
+    // Topics and names in this bench are always short.
     out.extend_from_slice(&(text.len() as u16).to_be_bytes());
     out.extend_from_slice(text.as_bytes());
 }
@@ -59,7 +59,7 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// The first whole packet in `bytes`: its kind, its body, and the bytes it takes. `None` when it is not whole.
+/// Returns the first complete packet in `bytes`: its kind, its body and its size in bytes. `None` if it is incomplete.
 pub(crate) fn packet(bytes: &[u8]) -> Option<(Kind, &[u8], usize)> {
     let first = *bytes.first()?;
     let (mut length, mut at) = (0usize, 1);

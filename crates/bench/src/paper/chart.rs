@@ -1,6 +1,6 @@
 //! Cumulative latency distributions as a drawing: the whole on the left, the slowest tenth on the right, where each
-//! further line is ten times rarer. Both share a logarithmic axis of time. A drawing is a list of shapes, which
-//! `render.rs` turns into SVG and PNG alike.
+//! further grid line is ten times rarer. Both share a logarithmic axis of time. A drawing is a list of shapes, which
+//! `render.rs` converts to both SVG and PNG.
 
 /// Width and height of a drawing in pixels.
 pub(crate) const SIZE: (f64, f64) = (1180.0, 470.0);
@@ -12,7 +12,7 @@ const PANELS: [(f64, f64); 2] = [(64.0, 440.0), (512.0, 888.0)];
 const LEGEND_LEFT: f64 = 912.0;
 const LEGEND_STEP: f64 = 46.0;
 
-/// Points of a curve at most; more are not seen.
+/// Maximum number of points of a curve; more are not visible.
 const POINTS_MAX: usize = 400;
 
 pub(crate) const INK: Color = Color(0x22, 0x22, 0x22);
@@ -23,7 +23,7 @@ pub(crate) const GRID: Color = Color(0xDD, 0xDD, 0xDD);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Color(pub(crate) u8, pub(crate) u8, pub(crate) u8);
 
-/// Where a text is held.
+/// The anchor point of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Anchor {
     /// Its left end.
@@ -34,7 +34,7 @@ pub(crate) enum Anchor {
     End,
 }
 
-/// What a drawing is made of.
+/// An element of a drawing.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
     /// A line through points.
@@ -44,7 +44,7 @@ pub(crate) enum Shape {
         width: f64,
         dashed: bool,
     },
-    /// One line of text; `y` is its base line.
+    /// One line of text; `y` is its baseline.
     Text {
         x: f64,
         y: f64,
@@ -71,7 +71,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Whole powers of ten around all latencies.
+    /// Returns an axis of whole powers of ten that contains all latencies.
     fn around(series: &[Series]) -> Self {
         let all = || series.iter().flat_map(|series| &series.latencies_ns);
         let least = all().copied().min().unwrap_or(1000).max(100) as f64;
@@ -89,7 +89,7 @@ impl Axis {
     }
 }
 
-/// Time as people write it; a power of ten or a figure of three digits.
+/// Formats a time as a power of ten or a figure of three digits.
 pub(crate) fn time_text(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns < 1e3 => (ns, "ns"),
@@ -125,7 +125,7 @@ pub(crate) fn line(points: Vec<(f64, f64)>, color: Color, width: f64) -> Shape {
     }
 }
 
-/// Draws the distributions of `series` under a title and a line that says how they came about.
+/// Draws the distributions of `series` under a title and a line about their origin.
 pub(crate) fn distributions(title: &str, subtitle: &str, mut series: Vec<Series>) -> Vec<Shape> {
     for series in &mut series {
         series.latencies_ns.sort_unstable();
@@ -159,15 +159,15 @@ pub(crate) fn distributions(title: &str, subtitle: &str, mut series: Vec<Series>
     shapes
 }
 
-/// Height of the share of calls that were at most so slow.
+/// Returns the height of the share of calls that were at most this slow.
 fn whole_height(share: f64) -> Option<f64> {
     Some(BOTTOM - share * (BOTTOM - TOP))
 }
 
-/// The tail's panel ends with one call in so many tens.
+/// Decades of rarity on the tail's panel: from one call in 10 to one in 10,000.
 const TAIL_DECADES: (f64, f64) = (1.0, 4.0);
 
-/// As [`whole_height`], where equal steps are ten times rarer; `None` below the slowest tenth.
+/// As [`whole_height`], but equal steps are ten times rarer; `None` below the slowest tenth.
 fn tail_height(share: f64) -> Option<f64> {
     let decades = -(1.0 - share).max(1e-12).log10();
     if decades < TAIL_DECADES.0 {
@@ -177,7 +177,7 @@ fn tail_height(share: f64) -> Option<f64> {
     Some(BOTTOM - part.min(1.0) * (BOTTOM - TOP))
 }
 
-/// Points of a sorted distribution, more of them where the tail is.
+/// Returns points of a sorted distribution, with more of them in the tail.
 fn curve(
     sorted_ns: &[u64],
     axis: &Axis,
@@ -248,7 +248,7 @@ fn tail_scale(shapes: &mut Vec<Shape>, axis: &Axis) {
         (0.999, "99.9 %"),
         (0.9999, "99.99 %"),
     ] {
-        // Rounding puts 0.9 just outside.
+        // Rounding would place 0.9 just outside the panel.
         if let Some(y) = tail_height(share + 1e-9) {
             rule(shapes, panel, y, label);
         }

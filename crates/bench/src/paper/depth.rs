@@ -1,6 +1,6 @@
-//! The paper's motivating experiment: opening files at random, nothing cached, by the depth of their directory on
-//! ext4, beside the store's flat namespace. Each file has a chain of directories to itself, so that each open is
-//! the first to pass through any of them.
+//! The paper's motivating experiment: opening files at random with cold caches, by the depth of their directory on
+//! ext4, beside the store's flat namespace. Each file has its own chain of directories, so that each open is the first
+//! access to all of them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const DEPTHS: [(usize, &str); 3] = [
     (16, "ext4-depth-16"),
 ];
 
-/// The system of ours in reports: there is no depth, and no variant that reads differently.
+/// Our system in reports: it has no depth, and no variant that reads differently.
 pub(crate) const KEEL_FLAT: &str = "keel-sync";
 
 fn file_path(folder: &Path, depth: usize, index: u32) -> PathBuf {
@@ -68,7 +68,7 @@ pub(crate) fn run(
             }
             fs::write(&path, b"x").map_err(failed)?;
         }
-        // Its journal would keep blocks in memory that dropping the caches does not reach.
+        // The journal would otherwise keep blocks in memory that dropping the caches does not release.
         disk.remount()?;
         disks.push(disk);
     }

@@ -1,7 +1,7 @@
-//! The peer littlefs 2.9, in C, as a microcontroller would run it, but with more memory: blocks of 4 KiB, programs
-//! and reads of 512 bytes, caches of a whole block, a lookahead that covers the whole device, no wear levelling (the
-//! card does that), and below it a cache of 1 MiB, write-through. Transfers go past the page cache; its `sync` is
-//! one `fdatasync`, or nothing in the variant that uses volatile caches.
+//! The peer littlefs 2.9, in C, as used on a microcontroller but with more memory: blocks of 4 KiB, programs and reads
+//! of 512 bytes, caches of a whole block, a lookahead that covers the whole device, no wear levelling (the card does
+//! that). Below it is a write-through cache of 1 MiB. Transfers bypass the page cache; its `sync` is one `fdatasync`,
+//! or nothing in the variant that uses volatile caches.
 
 use std::ffi::{CString, c_int, c_void};
 use std::fs::{File, OpenOptions};
@@ -16,17 +16,17 @@ use crate::store::{OPERATION_BYTES, fill_pattern, timed};
 
 const BLOCK_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
-/// Blocks in the cache below littlefs: 1 MiB, the memory that our store may take.
+/// Blocks in the cache below littlefs: 1 MiB, the maximum memory of our store.
 const CACHE_BLOCKS: usize = 256;
 
 /// The device with its cache, as the callbacks see it.
 struct Cached {
     file: File,
-    /// Flushes do nothing.
+    /// Whether flushes do nothing.
     is_volatile: bool,
     bounce: BlockBuffer,
     blocks: BlockBuffer,
-    /// Which block each place of the cache holds, and when it was last used.
+    /// The block that each place of the cache holds, and when it was last used.
     held: Vec<(u32, u64)>,
     clock: u64,
 }
@@ -34,7 +34,7 @@ struct Cached {
 const NOTHING_HELD: u32 = u32::MAX;
 
 impl Cached {
-    /// Place of a block in the cache.
+    /// Returns the place of a block in the cache.
     fn find(&mut self, block: u32) -> Option<usize> {
         let place = self.held.iter().position(|(held, _)| *held == block)?;
         self.clock += 1;
@@ -85,12 +85,12 @@ fn code(done: std::io::Result<()>) -> c_int {
     }
 }
 
-/// The device that a configuration belongs to.
+/// Returns the device that a configuration belongs to.
 ///
 /// # Safety
-/// `config` must be the one of a living [`Littlefs`], and nobody else may use its device meanwhile.
+/// `config` must be the one of a living [`Littlefs`], and its device must not be used elsewhere meanwhile.
 unsafe fn device<'a>(config: *const lfs::lfs_config) -> &'a mut Cached {
-    // SAFETY: the caller's promise; `context` is set once, in `open`, to a box that lives as long.
+    // SAFETY: guaranteed by the caller; `context` is set once, in `open`, to a box that lives as long.
     unsafe { &mut *(*config).context.cast::<Cached>() }
 }
 
@@ -103,7 +103,7 @@ unsafe extern "C" fn read(
 ) -> c_int {
     // SAFETY: littlefs calls back with the configuration that it was mounted with, one call at a time.
     let device = unsafe { device(config) };
-    // SAFETY: littlefs hands a buffer of `size` bytes.
+    // SAFETY: littlefs passes a buffer of `size` bytes.
     let out = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), size as usize) };
     code(device.read(block, offset as usize, out))
 }
@@ -117,13 +117,13 @@ unsafe extern "C" fn prog(
 ) -> c_int {
     // SAFETY: as in `read`.
     let device = unsafe { device(config) };
-    // SAFETY: littlefs hands a buffer of `size` bytes.
+    // SAFETY: littlefs passes a buffer of `size` bytes.
     let data = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), size as usize) };
     code(device.write(block, offset as usize, data))
 }
 
 unsafe extern "C" fn erase(_config: *const lfs::lfs_config, _block: lfs::lfs_block_t) -> c_int {
-    // A block device needs none.
+    // A block device needs no erase.
     lfs::lfs_error_LFS_ERR_OK
 }
 
@@ -135,7 +135,7 @@ unsafe extern "C" fn sync(config: *const lfs::lfs_config) -> c_int {
 /// A mounted littlefs on a block device.
 pub(crate) struct Littlefs {
     label: &'static str,
-    // All boxed: littlefs keeps pointers to them.
+    // All are boxed because littlefs keeps pointers to them.
     state: Box<lfs::lfs_t>,
     config: Box<lfs::lfs_config>,
     device: Box<Cached>,
@@ -144,7 +144,7 @@ pub(crate) struct Littlefs {
 }
 
 impl Littlefs {
-    /// Formats and mounts one on the block device `path` of `bytes` bytes.
+    /// Formats and mounts a littlefs on the block device `path` of `bytes` bytes.
     ///
     /// # Errors
     /// One line with the error number of littlefs.
@@ -247,7 +247,7 @@ impl Littlefs {
 
     fn write(&mut self) -> Result<(), String> {
         let file = self.file.as_mut().ok_or("no file is open")?;
-        // SAFETY: mounted; the file is open; the buffer holds as many bytes as are named.
+        // SAFETY: mounted; the file is open; the buffer holds the given number of bytes.
         let written = unsafe {
             lfs::lfs_file_write(
                 &raw mut *self.state,
@@ -270,7 +270,7 @@ impl Littlefs {
     fn read_at(&mut self, offset: u64) -> Result<(), String> {
         let file = self.file.as_mut().ok_or("no file is open")?;
         let from_start = lfs::lfs_whence_flags_LFS_SEEK_SET as c_int;
-        // SAFETY: mounted; the file is open; the buffer holds as many bytes as are named.
+        // SAFETY: mounted; the file is open; the buffer holds the given number of bytes.
         let read = unsafe {
             let sought = lfs::lfs_file_seek(
                 &raw mut *self.state,

@@ -1,10 +1,10 @@
 //! The two experiments of the paper that the store follows (Reif, Gerhorst, Bender, Hönig: "Towards Low-Jitter and
-//! Energy-Efficient Data Processing in Cyber-Physical Information Systems"): latency distributions of four scenarios
-//! in durable and volatile variants, and of opening files by the depth of their directory.
+//! Energy-Efficient Data Processing in Cyber-Physical Information Systems"): the latency distributions of four
+//! scenarios in durable and volatile variants, and those of opening files by the depth of their directory.
 //!
-//! **Invariants:** as in the paper caches are dropped first and latencies stay in memory until the end; unlike there
-//! the systems take turns call by call. Device operations are the kernel's counts of a device that one variant has
-//! for itself, taken after everything that waited in caches has been written.
+//! **Invariants:** as in the paper, caches are dropped first and latencies stay in memory until the end. Unlike in the
+//! paper, the systems take turns call by call. Device operations are the kernel's counts for a device that only one
+//! variant uses, read after all cached data has been written.
 
 pub(crate) mod chart;
 mod depth;
@@ -30,10 +30,10 @@ use scenarios::Scenario;
 /// Repetitions of `--quick`.
 const QUICK_REPETITIONS: u32 = 300;
 
-/// Room for the loop devices: fixed, and for each repetition.
+/// Space for the loop devices in bytes: a fixed part, and a part for each repetition.
 const SPACE_BYTES: (u64, u64) = (1 << 30, 170 * 1024);
 
-/// Runs both experiments, and writes tables and plots into the folder of `--out`.
+/// Runs both experiments, and writes tables and plots into the folder given by `--out`.
 ///
 /// # Errors
 /// One line that names what failed.
@@ -111,7 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
     })
 }
 
-/// Colours that are told apart by the colour-blind too.
+/// Returns the colour and the line style of a system; colour-blind readers can distinguish the colours.
 fn looks(system: &str) -> (Color, bool) {
     let color = match system {
         system if system.starts_with("keel") => Color(0x00, 0x5A, 0xA8),
@@ -123,7 +123,7 @@ fn looks(system: &str) -> (Color, bool) {
     (color, system.ends_with("-nosync"))
 }
 
-/// The label of a system in a plot.
+/// Returns the label of a system in a plot.
 fn label(name: &str, system: &str) -> String {
     if name == "open-by-depth" {
         return match system.strip_prefix("ext4-depth-") {
@@ -140,7 +140,7 @@ fn label(name: &str, system: &str) -> String {
     }
 }
 
-/// Latencies as `name.csv`, one column for each system, and the plot of their distributions.
+/// Writes latencies as `name.csv`, with one column for each system, and the plot of their distributions.
 fn write_out(
     out: &Path,
     name: &str,
@@ -163,13 +163,14 @@ fn write_out(
             }
         })
         .collect();
-    // Ours first; the peers as they stand.
+    // Our systems first; the peers keep their order.
     series.sort_by_key(|series| (series.dashed, !series.label.starts_with("keel")));
     let shapes = chart::distributions(title, subtitle, series);
     render::write(out, name, &shapes)
 }
 
-/// Microseconds of every call, in the order of the run; empty where a system made fewer.
+/// Returns the latency of each call in microseconds, in the order of the run; a cell is empty if a system made fewer
+/// calls.
 fn latencies_csv(samples: &[Samples]) -> String {
     let names: Vec<_> = samples
         .iter()
@@ -193,7 +194,7 @@ fn latencies_csv(samples: &[Samples]) -> String {
 /// Percentiles of the summary, in parts per thousand.
 const SUMMARY_PERCENTILES: [u64; 7] = [1, 100, 250, 500, 900, 990, 999];
 
-/// One line for each experiment and system: calls, percentiles, device operations of a call.
+/// Returns one line for each experiment and system: calls, percentiles, device operations per call.
 fn summary_csv(samples: &[Samples]) -> String {
     let mut text = "experiment,system,calls,min_us,p0.1_us,p10_us,p25_us,p50_us,p90_us,p99_us,p99.9_us,max_us,\
                     device_reads,device_read_kib,device_writes,device_flushes,device_written_kib\n"

@@ -1,4 +1,4 @@
-//! Drawings as SVG and as PNG.
+//! Renders drawings as SVG and as PNG.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -38,7 +38,7 @@ fn svg(shapes: &[Shape]) -> String {
          font-family=\"sans-serif\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
     );
     for shape in shapes {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write_svg(&mut text, shape);
     }
     text + "</svg>\n"
@@ -141,7 +141,7 @@ impl Raster {
         }
     }
 
-    /// Covers a share of a pixel; outside the picture nothing happens.
+    /// Blends a colour into a share of a pixel; does nothing outside the picture.
     fn blend(&mut self, x: i32, y: i32, color: Color, share: f64) {
         let (Ok(x), Ok(y)) = (usize::try_from(x), usize::try_from(y)) else {
             return;
@@ -159,9 +159,9 @@ impl Raster {
         }
     }
 
-    /// One line through points: each pixel is covered as far as it lies within the line's width.
+    /// Draws one line through points: each pixel is covered by the part that lies within the line's width.
     fn line(&mut self, points: &[(f64, f64)], color: Color, width: f64) {
-        // All parts together first: where two of them meet they must not be drawn twice.
+        // Collect all segments first: where two of them meet, pixels must not be drawn twice.
         let mut cover = std::collections::HashMap::new();
         for pair in points.windows(2) {
             let reach = width / 2.0 + 1.0;
@@ -196,12 +196,12 @@ impl Raster {
             Anchor::End => Alignment::Right,
         };
         let at = Point::new(x.round() as i32, y.round() as i32);
-        // Drawing into memory does not fail.
+        // Drawing into memory cannot fail.
         let _ = Text::with_alignment(text, at, style, alignment).draw(self);
     }
 }
 
-/// From a point to the nearest point between two others.
+/// Returns the distance of a point to the nearest point of a segment.
 fn distance(point: (f64, f64), from: (f64, f64), to: (f64, f64)) -> f64 {
     let (along_x, along_y) = (to.0 - from.0, to.1 - from.1);
     let (of_x, of_y) = (point.0 - from.0, point.1 - from.1);
@@ -214,7 +214,7 @@ fn distance(point: (f64, f64), from: (f64, f64), to: (f64, f64)) -> f64 {
     (of_x - share * along_x).hypot(of_y - share * along_y)
 }
 
-/// The dashes of a line through points.
+/// Returns the dashes of a line through points.
 fn dashes(points: &[(f64, f64)]) -> Vec<Vec<(f64, f64)>> {
     let mut dashes = Vec::new();
     let mut current: Vec<(f64, f64)> = points.first().copied().into_iter().collect();
@@ -285,7 +285,8 @@ fn png(shapes: &[Shape]) -> Result<Vec<u8>, String> {
     encode(&raster).map_err(|error| format!("png: {error}"))
 }
 
-/// The picture as a PNG file: eight bits for each colour, rows unfiltered, for lines and letters compress well so.
+/// Encodes the picture as a PNG file: eight bits for each colour, rows unfiltered, because lines and letters compress
+/// well this way.
 fn encode(raster: &Raster) -> std::io::Result<Vec<u8>> {
     let mut rows = ZlibEncoder::new(Vec::new(), Compression::best());
     for row in raster.bytes.chunks_exact(raster.width * 3) {
@@ -295,7 +296,7 @@ fn encode(raster: &Raster) -> std::io::Result<Vec<u8>> {
     let mut header = Vec::new();
     header.extend((raster.width as u32).to_be_bytes());
     header.extend((raster.height as u32).to_be_bytes());
-    // Bits of a colour, kind of picture (red, green, blue), and compression, filter and interlace as ever.
+    // Bits of a colour, kind of picture (red, green, blue), and the standard compression, filter and interlace.
     header.extend([8, 2, 0, 0, 0]);
     let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
     for (kind, content) in [
@@ -353,7 +354,7 @@ mod tests {
     fn png_has_the_line_where_it_belongs_and_nothing_beside_it() {
         let bytes = png(&shapes()).unwrap();
         let (width, height) = (SIZE.0 as usize, SIZE.1 as usize);
-        // After signature and header: length, kind, content.
+        // After the signature and the header chunk: length, kind, content.
         let content = &bytes[8 + 25..];
         assert_eq!(&content[4..8], b"IDAT");
         let mut pixels = Vec::new();
@@ -377,7 +378,7 @@ mod tests {
         let points = [(0.0, 0.0), (10.0, 0.0), (10.0, 15.0)];
         let dashes = dashes(&points);
         assert_eq!(dashes[0], [(0.0, 0.0), (7.0, 0.0)]);
-        // The gap turns the corner.
+        // The gap goes around the corner.
         assert_eq!(dashes[1], [(10.0, 2.0), (10.0, 9.0)]);
         assert_eq!(dashes[2], [(10.0, 14.0), (10.0, 15.0)]);
     }

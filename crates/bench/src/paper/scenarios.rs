@@ -1,5 +1,6 @@
-//! The paper's four scenarios, each system in a variant that is durable call by call and one that uses volatile
-//! caches, on loop devices of one kind, one for each variant. The variants take turns call by call.
+//! The paper's four scenarios. Each system has a variant that is durable call by call and one that uses volatile
+//! caches. Each variant has its own loop device; all devices are of the same kind. The variants take turns call by
+//! call.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -22,8 +23,8 @@ use crate::store::{
 /// Blocks of 4,096 bytes in the file that is read: 16 MiB.
 pub(crate) const READ_BLOCKS: u64 = 4096;
 
-/// Time that one variant may take in one scenario. A system whose calls cost more with every file would
-/// otherwise hold up the rest; fewer repetitions of it are reported then.
+/// Time limit of one variant in one scenario, in seconds. Otherwise a system whose calls become slower with each file
+/// would delay the rest; its report then contains fewer repetitions.
 const VARIANT_SECONDS_MAX: u64 = 30;
 
 /// One of the paper's scenarios.
@@ -40,10 +41,10 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    /// In an order in which each finds what it needs.
+    /// All scenarios, in an order in which each finds the files that it needs.
     pub(crate) const ALL: [Self; 4] = [Self::Append, Self::Read, Self::OpenNew, Self::UnlinkEmpty];
 
-    /// The name of files and plots.
+    /// Returns the name of files and plots.
     pub(crate) fn file_name(self) -> &'static str {
         match self {
             Self::Append => "append",
@@ -53,7 +54,7 @@ impl Scenario {
         }
     }
 
-    /// The case in reports.
+    /// Returns the name of the case in reports.
     pub(crate) fn case(self) -> &'static str {
         match self {
             Self::Append => "paper-append",
@@ -63,7 +64,7 @@ impl Scenario {
         }
     }
 
-    /// What a plot says about it.
+    /// Returns the title of its plot.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Append => "append: 4,096 bytes to an existing file",
@@ -76,7 +77,7 @@ impl Scenario {
     }
 }
 
-/// The name that a step creates or deletes.
+/// Returns the name that a step creates or deletes.
 pub(crate) fn name(index: u32) -> String {
     format!("file-{index}")
 }
@@ -92,17 +93,17 @@ pub(crate) trait Variant {
         true
     }
 
-    /// Empties its own caches and opens what the steps need.
+    /// Empties its own caches and opens the files that the steps need.
     fn prepare(&mut self, scenario: Scenario) -> Result<(), String>;
 
-    /// One step; the nanoseconds of the call alone. `block` is where a read starts.
+    /// Runs one step. Returns the nanoseconds of the call alone. `block` is the block that is read.
     fn step(&mut self, scenario: Scenario, index: u32, block: u64) -> Result<u64, String>;
 
-    /// Closes what was open and writes out everything that waits.
+    /// Closes open files and writes out all cached data.
     fn finish(&mut self, scenario: Scenario) -> Result<(), String>;
 }
 
-/// Ours. Creating and deleting are always durable, so its volatile variant has only two of the scenarios.
+/// Our store. Creating and deleting are always durable, so its volatile variant has only two of the scenarios.
 struct Keel {
     label: &'static str,
     is_volatile: bool,
@@ -149,7 +150,7 @@ impl Variant for Keel {
     }
 
     fn prepare(&mut self, scenario: Scenario) -> Result<(), String> {
-        // Opened anew, so that it remembers nothing.
+        // Reopened, so that its caches are empty.
         if let Some(store) = self.store.take() {
             store.close().map_err(describe)?;
         }
@@ -208,11 +209,11 @@ struct Ext4 {
     label: &'static str,
     is_volatile: bool,
     folder: PathBuf,
-    /// Open from preparing to finishing.
+    /// Open from `prepare` to `finish`.
     directory: Option<File>,
     file: Option<File>,
     payload: Vec<u8>,
-    // Unmounted after everything above is closed.
+    // Declared last, so that it is unmounted after everything above is closed.
     disk: Ext4Disk,
 }
 
@@ -249,7 +250,7 @@ impl Variant for Ext4 {
 
     fn prepare(&mut self, scenario: Scenario) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
-        // Its journal would keep blocks in memory that dropping the caches does not reach.
+        // The journal would otherwise keep blocks in memory that dropping the caches does not release.
         self.disk.remount()?;
         self.directory = Some(File::open(&self.folder).map_err(failed)?);
         self.file = match scenario {
@@ -290,7 +291,7 @@ impl Variant for Ext4 {
                         file.sync_all()?;
                         directory.sync_all()?;
                     }
-                    // Handed out, so that closing it is not timed.
+                    // Returned to the caller, so that closing the file is not timed.
                     std::io::Result::Ok(file)
                 });
                 (opened.map(drop), elapsed_ns)
@@ -318,7 +319,7 @@ impl Variant for Ext4 {
     }
 }
 
-/// Asks the kernel to forget what it has cached. Without the right to do so reads are warmer than they should be.
+/// Requests the kernel to drop its caches. Without the permission for it, reads are warmer than they should be.
 ///
 /// # Errors
 /// One line with the reason.
@@ -328,15 +329,15 @@ pub(crate) fn drop_caches() -> Result<(), String> {
     fs::write("/proc/sys/vm/drop_caches", "3").map_err(|error| format!("drop_caches: {error}"))
 }
 
-/// A variant with the counters of the device that it has for itself.
+/// A variant with the counters of its own device.
 struct Seated {
     variant: Box<dyn Variant>,
     disk: Option<Disk>,
-    /// Files that it has created and not deleted: what there is to delete if its time was up.
+    /// Files that it has created and not deleted: the number left to delete if its time limit was reached.
     files: u32,
 }
 
-/// Runs all scenarios in `folder`; samples of each scenario and variant, in the order of the scenarios.
+/// Runs all scenarios in `folder`. Returns the samples of each scenario and variant, in the order of the scenarios.
 ///
 /// # Errors
 /// One line that names variant, scenario and reason.
@@ -347,9 +348,9 @@ pub(crate) fn run(
     show: &mut dyn FnMut(&str),
 ) -> Result<Vec<(Scenario, Vec<Samples>)>, String> {
     show("preparing loop devices");
-    // Appends of one variant, and 16 KiB for each file.
+    // Space for the appends of one variant, and 16 KiB for each file.
     let bytes = (64 << 20) + u64::from(repetitions) * 24 * 1024;
-    // Before the variants, so that they outlive what lies on them.
+    // Declared before the variants, so that the loop devices outlive them.
     let mut loops = Vec::new();
     let mut seats = Vec::new();
     for (index, is_volatile) in [false, true].into_iter().enumerate() {
@@ -395,7 +396,7 @@ pub(crate) fn run(
         ));
     }
     missing.push("keel-nosync in open-new and unlink-empty (names are always durable)".to_owned());
-    // Before what they lie on.
+    // Dropped before the loop devices.
     drop(seats);
     Ok(all)
 }
@@ -449,7 +450,7 @@ fn repeat(
         let label = seat.variant.label();
         let finished = seat.variant.finish(scenario);
         finished.map_err(|error| failed(label, error))?;
-        // What waited in caches has been written now, and counts.
+        // Cached data has been written by now, and is included in the counts.
         if let (Some(before), Some(after)) = (before[position], counts(seat)) {
             samples[position].set_totals(after.since(before));
         }

@@ -1,4 +1,4 @@
-//! The approaches that are compared, and the loop that runs one of them on a plant.
+//! The compared approaches, and the loop that runs one of them on a plant.
 
 use db::qos::admission::Quality;
 use db::qos::controller::{ADMISSION, Controller, Held, Mode, Range, SPEED, SetPoints};
@@ -7,16 +7,16 @@ use db::qos::identify::Model;
 
 use super::scenario::{ADMITTED_MIN, Facts, Load, Observed, Plant};
 
-/// Utilisation above which the emulated OnDemand goes to full speed, and below which it goes down.
+/// Utilisation below which the emulated OnDemand lowers the speed, and above which it sets full speed.
 const BUSY: (f64, f64) = (0.2, 0.9);
 
-/// What it leaves of the speed when it goes down: by 20 %, as the governor of Pallipadi and Starikovskiy.
+/// Factor by which it lowers the speed: 20 % less, as the governor of Pallipadi and Starikovskiy.
 const DOWN: f64 = 0.8;
 
-/// A smaller change of the admitted fraction is not made.
+/// Minimum change of the admitted fraction; smaller changes are not applied.
 const ADMISSION_STEP: f64 = 0.01;
 
-/// Sampling periods without an instance after which the law goes back to full.
+/// Number of sampling periods without an instance after which the control law returns to full inputs.
 const MISSING_MAX: u32 = 3;
 
 /// The approaches of the paper's table 2.
@@ -24,13 +24,13 @@ const MISSING_MAX: u32 = 3;
 pub(crate) enum Approach {
     /// No control; speed as an operating system sets it by utilisation alone.
     Open,
-    /// Speed holds tardiness.
+    /// Speed controls tardiness.
     DvfsOnly,
-    /// Admission holds tardiness, at a fixed speed in percent.
+    /// Admission controls tardiness, at a fixed speed in percent.
     QodOnly(u32),
-    /// Both hold tardiness and the data response ratio. The least of a sensor is a part of its updates.
+    /// Both control tardiness and the data response ratio. The minimum of a sensor is a fraction of its updates.
     Mimo,
-    /// As [`Self::Mimo`], and the least of a sensor is a part of its freshness, the paper's quality of data.
+    /// As [`Self::Mimo`], but the minimum of a sensor is a fraction of its freshness, the paper's quality of data.
     MimoFresh,
 }
 
@@ -53,7 +53,7 @@ impl Approach {
     }
 }
 
-/// What an approach makes of a sampling period.
+/// The decision of an approach after a sampling period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Decision {
     pub(crate) inputs: [f64; 2],
@@ -62,7 +62,7 @@ pub(crate) struct Decision {
     pub(crate) is_model_true: bool,
 }
 
-/// One approach at work.
+/// One running approach.
 pub(crate) struct Pilot {
     approach: Approach,
     controller: Controller,
@@ -71,7 +71,7 @@ pub(crate) struct Pilot {
 }
 
 impl Pilot {
-    /// With the gains that follow from the model.
+    /// Creates a pilot with the gains that follow from the model.
     ///
     /// # Errors
     /// One line: the model gives no gains.
@@ -118,12 +118,12 @@ impl Pilot {
         })
     }
 
-    /// The inputs of the first period.
+    /// Returns the inputs of the first period.
     pub(crate) fn begin(&self) -> [f64; 2] {
         [self.speed, 1.0]
     }
 
-    /// The inputs of the next period.
+    /// Returns the inputs of the next period.
     pub(crate) fn step(&mut self, observed: &Observed) -> Decision {
         if self.approach == Approach::Open {
             self.speed = ondemand(self.speed, observed.busy).max(self.facts.speed_min);
@@ -137,7 +137,7 @@ impl Pilot {
         if let Some(least) = observed.least {
             self.controller.set_min(ADMISSION, least);
         }
-        // Steps and other programs may have made something else of the inputs.
+        // The applied inputs may differ because of speed steps and other programs.
         self.controller.applied(observed.applied);
         let action = self.controller.step(observed.outputs);
         Decision {
@@ -149,7 +149,7 @@ impl Pilot {
     }
 }
 
-/// The next speed of a governor that looks at utilisation alone.
+/// Returns the next speed of a governor that uses utilisation alone.
 fn ondemand(speed: f64, busy: f64) -> f64 {
     if busy > BUSY.1 {
         1.0
@@ -164,16 +164,16 @@ fn ondemand(speed: f64, busy: f64) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Record {
     pub(crate) load: Load,
-    /// What was asked for this period.
+    /// The inputs requested for this period.
     pub(crate) inputs: [f64; 2],
     pub(crate) observed: Observed,
-    /// What is made of it.
+    /// The decision made from it.
     pub(crate) decision: Decision,
 }
 
 impl Record {
-    /// Of a processor whose frequency and voltage follow the speed: its third power, for the time that the task has it.
-    /// 1 is a task that never leaves it, at full speed.
+    /// Relative energy of a processor whose frequency and voltage follow the speed: the cube of the speed, times the
+    /// share of time in which the task runs. A value of 1 is a task that always runs at full speed.
     pub(crate) fn energy(&self) -> f64 {
         self.observed.busy * self.observed.applied[SPEED].powi(3)
     }
@@ -195,7 +195,7 @@ impl Record {
     }
 }
 
-/// Runs an approach on a plant for so many sampling periods; `load` says what is there in each.
+/// Runs an approach on a plant for a number of sampling periods; `load` returns the load of each.
 ///
 /// # Errors
 /// The plant's, or an interruption.

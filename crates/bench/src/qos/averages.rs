@@ -1,4 +1,4 @@
-//! Experiments about averages: each approach under each load, in turns whose order is drawn anew for each run.
+//! Experiments about averages: each approach under each load, in turns, with a new random order for each run.
 
 use base::sim::Random;
 use db::qos::controller::Held;
@@ -12,7 +12,7 @@ use super::{GOAL, Setting};
 use crate::report::median;
 
 /// The approaches of the figures on averages, with the two fixed speeds of the paper: 1000 and 1800 MHz of 2000. The
-/// last one only on a plant that knows freshness.
+/// last one requires a plant that knows freshness.
 pub(crate) const APPROACHES: [Approach; 6] = [
     Approach::Open,
     Approach::DvfsOnly,
@@ -22,16 +22,16 @@ pub(crate) const APPROACHES: [Approach; 6] = [
     Approach::MimoFresh,
 ];
 
-/// Those of them that the plant can show.
+/// Returns those approaches that the plant supports.
 fn approaches(setting: &mut Setting<'_>) -> Vec<Approach> {
     let can = |approach: &Approach| setting.plant.set_quality(approach.quality());
     APPROACHES.into_iter().filter(can).collect()
 }
 
-/// Speed of ours under C10-D90, divided by that of DVFS-only, at most.
+/// Maximum speed of ours under C10-D90, divided by that of DVFS-only.
 const SPEED_RATIO_MAX: f64 = 0.85;
 
-/// One run of an approach under a load.
+/// The result of one run of an approach under a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) tardiness: f64,
@@ -43,11 +43,11 @@ pub(crate) struct Summary {
     pub(crate) admitted_min: f64,
     pub(crate) speed: f64,
     pub(crate) energy: f64,
-    /// Part of the samples in which both inputs were at their limits and more was wanted.
+    /// Fraction of the samples in which both inputs were at their limits and the controller wanted more.
     pub(crate) both_held: f64,
 }
 
-/// Means over the samples of a run, without those in which it settled.
+/// Returns the means over the samples of a run, without the samples in which it settled.
 pub(crate) fn summarise(records: &[Record], settling: usize) -> Summary {
     let records = &records[settling.min(records.len().saturating_sub(1))..];
     let mean = |value: &dyn Fn(&Record) -> Option<f64>| {
@@ -70,7 +70,7 @@ pub(crate) fn summarise(records: &[Record], settling: usize) -> Summary {
     }
 }
 
-/// What is measured: approaches under loads.
+/// One measurement: an approach under a load.
 struct Cell {
     approach: Approach,
     load: Load,
@@ -89,8 +89,8 @@ impl Cell {
     }
 }
 
-/// Runs all cells, run by run. An approach goes from one load to the next without beginning anew, as on a node, where
-/// loads come and go: only its first samples have the way from full speed in them, and are left out.
+/// Runs all cells, run by run. An approach continues from one load to the next without a reset, as on a node whose
+/// loads change. Only its first samples contain the way from full speed; they are left out.
 fn measure(setting: &mut Setting<'_>, cells: &mut [Cell]) -> Result<(), String> {
     let mut random = Random::new(setting.seed);
     let set_points = setting.set_points(setting.identified()?.data_ratio_min);
@@ -340,7 +340,7 @@ fn write(
     )
 }
 
-/// The table of all runs, and the drawing of their medians.
+/// Writes the table of all runs, and the drawing of their medians.
 fn write_named(
     setting: &Setting<'_>,
     findings: &mut Findings,
@@ -432,7 +432,7 @@ fn write_named(
     )
 }
 
-/// One sample as a row of a table.
+/// Returns one sample as a row of a table.
 pub(crate) fn record_row(run: u32, sample: usize, record: &Record) -> Vec<String> {
     let held = |held: Held| match held {
         Held::Free => "free",
@@ -459,7 +459,7 @@ pub(crate) fn record_row(run: u32, sample: usize, record: &Record) -> Vec<String
     ]
 }
 
-/// What [`record_row`] has.
+/// The columns of [`record_row`].
 pub(crate) const RECORD_HEAD: [&str; 16] = [
     "run",
     "sample",

@@ -1,4 +1,4 @@
-//! What an experiment has found: rows with verdicts, tables, drawings, and the report of all.
+//! The results of an experiment: rows with verdicts, tables, drawings, and the report of them all.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// None yet. Makes the folder.
+    /// Creates empty findings and the folder.
     ///
     /// # Errors
     /// One line that names the folder.
@@ -53,7 +53,7 @@ impl Findings {
         value: f64,
         goal: Option<Goal>,
     ) {
-        // What is no number is no figure.
+        // A value that is not finite is not recorded.
         if value.is_finite() {
             self.rows.push(Row {
                 case,
@@ -87,7 +87,7 @@ impl Findings {
         });
     }
 
-    /// Takes the goals away: of a quick run none is judged.
+    /// Removes the goals: a quick run is not judged.
     pub(crate) fn unjudged(&mut self) {
         for row in &mut self.rows {
             row.verdict = None;
@@ -106,7 +106,7 @@ impl Findings {
         self.missing.push(what);
     }
 
-    /// The value of a row.
+    /// Returns the value of a row.
     #[cfg(test)]
     pub(crate) fn value(&self, case: &str, system: &str, metric: &str) -> Option<f64> {
         let found = self
@@ -116,7 +116,7 @@ impl Findings {
         found.map(|row| row.value)
     }
 
-    /// Rows and ratios whose goal is missed.
+    /// Returns the rows and ratios that miss their goal.
     #[cfg(test)]
     pub(crate) fn missed(&self) -> Vec<String> {
         let is_missed = |row: &&Row| row.verdict.as_ref().is_some_and(|verdict| !verdict.met);
@@ -128,7 +128,7 @@ impl Findings {
             .collect()
     }
 
-    /// Goals that were judged.
+    /// The number of goals that were judged.
     #[cfg(test)]
     pub(crate) fn judged(&self) -> usize {
         let rows = self.rows.iter().filter(|row| row.verdict.is_some()).count();
@@ -150,7 +150,7 @@ impl Findings {
         std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Writes a table with commas.
+    /// Writes a comma-separated table.
     ///
     /// # Errors
     /// One line that names the file.
@@ -180,7 +180,7 @@ impl Findings {
         Ok(())
     }
 
-    /// The report as data and as text; the data also go into the folder.
+    /// Returns the report as data and as text; also writes the data into the folder.
     ///
     /// # Errors
     /// One line that names the file.
@@ -224,7 +224,7 @@ impl Findings {
         };
         for row in &self.rows {
             let verdict = row.verdict.as_ref();
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
                 "{:<14}{:<32}{:<24}{:>10.3} {}{}",
@@ -260,7 +260,7 @@ impl Findings {
     }
 }
 
-/// A figure of a table; empty where there is none.
+/// Formats a figure for a table; empty if there is none.
 pub(crate) fn cell(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| format!("{value:.5}"))
 }

@@ -1,4 +1,4 @@
-//! Figure 6: the model against the plant. On a machine it also makes the file of a simulated plant.
+//! Figure 6: the model against the plant. On a real machine this also writes the file of a simulated plant.
 
 use base::sim::Random;
 use db::qos::identify::{HALF_PERIODS, Model, R2_MIN, Sample, square_wave};
@@ -10,17 +10,17 @@ use super::scenario::{Load, Mix, Observed};
 use super::{GOAL, Setting};
 use crate::scratch::check_interrupted;
 
-/// Where both inputs are driven around, and how far.
+/// Centre values around which both inputs are driven, and the amplitudes.
 const CENTERS: [f64; 2] = [0.6, 0.75];
 const AMPLITUDES: [f64; 2] = [0.15, 0.25];
 
-/// Passes over the loads, each in an order of its own.
+/// Number of passes over the loads, each in its own order.
 const PASSES: u32 = 3;
 
-/// Where a sample has no outputs.
+/// Error text for a sample without outputs.
 const UNFINISHED: &str = "no instance of the task has finished in a sampling period";
 
-/// Samples of the drawing.
+/// Number of samples in the drawing.
 const SHOWN: usize = 100;
 
 /// Runs the experiment.
@@ -88,16 +88,16 @@ pub(crate) fn identification(
     findings.write("identified.json", &identified.text()?)
 }
 
-/// What runs meanwhile.
+/// Returns the load that runs while the inputs are driven.
 fn base(setting: &Setting<'_>) -> Load {
     Load::of(setting.driven_under, 1)
 }
 
-/// Drives both inputs.
+/// Drives both inputs. Returns the samples.
 fn drive(setting: &mut Setting<'_>) -> Result<Vec<Sample>, String> {
     let wanted = setting.extent.driven as usize;
     let mut observed: Vec<Observed> = Vec::with_capacity(wanted + 1);
-    // What is set at the end of a period is what the next one has.
+    // Inputs set at the end of a period apply to the next one.
     while observed.len() <= wanted {
         check_interrupted()?;
         let k = observed.len();
@@ -124,7 +124,7 @@ fn drive(setting: &mut Setting<'_>) -> Result<Vec<Sample>, String> {
     samples.collect()
 }
 
-/// Mean outputs under a load at fixed inputs.
+/// Returns the mean outputs under a load at fixed inputs.
 fn mean(
     setting: &mut Setting<'_>,
     inputs: [f64; 2],
@@ -144,7 +144,7 @@ fn mean(
     Ok(sums.map(|sum| sum / f64::from(samples)))
 }
 
-/// What each load adds, and the file of all.
+/// Measures what each load adds. Returns the complete file.
 fn measured(
     setting: &mut Setting<'_>,
     findings: &mut Findings,
@@ -205,7 +205,7 @@ fn measured(
         },
         speed_min: facts.speed_min,
         speed_step: facts.speed_step,
-        // Without the load that ran meanwhile, which is one of the loads.
+        // Subtract the load that ran while the inputs were driven, because it is one of the loads.
         model: Model {
             outputs: [0, 1].map(|output| model.outputs[output] - base[output]),
             ..model

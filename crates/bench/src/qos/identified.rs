@@ -1,5 +1,5 @@
-//! A measured plant as a file: the model, what it left unexplained, and what each load adds. JSON, so that people can
-//! read it; `crates/bench/data/README.md` says what is in it.
+//! A measured plant as a file: the model, its residuals, and what each load adds. The format is JSON, so that people
+//! can read it; `crates/bench/data/README.md` describes the content.
 
 use std::path::Path;
 
@@ -9,40 +9,41 @@ use serde::{Deserialize, Serialize};
 use super::scenario::{ADMITTED_MIN, Load, Mix};
 use super::work::Costs;
 
-/// What a file of this form begins with.
+/// The format identifier at the beginning of a file.
 pub(crate) const FORMAT: &str = "evenkeel plant 1";
 
-/// Change of tardiness over the range of an input from which on that input is said to have authority.
+/// Minimum change of tardiness over the range of an input for the input to have authority.
 const AUTHORITY: f64 = 0.1;
 
-/// Bytes of such a file at most.
+/// Maximum size of such a file, in bytes.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// What a get, a put or a round of computing can take, µs, and updates in a second at most.
+/// Allowed range of the cost of a get, a put or a round of computing, in µs; and the maximum rate of updates, per
+/// second.
 const COST_US: (f64, f64) = (0.001, 10_000.0);
 const UPDATES_MAX: f64 = 100e6;
 
-/// Residuals that noise is drawn from, at least and at most.
+/// Allowed number of residuals from which noise is drawn.
 const RESIDUALS: std::ops::RangeInclusive<usize> = 20..=100_000;
 
 /// One identified plant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Identified {
     pub(crate) format: String,
-    /// How it came about: engine, command, machine, date.
+    /// Its origin: engine, command, machine, date.
     pub(crate) origin: Origin,
     pub(crate) speed_min: f64,
     pub(crate) speed_step: f64,
     pub(crate) model: ModelText,
-    /// Errors of the model one step ahead, in their order: tardiness and data response ratio.
+    /// Errors of the model one step ahead, in time order: tardiness and data response ratio.
     pub(crate) residuals: Vec<[f64; 2]>,
-    /// Data response ratio without best-effort transactions, at the speed that makes tardiness 1 and with all updates.
+    /// Data response ratio without best-effort transactions, with all updates and the speed at which tardiness is 1.
     pub(crate) data_ratio_min: f64,
-    /// What a load adds to the outputs, against none, at the same inputs.
+    /// What each load adds to the outputs at the same inputs, compared with no load.
     pub(crate) loads: Vec<Added>,
 }
 
-/// Where a plant comes from.
+/// The origin of a plant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Origin {
     pub(crate) engine: String,
@@ -53,7 +54,7 @@ pub(crate) struct Origin {
     pub(crate) actuator: String,
     pub(crate) date: String,
     pub(crate) updates_per_second: f64,
-    /// What each kind of work took alone, by which transactions were made: a later run on the machine makes the same.
+    /// Cost of each kind of work alone, used to size the transactions: a later run on the machine makes the same ones.
     #[serde(default)]
     pub(crate) costs: Option<Costs>,
     pub(crate) notes: Vec<String>,
@@ -108,7 +109,7 @@ pub(crate) struct Added {
     pub(crate) mix: String,
     pub(crate) cores: u32,
     pub(crate) outputs: [f64; 2],
-    /// Sampling periods that it is the mean of.
+    /// The number of sampling periods in the mean.
     pub(crate) samples: u32,
 }
 
@@ -117,7 +118,7 @@ impl Identified {
         self.model.into()
     }
 
-    /// Reads one; refuses what no plant can be.
+    /// Reads a file. Rejects values that no plant can have.
     ///
     /// # Errors
     /// One line that names the file and what is wrong.
@@ -199,7 +200,7 @@ impl Identified {
         Ok(())
     }
 
-    /// How settled outputs follow the inputs: (1 - A)⁻¹ B.
+    /// Returns the static gain from inputs to settled outputs: (1 - A)⁻¹ B.
     fn gain(&self) -> [[f64; 2]; 2] {
         let (a, b) = (self.model.a, self.model.b);
         let (p, q, r, s) = (1.0 - a[0][0], -a[0][1], -a[1][0], 1.0 - a[1][1]);
@@ -213,7 +214,7 @@ impl Identified {
         })
     }
 
-    /// The outputs that the model settles at with these inputs under a load.
+    /// Returns the outputs at which the model settles with these inputs under a load.
     pub(crate) fn settled(&self, inputs: [f64; 2], load: Load) -> Result<[f64; 2], String> {
         let (gain, added) = (self.gain(), self.added(load)?);
         let change = [0, 1].map(|input| inputs[input] - self.model.inputs[input]);
@@ -225,7 +226,7 @@ impl Identified {
         }))
     }
 
-    /// The speed with which tardiness settles at a goal, without limits.
+    /// Returns the speed at which tardiness settles at a goal, without limits.
     pub(crate) fn speed_for(
         &self,
         tardiness: f64,
@@ -237,8 +238,8 @@ impl Identified {
         Ok(center + (tardiness - settled[0]) / self.gain()[0][0])
     }
 
-    /// Whether the inputs can hold tardiness at a goal under a load, and do something: a change of at least 0.1 over
-    /// the range of one of them.
+    /// Whether the inputs can control tardiness at a goal under a load and have an effect: a change of at least 0.1
+    /// over the range of one of them.
     pub(crate) fn is_in_reach(&self, tardiness: f64, load: Load) -> Result<bool, String> {
         let gain = self.gain();
         let ranges = [1.0 - self.speed_min, 1.0 - ADMITTED_MIN];
@@ -262,11 +263,11 @@ impl Identified {
         self.loads.iter().find(of_one).map(|added| added.outputs)
     }
 
-    /// What a load adds to the outputs. One that was not measured counts as often as it has processors, as if each
-    /// added the same.
+    /// Returns what a load adds to the outputs. A load that was not measured counts once per processor, as if each
+    /// processor added the same.
     ///
     /// # Errors
-    /// For a mix that was not measured at all.
+    /// If the mix was not measured at all.
     pub(crate) fn added(&self, load: Load) -> Result<[f64; 2], String> {
         if load == Load::NONE {
             return Ok([0.0; 2]);
@@ -286,7 +287,7 @@ impl Identified {
     }
 }
 
-/// A plant that was worked out on paper and measured nowhere: for tests of the arithmetic around it.
+/// A calculated plant that was not measured anywhere, for tests of the arithmetic that uses it.
 #[cfg(test)]
 pub(crate) fn worked_out() -> Identified {
     let mut random = base::sim::Random::new(3);

@@ -1,5 +1,5 @@
-//! Figures 3 and 4: what a task's time with data and with computing does when other processors work on the same store,
-//! at each speed; and when fewer updates are admitted, at half speed.
+//! Figures 3 and 4: how a task's time with data and with computing changes when other processors use the same store, at
+//! each speed; and when fewer updates are admitted, at half speed.
 
 use super::Setting;
 use super::findings::{Findings, cell};
@@ -7,13 +7,13 @@ use super::plot::{COLORS, Curve, Horizontal, Panel, panels};
 use super::scenario::{DEADLINE_MS, Load, Mix};
 use crate::scratch::check_interrupted;
 
-/// Who interferes: mostly with data.
+/// The mix that interferes: mostly with data.
 const MIX: Mix = Mix::C10D90;
 
 /// Speed of the second figure.
 const HALF: f64 = 0.5;
 
-/// One point: where, and mean time with data and with computing in ms.
+/// One point: the input, and the mean time with data and with computing in ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Point {
     at: f64,
@@ -91,7 +91,7 @@ pub(crate) fn interference(
         case: "by-admission",
         points,
     }];
-    // How much longer data take with interference than without, over all speeds.
+    // The mean ratio of the time with data, with interference to without, over all speeds.
     if let Some((alone, rest)) = by_speed.split_first() {
         for sweep in rest {
             let pairs = || alone.points.iter().zip(&sweep.points);

@@ -1,7 +1,8 @@
-//! How near to each other two processors are: the time that a line of memory takes from one to the other.
+//! The distance of two processors: the time that a cache line takes from one to the other.
 //!
-//! A host moves virtual processors, and this time changes by a factor of three to five from one minute to the next. All
-//! that processors share, a store above all, changes with it. Whoever compares samples must know.
+//! A host moves virtual processors, and this time changes by a factor of three to five from one minute to the next. The
+//! speed of all that processors share, especially of a store, changes with it. A comparison of samples must take this
+//! into account.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,20 +10,20 @@ use std::time::{Duration, Instant};
 use crate::realtime::{fifo, pin};
 use crate::report::median;
 
-/// Round trips of a batch, and batches.
+/// Number of round trips of a batch, and number of batches.
 const TRIPS: u64 = 100;
 const BATCHES: usize = 5;
 
-/// Reached only where one of both does not run.
+/// Timeout; reached only if one of the two processors does not run the thread.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// A line of its own, and none beside it that is fetched along.
+/// A cache line of its own; the alignment also keeps adjacent-line prefetch away.
 #[repr(align(256))]
 #[derive(Default)]
 struct Line(AtomicU64);
 
 impl Line {
-    /// Waits for a number; `None` when it does not come.
+    /// Waits for a number. Returns `None` if it does not arrive before `end`.
     fn wait(&self, number: u64, end: Instant) -> Option<()> {
         let mut looks = 0_u32;
         while self.0.load(Ordering::Acquire) != number {
@@ -36,7 +37,8 @@ impl Line {
     }
 }
 
-/// One way between two processors, ns; `None` where they could not be had. Takes them both for a millisecond at most.
+/// Returns the one-way time between two processors in ns, or `None` if they were not available. Occupies both, for
+/// [`PATIENCE`] at most.
 pub(super) fn line_ns(cores: [usize; 2], priority: i32) -> Option<f64> {
     let line = Line::default();
     let end = Instant::now() + PATIENCE;
@@ -56,7 +58,7 @@ pub(super) fn line_ns(cores: [usize; 2], priority: i32) -> Option<f64> {
                 line.0.store(2 * trip + 1, Ordering::Release);
                 line.wait(2 * trip + 2, end)
             };
-            // The first one waits until the other has begun.
+            // The first thread waits until the other one has begun.
             go(0)?;
             let mut batches = Vec::with_capacity(BATCHES);
             for batch in 0..BATCHES as u64 {
@@ -89,7 +91,7 @@ mod tests {
             println!("skipped: {lacking}");
             return;
         }
-        // A loaded machine may keep one of both for long; it is asked until both have run.
+        // A loaded machine may delay one of the two threads for a long time; retry until both have run.
         let found = (0..200).find_map(|_| line_ns([one, other], 50));
         assert!(
             found.is_some_and(|found| found > 1.0 && found < 1e6),

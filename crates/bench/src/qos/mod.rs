@@ -1,14 +1,14 @@
 //! The experiments on quality of service, after Kang and Chung, "QoS Management for Embedded Databases in
 //! Multicore-Based Embedded Systems", section 5; on this machine or on a simulated plant that was identified on one.
 //!
-//! **Invariants:** all approaches run on the same plant, with the same model, in an order drawn anew for each run; an
-//! experiment that a machine cannot do is listed as missing; a simulated figure says so.
+//! **Invariants:** all approaches run on the same plant, with the same model, in a new random order for each run; an
+//! experiment that a machine does not support is listed as missing; a simulated figure is marked as such.
 //!
-//! **Files:** `scenario.rs` mixes and the seam of plants, `identified.rs` a measured plant as a file, `sim.rs` one that
-//! is computed from it, `real.rs` this machine with `work.rs` and `updates.rs` for its threads, `approach.rs` what is
-//! compared, `interference.rs`, `identification.rs`, `averages.rs`, `transient.rs` the experiments, `line.rs` how near
-//! two processors are, `response.rs` what an answer is, `findings.rs` figures and files, `plot.rs` drawings, `page.rs`
-//! the result page.
+//! **Files:** `scenario.rs` mixes and the interface of plants, `identified.rs` a measured plant as a file, `sim.rs` a
+//! plant simulated from it, `real.rs` this machine with `work.rs` and `updates.rs` for its threads, `approach.rs` the
+//! compared approaches, `interference.rs`, `identification.rs`, `averages.rs`, `transient.rs` the experiments,
+//! `line.rs` the distance of two processors, `response.rs` the response to a load change, `findings.rs` figures and
+//! files, `plot.rs` drawings, `page.rs` the result page.
 
 mod approach;
 mod averages;
@@ -46,13 +46,13 @@ use real::{ActuatorKind, EngineKind, RealOptions, RealPlant};
 use scenario::{Mix, Plant};
 use sim::SimPlant;
 
-/// The simulated plant, where no other is named.
+/// The default simulated plant.
 const MEASURED: &str = include_str!("../../data/berkeley-db.json");
 
-/// What a controlled experiment on a machine needs.
+/// Error text for a controlled experiment on a machine without a model.
 const NO_MODEL: &str = "this takes a model: name a file of `identification` with --identified";
 
-/// Tardiness that is to be held, as in the paper.
+/// The target of tardiness, as in the paper.
 const GOAL: f64 = 1.0;
 
 /// `keel-bench qos`.
@@ -129,14 +129,15 @@ enum Experiment {
 }
 
 impl Options {
-    /// How often all approaches run. The first two experiments have none to compare, and say so in their reports.
+    /// Returns how often all approaches run. The first two experiments compare no approaches, and say so in their
+    /// reports.
     fn runs(&self) -> u32 {
         let is_simulated = self.plant == PlantKind::Sim;
         match (self.experiment, self.runs, self.quick, is_simulated) {
             (Experiment::Interference | Experiment::Identification, ..) => 1,
             (_, Some(runs), _, _) => runs,
             (_, None, true, _) => 1,
-            // What a loop does in its first samples is less than a single run's noise.
+            // The response of a loop in its first samples is smaller than the noise of a single run.
             (Experiment::Transient, None, false, true) => 400,
             (_, None, false, true) => 25,
             (_, None, false, false) => 5,
@@ -168,21 +169,21 @@ enum PlantKind {
 /// How long runs are, in samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
-    /// Left out at the beginning of a run, on the way from full speed.
+    /// Samples left out at the beginning of a run, while inputs move from full speed.
     pub(crate) starting: u32,
-    /// Left out behind each change of the load, and counted after them.
+    /// Samples left out after each change of the load; `samples` are counted after them.
     pub(crate) settling: u32,
     pub(crate) samples: u32,
-    /// In which the inputs are driven for a model.
+    /// Samples in which the inputs are driven to fit a model.
     pub(crate) driven: u32,
-    /// Under each load, for what it adds.
+    /// Samples under each load, to measure what it adds.
     pub(crate) loaded: u32,
-    /// For each point of a sweep, after those in which it settles.
+    /// Samples for each point of a sweep, after those in which it settles.
     pub(crate) swept: u32,
     pub(crate) swept_settling: u32,
-    /// Of ten points of a sweep, every so many.
+    /// Step between the measured ones of ten points of a sweep.
     pub(crate) swept_every: usize,
-    /// Before, during and after the load that comes and goes.
+    /// Samples before, during and after the load of the transient.
     pub(crate) phases: (u32, u32, u32),
 }
 
@@ -198,7 +199,7 @@ const PAPER: Extent = Extent {
     phases: (150, 250, 150),
 };
 
-/// Of a machine, where each sample takes a second.
+/// For a real machine, where each sample takes a second.
 const REAL: Extent = Extent {
     starting: 8,
     settling: 4,
@@ -235,11 +236,11 @@ const QUICK_REAL: Extent = Extent {
     phases: (2, 2, 2),
 };
 
-/// What an experiment works with.
+/// The setting of an experiment.
 pub(crate) struct Setting<'a> {
     pub(crate) plant: &'a mut dyn Plant,
     pub(crate) identified: Option<Identified>,
-    /// What is measured, or what was when the simulated plant was identified.
+    /// The origin of the figures, or of the file of the simulated plant.
     pub(crate) origin: Origin,
     pub(crate) is_simulated: bool,
     pub(crate) runs: u32,
@@ -257,15 +258,15 @@ impl Setting<'_> {
         }
     }
 
-    /// The model.
+    /// Returns the model.
     ///
     /// # Errors
-    /// Where none was named.
+    /// If no model was named.
     pub(crate) fn identified(&self) -> Result<&Identified, String> {
         self.identified.as_ref().ok_or_else(|| NO_MODEL.to_owned())
     }
 
-    /// Below a drawing's title.
+    /// Returns the text below a drawing's title.
     pub(crate) fn subtitle(&self) -> String {
         let origin = &self.origin;
         if self.is_simulated {
@@ -282,7 +283,7 @@ impl Setting<'_> {
     }
 }
 
-/// Runs an experiment; its report, and the table for a reader.
+/// Runs an experiment. Returns its report, and the table as text.
 ///
 /// # Errors
 /// One line that names what failed.
@@ -395,7 +396,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     findings.finish(&machine, method(&origin))
 }
 
-/// Bytes of the folder that a real plant needs.
+/// Free bytes of the folder that a real plant needs.
 const REAL_BYTES: u64 = 3 << 30;
 
 fn measure(

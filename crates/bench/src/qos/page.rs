@@ -1,5 +1,5 @@
-//! The result page of the experiments: what stands between its marks is made anew from their reports; the words around
-//! it stay.
+//! The result page of the experiments: regenerates the text between its marks from their reports; the text around the
+//! marks stays.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     page: PathBuf,
 }
 
-/// Plants and experiments, as folders are named.
+/// Plants and experiments, as in the names of folders.
 const PLANTS: [(&str, &str); 2] = [("sim", "simulated"), ("real", "this machine")];
 const EXPERIMENTS: [&str; 5] = [
     "interference",
@@ -33,7 +33,7 @@ const EXPERIMENTS: [&str; 5] = [
     "transient",
 ];
 
-/// What stands where an experiment was not made.
+/// The text for an experiment without a report.
 const NOT_MEASURED: &str = "Not measured.\n";
 
 /// Figures of the averages, and their headings.
@@ -60,7 +60,7 @@ const TRANSIENT: [(&str, &str); 9] = [
     ("overshoot_off", "off"),
 ];
 
-/// Writes the page anew.
+/// Regenerates the page.
 ///
 /// # Errors
 /// One line that names the file.
@@ -104,7 +104,7 @@ fn runs(measured: &[(&str, &str, &Run)]) -> String {
         let (machine, method) = (&run.report["machine"], &run.report["method"]);
         let origin = &method["origin"];
         let experiment = folder.split_once('-').map_or(*folder, |(_, name)| name);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             out,
             "| {experiment} | {words} | {} | {}, {} cores, kernel {} | {} | {} | {} |",
@@ -197,7 +197,7 @@ fn part(run: &Run, experiment: &str, folder: &str, results: &Path) -> String {
     out
 }
 
-/// A line for each case and system, a column for each figure that one of them has.
+/// Returns a table with a row for each case and system, and a column for each figure that one of them has.
 fn grid(run: &Run, columns: &[(&str, &str)]) -> String {
     let mut lines: Vec<(&str, &str)> = Vec::new();
     for (metric, _) in columns {
@@ -274,7 +274,7 @@ fn gains(run: &Run) -> String {
     let (Some(a), Some(b)) = (matrix("a"), matrix("b")) else {
         return String::new();
     };
-    // Gains depend on the two matrices alone.
+    // Gains depend only on the two matrices.
     let model = Model {
         a,
         b,
@@ -298,7 +298,7 @@ fn gains(run: &Run) -> String {
     ] {
         let [p1, p2] = proportional;
         let [i1, i2] = integral;
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(out, "| {name} | {p1:.4} | {p2:.4} | {i1:.4} | {i2:.4} |");
     }
     let poles = design.poles.map(|[re, im]| match im == 0.0 {
@@ -406,7 +406,7 @@ mod tests {
             report: json!({"rows": rows}),
         });
         let lines: Vec<&str> = shown.lines().collect();
-        // A task that is too slow is given more speed: tardiness above its target is an error below 0.
+        // A task that is too slow gets more speed: tardiness above its target is an error below 0.
         let speed: Vec<f64> = lines[3]
             .split('|')
             .filter_map(|cell| cell.trim().parse().ok())

@@ -1,18 +1,18 @@
-//! Drawings of the experiments: panels side by side, each with a vertical axis of its own.
+//! Drawings of the experiments: panels side by side, each with its own vertical axis.
 
 use crate::paper::chart::{Anchor, Color, FAINT, GRID, INK, SIZE, Shape, line, text};
 
 const TOP: f64 = 104.0;
 const BOTTOM: f64 = 356.0;
 const EDGES: (f64, f64) = (60.0, SIZE.0 - 20.0);
-/// Room for the figures of a panel's axis.
+/// Space for the labels of a panel's axis.
 const GAP: f64 = 58.0;
 const LEGEND_Y: f64 = 436.0;
 const LETTER: f64 = 7.4;
 const SAMPLE: f64 = 40.0;
 const RULES_MAX: f64 = 6.0;
 
-/// Colours that are told apart also without seeing red and green (after Okabe and Ito).
+/// Colours that can be distinguished without seeing red and green (after Okabe and Ito).
 pub(crate) const COLORS: [Color; 7] = [
     Color(0x33, 0x33, 0x33),
     Color(0x00, 0x72, 0xB2),
@@ -39,9 +39,9 @@ pub(crate) struct Curve {
 pub(crate) struct Panel {
     pub(crate) title: String,
     pub(crate) curves: Vec<Curve>,
-    /// A value that was to be held.
+    /// The target value.
     pub(crate) goal: Option<f64>,
-    /// Where the axis ends at least.
+    /// Minimum upper end of the axis.
     pub(crate) least: f64,
     pub(crate) most: f64,
 }
@@ -52,12 +52,12 @@ pub(crate) struct Horizontal {
     pub(crate) label: String,
     pub(crate) from: f64,
     pub(crate) to: f64,
-    /// Places that have a name.
+    /// Positions with a name.
     pub(crate) marks: Vec<(f64, String)>,
 }
 
 impl Horizontal {
-    /// Names at equal distances, at 0, 1, 2.
+    /// An axis of names at equal distances, at 0, 1, 2.
     pub(crate) fn names(label: &str, names: &[String]) -> Self {
         Self {
             label: label.to_owned(),
@@ -71,7 +71,7 @@ impl Horizontal {
         }
     }
 
-    /// A range of numbers.
+    /// An axis for a range of numbers.
     pub(crate) fn range(label: &str, from: f64, to: f64) -> Self {
         let step = step(to - from);
         let first = (from / step).ceil() as i64;
@@ -88,7 +88,7 @@ impl Horizontal {
     }
 }
 
-/// Draws panels under a title and a line that says how they came about.
+/// Draws panels under a title and a line about their origin.
 pub(crate) fn panels(
     title: &str,
     subtitle: &str,
@@ -110,7 +110,7 @@ pub(crate) fn panels(
         let left = EDGES.0 + place as f64 * (width + GAP);
         one(&mut shapes, horizontal, panel, (left, left + width));
     }
-    // Once for all, since they share it.
+    // One label for all panels, since they share the axis.
     let middle = f64::midpoint(EDGES.0, EDGES.1);
     shapes.push(text(
         middle,
@@ -123,7 +123,7 @@ pub(crate) fn panels(
     shapes
 }
 
-/// Distance of rules: one, two or five of a power of ten, so that there are not too many.
+/// Returns the distance of grid lines: 1, 2 or 5 times a power of ten, so that there are not too many.
 fn step(range: f64) -> f64 {
     let mut power = 10_f64.powf((range.max(1e-9) / RULES_MAX).log10().floor());
     loop {
@@ -179,7 +179,7 @@ fn one(shapes: &mut Vec<Shape>, horizontal: &Horizontal, panel: &Panel, (left, r
             INK,
         ));
     }
-    // Names that would lie upon each other stand in two lines.
+    // Names that would overlap alternate between two lines.
     let widest = horizontal
         .marks
         .iter()

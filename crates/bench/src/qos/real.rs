@@ -1,8 +1,8 @@
-//! The real plant: this machine. A periodic task reads a store and computes on a processor of its own; sensor updates
-//! come from a trace; best-effort transactions run on the other processors, on the same store.
+//! The real plant: this machine. A periodic task reads a store and computes on its own processor; sensor updates come
+//! from a trace; best-effort transactions run on the other processors, on the same store.
 //!
-//! All threads are FIFO, as in the paper: the task first, then the updates, then the best-effort transactions. Updates
-//! come before those because they are short and hold what the task may wait for.
+//! All threads are FIFO, as in the paper: the task has the highest priority of the three, then the updates, then the
+//! best-effort transactions. Updates precede those because they are short and hold locks that the task may wait for.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,21 +29,21 @@ use crate::scratch::check_interrupted;
 /// One sampling period: ten instances.
 const SAMPLING: Duration = Duration::from_secs(1);
 
-/// What an instance takes alone at full speed, and a best-effort transaction. With updates beside it the task then
-/// comes to its deadline near half the speed: both inputs have room.
+/// Time of an instance and of a best-effort transaction, alone at full speed. With updates, the task then reaches its
+/// deadline near half the speed, so both inputs have room.
 const TASK_NOMINAL: Duration = Duration::from_millis(20);
 const BEST_EFFORT_NOMINAL: Duration = Duration::from_millis(30);
 
-/// Between two best-effort transactions, ms.
+/// Range of the pause between two best-effort transactions, in ms.
 const GAP_MS: (u64, u64) = (50, 150);
 
-/// Updates come in handfuls this often.
+/// Interval between batches of updates.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Updates that are made up for when they could not come in time, in seconds of them.
+/// Maximum backlog of late updates that are still executed, in seconds of updates.
 const BACKLOG_SECONDS: f64 = 0.1;
 
-/// Updates in a second at most, where they go to a log on a disk.
+/// Maximum rate of updates that go to a log on a disk, per second.
 const LOGGED_MAX: f64 = 150_000.0;
 
 /// Priorities of the policy FIFO.
@@ -53,10 +53,10 @@ const TASK_PRIORITY: i32 = 50;
 const UPDATES_PRIORITY: i32 = 45;
 const BEST_EFFORT_PRIORITY: i32 = 40;
 
-/// Sampling periods in a row that are waited for processors to be where they are wanted.
+/// Maximum number of consecutive sampling periods that are repeated until the processors have the required distance.
 const ELSEWHERE_MAX: u32 = 1_800;
 
-/// The slowest speed that is set.
+/// The lowest speed that is set.
 const SPEED_MIN: f64 = 0.2;
 
 /// The engines of the experiments.
@@ -99,24 +99,25 @@ pub(crate) enum ActuatorKind {
     None,
 }
 
-/// How a real plant is set up.
+/// The setup of a real plant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RealOptions {
     pub(crate) engine: EngineKind,
     pub(crate) actuator: ActuatorKind,
-    /// Part of a processor that the updates take alone, when all are admitted.
+    /// Share of a processor that the updates take alone, if all are admitted.
     pub(crate) update_share: f64,
-    /// Whether updates may also run on the task's processor while it does not.
+    /// Whether updates may also run on the task's processor while the task does not run.
     pub(crate) are_updates_free: bool,
-    /// Whether processors that have nothing to do are kept from halting.
+    /// Whether idle processors are kept from halting.
     pub(crate) is_awake: bool,
-    /// Sampling periods count only while a line of memory takes at least this long from one processor to the next, ns.
+    /// Minimum time of a cache line from one processor to the next for a sampling period to count, in ns.
     pub(crate) line_ns_min: f64,
-    /// The costs, and the updates in a second, of the machine's run that the model is from: the same transactions then.
+    /// The costs and the rate of updates of the run that the model is from; if present, this run makes the same
+    /// transactions.
     pub(crate) before: Option<(Costs, f64)>,
 }
 
-/// What the threads share.
+/// The data that the threads share.
 struct Shared {
     engine: Box<dyn Engine>,
     /// The store of the best-effort transactions in the control arm.
@@ -125,14 +126,14 @@ struct Shared {
     updates: Updates,
     costs: Costs,
     monitor: Mutex<Monitor>,
-    /// The mix as a place in `Mix::ALL`, and the processors that have it.
+    /// The mix as an index into `Mix::ALL`, and the number of processors that run it.
     mix: AtomicU32,
     cores: AtomicU32,
     stop: AtomicBool,
-    /// Updates that the store refused or that came too late to be made up for.
+    /// Updates that the store refused or that were too late to be executed.
     lost: AtomicU64,
     begin: Instant,
-    /// What a thread could not do.
+    /// The first error of a thread.
     failure: Mutex<Option<String>>,
 }
 
@@ -152,7 +153,7 @@ impl Shared {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked while holding it has not left it half-changed: it holds plain figures.
+    // A poisoned mutex is still consistent: it holds plain figures, so a panic cannot leave it half-changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -165,20 +166,21 @@ pub(crate) struct RealPlant {
     next: Instant,
     speed: Option<f64>,
     notes: Vec<String>,
-    /// The task's processor and the next one, and what a line took between them in each sample so far.
+    /// The task's processor and the next one, and the time of a cache line between them in each sample so far.
     neighbours: [usize; 2],
     lines_ns: Vec<f64>,
-    /// What it took at the end of the last period, and the periods that do not count because of it.
+    /// The time of a cache line at the end of the last period, and the number of periods that do not count because of
+    /// it.
     last_line_ns: Option<f64>,
     line_ns_min: f64,
     elsewhere: u32,
 }
 
 impl RealPlant {
-    /// Fills a store and starts everything.
+    /// Fills a store and starts all threads.
     ///
     /// # Errors
-    /// One line: what this machine lacks.
+    /// One line that says what this machine lacks.
     pub(crate) fn start(folder: &Path, options: &RealOptions) -> Result<Self, String> {
         let mine = cores();
         if mine.len() < 2 {
@@ -289,13 +291,13 @@ impl RealPlant {
                 best_effort(shared, place as u32, core)
             })?;
         }
-        // The sampler must not wait behind what it samples.
+        // The sampler must not wait for the threads that it samples.
         fifo(SAMPLER_PRIORITY)?;
         plant.next = Instant::now() + SAMPLING;
         Ok(plant)
     }
 
-    /// What sets the speed.
+    /// Returns the name of the actuator that sets the speed.
     pub(crate) fn actuator_name(&self) -> &'static str {
         self.actuator.name()
     }
@@ -308,8 +310,8 @@ impl RealPlant {
         self.shared.updates.per_second()
     }
 
-    /// One sampling period, wherever the processors are; and what a line of memory takes from one to the next at its
-    /// end, ns.
+    /// Runs one sampling period, whatever the distance of the processors. Also returns the time of a cache line from
+    /// one to the next at the end of the period, in ns.
     fn period(&mut self, inputs: [f64; 2], load: Load) -> Result<(Observed, Option<f64>), String> {
         let wanted = inputs[0].clamp(SPEED_MIN, 1.0);
         let speed = match self.speed {
@@ -375,7 +377,7 @@ impl RealPlant {
 impl Drop for RealPlant {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        // At full speed first: a task with a small share of its processor would take long to end.
+        // Restore full speed first: a task with a small share of its processor would take long to end.
         if let Err(error) = self.actuator.restore() {
             eprintln!("keel-bench: {error}");
         }
@@ -392,7 +394,7 @@ impl Plant for RealPlant {
     }
 
     fn begin(&mut self, _seed: u64) -> Result<(), String> {
-        // What the last run has left in flight ends outside of the next one's samples.
+        // Operations that the previous run left in flight end before the samples of the next one.
         self.sample([1.0, 1.0], Load::NONE).map(|_| ())
     }
 
@@ -406,7 +408,7 @@ impl Plant for RealPlant {
                 self.lines_ns.extend(line_ns);
                 return Ok(observed);
             }
-            // The inputs stay, so that the next period begins as this one did.
+            // Keep the inputs, so that the next period begins in the same state as this one.
             self.elsewhere += 1;
             in_a_row += 1;
             if in_a_row > ELSEWHERE_MAX {
@@ -477,7 +479,7 @@ fn open(kind: Kind, folder: &Path) -> Result<Box<dyn Engine>, String> {
     Ok(engine)
 }
 
-/// What `measure` finds while the processors are where they are wanted, before and after.
+/// Returns what `measure` finds while the processors have the required distance, both before and after it.
 fn in_place<T>(
     neighbours: [usize; 2],
     line_ns_min: f64,
@@ -512,12 +514,12 @@ fn actuator(
 ) -> Result<Box<dyn Actuator>, String> {
     let root = Path::new("/");
     let cpufreq = || -> Result<Box<dyn Actuator>, String> {
-        // Not in the folder of this run, which is removed with all that is in it: also where something could not be
-        // put back. A node knows it by its name.
+        // Not in the folder of this run, which is removed with its content even if some setting could not be restored.
+        // A node recognises the file by its name.
         let beside = folder.parent().unwrap_or(folder);
         let saved = std::path::absolute(beside.join("keel-qos-experiment.speed"))
             .map_err(|error| format!("{}: {error}", folder.display()))?;
-        // Before there is a lock: most machines need none.
+        // Checked before the lock is taken: most machines need no lock.
         Cpufreq::check(&SystemFiles, root, &[core as u32]).map_err(|error| error.to_string())?;
         let lock = Lock::take(root, &saved).map_err(|error| error.to_string())?;
         let opened = Cpufreq::open(Box::new(SystemFiles), root, &[core as u32], &saved, lock);
@@ -565,7 +567,7 @@ fn task(
     })
 }
 
-/// Runs an instance at each release until it is stopped. `body` answers how long it has accessed data.
+/// Runs an instance at each release until it is stopped. `body` returns how long it has accessed data.
 fn run_instances(
     monitor: &Mutex<Monitor>,
     is_stopped: impl Fn() -> bool,
@@ -574,7 +576,7 @@ fn run_instances(
     let start = Instant::now();
     let since = |now: Instant| now.duration_since(start).as_nanos() as u64;
     let mut timer = db::ReleaseTimer::new(0, PERIOD_NS);
-    // The first release is the start; a later moment, be it by a nanosecond, would be past it.
+    // The first release is at the start; any later time, even by one nanosecond, would miss it.
     let mut now_ns = 0;
     while !is_stopped() {
         let (release_ns, missed) = timer.next_release(now_ns);
@@ -646,7 +648,7 @@ fn updates_loop(shared: &Shared, cores: Option<&[usize]>) -> Result<(), String> 
     Ok(())
 }
 
-/// Best-effort transactions of one processor.
+/// Runs the best-effort transactions of one processor.
 fn best_effort(shared: &Shared, place: u32, core: usize) -> Result<(), String> {
     pin(core)?;
     fifo(BEST_EFFORT_PRIORITY)?;

@@ -1,23 +1,24 @@
-//! What becomes of tardiness after a load has come or gone.
+//! The response of tardiness to a load that starts or ends.
 
 use super::approach::Record;
 
-/// Half the width of the band around the goal in which tardiness counts as held, as a part of the goal.
+/// Half the width of the band around the goal in which tardiness counts as settled, as a fraction of the goal.
 pub(crate) const BAND: f64 = 0.05;
 
-/// An answer to a change of load.
+/// The response to a change of load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Response {
-    /// Samples, from the first one under the new load, after which tardiness stays in the band.
+    /// The number of samples, from the first one under the new load, until tardiness stays in the band.
     pub(crate) settling: usize,
-    /// The greatest distance from the goal on the side that the load pushed it to, as a part of the goal. Its first
-    /// sample is the load itself, which no feedback can know before.
+    /// Maximum distance from the goal on the side to which the load pushes tardiness, as a fraction of the goal. The
+    /// first sample is the effect of the load itself, which no feedback can know in advance.
     pub(crate) peak: f64,
-    /// The greatest distance on the other side.
+    /// Maximum distance on the other side.
     pub(crate) overshoot: f64,
 }
 
-/// Tardiness of each sample, averaged over runs: what is left is what the loop does, without each run's noise.
+/// Returns the tardiness of each sample, averaged over runs: this shows the response of the loop, without the noise of
+/// single runs.
 pub(crate) fn mean_of_runs(runs: &[Vec<Record>]) -> Vec<f64> {
     let samples = runs.iter().map(Vec::len).min().unwrap_or(0);
     let mean = |sample: usize| {
@@ -30,12 +31,12 @@ pub(crate) fn mean_of_runs(runs: &[Vec<Record>]) -> Vec<f64> {
     (0..samples).map(mean).collect()
 }
 
-/// The answer in `tardiness`, which begins with the first sample under the new load.
+/// Returns the response in `tardiness`, which begins with the first sample under the new load.
 pub(crate) fn response(tardiness: &[f64], goal: f64) -> Response {
     let outside = tardiness
         .iter()
         .rposition(|value| (value - goal).abs() > goal * BAND);
-    // Where a load lets tardiness rise, what lies below the goal overshoots.
+    // If a load raises tardiness, values below the goal are overshoot.
     let sign = match tardiness.first() {
         Some(first) if *first < goal => -1.0,
         _ => 1.0,

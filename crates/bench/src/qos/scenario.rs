@@ -1,18 +1,18 @@
-//! What all experiments share: the mixes of best-effort transactions, and the seam between a loop and a plant.
+//! What all experiments share: the mixes of best-effort transactions, and the interface between a loop and a plant.
 
 use clap::ValueEnum;
 use db::qos::admission::Quality;
 
-/// Time between two releases of the real-time task, ms.
+/// Period of the real-time task, in ms.
 pub(crate) const PERIOD_MS: f64 = 100.0;
 
-/// Its deadline, ms.
+/// Relative deadline of the task, in ms.
 pub(crate) const DEADLINE_MS: f64 = 50.0;
 
-/// Least fraction of updates that is admitted under control.
+/// Minimum fraction of updates admitted under control.
 pub(crate) const ADMITTED_MIN: f64 = 0.5;
 
-/// Least fraction that a sweep can set.
+/// Minimum fraction that a sweep can set.
 pub(crate) const SWEPT_MIN: f64 = 0.05;
 
 /// Best-effort transactions by how they divide their time between computing and data.
@@ -33,7 +33,7 @@ pub(crate) enum Mix {
 }
 
 impl Mix {
-    /// From none to the most data.
+    /// All mixes, from none to the one with the most data.
     pub(crate) const ALL: [Self; 6] = [
         Self::None,
         Self::C90D10,
@@ -43,7 +43,7 @@ impl Mix {
         Self::C10D90,
     ];
 
-    /// As in the paper's table 3.
+    /// Returns the name as in the paper's table 3.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -55,7 +55,7 @@ impl Mix {
         }
     }
 
-    /// Share of its time that a transaction spends with data.
+    /// Returns the share of its time that a transaction spends with data.
     pub(crate) fn data_share(self) -> f64 {
         match self {
             Self::None => 0.0,
@@ -72,22 +72,22 @@ impl Mix {
     }
 }
 
-/// What runs beside the real-time task and the updates.
+/// What runs in addition to the real-time task and the updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) mix: Mix,
-    /// Processors with best-effort transactions.
+    /// The number of processors with best-effort transactions.
     pub(crate) cores: u32,
 }
 
 impl Load {
-    /// Nothing.
+    /// No load.
     pub(crate) const NONE: Self = Self {
         mix: Mix::None,
         cores: 0,
     };
 
-    /// Of a mix on so many processors; none is none.
+    /// Returns the load of a mix on `cores` processors; [`Self::NONE`] if there is none.
     pub(crate) fn of(mix: Mix, cores: u32) -> Self {
         if mix == Mix::None || cores == 0 {
             Self::NONE
@@ -97,56 +97,56 @@ impl Load {
     }
 }
 
-/// What a plant is, for whoever drives it.
+/// Properties of a plant that its controller needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Facts {
     pub(crate) speed_min: f64,
-    /// The smallest change of speed that does anything.
+    /// The smallest effective change of speed.
     pub(crate) speed_step: f64,
-    /// Processors that can have best-effort transactions.
+    /// Maximum number of processors with best-effort transactions.
     pub(crate) cores_max: u32,
 }
 
-/// One sampling period as it was.
+/// The observations of one sampling period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Observed {
-    /// Mean tardiness and data response ratio; `None` when no instance has finished.
+    /// Mean tardiness and data response ratio; `None` if no instance has finished.
     pub(crate) outputs: Option<[f64; 2]>,
-    /// What the inputs have become: speed and admitted fraction.
+    /// The inputs as applied: speed and admitted fraction.
     pub(crate) applied: [f64; 2],
-    /// Share of the period in which the task had its processor.
+    /// Share of the period in which the task occupied its processor.
     pub(crate) busy: f64,
-    /// What 95 % of the instances were below; only of a machine.
+    /// The 95th percentile of tardiness; only on a machine.
     pub(crate) tardiness_p95: Option<f64>,
-    /// Part of the instances that missed; only of a machine.
+    /// Fraction of the instances that missed their deadline; only on a machine.
     pub(crate) miss_ratio: Option<f64>,
-    /// Fresh objects ÷ all; only of a machine.
+    /// Fresh objects ÷ all; only on a machine.
     pub(crate) fresh: Option<f64>,
-    /// The least fraction that can be admitted; only where that follows from the freshness.
+    /// The minimum fraction that can be admitted; only if it follows from the freshness.
     pub(crate) least: Option<f64>,
 }
 
-/// What is controlled: a machine, or a simulation of one.
+/// The controlled plant: a machine, or a simulation of one.
 pub(crate) trait Plant {
     fn facts(&self) -> Facts;
 
-    /// A new run begins; the seed is for what is drawn.
+    /// Begins a new run; the seed is for random values.
     fn begin(&mut self, seed: u64) -> Result<(), String>;
 
-    /// One sampling period with these inputs, speed and admitted fraction, under this load.
+    /// Runs one sampling period with these inputs, speed and admitted fraction, under this load.
     fn sample(&mut self, inputs: [f64; 2], load: Load) -> Result<Observed, String>;
 
-    /// What the least that a sensor keeps is a part of, from now on; whether this plant can tell.
+    /// Sets the quantity of which a sensor's minimum is a fraction. Returns whether this plant supports it.
     fn set_quality(&mut self, quality: Quality) -> bool {
         quality == Quality::Admitted
     }
 
-    /// Gives the best-effort transactions a store of their own, or the task's; which of both they have now.
+    /// Gives the best-effort transactions their own store, or the task's. Returns whether they now have their own.
     fn set_separate(&mut self, _is_separate: bool) -> bool {
         false
     }
 
-    /// What is worth saying to readers of its figures.
+    /// Returns notes for readers of its figures.
     fn notes(&self) -> Vec<String>;
 }
 

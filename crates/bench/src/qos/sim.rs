@@ -1,5 +1,5 @@
-//! The simulated plant: an identified model with what a model leaves out. Speed has steps and limits, a load adds to
-//! the outputs at once, and noise is drawn from what the identification could not explain.
+//! The simulated plant: an identified model, with effects that the model lacks. Speed has steps and limits, a load adds
+//! to the outputs at once, and noise is drawn from the residuals of the identification.
 
 use base::sim::Random;
 use db::qos::identify::{Model, Sample};
@@ -7,14 +7,14 @@ use db::qos::identify::{Model, Sample};
 use super::identified::Identified;
 use super::scenario::{DEADLINE_MS, Facts, Load, Observed, PERIOD_MS, Plant, SWEPT_MIN};
 
-/// Processors with best-effort transactions on the paper's machine.
+/// The number of processors with best-effort transactions on the paper's machine.
 const CORES_MAX: u32 = 3;
 
-/// Outputs that no machine gives are cut to these.
+/// Lower limits of the outputs, since no machine produces less.
 const TARDINESS_MIN: f64 = 0.02;
 const DATA_RATIO: (f64, f64) = (0.01, 0.99);
 
-/// A plant that is computed.
+/// A simulated plant.
 #[derive(Clone, Debug)]
 pub(crate) struct SimPlant {
     identified: Identified,
@@ -26,7 +26,7 @@ pub(crate) struct SimPlant {
 }
 
 impl SimPlant {
-    /// At its operating point; the seed draws its noise.
+    /// Creates a plant at its operating point; the seed determines its noise.
     pub(crate) fn new(identified: &Identified, seed: u64) -> Self {
         let model = identified.model();
         Self {

@@ -39,7 +39,7 @@ fn found(experiment: Experiment, identified: &Identified, runs: u32, folder: &Fo
     findings
 }
 
-/// The plants that were measured, each with the name of its file.
+/// Returns the measured plants, each with the name of its file.
 fn measured() -> Vec<(String, Identified)> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
     let files = std::fs::read_dir(folder)
@@ -70,11 +70,12 @@ fn goals_of_averages_are_met_on_a_plant_that_was_worked_out() {
     let folder = Folder::new("workloads");
     let findings = found(Experiment::Workloads, &worked_out(), 5, &folder);
     assert_eq!(findings.missed(), [""; 0]);
-    // Six mixes with an error and a least admitted fraction each, their number, and the ratio of speeds.
+    // 14 goals: an error and a minimum admitted fraction for each of six mixes, the number of mixes, and the ratio of
+    // speeds.
     assert_eq!(findings.judged(), 14);
     let value = |case, system, metric| findings.value(case, system, metric).unwrap();
     assert!(value("C10-D90", "dvfs-only", "admitted") == 1.0);
-    // Who reads more disturbs more: ours answers with both inputs, the others with one.
+    // A mix with more reads disturbs more: our approach responds with both inputs, the others with one.
     let change =
         |system, metric| value("C10-D90", system, metric) - value("C90-D10", system, metric);
     assert!(
@@ -209,7 +210,7 @@ fn a_report_has_the_number_of_runs_that_are_made() {
         ("transient --plant real", 5),
         ("cores --quick", 1),
         ("cores --runs 7", 7),
-        // Nothing is compared, so there is nothing to repeat.
+        // No approaches are compared, so there is nothing to repeat.
         ("identification", 1),
         ("interference --plant real --runs 7", 1),
     ] {

@@ -1,4 +1,4 @@
-//! Figure 10: a load that comes and goes; and, on the simulated plant, one that nothing can answer.
+//! Figure 10: a load that starts and ends; and, on the simulated plant, a load that no input can compensate.
 
 use base::sim::Random;
 use db::qos::controller::{Held, SetPoints};
@@ -12,7 +12,7 @@ use super::scenario::{ADMITTED_MIN, Load, Mix};
 use super::{GOAL, Setting};
 use crate::report::median;
 
-/// Where the paper's second target lies between its data response ratio at rest and that of DVFS-only under the load:
+/// Position of the paper's second target between its data response ratio at rest and that of DVFS-only under the load:
 /// 0.40 between 0.28 and 0.44.
 const TARGET_PART: f64 = 0.75;
 
@@ -20,10 +20,10 @@ const SETTLING_MAX: f64 = 3.0;
 const OVERSHOOT_MAX: f64 = 0.10;
 const RECOVERY_MAX: f64 = 8.0;
 
-/// Samples of the load that cannot be answered, and of what is watched after it.
+/// Samples before, during and after the load that cannot be compensated.
 const OVERLOAD: (u32, u32, u32) = (60, 40, 60);
 
-/// Runs whose samples are written, each in a row.
+/// Number of runs whose samples are written, each in a row.
 const RUNS_IN_TABLE: usize = 25;
 
 /// A mean of a phase.
@@ -132,7 +132,7 @@ fn one(
 
 fn rows(findings: &mut Findings, arm: &Arm, (before, during, _): (u32, u32, u32)) {
     let (from, to) = (before as usize, (before + during) as usize);
-    // The last half of each phase, in which everything has settled.
+    // The second half of each phase, after all values have settled.
     let of = |begin: usize, end: usize, value: fn(&Summary) -> f64| {
         let runs = arm
             .runs
@@ -208,7 +208,7 @@ fn rows(findings: &mut Findings, arm: &Arm, (before, during, _): (u32, u32, u32)
     }
 }
 
-/// Curves of the first run, and of the mean of all for tardiness.
+/// Draws the curves of the first run, and the mean of all runs for tardiness.
 fn draw(setting: &Setting<'_>, findings: &mut Findings, arm: &Arm) -> Result<(), String> {
     let Some(first) = arm.runs.first() else {
         return Ok(());
@@ -268,12 +268,13 @@ fn draw(setting: &Setting<'_>, findings: &mut Findings, arm: &Arm) -> Result<(),
     )
 }
 
-/// A load so heavy that both inputs are at their limits: how long tardiness takes to be held again once it has gone.
+/// Runs a load so heavy that both inputs are at their limits. Measures how long tardiness takes to return to its goal
+/// after the load has ended.
 fn overload(setting: &mut Setting<'_>, findings: &mut Findings) -> Result<(), String> {
     let (before, during, after) = OVERLOAD;
     let heavy = |cores| Load::of(Mix::C10D90, cores);
     let mut cores = 1;
-    // The first that the best inputs cannot answer.
+    // Find the first load that the best inputs cannot compensate.
     while setting
         .identified()?
         .settled([1.0, ADMITTED_MIN], heavy(cores))?[0]
@@ -355,8 +356,8 @@ fn overload(setting: &mut Setting<'_>, findings: &mut Findings) -> Result<(), St
     draw(setting, findings, &arm)
 }
 
-/// Samples under the overload in which both inputs were put to their limits, and those of them of which that was not
-/// said at once.
+/// Counts the samples under the overload with both inputs at their limits. Returns how many of them were not reported
+/// as such at once, and the count itself.
 fn saturation(runs: &[Vec<Record>]) -> (u32, u32) {
     let loaded = runs
         .iter()

@@ -1,4 +1,4 @@
-//! Sensor updates: the bundled fire trace, faster by a multiplier, through an admission.
+//! Sensor updates: the bundled fire trace, accelerated by a multiplier and filtered by an admission.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -7,32 +7,32 @@ use ingest::trace::Trace;
 
 use super::scenario::ADMITTED_MIN;
 
-/// Trace that is played again and again, ms.
+/// Length of the trace, in ms; it is played repeatedly.
 const TRACE_MS: u64 = 120_000;
 
 /// The updates of a run.
 pub(crate) struct Updates {
     /// Sensors in the order of their readings.
     order: Vec<u32>,
-    /// How much faster than recorded.
+    /// Speed of playback relative to the recording.
     multiplier: f64,
     per_second: f64,
-    /// One for each quality of data: of the readings, and of the freshness.
+    /// One for each quality of data: by readings, and by freshness.
     admissions: [Admission; 2],
     by_freshness: AtomicBool,
-    /// Readings of each sensor that went to the store.
+    /// The number of readings of each sensor that went to the store.
     admitted: Vec<AtomicU64>,
-    /// When each sensor's value was last stored, µs since the start; -1: never.
+    /// Time when each sensor's value was last stored, in µs since the start; -1: never.
     stored_us: Vec<AtomicI64>,
-    /// How long each stays fresh.
+    /// How long each value stays fresh, in µs.
     valid_us: Vec<i64>,
 }
 
 impl Updates {
-    /// At so many readings in a second.
+    /// Creates updates at a rate of `per_second` readings.
     ///
     /// # Errors
-    /// The trace's.
+    /// The errors of the trace.
     pub(crate) fn new(per_second: f64) -> Result<Self, String> {
         let trace = ingest::trace::bundled(TRACE_MS).map_err(|error| error.to_string())?;
         let order = sensors_in_order(&trace);
@@ -72,7 +72,7 @@ impl Updates {
         &self.admissions[usize::from(self.by_freshness.load(Ordering::Relaxed))]
     }
 
-    /// What the least that a sensor keeps is a part of from now on; all are admitted.
+    /// Sets the quantity of which a sensor's minimum is a fraction. All updates are admitted at first.
     pub(crate) fn set_quality(&self, quality: Quality, now_us: i64) {
         self.admit(1.0, now_us);
         self.by_freshness
@@ -83,14 +83,14 @@ impl Updates {
         self.admit(1.0, now_us);
     }
 
-    /// The least fraction that can be admitted, by the rates of the last look; `None` where freshness does not decide
-    /// what a sensor keeps.
+    /// Returns the minimum fraction that can be admitted, by the rates of the last evaluation. `None` if freshness does
+    /// not decide what a sensor keeps.
     pub(crate) fn least(&self) -> Option<f64> {
         let [.., least] = self.admission().wanted_expected_least();
         self.by_freshness.load(Ordering::Relaxed).then_some(least)
     }
 
-    /// Admits a fraction from now on; what it comes to.
+    /// Admits a fraction of later updates. Returns the expected fraction.
     pub(crate) fn admit(&self, fraction: f64, now_us: i64) -> f64 {
         let offer = |sensor: usize| {
             let admitted = self.admitted.get(sensor)?.load(Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Updates {
             .set(fraction, now_us.unsigned_abs() * 1000, offer)
     }
 
-    /// The sensor of an update, and whether it goes to the store.
+    /// Returns the sensor of an update, and whether the update goes to the store.
     pub(crate) fn next(&self, number: u64, now_us: i64) -> (u32, bool) {
         let sensor = self.order[(number % self.order.len() as u64) as usize];
         let (admission, now_ns) = (self.admission(), now_us.unsigned_abs() * 1000);
@@ -115,14 +115,14 @@ impl Updates {
         (sensor, is_admitted)
     }
 
-    /// Notes that a value was stored.
+    /// Records that a value was stored.
     pub(crate) fn stored(&self, sensor: u32, now_us: i64) {
         if let Some(stored) = self.stored_us.get(sensor as usize) {
             stored.store(now_us, Ordering::Relaxed);
         }
     }
 
-    /// Fresh objects ÷ all.
+    /// Returns fresh objects ÷ all.
     pub(crate) fn fresh(&self, now_us: i64) -> f64 {
         let is_fresh = |(stored, valid): (&AtomicI64, &i64)| {
             let stored = stored.load(Ordering::Relaxed);
@@ -169,7 +169,7 @@ mod tests {
         assert!((expected - 0.6).abs() < 0.01, "{expected}");
         let share = admitted(100_000) as f64 / 100_000.0;
         assert!((share - 0.6).abs() < 0.02, "{share}");
-        // Of the freshness: what has surplus goes first, and the least is another figure.
+        // By freshness: sensors with surplus lose updates first, and the minimum has another value.
         updates.set_quality(Quality::Fresh, 5_000_000);
         assert_eq!(admitted(200_000), 100_000);
         updates.admit(1.0, 7_000_000);

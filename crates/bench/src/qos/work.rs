@@ -1,4 +1,4 @@
-//! What the threads of the real plant do: transactions that read and write a store and compute, in a measured
+//! The work of the real plant's threads: transactions that read and write a store and compute, in a measured
 //! proportion.
 
 use std::hint::black_box;
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 use crate::engine::{Key, Session};
 use crate::report::median;
 
-/// Objects of the store; the first ones are the trace's sensors, and the others are no temporal data.
+/// The number of objects in the store; the first ones are the trace's sensors, and the others are not temporal data.
 pub(crate) const OBJECTS: u32 = 10_000;
 
-/// Bytes of a value.
+/// Size of a value, in bytes.
 pub(crate) const VALUE_BYTES: usize = 64;
 
-/// Values that are stored as one transaction, at most.
+/// Maximum number of values stored in one transaction.
 pub(crate) const TOGETHER: usize = 32;
 
-/// Rounds of the computation between two looks at the clock.
+/// Rounds of the computation between two readings of the clock.
 const BATCH: u64 = 64;
 
-/// How much of each kind of work fits into a time, alone on a processor at full speed.
+/// The cost of each kind of work, alone on a processor at full speed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Costs {
     pub(crate) get_us: f64,
@@ -31,10 +31,10 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Measures them on the calling thread.
+    /// Measures the costs on the calling thread.
     ///
     /// # Errors
-    /// The engine's.
+    /// The errors of the engine.
     pub(crate) fn measure(session: &mut dyn Session) -> Result<Self, String> {
         const TRIES: usize = 9;
         const OPERATIONS: u32 = 4_000;
@@ -69,7 +69,7 @@ impl Costs {
     }
 }
 
-/// Rounds of a computation that touches no memory.
+/// Runs rounds of a computation that touches no memory.
 pub(crate) fn compute(rounds: u64) -> u64 {
     let mut state = rounds | 1;
     for _ in 0..rounds {
@@ -80,18 +80,18 @@ pub(crate) fn compute(rounds: u64) -> u64 {
     state
 }
 
-/// One transaction: how much it does of each.
+/// One transaction: the amount of each kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transaction {
     pub(crate) gets: u32,
     pub(crate) puts: u32,
     pub(crate) rounds: u64,
-    /// It draws what it reads and writes among the first so many.
+    /// The number of objects from which it draws those that it reads and writes.
     pub(crate) objects: u32,
 }
 
 impl Transaction {
-    /// The real-time task's: as much time with data as with computing, and reads alone, of what sensors report.
+    /// The real-time task's transaction: equal time with data and with computing, and only reads, of sensor objects.
     pub(crate) fn of_task(costs: &Costs, nominal: Duration, sensors: u32) -> Self {
         let half_us = nominal.as_secs_f64() * 1e6 / 2.0;
         Self {
@@ -102,7 +102,7 @@ impl Transaction {
         }
     }
 
-    /// A best-effort one's: of its time with data, half is reads and half is writes, of any object.
+    /// A best-effort transaction: half of its time with data is reads and half is writes, of any object.
     pub(crate) fn of_best_effort(costs: &Costs, nominal: Duration, data_share: f64) -> Self {
         let us = nominal.as_secs_f64() * 1e6;
         let data_us = us * data_share;
@@ -114,7 +114,7 @@ impl Transaction {
         }
     }
 
-    /// Reads and writes, in turns of handfuls; the time that they took.
+    /// Reads and writes in alternating batches. Returns the time taken.
     pub(crate) fn access(
         &self,
         session: &mut dyn Session,

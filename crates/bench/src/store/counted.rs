@@ -1,5 +1,5 @@
-//! Cases of which only the device operations matter, on a device in memory: a long varied run in a store that is
-//! nearly full, and a store with very many names. What is reported is the most that any single call cost.
+//! Cases in which only the device operations matter, on a device in memory: a long varied run in a store that is nearly
+//! full, and a store with very many names. The report contains the maximum cost of any single call.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 use base::error::Code;
@@ -11,34 +11,35 @@ use super::keel::{describe, format_options};
 use crate::report::{Figure, percentile};
 use crate::scratch::check_interrupted;
 
-/// Device bytes of the varied run: small, so that it is full again and again.
+/// Device bytes of the varied run: small, so that the store fills up again and again.
 const VARIED_BYTES: u64 = 64 << 20;
 
-/// Names in the varied run; the store knows the tails of 32 files, so most appends come to one that it does not.
+/// Number of names in the varied run. The store caches the tails of 32 files, so most appends go to a file whose tail
+/// is not cached.
 const VARIED_FILES_MAX: usize = 200;
 
-/// Longest append of the varied run.
+/// Longest append of the varied run, in bytes.
 const VARIED_APPEND_BYTES_MAX: u64 = 30_000;
 
-/// Steps between two losses of power in the varied run.
+/// Steps between two power losses in the varied run.
 const STEPS_BETWEEN_CUTS: u32 = 5_000;
 
-/// Files in the small store that opening by name is compared with.
+/// Number of files in the small store, for comparison of opening by name.
 pub(crate) const FILES_FEW: u64 = 100;
 
-/// Calls of each kind in the store with many names.
+/// Number of calls of each kind in the store with many names.
 const CALLS_AT_MANY: u64 = 20_000;
 
-/// The system that a store with few names is reported as.
+/// The system name of a store with few names in reports.
 pub(crate) const KEEL_FEW: &str = "keel-100-files";
 
-/// What the calls of one kind have cost.
+/// The cost of the calls of one kind.
 struct Tally {
     case: &'static str,
     calls: u64,
     totals: DeviceCounts,
     maxima: DeviceCounts,
-    /// Blocks read by each call.
+    /// The number of blocks read by each call.
     blocks_read: Vec<u64>,
 }
 
@@ -57,7 +58,7 @@ impl Tally {
         }
     }
 
-    /// Does a call and counts what it cost, whether or not it succeeds.
+    /// Does a call and counts its cost, whether or not it succeeds.
     fn count<D: BlockDevice, T>(
         &mut self,
         store: &mut Store<D>,
@@ -101,11 +102,11 @@ impl Tally {
     }
 }
 
-/// A long run of every kind of call, on more files than the store knows the tails of, nearly full most of the
-/// time, with losses of power in between.
+/// Makes a long run of all kinds of calls, on more files than the store caches the tails of. The store is nearly full
+/// most of the time, and power losses occur in between.
 ///
 /// # Errors
-/// One line about what the store refused.
+/// One line about the operation that the store refused.
 pub(crate) fn varied(steps: u32, show: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, String> {
     let mut device = FlatDevice::new(VARIED_BYTES / BLOCK_BYTES as u64);
     let options = format_options(VARIED_FILES_MAX as u64);
@@ -125,7 +126,7 @@ pub(crate) fn varied(steps: u32, show: &mut dyn FnMut(&str)) -> Result<Vec<Figur
     for first in (0..steps).step_by(STEPS_BETWEEN_CUTS as usize) {
         show(&format!("counting a varied run: {first} of {steps} calls"));
         check_interrupted()?;
-        // Dropped without closing, as a loss of power does.
+        // Dropped without closing, like in a power loss.
         let mut store = Store::open(&mut device, &OpenOptions::default()).map_err(describe)?;
         for _ in first..steps.min(first + STEPS_BETWEEN_CUTS) {
             run.step(&mut store).map_err(describe)?;
@@ -162,7 +163,7 @@ impl Varied {
     fn step<D: BlockDevice>(&mut self, store: &mut Store<D>) -> flash::Result<()> {
         let done = self.call(store);
         match done {
-            // A full store is what this run is after: some files make room, and on it goes.
+            // A full store is the purpose of this run: delete some files and continue.
             Err(error) if error.code() == Code::Full => {
                 for _ in 0..1 + self.random.below(4) {
                     self.delete_one(store)?;
@@ -206,7 +207,7 @@ impl Varied {
         choice: u64,
     ) -> flash::Result<()> {
         let length = store.length(file)?;
-        // What does not change is not written.
+        // The store does not write unchanged bytes.
         for byte in self.payload[..4096].iter_mut().step_by(64) {
             *byte = byte.wrapping_add(1);
         }
@@ -244,18 +245,18 @@ impl Varied {
     }
 }
 
-/// Name of file `index` in a store with many.
+/// Returns the name of file `index` in a store with many.
 pub(crate) fn many_name(index: u64) -> String {
     format!("sensor-{index}.log")
 }
 
-/// A store on a device in memory with `files` empty files, and what creating them cost at most.
+/// Creates a store on a device in memory with `files` empty files. `create` counts the cost of creating them.
 fn filled(
     files: u64,
     create: &mut Tally,
     show: &mut dyn FnMut(&str),
 ) -> Result<FlatDevice, String> {
-    // What the table takes, and twice what the files of the calls take.
+    // Space for the table, and twice the space of the files of the calls.
     let mut device = FlatDevice::new(files + (1 << 30) / BLOCK_BYTES as u64);
     let options = format_options(files + CALLS_AT_MANY);
     let mut store = Store::format(&mut device, &options).map_err(describe)?;
@@ -318,7 +319,7 @@ pub(crate) fn many_names(
         let file = create
             .count(&mut store, |store| store.create(&name))
             .map_err(describe)?;
-        // Of any length, the empty ones included.
+        // Files of different lengths, including empty ones.
         for _ in 0..index % 5 {
             append
                 .count(&mut store, |store| store.append(file, &block))
@@ -329,7 +330,7 @@ pub(crate) fn many_names(
         rename
             .count(&mut store, |store| store.rename(&name, &other))
             .map_err(describe)?;
-        // Half of them at once, half when all are there.
+        // Half of them are deleted at once, the other half when all exist.
         if index.is_multiple_of(2) {
             delete
                 .count(&mut store, |store| store.delete(&other))

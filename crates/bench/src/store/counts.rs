@@ -1,20 +1,20 @@
-//! Requests that a device has completed, whoever counted them.
+//! Requests that a device has completed, from any source of counts.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 
-/// Counters of a device at one moment, or the difference of two moments.
+/// Counters of a device at one moment, or the difference between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceCounts {
     pub(crate) reads: u64,
     pub(crate) bytes_read: u64,
     pub(crate) writes: u64,
-    /// `None` where the source does not count them.
+    /// `None` if the source does not count them.
     pub(crate) flushes: Option<u64>,
     pub(crate) bytes_written: u64,
 }
 
 impl DeviceCounts {
-    /// What was done since `before`.
+    /// Returns the operations since `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             reads: self.reads - before.reads,
@@ -28,7 +28,7 @@ impl DeviceCounts {
         }
     }
 
-    /// Adds what one more call cost.
+    /// Adds the cost of one more call.
     pub(crate) fn add(&mut self, spent: Self) {
         self.reads += spent.reads;
         self.bytes_read += spent.bytes_read;
@@ -37,7 +37,7 @@ impl DeviceCounts {
         self.bytes_written += spent.bytes_written;
     }
 
-    /// Raises each figure to that of a call that cost more of it.
+    /// Raises each figure to the cost of a call if that is higher.
     pub(crate) fn raise_to(&mut self, spent: Self) {
         self.reads = self.reads.max(spent.reads);
         self.bytes_read = self.bytes_read.max(spent.bytes_read);
@@ -50,7 +50,7 @@ impl DeviceCounts {
     }
 }
 
-/// What a device of ours has counted, exactly.
+/// Returns the exact counts of one of our devices.
 pub(crate) fn counts_of(device: &impl BlockDevice) -> DeviceCounts {
     let counters = device.counters();
     DeviceCounts {

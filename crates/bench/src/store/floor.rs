@@ -1,6 +1,6 @@
-//! The floor: what the device below costs at least. For whatever must be durable, one aligned write of 4 KiB past
-//! the page cache and one flush; for a read, one aligned 4 KiB read past the page cache. A file is written
-//! through once before, so that the file system has nothing to allocate or to log.
+//! The floor: the minimum cost of the device. For durable operations, it is one aligned write of 4 KiB that bypasses
+//! the page cache, and one flush; for a read, one aligned read of 4 KiB that bypasses it. The file is written through
+//! once before, so that the file system has nothing to allocate or to log.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -11,13 +11,13 @@ use super::counts::{DeviceCounts, counts_of};
 use super::timed::{Case, READ_FILE_BYTES, Step, System, check_pattern, fill_pattern, timed};
 use crate::report::FLOOR;
 
-/// Bytes that a floor takes: the lower half is read, the upper half written.
+/// Size of the floor's file in bytes: the lower half is read, the upper half written.
 pub(crate) const FLOOR_BYTES: u64 = 2 * READ_FILE_BYTES;
 
 /// The system with writes of 8 KiB.
 pub(crate) const WIDE: &str = "floor-8192";
 
-/// One write and one flush, or one read, on a file or device of its own.
+/// One write and one flush, or one read, on its own file or device.
 pub(crate) struct Floor {
     name: &'static str,
     device: FileDevice,
@@ -27,7 +27,7 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
-    /// On the file or block device `path`; a file is made.
+    /// Creates a floor on the file or block device `path`; a missing file is created.
     ///
     /// # Errors
     /// One line that names the path.
@@ -35,8 +35,8 @@ impl Floor {
         Self::with_write(path, FLOOR, 1)
     }
 
-    /// As [`create`](Self::create), with writes of 8 KiB, and for appends alone: what the next block costs beside
-    /// the first.
+    /// As [`create`](Self::create), with writes of 8 KiB and only for appends: shows the cost of a second block in a
+    /// write.
     ///
     /// # Errors
     /// One line that names the path.
@@ -67,13 +67,13 @@ impl Floor {
         })
     }
 
-    /// Whether the file system lets transfers past its page cache.
+    /// Whether the file system allows transfers that bypass its page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.device.is_direct()
     }
 }
 
-/// Opens a prepared file as a device of whole blocks, past the page cache where possible.
+/// Opens a prepared file as a device of whole blocks, bypassing the page cache if possible.
 pub(crate) fn open_direct(path: &Path) -> Result<FileDevice, String> {
     let options = FileDeviceOptions {
         direct: true,
@@ -83,8 +83,8 @@ pub(crate) fn open_direct(path: &Path) -> Result<FileDevice, String> {
     FileDevice::open(path, &options).map_err(|error| error.to_string())
 }
 
-/// Creates a file of `bytes` bytes in which every block has been written and flushed once. Blocks that were
-/// only reserved would make the file system log a change of its own at their first write.
+/// Creates a file of `bytes` bytes in which every block has been written and flushed once. If blocks were only
+/// reserved, their first write would make the file system log its own change.
 pub(crate) fn write_through(
     path: &Path,
     bytes: u64,

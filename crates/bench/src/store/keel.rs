@@ -1,5 +1,5 @@
-//! Ours: a store in an image file or on a block device, opened past the page cache, so that every read comes from
-//! the device.
+//! Our store in an image file or on a block device, opened to bypass the page cache, so that every read comes from the
+//! device.
 
 use std::path::Path;
 
@@ -13,13 +13,13 @@ use super::timed::{
     check_pattern, fill_changed, fill_pattern, timed,
 };
 
-/// Name of the file that reads are spread over.
+/// Name of the file that random reads use.
 const READ_NAME: &str = "read";
 
-/// Name of the file that overwrites are spread over.
+/// Name of the file that random overwrites use.
 const OVERWRITE_NAME: &str = "overwrite";
 
-/// Names beside those of a round: the files to read, to overwrite, to append to and to cut.
+/// Number of names in addition to those of a round: the files to read, to overwrite, to append to and to cut.
 const FILES_BESIDE: u64 = 16;
 
 /// A freshly formatted store.
@@ -28,31 +28,31 @@ pub(crate) struct Keel {
     is_direct: bool,
     read_file: FileHandle,
     overwrite_file: FileHandle,
-    /// The file that the running round appends to or cuts.
+    /// The file that the current round appends to or cuts.
     round_file: Option<FileHandle>,
     round_length: u64,
     payload: Vec<u8>,
 }
 
-/// Options of every store that a bench formats, for so many names.
+/// Returns the options of every store that a bench formats, for `files_max` names.
 pub(crate) fn format_options(files_max: u64) -> FormatOptions {
     FormatOptions {
         files_max,
         name_bytes_max: 255,
-        // Nobody chooses names to attack a bench, and a fixed key repeats a run exactly.
+        // A bench has no attacker who chooses names, and a fixed key makes runs exactly repeatable.
         uuid: [1; 16],
         hash_key: [2; 16],
     }
 }
 
-/// One line about what the store refused.
+/// Returns one line about the operation that the store refused.
 pub(crate) fn describe(error: flash::Error) -> String {
     error.to_string()
 }
 
 impl Keel {
-    /// Formats a store on `path`, a block device or else a file that is made with `bytes` bytes, with room for
-    /// `files` files, and writes the files to read and to overwrite.
+    /// Formats a store on `path`, with room for `files` files, and writes the files to read and to overwrite. `path` is
+    /// a block device; otherwise a file of `bytes` bytes is created.
     ///
     /// # Errors
     /// One line that names the path or says what the store refused.
@@ -77,13 +77,13 @@ impl Keel {
         })
     }
 
-    /// Whether the file system lets transfers past its page cache.
+    /// Whether the file system allows transfers that bypass its page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.is_direct
     }
 }
 
-/// Makes a file of `bytes` bytes with the pattern in it.
+/// Creates a file of `bytes` bytes that contains the pattern.
 fn filled(store: &mut Store<FileDevice>, name: &str, bytes: u64) -> Result<FileHandle, String> {
     let file = store.create(name).map_err(describe)?;
     let mut chunk = vec![0; 1 << 18];

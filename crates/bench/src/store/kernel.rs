@@ -1,6 +1,6 @@
-//! The kernel's file system, made durable as its manual says: a change of content is a write and an
-//! `fdatasync`; a new or removed name needs an `fsync` of the folder, a new file one of its own besides. Reads
-//! are cold: the page is dropped from the cache first, outside the timing, and read-ahead is off.
+//! The kernel's file system, made durable as its manual requires: a change of content is a write and an `fdatasync`. A
+//! new or removed name needs an `fsync` of the folder; a new file also needs its own `fsync`. Reads are cold: the page
+//! is dropped from the cache first, outside the timing, and read-ahead is off.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -23,7 +23,7 @@ pub(crate) struct Kernel {
     directory: File,
     read_file: File,
     overwrite_file: File,
-    /// The file that the running round appends to or cuts.
+    /// The file that the current round appends to or cuts.
     round_file: Option<File>,
     round_length: u64,
     payload: Vec<u8>,
@@ -32,8 +32,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Makes a folder and the files to read and overwrite below `parent`. `counts_source` says whose the disk
-    /// below is: `own disk` or `whole disk`.
+    /// Creates a folder and the files to read and overwrite below `parent`. `counts_source` says who uses the disk
+    /// below: `own disk` or `whole disk`.
     ///
     /// # Errors
     /// One line that names the path.
@@ -50,7 +50,7 @@ impl Kernel {
         let read_path = folder.join("read");
         write_through(&read_path, READ_FILE_BYTES, fill_pattern)?;
         let read_file = File::open(&read_path).map_err(failed)?;
-        // Without this the kernel would fetch more than was asked for.
+        // Otherwise the kernel would read ahead.
         advise(&read_file, libc::POSIX_FADV_RANDOM)?;
         let overwrite_path = folder.join("overwrite");
         write_through(&overwrite_path, OVERWRITE_FILE_BYTES, fill_pattern)?;
@@ -99,7 +99,7 @@ impl Kernel {
     }
 
     fn read(&mut self, offset: u64) -> Result<u64, String> {
-        // All of the file: a range would spare the large folios that reach beyond it.
+        // Drop the whole file: a range would not drop the large folios that extend beyond it.
         advise(&self.read_file, libc::POSIX_FADV_DONTNEED)?;
         let (read, elapsed_ns) = timed(|| self.read_file.read_exact_at(&mut self.payload, offset));
         read.map_err(|error| error.to_string())?;
@@ -116,7 +116,7 @@ impl Kernel {
                 .open(&path)?;
             file.sync_all()?;
             self.directory.sync_all()?;
-            // Handed out, so that closing it is not timed.
+            // Returned to the caller, so that closing the file is not timed.
             std::io::Result::Ok(file)
         });
         finish((created.map(|_| ()), elapsed_ns))
@@ -138,7 +138,7 @@ impl Kernel {
         }))
     }
 
-    /// Writes out everything that waits.
+    /// Writes back all cached data.
     fn settle(&self) -> Result<(), String> {
         // SAFETY: the descriptor is open; no memory is passed.
         match unsafe { libc::syncfs(self.directory.as_raw_fd()) } {
@@ -158,7 +158,7 @@ impl System for Kernel {
     }
 
     fn takes(&self, case: Case) -> bool {
-        // Records are for databases.
+        // Records are a case for databases.
         case.is_of_store() && case != Case::Record
     }
 
@@ -226,7 +226,7 @@ impl System for Kernel {
     }
 }
 
-/// Says how the whole of `file` will be used.
+/// Tells the kernel how the whole of `file` will be used.
 fn advise(file: &File, advice: libc::c_int) -> Result<(), String> {
     // SAFETY: the descriptor is open; no memory is passed.
     match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) } {

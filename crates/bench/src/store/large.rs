@@ -1,5 +1,5 @@
-//! Cases that need size: random reads in a large file, opening by name among many on the real device, and opening
-//! a large store after a cut.
+//! Cases that need size: random reads in a large file, opening by name among many names on the real device, and opening
+//! a large store after a power loss.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,22 +17,22 @@ use super::timed::{OPERATION_BYTES, check_pattern, fill_pattern, timed};
 use crate::report::{FLOOR, Figure, Samples, percentile};
 use crate::scratch::check_interrupted;
 
-/// The store that is opened after cuts.
+/// Size of the store that is opened after power losses, in bytes.
 const MOUNT_BYTES: u64 = 16 << 30;
 
-/// Names that it has room for.
+/// Maximum number of names in that store.
 const MOUNT_FILES_MAX: u64 = 10_000;
 
-/// Files that are being appended to when it loses power: more than the store knows the tails of.
+/// Number of files that are being appended to at a power loss: more than the store caches the tails of.
 const MOUNT_FILES_OPEN: usize = 48;
 
-/// Bytes of an image that are written, or left out, at once.
+/// Unit in bytes in which an image is written, or left as a hole.
 const IMAGE_PIECE_BYTES: usize = 1 << 20;
 
-/// Files that may be open at once in the store whose memory is published.
+/// Maximum number of open files in the store whose memory use is published.
 const OPEN_FILES: usize = 32;
 
-/// Bytes of the requests that fill the large file.
+/// Size of the requests that fill the large file, in bytes.
 const FILL_BYTES: usize = 1 << 20;
 
 fn figure(case: &'static str, metric: &'static str, unit: &'static str, value: f64) -> Figure {
@@ -45,8 +45,8 @@ fn figure(case: &'static str, metric: &'static str, unit: &'static str, value: f
     }
 }
 
-/// Random reads of 4,096 bytes in a file of `file_bytes`, nothing cached: with the default memory, and with an
-/// index of block addresses that is large enough. The floor is one 4 KiB read in the same image.
+/// Random reads of 4,096 bytes in a file of `file_bytes`, with cold caches: with the default memory, and with an index
+/// of block addresses that is large enough. The floor is one 4 KiB read in the same image.
 ///
 /// # Errors
 /// One line that names the folder or what the store refused.
@@ -98,7 +98,7 @@ pub(crate) fn random_reads(
         ),
         figure("read-4096-large-file", "file_blocks", "1", blocks as f64),
     ];
-    // Twice as many as there are blocks: the table of addresses has places that names of blocks share.
+    // Twice the number of blocks, since several blocks may map to the same place of the address table.
     let index_addresses = (2 * blocks).next_power_of_two() as usize;
     let default = OpenOptions::default();
     let indexed = OpenOptions {
@@ -190,7 +190,7 @@ impl Reads<'_> {
     }
 }
 
-/// Writes the device's content to a new file, with holes where nothing was written.
+/// Writes the device's content to a new file, with holes for blocks that were never written.
 ///
 /// # Errors
 /// One line that names the path.
@@ -208,8 +208,8 @@ fn write_image(device: &FlatDevice, path: &Path) -> Result<(), String> {
     file.sync_all().map_err(failed)
 }
 
-/// Latencies of opening by name, creating and deleting among many names, beside opening among few, all on image
-/// files of the folder, past the page cache.
+/// Latencies of opening by name, creating and deleting among many names, beside opening among few, all on image files
+/// of the folder, bypassing the page cache.
 ///
 /// # Errors
 /// One line that names the folder or what the store refused.
@@ -252,7 +252,7 @@ pub(crate) fn names_on_disk(
             store.close_file(opened.map_err(describe)?);
             open[which].record(elapsed_ns, Some(before), Some(after));
         }
-        // A name that is gone again at once, so that the store stays as it is.
+        // The created file is deleted at once, so that the store stays as it is.
         let store = &mut stores[0];
         let name = format!("new-{step}");
         let before = counts_of(store.device());
@@ -272,8 +272,8 @@ pub(crate) fn names_on_disk(
     Ok(vec![many, few, create, delete])
 }
 
-/// Opens a store of 16 GiB after `cuts` losses of power, each in the middle of appends to many files; the image is
-/// sparse. Returns the figures and the bound that the store publishes for an opening.
+/// Opens a store of 16 GiB after `cuts` power losses, each during appends to many files; the image is sparse. Returns
+/// the figures and the bound that the store publishes for an opening.
 ///
 /// # Errors
 /// One line that names the folder or what the store refused.
@@ -316,7 +316,7 @@ pub(crate) fn mounts(
         let spent = counts_of(store.device());
         bound = store.bounds().mount();
         memory = store.bounds().memory_bytes();
-        // The first follows creations alone.
+        // Only creations precede the first one, so it is not counted.
         if cut > 0 {
             slowest_ns = slowest_ns.max(elapsed_ns);
             blocks_max = blocks_max.max(spent.bytes_read / BLOCK_BYTES as u64);

@@ -1,5 +1,5 @@
-//! Loop devices, all of one kind: direct transfers to a file that was written through before. Each system has one
-//! for itself, so that its counters are those of this system alone. Dropping one takes it away.
+//! Loop devices, all of one kind: direct transfers to a file that was written through before. Each system has its own
+//! device, so that the counters belong to this system alone. Dropping a device detaches it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches one of `bytes` bytes, whose file `name.disk` is made in `parent`.
+    /// Attaches a loop device of `bytes` bytes, with its file `name.disk` in `parent`.
     ///
     /// # Errors
-    /// One line that says what is lacking: the right to do so, or a tool.
+    /// One line that says what is missing: permission, or a tool.
     pub(crate) fn create(parent: &Path, name: &str, bytes: u64) -> Result<Self, String> {
         let image = parent.join(format!("{name}.disk"));
-        // Written, not only reserved: a hole that fills would be work of the file system below.
+        // Write the file instead of only reserving it: filling a hole would cause work in the file system below.
         write_through(&image, bytes, |_, chunk| chunk.fill(0))?;
         let mut command = Command::new("losetup");
         command.args(["--show", "--direct-io=on", "-f"]).arg(&image);
@@ -28,7 +28,7 @@ impl LoopDevice {
         Ok(Self { image, device })
     }
 
-    /// Whether this machine lets us attach one at all; if not, why.
+    /// Checks whether a loop device can be attached on this machine.
     ///
     /// # Errors
     /// One line with the reason.
@@ -36,7 +36,7 @@ impl LoopDevice {
         Self::create(parent, "probe", 1 << 20).map(drop)
     }
 
-    /// The path of the block device.
+    /// Returns the path of the block device.
     pub(crate) fn path(&self) -> &Path {
         &self.device
     }
@@ -48,24 +48,24 @@ impl Drop for LoopDevice {
             let device = self.device.display();
             eprintln!("keel-bench: {device}: {error}; detach it by hand: losetup -d {device}");
         }
-        // A run that goes on needs the room; a folder that is removed later does not mind.
+        // The rest of the run needs the space. An error does not matter, because the folder is removed later.
         let _ = fs::remove_file(&self.image);
     }
 }
 
-/// An ext4 with a journal, on a loop device of its own, mounted.
+/// A mounted ext4 with a journal, on its own loop device.
 pub(crate) struct Ext4Disk {
     folder: PathBuf,
     is_mounted: bool,
-    // After the mount in order, so detached after it is gone.
+    // Declared after the mount, so that the device is detached after the unmount.
     device: LoopDevice,
 }
 
 impl Ext4Disk {
-    /// Makes one; the mount point `name` lies in `parent`.
+    /// Creates the disk; the mount point `name` lies in `parent`.
     ///
     /// # Errors
-    /// One line that says what is lacking.
+    /// One line that says what is missing.
     pub(crate) fn create(parent: &Path, name: &str, bytes: u64) -> Result<Self, String> {
         let device = LoopDevice::create(parent, name, bytes)?;
         let mut disk = Self {
@@ -73,8 +73,8 @@ impl Ext4Disk {
             is_mounted: false,
             device,
         };
-        // Nothing may be left to initialise in the background of a measurement; room for many small files; and blocks
-        // of the size that every disk but a small one gets.
+        // The kernel must have nothing left to initialise in the background during a measurement. The file system needs
+        // room for many small files, and the block size of all but small disks.
         let mut mkfs = Command::new("mkfs.ext4");
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         mkfs.args(["-q", "-F", "-b", "4096", "-i", "4096", "-E", options]);
@@ -92,7 +92,7 @@ impl Ext4Disk {
         Ok(())
     }
 
-    /// Unmounts it and mounts it again, after which the kernel has nothing of it in its caches. No file may be open.
+    /// Unmounts and mounts it again, so that the kernel's caches contain nothing of it. No file may be open.
     ///
     /// # Errors
     /// One line with the tool's reason.
@@ -102,7 +102,7 @@ impl Ext4Disk {
         self.mount()
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -119,7 +119,7 @@ impl Drop for Ext4Disk {
     }
 }
 
-/// Runs a tool of the system; its standard output, or one line about what went wrong.
+/// Runs a system tool. Returns its standard output, or one line that says what went wrong.
 pub(crate) fn tool(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -131,7 +131,7 @@ pub(crate) fn tool(command: &mut Command) -> Result<String, String> {
     }
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().next().unwrap_or("failed");
-    // Most tools name themselves.
+    // Most tools prefix their messages with their name.
     Err(line
         .strip_prefix(&format!("{name}: "))
         .map_or_else(|| line.to_owned(), |reason| format!("{name}: {reason}")))

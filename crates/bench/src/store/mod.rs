@@ -1,5 +1,5 @@
-//! The file store's bench. `timed.rs` has the cases that are timed beside the peers, `counted.rs` those of which
-//! the device operations matter, `large.rs` those that need size; one file for each system.
+//! The file store's bench. `timed.rs` has the cases that are timed beside the peers, `counted.rs` those in which the
+//! device operations matter, `large.rs` those that need size; each system has its own file.
 
 mod counted;
 mod counts;
@@ -30,7 +30,7 @@ use crate::report::{FLOOR, Figure, Goal, Report, Samples};
 use crate::scratch::Scratch;
 use timed::{Case, Place, System};
 
-/// Our counts beside the kernel's.
+/// The case that compares our counts with the kernel's.
 const COUNTS_AGREE: &str = "counts-agree-loop";
 
 /// The peer of a database inside the store.
@@ -39,10 +39,10 @@ const SQLITE_ON_EXT4: &str = "sqlite-on-ext4";
 /// The cases of databases inside the store.
 const COMMITS: [Case; 2] = [Case::CommitWal, Case::CommitRollback];
 
-/// What `--repetitions` may be.
+/// Allowed range of `--repetitions`.
 const REPETITIONS: RangeInclusive<i64> = 100..=1_000_000;
 
-/// What `--rounds` may be; the median of fewer than five means little.
+/// Allowed range of `--rounds`; the median of fewer than five means little.
 const ROUNDS: RangeInclusive<i64> = 5..=100;
 
 /// `keel-bench flash`.
@@ -78,20 +78,20 @@ pub(crate) struct Options {
     rounds: u32,
 }
 
-/// How much is measured.
+/// How much a run measures.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     cases: &'static [Case],
     repetitions: u32,
     rounds: u32,
-    /// Calls of the varied run that is counted.
+    /// Number of calls of the counted varied run.
     varied_calls: u32,
-    /// Files in the store with many names.
+    /// Number of files in the store with many names.
     files_many: u64,
     large_file_bytes: u64,
-    /// Losses of power before a store is opened.
+    /// Number of power losses, each followed by an opening of the store.
     cuts: u32,
-    /// Device bytes of our store, at least.
+    /// Minimum device bytes of our store.
     store_bytes_min: u64,
     /// Device bytes of each file system on a loop device.
     ext4_bytes: u64,
@@ -125,7 +125,7 @@ impl Extent {
                 files_many: 1_000_000,
                 large_file_bytes: 1 << 30,
                 cuts: 20,
-                // Rounds clean up after themselves, so this holds any number of them.
+                // Each round deletes its files, so this suffices for any number of rounds.
                 store_bytes_min: 256 << 20,
                 ext4_bytes: 512 << 20,
             }
@@ -136,14 +136,14 @@ impl Extent {
         self.repetitions.div_ceil(self.rounds)
     }
 
-    /// Device bytes of our store in the timed cases.
+    /// Returns the device bytes of our store in the timed cases.
     fn store_bytes(&self) -> u64 {
         self.store_bytes_min
             .max(u64::from(self.round_steps()) * 96 * 1024)
     }
 }
 
-/// The goals for figures that do not depend on the extent of the run.
+/// Returns the goals for figures that do not depend on the extent of the run.
 fn goals() -> Vec<Goal> {
     let own = |case, metric, at_most| Goal {
         case,
@@ -201,7 +201,7 @@ fn goals() -> Vec<Goal> {
     goals
 }
 
-/// What a run has found out so far.
+/// The results of a run so far.
 #[derive(Default)]
 struct Found {
     samples: Vec<Samples>,
@@ -218,7 +218,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
     let extent = Extent::of(options);
     let load_1min = load_1min();
     let (rounds, round_steps) = (extent.rounds, extent.round_steps());
-    // The larger of the two parts that take room, one after the other.
+    // The larger one of the two parts that need space; they run one after the other.
     let loops_bytes = extent.store_bytes()
         + extent.store_bytes_min
         + 2 * extent.ext4_bytes
@@ -284,7 +284,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
     })
 }
 
-/// What is counted on a device in memory, and what needs size.
+/// Measures the cases counted on a device in memory, and those that need size.
 fn beyond_timed(
     found: &mut Found,
     goals: &mut Vec<Goal>,
@@ -336,7 +336,7 @@ fn beyond_timed(
     Ok(())
 }
 
-/// Image files past the page cache, beside the file system that holds them.
+/// Measures on image files that bypass the page cache, beside the file system that holds them.
 fn on_files(
     found: &mut Found,
     folder: &Path,
@@ -403,7 +403,8 @@ fn on_files(
     Ok(())
 }
 
-/// Loop devices of one kind, one for each system; ours and the floor use theirs raw, ext4 has its journal.
+/// Measures on loop devices of one kind, one for each system; our store and the floor use theirs raw, ext4 has its
+/// journal.
 fn on_loops(
     found: &mut Found,
     folder: &Path,
@@ -413,7 +414,7 @@ fn on_loops(
     show("preparing loop devices");
     let (rounds, round_steps) = (extent.rounds, extent.round_steps());
     let store_bytes = extent.store_bytes();
-    // Before the systems, so that they outlive what lies on them.
+    // Declared before the systems, so that the loop devices outlive them.
     let store_loop = LoopDevice::create(folder, "store", store_bytes)?;
     let floor_loop = LoopDevice::create(folder, "floor", floor::FLOOR_BYTES)?;
     let ext4 = Ext4Disk::create(folder, "ext4", extent.ext4_bytes)?;
@@ -474,8 +475,8 @@ fn on_loops(
     Ok(())
 }
 
-/// What we counted beside what the kernel counted at the block layer of our loop device, over the whole section.
-/// The kernel counts an empty flush as a write too.
+/// Returns our counts and the kernel's counts at the block layer of our loop device, over the whole section. The kernel
+/// counts an empty flush as a write too.
 fn agreement(own: DeviceCounts, kernel: DeviceCounts) -> Vec<Figure> {
     let flushes = |counts: DeviceCounts| counts.flushes.unwrap_or(0);
     let pairs = [

@@ -1,7 +1,7 @@
-//! SQLite, on both sides. As a peer for small records: a write-ahead log and `synchronous=FULL`, one prepared
-//! statement, one transaction for each row of 100 bytes. And as a user of the store: the same rows into a database
-//! inside it, through the VFS, beside one on ext4, with either journal. Checkpoints are SQLite's own, every 1,000
-//! pages, on the committing call.
+//! SQLite in two roles. As a peer for small records: a write-ahead log and `synchronous=FULL`, one prepared statement,
+//! one transaction for each row of 100 bytes. As a user of the store: the same rows in a database inside the store,
+//! through the VFS, beside a database on ext4, with either journal. Checkpoints are SQLite's own, every 1,000 pages,
+//! during the committing call.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::machine::Disk;
 /// Rows inserted before the measurement: with a write-ahead log that is more than one checkpoint.
 const ROWS_BEFORE: u32 = 1_500;
 
-/// With a rollback journal nothing has to grow: its file is made and deleted with each row.
+/// With a rollback journal nothing has to grow: its file is created and deleted with each row.
 const ROWS_BEFORE_ROLLBACK: u32 = 50;
 
 /// Databases in one place, one for each case.
@@ -32,7 +32,7 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Makes the databases of `cases` in `folder`. `counts_source` says whose the disk below is.
+    /// Creates the databases of `cases` in `folder`. `counts_source` says who uses the disk below.
     ///
     /// # Errors
     /// One line with SQLite's reason.
@@ -47,7 +47,7 @@ impl Sqlite {
         Self::with(name, cases, disk, counts_source, &open)
     }
 
-    /// Formats a store on the block device `device` and makes the databases of `cases` inside it.
+    /// Formats a store on the block device `device` and creates the databases of `cases` inside it.
     ///
     /// # Errors
     /// One line with SQLite's reason or the store's.
@@ -57,7 +57,7 @@ impl Sqlite {
             .and_then(Store::close)
             .map_err(describe_store)
             .map(drop)?;
-        // SAFETY: the functions are those of the SQLite that this program is linked with, which stays.
+        // SAFETY: the functions belong to the SQLite that this program is linked with, so they stay valid.
         let registered =
             unsafe { keelsqlite::register(functions(), VFS_NAME, Box::new(FileImages)) };
         registered.map_err(|code| format!("sqlite: registering the VFS: error {code}"))?;
@@ -92,8 +92,8 @@ impl Sqlite {
             disk,
             counts_source,
         };
-        // While the log's file grows for the first time each commit changes the file system's tables too; in the
-        // peer's favour that is over before the measurement begins.
+        // While the log's file grows for the first time, each commit also changes the file system's tables. In the
+        // peer's favour, this growth ends before the measurement begins.
         for case in cases {
             sqlite.set(*case, "synchronous", "OFF")?;
             let rows = if *case == Case::CommitRollback {
@@ -128,7 +128,7 @@ fn database(case: Case) -> String {
     format!("{case:?}.db").to_lowercase()
 }
 
-/// Journal and table of the database of `case`.
+/// Creates the journal and the table of the database of `case`.
 fn prepare(case: Case, connection: &Connection) -> rusqlite::Result<()> {
     let journal = if case == Case::CommitRollback {
         "DELETE"
@@ -151,10 +151,10 @@ fn describe(error: rusqlite::Error) -> String {
     format!("sqlite: {error}")
 }
 
-/// The functions of the SQLite that this program is linked with.
+/// Returns the functions of the SQLite that this program is linked with.
 fn functions() -> Functions {
-    // SAFETY: each is the function of that name, and both sides declare the same C functions; only the names of what
-    // their pointers point to differ.
+    // SAFETY: each is the function of that name, and both sides declare the same C functions; only the names of the
+    // types behind their pointers differ.
     unsafe {
         Functions {
             vfs_find: function(ffi::sqlite3_vfs_find as *const ()),
@@ -166,13 +166,13 @@ fn functions() -> Functions {
     }
 }
 
-/// A function by its address.
+/// Returns a function by its address.
 ///
 /// # Safety
 /// `F` must be the type of that function, as a function pointer.
 unsafe fn function<F: Copy>(address: *const ()) -> F {
     const { assert!(size_of::<F>() == size_of::<*const ()>()) };
-    // SAFETY: the caller vouches for the type; the sizes agree.
+    // SAFETY: the caller guarantees the type; the sizes agree.
     unsafe { std::mem::transmute_copy(&address) }
 }
 

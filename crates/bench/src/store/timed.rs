@@ -1,6 +1,6 @@
-//! The cases that are timed: each repetition does one operation on each system, in an order drawn anew each time.
-//! What disturbs the machine then disturbs all of them alike, also the work that one of them leaves behind for
-//! whoever comes next. In a rotating order each would nearly always come after the same one.
+//! The timed cases: each repetition does one operation on each system, in a new random order. A disturbance of the
+//! machine then affects all of them equally, and so does the work that one system leaves behind for the next one. In a
+//! rotating order each system would nearly always follow the same one.
 
 use std::time::Instant;
 
@@ -10,16 +10,16 @@ use super::counts::DeviceCounts;
 use crate::report::Samples;
 use crate::scratch::check_interrupted;
 
-/// Bytes of an append, of a read, of an overwrite and of what is cut off.
+/// Size of an append, of a read, of an overwrite and of a cut, in bytes.
 pub(crate) const OPERATION_BYTES: usize = 4096;
 
-/// Bytes of a small record.
+/// Size of a small record, in bytes.
 pub(crate) const RECORD_BYTES: usize = 100;
 
-/// Bytes of the file that reads are spread over.
+/// Size of the file that random reads use, in bytes.
 pub(crate) const READ_FILE_BYTES: u64 = 16 << 20;
 
-/// Bytes of the file that overwrites are spread over.
+/// Size of the file that random overwrites use, in bytes.
 pub(crate) const OVERWRITE_FILE_BYTES: u64 = READ_FILE_BYTES;
 
 /// One kind of operation.
@@ -43,12 +43,12 @@ pub(crate) enum Case {
     Delete,
     /// An SQLite transaction of one row of 100 bytes, with a write-ahead log, durable on return.
     CommitWal,
-    /// The same with a rollback journal.
+    /// As `CommitWal`, with a rollback journal.
     CommitRollback,
 }
 
 impl Case {
-    /// In the order of a round: what is created is what is renamed and deleted.
+    /// All cases in the order of a round: the created files are those renamed and deleted.
     pub(crate) const ALL: [Self; 10] = [
         Self::Append,
         Self::Record,
@@ -62,12 +62,12 @@ impl Case {
         Self::CommitRollback,
     ];
 
-    /// Whether this is one of the file store's own operations, not one of a database in it.
+    /// Whether this is one of the file store's own operations, rather than one of a database in it.
     pub(crate) fn is_of_store(self) -> bool {
         !matches!(self, Self::CommitWal | Self::CommitRollback)
     }
 
-    /// The name in reports: on a file, or on a loop device.
+    /// Returns the name in reports: on a file, or on a loop device.
     pub(crate) fn name(self, place: Place) -> &'static str {
         let (file, on_loop) = match self {
             Self::Append => ("append-4096-sync", "append-4096-sync-loop"),
@@ -87,11 +87,11 @@ impl Case {
         }
     }
 
-    /// Those that make something longer. Of a system that is worth its name only the tails are of interest, so they are
-    /// done more often.
+    /// Cases that make a file longer. For a good system only their tail latencies are of interest, so they are repeated
+    /// more often.
     pub(crate) const APPENDS: [Self; 3] = [Self::Append, Self::Record, Self::CommitWal];
 
-    /// How often in a round.
+    /// Returns the number of repetitions in a round.
     fn steps(self, round_steps: u32) -> u32 {
         if Self::APPENDS.contains(&self) {
             round_steps * 5
@@ -101,12 +101,12 @@ impl Case {
     }
 }
 
-/// What the systems of a section lie on.
+/// The medium of the systems of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Files of one folder, ours and the floor past the page cache.
+    /// Files in one folder; our store and the floor bypass the page cache.
     File,
-    /// A loop device for each, all of one kind.
+    /// A loop device for each system, all of one kind.
     Loop,
 }
 
@@ -115,14 +115,14 @@ pub(crate) enum Place {
 pub(crate) struct Step {
     pub(crate) case: Case,
     pub(crate) round: u32,
-    /// From 0 within the round.
+    /// Index within the round, from 0.
     pub(crate) index: u32,
     /// Where a read or overwrite starts; a multiple of [`OPERATION_BYTES`] within [`READ_FILE_BYTES`].
     pub(crate) offset: u64,
 }
 
 impl Step {
-    /// The first of a round, for the names that it uses.
+    /// Returns the first step of a round, which defines the names that the round uses.
     pub(crate) fn first(case: Case, round: u32) -> Self {
         Self {
             case,
@@ -132,25 +132,25 @@ impl Step {
         }
     }
 
-    /// The file that a create makes and a rename renames.
+    /// Returns the file name that a create makes and a rename renames.
     pub(crate) fn file_name(&self) -> String {
         format!("file-{}-{}", self.round, self.index)
     }
 
-    /// The name that it has afterwards, under which it is deleted.
+    /// Returns the name after the rename, under which the file is deleted.
     pub(crate) fn renamed_name(&self) -> String {
         format!("renamed-{}-{}", self.round, self.index)
     }
 
-    /// The file that a round appends to or cuts.
+    /// Returns the name of the file that a round appends to or cuts.
     pub(crate) fn round_name(&self) -> String {
         format!("{:?}-{}", self.case, self.round).to_lowercase()
     }
 }
 
-/// A system under measurement. Only the operation itself is timed; everything around it is not.
+/// A system under measurement. Only the operation itself is timed, without the work around it.
 pub(crate) trait System {
-    /// The name in reports.
+    /// Returns the name in reports.
     fn name(&self) -> &str;
 
     /// Whether it takes part in `case`.
@@ -161,21 +161,21 @@ pub(crate) trait System {
     /// Prepares the steps of `case` in `round`, of which there are `count`.
     fn begin(&mut self, case: Case, round: u32, count: u32) -> Result<(), String>;
 
-    /// Does one step; returns the nanoseconds of the operation alone.
+    /// Does one step. Returns the nanoseconds of the operation alone.
     fn step(&mut self, step: &Step) -> Result<u64, String>;
 
-    /// Removes what a round left.
+    /// Removes the files of a round.
     fn end(&mut self, case: Case, round: u32) -> Result<(), String>;
 
-    /// The device's counters now; `None` when unknown.
+    /// Returns the device's counters, or `None` if they are unknown.
     fn counts(&self) -> Option<DeviceCounts>;
 
-    /// Where the counters come from, for the report: `exact` our own, `own disk` the kernel's of a disk that only
-    /// this system uses, `whole disk` the kernel's of one that everything uses; `None` when there are none.
+    /// Returns the source of the counters for the report: `exact` our own, `own disk` the kernel's of a disk that only
+    /// this system uses, `whole disk` the kernel's of a disk that everything uses; `None` if there are none.
     fn counts_source(&self) -> Option<&'static str>;
 }
 
-/// Nanoseconds that `operation` takes, with what it returns.
+/// Runs `operation`. Returns its result and its time in nanoseconds.
 pub(crate) fn timed<T>(operation: impl FnOnce() -> T) -> (T, u64) {
     let start = Instant::now();
     let result = operation();
@@ -186,18 +186,19 @@ pub(crate) fn timed<T>(operation: impl FnOnce() -> T) -> (T, u64) {
     )
 }
 
-/// The content of every file read here: each eight bytes hold their own position, so a wrong block shows.
+/// Writes the content of every file that is read here: each eight bytes hold their own position, so a wrong block is
+/// detected.
 pub(crate) fn fill_pattern(offset: u64, bytes: &mut [u8]) {
     for (index, word) in bytes.chunks_exact_mut(8).enumerate() {
         word.copy_from_slice(&(offset / 8 + index as u64).to_le_bytes());
     }
 }
 
-/// What an overwrite writes: each word other than what any step before has put there. A store may leave out what does
-/// not change.
+/// Writes the content of an overwrite: each word differs from those of all earlier steps at that place, because a store
+/// may skip unchanged content.
 pub(crate) fn fill_changed(offset: u64, step: &Step, bytes: &mut [u8]) {
     fill_pattern(offset, bytes);
-    // Above the bits of a position.
+    // Placed above the bits of a position.
     let stamp = (u64::from(step.round) << 20 | u64::from(step.index + 1)) << 32;
     for word in bytes.chunks_exact_mut(8) {
         let changed = u64::from_le_bytes(std::array::from_fn(|place| word[place])) ^ stamp;
@@ -205,7 +206,7 @@ pub(crate) fn fill_changed(offset: u64, step: &Step, bytes: &mut [u8]) {
     }
 }
 
-/// An error when `bytes` are not those of [`fill_pattern`].
+/// Returns an error if `bytes` are not those of [`fill_pattern`].
 pub(crate) fn check_pattern(offset: u64, bytes: &[u8]) -> Result<(), String> {
     for (index, word) in bytes.chunks_exact(8).enumerate() {
         if word != (offset / 8 + index as u64).to_le_bytes() {
@@ -218,7 +219,7 @@ pub(crate) fn check_pattern(offset: u64, bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Measures `cases` on `systems`, in `rounds` rounds; samples of each case and system.
+/// Measures `cases` on `systems`, in `rounds` rounds. Returns the samples of each case and system.
 ///
 /// # Errors
 /// One line that names system, case and reason.
@@ -264,7 +265,7 @@ pub(crate) fn measure(
     Ok(samples)
 }
 
-/// One case of one round: the same steps on every system.
+/// Runs one case of one round: the same steps on every system.
 fn run_round(
     systems: &mut [&mut Box<dyn System>],
     samples: &mut [Samples],

@@ -1,4 +1,4 @@
-//! Bars side by side: a group for each program, a bar for each system, with its value above it.
+//! Bar charts: a group of bars for each program, a bar for each system, with its value above it.
 
 use crate::paper::chart::{Anchor, FAINT, GRID, INK, SIZE, Shape, line, text};
 use crate::qos::plot::COLORS;
@@ -8,9 +8,9 @@ const BOTTOM: f64 = 376.0;
 const EDGES: (f64, f64) = (64.0, SIZE.0 - 20.0);
 const LEGEND_Y: f64 = 436.0;
 const LETTER: f64 = 7.4;
-/// Of the room of a group, for its bars.
+/// The share of a group's width that its bars fill.
 const FILLED: f64 = 0.84;
-/// Where values are further apart than this, the axis is logarithmic: small bars would not be seen.
+/// If the ratio of the values exceeds this, the axis is logarithmic, because small bars would be invisible.
 const LINEAR_MAX: f64 = 20.0;
 
 /// A system with its values, in the order of the groups.
@@ -21,9 +21,9 @@ pub(crate) struct Series {
 
 /// The vertical axis.
 enum Axis {
-    /// From 0 to there.
+    /// From 0 to this value.
     Linear(f64),
-    /// From one power of ten to another.
+    /// From one power of ten to another, as exponents.
     Log(f64, f64),
 }
 
@@ -40,7 +40,7 @@ impl Axis {
         if most / least <= LINEAR_MAX {
             Self::Linear(most * 1.1)
         } else {
-            // The least value has a bar that is seen.
+            // Begin below the smallest value, so that its bar is visible.
             Self::Log((least / 1.5).log10().floor(), (most * 1.2).log10().ceil())
         }
     }
@@ -74,7 +74,7 @@ impl Axis {
     }
 }
 
-/// Draws them under a title and a line that says how they came about.
+/// Draws the bars under a title and a line about their origin.
 pub(crate) fn draw(
     title: &str,
     subtitle: &str,
@@ -163,7 +163,7 @@ pub(crate) fn draw(
     shapes
 }
 
-/// A filled bar, of lines that touch each other; one of the legend ends where its text stands.
+/// Draws a filled bar from adjacent lines; a bar of the legend ends at its text.
 fn bar(shapes: &mut Vec<Shape>, (left, right): (f64, f64), top: f64, color: usize) {
     let bottom = if top > BOTTOM { LEGEND_Y } else { BOTTOM };
     let mut x = left + 0.5;
@@ -177,7 +177,7 @@ fn bar(shapes: &mut Vec<Shape>, (left, right): (f64, f64), top: f64, color: usiz
     }
 }
 
-/// With three digits, or all of a large one.
+/// Formats a value with three digits, or with all digits of a large one.
 fn short(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 100.0 || size == 0.0 => 0,

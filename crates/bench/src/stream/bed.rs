@@ -1,5 +1,5 @@
-//! What is measured on: the line, and for each program its tree on local disks and in a store. One start of a program
-//! on one system, with nothing of it in any cache.
+//! The test bed: the line, and for each program its tree on local disks and in a store. Runs one start of a program on
+//! one system with cold caches.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,9 +19,9 @@ use super::tasks::{Expected, Program, Task};
 use crate::figures::Figures;
 use crate::mem::memory::Mount;
 
-/// Ours, learned.
+/// Our system after learning.
 pub(crate) const KEEL: &str = "keel";
-/// FUSE on demand with the kernel's readahead: the same mount and wire as ours, and nothing else.
+/// FUSE on demand with the kernel's readahead: the same mount and protocol as ours, without other features.
 pub(crate) const READAHEAD: &str = "readahead";
 pub(crate) const SSHFS: &str = "sshfs";
 /// ext4 on a disk of this machine.
@@ -29,16 +29,16 @@ pub(crate) const EXT4: &str = "ext4";
 /// ext4 on a disk as slow as a card.
 pub(crate) const CARD: &str = "ext4-card";
 
-/// KiB that the kernel reads ahead at a peer.
+/// Readahead of the kernel for a peer, in KiB.
 pub(crate) const READAHEAD_KIB: u32 = 128;
 
-/// Starts from which ours learns a task; the second one is one in which it looks at all reads.
+/// Number of starts from which our system learns a task; in the second one it observes all reads.
 const LEARNING_STARTS: u32 = 3;
 
-/// Starts with everything in memory of which the median is taken.
+/// Number of warm starts for the median.
 const WARM_STARTS: u32 = 5;
 
-/// The way between device and server.
+/// The network path between device and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Way {
     pub(crate) rate: Rate,
@@ -53,7 +53,7 @@ impl Way {
         }
     }
 
-    /// Its name in cases.
+    /// Returns its name in cases.
     pub(crate) fn name(self) -> String {
         format!("{}-mbit-{}-ms", self.rate.mbit, self.round_trip_ms)
     }
@@ -63,19 +63,19 @@ impl Way {
     }
 }
 
-/// A program with all that it is measured on.
+/// A program with all systems that it is measured on.
 pub(crate) struct Prepared {
     pub(crate) task: Task,
-    /// What it says, for the usual arguments and each of the others.
+    /// The expected output, for the usual arguments and each of the others.
     pub(crate) expected: Vec<Expected>,
     pub(crate) disk: Disk,
     pub(crate) card: Option<Card>,
     pub(crate) store: PathBuf,
-    /// Holds what the store has learned, for starts that are not to change it.
+    /// A copy of what the store has learned, for starts that must not change it.
     saved: PathBuf,
-    /// What it needs, for the usual arguments and each of the others, as far as it was asked for.
+    /// The needed blocks, for the usual arguments and each of the others, if they were measured.
     pub(crate) needed: Vec<Option<Needed>>,
-    /// Its run time with everything in memory, in milliseconds.
+    /// Run time with everything in memory, in milliseconds.
     pub(crate) warm_ms: f64,
 }
 
@@ -84,7 +84,7 @@ impl Prepared {
         self.task.name
     }
 
-    /// The arguments by number: 0 the usual ones.
+    /// Returns the arguments by number; number 0 is the usual ones.
     pub(crate) fn arguments(&self, number: usize) -> &[String] {
         number
             .checked_sub(1)
@@ -92,47 +92,47 @@ impl Prepared {
     }
 }
 
-/// Everything.
+/// The whole test bed.
 pub(crate) struct Bed<'a> {
     folder: &'a Path,
     line: Line,
     keel: Result<Keel, String>,
     sshd: Result<Sshd, String>,
-    /// Of compression, for what a start takes at least.
+    /// Compression levels, for the lower bound of a start.
     levels: &'static [i32],
-    /// Trees on a disk in memory; behind the cards, so taken away after them.
+    /// Trees on a disk in memory; declared last, so dropped after the disks of [`Card`].
     memory: Option<Mount>,
 }
 
-/// A start and what it has cost.
+/// A start and its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Started {
     pub(crate) outcome: Outcome,
-    /// From before the tree was mounted until it was taken away.
+    /// Traffic from before the mount until after the unmount.
     pub(crate) traffic: Traffic,
-    /// Of these, what mounting has cost; where it is known.
+    /// The part of the traffic for mounting, if known.
     pub(crate) to_mount: Traffic,
-    /// The counters of ours after the start.
+    /// Counters of our system after the start.
     pub(crate) figures: Value,
-    /// What the kernel read ahead of it, as it says itself.
+    /// Readahead for this system as reported by the kernel, in KiB.
     pub(crate) readahead_kib: Option<u32>,
 }
 
 impl Started {
-    /// Bytes that came to the device from the program's start on, without the headers of packets.
+    /// Returns the bytes that the device received after the start of the program, without packet headers.
     pub(crate) fn sent_bytes(&self) -> u64 {
         let bytes = self.traffic.to_device_bytes - self.to_mount.to_device_bytes;
         let packets = self.traffic.to_device_packets - self.to_mount.to_device_packets;
         bytes.saturating_sub(packets * HEADER_BYTES)
     }
 
-    /// A counter of ours.
+    /// Returns a counter of our system.
     pub(crate) fn counter(&self, name: &str) -> Option<f64> {
         counter(&self.figures, name)
     }
 }
 
-/// A counter in a mount's figures, wherever it stands there.
+/// Returns a counter from a mount's figures, at any level of nesting.
 pub(crate) fn counter(figures: &Value, name: &str) -> Option<f64> {
     match figures {
         Value::Object(object) => object
@@ -143,12 +143,12 @@ pub(crate) fn counter(figures: &Value, name: &str) -> Option<f64> {
     }
 }
 
-/// How ours is run.
+/// The configuration of our system.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ours {
     pub(crate) serving: Serving,
     pub(crate) mounting: Mounting,
-    /// Whether it knows the task; otherwise it has learned nothing.
+    /// Whether it has learned the task; otherwise it has learned nothing.
     pub(crate) is_learned: bool,
 }
 
@@ -176,7 +176,7 @@ impl Ours {
         }
     }
 
-    /// Each block by itself, when it is read.
+    /// Fetches each block separately, when it is read.
     pub(crate) fn on_demand() -> Self {
         Self {
             mounting: Mounting {
@@ -188,22 +188,22 @@ impl Ours {
     }
 }
 
-/// A server and a mount of ours, and the way between them.
+/// A running server and mount of ours, and the path between them.
 pub(crate) struct Running {
     pub(crate) mounted: Mounted,
     pub(crate) server: Server,
     _proxy: Option<Proxy>,
     pub(crate) at: PathBuf,
     before: Traffic,
-    /// What mounting has cost.
+    /// Traffic for mounting.
     to_mount: Traffic,
 }
 
 impl<'a> Bed<'a> {
-    /// Makes the line and the servers. A peer that cannot be is named when it is asked for.
+    /// Creates the line and the servers. An unavailable peer is reported only when it is used.
     ///
     /// # Errors
-    /// One line: the line cannot be made.
+    /// One line if the line cannot be created.
     pub(crate) fn create(folder: &'a Path, levels: &'static [i32]) -> Result<Self, String> {
         let line = Line::create()?;
         line.limit(Rate::SLOW)?;
@@ -226,16 +226,16 @@ impl<'a> Bed<'a> {
         &self.line
     }
 
-    /// Ours, or why it is missing.
+    /// Returns our system, or the reason why it is missing.
     pub(crate) fn keel(&self) -> Result<&Keel, String> {
         self.keel.as_ref().map_err(Clone::clone)
     }
 
-    /// Makes a program's trees, asks what it says and needs, and lets ours learn it. `has_card`: also a disk as slow as
-    /// a card.
+    /// Creates a program's trees, measures its output and needs, and lets our system learn it. `has_card`: also creates
+    /// a disk as slow as a card.
     ///
     /// # Errors
-    /// One line: what is not installed, or what failed.
+    /// One line that names what is not installed, or what failed.
     pub(crate) fn prepare(
         &self,
         program: Program,
@@ -263,7 +263,7 @@ impl<'a> Bed<'a> {
                 arguments,
                 ..Start::usual(&task, disk.folder())
             };
-            // What it says from the tree itself is what it must say from everywhere.
+            // The output from the tree itself is the expected output on all systems.
             match start.run(self.folder) {
                 Ok(ran) => {
                     let random = task.says_random(arguments);
@@ -298,14 +298,14 @@ impl<'a> Bed<'a> {
         Ok(prepared)
     }
 
-    /// Measures what a start takes with everything in memory, on a local disk.
+    /// Measures the time of a start with everything in memory, on a local disk.
     ///
     /// # Errors
     /// One line with the reason.
     pub(crate) fn measure_warm(&self, prepared: &mut Prepared) -> Result<(), String> {
         let root = prepared.disk.folder().to_owned();
         let mut times_ms = Vec::new();
-        // The first brings everything into memory.
+        // The first start brings everything into memory.
         for count in 0..=WARM_STARTS {
             let wall_ms = self.start_at(prepared, 0, &root, &[])?.wall_ms();
             if count > 0 {
@@ -316,8 +316,8 @@ impl<'a> Bed<'a> {
         Ok(())
     }
 
-    /// Asks what a program needs: the blocks that the kernel holds after a start in which nothing came but what was
-    /// asked for.
+    /// Measures what a program needs: the blocks in the page cache after a start in which only requested blocks were
+    /// fetched.
     ///
     /// # Errors
     /// One line with the reason.
@@ -333,7 +333,7 @@ impl<'a> Bed<'a> {
         running.end()
     }
 
-    /// Lets ours learn a task, and keeps what it has learned.
+    /// Lets our system learn a task, and saves what it has learned.
     fn learn(&self, prepared: &Prepared) -> Result<(), String> {
         forget_learned(&prepared.store)?;
         let way = Way::new(Rate::FAST, 0);
@@ -346,7 +346,7 @@ impl<'a> Bed<'a> {
         copy_learned(&prepared.store, &prepared.saved)
     }
 
-    /// Puts what was learned of a task back into its store, which nobody serves.
+    /// Copies the saved knowledge of a task back into its store. No server may use the store.
     ///
     /// # Errors
     /// One line with the path.
@@ -354,7 +354,7 @@ impl<'a> Bed<'a> {
         copy_learned(&prepared.saved, &prepared.store)
     }
 
-    /// Starts server and mount of ours. What it knows is what was kept, or nothing.
+    /// Starts our server and mount. The store knows either what was saved, or nothing.
     ///
     /// # Errors
     /// One line with the reason.
@@ -372,7 +372,7 @@ impl<'a> Bed<'a> {
         self.go(prepared, way, ours)
     }
 
-    /// The same with what the store knows by now.
+    /// As [`run_ours`](Self::run_ours), with what the store knows at the moment.
     ///
     /// # Errors
     /// One line with the reason.
@@ -404,7 +404,8 @@ impl<'a> Bed<'a> {
         })
     }
 
-    /// A proxy in front of a port of the server, if the way takes time, and the port that leads there.
+    /// Starts a proxy in front of a port of the server, if the path has a delay. Also returns the port that leads to
+    /// the server.
     ///
     /// # Errors
     /// One line with the reason.
@@ -419,10 +420,10 @@ impl<'a> Bed<'a> {
         Ok((Some(proxy), port))
     }
 
-    /// Runs the program with its root there, and compares what it says.
+    /// Runs the program with its root at `at`, and compares its output.
     ///
     /// # Errors
-    /// One line: it failed, or said something else.
+    /// One line if it failed, or if its output differs.
     pub(crate) fn start_at(
         &self,
         prepared: &Prepared,
@@ -433,7 +434,7 @@ impl<'a> Bed<'a> {
         self.start_saying(prepared, number, root, join, self.folder)
     }
 
-    /// The same; what it says is kept in a folder of its own meanwhile.
+    /// As [`start_at`](Self::start_at), with its own folder for the output.
     ///
     /// # Errors
     /// As [`start_at`](Self::start_at).
@@ -457,7 +458,7 @@ impl<'a> Bed<'a> {
         Ok(ran.outcome)
     }
 
-    /// A start of ours with nothing in any cache.
+    /// A start of our system with cold caches.
     ///
     /// # Errors
     /// One line with the reason.
@@ -472,7 +473,7 @@ impl<'a> Bed<'a> {
         self.started(running, outcome)
     }
 
-    /// A start of ours after others from which it has learned in its own way.
+    /// A start of our system after earlier starts from which it has learned with this configuration.
     ///
     /// # Errors
     /// One line with the reason.
@@ -507,7 +508,7 @@ impl<'a> Bed<'a> {
         })
     }
 
-    /// A start on sshfs with nothing in any cache.
+    /// A start on sshfs with cold caches.
     ///
     /// # Errors
     /// One line with the reason.
@@ -526,7 +527,7 @@ impl<'a> Bed<'a> {
         })
     }
 
-    /// Does something with a tree that is mounted with sshfs, nothing of it being in any cache.
+    /// Runs a function on a tree that is mounted with sshfs, with cold caches.
     ///
     /// # Errors
     /// One line with the reason.
@@ -549,7 +550,7 @@ impl<'a> Bed<'a> {
         done
     }
 
-    /// A start on a local disk with nothing in any cache.
+    /// A start on a local disk with cold caches.
     ///
     /// # Errors
     /// One line with the reason.
@@ -578,7 +579,8 @@ impl<'a> Bed<'a> {
         })
     }
 
-    /// A start of ours without a server, from a cache on this device, with nothing in the kernel's; its milliseconds.
+    /// A start of our system without a server, from a cache on this device and with cold kernel caches. Returns its
+    /// milliseconds.
     ///
     /// # Errors
     /// One line with the reason.
@@ -596,7 +598,7 @@ impl<'a> Bed<'a> {
         Ok(outcome.wall_ms())
     }
 
-    /// A start on any system, with nothing in any cache.
+    /// A start on any system, with cold caches.
     ///
     /// # Errors
     /// One line with the reason.
@@ -616,16 +618,16 @@ impl<'a> Bed<'a> {
 }
 
 impl Running {
-    /// Ends both.
+    /// Ends the mount and the server.
     ///
     /// # Errors
-    /// One line: one of them does not end.
+    /// One line if one of them does not end.
     pub(crate) fn end(self) -> Result<(), String> {
         self.mounted.end()?;
         self.server.end()
     }
 
-    /// Ends both; what has gone over the line since before the tree was mounted.
+    /// Ends the mount and the server. Returns the traffic on the line since before the tree was mounted.
     ///
     /// # Errors
     /// As [`end`](Self::end).
@@ -636,7 +638,7 @@ impl Running {
     }
 }
 
-/// What the kernel reads ahead of a file system's files.
+/// Returns the kernel's readahead for a file system, in KiB.
 fn readahead_kib(root: &Path) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     let device = fs::metadata(root).ok()?.dev();
@@ -645,8 +647,8 @@ fn readahead_kib(root: &Path) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Reads the programs of these processes, and this one, into the page cache: a server that runs has its own program in
-/// memory; what it serves is what is cold.
+/// Reads the programs of these processes, and this one, into the page cache: a running server has its own program in
+/// memory; only the served data must be cold.
 fn keep_programs(processes: &[Option<u32>]) {
     let mut files = BTreeSet::new();
     for process in processes.iter().flatten().chain([&std::process::id()]) {
@@ -657,7 +659,7 @@ fn keep_programs(processes: &[Option<u32>]) {
         );
     }
     for file in files {
-        // What cannot be read stays cold.
+        // A file that cannot be read stays cold.
         let _ = fs::File::open(&file)
             .and_then(|mut file| std::io::copy(&mut file, &mut std::io::sink()));
     }

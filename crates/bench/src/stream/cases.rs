@@ -1,4 +1,4 @@
-//! What the table of goals asks for, measured round after round.
+//! The cases of the table of goals, measured round by round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,47 +13,47 @@ use super::net::Rate;
 use crate::figures::{Figures, Metric};
 use crate::scratch::check_interrupted;
 
-/// From before a program is started until it has ended.
+/// Time from before the start of a program until its end.
 pub(crate) const RUN_TIME: Metric = Metric::compared("run_time", "ms");
-/// What a start takes beyond one with everything in memory, for each block that it needs.
+/// Time of a start beyond a warm start, divided by the number of needed blocks.
 pub(crate) const PAGE_TIME: Metric = Metric::compared("page_time", "us");
-/// Times that the program waited for the network.
+/// Number of times that the program waited for the network.
 pub(crate) const ROUND_TRIPS: Metric = Metric::shown("round_trips", "1");
-/// Bytes on the line, both ways, with everything, from before the tree was mounted.
+/// Bytes on the line in both directions, with all headers, from before the mount.
 pub(crate) const WIRE_BYTES: Metric = Metric::shown("wire_bytes", "B");
-/// Of these, until the tree is mounted: the manifest.
+/// The part of these bytes until the tree is mounted: the manifest.
 pub(crate) const MOUNT_BYTES: Metric = Metric::shown("mount_bytes", "B");
-/// The same, divided by the bytes needed.
+/// Bytes on the line divided by the bytes needed.
 pub(crate) const WIRE_SHARE: Metric = Metric::shown("wire_of_needed", "1");
 /// Bytes that a program needs.
 pub(crate) const NEEDED_BYTES: Metric = Metric::shown("needed_bytes", "B");
 pub(crate) const NEEDED_BLOCKS: Metric = Metric::shown("needed_blocks", "1");
-/// The same, compressed.
+/// Bytes that a program needs, compressed.
 pub(crate) const COMPRESSED_BYTES: Metric = Metric::shown("compressed_bytes", "B");
-/// Requests that somebody waited for.
+/// Requests that a reader waited for.
 pub(crate) const REQUESTS: Metric = Metric::shown("requests", "1");
-/// Blocks that were prefetched and came.
+/// Blocks that were prefetched and arrived.
 pub(crate) const PUSHED: Metric = Metric::shown("pushed_blocks", "1");
-/// Mean time of a read that came to the mount.
+/// Mean time of a read at the mount.
 pub(crate) const READ_TIME: Metric = Metric::shown("read_time", "us");
-/// Such reads.
+/// Number of reads at the mount.
 pub(crate) const READS: Metric = Metric::shown("reads", "1");
 
-/// What a start takes at least: one round trip, the needed blocks compressed over the rate of the line, and the run
-/// with everything in memory on a local disk, one after the other. The goal is about content compressed as it is
-/// published (zstd 3, in segments), whatever is sent: else to send fewer bytes would make it harder. The second one,
-/// shown beside, is what is left when it is compressed as well as it can be.
+/// The minimum time of a start is a sum. It consists of one round trip, the transfer time of the compressed needed
+/// blocks, and the run with everything in memory on a local disk. The goal refers to content compressed as it is
+/// published (zstd 3, in segments), whatever is sent. Otherwise sending fewer bytes would make the goal harder. The
+/// second bound is only shown: it assumes the best compression.
 pub(crate) const BOUNDS: [&str; LEVELS.len()] = ["bound", "bound-zstd-19"];
 
 impl Needed {
-    /// What was compressed, with the name of its bound.
+    /// Returns the compressed sizes, each with the name of its bound.
     fn compressed(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let all = BOUNDS.into_iter().zip(self.compressed_bytes);
         all.filter(|(_, bytes)| *bytes > 0)
     }
 }
 
-/// A name for good: cases are few.
+/// Leaks a name, because names of cases must be static; there are few.
 pub(crate) fn named(name: String) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES
@@ -72,16 +72,16 @@ pub(crate) struct Course<'a> {
     pub(crate) bed: &'a Bed<'a>,
     pub(crate) prepared: Vec<Prepared>,
     pub(crate) random: Random,
-    /// Case and system of what has failed, which is not tried again.
+    /// Case and system of each failure; it is not tried again.
     pub(crate) failed: BTreeSet<(&'static str, &'static str)>,
     pub(crate) figures: Figures,
-    /// What the kernel was seen to read ahead of each system, in KiB.
+    /// The observed readahead of the kernel for each system, in KiB.
     pub(crate) readahead_kib: BTreeMap<&'static str, BTreeSet<u32>>,
     pub(crate) is_quick: bool,
 }
 
 impl Course<'_> {
-    /// Starts with nothing in any cache, on all systems.
+    /// Measures starts with cold caches, on all systems.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -96,7 +96,7 @@ impl Course<'_> {
         self.cold_of(&all, part, way, systems, show)
     }
 
-    /// The same of some programs.
+    /// As [`cold`](Self::cold), for some programs.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -113,7 +113,7 @@ impl Course<'_> {
             .flat_map(|place| systems.iter().map(move |system| (*place, *system)))
             .collect();
         self.random.shuffle(&mut order);
-        // What a start takes with everything in memory is measured in the same round as what is compared with it.
+        // Measure the warm start in the same round as the starts that are compared with it.
         for place in places {
             let bed = self.bed;
             bed.measure_warm(&mut self.prepared[*place])?;
@@ -133,7 +133,7 @@ impl Course<'_> {
                 self.record_start(case, system, place, &started);
             }
         }
-        // The bound is the same in each round; it stands beside the round that it is compared with.
+        // The bound is the same in each round; record it in the round that it is compared with.
         for place in places {
             self.record_bound(part, *place, way);
         }
@@ -202,7 +202,7 @@ impl Course<'_> {
         }
     }
 
-    /// What the programs need, once.
+    /// Records the needs of the programs once.
     pub(crate) fn record_needed(&mut self) {
         for prepared in &self.prepared {
             let case = named(format!("need-{}", prepared.name()));
@@ -220,7 +220,7 @@ impl Course<'_> {
         }
     }
 
-    /// Learned starts, and those of the peers, at 100 Mbit/s.
+    /// Measures learned starts, and those of the peers, at 100 Mbit/s.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -236,7 +236,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Learned starts at 1 Gbit/s, and on a disk as slow as a card.
+    /// Measures learned starts at 1 Gbit/s, and on a disk as slow as a card.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -248,7 +248,7 @@ impl Course<'_> {
         self.cold(START, Way::new(Rate::FAST, 0), systems, show)
     }
 
-    /// Learned starts, and those of the peers, on the other ways.
+    /// Measures learned starts, and those of the peers, on the other paths.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -260,7 +260,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// The first start of all, of which nothing is known.
+    /// Measures the very first start, before anything is known.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -291,7 +291,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// The start after, and one without a network from the device's cache.
+    /// Measures the second start, and one without a network from the device's cache.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -323,7 +323,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Measures, unless it has failed before. What fails is listed as missing and ends nothing else.
+    /// Measures, unless this case has failed before. A failure is listed as missing and does not end the run.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -350,16 +350,16 @@ impl Course<'_> {
     }
 }
 
-/// Names of parts in cases.
+/// Names of the parts in cases.
 pub(crate) const START: &str = "start";
 pub(crate) const FIRST: &str = "first";
 pub(crate) const WARM: &str = "warm";
 pub(crate) const OFFLINE: &str = "offline";
 
-/// Starts of each system in one round of warm ones: single ones differ by more than what is asked.
+/// Number of starts of each system in one round of warm starts: single ones vary by more than the goal allows.
 const WARM_STARTS: usize = 5;
 
-/// Starts with everything in memory, ours and ext4 in turns: the medians of a few.
+/// Measures starts with everything in memory, ours and ext4 in turns. Records the medians of a few.
 fn warm_starts(
     bed: &Bed<'_>,
     course: &mut Course<'_>,
@@ -371,7 +371,7 @@ fn warm_starts(
     bed.start_at(prepared, 0, &running.at, &[])?;
     let mut times = [Vec::new(), Vec::new()];
     let roots = [running.at.clone(), prepared.disk.folder().to_owned()];
-    // One more than is counted: what the first finds cold is warm for the others.
+    // One more than counted: the first start brings cold data into memory for the others.
     for count in 0..=WARM_STARTS {
         for (times, root) in times.iter_mut().zip(&roots) {
             let wall_ms = bed.start_at(prepared, 0, root, &[])?.wall_ms();
@@ -388,11 +388,11 @@ fn warm_starts(
     Ok(())
 }
 
-/// A cache in which nothing is written for so long has what the device fetches by itself behind a start, which it looks
-/// for once a second.
+/// If nothing is written to a cache for this time, the device has fetched all that it fetches by itself after a start.
+/// It looks for such work once per second.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// How long that may take.
+/// Timeout for the cache to settle.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 
 fn settle(running: &Running) -> Result<(), String> {
@@ -412,8 +412,8 @@ fn settle(running: &Running) -> Result<(), String> {
     Ok(())
 }
 
-/// A start from the device's cache, without a network: fills the cache by a start, as long as it takes, cuts, and
-/// starts anew.
+/// A start from the device's cache, without a network. First fills the cache by a start and waits until it settles,
+/// then disconnects and starts again.
 fn offline_start(bed: &Bed<'_>, prepared: &Prepared) -> Result<f64, String> {
     let cache: PathBuf = bed.folder().join("cache");
     let _ = std::fs::remove_dir_all(&cache);

@@ -1,5 +1,5 @@
-//! Many devices that start the same program at the same time: devices of the library in a few processes, each reading
-//! the blocks that the program needs, in the order of the program.
+//! Many devices that start the same program at the same time: library devices in a few processes. Each reads the blocks
+//! that the program needs, in the order of the program.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -23,24 +23,25 @@ use crate::report::percentile;
 /// The part's name in cases.
 pub(crate) const CLIENTS: &str = "clients-200";
 
-/// The 99th percentile of starts, divided by the fair share: the time in which the line carries all that went over it,
-/// or what the program needs as it is published, once for each device, whichever is less.
+/// The 99th percentile of starts, divided by the fair share. The fair share is the time in which the line carries the
+/// bytes of all devices. These are the bytes actually sent, or the published size of the needed blocks for each device,
+/// whichever is less.
 pub(crate) const OF_FAIR_SHARE: Metric = Metric::shown("p99_of_fair_share", "1");
 const START_P50: Metric = Metric::shown("start_p50", "ms");
 const START_P99: Metric = Metric::shown("start_p99", "ms");
 const FAIR_SHARE: Metric = Metric::shown("fair_share", "ms");
 
-/// Devices, and the processes that they are in.
+/// Number of devices, and of the processes that contain them.
 const DEVICES: usize = 200;
 const PROCESSES: usize = 4;
 
-/// Programs whose starts keep the line longer than that are left out, in seconds.
+/// Programs whose starts occupy the line for longer are left out, in seconds.
 const TOGETHER_S_MAX: f64 = 30.0;
 
-/// A block that has not come by then ends the measurement.
+/// Timeout for a block; it ends the measurement.
 const DEADLINE: Duration = Duration::from_secs(240);
 
-/// Pages that a device of these holds, at most: they are many, and nobody keeps what was read.
+/// Maximum number of pages that one of these devices holds: there are many devices, and the read data is discarded.
 const POOL_PAGES: usize = 256;
 
 /// `keel-bench stream-clients`.
@@ -78,19 +79,19 @@ pub(crate) struct Options {
 /// A block: file and index.
 pub(crate) type Place = (u32, u32);
 
-/// What the devices of a process have measured.
+/// The measurements of the devices in one process.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// From its begin until its last block was there, of each device.
+    /// Time from the begin until the last block has arrived, for each device.
     pub(crate) starts_ns: Vec<u64>,
-    /// Of each block of the first device.
+    /// Time of each block of the first device.
     pub(crate) blocks_ns: Vec<u64>,
 }
 
-/// Devices that connect, wait for a line on standard input, read, and print what that took.
+/// Runs devices that connect, wait for a line on standard input, read, and print the time taken.
 ///
 /// # Errors
-/// One line: a device could not start, or a block did not come.
+/// One line: a device could not start, or a block did not arrive.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let key = fs::read_to_string(&options.publisher)
         .map_err(|error| format!("{}: {error}", options.publisher.display()))?;
@@ -192,7 +193,7 @@ fn one_start(
     Ok((start_ns, blocks_ns))
 }
 
-/// The regular file that a path leads to, through the links of the tree.
+/// Returns the regular file that a path leads to, following the links of the tree.
 fn real_file(device: &Device, path: &[u8]) -> Option<FileId> {
     use stream::manifest::{Kind, ROOT};
     let manifest = device.manifest();
@@ -243,7 +244,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Starts one on the device's side, which waits until its devices are connected.
+    /// Starts a process on the device's side, which waits until its devices are connected.
     ///
     /// # Errors
     /// One line with the reason.
@@ -273,7 +274,7 @@ impl Clients {
         })
     }
 
-    /// What it says next.
+    /// Returns its next line of output.
     ///
     /// # Errors
     /// One line: it has ended.
@@ -304,10 +305,10 @@ impl Clients {
             .map_err(|error| format!("devices: {error}"))
     }
 
-    /// What they have measured.
+    /// Returns the measurements of its devices.
     ///
     /// # Errors
-    /// One line: a block did not come.
+    /// One line: a block did not arrive.
     pub(crate) fn measured(mut self) -> Result<Measured, String> {
         let line = self.line()?;
         serde_json::from_str(&line).map_err(|error| format!("devices: {error}"))
@@ -321,10 +322,10 @@ impl Drop for Clients {
     }
 }
 
-/// What the server predicts of a program, in the order in which it is needed.
+/// Returns the server's prediction for a program, in the order in which the blocks are needed.
 ///
 /// # Errors
-/// One line: it knows nothing.
+/// One line: the server has no prediction.
 pub(crate) fn plan(bed: &Bed<'_>, prepared: &Prepared) -> Result<Vec<Place>, String> {
     bed.take_learned(prepared)?;
     let server = bed
@@ -338,7 +339,7 @@ pub(crate) fn plan(bed: &Bed<'_>, prepared: &Prepared) -> Result<Vec<Place>, Str
 }
 
 impl Course<'_> {
-    /// Many devices at once, over one line.
+    /// Measures many devices at once, over one line.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -358,7 +359,7 @@ impl Course<'_> {
                     ));
                 }
                 let (mut starts_ns, bytes) = many(bed, &course.prepared[place], way)?;
-                // What was sent in vain makes no share larger.
+                // Uselessly sent bytes must not increase the fair share.
                 let needed = course.prepared[place].needed[0].as_ref();
                 let needed = needed.map(|needed| needed.compressed_bytes[0] * DEVICES as u64);
                 let bytes = needed.map_or(bytes, |needed| needed.min(bytes));
@@ -381,10 +382,10 @@ impl Course<'_> {
     }
 }
 
-/// What each start took, and the bytes that the line has carried to the devices from the begin on.
+/// Returns the time of each start, and the bytes that the line has carried to the devices since the begin.
 fn many(bed: &Bed<'_>, prepared: &Prepared, way: Way) -> Result<(Vec<u64>, u64), String> {
     bed.take_learned(prepared)?;
-    // Connecting is no part of it and need not take long.
+    // Connecting is not measured, so use the fast rate.
     bed.line().limit(Rate::FAST)?;
     let mut server = bed
         .keel()?

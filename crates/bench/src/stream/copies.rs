@@ -1,4 +1,5 @@
-//! Plain TCP beside ours: a copy of as many bytes, and an exchange of as many bytes as a request and its answer have.
+//! Plain TCP for comparison: a copy of the same number of bytes, and an exchange of as many bytes as a request and its
+//! answer have.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,22 +8,23 @@ use std::time::{Duration, Instant};
 use super::bed::{Bed, Way};
 use super::net::{at_server, inside};
 
-/// Where the sender listens.
+/// Port of the sender.
 const PORT: u16 = 7300;
 
-/// How long it may take.
+/// Timeout of a copy or an exchange.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is sent and received at once.
+/// Size of one send or receive, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Exchanges before those that count.
+/// Number of uncounted exchanges before the counted ones.
 const FIRST_EXCHANGES: u32 = 20;
 
-/// Milliseconds from asking for so many bytes until the last has come, over the way, on a connection that was there.
+/// Returns the milliseconds from the request for `bytes` bytes until the last one has arrived over the path, on an
+/// existing connection.
 ///
 /// # Errors
-/// One line: it did not come.
+/// One line: they did not arrive.
 pub(crate) fn copy(bed: &Bed<'_>, way: Way, bytes: u64) -> Result<f64, String> {
     joined(
         bed,
@@ -30,7 +32,7 @@ pub(crate) fn copy(bed: &Bed<'_>, way: Way, bytes: u64) -> Result<f64, String> {
         move |stream| {
             stream.read_exact(&mut [0])?;
             send(stream, &mut vec![0x5a; CHUNK_BYTES], bytes)?;
-            // Until the other side has it all.
+            // Wait until the other side has received all bytes.
             let _ = stream.read(&mut [0]);
             Ok(())
         },
@@ -44,10 +46,10 @@ pub(crate) fn copy(bed: &Bed<'_>, way: Way, bytes: u64) -> Result<f64, String> {
     )
 }
 
-/// Mean microseconds of sending so many bytes and having so many back, again and again over one connection.
+/// Returns the mean microseconds of sending and receiving these numbers of bytes, repeatedly over one connection.
 ///
 /// # Errors
-/// One line: they did not come.
+/// One line: they did not arrive.
 pub(crate) fn exchange_us(
     bed: &Bed<'_>,
     way: Way,
@@ -81,7 +83,7 @@ pub(crate) fn exchange_us(
     )
 }
 
-/// Runs both ends of a new connection, the server's on a thread.
+/// Runs both ends of a new connection, with the server's end on a thread.
 fn joined(
     bed: &Bed<'_>,
     way: Way,
@@ -101,7 +103,7 @@ fn joined(
     let connected = inside(bed.line().device(), || TcpStream::connect(at_server(port)))?;
     let mut stream = connected.map_err(failed)?;
     prepare(&stream).map_err(failed)?;
-    // Until the connection has gone through to the other side.
+    // Wait until the connection is also established behind the proxy.
     std::thread::sleep(Duration::from_millis(50));
     let measured = at_receiver(&mut stream).map_err(failed);
     drop(stream);

@@ -1,5 +1,5 @@
-//! Trees on local disks: ext4 on a loop device over a file of this machine's disk, and one that is as slow as an SD
-//! card, over a file in memory, with a limit on the reads of whoever runs from it.
+//! Trees on local disks: ext4 on a loop device over a file of this machine's disk, and a disk as slow as an SD card.
+//! The latter is a file in memory, with a limit on the reads of the processes that use it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,23 +14,23 @@ use crate::mem::memory::Mount;
 use crate::scratch::check_interrupted;
 use crate::store::tool;
 
-/// What an SD card does in a second: reads, and bytes.
+/// Limits of an SD card per second: reads, and bytes.
 pub(crate) const CARD_READS_PER_S: u32 = 1600;
 pub(crate) const CARD_BYTES_PER_S: u32 = 20_000_000;
 
-/// What the kernel reads ahead from a card; a loop device is given more.
+/// Readahead of the kernel for a card, in KiB; a loop device has more by default.
 const READAHEAD_KIB: u32 = 128;
 
-/// Room in a file system beside the bytes of files.
+/// Bytes of a file system in addition to those of files.
 const TABLES_BYTES: u64 = 48 << 20;
 
-/// How long the limit is measured.
+/// Duration of the check of the limit.
 const CHECK: Duration = Duration::from_millis(1500);
 
-/// Bytes of a read in order, as many as are read ahead.
+/// Size of a sequential read in bytes, equal to the readahead.
 const CHECK_BYTES: usize = 128 << 10;
 
-/// A tree on an ext4 of its own, which cannot be written to.
+/// A tree on its own read-only ext4.
 pub(crate) struct Disk {
     image: PathBuf,
     device: PathBuf,
@@ -39,11 +39,11 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Makes one that holds `from`; its image lies in `parent`, whose file system's reads it does directly where that
-    /// can be.
+    /// Creates a disk that contains `from`. Its image lies in `parent`; the loop device reads the image with direct I/O
+    /// if possible.
     ///
     /// # Errors
-    /// One line that says what is lacking.
+    /// One line that says what is missing.
     pub(crate) fn create(parent: &Path, name: &str, from: &Path) -> Result<Self, String> {
         let image = parent.join(format!("{name}.{DISK_KIND}"));
         let (bytes, files) = tree::extent(from)?;
@@ -90,7 +90,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Takes it away and shows it again, so that the kernel has nothing of it.
+    /// Unmounts and mounts the disk again, so that the kernel has nothing of it in its caches.
     ///
     /// # Errors
     /// One line with the tool's reason.
@@ -100,12 +100,12 @@ impl Disk {
         self.mount()
     }
 
-    /// Where the tree is.
+    /// Returns the folder of the tree.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The block device.
+    /// Returns the path of the block device.
     pub(crate) fn device(&self) -> &Path {
         &self.device
     }
@@ -130,25 +130,25 @@ impl Drop for Disk {
     }
 }
 
-/// A disk that is as slow as a card for processes of a group.
+/// A disk that is as slow as a card for the processes of a group.
 pub(crate) struct Card {
     pub(crate) disk: Disk,
     pub(crate) group: Group,
 }
 
 impl Card {
-    /// Makes one that holds `from`; `memory` is a folder whose files are in memory.
+    /// Creates a disk that contains `from`; `memory` is a folder whose files are in memory.
     ///
     /// # Errors
-    /// One line that says what is lacking.
+    /// One line that says what is missing.
     pub(crate) fn create(memory: &Path, name: &str, from: &Path) -> Result<Self, String> {
         let disk = Disk::create(memory, &leftovers::named(name), from)?;
         let group = Group::of_disk(name, disk.device(), CARD_READS_PER_S, CARD_BYTES_PER_S)?;
         Ok(Self { disk, group })
     }
 
-    /// What it does in a second, measured by a process of its group: single blocks at random places, and bytes one
-    /// after the other.
+    /// Returns its rates per second, measured by a process of its group: single blocks at random places, and sequential
+    /// bytes.
     ///
     /// # Errors
     /// One line with the reason.
@@ -182,7 +182,7 @@ pub(crate) struct ReadsOptions {
     join: PathBuf,
 }
 
-/// Prints reads in a second at random places, and bytes in a second in order.
+/// Prints the reads per second at random places, and the bytes per second in order.
 ///
 /// # Errors
 /// One line with the path.
@@ -198,7 +198,7 @@ pub(crate) fn reads(options: &ReadsOptions) -> Result<(), String> {
         .open(&options.disk)
         .map_err(failed)?;
     let end = disk.seek(SeekFrom::End(0)).map_err(failed)?;
-    // What is read past the page cache starts where a page does.
+    // Direct reads need a page-aligned buffer.
     let mut memory = vec![0; CHECK_BYTES + 4096];
     let from = memory.as_ptr().align_offset(4096);
     let buffer = &mut memory[from..];
@@ -227,7 +227,7 @@ pub(crate) fn reads(options: &ReadsOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// Everything that was read before is forgotten.
+/// Drops all caches of previously read data.
 ///
 /// # Errors
 /// One line; only root may do so.

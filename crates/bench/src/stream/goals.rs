@@ -1,4 +1,4 @@
-//! What was promised, of the figures that are there.
+//! The goals, for the figures that exist.
 
 use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS};
 use super::cases::{
@@ -13,30 +13,30 @@ use super::spread;
 use super::tasks::Program;
 use crate::figures::{Bound, Figures, Goal, Metric};
 
-/// Against what a start can take at least.
+/// Maximum ratio to the lower bound of a start.
 const OF_BOUND_MAX: f64 = 1.15;
-/// Against the peers, at 10 ms.
+/// Maximum ratio to readahead, at 10 ms.
 const OF_READAHEAD_MAX: f64 = 0.25;
 const OF_SSHFS_MAX: f64 = 0.15;
-/// At 1 Gbit/s against a disk as slow as a card.
+/// Maximum ratio at 1 Gbit/s to a disk as slow as a card.
 const OF_CARD_MAX: f64 = 0.64;
 const PAGE_OF_CARD_MAX: f64 = 0.25;
 const ROUND_TRIPS_MAX: f64 = 5.0;
 const WIRE_SHARE_MAX: f64 = 0.55;
-/// Against ext4.
+/// Maximum ratio to ext4.
 const WARM_MAX: f64 = 1.05;
 const OFFLINE_MAX: f64 = 1.3;
-/// The first start of all against readahead.
+/// Maximum ratio of the very first start to readahead.
 const FIRST_MAX: f64 = 1.0;
 const UNREAD_MAX: f64 = 0.02;
 const UNREAD_VARIED_MAX: f64 = 0.15;
 const MEMORY_MAX_MEBIBYTES: f64 = 24.0;
 const OF_FAIR_SHARE_MAX: f64 = 1.5;
-/// Against a copy of the same bytes, which copies among themselves reach as well: no faster is what cannot be told from
-/// a copy.
+/// Maximum ratio to a copy of the same bytes. Copies differ among themselves, too: a start that cannot be distinguished
+/// from a copy counts as not slower.
 const SLOWDOWN_MAX: f64 = 1.0;
 
-/// States all goals.
+/// Adds all goals.
 pub(crate) fn state(figures: &mut Figures) {
     let no_faster = losses(figures);
     let mut add = |case: String, metric: Metric, peer, at_most| {
@@ -99,8 +99,8 @@ pub(crate) fn state(figures: &mut Figures) {
     }
 }
 
-/// What ours may be slowed down by losses, compared with a copy: what a copy may be by chance. Without their spread
-/// there is no goal.
+/// Returns the maximum slowdown by losses relative to a copy: the slowdown that a copy may have by chance. Without the
+/// spread of the copies there is no goal.
 fn losses(figures: &Figures) -> Vec<(String, f64)> {
     let case = |program: Program, percent: f64| format!("{LOSS}-{}-{percent}", program.name());
     let all = Program::ALL

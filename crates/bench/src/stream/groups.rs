@@ -1,4 +1,4 @@
-//! Groups of processes with a limit: on the reads from a disk, on memory. They end with the run.
+//! Control groups with a limit on the reads from a disk, or on memory. They end with the run.
 
 use std::fs;
 use std::io;
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 
 use super::leftovers;
 
-/// Where systems of either generation have them; the first that is there is taken.
+/// Folders of control groups in either version of the kernel's interface; the first existing one is used.
 pub(crate) const DISK_GROUPS: &str = "/sys/fs/cgroup/blkio";
 pub(crate) const MEMORY_GROUPS: &str = "/sys/fs/cgroup/memory";
 pub(crate) const ALL_GROUPS: &str = "/sys/fs/cgroup";
 
-/// A group; it is taken away when this is dropped, by when its processes must have ended.
+/// A group. It is removed when this is dropped; its processes must have ended before.
 pub(crate) struct Group {
     folder: PathBuf,
     is_unified: bool,
 }
 
 impl Group {
-    /// One whose processes read so many times, and so many bytes, in a second from a disk, at most.
+    /// Creates a group whose processes read at most this many times, and this many bytes, per second from a disk.
     ///
     /// # Errors
-    /// One line: the kernel does not let us.
+    /// One line: the kernel does not allow it.
     pub(crate) fn of_disk(
         name: &str,
         disk: &Path,
@@ -48,10 +48,10 @@ impl Group {
         Ok(group)
     }
 
-    /// One whose processes have so much memory, with what the kernel caches for them.
+    /// Creates a group with this memory limit, which includes what the kernel caches for its processes.
     ///
     /// # Errors
-    /// One line: the kernel does not let us.
+    /// One line: the kernel does not allow it.
     pub(crate) fn of_memory(name: &str, bytes: u64) -> Result<Self, String> {
         let group = Self::create(MEMORY_GROUPS, "+memory", name)?;
         let limit = if group.is_unified {
@@ -63,12 +63,12 @@ impl Group {
         Ok(group)
     }
 
-    /// The file that a process writes its number to, to be in it.
+    /// Returns the file to which a process writes its ID to join the group.
     pub(crate) fn members(&self) -> PathBuf {
         self.folder.join("cgroup.procs")
     }
 
-    /// The most memory that it has taken, where the kernel says so.
+    /// Returns the maximum memory of the group so far, if the kernel reports it.
     pub(crate) fn memory_max_bytes(&self) -> Option<u64> {
         let name = if self.is_unified {
             "memory.peak"
@@ -104,7 +104,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A process that has just ended is in it for a moment longer.
+        // A process that has just ended is still in the group for a moment.
         for _ in 0..50 {
             match fs::remove_dir(&self.folder) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -123,7 +123,7 @@ impl Drop for Group {
     }
 }
 
-/// Major and minor number of a block device.
+/// Returns the major and minor number of a block device.
 fn number_of(disk: &Path) -> Result<String, String> {
     use std::os::unix::fs::MetadataExt;
     let data = fs::metadata(disk).map_err(|error| format!("{}: {error}", disk.display()))?;

@@ -1,4 +1,4 @@
-//! Ours, as processes: a store, its server on the server's side of the line, a mount on the device's.
+//! Our system as processes: a store, its server on the server's side of the line, a mount on the device's side.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,39 +13,40 @@ use super::sys;
 use crate::node::process::Process;
 use crate::store::tool;
 
-/// Where the server listens.
+/// Port of the server.
 pub(crate) const PORT: u16 = 7007;
 
-/// The mount's figures are an attribute of its root.
+/// The attribute of the mount's root that holds its figures.
 const FIGURES: &str = "user.keel.stream";
 
-/// What was learned, in a store.
+/// The folder of a store that holds what was learned.
 const LEARNED: &str = "actions";
 
-/// Until a tree is mounted.
+/// Timeout for a tree to be mounted.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server is at rest when it has used less than so much processor time in each of so many looks.
+/// A server is idle if it uses less than `REST_NS` of processor time in each of `LOOKS_AT_REST` polls; this is the poll
+/// interval.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
 const REST_NS: u64 = 4_000_000;
 const LOOKS_AT_REST: u32 = 3;
-/// What is not ready by then is measured as it is.
+/// Timeout for a server to become ready; after it, the server is measured as it is.
 const READY_MAX: Duration = Duration::from_secs(30);
 
-/// The program, and the certificates that its parts know each other by.
+/// The program, and the certificates by which its parts identify each other.
 pub(crate) struct Keel {
     program: PathBuf,
     folder: PathBuf,
 }
 
-/// How the server is started.
+/// The options of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Serving {
     pub(crate) predict: &'static str,
-    /// Blocks of a segment in the mode `paper`, where they are not the default.
+    /// Blocks of a segment in the mode `paper`, if not the default.
     pub(crate) seg_max: Option<u32>,
     pub(crate) provide: &'static str,
-    /// MiB of content in memory.
+    /// Memory for content, in MiB.
     pub(crate) memory_mebibytes: u32,
 }
 
@@ -60,22 +61,22 @@ impl Default for Serving {
     }
 }
 
-/// How the tree is mounted.
+/// The options of the mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mounting {
-    /// KiB that the kernel reads ahead.
+    /// Readahead of the kernel, in KiB.
     pub(crate) readahead_kib: u32,
-    /// Pages of the pool, where not as usual.
+    /// Pages of the pool, if not the default.
     pub(crate) pool_pages: Option<u32>,
-    /// Connections, where not as usual.
+    /// Connections, if not the default.
     pub(crate) connections: Option<&'static str>,
-    /// A cache on this device.
+    /// Folder of a cache on this device.
     pub(crate) cache: Option<PathBuf>,
-    /// Seconds until a read fails, where not as usual.
+    /// Timeout of a read in seconds, if not the default.
     pub(crate) deadline_s: Option<u32>,
-    /// Files of groups that the mount is put into.
+    /// Files of the groups that the mount joins.
     pub(crate) join: Vec<PathBuf>,
-    /// The peer instead: what the kernel asks for, and nothing else.
+    /// Whether to run the peer instead, which fetches only what the kernel requests.
     pub(crate) is_plain: bool,
 }
 
@@ -91,10 +92,10 @@ pub(crate) struct Mounted {
 }
 
 impl Keel {
-    /// Finds the program beside this one, and makes certificates in a new folder.
+    /// Finds the program in the folder of this one, and creates certificates in a new folder.
     ///
     /// # Errors
-    /// One line: it is not there, or not of this kind.
+    /// One line: it is missing, or of another kind.
     pub(crate) fn create(folder: &Path) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
         let program = own.with_file_name("keel");
@@ -124,7 +125,7 @@ impl Keel {
         self.folder.join(name)
     }
 
-    /// The folder of the device's certificate.
+    /// Returns the folder of the device's certificate.
     pub(crate) fn device_identity(&self) -> PathBuf {
         self.path("device")
     }
@@ -166,7 +167,7 @@ impl Keel {
             command.args(["--seg-max", &seg_max.to_string()]);
         }
         command.args(["--memory", &format!("{}M", how.memory_mebibytes)]);
-        // All clients of a run have the one identity of this bench.
+        // All clients of a run share one identity.
         command.args(["--clients-max-per-device", "1024"]);
         sys::in_network(&mut command, Some(line.server()));
         let mut process =
@@ -178,7 +179,7 @@ impl Keel {
         })
     }
 
-    /// Mounts what a server has, through a port that leads to it. The note of versions seen is a new one.
+    /// Mounts a server's tree through a port that leads to the server. The record of seen versions is a new one.
     ///
     /// # Errors
     /// One line with the program's reason.
@@ -251,7 +252,7 @@ impl Keel {
         }
     }
 
-    /// The error, with what the program said last.
+    /// Returns the error, with the last output of the program.
     fn last_words(&self, error: &str, log: &str) -> String {
         let text = fs::read_to_string(self.path(log)).unwrap_or_default();
         let last = text.lines().rev().find(|line| !line.trim().is_empty());
@@ -259,7 +260,7 @@ impl Keel {
     }
 }
 
-/// Keeps what a store has learned in another folder, or puts it back; what is there is replaced. Nobody serves it
+/// Copies what a store has learned to another folder, or back; replaces what is there. No server may use the store
 /// meanwhile.
 ///
 /// # Errors
@@ -280,7 +281,7 @@ pub(crate) fn copy_learned(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets a store that nobody serves forget what it has learned.
+/// Removes what a store has learned. No server may use the store.
 ///
 /// # Errors
 /// One line with the path.
@@ -295,7 +296,7 @@ pub(crate) fn forget_learned(store: &Path) -> Result<(), String> {
 }
 
 impl Server {
-    /// Lets it end, and so keep what it has learned.
+    /// Ends the server, which then saves what it has learned.
     ///
     /// # Errors
     /// One line: it does not end.
@@ -305,12 +306,12 @@ impl Server {
             .map_or(Ok(()), |process| process.end().map(drop))
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub(crate) fn id(&self) -> Option<u32> {
         self.process.as_ref().map(Process::id)
     }
 
-    /// Waits until it has made ready at its start what it makes ready then, which shows by its rest.
+    /// Waits until the server has finished its preparations after the start, which shows by its idleness.
     ///
     /// # Errors
     /// One line: it has ended.
@@ -334,7 +335,7 @@ impl Server {
 }
 
 impl Mounted {
-    /// Its counters.
+    /// Returns its counters.
     ///
     /// # Errors
     /// One line: it has none.
@@ -344,12 +345,12 @@ impl Mounted {
         serde_json::from_slice(&bytes).map_err(|error| format!("{FIGURES}: {error}"))
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub(crate) fn id(&self) -> Option<u32> {
         self.process.as_ref().map(Process::id)
     }
 
-    /// Takes it away as its user would.
+    /// Unmounts the tree as a user would.
     ///
     /// # Errors
     /// One line: it does not end.

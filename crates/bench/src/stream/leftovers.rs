@@ -1,5 +1,5 @@
-//! What a run leaves that was killed, taken away by the next one. Networks with their limits and losses, and mounts,
-//! are those of processes that end with the run; what stays is said by its name to be of a process that has ended: loop
+//! Removes what killed runs leave behind; the next run does this. Networks with their limits and losses, and mounts,
+//! belong to processes that end with the run. Names show that the rest belongs to a process that has ended: loop
 //! devices of a folder, the folder, groups.
 
 use std::fs;
@@ -10,23 +10,23 @@ use std::time::Duration;
 use super::groups::{ALL_GROUPS, DISK_GROUPS, MEMORY_GROUPS};
 use crate::store::tool;
 
-/// What names of folders and groups begin with; they end with the number of the process.
+/// Prefix of the names of folders and groups; they end with the process ID.
 const PREFIX: &str = "keel-bench-";
 
-/// The program, as the kernel knows it.
+/// The program's name in the kernel.
 const PROGRAM: &str = "keel-bench";
 
-/// A file in a folder of this bench, so that folders of others are left alone.
+/// A file that marks a folder of this bench, so that foreign folders are left alone.
 const MARK: &str = "of-stream";
 
-/// How names of images of disks end.
+/// Suffix of the names of disk images.
 pub(crate) const DISK_KIND: &str = "disk";
 
-/// How often a folder is tried to be removed, and the time in between.
+/// Maximum number of attempts to remove a folder, and the time in between.
 const TRIES: u32 = 20;
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// Marks a folder as one that may be taken away once its process has ended.
+/// Marks a folder as removable once its process has ended.
 ///
 /// # Errors
 /// One line with the path.
@@ -35,14 +35,14 @@ pub(crate) fn mark(scratch: &Path) -> Result<(), String> {
     fs::write(&path, b"").map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Takes away what runs that were killed have left, of their folders in `dir` and everywhere of their groups; names it.
-/// What cannot be taken away is left for the next one.
+/// Removes the remains of killed runs: their folders in `dir`, and all their groups. Returns the names of what was
+/// removed. What cannot be removed is left for the next run.
 pub(crate) fn sweep(dir: &Path) -> Vec<String> {
     let mut gone = Vec::new();
     let folders: Vec<PathBuf> = folders(dir).collect();
     gone.extend(detach_all(&folders));
     for folder in folders {
-        // A program of the run may be writing its last.
+        // A program of the run may still be writing.
         let is_gone = (0..TRIES).any(|count| {
             std::thread::sleep(AGAIN_AFTER * u32::from(count > 0));
             fs::remove_dir_all(&folder).is_ok()
@@ -53,7 +53,7 @@ pub(crate) fn sweep(dir: &Path) -> Vec<String> {
     }
     for parent in [DISK_GROUPS, MEMORY_GROUPS, ALL_GROUPS] {
         for group in entries(Path::new(parent)).filter(|group| is_dead(group)) {
-            // The kernel keeps one that a process is in.
+            // The kernel keeps a group that contains a process.
             if fs::remove_dir(&group).is_ok() {
                 gone.push(group.display().to_string());
             }
@@ -63,7 +63,7 @@ pub(crate) fn sweep(dir: &Path) -> Vec<String> {
 }
 
 fn folders(dir: &Path) -> impl Iterator<Item = PathBuf> {
-    // An empty one is of a run that was killed before it could mark it.
+    // An empty folder is from a run that was killed before it could mark it.
     let is_ours = |folder: &PathBuf| {
         folder.join(MARK).is_file()
             || fs::read_dir(folder).is_ok_and(|mut all| all.next().is_none())
@@ -78,8 +78,8 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path())
 }
 
-/// Whether this is the folder or the group of a process that is no such program any more. Nothing is of this process
-/// yet: what has its number is of an earlier one.
+/// Whether this is the folder or the group of a process that is no longer such a program. This process has created
+/// nothing yet: a name with its process ID is from an earlier process.
 fn is_dead(path: &Path) -> bool {
     let number = path
         .file_name()
@@ -91,12 +91,13 @@ fn is_dead(path: &Path) -> bool {
     })
 }
 
-/// Name of a file, so that the loop device over it is known where the folder is not: that of a mount that is gone.
+/// Returns a file name by which the loop device over it is recognised without its folder. The folder may be unknown
+/// because it was in a mount that is gone.
 pub(crate) fn named(what: &str) -> String {
     format!("{PREFIX}{what}-{}", std::process::id())
 }
 
-/// Loop devices over files that lie, or lay, in these folders, and over those that are [`named`].
+/// Detaches loop devices over files that lie, or lay, in these folders, and over those that are [`named`].
 fn detach_all(folders: &[PathBuf]) -> Vec<String> {
     let mut gone = Vec::new();
     for disk in entries(Path::new("/sys/block")) {
@@ -128,7 +129,7 @@ mod tests {
     fn only_marked_folders_of_dead_processes_go() {
         let parent =
             std::env::temp_dir().join(format!("keel-stream-leftovers-{}", std::process::id()));
-        // The first process is none of ours; this one has not begun to leave anything.
+        // Process 1 is not ours; this process has not created anything yet.
         let [dead, own, other, foreign] = [
             format!("{PREFIX}1"),
             format!("{PREFIX}{}", std::process::id()),

@@ -1,4 +1,5 @@
-//! What a start must not cost: blocks that nobody reads, memory, and more than a plain copy where packets get lost.
+//! Limits on the cost of a start: blocks that are not read, memory, and the delay by packet loss compared with a plain
+//! copy.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use super::net::Rate;
 use super::tasks::Program;
 use crate::figures::Metric;
 
-/// Names of parts in cases.
+/// Names of the parts in cases.
 pub(crate) const UNREAD: &str = "unread";
 pub(crate) const UNREAD_VARIED: &str = "unread-varied";
 pub(crate) const UNREAD_TOGETHER: &str = "unread-two-at-once";
@@ -21,48 +22,49 @@ pub(crate) const MEMORY: &str = "memory";
 pub(crate) const MEMORY_CAPPED: &str = "memory-64-mib";
 pub(crate) const LOSS: &str = "loss";
 
-/// Blocks that were pushed and that nobody read, divided by those pushed.
+/// Blocks that were pushed but not read, divided by those pushed.
 pub(crate) const UNREAD_SHARE: Metric = Metric::shown("unread_of_pushed", "1");
-/// Needed blocks that were not asked for by themselves, divided by those needed.
+/// Needed blocks that were not requested individually, divided by those needed.
 const HIT_SHARE: Metric = Metric::shown("prefetched_of_needed", "1");
-/// The most memory of the mount's processes that holds no file.
+/// Maximum memory of the mount's processes, without file pages.
 pub(crate) const MEMORY_MEBIBYTES: Metric = Metric::shown("memory_max", "MiB");
-/// The same with the pages of its program.
+/// Maximum memory with the pages of its program.
 const RESIDENT_MEBIBYTES: Metric = Metric::shown("resident_max", "MiB");
-/// The most memory of the group, with the page cache.
+/// Maximum memory of the group, with the page cache.
 const GROUP_MEBIBYTES: Metric = Metric::shown("group_memory_max", "MiB");
-/// Divided by the time without losses.
+/// Time divided by the time without losses.
 pub(crate) const SLOWDOWN: Metric = Metric::compared("slowdown", "1");
 
-/// The milliseconds that losses have added.
+/// The milliseconds added by losses.
 pub(crate) const ADDED: Metric = Metric::shown("added", "ms");
-/// The time of each copy; those of a round stand together.
+/// The time of each copy; those of a round are adjacent.
 pub(crate) const COPY_TIME: Metric = Metric::shown("copy_time", "ms");
 
-/// A copy of as many bytes over a connection that was there before.
+/// A copy of the same number of bytes over an existing connection.
 pub(crate) const TCP_COPY: &str = "tcp-copy";
 
-/// What the mount has beyond the page cache must fit in a device's share.
+/// Memory limit of the group: the mount's memory, apart from the page cache, must fit into a device's share.
 const CAP_BYTES: u64 = 64 << 20;
 
-/// Packets that get lost, both ways.
+/// Packet loss in percent, in both directions.
 pub(crate) const LOSSES_PERCENT: [f64; 6] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0];
 
-/// How often is looked how much memory there is.
+/// Interval of the memory samples.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// The way on which packets get lost.
+/// The path with packet loss.
 const LOSS_WAY: Way = Way::new(Rate::SLOW, 2);
 
-/// Copies beside each start: as many as it takes to see what copies differ by themselves.
+/// Number of copies beside each start: enough to see the variation among copies.
 pub(crate) const COPIES: usize = 3;
 
-/// Programs that are started while packets get lost: a large one, a small one, and that of the paper. All would take
-/// too long.
+/// Programs that are started with packet loss: a large one, a small one, and that of the paper. Measuring all would
+/// take too long.
 const LOSS_PROGRAMS: [Program; 3] = [Program::Python, Program::Gcc, Program::Openssl];
 
 impl Course<'_> {
-    /// What is pushed and not read: with the arguments it was learned with, with others in turn, two at once.
+    /// Measures pushed but unread blocks: with the arguments that were learned, with others in turn, and with two
+    /// starts at once.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -91,7 +93,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// A server that goes on learning, and starts with each of the other arguments, twice.
+    /// Runs a server that continues to learn, and starts with each of the other arguments, twice.
     fn varied(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let others = self.prepared[place].task.varied.len();
@@ -103,7 +105,7 @@ impl Course<'_> {
         for turn in 0..2 * others {
             let way = Way::new(Rate::FAST, 2);
             let ours = Ours::learned();
-            // Learned for the usual arguments at first, and what it learns stays.
+            // The server has learned the usual arguments at first; what it learns later is kept.
             let running = if turn == 0 {
                 bed.run_ours(prepared, way, &ours)?
             } else {
@@ -118,7 +120,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Two starts with different arguments at the same time.
+    /// Runs two starts with different arguments at the same time.
     fn together(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         bed.ask_needed(&mut self.prepared[place], 1)?;
@@ -151,7 +153,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// The mount's memory during a start, and a start in a group that has little.
+    /// Measures the mount's memory during a start, and a start in a group with little memory.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -211,7 +213,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Starts while packets get lost, and plain copies of as many bytes.
+    /// Measures starts with packet loss, and plain copies of the same number of bytes.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -220,7 +222,7 @@ impl Course<'_> {
         let all = self.prepared.iter().map(|prepared| prepared.task.program);
         let measured = all.enumerate().filter(|(_, program)| is_measured(*program));
         for place in measured.map(|(place, _)| place).collect::<Vec<_>>() {
-            // How many bytes a start sends is asked of the first one, which loses nothing.
+            // The first start, without losses, determines how many bytes a start sends.
             let (mut bytes, mut without) = (None, [None; 2]);
             let mut percents = LOSSES_PERCENT.to_vec();
             self.random.shuffle(&mut percents);
@@ -233,7 +235,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// One start and the copies, in an order drawn anew, with one rate of losses.
+    /// Runs one start and the copies at one loss rate, in a new random order.
     fn losing(
         &mut self,
         place: usize,
@@ -300,7 +302,7 @@ fn needed(prepared: &Prepared, number: usize) -> Result<&Blocks, String> {
     Ok(&needed.blocks)
 }
 
-/// What became of the blocks that were pushed.
+/// The use of the pushed blocks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wasted {
     pushed: f64,
@@ -310,7 +312,8 @@ struct Wasted {
 }
 
 impl Wasted {
-    /// After starts that needed these: what the kernel holds besides, and what still waits to be read.
+    /// Counts after starts that needed these blocks: other blocks that the kernel holds, and blocks that still wait to
+    /// be read.
     fn of(running: &Running, needed: &[&Blocks]) -> Result<Self, String> {
         let figures = running.mounted.figures()?;
         let figure = |name: &str| {
@@ -348,14 +351,14 @@ impl Wasted {
     }
 }
 
-/// The most memory of a process and its children.
+/// Maximum memory of a process and its children.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MemoryMax {
     anonymous_kib: u64,
     resident_kib: u64,
 }
 
-/// Looks at the memory of a process while something is done.
+/// Samples the memory of a process while `work` runs.
 fn watched<T>(process: u32, work: impl FnOnce() -> T) -> (T, MemoryMax) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,17 +1,19 @@
-//! The bench of executable streaming: programs that start from the network beside the same programs on the peers.
+//! The bench of executable streaming: programs that start from the network, compared with the same programs on the
+//! peers.
 //!
-//! **Invariants:** all systems start the same program from the same tree with the same arguments, and what it says is
-//! compared each time; systems take turns, in an order drawn anew for each round; nothing of a tree is in any cache
-//! before a start, unless the case says so, while the programs of the systems themselves are in memory; networks,
-//! mounts, loop devices and groups of a run are seen by nobody else or are taken away when it ends or is interrupted.
+//! **Invariants:** all systems start the same program from the same tree with the same arguments, and its output is
+//! compared each time. Systems take turns, in a new random order for each round. Caches contain nothing of a tree
+//! before a start, unless the case says so, while the programs of the systems themselves are in memory. Networks,
+//! mounts, loop devices and groups of a run are either invisible to other processes or removed when the run ends or is
+//! interrupted.
 //!
 //! **Files:** `tasks.rs` the programs, `tree.rs` their folders, `run.rs` one start, `needed.rs` what a start needs,
-//! `net.rs` the line, `proxy.rs` its length, `disks.rs` local disks, `groups.rs` limits on processes, `sshfs.rs` the
-//! peer, `keel.rs` ours, `bed.rs` starts on all of them, `cases.rs` and `limits.rs` what is asked, `clients.rs` many
-//! devices, `goals.rs` what was promised, `spread.rs` what chance does, `paper.rs` and `table_1.rs` the figures of the
+//! `net.rs` the line, `proxy.rs` its delay, `disks.rs` local disks, `groups.rs` limits on processes, `sshfs.rs` the
+//! peer, `keel.rs` our system, `bed.rs` starts on all of them, `cases.rs` and `limits.rs` the cases, `clients.rs` many
+//! devices, `goals.rs` the goals, `spread.rs` the effect of chance, `paper.rs` and `table_1.rs` the figures of the
 //! paper it follows with `plots.rs` and `bars.rs` for their drawings, `page.rs` and `promises.rs` the result page,
-//! `plain.rs` the peer on demand, `copies.rs` plain TCP, `leftovers.rs` what killed runs leave, `sys.rs` calls of the
-//! kernel.
+//! `plain.rs` the peer on demand, `copies.rs` plain TCP, `leftovers.rs` the remains of killed runs, `sys.rs` system
+//! calls.
 
 mod bars;
 mod bed;
@@ -59,7 +61,7 @@ pub(crate) use disks::{ReadsOptions, reads};
 pub(crate) use paper::{PagesOptions, pages};
 use tasks::Program;
 
-/// Room for trees, stores, images and caches of all programs.
+/// Space for trees, stores, images and caches of all programs, in bytes.
 const SCRATCH_BYTES: u64 = 3 << 30;
 
 /// `keel-bench stream`.
@@ -107,7 +109,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The command for the same figures; where files lie does not matter.
+    /// Returns the command that produces the same figures; the location of files does not matter.
     fn command(&self) -> String {
         let names = |name: &str, values: &[&dyn ValueName]| {
             let values: Vec<String> = values.iter().map(|value| value.value_name()).collect();
@@ -137,7 +139,7 @@ impl Options {
     }
 }
 
-/// What a value is called where it is said.
+/// The name of a value in texts.
 trait ValueName {
     fn value_name(&self) -> String;
 }
@@ -172,14 +174,14 @@ enum Part {
     Loss,
 }
 
-/// Runs the bench; the figures, and the table for a reader.
+/// Runs the bench. Returns the figures as JSON, and the table as text.
 ///
 /// # Errors
 /// One line that names what failed; nothing is reported then.
 pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     let load_1min = load_1min();
     let begun = Instant::now();
-    // SAFETY: the call only says who the process is.
+    // SAFETY: the call only returns the identity of the process.
     if unsafe { libc::geteuid() } != 0 {
         return Err("it takes root: networks, mounts and disks of its own".to_owned());
     }
@@ -208,7 +210,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             _ => options.only.contains(&part),
         }
     };
-    // Only starts are compared with the better one.
+    // Only starts are compared with the bound of the better compression.
     let levels =
         usize::from(!options.paper && [Part::Start, Part::Card, Part::Others].into_iter().any(has));
     let bed = Bed::create(scratch.path(), &needed::LEVELS[..1 + levels])?;

@@ -1,4 +1,4 @@
-//! The blocks that a program needs: which of a tree the kernel holds.
+//! The blocks that a program needs, derived from the blocks of a tree in the page cache.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use stream::{BLOCK_BYTES, SEGMENT_BLOCKS};
 
-/// Blocks of files, by path from the root of the tree.
+/// Block indexes of files, by path from the root of the tree.
 pub(crate) type Blocks = BTreeMap<PathBuf, Vec<u32>>;
 
-/// Levels of compression of the bound: as published, and as good as it gets, which takes long.
+/// Compression levels of the bound: as published, and the best one, which takes long.
 pub(crate) const LEVELS: [i32; 2] = [3, 19];
 
 /// What a program needs.
@@ -20,14 +20,14 @@ pub(crate) struct Needed {
     pub(crate) blocks: Blocks,
     pub(crate) count: u64,
     pub(crate) bytes: u64,
-    /// Compressed in segments, at each of [`LEVELS`]; 0 where it was not asked for.
+    /// Compressed size in segments, at each of [`LEVELS`]; 0 if it was not requested.
     pub(crate) compressed_bytes: [u64; LEVELS.len()],
-    /// Blocks of the files that something is needed of.
+    /// Total blocks of the files that contain needed blocks.
     pub(crate) blocks_of_files: u64,
 }
 
 impl Needed {
-    /// Measures what these blocks of a tree are.
+    /// Measures these blocks of a tree.
     ///
     /// # Errors
     /// One line with the path.
@@ -70,12 +70,12 @@ impl Needed {
     }
 }
 
-/// How many blocks.
+/// The number of blocks.
 pub(crate) fn count(blocks: &Blocks) -> u64 {
     blocks.values().map(|indexes| indexes.len() as u64).sum()
 }
 
-/// How many blocks of one are not in the other.
+/// The number of blocks in the first set that are not in the second one.
 pub(crate) fn count_beyond(blocks: &Blocks, others: &Blocks) -> u64 {
     let beyond = blocks.iter().map(|(path, indexes)| {
         let known = others.get(path).map_or(&[][..], Vec::as_slice);
@@ -87,7 +87,7 @@ pub(crate) fn count_beyond(blocks: &Blocks, others: &Blocks) -> u64 {
     beyond.sum()
 }
 
-/// The blocks of a tree that are in the page cache, its places for what the kernel gives left out.
+/// Returns the blocks of a tree that are in the page cache, without the mount points for kernel file systems.
 ///
 /// # Errors
 /// One line with the path.
@@ -115,12 +115,12 @@ fn walk(root: &Path, inside: &Path, blocks: &mut Blocks) -> Result<(), String> {
     Ok(())
 }
 
-/// The blocks of a file that are in the page cache.
+/// Returns the blocks of a file that are in the page cache.
 fn resident_of(path: &Path, bytes: u64) -> Result<Vec<u32>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let file = File::open(path).map_err(failed)?;
     let length = bytes as usize;
-    // SAFETY: a new mapping of an open file, which is only asked about, never read.
+    // SAFETY: a new mapping of an open file, which is only queried, never read.
     let place = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -135,10 +135,10 @@ fn resident_of(path: &Path, bytes: u64) -> Result<Vec<u32>, String> {
         return Err(failed(std::io::Error::last_os_error()));
     }
     let mut pages = vec![0_u8; length.div_ceil(BLOCK_BYTES)];
-    // SAFETY: the mapping is as long as is said, and there is a byte for each of its pages.
+    // SAFETY: the mapping has this length, and there is a byte for each of its pages.
     let asked = unsafe { libc::mincore(place, length, pages.as_mut_ptr()) };
     let error = std::io::Error::last_os_error();
-    // SAFETY: the mapping of above, which nobody uses any more.
+    // SAFETY: the mapping made above, which is not used any more.
     unsafe { libc::munmap(place, length) };
     if asked != 0 {
         return Err(failed(error));

@@ -1,5 +1,5 @@
-//! Two networks of their own, joined by one line: what the server has on one side and the device on the other. They
-//! have no name, are seen by nobody else, and end with the program.
+//! Two separate networks, joined by one line: the server is on one side and the device on the other. The networks have
+//! no name, are invisible to other processes, and end with the program.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,16 +17,16 @@ pub(crate) const DEVICE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The server's.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
-/// The name of either end of the line.
+/// The interface name at both ends of the line.
 const WIRE: &str = "wire";
 
-/// What the queue of either end holds before it drops packets, in time.
+/// Queue length at both ends before packets are dropped, as time.
 const QUEUE: &str = "50ms";
 
-/// Parts of a packet in a million is how losses are said to the kernel.
+/// Denominator of the loss rate that is given to the kernel.
 const LOSS_OF: u32 = 10_000_000;
 
-/// How fast the line is, both ways.
+/// The rate of the line, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rate {
     pub(crate) mbit: u32,
@@ -36,30 +36,30 @@ impl Rate {
     pub(crate) const SLOW: Self = Self { mbit: 100 };
     pub(crate) const FAST: Self = Self { mbit: 1000 };
 
-    /// Bytes in a second.
+    /// Returns the rate in bytes per second.
     pub(crate) fn bytes_per_s(self) -> f64 {
         f64::from(self.mbit) * 1e6 / 8.0
     }
 
-    /// Bytes that may go at once: as many as the line takes in a millisecond, and one packet of the largest kind.
+    /// Returns the burst size in bytes: what the line carries in 1 ms, but at least 16 KiB.
     fn burst_bytes(self) -> u32 {
         (self.mbit * 125).max(16 << 10)
     }
 }
 
-/// The line.
+/// The line between the two networks.
 pub(crate) struct Line {
     device: File,
     server: File,
 }
 
-/// Headers of a packet: Ethernet, IP, and TCP with its time stamps.
+/// Bytes of packet headers: Ethernet, IP, and TCP with its time stamps.
 pub(crate) const HEADER_BYTES: u64 = 14 + 20 + 32;
 
-/// What has gone over the line since it was made.
+/// Traffic on the line since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
-    /// With the headers of every packet, those of Ethernet too.
+    /// Includes the headers of all packets, also those of Ethernet.
     pub(crate) to_device_bytes: u64,
     pub(crate) to_server_bytes: u64,
     pub(crate) to_device_packets: u64,
@@ -76,17 +76,17 @@ impl Traffic {
         }
     }
 
-    /// Both ways.
+    /// Returns the bytes of both directions.
     pub(crate) fn bytes(self) -> u64 {
         self.to_device_bytes + self.to_server_bytes
     }
 }
 
 impl Line {
-    /// Joins two new networks.
+    /// Creates two networks and joins them.
     ///
     /// # Errors
-    /// One line that says what is lacking: the right to do so, or a tool.
+    /// One line that says what is missing: permission, or a tool.
     pub(crate) fn create() -> Result<Self, String> {
         let network = || sys::new_network().map_err(|error| format!("a network: {error}"));
         let line = Self {
@@ -113,7 +113,7 @@ impl Line {
             for link in [WIRE, "lo"] {
                 run(network, "ip", &["link", "set", link, "up"])?;
             }
-            // What most systems use; where it is the only one it cannot be chosen.
+            // The default of most systems; if it is the only one, it cannot be chosen, so an error is ignored.
             let choose = || std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", b"cubic");
             let _ = inside(network, choose);
         }
@@ -136,14 +136,14 @@ impl Line {
         Ok(())
     }
 
-    /// Lets one packet in so many get lost at random, both ways: `percent` of them; 0: none.
+    /// Drops `percent` percent of the packets at random, in both directions; 0: none.
     ///
     /// # Errors
     /// One line with the tool's reason.
     pub(crate) fn lose(&self, percent: f64) -> Result<(), String> {
         let lost = (percent / 100.0 * f64::from(LOSS_OF)).round() as u32;
         for network in [&self.device, &self.server] {
-            // Deleting what is not there fails, adding it twice does not.
+            // Deleting a missing table fails but adding it twice does not, so add it before deleting it.
             let mut script = "add table ip keel_bench\ndelete table ip keel_bench\n".to_owned();
             if lost > 0 {
                 script += &format!(
@@ -156,7 +156,7 @@ impl Line {
         Ok(())
     }
 
-    /// What has gone over it.
+    /// Returns the traffic on the line so far.
     ///
     /// # Errors
     /// One line with the tool's reason.
@@ -171,12 +171,12 @@ impl Line {
         })
     }
 
-    /// The network of the device.
+    /// Returns the network of the device.
     pub(crate) fn device(&self) -> &File {
         &self.device
     }
 
-    /// The network of the server.
+    /// Returns the network of the server.
     pub(crate) fn server(&self) -> &File {
         &self.server
     }
@@ -186,7 +186,7 @@ impl Line {
     }
 }
 
-/// Does something in a network, on a thread of its own.
+/// Runs a function in a network, on its own thread.
 ///
 /// # Errors
 /// One line: the network cannot be entered.
@@ -204,12 +204,12 @@ pub(crate) fn inside<T: Send>(
     done.unwrap_or_else(|_| Err("work in a network has ended early".to_owned()))
 }
 
-/// An address of the server's side.
+/// Returns an address on the server's side.
 pub(crate) fn at_server(port: u16) -> SocketAddr {
     (SERVER, port).into()
 }
 
-/// Programs that the line takes; those that are missing.
+/// Returns the programs that the line needs but that are missing.
 pub(crate) fn lacking() -> Vec<&'static str> {
     let is_there = |name: &&str| {
         ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
@@ -228,8 +228,8 @@ fn run(network: &File, program: &str, arguments: &[&str]) -> Result<String, Stri
     tool(&mut command)
 }
 
-/// Bytes and packets that the limit of one end has let pass: those of large packets count as the small ones that they
-/// go as.
+/// Returns the bytes and packets that have passed the limit of one end. Large packets count as the small ones that they
+/// are split into.
 fn sent(network: &File) -> Result<(u64, u64), String> {
     let text = run(network, "tc", &["-s", "-j", "qdisc", "show", "dev", WIRE])?;
     let limits: Value = serde_json::from_str(&text).map_err(|error| format!("tc: {error}"))?;

@@ -1,5 +1,5 @@
-//! The result page of executable streaming: what stands between its marks is made anew from the reports of
-//! `keel-bench stream` and `keel-bench stream --paper`; the words around it stay.
+//! The result page of executable streaming: regenerates the text between its marks from the reports of `keel-bench
+//! stream` and `keel-bench stream --paper`; the text around the marks stays.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     page: PathBuf,
 }
 
-/// Writes the page anew.
+/// Regenerates the page.
 ///
 /// # Errors
 /// One line that names the file.
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         return Err(format!("{folder}: no goals-*.json and no paper.json"));
     }
     super::plots::write_again(&options.results)?;
-    // What was not measured is left out.
+    // Parts without a report are left out.
     let [goals_run, paper] = found.map(|run| run.unwrap_or_else(|| Run { report: json!({}) }));
     let missing = [&goals_run, &paper].map(|run| run.list("missing"));
     let missing = missing.into_iter().flatten().map(text);
@@ -90,7 +90,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     fill(&options.page, &parts)
 }
 
-/// The reports whose names begin so, as one: of each figure that of the piece that has it. None: there are none.
+/// Combines the reports whose names begin with `name`; each figure comes from the piece that has it. Returns `None` if
+/// there are no such reports.
 fn pieces(folder: &Path, name: &str) -> Result<Option<Run>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     let mut paths = Vec::new();
@@ -115,7 +116,7 @@ fn pieces(folder: &Path, name: &str) -> Result<Option<Run>, String> {
             let more = piece.list(part).to_vec();
             if let Some(all) = whole.report[part].as_array_mut() {
                 for row in more {
-                    // What each piece has measured again, as its needs, is there already.
+                    // Each piece repeats some rows, such as its needs; they are added only once.
                     if !all.iter().any(|known| is_same(known, &row)) {
                         all.push(row);
                     }
@@ -127,7 +128,7 @@ fn pieces(folder: &Path, name: &str) -> Result<Option<Run>, String> {
     Ok(Some(whole))
 }
 
-/// Where what is said of each piece stands in the whole.
+/// The key of the descriptions of the pieces in the combined report.
 const PIECES: &str = "pieces";
 
 fn about(path: &Path, piece: &Run) -> Value {
@@ -194,7 +195,7 @@ fn run_text(goals: &Run, paper: &Run) -> String {
     out
 }
 
-/// How many there were, of the values of the rounds.
+/// Returns the number of rounds, derived from the values of the rounds.
 fn rounds_of(method: &Value) -> u64 {
     let figures = method["rounds"].as_array().map_or(&[][..], Vec::as_slice);
     let counts = figures
@@ -207,7 +208,7 @@ fn rounds_of(method: &Value) -> u64 {
         .unwrap_or(0)
 }
 
-/// All goals with what became of them.
+/// Returns the table of all goals with their results.
 fn goals(run: &Run) -> String {
     let mut out =
         "| case | figure | value | rounds | goal | |\n|---|---|---|---|---|---|\n".to_owned();
@@ -469,7 +470,7 @@ fn wired(run: &Run) -> String {
     out
 }
 
-/// Those that are beside the reports.
+/// Returns links to the drawings in the folder of the reports.
 fn drawings(folder: &Path) -> String {
     let mut out = String::new();
     for name in [

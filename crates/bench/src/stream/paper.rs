@@ -1,5 +1,5 @@
 //! The experiments of the paper that executable streaming follows (Lu et al., "SYSFLOW: Efficient Execution Platform
-//! for IoT Devices", section V), as far as they can be made here. Figure 12, power, cannot.
+//! for IoT Devices", section V), as far as they are possible here. Figure 12, power, is not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,18 +20,18 @@ use crate::mem::child::{Limits, output};
 
 /// The wired network of the paper.
 pub(crate) const WIRED: Way = Way::new(Rate::FAST, 0);
-/// What stands for its wireless one: slower, longer, and packets get lost.
+/// Replacement for its wireless network: slower, longer delay, and packet loss.
 pub(crate) const WIRELESS: Way = Way::new(Rate::SLOW, 10);
 pub(crate) const WIRELESS_LOSS_PERCENT: f64 = 0.1;
-/// Starts of each system in a round of the wireless ones: a distribution takes many.
+/// Starts of each system in a wireless round: a distribution needs many.
 const WIRELESS_STARTS: usize = 2;
-/// Losses of figure 11.
+/// Packet loss of figure 11, in percent.
 pub(crate) const LOSSES_PERCENT: [f64; 5] = [0.001, 0.01, 0.1, 1.0, 5.0];
 
-/// The way of figure 11.
+/// The network path of figure 11.
 pub(crate) const FIGURE_11_WAY: Way = Way::new(Rate::SLOW, 2);
 
-/// Parts in cases.
+/// Names of the parts in cases.
 pub(crate) const TABLE_1: &str = "table-1";
 pub(crate) const TABLE_2: &str = "table-2";
 pub(crate) const FIGURE_1: &str = "figure-1";
@@ -42,10 +42,10 @@ pub(crate) const FIGURE_10: &str = "figure-10";
 pub(crate) const FIGURE_11: &str = "figure-11";
 pub(crate) const MODES: &str = "modes";
 
-/// Ways to read the needed blocks, in figure 1.
+/// Orders of reading the needed blocks, in figure 1.
 pub(crate) const ORDERS: [&str; 2] = ["sequential", "execution"];
 
-/// Connections and pages, in figure 7a.
+/// Kinds of connections and pages, in figure 7a.
 pub(crate) const PATHS: [(&str, &[&str]); 4] = [
     ("keel-short-allocated", &["--short", "--pool-pages", "0"]),
     ("keel-short-pool", &["--short", "--pool-pages", "256"]),
@@ -53,10 +53,10 @@ pub(crate) const PATHS: [(&str, &[&str]); 4] = [
     ("keel-long-pool", &["--pool-pages", "256"]),
 ];
 
-/// Blocks that are read in each of these ways, at most: a connection for each takes long.
+/// Maximum number of blocks read in each of these ways: one connection per block is slow.
 const PATH_BLOCKS_MAX: usize = 400;
 
-/// What the server has in memory, in figure 7c.
+/// Strategies of the server's memory, in figure 7c.
 pub(crate) const ARMS: [(&str, &str); 4] = [
     ("keel-none", "none"),
     ("keel-madvise", "madvise"),
@@ -64,10 +64,10 @@ pub(crate) const ARMS: [(&str, &str); 4] = [
     ("keel-async", "async"),
 ];
 
-/// MiB that a server has for content in figure 7c: less than a program needs.
+/// Memory of a server for content in figure 7c, in MiB: less than a program needs.
 const ARM_MEBIBYTES: u32 = 4;
 
-/// How ours predicts, over how many connections, and with how large a pool.
+/// Our prediction mode, number of connections, and size of the pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variant {
     pub(crate) system: &'static str,
@@ -87,7 +87,8 @@ const fn variant(system: &'static str, predict: &'static str) -> Variant {
     }
 }
 
-/// Ours as it is, and one thing of it otherwise. 64 blocks are the smallest power of two with three matches.
+/// Our default, and variants with one difference each. A segment of 64 blocks is the smallest power of two with three
+/// matches.
 pub(crate) const WAYS_OF_OURS: [Variant; 6] = [
     variant(KEEL, "task"),
     variant("keel-paper", "paper"),
@@ -110,7 +111,7 @@ pub(crate) const WAYS_OF_OURS: [Variant; 6] = [
 pub(crate) const TOTAL_BLOCKS: Metric = Metric::shown("total_blocks", "1");
 pub(crate) const PRE_READ_BLOCKS: Metric = Metric::shown("pre_read_blocks", "1");
 
-/// How long reading them may take.
+/// Timeout of reading them.
 const PAGES_MAX: Duration = Duration::from_secs(600);
 
 /// `keel-bench stream-pages`.
@@ -130,7 +131,7 @@ pub(crate) struct PagesOptions {
     join: Vec<PathBuf>,
 }
 
-/// Reads blocks one after the other and prints the mean time of one, in microseconds.
+/// Reads blocks one after the other. Prints the mean time of one, in microseconds.
 ///
 /// # Errors
 /// One line with the path.
@@ -179,7 +180,7 @@ fn advise_single(file: &fs::File) -> std::io::Result<()> {
 }
 
 impl Course<'_> {
-    /// All of them, one round.
+    /// Runs all experiments for one round.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -207,7 +208,7 @@ impl Course<'_> {
         for _ in 0..WIRELESS_STARTS {
             self.cold(FIGURE_10, WIRELESS, &[KEEL, READAHEAD, SSHFS], show)?;
         }
-        // The paper starts Python; without it, another.
+        // The paper starts Python; without it, another program is used.
         let all = self.prepared.iter();
         let python = all
             .map(|prepared| prepared.task.program)
@@ -223,7 +224,7 @@ impl Course<'_> {
         self.bed.line().lose(0.0)
     }
 
-    /// Blocks of the files, needed, and read ahead; requests.
+    /// Table II: blocks of the files, needed, and read ahead; requests.
     fn table_2(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let prepared = &self.prepared[place];
@@ -248,7 +249,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// The needed blocks, read in the order of the files and in that of the program.
+    /// Figure 1: the needed blocks, read in the order of the files and in that of the program.
     fn figure_1(&mut self, place: usize, _: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let execution = execution_order(bed, &self.prepared[place])?;
@@ -283,8 +284,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Connections for each request or for good, pages made for each block or taken from a pool; everything in the
-    /// server's memory, nothing prefetched.
+    /// Figure 7a: a connection for each request or a permanent one, pages allocated for each block or taken from a
+    /// pool. All blocks are in the server's memory, and nothing is prefetched.
     fn figure_7a(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let prepared = &self.prepared[place];
@@ -299,7 +300,7 @@ impl Course<'_> {
         let server = bed.keel()?.serve(bed.line(), &prepared.store, &serving)?;
         bed.line().limit(WIRED.rate)?;
         let mut order: Vec<_> = std::iter::once(("", PATHS[3].1)).chain(PATHS).collect();
-        // The first brings everything into the server's memory.
+        // The first pass brings all blocks into the server's memory.
         self.random.shuffle(&mut order[1..]);
         for (system, words) in order {
             let path = file.display().to_string();
@@ -316,7 +317,7 @@ impl Course<'_> {
         server.end()
     }
 
-    /// What a server that has little memory and nothing in it reads ahead.
+    /// Figure 7c: readahead of a server that has little memory and begins with none of the content in it.
     fn figure_7c(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let mut order = ARMS;
@@ -331,7 +332,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Ways of ours.
+    /// Measures the variants of our system.
     fn modes(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let mut order = WAYS_OF_OURS;
@@ -353,16 +354,16 @@ impl Course<'_> {
     }
 }
 
-/// A block by its path.
+/// A block as path and index.
 pub(crate) type Named = (PathBuf, u32);
 
-/// The needed blocks as paths and indexes, in the order of the program.
+/// Returns the needed blocks as paths and indexes, in the order of the program.
 fn execution_order(bed: &Bed<'_>, prepared: &Prepared) -> Result<Vec<Named>, String> {
     let both = execution_order_of_both(bed, prepared)?;
     Ok(both.into_iter().map(|(_, named)| named).collect())
 }
 
-/// The same, also as the numbers that the store knows them by.
+/// As [`execution_order`], also with the numbers that the store uses for the blocks.
 pub(crate) fn execution_order_of_both(
     bed: &Bed<'_>,
     prepared: &Prepared,
@@ -375,7 +376,7 @@ pub(crate) fn execution_order_of_both(
     Ok(plan(bed, prepared)?.into_iter().filter_map(named).collect())
 }
 
-/// A path of each node of a version.
+/// Returns a path of each node of a version.
 fn paths(manifest: &stream::manifest::Manifest) -> Vec<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let mut paths = vec![PathBuf::new(); manifest.nodes.len()];
@@ -395,7 +396,7 @@ fn paths(manifest: &stream::manifest::Manifest) -> Vec<PathBuf> {
     paths
 }
 
-/// Mean microseconds of reading one of these blocks from a folder.
+/// Returns the mean microseconds of reading one of these blocks from a folder.
 fn read_pages(
     bed: &Bed<'_>,
     blocks: &[Named],
@@ -405,7 +406,7 @@ fn read_pages(
     read_pages_with(bed, blocks, root, join, &[])
 }
 
-/// The same, with further words.
+/// As [`read_pages`], with further arguments.
 pub(crate) fn read_pages_with(
     bed: &Bed<'_>,
     blocks: &[Named],

@@ -1,5 +1,5 @@
-//! The peer "FUSE on demand": the same mount and the same wire as ours, and nothing else. No neighbours are asked for
-//! with a block, nothing is prefetched, nothing is put into the page cache: what the kernel asks for is what comes.
+//! The peer "FUSE on demand": the same mount and protocol as ours, without other features. It fetches only what the
+//! kernel requests: no neighbours of a block, no prefetched blocks, no blocks stored into the page cache in advance.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ pub(crate) struct Options {
     readahead_kb: u32,
 }
 
-/// Mounts, and unmounts when it is asked to end.
+/// Mounts, and unmounts on a termination signal.
 ///
 /// # Errors
-/// One line: no server, or the directory cannot be mounted on.
+/// One line: no server, or the directory cannot be used as a mount point.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    // Before there are threads, which take it over.
+    // Called before threads are started, because they inherit the signal mask.
     let ends = block_ends();
     let mut settings = Settings::new(&options.server, Publisher::FirstSeen);
     settings.tls = Some(options.identity.clone());
@@ -55,9 +55,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets signals that ask for an end wait until somebody asks for them.
+/// Blocks termination signals, so that they wait for `sigwait`.
 fn block_ends() -> libc::sigset_t {
-    // SAFETY: all-zero is a valid value of this plain structure, which the calls fill; it lives as long as they run.
+    // SAFETY: all-zero is a valid value of this plain structure, which the calls fill; it lives during the calls.
     unsafe {
         let mut ends: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut ends);

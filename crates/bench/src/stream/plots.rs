@@ -1,4 +1,4 @@
-//! The figures of the paper as CSV and as drawings, of the figures that are there.
+//! Writes the figures of the paper as CSV and as drawings, for the results that exist.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::machine::Machine;
 use crate::paper::render;
 use crate::qos::plot::{COLORS, Curve, Horizontal, Panel, panels};
 
-/// Writes all for which there are values into a folder.
+/// Writes all figures that have values into a folder.
 ///
 /// # Errors
 /// One line that names the file.
@@ -101,8 +101,8 @@ pub(crate) fn write(folder: &Path, figures: &Figures, machine: &Machine) -> Resu
     drawing.losses()
 }
 
-/// Writes all anew from the rounds that a run has left in a folder, `paper.csv` and `paper.json`; nothing where they
-/// are not.
+/// Rewrites all figures from the rounds that a run has left in a folder, `paper.csv` and `paper.json`. Does nothing if
+/// the files are missing.
 ///
 /// # Errors
 /// One line that names the file.
@@ -123,7 +123,7 @@ pub(crate) fn write_again(folder: &Path) -> Result<(), String> {
     write(folder, &figures, &machine)
 }
 
-/// The figures that are drawn, from a table with the value of each round; or the line that is none.
+/// Parses the results to draw from a table with the value of each round. An error names the invalid line.
 fn figures_of(table: &str) -> Result<Figures, String> {
     let drawn = [
         RUN_TIME,
@@ -160,7 +160,7 @@ struct Drawing<'a> {
     machine: &'a str,
 }
 
-/// Systems with their names in a drawing.
+/// Systems with their labels in a drawing.
 type Systems<'a> = &'a [(&'static str, &'static str)];
 
 impl Drawing<'_> {
@@ -191,7 +191,7 @@ impl Drawing<'_> {
         std::fs::write(&path, table).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// One value for each program and system.
+    /// Draws one value for each program and system.
     fn by_program(
         &self,
         name: &str,
@@ -202,7 +202,7 @@ impl Drawing<'_> {
     ) -> Result<(), String> {
         let mut table = format!("program,system,{}_{}\n", metric.name, metric.unit);
         let mut all = Vec::new();
-        // Programs of which nothing is known have no place.
+        // Programs without results are left out.
         let programs = Program::ALL.into_iter().filter(|program| {
             let case = case_of(program.name());
             let has = |system: &&str| self.figures.value(&case, system, metric).is_some();
@@ -265,7 +265,7 @@ impl Drawing<'_> {
         self.csv("table-2", &table)
     }
 
-    /// Figures 9 and 10: a panel for each program with the shares of starts that took at most so long.
+    /// Figures 9 and 10: a panel for each program with the share of starts that took at most a given time.
     fn distributions(&self, name: &str, title: &str, metric: Metric) -> Result<(), String> {
         let mut table = format!("program,system,{}_{},share\n", metric.name, metric.unit);
         let mut shown = Vec::new();
@@ -281,7 +281,7 @@ impl Drawing<'_> {
                 for (place, value) in values.iter().enumerate() {
                     let share = (place + 1) as f64 / count;
                     let _ = writeln!(table, "{},{system},{value:.3},{share:.4}", program.name());
-                    // Systems are far apart: the axis is logarithmic. Steps, as many as starts.
+                    // The range of the systems is large, so the axis is logarithmic. The curve has one step per start.
                     let x = value.max(SHOWN_MIN).log10();
                     points.extend([(x, place as f64 / count), (x, share)]);
                     let (least, most) = range.unwrap_or((x, x));
@@ -345,14 +345,14 @@ impl Drawing<'_> {
     }
 }
 
-/// What is less than that is shown as that: no logarithm is.
+/// Smaller values are shown as this value, because zero has no logarithm.
 const SHOWN_MIN: f64 = 0.1;
 
-/// Powers of ten around this range of logarithms, as numbers.
+/// Returns an axis with the powers of ten around this range of logarithms, labelled as numbers.
 fn logarithmic(label: &str, least: f64, most: f64) -> Horizontal {
     let (from, to) = (least.floor(), most.ceil().max(least.floor() + 1.0));
     let powers = from as i32..=to as i32;
-    // Short, so that those of neighbouring panels do not touch.
+    // Labels are short, so that those of neighbouring panels do not overlap.
     let name = |power: i32| match power {
         3.. => format!("{}k", 10_u64.pow(power as u32 - 3)),
         _ => format!("{}", 10_f64.powi(power)),
@@ -401,7 +401,7 @@ mod tests {
             figures.record(wired("perl"), KEEL, RUN_TIME, value);
             figures.record(wireless("perl"), KEEL, RUN_TIME, value);
         }
-        // All others with everything, as far apart as they are.
+        // All other programs have all results, with realistic differences.
         for (number, name) in ["python3", "gcc", "java", "openssl"]
             .into_iter()
             .enumerate()
@@ -462,7 +462,7 @@ mod tests {
             !folder.join("modes.png").exists(),
             "nothing is known of these"
         );
-        // The same from what a run leaves.
+        // Repeat the plots from the files that a run leaves.
         let report = serde_json::json!({"machine": Machine::detect()});
         std::fs::write(folder.join("paper.json"), report.to_string()).unwrap();
         std::fs::write(folder.join("paper.csv"), figures.csv()).unwrap();

@@ -1,4 +1,4 @@
-//! The table of goals as it was promised, each line with what became of all its figures.
+//! The table of goals as stated originally, each line with the result of all its figures.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use super::tasks::Program;
 use crate::figures::Metric;
 use crate::page::{Run, cell, text};
 
-/// What was promised, line by line: text, figure, peer, and how names of its cases begin and do not begin.
+/// The goals, line by line: text, figure, peer, and prefixes that names of its cases have and do not have.
 type Promise = (
     &'static str,
     Metric,
@@ -117,14 +117,14 @@ const PROMISES: [Promise; 15] = [
     ),
 ];
 
-/// Programs that were there to be measured.
+/// Returns the number of programs that were measured.
 fn measured(run: &Run) -> usize {
     let names = Program::ALL.map(Program::name).into_iter();
     let time = |name| run.value(&format!("need-{name}"), EXT4, RUN_TIME.name);
     names.filter_map(time).count()
 }
 
-/// What became of each promise: the figure of it that is furthest from its goal, and how many are as promised.
+/// Returns the result of each goal: its figure that is furthest from the goal, and how many figures meet it.
 pub(crate) fn summary(run: &Run) -> String {
     let mut out = "| case | goal | worst | where | met | |\n|---|---|---|---|---|---|\n".to_owned();
     for (words, metric, peer, begin, other) in PROMISES {

@@ -1,9 +1,9 @@
-//! A connection that takes time: what comes in on one side goes out on the other after half a round trip. It stands
-//! between the line and the server, since this kernel delays no packets.
+//! A proxy that delays a connection: data received on one side is sent on the other after half a round trip. It stands
+//! between the line and the server, because this kernel cannot delay packets.
 //!
-//! As much is on its way at a time as a line of that rate and length would hold, and little more: what has arrived
-//! waits at its sender, as it does on a line, so that an answer is not kept waiting by what the proxy has hoarded. A
-//! new connection waits for the round trips of its handshake first.
+//! The data in flight is limited to about what a line of that rate and length holds. Further data waits at its sender,
+//! as on a real line, so that a backlog in the proxy does not delay an answer. A new connection first waits for the
+//! round trips of its handshake.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 use super::net::Rate;
 use super::sys;
 
-/// What is read at once.
+/// Size of a read, in bytes.
 const CHUNK_BYTES: usize = 16 << 10;
-/// Bytes on the way beyond what the line holds.
+/// Bytes in flight beyond what the line holds.
 const SPARE_BYTES: usize = 32 << 10;
-/// Bytes that the kernel keeps for the proxy on either side; it takes twice as many as are said.
+/// Size of the kernel's socket buffers of the proxy, in bytes; the kernel doubles the given value.
 const SOCKET_BYTES: libc::c_int = 64 << 10;
-/// Until it is seen that the proxy is to end.
+/// Poll interval for the end of the proxy.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Connections at a time, at most.
+/// Maximum number of simultaneous connections.
 const CONNECTIONS_MAX: usize = 512;
 
-/// A proxy; it ends when it is dropped, with all connections.
+/// A proxy. Dropping it ends it with all its connections.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -52,14 +52,14 @@ struct Lane {
 struct OnWay {
     chunks: VecDeque<(Instant, Vec<u8>)>,
     bytes: usize,
-    /// Nothing follows.
+    /// Whether the sender has ended, so no data follows.
     is_ended: bool,
-    /// Nobody takes anything any more.
+    /// Whether the receiver takes no more data.
     is_given_up: bool,
 }
 
 impl Proxy {
-    /// Listens on a port of `listen`, in `network`, and passes on to `server`.
+    /// Listens on a port of `listen`, in `network`, and forwards to `server`.
     ///
     /// # Errors
     /// One line with the reason.
@@ -103,7 +103,7 @@ impl Proxy {
         Ok(Self { address, shared })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -131,7 +131,7 @@ fn accept(
     shared: &Arc<Shared>,
 ) {
     while !shared.is_over.load(Ordering::Relaxed) {
-        // A connection that came in between waits for it at most this long, once.
+        // The timeout limits how long the end of the proxy goes unnoticed; a new connection ends the wait at once.
         let mut poll = libc::pollfd {
             fd: listener.as_raw_fd(),
             events: libc::POLLIN,
@@ -149,14 +149,14 @@ fn accept(
         }
         let shared = Arc::clone(shared);
         std::thread::spawn(move || {
-            // What cannot be connected is closed, which the device sees.
+            // If connecting fails, the connection is closed, which the device notices.
             let _ = serve(device, server, begun, round_trip, rate, &shared);
             shared.connections.fetch_sub(1, Ordering::Relaxed);
         });
     }
 }
 
-/// One connection to its end. Threads of it are in the network of whoever accepted it.
+/// Serves one connection until its end. Its threads are in the network of the accepting thread.
 fn serve(
     device: TcpStream,
     server: SocketAddr,
@@ -196,8 +196,8 @@ fn serve(
 
 impl Lane {
     fn new(delay: Duration, rate: Rate) -> Self {
-        // Both lanes of a round trip together hold what the line does; each may hold all of it, and a quarter more, so
-        // that a thread that comes late slows nothing down.
+        // Each lane holds as much as the line in half a round trip. A quarter is added as a reserve for a thread that
+        // is scheduled late.
         let held = rate.bytes_per_s() * delay.as_secs_f64() * 1.25;
         Self {
             on_way: Mutex::new(OnWay::default()),
@@ -230,7 +230,7 @@ impl Lane {
                     }
                 }
                 _ => {
-                    // The end takes as long as what was before it.
+                    // The end of the stream is delayed like the data before it.
                     on_way.is_ended = true;
                     on_way.chunks.push_back((due, Vec::new()));
                     self.changed.notify_all();
@@ -278,11 +278,11 @@ fn sleep_until(due: Instant) {
     }
 }
 
-/// Little is kept by the kernel on behalf of the proxy.
+/// Limits the data that the kernel buffers for the proxy.
 fn limit_socket(stream: &TcpStream) {
     for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
         let bytes = SOCKET_BYTES;
-        // SAFETY: an open socket, and an integer of the size that is said; where it fails, more is kept.
+        // SAFETY: an open socket, and an integer of the given size; a failure only leaves larger buffers.
         unsafe {
             libc::setsockopt(
                 stream.as_raw_fd(),
@@ -303,7 +303,7 @@ mod tests {
         File::open("/proc/thread-self/ns/net").unwrap()
     }
 
-    /// Entering its own network too takes root.
+    /// Entering a network requires root, even the own one.
     fn is_skipped() -> bool {
         let skipped = sys::enter_network(&own_network()).is_err();
         if skipped {
@@ -337,7 +337,7 @@ mod tests {
         stream.shutdown(Shutdown::Write).unwrap();
         let mut got = Vec::new();
         stream.read_to_end(&mut got).unwrap();
-        // The handshake and one round trip; more on a busy machine, never less.
+        // The handshake and one round trip; longer on a busy machine, but never shorter.
         assert!(begun.elapsed() >= round_trip * 2, "{:?}", begun.elapsed());
         assert!(got == sent);
         echo.join().unwrap();

@@ -1,5 +1,5 @@
-//! One start of a program in a folder that is its root: a process of its own, which gives the program what the kernel
-//! gives (`/proc`, `/dev/null`, an empty `/tmp`), starts the clock, the program, and stops the clock when it has ended.
+//! One start of a program in a folder that is its root. A separate process provides the kernel's file systems (`/proc`,
+//! `/dev/null`, an empty `/tmp`) and measures the time from the start of the program to its end.
 
 use std::fs::File;
 use std::io;
@@ -42,16 +42,16 @@ pub(crate) struct Options {
     command: Vec<String>,
 }
 
-/// What a start took.
+/// The cost of a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// From before the program was started until it had ended.
+    /// Time from before the start of the program until its end.
     pub(crate) wall_ns: u64,
     /// Processor time of the program and its children.
     pub(crate) cpu_ns: u64,
-    /// Page faults that waited for something.
+    /// Page faults that waited for I/O.
     pub(crate) major_faults: u64,
-    /// Its exit status, or minus the signal that ended it.
+    /// Its exit status, or the negated number of the signal that ended it.
     pub(crate) status: i32,
 }
 
@@ -61,7 +61,7 @@ impl Outcome {
     }
 }
 
-/// What a program had said and written, and what that took.
+/// The output of a program, what it wrote, and the cost of the start.
 #[derive(Clone, Debug)]
 pub(crate) struct Ran {
     pub(crate) outcome: Outcome,
@@ -72,15 +72,15 @@ pub(crate) struct Ran {
 pub(crate) struct Start<'a> {
     pub(crate) task: &'a Task,
     pub(crate) arguments: &'a [String],
-    /// Its root.
+    /// The root of the program.
     pub(crate) root: &'a Path,
-    /// Files of groups that it is put into.
+    /// Files of the groups that it joins.
     pub(crate) join: &'a [PathBuf],
     pub(crate) seconds_max: u64,
 }
 
 impl<'a> Start<'a> {
-    /// With the usual arguments.
+    /// Returns a start with the usual arguments.
     pub(crate) fn usual(task: &'a Task, root: &'a Path) -> Self {
         Self {
             task,
@@ -91,7 +91,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// Runs the program to its end. `folder` holds what it says meanwhile.
+    /// Runs the program to its end. `folder` holds its output meanwhile.
     ///
     /// # Errors
     /// One line: it could not be started, did not end, or failed.
@@ -134,7 +134,7 @@ impl<'a> Start<'a> {
     }
 }
 
-/// Starts the program and prints what that took.
+/// Starts the program and prints its cost.
 ///
 /// # Errors
 /// One line: it could not be started.
@@ -177,7 +177,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let seconds_max = Duration::from_secs(options.seconds_max);
     let watch = std::thread::spawn(move || {
         if patience.recv_timeout(seconds_max) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // SAFETY: no memory is passed; the group is that of a child that has not been waited for.
+            // SAFETY: no memory is passed; the process group is that of a child that has not been waited for.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
     });
@@ -207,7 +207,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts what the kernel gives into the places of the tree.
+/// Mounts the kernel's file systems in the tree.
 fn give_places(root: &Path) -> Result<(), String> {
     for (name, is_directory) in PLACES {
         let place = root.join(name);

@@ -1,20 +1,20 @@
-//! What chance makes of a comparison: how far two systems come out apart that lose the same.
+//! The effect of chance on a comparison: how much two systems differ although they have the same losses.
 
 use base::sim::Random;
 
 use crate::report::median;
 
-/// Comparisons that are drawn.
+/// Number of random comparisons.
 const DRAWS: usize = 4000;
 
-/// Of so many, in a hundred, the bound is not passed by chance.
+/// Percentage of the comparisons that do not exceed the bound by chance.
 const SURE_PERCENT: usize = 95;
 
-/// The slowdown of one copy, divided by that of the median of the others, median of the rounds: what it is at most in
-/// 95 of 100 comparisons of copies with copies. `without` and `with` are the times of all copies without and with
-/// losses, those of a round together, so many in each. A start without any losses is not always as long either, and
-/// its slowdown is one time of it divided by another: by `starts`, its times without losses, each comparison is
-/// multiplied with such a quotient. None: there are not as many.
+/// Returns the bound for a ratio of slowdowns: that of one copy divided by that of the median of the others, as the
+/// median of the rounds. In 95 of 100 comparisons of copies with copies the ratio is at most this bound. `without` and
+/// `with` are the times of all copies without and with losses, `in_round` adjacent ones in each round. A start varies
+/// without losses, too, and its slowdown is a quotient of two of its times. Therefore each comparison is multiplied by
+/// a quotient of two of `starts`, its times without losses. Returns `None` if there are too few times.
 pub(crate) fn of_copies(
     without: &[f64],
     with: &[f64],
@@ -50,7 +50,7 @@ pub(crate) fn of_copies(
     Some(ratios[DRAWS * SURE_PERCENT / 100])
 }
 
-/// One of these, and the median of the others.
+/// Draws one of these times. Also returns the median of the others.
 fn draw(times: &[f64], random: &mut Random) -> (f64, f64) {
     let one = random.below(times.len() as u64) as usize;
     let mut others: Vec<f64> = times.to_vec();
@@ -74,7 +74,7 @@ mod tests {
             .collect();
         let bound = of_copies(&same, &apart, 5, &STARTS).unwrap();
         assert!(bound > 1.2 && bound <= 2.0, "{bound}");
-        // One that is late in 35 is no reason to let ours be late always.
+        // A single late copy in 35 does not loosen the bound for ours.
         let mut late = same;
         late[7] = 1000.0;
         assert_eq!(of_copies(&same, &late, 5, &STARTS), Some(1.0));
@@ -86,7 +86,7 @@ mod tests {
         let starts = [400.0, 404.0, 408.0, 400.0, 404.0, 408.0, 400.0];
         let bound = of_copies(&same, &same, 5, &starts).unwrap();
         assert!(bound > 1.005 && bound < 1.02, "{bound}");
-        // One that was late once is no reason, either.
+        // A single late start does not loosen the bound, either.
         let starts = [400.0, 400.0, 400.0, 400.0, 400.0, 400.0, 900.0];
         assert_eq!(of_copies(&same, &same, 5, &starts), Some(1.0));
         assert_eq!(of_copies(&same, &same, 5, &[400.0]), None);

@@ -1,4 +1,4 @@
-//! The peer sshfs, with all its caches: a server of its own on the server's side of the line, with keys of its own.
+//! The peer sshfs, with all its caches: it has its own server, with its own keys, on the server's side of the line.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -11,13 +11,13 @@ use super::sys;
 use crate::node::process::Process;
 use crate::store::tool;
 
-/// Where it listens.
+/// Port of the server.
 pub(crate) const PORT: u16 = 2222;
 
-/// Until the server answers, and until a tree is mounted.
+/// Timeout for the server to answer, and for a tree to be mounted.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long the client may remember what it was told about a tree that does not change.
+/// Time in seconds for which the client may cache attributes of a tree that does not change.
 const REMEMBER_S: u32 = 86_400;
 
 /// The server.
@@ -27,10 +27,10 @@ pub(crate) struct Sshd {
 }
 
 impl Sshd {
-    /// Starts one whose keys lie in a new folder.
+    /// Starts a server whose keys are in a new folder.
     ///
     /// # Errors
-    /// One line that says what is lacking.
+    /// One line that says what is missing.
     pub(crate) fn start(folder: &Path, line: &Line) -> Result<Self, String> {
         fs::create_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         for name in ["host", "device"] {
@@ -38,10 +38,10 @@ impl Sshd {
             command.args(["-q", "-t", "ed25519", "-N", "", "-f"]);
             tool(command.arg(folder.join(name)))?;
         }
-        // Its own rule: it keeps itself apart in there.
+        // sshd requires this folder for its privilege separation.
         let apart = Path::new("/run/sshd");
         if !apart.exists() {
-            // Mounts are this run's own: nothing of it stays.
+            // Mounts belong to this run only, so nothing of them stays.
             let failed = |error: std::io::Error| format!("{}: {error}", apart.display());
             sys::mount("tmpfs", Path::new("/run"), "tmpfs", 0, "mode=755").map_err(failed)?;
             fs::create_dir(apart).map_err(failed)?;
@@ -67,10 +67,10 @@ impl Sshd {
         })
     }
 
-    /// Mounts a tree of the server's side through a port that leads to it.
+    /// Mounts a tree of the server's side through a port that leads to the server.
     ///
     /// # Errors
-    /// One line that says what is lacking.
+    /// One line that says what is missing.
     pub(crate) fn mount(
         &self,
         line: &Line,
@@ -79,8 +79,8 @@ impl Sshd {
         at: &Path,
     ) -> Result<Sshfs, String> {
         fs::create_dir_all(at).map_err(|error| format!("{}: {error}", at.display()))?;
-        // Newer ones refuse links that lead to the root unless they are told otherwise; older ones do not know the
-        // word.
+        // Newer versions refuse links that lead to the root unless this option is given; older ones do not know the
+        // option.
         let help = Command::new("sshfs").arg("--help").output();
         let help = help.map_err(|error| format!("sshfs: {error}"))?;
         let has_word = [help.stdout, help.stderr]
@@ -120,11 +120,11 @@ impl Sshd {
 }
 
 impl Sshd {
-    /// All processes that take part.
+    /// Returns all processes involved.
     pub(crate) fn processes(&self, mounted: &Sshfs) -> Vec<Option<u32>> {
         let mount = mounted.process.as_ref().map(Process::id);
         let mut all = vec![Some(self.process.id()), mount];
-        // The mount has one that talks to the server.
+        // The mount has a child process that talks to the server.
         let children = mount.map(|id| format!("/proc/{id}/task/{id}/children"));
         let children = children.and_then(|path| fs::read_to_string(path).ok());
         for child in children.unwrap_or_default().split_whitespace() {
@@ -149,7 +149,7 @@ impl Drop for Sshfs {
     }
 }
 
-/// Whether a FUSE file system is mounted right there.
+/// Whether a FUSE file system is mounted exactly at this path.
 pub(crate) fn is_mounted(at: &Path) -> bool {
     let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else {
         return false;
@@ -164,10 +164,10 @@ pub(crate) fn is_mounted(at: &Path) -> bool {
     })
 }
 
-/// Waits until somebody listens there.
+/// Waits until a process listens on this port.
 ///
 /// # Errors
-/// One line: the process has ended, or nobody does.
+/// One line: the process has ended, or the port stays unused.
 pub(crate) fn wait_for_port(
     network: &File,
     address: SocketAddr,

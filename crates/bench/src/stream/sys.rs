@@ -1,4 +1,4 @@
-//! Calls of the kernel that the bench needs: mounts of its own, networks of their own, caches that are dropped.
+//! System calls that the bench needs: private mounts, separate networks, dropped caches.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -10,19 +10,19 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Writing 3 drops the page cache, and names and nodes that are not in use.
+/// Writing 3 drops the page cache, and unused dentries and inodes.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// A path as the kernel takes it.
+/// Converts a path to a C string.
 ///
 /// # Errors
-/// It holds a zero.
+/// If it contains a zero byte.
 pub(crate) fn c_path(path: &Path) -> Result<CString, String> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| format!("{}: not a path", path.display()))
 }
 
-/// From here on the calling thread and what it starts have mounts of their own, which nobody else sees, and which end
-/// with them.
+/// Gives the calling thread and its later children private mounts, which are invisible to other processes and end with
+/// them.
 ///
 /// # Errors
 /// The kernel's.
@@ -64,7 +64,7 @@ pub(crate) fn mount(
     })
 }
 
-/// Shows a file or directory at another place too.
+/// Mounts a file or directory at a second place, too.
 ///
 /// # Errors
 /// The kernel's.
@@ -72,7 +72,7 @@ pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     mount(&source.to_string_lossy(), target, "", libc::MS_BIND, "")
 }
 
-/// Takes a mount away, at once or as soon as nothing uses it.
+/// Unmounts at once, or, if `is_lazy`, as soon as nothing uses the mount.
 ///
 /// # Errors
 /// The kernel's.
@@ -83,7 +83,8 @@ pub(crate) fn unmount(target: &Path, is_lazy: bool) -> io::Result<()> {
     check(unsafe { libc::umount2(target.as_ptr(), flags) })
 }
 
-/// Processor time in nanoseconds, and page faults that waited, of children that have ended and were waited for.
+/// Returns the processor time in nanoseconds, and the major page faults, of children that have ended and were waited
+/// for.
 pub(crate) fn children_usage() -> (u64, u64) {
     // SAFETY: all-zero is a valid value of this plain structure of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -98,21 +99,21 @@ pub(crate) fn children_usage() -> (u64, u64) {
     )
 }
 
-/// A network without anything in it, of which other networks know nothing. It ends with the last process and the last
-/// handle that is in it.
+/// Creates an empty network that is invisible to other networks. It ends with the last process in it and the last
+/// handle to it.
 ///
 /// # Errors
-/// The kernel's, which lets only root do so.
+/// The kernel's; only root is allowed to do this.
 pub(crate) fn new_network() -> io::Result<File> {
     let made = std::thread::spawn(|| {
-        // SAFETY: no memory is passed. Only this thread changes its network, and it ends here.
+        // SAFETY: no memory is passed. Only this thread changes its network, and the thread ends here.
         check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
         File::open("/proc/thread-self/ns/net")
     });
     made.join().map_err(|_| io::Error::other("it panicked"))?
 }
 
-/// Puts the calling thread into a network.
+/// Moves the calling thread into a network.
 ///
 /// # Errors
 /// The kernel's.
@@ -121,12 +122,12 @@ pub(crate) fn enter_network(network: &File) -> io::Result<()> {
     check(unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
-/// Starts `command` in a network, and lets it end with this program.
+/// Starts `command` in a network, and ends it with this program.
 pub(crate) fn in_network(command: &mut Command, network: Option<&File>) {
     let handle = network.map(AsRawFd::as_raw_fd);
     let parent = std::process::id();
     let prepare = move || {
-        // SAFETY: between fork and exec; only calls of the kernel, which pass no memory.
+        // SAFETY: between fork and exec, only system calls that pass no memory.
         unsafe {
             check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
             if libc::getppid() as u32 != parent {
@@ -138,12 +139,12 @@ pub(crate) fn in_network(command: &mut Command, network: Option<&File>) {
             }
         }
     };
-    // SAFETY: the closure allocates nothing and calls only the kernel; the handle lives until `command` is started, as
-    // whoever has it starts it.
+    // SAFETY: the closure allocates nothing and makes only system calls; the handle lives until `command` is started,
+    // since its owner starts it.
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Starts `command` in groups, whose files these are.
+/// Starts `command` in the groups with these files.
 ///
 /// # Errors
 /// One line with the path.
@@ -155,8 +156,8 @@ pub(crate) fn in_groups(command: &mut Command, files: &[std::path::PathBuf]) -> 
     let paths = paths?;
     let join = move || {
         for path in &paths {
-            // SAFETY: between fork and exec; only calls of the kernel, with a path that ends with zero and a constant.
-            // 0 is the process that writes it.
+            // SAFETY: between fork and exec, only system calls with a NUL-terminated path and a constant. Writing 0
+            // stands for the writing process.
             unsafe {
                 let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
                 check(file)?;
@@ -168,18 +169,18 @@ pub(crate) fn in_groups(command: &mut Command, files: &[std::path::PathBuf]) -> 
         }
         Ok(())
     };
-    // SAFETY: the closure allocates nothing and calls only the kernel.
+    // SAFETY: the closure allocates nothing and makes only system calls.
     unsafe { command.pre_exec(join) };
     Ok(())
 }
 
-/// Lets timers of the calling thread be exact.
+/// Makes timers of the calling thread exact.
 pub(crate) fn exact_timers() {
-    // SAFETY: no memory is passed. Where it fails, timers are 50 us late.
+    // SAFETY: no memory is passed. If it fails, timers are 50 us late.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
-/// Drops all that the kernel holds of files that are not in use.
+/// Drops all that the kernel caches of unused files.
 ///
 /// # Errors
 /// One line; only root may do so.
@@ -190,7 +191,7 @@ pub(crate) fn drop_caches() -> Result<(), String> {
     std::fs::write(DROP_CACHES, b"3").map_err(|error| format!("{DROP_CACHES}: {error}"))
 }
 
-/// An extended attribute of a file.
+/// Returns an extended attribute of a file.
 ///
 /// # Errors
 /// The kernel's.
@@ -198,7 +199,7 @@ pub(crate) fn attribute(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     let path = c_path(path).map_err(io::Error::other)?;
     let name = CString::new(name).map_err(io::Error::other)?;
     let mut bytes = vec![0_u8; 1 << 16];
-    // SAFETY: both names end with zero; the buffer is writable for as many bytes as is said.
+    // SAFETY: both names are NUL-terminated; the buffer is writable for the given number of bytes.
     let length = unsafe {
         libc::getxattr(
             path.as_ptr(),
@@ -212,7 +213,7 @@ pub(crate) fn attribute(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Waits until `is_there` says so; whether it did in time.
+/// Waits until `is_there` returns true. Returns whether it did in time.
 pub(crate) fn wait_until(
     patience: Duration,
     mut is_there: impl FnMut() -> Result<bool, String>,

@@ -1,11 +1,11 @@
-//! Table I of the paper: where the time of one page goes that is asked for by itself, on a disk as slow as a card, on a
-//! file system of the network, and on ours without prefetching.
+//! Table I of the paper: the parts of the time of one individually requested page. It compares a disk as slow as a
+//! card, a network file system, and our system without prefetching.
 //!
-//! The paper times it beneath the virtual file system, from the request to its completion; here it is the call that
-//! reads one block, of a file that is open, and that nothing was read ahead of. The same blocks are read of all three.
-//! What comes with the first block of a file (its node, its extents, its list of hashes) is no part of it: that
-//! block is read before. Caches are cold otherwise, the server's too. Parts are means, so that they add up to the
-//! whole; what is not measured by itself is the rest, and is below zero where that shows how exact the others are.
+//! The paper measures below the virtual file system, from the request to its completion. Here it is the call that reads
+//! one block of an open file, without readahead. The same blocks are read on all three systems. The first block of a
+//! file is read before, to exclude what comes with it (its node, its extents, its list of hashes). Other caches are
+//! cold, also the server's. Parts are means, so that they add up to the whole. What is not measured separately is the
+//! rest; a negative rest shows the inaccuracy of the other parts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use crate::figures::Metric;
 /// The time of a part.
 pub(crate) const PART_TIME: Metric = Metric::shown("part_time", "us");
 
-/// Systems with their parts; the first one is all.
+/// Systems with their parts; the first part is the total.
 pub(crate) const PARTS: [(&str, &[&str]); 3] = [
     (CARD, &[CARD, "ext4-card-kernel", "ext4-card-limit"]),
     (SSHFS, &[SSHFS, "sshfs-network", "sshfs-rest"]),
@@ -44,13 +44,13 @@ pub(crate) const PARTS: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// Blocks of which the mean is taken, at most.
+/// Maximum number of blocks in the mean.
 const SAMPLES_MAX: usize = 400;
 
-/// MiB of content that the server may hold.
+/// Memory of the server for content, in bytes.
 const SERVER_BYTES: u64 = 256 << 20;
 
-/// The blocks of each file that are read before, and those that are measured.
+/// The blocks of each file that are read before the measurement, and those that are measured.
 struct Blocks {
     before: Vec<(Place, Named)>,
     measured: Vec<(Place, Named)>,
@@ -78,8 +78,8 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// Reads those of before, and gives the mean microseconds of those that are measured; `between` is asked before
-    /// them.
+    /// Reads the blocks of `before`. Then returns the mean microseconds of the measured ones; `between` is called
+    /// before them.
     fn read(
         &self,
         bed: &Bed<'_>,
@@ -100,7 +100,7 @@ impl Blocks {
         self.measured.len().max(1) as f64
     }
 
-    /// Mean microseconds of a plain exchange of as many bytes, there and back, as went for each block.
+    /// Returns the mean microseconds of a plain exchange with as many bytes in each direction as a block needed.
     fn network_us(&self, bed: &Bed<'_>, traffic: Traffic) -> Result<f64, String> {
         let each = |bytes: u64, packets: u64| {
             (bytes.saturating_sub(packets * HEADER_BYTES) as f64 / self.count()).round() as u64
@@ -114,7 +114,7 @@ impl Blocks {
 }
 
 impl Course<'_> {
-    /// One round of it.
+    /// Runs one round.
     ///
     /// # Errors
     /// One line with the reason.
@@ -143,11 +143,11 @@ impl Course<'_> {
     }
 }
 
-/// The whole; the kernel with FUSE; the programs of both sides with TLS, hashes and compression; the server's store and
-/// its disk; the network.
+/// Returns the total; the kernel with FUSE; the programs of both sides with TLS, hashes and compression; the server's
+/// store and its disk; the network.
 fn ours(bed: &Bed<'_>, prepared: &Prepared, blocks: &Blocks) -> Result<Vec<f64>, String> {
     let mut how = Ours::on_demand();
-    // What the server reads ahead would be no part of any page.
+    // Readahead of the server cannot be assigned to a page.
     how.serving.provide = "none";
     let running = bed.run_ours(prepared, WIRED, &how)?;
     let mut before = (0.0, 0.0, Traffic::default());
@@ -186,8 +186,8 @@ fn ours(bed: &Bed<'_>, prepared: &Prepared, blocks: &Blocks) -> Result<Vec<f64>,
     ])
 }
 
-/// Mean microseconds in which the server's store gives a block, as the server asks it: a segment is read from the disk
-/// once, and held.
+/// Returns the mean microseconds in which the server's store provides a block, with the server's requests: a segment is
+/// read from the disk once, and kept.
 fn store_us(prepared: &Prepared, blocks: &Blocks) -> Result<f64, String> {
     let failed = |error: stream::store::StoreError| error.to_string();
     let store = Arc::new(Store::open(&prepared.store).map_err(failed)?);
@@ -209,7 +209,7 @@ fn store_us(prepared: &Prepared, blocks: &Blocks) -> Result<f64, String> {
     Ok(begun.elapsed().as_secs_f64() * 1e6 / blocks.count())
 }
 
-/// The whole; the network; the kernel, FUSE and the programs of both sides with the server's disk.
+/// Returns the total; the network; the kernel, FUSE and the programs of both sides with the server's disk.
 fn sshfs(bed: &Bed<'_>, prepared: &mut Prepared, blocks: &Blocks) -> Result<Vec<f64>, String> {
     let mut before = Traffic::default();
     let (whole_us, after) = bed.with_sshfs(prepared, WIRED, |_, at| {
@@ -223,7 +223,7 @@ fn sshfs(bed: &Bed<'_>, prepared: &mut Prepared, blocks: &Blocks) -> Result<Vec<
     Ok(vec![whole_us, network_us, whole_us - network_us])
 }
 
-/// The whole; the kernel and the disk in memory without the limit; what the limit adds.
+/// Returns the total; the kernel and the disk in memory without the limit; what the limit adds.
 fn card(bed: &Bed<'_>, prepared: &mut Prepared, blocks: &Blocks) -> Result<Vec<f64>, String> {
     let card = prepared.card.as_mut().ok_or("it could not be made")?;
     let members = card.group.members();

@@ -1,4 +1,4 @@
-//! The five programs of the paper, each with what it is started with and a tree that holds all it needs.
+//! The five programs of the paper, each with its arguments and a tree that contains all it needs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -28,29 +28,29 @@ pub(crate) enum Program {
 pub(crate) struct Task {
     pub(crate) program: Program,
     pub(crate) name: &'static str,
-    /// The folder that it runs in as its root.
+    /// The folder that is its root when it runs.
     pub(crate) tree: PathBuf,
-    /// The executable, from that root.
+    /// The path of the executable from that root.
     pub(crate) path: PathBuf,
-    /// What it is started with.
+    /// Its usual arguments.
     pub(crate) arguments: Vec<String>,
-    /// Other things to start it with.
+    /// Other sets of arguments.
     pub(crate) varied: Vec<Vec<String>>,
-    /// What it writes besides its output.
+    /// The file that it writes in addition to its output.
     pub(crate) writes: Option<&'static str>,
 }
 
-/// What a program says when nothing is wrong.
+/// The output of a program when nothing is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// So many random bytes, as hexadecimal digits.
+    /// This number of random bytes, as hexadecimal digits.
     Random(usize),
 }
 
 impl Expected {
-    /// An error unless it said that.
+    /// Returns an error if the output differs.
     ///
     /// # Errors
     /// One line with the first of the bytes.
@@ -71,7 +71,7 @@ impl Expected {
     }
 }
 
-/// Random bytes that OpenSSL is asked for.
+/// Number of random bytes that OpenSSL generates.
 const RANDOM_BYTES: usize = 16;
 
 const C_SOURCE: &str = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\n\
@@ -92,7 +92,7 @@ const JAVA_SOURCE: &str = "public class Hello {\n    public static void main(Str
 const JAVA_FLAGS: [&str; 3] = ["-Xshare:auto", "-cp", "/task"];
 
 impl Program {
-    /// All of them.
+    /// All programs.
     pub(crate) const ALL: [Self; 5] = [
         Self::Python,
         Self::Perl,
@@ -101,7 +101,7 @@ impl Program {
         Self::Openssl,
     ];
 
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Python => "python3",
@@ -112,8 +112,7 @@ impl Program {
         }
     }
 
-    /// Where it is on this machine. What a user has put before it in the search path is not asked for: it may be a
-    /// script that starts it.
+    /// Returns its path on this machine. The user's search path is not used: it may lead to a wrapper script.
     fn find(self) -> Result<PathBuf, String> {
         let name = self.name();
         let candidates =
@@ -124,10 +123,10 @@ impl Program {
             .ok_or_else(|| format!("{name} is not installed"))
     }
 
-    /// Makes the tree of the program in a new folder.
+    /// Creates the tree of the program in a new folder.
     ///
     /// # Errors
-    /// One line: what is not installed, or what failed.
+    /// One line that names what is not installed, or what failed.
     pub(crate) fn build(self, folder: &Path) -> Result<Task, String> {
         let path = self.find()?;
         let mut tree = Tree::create(folder)?;
@@ -152,7 +151,7 @@ impl Program {
         })
     }
 
-    /// What it is started with, and other things.
+    /// Returns the usual arguments, and other sets of arguments.
     fn arguments(self) -> (Vec<&'static str>, Vec<Vec<&'static str>>) {
         match self {
             Self::Python => (
@@ -221,7 +220,7 @@ impl Program {
 }
 
 impl Task {
-    /// Whether what it says differs each time.
+    /// Returns the expected random output if its output differs each time.
     pub(crate) fn says_random(&self, arguments: &[String]) -> Option<Expected> {
         let is_random = self.program == Program::Openssl
             && arguments.first().is_some_and(|word| word == "rand");
@@ -233,7 +232,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// What a program says about itself, in one line.
+/// Returns the output of a program about itself, as one line.
 fn ask(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program)
         .args(arguments)
@@ -276,7 +275,7 @@ fn perl(path: &Path, tree: &mut Tree) -> Result<(), String> {
     let folders = ask(path, &["-e", "print join qq(\\n), @INC"])?;
     for folder in folders.lines().map(Path::new) {
         let is_own = folder.starts_with("/usr") && !folder.starts_with("/usr/local");
-        // Where packages put theirs: programs that only need Perl need none of it.
+        // Folders of Perl packages are left out: programs that only need Perl do not use them.
         if is_own && folder.is_dir() && !folder.ends_with("perl5") {
             tree.add_all(folder, &|_| false)?;
         }
@@ -300,7 +299,7 @@ fn gcc(path: &Path, tree: &mut Tree) -> Result<(), String> {
         Path::new(&ask(path, &["-print-file-name=include"])?),
         &|_| false,
     )?;
-    // The headers of the C library and of the kernel; others are of other packages.
+    // Only the headers of the C library and of the kernel; others belong to other packages.
     let include = Path::new("/usr/include");
     let multi = include.join(ask(path, &["-print-multiarch"]).unwrap_or_default());
     for folder in [include, &multi] {

@@ -1,5 +1,5 @@
-//! A folder with a program, its libraries and its data, as it is on this machine: what is published, and what the peers
-//! have on their disks.
+//! A folder with a program, its libraries and its data, as on this machine: the tree that is published, and that the
+//! peers have on their disks.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
@@ -9,10 +9,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Symbolic links on the way to a file, at most; as in the kernel.
+/// Maximum number of symbolic links on the way to a file, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
-/// What a program finds in every tree: places for what the kernel gives.
+/// Mount points for the kernel's file systems, present in every tree.
 pub(crate) const PLACES: [(&str, bool); 5] = [
     ("proc", true),
     ("tmp", true),
@@ -21,18 +21,18 @@ pub(crate) const PLACES: [(&str, bool); 5] = [
     ("dev/urandom", false),
 ];
 
-/// The index of libraries, with which they are found at once.
+/// The index by which the loader finds libraries directly.
 const LIBRARY_INDEX: &str = "/etc/ld.so.cache";
 
-/// The folder, while it is being filled.
+/// The folder while it is being filled.
 pub(crate) struct Tree {
     root: PathBuf,
-    /// Files that are in, by their path on this machine.
+    /// Files already added, by their path on this machine.
     files: BTreeSet<PathBuf>,
 }
 
 impl Tree {
-    /// A new folder, empty but for the places that every tree has.
+    /// Creates a new folder that contains only the places of every tree.
     ///
     /// # Errors
     /// One line with the path.
@@ -53,7 +53,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Puts in what is at a path of this machine: a file, or a directory without what it holds, with all links and
+    /// Adds what is at a path of this machine: a file, or a directory without its content, with all links and
     /// directories on the way.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts in a directory with all that it holds, but for what `is_left_out`. Links that lead nowhere are left out.
+    /// Adds a directory with all its content, except what `is_left_out`. Dangling links are left out.
     ///
     /// # Errors
     /// One line with the path.
@@ -126,7 +126,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts in what is at a path, where there is something.
+    /// Adds what is at a path if it exists.
     ///
     /// # Errors
     /// One line with the path.
@@ -138,7 +138,7 @@ impl Tree {
         }
     }
 
-    /// Puts in a file of ours.
+    /// Adds a file with the given content.
     ///
     /// # Errors
     /// One line with the path.
@@ -150,7 +150,7 @@ impl Tree {
         fs::write(&inside, bytes).map_err(|error| named(&inside, &error))
     }
 
-    /// Puts in the libraries of all programs and libraries that are in, and what they need in turn, as the loader of
+    /// Adds the libraries of all programs and libraries in the tree, and their dependencies in turn, as the loader of
     /// this machine finds them.
     ///
     /// # Errors
@@ -168,14 +168,14 @@ impl Tree {
             .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("ldd: {error}"))?;
-        // Its status is that of a file without libraries, if there is one; the others are said all the same.
+        // `ldd` fails if one of the files has no libraries; it still lists those of the others.
         for library in libraries(&String::from_utf8_lossy(&output.stdout)) {
             self.add(&library)?;
         }
         Ok(())
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -185,7 +185,7 @@ impl Tree {
     }
 }
 
-/// Bytes of files below a folder, those with several names once for each, and how many there are.
+/// Returns the total bytes of the files below a folder and their number; hard links count once per name.
 ///
 /// # Errors
 /// One line with the path.
@@ -204,7 +204,7 @@ pub(crate) fn extent(folder: &Path) -> Result<(u64, u64), String> {
     Ok(total)
 }
 
-/// Paths in the answer of `ldd`: behind the arrow, or by themselves.
+/// Returns the paths in the output of `ldd`: after the arrow, or alone.
 fn libraries(text: &str) -> BTreeSet<PathBuf> {
     let lines = text.lines().filter(|line| line.starts_with('\t'));
     let found = lines.filter_map(|line| {
@@ -226,7 +226,7 @@ fn parts(path: &Path) -> VecDeque<PathBuf> {
 
 fn is_elf(path: &Path) -> bool {
     let mut magic = [0; 4];
-    // What is only data of another program has the magic number too, and no suffix that says so.
+    // Object files have the magic number, too, but are only data; they are recognised by their suffix.
     let is_object = path.as_os_str().as_bytes().ends_with(b".o");
     !is_object
         && File::open(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok())
@@ -237,7 +237,7 @@ fn make_directory(path: &Path) -> Result<(), String> {
     fs::create_dir_all(path).map_err(|error| named(path, &error))
 }
 
-/// With mode and time of its last change: Python believes its compiled files by that.
+/// Copies a file with its mode and modification time: Python checks its compiled files by that time.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| named(from, &error);
     fs::copy(from, to).map_err(failed)?;
@@ -245,7 +245,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let file = File::options().write(true).open(to).map_err(failed)?;
     file.set_modified(data.modified().map_err(failed)?)
         .map_err(failed)?;
-    // A program that runs as another user than the one it belongs to is none of ours.
+    // Drop set-user-ID and similar bits: no program here may run as another user.
     let mode = data.permissions().mode() & 0o777;
     fs::set_permissions(to, fs::Permissions::from_mode(mode)).map_err(failed)
 }

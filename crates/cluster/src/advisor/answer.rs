@@ -1,4 +1,4 @@
-//! The answer: what is advised and why, what it rests on, and where it would change.
+//! The answer: what is advised and why, its basis, and where it would change.
 
 use super::evaluate::{
     Choice, Estimate, Fit, Place, Values, choose_with, figures, scaled, values_of,
@@ -7,13 +7,13 @@ use super::input::{Input, Minimise, Origin, Question};
 use crate::Error;
 use serde_json::{Value, json};
 
-/// An input is moved up to this factor and down to its reciprocal in the search for another answer.
+/// In the search for another answer, an input is multiplied by up to this factor and down to its reciprocal.
 const FACTOR_MAX: f64 = 100.0;
 
-/// Steps of the search on each side.
+/// Number of steps of the search on each side.
 const STEPS: u32 = 24;
 
-/// Halvings of a step, which leave a break-even point to about a part in ten thousand.
+/// Number of halvings of a step, which determine a break-even point to about a part in ten thousand.
 const HALVINGS: u32 = 12;
 
 /// Step in the logarithm for elasticities.
@@ -28,11 +28,11 @@ pub struct BreakEven {
     pub now: f64,
     /// The value at which the answer changes.
     pub at: f64,
-    /// What is advised beyond; `None` where nothing keeps the deadline.
+    /// The advice beyond this value; `None` if nothing keeps the deadline.
     pub then: Option<Place>,
 }
 
-/// What one input does to the advised option.
+/// The effect of one input on the advised option.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sensitivity {
     /// The input.
@@ -41,29 +41,29 @@ pub struct Sensitivity {
     pub time: f64,
     /// The same for energy.
     pub energy: f64,
-    /// What is advised at half of the input.
+    /// The advice at half of the input.
     pub at_half: Option<Place>,
-    /// What is advised at twice the input.
+    /// The advice at twice the input.
     pub at_double: Option<Place>,
 }
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advice {
-    /// What was asked.
+    /// The question.
     pub question: Question,
     /// Options and the choice.
     pub choice: Choice,
-    /// Where the answer changes, by input; the nearest on each side.
+    /// Where the answer changes, by input; the nearest point on each side.
     pub break_even: Vec<BreakEven>,
-    /// What each input does.
+    /// The effect of each input.
     pub sensitivity: Vec<Sensitivity>,
 }
 
 /// Answers a question.
 ///
 /// # Errors
-/// As [`Question::check`]: missing inputs are all named.
+/// As [`Question::check`]: all missing inputs are named.
 pub fn advise(question: &Question) -> Result<Advice, Error> {
     question.check()?;
     let values = values_of(question);
@@ -124,7 +124,8 @@ pub fn advise(question: &Question) -> Result<Advice, Error> {
     })
 }
 
-/// Whether changed figures are those of a machine: busy power below idle power is none, unless it was given so.
+/// Returns whether changed figures are possible for a machine: busy power must not be below idle power, unless the
+/// given figures were so.
 fn is_possible(given: &Values, changed: &Values) -> bool {
     let pairs = [
         (Input::BoardActiveW, Input::BoardIdleW),
@@ -137,7 +138,7 @@ fn is_possible(given: &Values, changed: &Values) -> bool {
     })
 }
 
-/// The factor nearest to 1, towards `outermost`, at which the answer is another one.
+/// Returns the factor nearest to 1, towards `outermost`, at which the answer differs.
 fn change(
     at: impl Fn(f64) -> Option<Place>,
     now: Option<Place>,
@@ -160,13 +161,13 @@ fn change(
 }
 
 impl Advice {
-    /// The advised place.
+    /// Returns the advised place.
     #[must_use]
     pub fn advised(&self) -> Option<Place> {
         self.choice.advised.map(|at| self.choice.options[at].place)
     }
 
-    /// What is risked where the advised option is none of the safe ones: it, and the safe one that costs least.
+    /// Returns the advised option and the cheapest safe one, if the advised option is not safe.
     #[must_use]
     pub fn risked(&self) -> Option<(&Estimate, &Estimate)> {
         let options = &self.choice.options;
@@ -177,7 +178,7 @@ impl Advice {
         Some((advised, safe))
     }
 
-    /// Why there is no advice; `None` where there is.
+    /// Returns why there is no advice; `None` if there is.
     #[must_use]
     pub fn why_none(&self) -> Option<String> {
         if self.choice.advised.is_some() {
@@ -195,7 +196,7 @@ impl Advice {
         }))
     }
 
-    /// As JSON.
+    /// Returns the answer as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let question = &self.question;

@@ -1,7 +1,8 @@
-//! Options with their time, energy and cost, what the spread of the inputs does to them, and the choice.
+//! Options with their time, energy and cost, the effect of the inputs' spread on them, and the choice.
 //!
-//! The inputs are taken as lognormal around what was given. Time has a margin from its first derivatives by the
-//! logarithm of each input; the objective's expected value has a second-order term. Both come from central differences.
+//! The inputs are assumed to be lognormal around the given values. Time gets a margin from its first derivatives by the
+//! logarithm of each input; the objective's expected value gets a second-order term. Both come from central
+//! differences.
 
 use super::input::{INPUTS, Input, Machine, Minimise, Privacy, Question};
 use crate::Error;
@@ -10,7 +11,7 @@ use crate::model::{BoardPower, Boundary, Cluster, Curve, DataCentre, Exchange, J
 /// Where a job can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// So many boards.
+    /// This number of boards.
     Boards(u32),
     /// The data centre.
     DataCentre,
@@ -26,53 +27,53 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Whether an option keeps what has to be kept.
+/// Whether an option keeps all conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     /// It does.
     Fits,
-    /// Data would go where it may not.
+    /// Data would go where it must not.
     Private,
-    /// It would be late.
+    /// It would end after the deadline.
     Late,
-    /// It would end in time, but by less than the margin.
+    /// It would end in time, but with less than the margin.
     Risky,
 }
 
 /// One option.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Where.
+    /// The place.
     pub place: Place,
     /// Time.
     pub time_s: f64,
-    /// Time that it keeps with the question's confidence.
+    /// Time that it does not exceed with the question's confidence.
     pub time_with_margin_s: f64,
     /// Relative standard deviation of time.
     pub time_spread: f64,
     /// Probability of ending after the deadline; 0 without one.
     pub late_probability: f64,
-    /// Energy, as far as it is charged.
+    /// Energy, as far as the job is charged with it.
     pub energy_j: f64,
-    /// Money; `None` where prices were not given.
+    /// Money; `None` if prices were not given.
     pub cost: Option<f64>,
-    /// Expected value of what is minimised.
+    /// Expected value of the objective.
     pub expected: f64,
-    /// What choosing it is expected to lose, in results: what it costs more than the cheapest option that turns out to
-    /// be in time, as a part of that one's cost, and the price of being late.
+    /// Expected loss of choosing it, in multiples of a result's cost: its extra cost over the cheapest option that
+    /// turns out to be in time, relative to that option's cost, plus the price of being late.
     pub loss: f64,
-    /// Whether it can be advised.
+    /// Whether it may be advised.
     pub fit: Fit,
 }
 
-/// What was chosen among which.
+/// The choice and the options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// All options.
     pub options: Vec<Estimate>,
     /// The advised one.
     pub advised: Option<usize>,
-    /// The one that privacy allows and is most likely in time, where none is advised.
+    /// If none is advised: the option that is most likely in time among those that privacy allows.
     pub likeliest: Option<usize>,
 }
 
@@ -84,21 +85,21 @@ pub(super) struct Figures {
     pub(super) cost: f64,
 }
 
-/// Values of all inputs, those that are not needed 0 or without effect.
+/// Values of all inputs; those that are not needed are 0 or without effect.
 pub(super) type Values = [f64; INPUTS.len()];
 
-/// Step in the logarithm of an input: small against every spread, large against rounding.
+/// Step in the logarithm of an input: small compared with every spread, large compared with rounding errors.
 const STEP: f64 = 0.02;
 
 const J_PER_KWH: f64 = 3.6e6;
 
-/// The values of a question; 1 for what is neither given nor needed.
+/// Returns the values of a question; 1 for values that are neither given nor needed.
 pub(super) fn values_of(question: &Question) -> Values {
     std::array::from_fn(|at| question.given[at].as_ref().map_or(1.0, |given| given.value))
 }
 
-/// One input times a factor, within its range. Of the parallel fraction it is the serial part that changes: a fraction
-/// of 0.95 times 1.1 is no fraction.
+/// Multiplies one input by a factor, within its range. For the parallel fraction the serial part is multiplied, since
+/// 0.95 times 1.1 is no valid fraction.
 pub(super) fn scaled(values: &Values, input: Input, factor: f64) -> Values {
     let mut changed = *values;
     let place = &mut changed[input as usize];
@@ -112,11 +113,11 @@ pub(super) fn scaled(values: &Values, input: Input, factor: f64) -> Values {
     changed
 }
 
-/// The options of a question, privacy apart.
+/// Returns the options of a question, without those that privacy forbids.
 fn places(question: &Question) -> Vec<Place> {
     let boards = (1..=question.boards_max).map(Place::Boards);
     let all = boards.chain([Place::DataCentre]);
-    // What privacy forbids was not asked for in full; it has no figures.
+    // For options that privacy forbids, inputs may be missing; they have no figures.
     all.filter(|place| is_allowed(question.privacy, *place))
         .collect()
 }
@@ -129,7 +130,7 @@ fn is_allowed(privacy: Privacy, place: Place) -> bool {
     }
 }
 
-/// The model with these values.
+/// Evaluates the model with these values.
 pub(super) fn figures(question: &Question, values: &Values, place: Place) -> Figures {
     let of = |input: Input| values[input as usize];
     let job = Job {
@@ -145,12 +146,12 @@ pub(super) fn figures(question: &Question, values: &Values, place: Place) -> Fig
     let board = BoardPower {
         active_w: of(Input::BoardActiveW),
         idle_w: of(Input::BoardIdleW),
-        // Noise of two measurements can put it below idle power, which nothing that communicates can save.
+        // Measurement noise can put it below idle power, but communication cannot save power.
         communicating_w: of(Input::BoardCommunicatingW).max(of(Input::BoardIdleW)),
     };
     let (time_s, energy_j, bytes, machine_s) = match place {
         Place::Boards(count) => {
-            // The ranges of the inputs are within what a line takes.
+            // The ranges of the inputs are within those of a line.
             let link = Curve::line(of(Input::MessageAlphaS), 1.0 / of(Input::MessageBytesPerS));
             let link = link.unwrap_or_else(|_| Curve::free());
             let cluster = Cluster {
@@ -201,7 +202,7 @@ pub(super) fn figures(question: &Question, values: &Values, place: Place) -> Fig
     }
 }
 
-/// The objective.
+/// Returns the objective.
 fn objective(question: &Question, figures: &Figures) -> f64 {
     match question.minimise {
         Minimise::Cost => figures.cost,
@@ -219,7 +220,7 @@ pub fn choose(question: &Question) -> Result<Choice, Error> {
     Ok(choose_with(question, &values_of(question)))
 }
 
-/// Chooses with other values than those given; the question was checked.
+/// Chooses with other values than the given ones; the question has been checked.
 pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
     let spreads: Vec<(Input, f64)> = question
         .needed()
@@ -280,13 +281,13 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
         }
         best.map(|(_, at)| at)
     };
-    // Without a safe option there is nothing that a risk could be weighed against: that is for the asker to decide.
+    // Without a safe option a risk cannot be compared with anything: the user must decide.
     let has_safe = options.iter().any(|option| option.fit == Fit::Fits);
     let loss = |option: &Estimate| {
         let is_bold = option.late_probability <= 1.0 - question.confidence_floor;
         (option.fit == Fit::Fits || (has_safe && is_bold)).then_some(option.loss)
     };
-    // Of those that lose the same but for rounding the fastest, and of these the fewest boards.
+    // Of options with equal loss (up to rounding), choose the fastest, and of these the one with the fewest boards.
     let least_loss = least(&loss).map(|at| options[at].loss);
     let is_equal = |option: &Estimate| {
         let both = loss(option).zip(least_loss);
@@ -297,7 +298,7 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
     let advised = options.iter().position(|option| {
         is_equal(option) && least_time_s.is_some_and(|time_s| option.time_s <= time_s)
     });
-    // Standard deviations from the deadline: the fewest above it, or the most below.
+    // Standard deviations from the deadline: the fewest above it, or the most below it.
     let deadline_s = question.deadline_s.unwrap_or(f64::INFINITY);
     let likeliest =
         least(&|option| Some((option.time_s / deadline_s).ln() / option.time_spread.max(1e-9)));
@@ -312,20 +313,21 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
     }
 }
 
-/// Losses, and times beside each other, that differ by less differ by rounding.
+/// Losses or times that differ by less than this count as equal, because of rounding.
 const TIE: f64 = 1e-9;
 
-/// What each option is expected to lose against somebody who knows what will be in time.
+/// Calculates the expected loss of each option, compared with a choice that knows which options will be in time.
 ///
-/// That one takes the cheapest option that is. So an option loses nothing against a cheaper one that turns out to be
-/// late, which is what makes a cheap risk worth it or not: the dear option is regretted only where the cheap one would
-/// have done. Boards share the time of the job, so of them the one with the better chance is in time whenever the other
-/// is; the data centre's time is that of its uplink, and its chance is taken as independent of theirs.
+/// That choice takes the cheapest option that is in time. So an option loses nothing against a cheaper one that turns
+/// out to be late. This decides whether a cheap risk is worth it: the expensive option is regretted only if the cheap
+/// one would have been in time. Boards share the time of the job, so of two of them the one with the better chance is
+/// in time whenever the other is. The data centre's time is that of its uplink, and its chance is assumed to be
+/// independent of theirs.
 fn set_losses(options: &mut [Estimate], late_penalty: f64) {
     let mut order: Vec<usize> = (0..options.len()).collect();
     order.sort_by(|&a, &b| options[a].expected.total_cmp(&options[b].expected));
-    // Of the cheaper options: each with the probability that it is the cheapest in time, the best chance of boards, and
-    // that of the data centre's being late.
+    // The cheaper options, each with the probability that it is the cheapest in time; the best chance of the boards so
+    // far; and the probability that the data centre is late.
     let mut cheaper: Vec<(f64, f64)> = Vec::new();
     let (mut boards, mut centre_late) = (0.0_f64, 1.0);
     for at in order {
@@ -352,7 +354,7 @@ fn set_losses(options: &mut [Estimate], late_penalty: f64) {
     }
 }
 
-/// What one cost is above another, as a part of the other; bounded, since the other may be 0.
+/// Returns how much one cost exceeds another, relative to the other; bounded, since the other may be 0.
 fn excess(cost: f64, than: f64) -> f64 {
     const EXCESS_MAX: f64 = 1e12;
     if cost <= than {
@@ -361,7 +363,7 @@ fn excess(cost: f64, than: f64) -> f64 {
     (cost / than - 1.0).min(EXCESS_MAX)
 }
 
-/// An option that was not looked at, because it may not be taken.
+/// Returns an option that was not evaluated, because it is forbidden.
 fn forbidden(place: Place) -> Estimate {
     Estimate {
         place,
@@ -377,7 +379,7 @@ fn forbidden(place: Place) -> Estimate {
     }
 }
 
-/// The value that a normal variable stays below with a probability (Acklam's rational approximation, 1.2e-9).
+/// Returns the value that a normal variable stays below with a probability (Acklam's rational approximation, 1.2e-9).
 fn normal_quantile(probability: f64) -> f64 {
     const A: [f64; 6] = [
         -3.969683028665376e1,
@@ -419,7 +421,7 @@ fn normal_quantile(probability: f64) -> f64 {
     polynomial(&A, square) * offset / (polynomial(&B, square) * square + 1.0)
 }
 
-/// The probability that a normal variable is above a value (Abramowitz and Stegun 7.1.26, within 1e-7).
+/// Returns the probability that a normal variable is above a value (Abramowitz and Stegun 7.1.26, within 1e-7).
 fn normal_above(value: f64) -> f64 {
     let at = value.abs() / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * at);
@@ -435,7 +437,7 @@ fn normal_above(value: f64) -> f64 {
 }
 
 impl Boundary {
-    /// The sentence that each answer has about what is counted.
+    /// Returns the sentence in each answer about what is counted.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {

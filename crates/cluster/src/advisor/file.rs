@@ -8,13 +8,13 @@ use serde::Deserialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// The version that is read.
+/// The supported version.
 const VERSION: u64 = 1;
 
-/// Bytes of a question at most.
+/// Largest size of a question, in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of a text at most.
+/// Size of the longest text, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
 #[derive(Deserialize)]
@@ -96,7 +96,7 @@ enum MinimiseName {
 /// Reads a question. Inputs may be missing: [`Question::check`] names those that are needed.
 ///
 /// # Errors
-/// Another version; a member that is not known; a figure out of its range, or that does not say where it comes from.
+/// Another version; an unknown member; a figure out of its range, or without its origin.
 pub fn parse_question(text: &str) -> Result<Question, Error> {
     if text.len() > FILE_BYTES_MAX {
         let (value, limit) = (text.len() as u64, FILE_BYTES_MAX as u64);
@@ -130,7 +130,7 @@ pub fn parse_question(text: &str) -> Result<Question, Error> {
     question.boards_max = file.boards_max.unwrap_or(1);
     question.deadline_s = file.deadline_s;
     question.confidence = file.confidence.unwrap_or(question.confidence);
-    // Who asks for less confidence than the usual floor has a lower floor.
+    // If the requested confidence is below the usual floor, the floor is lower, too.
     let floor = question.confidence_floor.min(question.confidence);
     question.confidence_floor = file.confidence_floor.unwrap_or(floor);
     question.late_penalty = file.late_penalty.unwrap_or(question.late_penalty);
@@ -178,10 +178,10 @@ pub fn parse_question(text: &str) -> Result<Question, Error> {
     Ok(question)
 }
 
-/// A question as JSON that [`parse_question`] reads.
+/// Returns a question as JSON that [`parse_question`] reads.
 ///
 /// # Errors
-/// A text in it would not be read.
+/// A text in it could not be read back.
 pub fn question_text(question: &Question) -> Result<String, Error> {
     check_text("name", &question.name)?;
     let mut inputs = serde_json::Map::new();

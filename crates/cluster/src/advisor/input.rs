@@ -1,23 +1,23 @@
-//! What an advice is asked from: figures, each with where it comes from, and what has to be kept.
+//! The inputs of a question: figures, each with its origin, and the conditions.
 
 use crate::Error;
 use crate::model::Boundary;
 
-/// One figure. The order is that of the documentation.
+/// One figure. The order is that in the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum Input {
     /// Seconds of the job on one board.
     SingleS,
-    /// Part of the job that can be shared out.
+    /// Fraction of the job that can be shared out.
     ParallelFraction,
-    /// Exchanges between all boards.
+    /// Number of exchanges between all boards.
     ExchangeTimes,
     /// Bytes of each message of an exchange.
     ExchangeBytes,
     /// Bytes that a data centre would need.
     InputBytes,
-    /// Bytes that it would send back.
+    /// Bytes that the data centre would send back.
     OutputBytes,
     /// Watts of a computing board.
     BoardActiveW,
@@ -25,7 +25,7 @@ pub enum Input {
     BoardIdleW,
     /// Watts of a board that waits for messages.
     BoardCommunicatingW,
-    /// Watts of what connects the boards.
+    /// Watts of the device that connects the boards.
     SwitchW,
     /// Seconds of an empty message between boards.
     MessageAlphaS,
@@ -35,9 +35,9 @@ pub enum Input {
     UpBytesPerS,
     /// Bytes per second from it.
     DownBytesPerS,
-    /// Seconds there and back.
+    /// Round-trip time in seconds.
     RoundTripS,
-    /// Speed of a machine there ÷ speed of a board.
+    /// Speed of a machine in the data centre ÷ speed of a board.
     MachineSpeed,
     /// Watts of that machine when it computes.
     MachineActiveW,
@@ -57,14 +57,15 @@ pub enum Input {
     MachinePricePerHour,
 }
 
-/// What is known of an input beforehand.
+/// Fixed properties of an input.
 struct Known {
     name: &'static str,
     least: f64,
     most: f64,
-    /// Relative standard deviation where the question does not say one; 0 for what is counted or agreed, not measured.
+    /// Relative standard deviation if the question does not give one; 0 for counted or agreed figures, which are not
+    /// measured.
     spread: f64,
-    /// What is taken when told to assume, and after what. None where only the asker can know.
+    /// The value to assume on request, and its source. `None` if only the user can know it.
     assumed: Option<(f64, &'static str)>,
 }
 
@@ -96,7 +97,7 @@ pub const INPUTS: [Input; 24] = [
     Input::MachinePricePerHour,
 ];
 
-/// Spread of what was measured, unless the question says another.
+/// Spread of measured figures, unless the question gives another.
 const MEASURED: f64 = 0.1;
 
 const fn known(
@@ -205,39 +206,39 @@ impl Input {
         &TABLE[self as usize]
     }
 
-    /// Its name in files; its unit is in it.
+    /// Returns its name in files, which includes its unit.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.known().name
     }
 
-    /// The input of a name.
+    /// Returns the input with a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         INPUTS.into_iter().find(|input| input.name() == name)
     }
 
-    /// The range of its values.
+    /// Returns the range of its values.
     #[must_use]
     pub fn range(self) -> (f64, f64) {
         (self.known().least, self.known().most)
     }
 
-    /// What is assumed for it and after what; `None` where only the asker can know.
+    /// Returns the assumed value and its source; `None` if only the user can know it.
     #[must_use]
     pub fn assumed(self) -> Option<(f64, &'static str)> {
         self.known().assumed
     }
 }
 
-/// Where a figure comes from.
+/// The origin of a figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was measured, by what.
+    /// Measured, and with what.
     Measured(String),
-    /// It is agreed or counted: a price, a size.
+    /// Agreed or counted: a price, a size.
     Stated(String),
-    /// It was taken from elsewhere, from where.
+    /// Taken from elsewhere, with the source.
     Assumed(String),
 }
 
@@ -246,29 +247,29 @@ pub enum Origin {
 pub struct Given {
     /// Its value.
     pub value: f64,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// Relative standard deviation. Of `parallel_fraction` it is that of the serial part.
+    /// Relative standard deviation. For `parallel_fraction` it is that of the serial part.
     pub spread: f64,
 }
 
-/// How far data may go.
+/// Where data may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privacy {
     /// It stays on its board.
     Board,
-    /// It may go to boards beside it.
+    /// It may go to neighbouring boards.
     Neighbours,
     /// It may go anywhere.
     Anywhere,
 }
 
-/// Whose power the job is charged with in the data centre.
+/// Which power of the data centre's machine the job is charged with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// A machine for it alone: all of its power.
+    /// A machine for the job alone: all of its power.
     Dedicated,
-    /// A part of one that runs anyway: what is above its idle power.
+    /// A part of a machine that runs anyway: the power above its idle power.
     Shared,
 }
 
@@ -283,47 +284,47 @@ pub enum Minimise {
     Time,
 }
 
-/// What is asked.
+/// A question to the advisor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     /// The job.
     pub name: String,
-    /// By [`Input`]; `None` is missing.
+    /// By [`Input`]; `None` if missing.
     pub given: [Option<Given>; INPUTS.len()],
-    /// Boards that could be used.
+    /// Number of available boards.
     pub boards_max: u32,
-    /// What boards are charged with.
+    /// What the boards' energy includes.
     pub boundary: Boundary,
-    /// What the machine is charged with.
+    /// Which power of the machine is charged.
     pub machine: Machine,
-    /// How far data may go.
+    /// Where data may go.
     pub privacy: Privacy,
-    /// When the result has to be there.
+    /// When the result must be available.
     pub deadline_s: Option<f64>,
     /// What to minimise.
     pub minimise: Minimise,
-    /// Probability with which some option has to keep the deadline.
+    /// Probability with which at least one option must keep the deadline.
     pub confidence: f64,
-    /// An option that is less likely in time is not advised, however cheap it is.
+    /// An option whose probability of being in time is lower than this is not advised, however cheap it is.
     pub confidence_floor: f64,
-    /// What a late result costs, in results: weighs the risk against what an option costs too much.
+    /// Cost of a late result, in multiples of a result's cost: weighs the risk against extra cost.
     pub late_penalty: f64,
 }
 
-/// Boards of a question at most.
+/// Largest number of boards of a question.
 pub const BOARDS_MAX: u32 = 64;
 
-/// The confidence of a question that does not say one.
+/// The default confidence.
 pub const CONFIDENCE: f64 = 0.8;
 
-/// The floor of a question that does not say one.
+/// The default confidence floor.
 pub const CONFIDENCE_FLOOR: f64 = 0.1;
 
-/// The penalty of a question that does not say one.
+/// The default penalty.
 pub const LATE_PENALTY: f64 = 5.0;
 
 impl Question {
-    /// A question with nothing given yet.
+    /// Creates a question without figures.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -341,19 +342,19 @@ impl Question {
         }
     }
 
-    /// Gives a figure, with the spread that its kind has.
+    /// Sets a figure, with the usual spread of its kind.
     ///
     /// # Errors
-    /// Where it is outside of its range.
+    /// It is out of its range.
     pub fn give(&mut self, input: Input, value: f64, origin: Origin) -> Result<(), Error> {
         let spread = input.known().spread;
         self.give_with_spread(input, value, origin, spread)
     }
 
-    /// Gives a figure.
+    /// Sets a figure.
     ///
     /// # Errors
-    /// Where it or its spread is outside of its range.
+    /// The figure or its spread is out of its range.
     pub fn give_with_spread(
         &mut self,
         input: Input,
@@ -378,7 +379,7 @@ impl Question {
         Ok(())
     }
 
-    /// Inputs that the options of this question need, in order.
+    /// Returns the inputs that the options of this question need, in order.
     #[must_use]
     pub fn needed(&self) -> Vec<Input> {
         use Input as I;
@@ -421,7 +422,7 @@ impl Question {
         needed
     }
 
-    /// Takes what is assumed for each input that is needed and missing.
+    /// Sets the assumed value for each input that is needed and missing.
     pub fn assume(&mut self) {
         for input in self.needed() {
             let place = &mut self.given[input as usize];
@@ -436,10 +437,10 @@ impl Question {
         }
     }
 
-    /// That the question can be answered.
+    /// Checks that the question can be answered.
     ///
     /// # Errors
-    /// Inputs that are missing, all at once; inputs that contradict each other.
+    /// All missing inputs at once; inputs that contradict each other.
     pub fn check(&self) -> Result<(), Error> {
         let needed = self.needed();
         let missing = needed

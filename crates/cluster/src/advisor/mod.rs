@@ -1,13 +1,14 @@
 //! Where to run a job: on one board, on n boards, or in the data centre.
 //!
-//! An option that privacy forbids is out. The spread of the inputs gives each of the others a probability of being
-//! late. Where one is safe (in time with the question's confidence), the option is advised that is expected to lose
-//! least: what it costs above the cheapest option that turns out to be in time, as a part of that one's cost, and the
-//! price of being late. That may be one that is not safe, where all safe ones cost a multiple: the answer says that it
-//! was risked. Where no option is safe there is no advice, and the one that is most likely in time is named as that.
+//! An option that privacy forbids is excluded. The spread of the inputs gives each other option a probability of being
+//! late. If an option is safe (in time with the question's confidence), the option with the least expected loss is
+//! advised. This loss is its extra cost over the cheapest option that turns out to be in time, relative to that
+//! option's cost, plus the price of being late. The advised option may be unsafe, if all safe ones cost a multiple: the
+//! answer then says that a risk was taken. If no option is safe there is no advice, and the answer names the option
+//! that is most likely in time.
 //!
-//! **Files:** `input.rs` what is asked, with where each figure comes from, `file.rs` its JSON, `evaluate.rs` options
-//! and the choice, `answer.rs` the answer with break-even points and sensitivity.
+//! **Files:** `input.rs` the question, with the origin of each figure, `file.rs` its JSON, `evaluate.rs` options and
+//! the choice, `answer.rs` the answer with break-even points and sensitivity.
 
 mod answer;
 mod evaluate;

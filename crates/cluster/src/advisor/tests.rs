@@ -52,7 +52,7 @@ fn missing_inputs_are_refused_all_at_once_unless_told_to_assume() {
             .expect("told")
     };
     assert!(told("pue")["assumed"].is_string() && told("single_s")["measured"].is_string());
-    // What only the asker can know is never assumed.
+    // A value that only the user can know is never assumed.
     let mut prices = assumed();
     prices.minimise = Minimise::Cost;
     prices.assume();
@@ -78,7 +78,7 @@ fn the_worked_numbers_are_reproduced() {
     assert_eq!(choice.options.len(), 5);
 }
 
-/// Somebody who had set `parallel_fraction` to 0 was told three boards, by the rounding of equal losses.
+/// With a `parallel_fraction` of 0 the advice was once three boards, because of rounding of equal losses.
 #[test]
 fn what_loses_the_same_is_done_fast_and_else_on_few_boards() {
     let advised = |fraction: f64| {
@@ -157,7 +157,7 @@ fn the_uplink_decides_and_the_break_even_point_says_where() {
         .find(|point| point.input == Input::UpBytesPerS && point.at < point.now)
         .expect("the answer changes");
     assert_eq!(point.then, Some(Place::Boards(1)));
-    // 10 MB in the time that is left of 10 s: without curvature 1e7 / (10 - 1.25 - 0.05); noise moves it a little.
+    // 10 MB in the remaining time of 10 s: without curvature 1e7 / (10 - 1.25 - 0.05); noise changes it slightly.
     assert!((point.at / (1e7 / 8.7) - 1.0).abs() < 0.03, "{point:?}");
     let uplink = advice
         .sensitivity
@@ -200,7 +200,7 @@ fn break_even_points_are_figures_of_a_machine() {
     }
 }
 
-/// A board would just not keep the deadline with the margin, and sending costs thousands of times its energy.
+/// A board would just miss the deadline with the margin, and sending costs thousands of times its energy.
 #[test]
 fn a_risk_is_taken_where_all_safe_options_cost_a_multiple_and_the_answer_says_so() {
     let mut question = Question {
@@ -231,7 +231,7 @@ fn a_risk_is_taken_where_all_safe_options_cost_a_multiple_and_the_answer_says_so
     let careful = advise(&careful).expect("answered");
     assert_eq!(careful.advised(), Some(Place::DataCentre));
     assert!(careful.risked().is_none() && careful.json()["risked"].is_null());
-    // Where nothing is safe, nothing is risked either.
+    // If nothing is safe, no risk is taken either.
     let near = Question {
         privacy: Privacy::Board,
         ..question.clone()
@@ -343,7 +343,7 @@ fn inputs_stand_in_the_order_of_their_table() {
     }
 }
 
-/// Lengths of luck between which the same options are in time, and the middle of each.
+/// Ranges of luck within which the same options are in time, and the middle of each.
 fn strata(late: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
     let mut ends: Vec<f64> = late.map(|late| 1.0 - late).chain([0.0, 1.0]).collect();
     ends.sort_by(f64::total_cmp);
@@ -353,8 +353,8 @@ fn strata(late: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// The losses by trying: how late boards are and how late the data centre is, each combination of which has its
-/// cheapest option in time.
+/// Losses by enumeration: each combination of the boards' and the data centre's lateness has its cheapest option in
+/// time.
 fn played_losses(options: &[Estimate], late_penalty: f64) -> Vec<f64> {
     let late = |is_centre: bool| {
         let there = options
@@ -420,7 +420,8 @@ proptest! {
         let least = choice.options.iter().filter(may_be).map(|option| option.loss);
         let least = if has_safe { least.fold(f64::INFINITY, f64::min) } else { f64::INFINITY };
         for (option, loss) in choice.options.iter().zip(played_losses(&choice.options, question.late_penalty)) {
-            // A board that is less likely in time than a cheaper one may be late itself where it is regretted.
+            // A board that is less likely in time than a cheaper one may itself be late in the case where it is
+            // regretted.
             prop_assert!((option.loss - loss).abs() <= 1e-9 * loss.max(1.0), "{option:?}, played {loss}");
         }
         match choice.advised {

@@ -1,4 +1,4 @@
-//! What came of a job: whether two answers are the same, a summary, and all of it as a table.
+//! The result of a job: comparison of two answers, a summary, and the whole answer as a table.
 
 use super::order::Settings;
 use super::readings::Readings;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// Boards of different kinds transform spectra with different instructions, which differ in the last bits.
+/// Boards of different types transform spectra with different instructions, whose results differ in the last bits.
 const DIFFERENCE_MAX: f64 = 1e-9;
 
 /// The answer of a job.
@@ -15,26 +15,26 @@ const DIFFERENCE_MAX: f64 = 1e-9;
 pub enum Answer {
     /// Features of vibration.
     Vibration(vibration::Answer),
-    /// What is usual.
+    /// A model of usual windows.
     KMeans(k_means::Answer),
-    /// Each window's nearest relative.
+    /// The nearest neighbour of each window.
     MatrixProfile(matrix_profile::Answer),
 }
 
-/// How an answer compares with the one of a single rank.
+/// The comparison of an answer with that of a single rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sameness {
-    /// Bit for bit the same.
+    /// Bitwise equal.
     Same,
-    /// Spectra differ by so much, relatively, which is what instructions of different boards do.
+    /// Spectra differ relatively by this amount, because boards use different instructions.
     Near(f64),
     /// They are different answers.
     Different,
 }
 
 impl Answer {
-    /// All of its numbers, in a fixed order.
+    /// Returns all of its numbers, in a fixed order.
     fn numbers(&self) -> Vec<f64> {
         match self {
             Self::Vibration(answer) => {
@@ -67,7 +67,7 @@ impl Answer {
         }
     }
 
-    /// Compares with the answer of a single rank. Bit for bit is asked of all; spectra alone may differ a little.
+    /// Compares with the answer of a single rank. All answers must be bitwise equal; only spectra may differ slightly.
     #[must_use]
     pub fn compare(&self, alone: &Self) -> Sameness {
         let (mine, theirs) = (self.numbers(), alone.numbers());
@@ -89,7 +89,7 @@ impl Answer {
                 (a - b).abs() / scale
             }
         };
-        // NaN beside a number is a difference without measure.
+        // NaN beside a number is a difference without a size.
         let most = mine
             .iter()
             .zip(&theirs)
@@ -108,7 +108,7 @@ impl Answer {
         }
     }
 
-    /// What a person looks at first.
+    /// Returns a summary for a person.
     #[must_use]
     pub fn summary(&self, settings: &Settings, readings: &Readings) -> Value {
         let at = |found: Option<(usize, f64)>| {
@@ -172,13 +172,13 @@ impl Answer {
         }
     }
 
-    /// Size as it would be sent.
+    /// Returns its size when sent, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         8 * self.numbers().len() as u64
     }
 
-    /// Rounds of k-means; 0 of others.
+    /// Returns the rounds of k-means; 0 for other jobs.
     #[must_use]
     pub fn rounds(&self) -> usize {
         match self {
@@ -187,7 +187,8 @@ impl Answer {
         }
     }
 
-    /// All of it as lines of CSV, the headings first. Rows are those of the readings that were taken, from 0.
+    /// Returns the whole answer as lines of CSV, the headings first. Row numbers are those of the accepted readings,
+    /// from 0.
     pub fn table<'a>(&'a self, names: &'a [String]) -> Box<dyn Iterator<Item = String> + 'a> {
         match self {
             Self::Vibration(answer) => {
@@ -242,7 +243,7 @@ fn numbers_line<'a>(first: usize, values: impl Iterator<Item = &'a f64>) -> Stri
     line
 }
 
-/// A field of CSV (RFC 4180).
+/// Returns a field of CSV (RFC 4180).
 fn csv(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

@@ -1,32 +1,32 @@
-//! What a job needs of whoever connects its ranks: its rank, the number of ranks and five operations, the same on MPI,
-//! between processes of one machine, and with one rank alone.
+//! The interface between a job and the connection of its ranks: its rank, the number of ranks and five operations, the
+//! same on MPI, between processes of one machine, and with one rank alone.
 //!
-//! Every rank calls the same operations in the same order. Rank 0 is the one that hands out and takes in.
+//! Every rank calls the same operations in the same order. Rank 0 distributes and collects.
 //!
-//! The answer of a job must not depend on the number of ranks, bit for bit, and an implementation may combine in
-//! whatever order its library likes. So the two operations that combine are ones whose result has no order: sums of
-//! whole numbers, which are exact as long as they do not overflow (jobs see to that), and maxima. There is no sum of
-//! floating-point numbers here, on purpose.
+//! The answer of a job must be bitwise independent of the number of ranks, and an implementation may combine values in
+//! any order. So both combining operations have results that do not depend on the order: maxima, and sums of integers,
+//! which are exact as long as they do not overflow (jobs ensure that). A sum of floating-point numbers is omitted on
+//! purpose.
 
 use std::fmt;
 
-/// Numbers in one message at most: 1 GiB, and below what MPI counts with.
+/// Largest number of numbers in one message: 1 GiB, and below the limit of MPI's counts.
 pub const LENGTH_MAX: usize = 1 << 27;
 
-/// Ranks of a job at most.
+/// Largest number of ranks of a job.
 pub const RANKS_MAX: usize = 1_024;
 
-/// Why ranks no longer work together. The job is over for every rank that gets one.
+/// Why ranks no longer work together. The job is over for every rank that gets a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The rank that is to blame, where that is known.
+    /// The rank at fault, if known.
     pub rank: Option<usize>,
     /// What happened, in one line.
     pub why: String,
 }
 
 impl Failure {
-    /// A failure of one rank.
+    /// Creates a failure of one rank.
     #[must_use]
     pub fn of(rank: usize, why: impl Into<String>) -> Self {
         Self {
@@ -47,48 +47,49 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Ranks that compute side by side. Each operation returns when this rank's part in it is done.
+/// Ranks that compute in parallel. Each operation returns when this rank's part in it is done.
 pub trait Communicator {
-    /// This rank, from 0.
+    /// Returns this rank, from 0.
     fn rank(&self) -> usize;
 
-    /// How many there are, at least 1.
+    /// Returns the number of ranks, at least 1.
     fn size(&self) -> usize;
 
-    /// Part `r` goes to rank `r`; the part of this rank comes back. Rank 0 gives as many parts as there are ranks, the
-    /// others give `None`. Parts may differ in length and be empty.
+    /// Sends part `r` to rank `r`; returns the part of this rank. Rank 0 passes as many parts as there are ranks, the
+    /// others pass `None`. Parts may differ in length and be empty.
     ///
     /// # Errors
-    /// A rank is gone or does not keep to the order of operations.
+    /// A rank is gone or violates the order of operations.
     fn scatter(&mut self, parts: Option<Vec<Vec<f64>>>) -> Result<Vec<f64>, Failure>;
 
-    /// All parts come to rank 0, in the order of ranks; the others get `None`. Parts may differ in length and be empty.
+    /// Collects all parts on rank 0, in the order of ranks; the others get `None`. Parts may differ in length and be
+    /// empty.
     ///
     /// # Errors
     /// As [`Self::scatter`].
     fn gather(&mut self, part: &[f64]) -> Result<Option<Vec<Vec<f64>>>, Failure>;
 
-    /// What rank 0 has in `values` is on every rank afterwards, in its length; what the others had there is lost.
+    /// Copies the `values` of rank 0 to every rank, including their length; the earlier content on the others is lost.
     ///
     /// # Errors
     /// As [`Self::scatter`].
     fn broadcast(&mut self, values: &mut Vec<f64>) -> Result<(), Failure>;
 
-    /// Place by place, the sum over all ranks, on every rank. The length is the same on every rank.
+    /// Replaces each number by its sum over all ranks, on every rank. The length is the same on every rank.
     ///
     /// # Errors
     /// As [`Self::scatter`].
     fn all_reduce_sum(&mut self, values: &mut [i64]) -> Result<(), Failure>;
 
-    /// Place by place, the greatest over all ranks, on every rank. The length is the same on every rank; no value is
-    /// NaN, infinities are allowed, and jobs do not tell 0 from −0.
+    /// Replaces each number by its maximum over all ranks, on every rank. The length is the same on every rank; no
+    /// value is NaN, infinities are allowed, and jobs do not distinguish 0 from −0.
     ///
     /// # Errors
     /// As [`Self::scatter`].
     fn all_reduce_max(&mut self, values: &mut [f64]) -> Result<(), Failure>;
 }
 
-/// One rank and nobody to talk to.
+/// A single rank without others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Alone;
 
@@ -123,10 +124,10 @@ impl Communicator for Alone {
     }
 }
 
-/// The parts that rank 0 hands out, one for each rank.
+/// Checks the parts that rank 0 distributes, one for each rank.
 ///
 /// # Errors
-/// There are none, or another number.
+/// There are no parts, or a wrong number of them.
 pub fn check_parts(parts: Option<Vec<Vec<f64>>>, size: usize) -> Result<Vec<Vec<f64>>, Failure> {
     match parts {
         Some(parts) if parts.len() == size => Ok(parts),

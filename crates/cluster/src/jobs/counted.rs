@@ -1,23 +1,23 @@
-//! A communicator that counts what passes through it and how long it takes.
+//! A communicator that counts the data that passes through it and measures its time.
 //!
-//! Counted is payload, as it moves where each operation goes through rank 0: a library with another plan moves as much
-//! or less on each wire. The time of an operation holds the wait for ranks that come later to it.
+//! It counts payload, as if each operation goes through rank 0: a library with another algorithm moves more or less on
+//! each link. The time of an operation includes the wait for ranks that join it later.
 
 use super::communicator::{Communicator, Failure};
 use crate::model::Exchange;
 use std::time::{Duration, Instant};
 
-/// Bytes of a number.
+/// Size of a number, in bytes.
 const WORD: u64 = 8;
 
-/// What one rank has done with its communicator.
+/// The communication of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Traffic {
-    /// Operations.
+    /// Number of operations.
     pub operations: u64,
-    /// Payload that this rank has handed to others.
+    /// Payload that this rank has sent to others.
     pub sent_bytes: u64,
-    /// Time in operations, waiting for others included.
+    /// Time in operations, including the wait for others.
     pub time: Duration,
     /// The same operations as the model counts them: messages of equal size, each in ceil(log2 n) rounds.
     exchanges: u64,
@@ -25,10 +25,11 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Equal exchanges that cost in the model what these operations do: their number and their mean size.
+    /// Returns the equal exchanges that cost as much in the model as these operations: their number and their mean
+    /// size.
     ///
-    /// Handing out or taking in M bytes in all counts as one exchange of M ÷ 2: along a tree, rank 0 sends
-    /// M (n − 1) ÷ n, which is M ÷ 2 in each of the log2 n rounds for 2 ranks and less for more.
+    /// Scattering or gathering M bytes in total counts as one exchange of M ÷ 2: along a tree, rank 0 sends M (n − 1) ÷
+    /// n, which is M ÷ 2 in each of the log2 n rounds for 2 ranks and less for more.
     #[must_use]
     pub fn exchange(&self) -> Exchange {
         let times = self.exchanges as f64;
@@ -52,7 +53,7 @@ pub struct Counted<'c> {
 }
 
 impl<'c> Counted<'c> {
-    /// Counts from now on.
+    /// Starts counting.
     pub fn new(inner: &'c mut dyn Communicator) -> Self {
         Self {
             inner,
@@ -60,18 +61,18 @@ impl<'c> Counted<'c> {
         }
     }
 
-    /// What has passed so far.
+    /// Returns the traffic so far.
     #[must_use]
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// Others, as a factor.
+    /// Returns the number of other ranks, as a factor.
     fn others(&self) -> usize {
         self.inner.size() - 1
     }
 
-    /// What this rank sends in a reduction of so many numbers through rank 0.
+    /// Returns how much this rank sends in a reduction through rank 0.
     fn reduced(&self, length: usize) -> usize {
         let hands = if self.inner.rank() == 0 {
             self.others()
@@ -98,7 +99,7 @@ impl Communicator for Counted<'_> {
             (all, all - parts.first().map_or(0, Vec::len))
         });
         let part = self.inner.scatter(parts)?;
-        // Only rank 0 knows what it was in all; its count is the one that is used.
+        // Only rank 0 knows the total size; its count is the one that is used.
         self.traffic
             .count(lengths.1, WORD * lengths.0 as u64 / 2, begun);
         Ok(part)

@@ -1,13 +1,13 @@
-//! What a board used for a job: one figure from all of its sensors, or why there is none.
+//! The energy that a board used for a job: one figure from all of its sensors, or why there is none.
 //!
-//! Sensors overlap: a processor's package is in the board's input. Figures are never added up unless they are of the
-//! same kind beside each other, which packages of processors are.
+//! Sensors overlap: a processor's package is part of the board's input. Figures are added only if they are of the same
+//! kind and do not overlap, as packages of processors.
 
 use crate::power::Summary;
 use crate::results::{Known, Origin};
 use serde::{Deserialize, Serialize};
 
-/// What one board used.
+/// The energy of one board.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BoardEnergy {
@@ -15,22 +15,22 @@ pub struct BoardEnergy {
     pub source: String,
     /// What it covers.
     pub covers: String,
-    /// After what, where it is no measurement.
+    /// The source of the formula, if it is not a measurement.
     pub modelled: Option<String>,
-    /// Time that values cover.
+    /// Time covered by values.
     pub seconds: f64,
-    /// In that time.
+    /// Energy in that time.
     pub energy_j: f64,
-    /// In that time.
+    /// Average power in that time.
     pub average_w: f64,
-    /// Before the job, without load.
+    /// Power before the job, without load.
     pub idle_w: Known<f64>,
 }
 
-/// The figure of a board from what its sensors said.
+/// Determines the figure of a board from its sensors' summaries.
 ///
 /// # Errors
-/// None gave a value, or several that cannot be told apart.
+/// No sensor gave a value, or several sensors are ambiguous.
 pub fn of_board(summaries: &[Summary]) -> Result<BoardEnergy, String> {
     let is_there = |summary: &&Summary| !matches!(summary.origin, Origin::Unavailable(_));
     let there: Vec<&Summary> = summaries.iter().filter(is_there).collect();
@@ -56,9 +56,9 @@ pub fn of_board(summaries: &[Summary]) -> Result<BoardEnergy, String> {
     }
 }
 
-/// Those of a board's sensors that are added up for its figure, by their names; `None` where that is not clear.
+/// Returns those of a board's sensors whose sum is its figure, selected by name; `None` if that is ambiguous.
 pub(crate) fn that_count<'a, T>(there: &[&'a T], name: impl Fn(&T) -> &str) -> Option<Vec<&'a T>> {
-    // What hangs on a meter is all of the board.
+    // A meter measures the whole board.
     let is_platform =
         |one: &&&T| name(one).starts_with("rapl psys") || name(one).starts_with("meter");
     let is_package = |one: &&T| name(one).starts_with("rapl package");

@@ -1,9 +1,9 @@
 //! Figures of a job for the advisor: measured on this board, on growing parts of the input, and fitted.
 //!
-//! Parts grow until the time for measuring is over or the whole input was measured. The time of the whole is then a
-//! line over the work (`Settings::work`), and is called a forecast. The parallel fraction comes from the largest part
-//! on several ranks of this board where it has the cores, and otherwise from how long the sections last that are shared
-//! out. Messages are counted, and grow linearly with the input.
+//! Parts grow until the measuring time is used up or the whole input was measured. Otherwise the time of the whole is
+//! extrapolated on a line over the work (`Settings::work`), and is called a forecast. The parallel fraction comes from
+//! the largest part on several ranks of this board if it has the cores, and otherwise from the time in the sections
+//! that are shared out. Messages are counted, and grow linearly with the input.
 
 use super::communicator::{Alone, Failure};
 use super::counted::Counted;
@@ -17,36 +17,36 @@ use crate::advisor::{Input, Origin, Question};
 use crate::model::{Exchange, Growth, fit_fraction};
 use std::time::{Duration, Instant};
 
-/// The first part has this much of the input, if that is enough for a window.
+/// Divisor of the input for the first part, if that is enough for a window.
 const FIRST_PART: usize = 64;
 
 /// A part that takes a shorter time than this is measured several times.
 const SHORT_S: f64 = 0.2;
 
-/// How often.
+/// How often a short part is measured.
 const REPEATS: usize = 5;
 
-/// A fit over fewer parts says nothing.
+/// A fit over fewer parts is meaningless.
 const SAMPLES_MIN: usize = 3;
 
-/// Spread of a measured time at least, as a part of it.
+/// Smallest relative spread of a measured time.
 const SPREAD_MIN: f64 = 0.02;
 
-/// Ranks of one process wait for each other no longer than this.
+/// Timeout of the ranks of one process for each other.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A measured part of the input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Readings in each column.
+    /// Number of readings in each column.
     pub rows: usize,
-    /// Rounds of k-means; 0 of others.
+    /// Rounds of k-means; 0 for other jobs.
     pub rounds: usize,
     /// Work, as [`Settings::work`] counts it.
     pub work: f64,
     /// Median time on one rank.
     pub seconds: f64,
-    /// Part of it that is shared out with more ranks, by sections.
+    /// Fraction of it that is shared out with more ranks, from the sections.
     pub shared_fraction: f64,
     /// Messages.
     pub exchange: Exchange,
@@ -54,33 +54,33 @@ pub struct Sample {
     pub output_bytes: f64,
 }
 
-/// Where a parallel fraction comes from.
+/// The origin of a parallel fraction.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FractionFrom {
-    /// Runs on one rank and on each of so many on this board.
+    /// Runs on one rank and on this number of ranks on this board.
     Ranks(Vec<u32>),
-    /// Sections of the run on one rank; why it had to be these.
+    /// Sections of the run on one rank; the reason why sections were used.
     Sections(String),
 }
 
 /// Figures of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
-    /// Which job.
+    /// The job.
     pub kernel: &'static str,
-    /// Parts, growing.
+    /// Measured parts, growing.
     pub samples: Vec<Sample>,
-    /// Readings in each column of the whole input.
+    /// Number of readings in each column of the whole input.
     pub rows: usize,
-    /// Fit over the parts; `None` where there are fewer than three.
+    /// Fit over the parts; `None` if there are fewer than three.
     pub growth: Option<Growth>,
     /// Time of the whole on one board.
     pub single_s: f64,
     /// Whether that is a forecast.
     pub is_forecast: bool,
-    /// Part that can be shared out.
+    /// Fraction that can be shared out.
     pub parallel_fraction: f64,
-    /// Where that comes from.
+    /// Its origin.
     pub fraction_from: FractionFrom,
     /// Messages of the whole.
     pub exchange: Exchange,
@@ -90,17 +90,17 @@ pub struct Estimate {
     pub output_bytes: f64,
 }
 
-/// Measures a job on a part of the input, so many rows.
+/// Measures a job on a part of the input, with `rows` rows.
 ///
 /// # Errors
-/// The job cannot be done with so few, or a rank is lost.
+/// The job cannot be done with so few rows, or a rank is lost.
 pub fn sample(settings: Settings, readings: &Readings, rows: usize) -> Result<Sample, Error> {
     let order = Order::new(settings, readings.head(rows))?;
     measure_order(&order)
 }
 
 fn measure_order(order: &Order) -> Result<Sample, Error> {
-    // Counted once beside the timed runs, so that the counter costs them nothing.
+    // Counted in a separate run, so that the counter does not affect the timed runs.
     let mut alone = Alone;
     let mut counted = Counted::new(&mut alone);
     let answer = super::run(&mut counted, &Watch::new(), Some(order)).map_err(lost)?;
@@ -129,8 +129,8 @@ fn lost(failure: Failure) -> Error {
     Error::invalid("job", failure.to_string())
 }
 
-/// Measures growing parts of the input for about so many seconds, and the largest of them on up to so many ranks of
-/// this board. `seen` is told of each part.
+/// Measures growing parts of the input for about the given number of seconds, and the largest of them on up to
+/// `ranks_max` ranks of this board. Calls `seen` with each part.
 ///
 /// # Errors
 /// The job cannot be done with this input.
@@ -152,7 +152,7 @@ pub fn measure(
         } else {
             Order::new(*settings, readings.head(part))
         };
-        // A part that is too small for a window is none; the whole is not.
+        // A part that is too small for a window is skipped; for the whole input this is an error.
         match head.and_then(|head| measure_order(&head)) {
             Ok(sample) => {
                 seen(&sample);
@@ -164,13 +164,13 @@ pub fn measure(
         if is_whole {
             break;
         }
-        // The next part takes two to four times as long, its counting run included: it must not pass the end.
+        // The next part takes two to four times as long, including its counting run: it must not exceed the time limit.
         let last_s = samples.last().map_or(0.0, |sample| sample.seconds);
         let is_enough = samples.len() >= SAMPLES_MIN;
         if is_enough && begun.elapsed().as_secs_f64() + 8.0 * last_s > seconds_max {
             break;
         }
-        // A last part that is hardly larger than the one before says nothing more.
+        // A last part that is hardly larger than the previous one gives no further information.
         part = if 3 * part > rows { rows } else { 2 * part };
     }
     let last = *samples
@@ -208,7 +208,7 @@ pub fn measure(
     })
 }
 
-/// A count that grows linearly with the rows, for so many of them.
+/// Extrapolates a count that grows linearly with the rows.
 fn grow(samples: &[Sample], of: &dyn Fn(&Sample) -> f64, rows: usize) -> f64 {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
         return 0.0;
@@ -221,7 +221,7 @@ fn grow(samples: &[Sample], of: &dyn Fn(&Sample) -> f64, rows: usize) -> f64 {
     (end + slope * (rows as f64 - last.rows as f64)).max(0.0)
 }
 
-/// The parallel fraction of a part.
+/// Determines the parallel fraction of a part.
 fn fraction(order: &Order, sample: &Sample, ranks_max: u32) -> Result<(f64, FractionFrom), Error> {
     let sections = |why: String| Ok((sample.shared_fraction, FractionFrom::Sections(why)));
     if ranks_max < 2 {
@@ -241,7 +241,7 @@ fn fraction(order: &Order, sample: &Sample, ranks_max: u32) -> Result<(f64, Frac
     }
 }
 
-/// The longest that one of so many ranks computes; the median of several runs where they are short.
+/// Returns the longest computing time of the ranks; the median of several runs if they are short.
 fn together_s(order: &Order, size: usize) -> Result<f64, Error> {
     let mut times: Vec<f64> = Vec::new();
     while times.is_empty() || (times.len() < REPEATS && times.iter().sum::<f64>() < SHORT_S) {
@@ -280,7 +280,7 @@ fn together_s(order: &Order, size: usize) -> Result<f64, Error> {
 }
 
 impl Estimate {
-    /// Puts the figures into a question, each with where it comes from. What was there of them before is replaced.
+    /// Puts the figures into a question, each with its origin. Earlier values of these figures are replaced.
     ///
     /// # Errors
     /// A figure is out of the advisor's range.
@@ -377,7 +377,7 @@ mod tests {
             "{part:?}"
         );
         assert!(matches!(part.fraction_from, FractionFrom::Sections(_)));
-        // Counts are exact, forecast or not: one series out, two profiles together.
+        // Counts are exact, forecast or not: one broadcast of the series, two reductions of the profile.
         assert_eq!(
             (part.exchange.times, part.input_bytes),
             (all.exchange.times, 32_000.0)

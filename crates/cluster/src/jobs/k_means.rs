@@ -1,14 +1,14 @@
-//! A model of what is usual: windows of readings in k clusters (S. Lloyd, "Least squares quantization in PCM", 1982;
-//! beginnings after D. Arthur and S. Vassilvitskii, "k-means++", 2007), and the windows that fit none of them.
+//! A model of usual windows: windows of readings in k clusters (S. Lloyd, "Least squares quantization in PCM", 1982;
+//! initial centres after D. Arthur and S. Vassilvitskii, "k-means++", 2007), and the windows that fit none of them.
 //!
-//! Each rank describes its windows by a few numbers, brings these to whole numbers of 2^-24 of their range, and adds
-//! them up by cluster; the ranks add their sums after each round. Sums of whole numbers have no order, so all ranks
-//! have the same centres bit for bit, whatever their number. Nothing but + − × ÷ √ is used: boards of another kind get
-//! the same bits, too.
+//! Each rank describes its windows by a few features, converts these to integers in units of 2^-24 of half their range,
+//! and adds them up by cluster; the ranks add their sums after each round. Sums of integers do not depend on the order,
+//! so all ranks have bitwise equal centres, whatever their number. Only + − × ÷ √ are used, so boards of other types
+//! get the same bits, too.
 //!
-//! A cluster is usual when it has at least a tenth of an even share of the windows. A window's score is its distance to
-//! the nearest usual centre ÷ the usual distance (the root of the mean square over the windows in usual clusters): an
-//! outlier that has got a cluster of its own is still far from what is usual.
+//! A cluster is usual if it has at least a tenth of an even share of the windows. A window's score is its distance to
+//! the nearest usual centre ÷ the usual distance (the root of the mean square over the windows in usual clusters). So
+//! an outlier with a cluster of its own is still far from the usual.
 
 use super::communicator::{Communicator, Failure};
 use super::readings::Readings;
@@ -16,51 +16,51 @@ use super::watch::Watch;
 use super::windows::{deal, starts, take};
 use crate::random::Random;
 
-/// Numbers that describe a window, for each column.
+/// Number of features of a window, for each column.
 pub const FEATURES: usize = 5;
 
 /// Their names.
 pub const NAMES: [&str; FEATURES] = ["mean", "deviation", "least", "greatest", "roughness"];
 
-/// Windows that are reported as unusual, at most.
+/// Largest number of unusual windows that are reported.
 pub const UNUSUAL_MAX: usize = 10;
 
-/// Clusters at most.
+/// Largest number of clusters.
 pub const CLUSTERS_MAX: usize = 64;
 
-/// Whole numbers in half the range of a feature.
+/// Number of integer steps in half the range of a feature.
 const UNIT: f64 = (1 << 24) as f64;
 
 /// Squares of distances are summed in units of 2^18, so that a sum over 2^22 windows of 80 numbers stays below 2^63.
 const SQUARE_UNIT: f64 = (1 << 18) as f64;
 
-/// Windows from which the beginnings are drawn, at most.
+/// Largest number of windows from which the initial centres are drawn.
 const SAMPLE_MAX: usize = 1_024;
 
-/// A cluster with less than this part of an even share is not usual.
+/// A cluster with less than an even share divided by this is not usual.
 const USUAL_PART: u64 = 10;
 
-/// What to do.
+/// The settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Readings in a window.
+    /// Number of readings in a window.
     pub window: usize,
-    /// Readings from one window's beginning to the next one's.
+    /// Number of readings from one window's beginning to the next one's.
     pub step: usize,
-    /// Clusters.
+    /// Number of clusters.
     pub clusters: usize,
-    /// Rounds at most; fewer where nothing changes any more.
+    /// Largest number of rounds; fewer if nothing changes any more.
     pub rounds_max: usize,
-    /// Of the random beginnings.
+    /// Seed of the random initial centres.
     pub seed: u64,
 }
 
 /// One cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// Its centre: for each column the features.
+    /// Its centre: the features of each column.
     pub centre: Vec<f64>,
-    /// Windows in it.
+    /// Number of windows in it.
     pub windows: u64,
 }
 
@@ -73,24 +73,24 @@ pub struct Unusual {
     pub score: f64,
 }
 
-/// What was learned.
+/// The learned model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// Windows in all.
+    /// Number of windows.
     pub windows: usize,
-    /// Clusters; fewer than asked for where windows do not differ in so many ways.
+    /// Clusters; fewer than requested if there are not enough different windows.
     pub clusters: Vec<Cluster>,
-    /// Rounds until nothing changed, or the most that were allowed.
+    /// Number of rounds until nothing changed, or the allowed maximum.
     pub rounds: usize,
-    /// Whether nothing changed any more.
+    /// Whether the last round changed nothing.
     pub has_settled: bool,
     /// Root of the mean square of distances to the nearest centre, in halves of each feature's range.
     pub distance: f64,
-    /// The most unusual windows, the most unusual first.
+    /// The most unusual windows, in descending order of score.
     pub unusual: Vec<Unusual>,
 }
 
-/// The job, on each rank. Rank 0 has the readings and gets the answer.
+/// Runs the job on each rank. Rank 0 has the readings and gets the answer.
 ///
 /// # Errors
 /// The ranks no longer work together.
@@ -155,7 +155,7 @@ pub fn run(
     })
 }
 
-/// Mean, standard deviation, least, greatest, and root of the mean square of the steps from one reading to the next.
+/// Returns mean, standard deviation, minimum, maximum, and root mean square of the steps from one reading to the next.
 fn describe(values: &[f64]) -> [f64; FEATURES] {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -179,7 +179,7 @@ impl Range {
     fn to_units(self, value: f64) -> f64 {
         if self.half > 0.0 {
             let units = ((value - self.middle) / self.half * UNIT).round();
-            // A feature of readings so large that it is no number is at the end of the range.
+            // A feature that overflowed because of very large readings is put at the end of the range.
             if units.is_nan() {
                 UNIT
             } else {
@@ -195,13 +195,13 @@ impl Range {
     }
 }
 
-/// The ranges of all features over all ranks.
+/// Returns the ranges of all features over all ranks.
 fn ranges(
     communicator: &mut dyn Communicator,
     points: &[f64],
     width: usize,
 ) -> Result<Vec<Range>, Failure> {
-    // Greatest values, and greatest negatives: one operation for both ends.
+    // Maxima and negated minima: one operation for both ends.
     let mut ends = vec![f64::NEG_INFINITY; 2 * width];
     for point in points.chunks(width) {
         for (at, value) in point.iter().enumerate() {
@@ -212,7 +212,7 @@ fn ranges(
     communicator.all_reduce_max(&mut ends)?;
     let (most, least) = ends.split_at(width);
     let range = |(most, least): (&f64, &f64)| {
-        // Halves first: the ends may be as far apart as numbers go.
+        // Divide by two first: the difference of the ends may overflow.
         let (high, low) = (most / 2.0, -least / 2.0);
         let half = high - low;
         Range {
@@ -227,7 +227,8 @@ fn distance_squared(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum()
 }
 
-/// The first centres: rank 0 draws them from a sample of all windows, which does not depend on who has which.
+/// Determines the initial centres: rank 0 draws them from a sample of all windows, which does not depend on how the
+/// windows are distributed.
 fn begin(
     communicator: &mut dyn Communicator,
     points: &[f64],
@@ -253,7 +254,8 @@ fn begin(
     Ok(centres)
 }
 
-/// Draws centres from a sample: each next one with a probability by the square of its distance to those before.
+/// Draws centres from a sample: the probability of each further centre is proportional to the squared distance to the
+/// earlier ones.
 fn draw(sample: &[f64], width: usize, clusters: usize, seed: u64) -> Vec<f64> {
     let points: Vec<&[f64]> = sample.chunks(width).collect();
     let mut random = Random::new(seed);
@@ -290,7 +292,7 @@ fn draw(sample: &[f64], width: usize, clusters: usize, seed: u64) -> Vec<f64> {
     centres
 }
 
-/// The nearest centre, the first of equals, and the square of its distance.
+/// Returns the nearest centre (the first if equal), and the square of its distance.
 fn nearest(point: &[f64], centres: &[f64], width: usize) -> (usize, f64) {
     let mut best = (0, f64::INFINITY);
     for (at, centre) in centres.chunks(width).enumerate() {
@@ -302,7 +304,8 @@ fn nearest(point: &[f64], centres: &[f64], width: usize) -> (usize, f64) {
     best
 }
 
-/// One round: sums of the windows of each cluster, their numbers, and how many windows have changed their cluster.
+/// Executes one round: returns the sums of the windows of each cluster, their numbers, and how many windows have
+/// changed their cluster.
 fn add_up(points: &[f64], width: usize, centres: &[f64], assigned: &mut [usize]) -> Vec<i64> {
     let clusters = centres.len() / width;
     let mut sums = vec![0; clusters * (width + 1) + 1];
@@ -320,12 +323,12 @@ fn add_up(points: &[f64], width: usize, centres: &[f64], assigned: &mut [usize])
     sums
 }
 
-/// Centres become the means of their windows; whether no window has changed its cluster.
+/// Moves the centres to the means of their windows. Returns whether no window has changed its cluster.
 fn move_centres(centres: &mut [f64], sums: &[i64], width: usize) -> bool {
     let clusters = centres.len() / width;
     for (cluster, centre) in centres.chunks_mut(width).enumerate() {
         let count = sums[clusters * width + cluster];
-        // One that has lost all of its windows stays where it was.
+        // A cluster without windows keeps its centre.
         if count > 0 {
             for (value, sum) in centre.iter_mut().zip(&sums[cluster * width..]) {
                 *value = *sum as f64 / count as f64;
@@ -335,15 +338,15 @@ fn move_centres(centres: &mut [f64], sums: &[i64], width: usize) -> bool {
     sums[clusters * (width + 1)] == 0
 }
 
-/// What comes of the rounds.
+/// The result of the rounds.
 struct Judged {
     clusters: Vec<Cluster>,
     distance: f64,
-    /// Numbers of windows, and their scores.
+    /// Indices of unusual windows, and their scores.
     unusual: Vec<(usize, f64)>,
 }
 
-/// Counts once more with the last centres, and finds the windows that are far from the usual ones.
+/// Counts once more with the last centres, and finds the windows that are far from the usual centres.
 fn judge(
     communicator: &mut dyn Communicator,
     watch: &Watch,
@@ -380,7 +383,7 @@ fn judge(
         };
         (of(squares) as f64 * SQUARE_UNIT / of(counts).max(1) as f64).sqrt()
     };
-    // At least one unit: where all usual windows are equal, any other one is far away.
+    // At least one unit: if all usual windows are equal, any other window is far away.
     let usual_distance = mean_distance(&|at| is_usual[at]).max(1.0);
     let usual: Vec<f64> = centres
         .chunks(width)
@@ -425,7 +428,7 @@ fn judge(
     }))
 }
 
-/// Keeps the greatest scores, of equals the first windows, in that order.
+/// Keeps the greatest scores, and for equal scores the first windows, in that order.
 fn keep_best(kept: &mut Vec<(usize, f64)>, new: (usize, f64)) {
     let is_before = |old: &(usize, f64)| old.1 > new.1 || (old.1 == new.1 && old.0 < new.0);
     let at = kept.partition_point(is_before);

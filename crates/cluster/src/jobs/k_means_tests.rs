@@ -20,7 +20,7 @@ fn readings(columns: Vec<Vec<f64>>) -> Readings {
     }
 }
 
-/// Lloyd's rounds as in a textbook: on one machine, means of lists, no whole numbers.
+/// Lloyd's rounds as in a textbook: on one machine, means of lists, no integers.
 fn naive(
     points: &[Vec<f64>],
     centres: &[Vec<f64>],
@@ -96,7 +96,7 @@ fn two_ways_of_running_are_told_apart_and_a_fault_is_unusual() {
         means.iter().any(|mean| (mean - 1.0).abs() < 0.2),
         "{means:?}"
     );
-    // Two windows hold the fault.
+    // Two windows contain the fault.
     let rows: Vec<usize> = answer.unusual.iter().take(2).map(|one| one.row).collect();
     assert!(
         rows.iter().all(|row| (593..604).contains(row)),
@@ -155,7 +155,7 @@ fn values_at_the_end_of_all_numbers_do_no_harm() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Sums of whole numbers below 2^53 are exact in both, so the centres agree to the last bits.
+    /// Sums of integers below 2^53 are exact in both, so the centres agree to the last bits.
     #[test]
     fn rounds_are_lloyds(
         width in 1_usize..6, clusters in 1_usize..6, rounds_max in 1_usize..12,
@@ -194,7 +194,7 @@ proptest! {
         prop_assert!((roughness * roughness * (count - 1.0) - steps).abs() < 1e-6);
     }
 
-    /// Bit for bit: all sums are of whole numbers, and the sample of the beginnings is of all windows.
+    /// Bitwise: all sums are of integers, and the sample for the initial centres is of all windows.
     #[test]
     fn the_answer_does_not_depend_on_the_number_of_ranks(
         rows in 8_usize..400, columns in 1_usize..4, clusters in 1_usize..6, size in 2_usize..7, seed in any::<u64>(),

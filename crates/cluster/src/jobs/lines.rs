@@ -1,5 +1,5 @@
-//! What ranks say while they work: one line for each event, JSON behind a prefix. Launchers and libraries write to the
-//! same stream, so a line without the prefix is somebody else's.
+//! The output of ranks while they work: one line for each event, JSON after a prefix. Launchers and libraries write to
+//! the same stream, so a line without the prefix comes from them.
 
 use super::answer::Sameness;
 use super::energy::BoardEnergy;
@@ -9,82 +9,82 @@ use crate::results::Known;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What each line begins with.
+/// Prefix of each line.
 pub const LINE_PREFIX: &str = "keel-job ";
 
-/// Bytes of a line at most.
+/// Size of the longest line, in bytes.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of an order that are on their way at most: half of what a pipe holds.
+/// Largest number of unread bytes of an order: half the capacity of a pipe.
 pub const ORDER_BYTES_AHEAD: u64 = 32 << 10;
 
-/// Something that a rank says.
+/// An event of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Line {
-    /// It is there.
+    /// The rank has started.
     Begin {
-        /// Which.
+        /// Its number.
         rank: usize,
-        /// Of how many.
+        /// The number of ranks.
         ranks: usize,
         /// Its board.
         host: String,
-        /// Number of the kernel's start: boards that have the same share its cores.
+        /// Boot id of its kernel: boards with the same id share its cores.
         boot: String,
         /// Cores that the rank may run on.
         cores: usize,
     },
-    /// Rank 0 has read so many bytes of its order. Whoever hands it over stays at most [`ORDER_BYTES_AHEAD`] ahead:
-    /// MPICH's launcher gives a job up whose rank reads more slowly than a pipe holds.
+    /// Rank 0 has read this many bytes of its order. The sender stays at most [`ORDER_BYTES_AHEAD`] ahead: MPICH's
+    /// launcher aborts a job whose rank reads too slowly for its pipe.
     Taken {
-        /// From the beginning.
+        /// Number of bytes from the beginning.
         bytes: u64,
     },
-    /// It still works.
+    /// The rank is still working.
     Beat {
-        /// Which.
+        /// Its number.
         rank: usize,
-        /// How much of its share is done, 0 to 1.
+        /// Completed fraction of its share, 0 to 1.
         done: f64,
-        /// Whether this is the run of rank 0 alone, which checks the answer.
+        /// Whether this is the check run of rank 0 alone.
         checks: bool,
     },
-    /// What its board used while it worked; several ranks of one board say the same.
+    /// The energy of its board while it worked; several ranks of one board report the same.
     Energy {
-        /// Which.
+        /// Its number.
         rank: usize,
         /// Its board.
         host: String,
         /// The figure, or why there is none.
         board: Known<BoardEnergy>,
     },
-    /// What came of it: rank 0 alone.
+    /// The result, from rank 0 alone.
     Report {
         /// All figures.
         report: Box<Report>,
     },
-    /// A line of the answer's table, in order: rank 0 alone, where it was asked for.
+    /// A line of the answer's table, in order: from rank 0 alone, if requested.
     Row {
-        /// Which, from 0: launchers cut lines that come fast.
+        /// Its index, from 0: launchers cut lines that arrive fast.
         at: usize,
         /// CSV.
         text: String,
     },
-    /// It has done its part and says nothing more.
+    /// The rank has done its part and writes nothing more.
     Done {
-        /// Which.
+        /// Its number.
         rank: usize,
-        /// Lines of the table that it has said.
+        /// Number of lines of the table that it has written.
         rows: usize,
     },
-    /// It cannot go on.
+    /// The rank cannot continue.
     Failed {
-        /// Which one says so.
+        /// The reporting rank.
         rank: usize,
-        /// Which one is to blame, where that is known.
+        /// The rank at fault, if known.
         blames: Option<usize>,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -93,11 +93,11 @@ pub enum Line {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// Which job.
+    /// The job.
     pub kernel: String,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Readings in each column.
+    /// Number of readings in each column.
     pub rows: usize,
     /// Bytes of the input.
     pub input_bytes: u64,
@@ -105,35 +105,35 @@ pub struct Report {
     pub output_bytes: u64,
     /// A summary of the answer.
     pub answer: Value,
-    /// The answer compared with the one of a single rank.
+    /// Comparison of the answer with that of a single rank.
     pub compared: Sameness,
-    /// Operations of all ranks together.
+    /// Number of operations of all ranks together.
     pub operations: u64,
-    /// Payload from board to board, of all ranks.
+    /// Payload between boards, of all ranks.
     pub moved_bytes: u64,
-    /// Equal exchanges, as the model counts them.
+    /// Number of equal exchanges, as the model counts them.
     pub exchange_times: f64,
-    /// Bytes of each.
+    /// Size of each, in bytes.
     pub exchange_bytes: f64,
-    /// From the common beginning to the last rank's end.
+    /// Time from the common start to the last rank's end.
     pub seconds: f64,
-    /// The longest that a rank computed.
+    /// Longest computing time of a rank.
     pub computing_s: f64,
-    /// The longest that a rank was in operations, waiting included.
+    /// Longest time of a rank in operations, including waits.
     pub communicating_s: f64,
-    /// The same job on rank 0 alone.
+    /// Time of the same job on rank 0 alone.
     pub alone_s: f64,
-    /// Part of that which is shared out with more ranks, by its sections.
+    /// Fraction of that time that is shared out with more ranks, from its sections.
     pub shared_fraction: f64,
     /// The parallel fraction fitted to the computing times on one rank and on all; `None` with one rank.
     pub fitted_fraction: Option<f64>,
 }
 
 impl Line {
-    /// As a line, without the line feed.
+    /// Returns it as a line, without the line feed.
     ///
     /// # Errors
-    /// It is too long to be read.
+    /// It is too long for a reader.
     pub fn text(&self) -> Result<String, Error> {
         let json = serde_json::to_string(self)
             .map_err(|error| Error::invalid("line", excerpt(&error.to_string())))?;
@@ -147,10 +147,10 @@ impl Line {
         Ok(format!("{LINE_PREFIX}{json}"))
     }
 
-    /// What stands in a line; `None` where it is somebody else's.
+    /// Parses a line; `None` if it has no prefix.
     ///
     /// # Errors
-    /// It has the prefix and is none: it was torn, or the two programs are of different versions.
+    /// It has the prefix but is invalid: it was torn, or the two programs are of different versions.
     #[must_use]
     pub fn parse(text: &str) -> Option<Result<Self, Error>> {
         let json = text.strip_prefix(LINE_PREFIX)?;

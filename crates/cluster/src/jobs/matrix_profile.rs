@@ -1,25 +1,25 @@
-//! The matrix profile of a series: for each window the other one that is most like it, after C.-C. M. Yeh et al.,
-//! "Matrix Profile I" (2016). What repeats is a motif; what is like nothing else is a discord.
+//! The matrix profile of a series: for each window the most similar other window, after C.-C. M. Yeh et al., "Matrix
+//! Profile I" (2016). A repeated shape is a motif; a window that resembles no other is a discord.
 //!
-//! Likeness is the correlation of two windows, ρ; their distance, each brought to mean 0 and deviation 1, is
-//! √(2 m (1 − ρ)). Windows within a quarter of a window of each other are not compared. A window that stands still
-//! has no shape: two of them are alike (ρ = 1), and a still one is half like any other (ρ = ½, the distance √m), as
-//! other programs have it.
+//! Similarity is the correlation of two windows, ρ; their distance, each normalised to mean 0 and deviation 1, is √(2 m
+//! (1 − ρ)). Windows within a quarter of a window of each other are not compared. A constant window has no shape: two
+//! of them are equal (ρ = 1), and a constant one is half similar to any other (ρ = ½, the distance √m), as in other
+//! programs.
 //!
-//! Rank 0 sends the series to all. Pairs of windows are taken along diagonals, where the covariance follows from the
-//! one before it by a few operations (T. Zimmerman et al., "Matrix Profile XIV", 2019), and anew from the definition
-//! every so many steps, so that errors do not add up. A diagonal is one rank's as a whole and begins at the same place
-//! whoever has it, the greatest of all offers wins and of equals the first window: so the answer is the same bit for
-//! bit on any number of ranks, and, with + − × ÷ √ alone, on any kind of board.
+//! Rank 0 sends the series to all. Pairs of windows are processed along diagonals, where the covariance follows from
+//! the previous one in a few operations (T. Zimmerman et al., "Matrix Profile XIV", 2019). At regular intervals it is
+//! recalculated from the definition, so that errors do not accumulate. One rank processes a whole diagonal from the
+//! same start, whichever rank it is. The greatest value wins, and the first window if values are equal. So the answer
+//! is bitwise the same on any number of ranks and, since only + − × ÷ √ are used, on any type of board.
 
 use super::communicator::{Communicator, Failure};
 use super::readings::Readings;
 use super::watch::Watch;
 
-/// Readings at most: the work grows with their square.
+/// Largest number of readings: the work grows with its square.
 pub const ROWS_MAX: usize = 1 << 18;
 
-/// Diagonals that are handed out together.
+/// Number of diagonals that are distributed together.
 const BLOCK: usize = 16;
 
 /// Covariances are taken from the definition at least this often.
@@ -31,16 +31,16 @@ const NONE: usize = usize::MAX;
 /// The profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// Readings in a window.
+    /// Number of readings in a window.
     pub window: usize,
-    /// For each window the correlation with the one most like it; −∞ where there is none.
+    /// For each window the correlation with its most similar window; −∞ if there is none.
     pub correlations: Vec<f64>,
-    /// And which that is; `None` where there is none.
+    /// The index of that window; `None` if there is none.
     pub neighbours: Vec<Option<usize>>,
 }
 
 impl Answer {
-    /// Distance of a window to the one most like it.
+    /// Returns the distance of a window to its most similar window.
     #[must_use]
     pub fn distance(&self, at: usize) -> Option<f64> {
         let correlation = *self.correlations.get(at)?;
@@ -48,14 +48,14 @@ impl Answer {
         correlation.is_finite().then(|| square.max(0.0).sqrt())
     }
 
-    /// The two windows that are most alike: the first of both, its neighbour, their distance.
+    /// Returns the two most similar windows: the first of both, its neighbour, their distance.
     #[must_use]
     pub fn motif(&self) -> Option<(usize, usize, f64)> {
         let at = self.extreme(|new, old| new > old)?;
         Some((at, self.neighbours[at]?, self.distance(at)?))
     }
 
-    /// The window that is least like any other, its neighbour all the same, their distance.
+    /// Returns the window that is least similar to any other, its nearest neighbour, their distance.
     #[must_use]
     pub fn discord(&self) -> Option<(usize, usize, f64)> {
         let at = self.extreme(|new, old| new < old)?;
@@ -74,13 +74,13 @@ impl Answer {
     }
 }
 
-/// Windows nearer than this to each other are not compared.
+/// Windows closer to each other than this are not compared.
 #[must_use]
 pub fn apart(window: usize) -> usize {
     window.div_ceil(4) + 1
 }
 
-/// The job, on each rank. Rank 0 has the readings, of one column, and gets the answer.
+/// Runs the job on each rank. Rank 0 has the readings, of one column, and gets the answer.
 ///
 /// # Errors
 /// The ranks no longer work together.
@@ -90,7 +90,7 @@ pub fn run(
     window: usize,
     readings: Option<&Readings>,
 ) -> Result<Option<Answer>, Failure> {
-    // The breaks go before the series, in one message: their number, then they, then the readings.
+    // The breaks precede the series in one message: their number, the breaks, the readings.
     let mut message = Vec::new();
     if let Some(readings) = readings {
         message.push(readings.breaks.len() as f64);
@@ -124,7 +124,7 @@ pub fn run(
     });
     let mut greatest = profile.correlations.clone();
     communicator.all_reduce_max(&mut greatest)?;
-    // Who has the greatest says which window it was; the first of them is the greatest negative number.
+    // The ranks with the greatest value offer their window; the first window is the greatest negated index.
     let mut offers: Vec<f64> = profile
         .neighbours
         .iter()
@@ -148,13 +148,13 @@ pub fn run(
     }))
 }
 
-/// Whose a block of diagonals is. They grow shorter: ranks take turns, forth and back.
+/// Returns the rank of a block of diagonals. Later diagonals are shorter, so the order of the ranks alternates.
 fn owner(block: usize, size: usize) -> usize {
     let at = block % (2 * size);
     at.min(2 * size - 1 - at)
 }
 
-/// The best of each window so far.
+/// The best match of each window so far.
 struct Profile {
     correlations: Vec<f64>,
     neighbours: Vec<usize>,
@@ -168,7 +168,8 @@ impl Profile {
         }
     }
 
-    /// The greatest correlation, and of equals the first neighbour: no matter in which order they are offered.
+    /// Keeps the greatest correlation, and the first neighbour if equal: the result does not depend on the order of
+    /// offers.
     #[inline]
     fn offer(&mut self, at: usize, neighbour: usize, correlation: f64) {
         let best = self.correlations[at];
@@ -179,25 +180,25 @@ impl Profile {
     }
 }
 
-/// A series and what is needed of each of its windows.
+/// A series and precalculated values of each of its windows.
 struct Series {
     window: usize,
     values: Vec<f64>,
     means: Vec<f64>,
-    /// 1 ÷ the root of the sum of squares of the window without its mean; 0 for one that stands still.
+    /// 1 ÷ the root of the sum of squares of the window without its mean; 0 for a constant window.
     inverse: Vec<f64>,
     is_still: Vec<bool>,
-    /// Whether it reaches across a break: it has no neighbours.
+    /// Whether it reaches across a break: such a window has no neighbours.
     is_broken: Vec<bool>,
-    /// Half of what the window's ends differ by when it moves on by one reading.
+    /// Half the difference of the readings that enter and leave when the window moves by one reading.
     leaves: Vec<f64>,
-    /// What comes in and what goes out, each without the mean of its window.
+    /// The sum of the readings that enter and leave, each without the mean of its window.
     changes: Vec<f64>,
 }
 
 impl Series {
     fn new(values: &[f64], window: usize, breaks: &[f64]) -> Self {
-        // The mean of all is taken off: correlations stay, and what is left is small.
+        // Subtract the mean of all: correlations do not change, and the remaining values are small.
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let values: Vec<f64> = values.iter().map(|value| value - mean).collect();
         let windows = values.windows(window);
@@ -252,7 +253,7 @@ impl Series {
         }
     }
 
-    /// The sum of products of two windows without their means, from the definition.
+    /// Returns the sum of products of two windows without their means, from the definition.
     fn covariance(&self, a: usize, b: usize) -> f64 {
         let pairs = self.values[a..a + self.window]
             .iter()
@@ -261,7 +262,7 @@ impl Series {
         products.sum()
     }
 
-    /// Compares all windows that are this far apart.
+    /// Compares all windows at this distance from each other.
     fn follow(&self, diagonal: usize, profile: &mut Profile) {
         let anchor = ANCHOR_ROWS.max(8 * self.window);
         let mut covariance = 0.0;

@@ -22,7 +22,7 @@ fn job(
     }
 }
 
-/// The correlation of two windows from the definition; `None` where they are not compared.
+/// Returns the correlation of two windows from the definition; `None` if they are not compared.
 fn naive(values: &[f64], window: usize, breaks: &[usize], a: usize, b: usize) -> Option<f64> {
     let is_broken = |at: usize| {
         breaks
@@ -131,7 +131,7 @@ fn diagonals_are_shared_out_evenly() {
 #[test]
 fn errors_do_not_add_up_along_a_diagonal() {
     let mut random = Random::new(9);
-    // Readings with a large offset and steps: the worst for running sums.
+    // Readings with a large offset and steps: the worst case for running sums.
     let values: Vec<f64> = (0..4_000)
         .map(|row| 1e6 + f64::from(row / 1_000) * 1e3 + random.normal())
         .collect();
@@ -158,7 +158,7 @@ fn errors_do_not_add_up_along_a_diagonal() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Within 1e-9, not bit for bit: the definition adds up in another order.
+    /// Within 1e-9, not bitwise: the definition sums in another order.
     #[test]
     fn the_profile_is_that_of_the_definition(
         values in proptest::collection::vec(prop_oneof![(-10.0..10.0), Just(0.0), Just(1.0)], 20..120),
@@ -185,13 +185,13 @@ proptest! {
         }
     }
 
-    /// Bit for bit: a diagonal is followed by one rank from its beginning, and maxima have no order.
+    /// Bitwise: one rank follows a diagonal from its beginning, and maxima do not depend on the order.
     #[test]
     fn the_answer_does_not_depend_on_the_number_of_ranks(
         rows in 16_usize..400, window in 4_usize..16, size in 2_usize..7, seed in any::<u64>(),
     ) {
         let mut random = Random::new(seed);
-        // Whole numbers: many windows are equally alike, and the first has to win everywhere.
+        // Integers: many windows are equally similar, and the first must win everywhere.
         let values = (0..rows).map(|_| random.between(-3.0, 3.0).round()).collect();
         let readings = readings(values, vec![rows / 2]);
         let (alone, together) = alone_and_together(size, job(window, &readings));

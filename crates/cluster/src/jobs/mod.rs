@@ -1,13 +1,13 @@
-//! Jobs on readings: features of vibration, a model of what is usual, a comparison of all with all.
+//! Jobs on readings: features of vibration, a model of usual windows, a comparison of all windows with each other.
 //!
 //! A job is a function that every rank calls with its [`Communicator`]; it gives the same answer on any number of
-//! ranks, and checks that. Where ranks come from is nobody's business here: threads, processes of one machine, MPI.
+//! ranks, and checks that. It does not depend on what the ranks are: threads, processes of one machine, MPI.
 //!
-//! **Files:** `communicator.rs` what connects the ranks of a job, `star.rs` ranks of one machine, `counted.rs` what
-//! passes between them, `watch.rs` how far a rank is; `readings.rs` the input, `windows.rs` how it is dealt out;
-//! `vibration.rs`, `k_means.rs`, `matrix_profile.rs` the jobs; `order.rs` a job with its input as it is sent,
-//! `answer.rs` what came of it, `worker.rs` one rank from its beginning to its end, `lines.rs` what it says meanwhile,
-//! `energy.rs` what a board used, `estimate.rs` figures of a job for the advisor.
+//! **Files:** `communicator.rs` the connection of the ranks of a job, `star.rs` ranks of one machine, `counted.rs`
+//! traffic between them, `watch.rs` the progress of a rank; `readings.rs` the input, `windows.rs` its distribution;
+//! `vibration.rs`, `k_means.rs`, `matrix_profile.rs` the jobs; `order.rs` a job with its input in the form that is
+//! sent, `answer.rs` the result, `worker.rs` one rank from start to end, `lines.rs` its output, `energy.rs` the energy
+//! of a board, `estimate.rs` figures of a job for the advisor.
 
 pub mod answer;
 pub mod communicator;
@@ -34,7 +34,7 @@ pub use order::{Order, Settings};
 pub use readings::{LeftOut, Readings, Taker};
 pub use watch::Watch;
 
-/// Does a job on this rank. Rank 0 has the order, which was checked, and gets the answer.
+/// Executes a job on this rank. Rank 0 has the checked order, and gets the answer.
 ///
 /// # Errors
 /// The ranks no longer work together; rank 0 has no order.

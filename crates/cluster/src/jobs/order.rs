@@ -1,5 +1,5 @@
-//! A job with its input, as rank 0 gets it: one line of JSON, the columns, and a checksum of both. So the input is
-//! wherever rank 0 is, and nothing has to be copied to boards beforehand.
+//! A job with its input, as rank 0 gets it: one line of JSON, the columns, and a checksum of both. So the input need
+//! not be copied to boards beforehand: it arrives wherever rank 0 runs.
 
 use super::k_means::CLUSTERS_MAX;
 use super::matrix_profile::{self, ROWS_MAX};
@@ -10,17 +10,17 @@ use crate::error::excerpt;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 
-/// The form of an order.
+/// The format name of an order.
 const FORMAT: &str = "evenkeel-job";
 const VERSION: u64 = 1;
 
-/// Bytes of the line at most: the breaks are in it.
+/// Size of the longest line, in bytes: it contains the breaks.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// Readings in a window.
+/// Range of the number of readings in a window.
 const WINDOW: (usize, usize) = (4, 65_536);
 
-/// Rounds of k-means at most.
+/// Largest number of rounds of k-means.
 pub const ROUNDS_MAX: usize = 1_000;
 
 /// Seeds are sent as floating-point numbers.
@@ -29,39 +29,39 @@ const SEED_MAX: u64 = 1 << 53;
 /// Names of the jobs.
 pub const KERNELS: [&str; 3] = ["vibration", "k-means", "matrix-profile"];
 
-/// Which job, and how.
+/// The job and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kernel", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Settings {
     /// Features of each window's spectrum.
     Vibration {
-        /// Readings in a window.
+        /// Number of readings in a window.
         window: usize,
-        /// Readings from one window's beginning to the next one's.
+        /// Number of readings from one window's beginning to the next one's.
         step: usize,
     },
-    /// What is usual, and what is not.
+    /// Usual and unusual windows.
     KMeans {
-        /// Readings in a window.
+        /// Number of readings in a window.
         window: usize,
-        /// Readings from one window's beginning to the next one's.
+        /// Number of readings from one window's beginning to the next one's.
         step: usize,
-        /// Clusters.
+        /// Number of clusters.
         clusters: usize,
-        /// Rounds at most.
+        /// Largest number of rounds.
         rounds_max: usize,
-        /// Of the random beginnings.
+        /// Seed of the random initial centres.
         seed: u64,
     },
-    /// Each window's nearest relative.
+    /// The nearest neighbour of each window.
     MatrixProfile {
-        /// Readings in a window.
+        /// Number of readings in a window.
         window: usize,
     },
 }
 
 impl Settings {
-    /// The job's name.
+    /// Returns the job's name.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Settings {
         }
     }
 
-    /// Readings in a window.
+    /// Returns the number of readings in a window.
     #[must_use]
     pub fn window(&self) -> usize {
         match *self {
@@ -81,10 +81,10 @@ impl Settings {
         }
     }
 
-    /// That the job can be done with these readings.
+    /// Checks that the job can be done with these readings.
     ///
     /// # Errors
-    /// What is out of its range, or missing.
+    /// A setting or the input is out of its range, or missing.
     pub fn check(&self, readings: &Readings) -> Result<(), Error> {
         readings.check()?;
         let within = |what: &str, value: usize, (least, most): (usize, usize)| {
@@ -152,8 +152,8 @@ impl Settings {
         Ok(())
     }
 
-    /// How much there is to do, in operations that each take about equally long, for so many rounds of k-means. The
-    /// time of a job on one board is a line over it.
+    /// Returns the amount of work, in operations of about equal duration, for a number of rounds of k-means. The time
+    /// of a job on one board is a line over it.
     #[must_use]
     pub fn work(&self, readings: &Readings, rounds: usize) -> f64 {
         let columns = readings.columns.len() as f64;
@@ -183,11 +183,11 @@ impl Settings {
     }
 }
 
-/// What a matrix profile cannot tell apart beside one reading that is this many times as far away as half of those that
-/// move: products of two readings have 16 digits.
+/// Limit of the ratio between the farthest reading and the median of the others that vary: beyond it a matrix profile
+/// cannot distinguish the others, because products of two readings have 16 digits.
 const RANGE_MAX: f64 = 1e6;
 
-/// That no reading is so great that the others vanish beside it.
+/// Checks that no reading is so large that the others vanish beside it.
 fn check_range(values: &[f64]) -> Result<(), Error> {
     let median = |mut values: Vec<f64>| {
         let middle = values.len() / 2;
@@ -220,9 +220,9 @@ fn check_range(values: &[f64]) -> Result<(), Error> {
 /// A job with its input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Order {
-    /// What to do.
+    /// The job.
     pub settings: Settings,
-    /// With what.
+    /// Its input.
     pub readings: Readings,
 }
 
@@ -239,7 +239,7 @@ struct Line {
 }
 
 impl Order {
-    /// That the job can be done.
+    /// Creates an order, and checks that the job can be done.
     ///
     /// # Errors
     /// As [`Settings::check`].
@@ -248,10 +248,10 @@ impl Order {
         Ok(Self { settings, readings })
     }
 
-    /// Writes it. Times of the rows are not part of it: a job goes by their usual step.
+    /// Writes the order. Times of the rows are not included: a job uses their usual step.
     ///
     /// # Errors
-    /// The writer's.
+    /// The writer's errors.
     pub fn write(&self, writer: &mut impl Write) -> std::io::Result<()> {
         let readings = &self.readings;
         let line = Line {
@@ -278,15 +278,15 @@ impl Order {
         writer.flush()
     }
 
-    /// Reads one and checks it.
+    /// Reads an order and checks it.
     ///
     /// # Errors
-    /// It was cut or damaged on the way, is of another version, or cannot be done.
+    /// It was cut or damaged in transit, is of another version, or cannot be done.
     pub fn read(reader: &mut impl Read) -> Result<Self, Error> {
         let failed =
             |error: std::io::Error| Error::invalid("order", format!("cannot be read: {error}"));
         let mut bytes = Vec::new();
-        // Byte by byte, so that nothing behind the line is taken; whoever calls has buffered the reader.
+        // Byte by byte, so that nothing after the line is consumed; the caller has buffered the reader.
         loop {
             let mut byte = [0];
             reader.read_exact(&mut byte).map_err(failed)?;
@@ -348,7 +348,7 @@ impl Order {
         Self::new(line.settings, readings)
     }
 
-    /// What ranks other than 0 have to know, as numbers.
+    /// Returns the settings that ranks other than 0 need, as numbers.
     #[must_use]
     pub fn numbers(&self) -> Vec<f64> {
         let columns = self.readings.columns.len() as f64;
@@ -374,19 +374,19 @@ impl Order {
     }
 }
 
-/// What every rank knows of a job.
+/// The settings that every rank knows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Head {
-    /// What to do.
+    /// The job.
     pub settings: Settings,
-    /// Columns.
+    /// Number of columns.
     pub columns: usize,
-    /// Readings per second; 1 where they have no times.
+    /// Readings per second; 1 if they have no times.
     pub rate: f64,
 }
 
 impl Head {
-    /// As [`Order::numbers`] has made them.
+    /// Decodes the numbers from [`Order::numbers`].
     #[must_use]
     pub fn from_numbers(numbers: &[f64]) -> Option<Self> {
         let [columns, rate, kernel, rest @ ..] = numbers else {
@@ -444,7 +444,7 @@ mod tests {
         );
         wild.columns[0][77] = 1e7;
         assert!(Order::new(settings, wild).is_ok());
-        // Most of it stands still, and the rest is hidden all the same.
+        // Most of it is constant, and the rest is hidden nevertheless.
         let mut still = readings(500, 1);
         still.columns[0][100..].fill(0.0);
         still.columns[0][77] = 1e20;

@@ -1,7 +1,7 @@
-//! What a job works on: columns of readings in the order of time, from a CSV file or from a node's history.
+//! The input of a job: columns of readings in the order of time, from a CSV file or from a node's history.
 //!
-//! A row that cannot be used is left out and counted by its reason. Where one is left out, or where the time between
-//! two is longer than one and a half times the usual, the readings have a break: no window reaches across it.
+//! An unusable row is left out and counted by its reason. The readings have a break where a row is left out, or where
+//! the time between two readings is longer than one and a half times the usual: no window reaches across it.
 
 use crate::Error;
 use crate::csv::Rows;
@@ -9,61 +9,61 @@ use crate::error::excerpt;
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
-/// Columns of a job at most.
+/// Largest number of columns of a job.
 pub const COLUMNS_MAX: usize = 16;
 
-/// Numbers in all columns at most (128 MiB).
+/// Largest number of values in all columns (128 MiB).
 pub const VALUES_MAX: usize = 1 << 24;
 
-/// Headings of a file at most.
+/// Largest number of headings of a file.
 const HEADINGS_MAX: usize = 1_024;
 
-/// Longer than so many times the usual time between two readings is a break.
+/// A longer time between two readings than this multiple of the usual is a break.
 const BREAK_FACTOR: f64 = 1.5;
 
-/// Readings to compute on.
+/// Readings for a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Readings {
-    /// What the columns are called.
+    /// Names of the columns.
     pub names: Vec<String>,
-    /// The columns, all of one length, finite.
+    /// The columns, all of the same length, with finite values.
     pub columns: Vec<Vec<f64>>,
-    /// Usual time between two readings, where they have times.
+    /// Usual time between two readings, if they have times.
     pub step_s: Option<f64>,
-    /// Rows before which something is missing, in order.
+    /// Rows before which readings are missing, in order.
     pub breaks: Vec<usize>,
     /// Times of the rows in seconds since 1970, or none.
     pub times_s: Vec<f64>,
 }
 
-/// Rows that were left out, by reason.
+/// Number of rows that were left out, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     counts: BTreeMap<&'static str, u64>,
 }
 
 impl LeftOut {
-    /// One more.
+    /// Counts one row.
     pub fn count(&mut self, reason: &'static str) {
         *self.counts.entry(reason).or_default() += 1;
     }
 
-    /// Reasons with their numbers.
+    /// Returns the reasons with their counts.
     pub fn reasons(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.counts.iter().map(|(&reason, &count)| (reason, count))
     }
 
-    /// In all.
+    /// Returns the total.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.values().sum()
     }
 }
 
-/// What a value's size may be: sums of squares of a whole input stay within a number's range.
+/// Largest absolute value: sums of squares of a whole input stay within a double's range.
 pub const VALUE_MAX: f64 = 1e30;
 
-/// Takes rows one after the other; what comes of them is [`Readings`].
+/// Takes rows one after the other and builds [`Readings`].
 #[derive(Debug)]
 pub struct Taker {
     readings: Readings,
@@ -73,7 +73,7 @@ pub struct Taker {
 }
 
 impl Taker {
-    /// Rows with so many columns, with times or without.
+    /// Creates a taker for rows with these columns, with or without times.
     #[must_use]
     pub fn new(names: Vec<String>, has_times: bool) -> Self {
         let columns = vec![Vec::new(); names.len()];
@@ -89,10 +89,10 @@ impl Taker {
         }
     }
 
-    /// One row; a value that is not there is the reason why.
+    /// Takes one row; a missing value is replaced by the reason.
     ///
     /// # Errors
-    /// More numbers than a job takes.
+    /// More values than a job accepts.
     pub fn take(
         &mut self,
         time_s: Option<f64>,
@@ -149,13 +149,13 @@ impl Taker {
         Ok(())
     }
 
-    /// A row that is none.
+    /// Counts an unusable row.
     pub fn leave_out(&mut self, reason: &'static str) {
         self.left_out.count(reason);
         self.is_broken = true;
     }
 
-    /// All of them.
+    /// Returns all readings.
     #[must_use]
     pub fn finish(self) -> (Readings, LeftOut) {
         let mut readings = self.readings;
@@ -175,25 +175,25 @@ impl Taker {
     }
 }
 
-/// Nine digits: differences of times in seconds since 1970 have no more, and what comes behind them is rounding.
+/// Rounds to nine digits: differences of times in seconds since 1970 are not more precise.
 fn rounded(step_s: f64) -> f64 {
     format!("{step_s:.8e}").parse().unwrap_or(step_s)
 }
 
 impl Readings {
-    /// Rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.columns.first().map_or(0, Vec::len)
     }
 
-    /// Size as it is sent.
+    /// Returns its size when sent, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         8 * (self.rows() * self.columns.len()) as u64
     }
 
-    /// The first so many rows.
+    /// Returns the first `rows` rows.
     #[must_use]
     pub fn head(&self, rows: usize) -> Self {
         let first = |column: &Vec<f64>| column[..rows.min(column.len())].to_vec();
@@ -211,10 +211,10 @@ impl Readings {
         }
     }
 
-    /// That columns, names and breaks fit each other and keep to the limits.
+    /// Checks that columns, names and breaks are consistent and within the limits.
     ///
     /// # Errors
-    /// They do not.
+    /// They are not.
     pub fn check(&self) -> Result<(), Error> {
         let count = self.columns.len();
         if !(1..=COLUMNS_MAX).contains(&count) || self.names.len() != count {
@@ -255,11 +255,11 @@ impl Readings {
         Ok(())
     }
 
-    /// Reads CSV. The first line has headings, unless all of its fields are numbers. `wanted` names columns; without
-    /// it `value` is taken, or the only column that is no time. Times are those of a column `time_s` or `time_ms`.
+    /// Reads CSV. The first line has headings, unless all of its fields are numbers. `wanted` names columns; without it
+    /// `value` is used, or the only column that is no time. Times are those of a column `time_s` or `time_ms`.
     ///
     /// # Errors
-    /// A column that is not there or not clear, more than a job takes, a file that cannot be read.
+    /// A column that is missing or ambiguous, more values than a job accepts, an unreadable file.
     pub fn from_csv(reader: impl BufRead, wanted: &[String]) -> Result<(Self, LeftOut), Error> {
         let mut rows = Rows::new(reader);
         let fields: Vec<String> = match rows.next_row()? {
@@ -327,7 +327,7 @@ impl Readings {
     }
 }
 
-/// Columns of values, and the one of times with its unit in seconds.
+/// Columns of values, and the column of times with its unit in seconds.
 type Chosen = (Vec<usize>, Option<(usize, f64)>);
 
 fn choose(headings: &[String], wanted: &[String]) -> Result<Chosen, Error> {
@@ -391,7 +391,7 @@ mod tests {
         left_out.reasons().collect()
     }
 
-    /// What `keel history --csv` writes of a log text with line breaks.
+    /// The output of `keel history --csv` for a log text with line breaks.
     #[test]
     fn a_text_with_line_breaks_is_one_row() {
         let text = "time,time_ms,value,type\n\
@@ -476,7 +476,7 @@ mod tests {
             let said = read(twice, &[]).expect_err("which one?").to_string();
             assert!(said.contains("is there twice"), "{said}");
         }
-        // What is not used may be there as often as it likes.
+        // Unused columns may appear any number of times.
         assert!(read("time_s,value,x,x\n0,1,2,3\n", &[]).is_ok());
         let said = read(text, &["z"]).expect_err("not there").to_string();
         assert_eq!(said, "column `z` is not there; there are: time_s, x, y");

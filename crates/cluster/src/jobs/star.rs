@@ -1,9 +1,9 @@
-//! Ranks of one machine: every other rank has one stream to rank 0, and every operation goes through it. Between
+//! Ranks of one machine: every other rank has one stream to rank 0, and every operation goes through rank 0. Between
 //! threads the streams are socket pairs; between processes rank 0 listens on a socket in a folder of the job.
 //!
-//! A rank that ends without a word is noticed by the end of its stream. Rank 0 then tells the others which one it
-//! was, so that all of them name the same. A rank that hangs is a matter of patience: of the stream here, of whoever
-//! started the processes there.
+//! The end of its stream shows that a rank ended silently. Rank 0 then tells the others which one it was, so that all
+//! of them name the same rank. A hanging rank is detected by a timeout: of the stream here, of the starting program for
+//! processes.
 
 use super::communicator::{Communicator, Failure, LENGTH_MAX, RANKS_MAX, check_parts};
 use std::io::{ErrorKind, Read, Write};
@@ -11,19 +11,19 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Numbers that are turned into bytes at once.
+/// Number of values that are converted to bytes at once.
 const CHUNK: usize = 8_192;
 
-/// Bytes of a failure's text at most.
+/// Size of a failure's longest text, in bytes.
 const WHY_BYTES_MAX: usize = 1_024;
 
-/// Pause between two tries to reach rank 0.
+/// Retry interval for connecting to rank 0.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// Bytes before each payload: kind, number of the operation, length.
 const HEAD_BYTES: usize = 9;
 
-/// What a message belongs to.
+/// The operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
@@ -33,7 +33,7 @@ enum Kind {
     Broadcast = 4,
     Sum = 5,
     Max = 6,
-    /// Instead of what was expected: the job is over, and why.
+    /// Instead of an expected message: the job is over, with the reason.
     Over = 7,
 }
 
@@ -42,17 +42,17 @@ enum Kind {
 pub struct Star {
     rank: usize,
     size: usize,
-    /// On rank 0 the streams of ranks 1, 2, …; on the others the one to rank 0.
+    /// On rank 0 the streams of ranks 1, 2, …; on the others the stream to rank 0.
     streams: Vec<UnixStream>,
-    /// Operations so far: both ends of a stream count, so that ranks which are not in step are found out.
+    /// Number of operations so far: both ends of a stream count, so that ranks out of step are detected.
     operation: u32,
-    /// Bytes of payload that this rank has sent.
+    /// Number of bytes of payload that this rank has sent.
     sent_bytes: u64,
-    /// Why nothing works any more.
+    /// The failure that ended the job.
     over: Option<Failure>,
 }
 
-/// The ranks of one process, in their order. A read or write that lasts longer than `patience` is a failure.
+/// Creates the ranks of one process, in order. A read or write that takes longer than `patience` is a failure.
 ///
 /// # Errors
 /// No rank, too many, or no sockets left.
@@ -105,11 +105,11 @@ impl Star {
         }
     }
 
-    /// A rank that is a process: rank 0 listens at `socket`, which must not be there yet, the others come to it. Waits
-    /// at most `patience` until all have met, and then for each message.
+    /// Connects a rank that is a process: rank 0 listens at `socket`, which must not exist yet, the others connect to
+    /// it. Waits at most `patience` until all have connected, and then for each message.
     ///
     /// # Errors
-    /// Some have not come in time, or the socket cannot be made.
+    /// Some ranks have not connected in time, or the socket cannot be created.
     pub fn meet(
         socket: &Path,
         rank: usize,
@@ -144,13 +144,13 @@ impl Star {
         Ok(star)
     }
 
-    /// Bytes of payload that this rank has sent.
+    /// Returns the number of bytes of payload that this rank has sent.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes
     }
 
-    /// Does one operation, and remembers how it failed: after a failure all further ones fail alike.
+    /// Executes one operation, and stores its failure: after a failure all further operations return the same one.
     fn step<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, Failure>,
@@ -167,7 +167,7 @@ impl Star {
         })
     }
 
-    /// Rank 0 tells all others why the job is over, as far as they still listen.
+    /// Rank 0 tells all others why the job is over, as far as they still read.
     fn tell(&mut self, failure: &Failure) {
         let why = failure.why.as_bytes();
         let why = &why[..why.len().min(WHY_BYTES_MAX)];
@@ -175,13 +175,13 @@ impl Star {
         let mut message = head(Kind::Over, rank, why.len() as u32).to_vec();
         message.extend_from_slice(why);
         for stream in &mut self.streams {
-            // One that takes nothing now must not hold up the others.
+            // A rank that does not read now must not delay the others.
             stream.set_nonblocking(true).ok();
             stream.write_all(&message).ok();
         }
     }
 
-    /// The stream of a rank, on rank 0; the one to rank 0, elsewhere.
+    /// Returns the stream of a rank, on rank 0; the stream to rank 0, elsewhere.
     fn stream(&mut self, rank: usize) -> &mut UnixStream {
         let at = if self.rank == 0 { rank - 1 } else { 0 };
         &mut self.streams[at]
@@ -204,12 +204,12 @@ impl Star {
         });
         match done {
             Ok(()) => Ok(()),
-            // What it said before it went is still there to be read.
+            // Its last message may still be readable.
             Err(error) => Err(self.over(to).unwrap_or_else(|| lost(to, &error))),
         }
     }
 
-    /// What a rank has left behind when it does not listen any more.
+    /// Returns the failure that a rank has sent before it stopped reading.
     fn over(&mut self, from: usize) -> Option<Failure> {
         let stream = self.stream(from);
         stream.set_nonblocking(true).ok()?;
@@ -236,7 +236,7 @@ impl Star {
             );
             return Err(Failure::of(from, why));
         }
-        // Memory grows with what really comes.
+        // Memory grows only with data that arrives.
         let mut words = Vec::new();
         let mut bytes = vec![0; 8 * CHUNK.min(length)];
         while words.len() < length {
@@ -250,7 +250,7 @@ impl Star {
         Ok(words)
     }
 
-    /// What all ranks have, combined on rank 0 and sent back.
+    /// Combines the values of all ranks on rank 0 and sends the result back.
     fn reduce(
         &mut self,
         kind: Kind,
@@ -284,7 +284,7 @@ impl Star {
     }
 }
 
-/// Takes in all ranks but 0, in the order in which they come, and puts them into their own.
+/// Accepts all ranks but 0, in the order in which they connect, and assigns each its place.
 fn take_in(
     listener: &UnixListener,
     size: usize,
@@ -312,7 +312,7 @@ fn take_in(
         let mut newcomer = Star::new(1, size, vec![stream]);
         let hello = newcomer.receive(0, Kind::Hello).ok();
         let rank = hello.and_then(|words| words.first().map(|&rank| rank as usize));
-        // Whoever connects and is none of the ranks is let go again.
+        // A connection that is none of the ranks is closed again.
         if let Some(place) = rank.and_then(|rank| places.get_mut(rank.wrapping_sub(1))) {
             *place = newcomer.streams.pop();
         }
@@ -336,7 +336,7 @@ fn number_and_length(first: &[u8; HEAD_BYTES]) -> (u32, usize) {
     )
 }
 
-/// The failure that rank 0 tells of.
+/// Returns the failure that rank 0 reports.
 fn last_words(stream: &mut UnixStream, first: &[u8; HEAD_BYTES]) -> Failure {
     let (rank, length) = number_and_length(first);
     let mut why = vec![0; length.min(WHY_BYTES_MAX)];

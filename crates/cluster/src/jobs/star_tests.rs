@@ -3,7 +3,7 @@ use std::thread;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-/// Does the same on every rank; what each gives, in their order.
+/// Runs the same work on every rank; returns the results in the order of ranks.
 fn on_each<T: Send>(size: usize, work: impl Fn(&mut Star) -> T + Sync) -> Vec<T> {
     let ranks = star(size, PATIENCE).expect("sockets");
     thread::scope(|scope| {
@@ -98,7 +98,7 @@ fn a_rank_that_hangs_is_named_when_patience_ends() {
     let (mut first, _silent) = (ranks.next().expect("rank 0"), ranks.next().expect("rank 1"));
     let failure = first.gather(&[]).expect_err("rank 1 says nothing");
     assert_eq!(failure.to_string(), "rank 1 has been silent for too long");
-    // And again, at once: the job is over.
+    // A further operation fails at once: the job is over.
     assert_eq!(first.broadcast(&mut Vec::new()), Err(failure));
 }
 

@@ -1,4 +1,4 @@
-//! For tests: a job on one rank, and on several that are threads.
+//! For tests: a job on one rank, and on several ranks that are threads.
 
 use super::communicator::{Alone, Communicator, Failure};
 use super::star::star;
@@ -6,7 +6,7 @@ use super::watch::Watch;
 use std::thread;
 use std::time::Duration;
 
-/// The answer of rank 0 alone, and of rank 0 among `size`; only rank 0 may have one.
+/// Returns the answer of rank 0 alone, and of rank 0 among `size`; only rank 0 may have one.
 pub(crate) fn alone_and_together<T: Send>(
     size: usize,
     job: impl Fn(&mut dyn Communicator, &Watch) -> Result<Option<T>, Failure> + Sync,

@@ -1,7 +1,7 @@
-//! Features of vibration: of each window its spectrum, and of that the few numbers by which machines are judged.
+//! Features of vibration: the spectrum of each window, and from that the few numbers by which machines are judged.
 //!
-//! Rank 0 hands out the windows, each rank transforms its own, rank 0 takes the features in: about a hundred bytes for
-//! kilobytes of readings. A window has its mean taken off and is weighted after Hann.
+//! Rank 0 distributes the windows, each rank transforms its own, rank 0 collects the features: about a hundred bytes
+//! for kilobytes of readings. The mean of a window is subtracted, and the window is weighted after Hann.
 
 use super::communicator::{Communicator, Failure};
 use super::readings::Readings;
@@ -10,10 +10,10 @@ use super::windows::{deal, starts, take};
 use realfft::RealFftPlanner;
 use std::f64::consts::TAU;
 
-/// Features of a window.
+/// Number of features of a window.
 pub const FEATURES: usize = 12;
 
-/// Their names. Frequencies are in hertz, or in cycles for one reading where readings have no times.
+/// Their names. Frequencies are in hertz, or in cycles per reading if readings have no times.
 pub const NAMES: [&str; FEATURES] = [
     "mean",
     "rms",
@@ -29,13 +29,13 @@ pub const NAMES: [&str; FEATURES] = [
     "band_4",
 ];
 
-/// Bands of equal width between 0 and half the rate of readings.
+/// Number of bands of equal width between 0 and half the rate of readings.
 const BANDS: usize = 4;
 
-/// Windows between two looks at the progress.
+/// Number of windows between two updates of the progress.
 const LOOK: usize = 16;
 
-/// The places of the features that a summary looks at.
+/// Indices of the features that a summary uses.
 const RMS: usize = 1;
 const KURTOSIS: usize = 4;
 const FREQUENCY: usize = 5;
@@ -43,9 +43,9 @@ const FREQUENCY: usize = 5;
 /// How windows are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Readings in a window.
+    /// Number of readings in a window.
     pub window: usize,
-    /// Readings from one window's beginning to the next one's.
+    /// Number of readings from one window's beginning to the next one's.
     pub step: usize,
 }
 
@@ -54,12 +54,12 @@ pub struct Settings {
 pub struct Answer {
     /// First row of each window.
     pub starts: Vec<usize>,
-    /// For each window, for each column, its features.
+    /// The features, for each window and each column.
     pub features: Vec<[f64; FEATURES]>,
 }
 
 impl Answer {
-    /// For one column: the window with the greatest value of a feature, and the value.
+    /// Returns, for one column, the window with the greatest value of a feature, and the value.
     fn greatest(&self, columns: usize, column: usize, feature: usize) -> Option<(usize, f64)> {
         let values = self.features.iter().skip(column).step_by(columns.max(1));
         let mut best: Option<(usize, f64)> = None;
@@ -72,7 +72,7 @@ impl Answer {
         best
     }
 
-    /// What a person looks at first, for one of so many columns.
+    /// Returns the summary for a person, for one of `columns` columns.
     #[must_use]
     pub fn summary(&self, columns: usize, column: usize) -> Summary {
         let values = self.features.iter().skip(column).step_by(columns.max(1));
@@ -87,18 +87,18 @@ impl Answer {
     }
 }
 
-/// What a person looks at first.
+/// A summary for a person.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// First row and value of the window that shakes most.
+    /// First row and value of the window with the strongest vibration.
     pub rms_max: Option<(usize, f64)>,
-    /// First row and value of the window with the sharpest knocks: a bearing that fails knocks before it shakes.
+    /// First row and value of the window with the sharpest knocks: a failing bearing knocks before it vibrates.
     pub kurtosis_max: Option<(usize, f64)>,
     /// Median over the windows of the strongest frequency.
     pub frequency_median: Option<f64>,
 }
 
-/// The job, on each rank. Rank 0 has the readings and gets the answer.
+/// Runs the job on each rank. Rank 0 has the readings and gets the answer.
 ///
 /// # Errors
 /// The ranks no longer work together.
@@ -148,7 +148,7 @@ pub fn run(
     Ok(Some(Answer { starts, features }))
 }
 
-/// One transform and its memory, used for window after window.
+/// One transform and its memory, reused for all windows.
 struct Transform {
     plan: std::sync::Arc<dyn realfft::RealToComplex<f64>>,
     weights: Vec<f64>,
@@ -191,13 +191,14 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Hann's window, periodic.
+/// Returns Hann's window, periodic.
 fn hann(window: usize) -> Vec<f64> {
     let weight = |at: usize| 0.5 - 0.5 * (TAU * at as f64 / window as f64).cos();
     (0..window).map(weight).collect()
 }
 
-/// Features of a window with this mean, from the squares of its spectrum's magnitudes from 0 to half the rate.
+/// Returns the features of a window with this mean, from the squares of its spectrum's magnitudes from 0 to half the
+/// rate.
 fn describe(values: &[f64], mean: f64, squares: &[f64], rate: f64) -> [f64; FEATURES] {
     let count = values.len() as f64;
     let (mut second, mut fourth, mut peak) = (0.0, 0.0, 0.0_f64);
@@ -211,7 +212,7 @@ fn describe(values: &[f64], mean: f64, squares: &[f64], rate: f64) -> [f64; FEAT
     fourth /= count;
     let rms = second.sqrt();
     let ratio = |above: f64, below: f64| if below > 0.0 { above / below } else { 0.0 };
-    // The mean was taken off; what is left of it at 0 belongs to the window's weights.
+    // The mean was subtracted; the rest at frequency 0 comes from the window's weights.
     let (mut total, mut moment, mut strongest) = (0.0, 0.0, 0);
     let mut bands = [0.0; BANDS];
     let tones = squares.len() - 1;
@@ -324,7 +325,7 @@ mod tests {
             }
             let wanted = describe(&values, mean(&values), &naive, 1.0);
             for (at, (found, wanted)) in features.into_iter().zip(wanted).enumerate() {
-                // Of two tones equally strong to the last bits, either is the strongest.
+                // If two tones are equally strong to the last bits, either may be the strongest.
                 if at != FREQUENCY {
                     let error_max = 1e-6 * wanted.abs().max(1.0);
                     prop_assert!((found - wanted).abs() <= error_max, "{}: {found} {wanted}", NAMES[at]);
@@ -332,7 +333,7 @@ mod tests {
             }
         }
 
-        /// Bit for bit: each window is transformed as a whole on one rank, with the same plan.
+        /// Bitwise: each window is transformed as a whole on one rank, with the same plan.
         #[test]
         fn the_answer_does_not_depend_on_the_number_of_ranks(
             rows in 8_usize..300, columns in 1_usize..3, window in 4_usize..40, step in 1_usize..40, size in 2_usize..7,

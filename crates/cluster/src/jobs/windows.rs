@@ -1,13 +1,13 @@
-//! Windows over readings, and how they are dealt out to ranks.
+//! Windows over readings, and their distribution to ranks.
 
 use super::communicator::Failure;
 use super::readings::Readings;
 use std::ops::Range;
 
-/// Windows of a job at most.
+/// Largest number of windows of a job.
 pub const WINDOWS_MAX: usize = 1 << 22;
 
-/// First rows of all windows, in order. No window reaches across a break.
+/// Returns the first rows of all windows, in order. No window reaches across a break.
 #[must_use]
 pub fn starts(readings: &Readings, window: usize, step: usize) -> Vec<usize> {
     let rows = readings.rows();
@@ -22,17 +22,17 @@ pub fn starts(readings: &Readings, window: usize, step: usize) -> Vec<usize> {
     starts.take(WINDOWS_MAX + 1).collect()
 }
 
-/// The share of one rank in so many things: neighbours, and none has more than one above any other.
+/// Returns the share of one rank in `count` items: consecutive items, and the sizes of shares differ by at most one.
 #[must_use]
 pub fn share(count: usize, rank: usize, size: usize) -> Range<usize> {
     let at = |rank: usize| (count as u128 * rank as u128 / size.max(1) as u128) as usize;
     at(rank)..at(rank + 1)
 }
 
-/// What one rank has to do.
+/// The share of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dealt {
-    /// Number of its first window, in the whole job.
+    /// Index of its first window, in the whole job.
     pub first: usize,
     /// First rows of its windows, in `columns`.
     pub starts: Vec<usize>,
@@ -40,8 +40,8 @@ pub struct Dealt {
     pub columns: Vec<Vec<f64>>,
 }
 
-/// Parts for all ranks, as they are scattered: number of the first window, number of windows, rows; the windows' first
-/// rows; the columns one after the other.
+/// Returns the parts for all ranks, in the form for scattering: number of the first window, number of windows, rows;
+/// the windows' first rows; the columns one after the other.
 #[must_use]
 pub fn deal(readings: &Readings, starts: &[usize], window: usize, size: usize) -> Vec<Vec<f64>> {
     let part = |rank: usize| {
@@ -61,10 +61,10 @@ pub fn deal(readings: &Readings, starts: &[usize], window: usize, size: usize) -
     (0..size).map(part).collect()
 }
 
-/// The part of a rank, as [`deal`] has made it.
+/// Decodes the part of a rank from [`deal`].
 ///
 /// # Errors
-/// It is not.
+/// The part is invalid.
 pub fn take(part: &[f64], columns: usize, window: usize) -> Result<Dealt, Failure> {
     let wrong = || Failure::of(0, "has handed out a part that is none");
     let whole = |value: f64| {

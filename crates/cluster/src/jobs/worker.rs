@@ -1,8 +1,8 @@
-//! One rank from its beginning to its end, whatever connects it to the others: says that it is there, waits idle,
-//! computes with the others, lets rank 0 check the answer alone, and says all the while that it lives.
+//! One rank from start to end, with any communicator: it reports its start, waits idle, computes with the others, lets
+//! rank 0 check the answer alone, and regularly reports that it is alive.
 //!
-//! Who started the ranks reads their standard output (`lines.rs`). A rank that is silent for long is taken for dead, so
-//! a thread of its own speaks for it, and reads the sensors while it is at it.
+//! The starting program reads the ranks' standard output (`lines.rs`). A rank that is silent for long is considered
+//! dead, so a separate thread writes for it, and also reads the sensors.
 
 use super::answer::{Answer, Sameness};
 use super::communicator::{Alone, Communicator, Failure};
@@ -22,25 +22,25 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Seconds that a job may take at most, and some more until its last rank has ended.
+/// Largest duration of a job in seconds, and some time more until its last rank has ended.
 pub const SECONDS_MAX: u64 = 86_400 + 600;
 
-/// Time between two signs of life.
+/// Interval of the signs of life.
 pub const BEAT: Duration = Duration::from_millis(200);
 
-/// The board of a rank, as it tells whoever started it.
+/// The board of a rank, as reported to the starting program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Board {
     /// Its host name.
     pub host: String,
-    /// Number that its kernel has drawn when it started: boards that share it share its cores.
+    /// Boot id of its kernel: boards with the same id share its cores.
     pub boot: String,
-    /// Cores that this rank may run on, together with others.
+    /// Number of cores that this rank may run on, together with others.
     pub cores: usize,
 }
 
 impl Board {
-    /// This machine.
+    /// Returns this machine.
     #[must_use]
     pub fn here() -> Self {
         let root = Root::new("/");
@@ -53,18 +53,18 @@ impl Board {
     }
 }
 
-/// What a rank is told on its command line.
+/// The options on a rank's command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The folder that stands for `/` where sensors are looked for.
+    /// The folder that stands for `/` in the search for sensors.
     pub root: PathBuf,
-    /// Only sensors with this in their name.
+    /// Only sensors with this text in their name.
     pub sensor: Option<String>,
     /// Time without load before the job, for idle power.
     pub idle: Duration,
-    /// Whether rank 0 says the whole table of the answer.
+    /// Whether rank 0 writes the whole table of the answer.
     pub has_table: bool,
-    /// A rank that nobody reaches any more ends itself after so long.
+    /// An unreachable rank ends itself after this time.
     pub seconds_max: u64,
 }
 
@@ -81,7 +81,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// As words of a command line, which [`Self::parse`] reads.
+    /// Returns the options as words of a command line, which [`Self::parse`] reads.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let mut words = vec![
@@ -101,10 +101,10 @@ impl Options {
         words
     }
 
-    /// Reads the words behind `job`.
+    /// Reads the words after `job`.
     ///
     /// # Errors
-    /// A word that is none of them, or one without its value.
+    /// An unknown word, or an option without its value.
     pub fn parse(words: &[&str]) -> Result<Self, String> {
         let mut options = Self::default();
         let mut words = words.iter();
@@ -133,9 +133,9 @@ impl Options {
     }
 }
 
-/// Does a rank's part on its board. Rank 0 reads the order from `input`; each writes its lines to `output`. `deaf` is
-/// called, on another thread, when nobody reads them any more: then nobody will end the rank, either. Whether all went
-/// well.
+/// Executes a rank's part on its board. Rank 0 reads the order from `input`; each rank writes its lines to `output`.
+/// `deaf` is called, on another thread, when the output has no reader any more: then no program will end the rank,
+/// either. Returns whether all went well.
 pub fn run(
     communicator: &mut dyn Communicator,
     board: &Board,
@@ -167,7 +167,7 @@ pub fn run(
             why: failure.why.clone(),
         },
     };
-    // The last line is the last: no sign of life comes behind it.
+    // No sign of life may follow the last line.
     drop(life);
     let said = speaker.say(&last);
     done.is_ok() && said.is_ok()
@@ -183,7 +183,7 @@ fn work(
     life: &Life,
 ) -> Result<usize, Failure> {
     let rank = communicator.rank();
-    // The order first: reading it is no part of being idle.
+    // Read the order first, so that this is not counted as idle time.
     let order = if rank == 0 {
         let mut input = BufReader::new(Telling {
             input,
@@ -201,7 +201,7 @@ fn work(
     life.switch(Some(Phase::Load));
     let begun = Instant::now();
     let mut counted = Counted::new(communicator);
-    // Where the order is wrong, the others are told that there is nothing to do.
+    // If the order is invalid, the others are told that there is nothing to do.
     let done = super::run(
         &mut counted,
         watch,
@@ -265,7 +265,8 @@ fn work(
     let mut rows = 0;
     if options.has_table {
         if ranks > 1 {
-            // The others say their last word meanwhile: launchers cut lines between which another rank's come.
+            // The others write their last line meanwhile: launchers cut a line when another rank's line arrives in
+            // between.
             std::thread::sleep(BEAT);
         }
         for text in answer.table(&order.readings.names) {
@@ -281,7 +282,7 @@ fn work(
     }
 }
 
-/// The job on one rank.
+/// The result of the run on one rank.
 pub(super) struct AloneRun {
     pub(super) answer: Answer,
     pub(super) seconds: f64,
@@ -294,7 +295,7 @@ fn alone(order: &Order, watch: &Arc<Watch>, life: &Life) -> Result<AloneRun, Fai
     run_alone(order, watch)
 }
 
-/// Does a job alone, and measures it.
+/// Executes a job alone, and measures it.
 pub(super) fn run_alone(order: &Order, watch: &Watch) -> Result<AloneRun, Failure> {
     let before_s = watch.shared_s();
     let begun = Instant::now();
@@ -309,12 +310,12 @@ pub(super) fn run_alone(order: &Order, watch: &Watch) -> Result<AloneRun, Failur
     })
 }
 
-/// Waits for all.
+/// Waits for all ranks.
 fn meet(communicator: &mut dyn Communicator) -> Result<(), Failure> {
     communicator.all_reduce_max(&mut [0.0])
 }
 
-/// The stream of a rank's lines. Each is written as a whole.
+/// The stream of a rank's lines. Each line is written as a whole.
 struct Speaker(Mutex<Box<dyn Write + Send>>);
 
 impl Speaker {
@@ -330,7 +331,7 @@ impl Speaker {
     }
 }
 
-/// An order on its way in: whoever hands it over is told how much of it has come.
+/// Reads an order, and reports to its sender how much of it has arrived.
 struct Telling<'a, R> {
     input: R,
     speaker: &'a Speaker,
@@ -344,17 +345,17 @@ impl<R: Read> Read for Telling<'_, R> {
         self.taken += count as u64;
         if self.taken - self.told >= ORDER_BYTES_AHEAD / 4 {
             self.told = self.taken;
-            // Who does not hear it does not go on, and ends this rank.
+            // A sender that does not get the report does not continue, and ends this rank.
             self.speaker.say(&Line::Taken { bytes: self.taken }).ok();
         }
         Ok(count)
     }
 }
 
-/// What the thread that speaks for a rank is asked: another phase, or with `None` what the board has used.
+/// A request to the thread that writes for a rank: another phase, or with `None` the energy of the board.
 type Request = (Option<Phase>, SyncSender<Known<BoardEnergy>>);
 
-/// The thread that speaks for a rank; it ends when this is dropped.
+/// The thread that writes for a rank; it ends when this is dropped.
 struct Life {
     requests: Option<SyncSender<Request>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -398,7 +399,7 @@ impl Life {
             }
         };
         let builder = std::thread::Builder::new().name(format!("life of {rank} on {host}"));
-        // Without the thread the rank works all the same, and is taken for dead if that lasts.
+        // Without the thread the rank works nevertheless, and is considered dead if that takes long.
         let thread = builder.spawn(live).ok();
         Self {
             requests: Some(sender),
@@ -407,7 +408,7 @@ impl Life {
         }
     }
 
-    /// Changes the phase of the sensors, or with `None` ends it and tells what the board has used.
+    /// Changes the phase of the sensors; `None` ends the measurement and returns the energy of the board.
     fn switch(&self, phase: Option<Phase>) -> Known<BoardEnergy> {
         let (sender, receiver) = sync_channel(1);
         let sent = self
@@ -421,7 +422,7 @@ impl Life {
     }
 }
 
-/// Goes on answering when there is nobody to speak to.
+/// Continues to answer requests when the output has no reader.
 fn serve(receiver: &Receiver<Request>, sensors: &mut Sensors) {
     while let Ok(request) = receiver.recv() {
         sensors.answer(request);
@@ -489,7 +490,7 @@ impl Sensors {
             Ok(board) => Known::Value(board),
             Err(why) => Known::Unavailable(why),
         };
-        // Whoever asked and is gone does not need it.
+        // The requester may be gone.
         reply.send(known).ok();
     }
 }

@@ -6,7 +6,7 @@ use crate::power::fake::Tree;
 use crate::random::Random;
 use std::thread;
 
-/// What a rank has said, together with all other ranks.
+/// The output of all ranks together.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<Vec<u8>>>);
 
@@ -31,7 +31,7 @@ impl Said {
     }
 }
 
-/// Somebody who listens to one line.
+/// A reader that takes one line and then closes.
 struct Deaf(bool);
 
 impl Write for Deaf {
@@ -68,7 +68,7 @@ fn board(host: &str) -> Board {
     }
 }
 
-/// All ranks to their end: whether each did well, and what they said.
+/// Runs all ranks to their end: returns whether each succeeded, and their output.
 fn play(size: usize, options: &Options, input: &[u8]) -> (Vec<bool>, Vec<Line>) {
     let said = Said::default();
     let ranks = star(size, Some(Duration::from_secs(30))).expect("sockets");
@@ -151,7 +151,7 @@ fn every_job_on_one_to_six_ranks_reports_the_answer_of_one() {
     }
 }
 
-/// The least that has to pass: with the input at rank 0, all of it but that rank's own share.
+/// The minimum that must be transferred: with the input at rank 0, everything except that rank's own share.
 #[test]
 fn bytes_moved_are_those_of_the_input_and_the_answer() {
     let settings = Settings::Vibration {
@@ -160,7 +160,7 @@ fn bytes_moved_are_those_of_the_input_and_the_answer() {
     };
     let (_, lines) = play(4, &Options::default(), &order(settings, 4_000));
     let moved = report(&lines).moved_bytes;
-    // 30 windows of 100 readings go out, 30 × 12 features come in; with the starts and heads of the parts.
+    // 30 windows of 100 readings are sent, 30 × 12 features are returned; plus the starts and headers of the parts.
     let least = 8 * 30 * (100 + 12);
     assert!((least..least + 1_000).contains(&moved), "{moved} {least}");
 }

@@ -1,9 +1,9 @@
-//! Several starts of the measuring program become one row for each case.
+//! Combines several starts of the measuring program into one row for each case.
 //!
-//! Times of one start are alike in ways that another start does not repeat: which pages its buffers got, which queue a
-//! connection fell into, what else the machine did in that minute. So a case is measured in several starts, in an order
-//! drawn anew for each (Hunold and Carpen-Amarie, arXiv 1505.07734), and has enough when the interval in which another
-//! run's median falls is narrow.
+//! Times of one start have common effects that another start does not repeat: which pages its buffers got, which queue
+//! a connection was assigned to, what else the machine did in that minute. So a case is measured in several starts, in
+//! a new random order for each (Hunold and Carpen-Amarie, arXiv 1505.07734). It is complete when the interval in which
+//! another run's median falls is narrow.
 
 use super::plan::Case;
 use crate::Error;
@@ -15,28 +15,28 @@ use crate::statistics::SAMPLES_MAX;
 /// When there are enough starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Half of the interval's width ÷ the median, at most.
+    /// Largest half width of the interval ÷ the median.
     pub half_width_max: f64,
-    /// Starts at least.
+    /// Smallest number of starts.
     pub starts_min: u32,
-    /// Starts at most.
+    /// Largest number of starts.
     pub starts_max: u32,
-    /// Of the orders.
+    /// Seed of the random orders.
     pub seed: u64,
 }
 
-/// A case and what was found of it.
+/// A case and its results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     /// The case; its iterations are those of the first start.
     pub case: Case,
     /// Samples of all starts.
     pub row: Option<BenchmarkRow>,
-    /// Whether it has enough.
+    /// Whether it has enough samples.
     pub is_done: bool,
 }
 
-/// What was found so far.
+/// The results so far.
 #[derive(Clone, Debug)]
 pub struct Collected {
     settings: Settings,
@@ -47,10 +47,10 @@ pub struct Collected {
 }
 
 impl Collected {
-    /// Nothing yet.
+    /// Creates an empty collection.
     ///
     /// # Errors
-    /// Numbers that contradict each other, no case, or one twice.
+    /// Numbers that contradict each other, no case, or a duplicate case.
     pub fn new(settings: Settings, cases: &[Case]) -> Result<Self, Error> {
         let Settings {
             half_width_max,
@@ -88,7 +88,7 @@ impl Collected {
         })
     }
 
-    /// What the next start measures, in its order; empty where there is enough of everything.
+    /// Returns the cases for the next start, in their order; empty if every case is complete.
     pub fn next_start(&mut self) -> Vec<Case> {
         if self.starts == self.settings.starts_max {
             return Vec::new();
@@ -105,10 +105,10 @@ impl Collected {
         cases
     }
 
-    /// Takes what a start has found of a case.
+    /// Adds a start's result for a case.
     ///
     /// # Errors
-    /// It was not asked for, came twice, or was measured otherwise than before.
+    /// The case was not asked for, arrived twice, or was measured differently than before.
     pub fn add(&mut self, found: BenchmarkRow) -> Result<(), Error> {
         let starts = self.starts as usize;
         let unfit = |wrong: &str| {
@@ -153,8 +153,8 @@ impl Collected {
         Ok(())
     }
 
-    /// A start is over. Whether there is enough is looked at after more and more starts, since looking each time
-    /// would end at a lucky moment.
+    /// Ends a start. The checks for completeness become rarer with the number of starts, since a check after each start
+    /// would stop at a lucky moment.
     ///
     /// # Errors
     /// A case that was asked for is missing.
@@ -188,19 +188,19 @@ impl Collected {
         Ok(())
     }
 
-    /// Starts so far.
+    /// Returns the number of starts so far.
     #[must_use]
     pub fn starts(&self) -> u32 {
         self.starts
     }
 
-    /// Every case with what was found of it.
+    /// Returns every case with its results.
     #[must_use]
     pub fn wanted(&self) -> &[Wanted] {
         &self.wanted
     }
 
-    /// What was found, in the order in which it was asked for. Rows of a single start do not say so.
+    /// Returns the results, in the order of the cases. Rows of a single start contain no start counts.
     #[must_use]
     pub fn rows(&self) -> Vec<Row> {
         let rows = self.wanted.iter().filter_map(|one| one.row.clone());
@@ -261,7 +261,7 @@ mod tests {
             }
             asked.push(cases.len());
             for case in cases {
-                // Of 8 bytes each start has another time, by far more than its samples show.
+                // For 8 bytes each start has another time, by far more than its samples show.
                 let between = if case.bytes == 8 {
                     1.0 + 0.5 * f64::from(collected.starts() % 3)
                 } else {
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!((row.stopped, row.starts.len()), (Stopped::Fixed, 0));
     }
 
-    /// Where as many starts were allowed as are made at least, nobody was told that the intervals had stayed wide.
+    /// If the largest number of starts equals the smallest, the rows did not report that the intervals had stayed wide.
     #[test]
     fn a_case_that_stays_wide_says_so_however_few_starts_there_may_be() {
         let mut collected = Collected::new(settings(3, 3), &cases(&[4])).expect("fit");

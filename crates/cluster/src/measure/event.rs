@@ -1,29 +1,29 @@
-//! What rank 0 of the measuring program says while it measures: one line for each event, JSON behind a prefix.
-//! Launchers and libraries write to the same stream, so a line without the prefix is somebody else's.
+//! The output of rank 0 of the measuring program: one line for each event, JSON after a prefix. Launchers and libraries
+//! write to the same stream, so a line without the prefix comes from them.
 
 use crate::Error;
 use crate::error::excerpt;
 use crate::results::{Benchmark, BenchmarkRow, Host, Known, LINE_BYTES_MAX, PowerRow};
 use serde::{Deserialize, Serialize};
 
-/// What each line of an event begins with.
+/// Prefix of each event line.
 pub const LINE_PREFIX: &str = "keel-mpi ";
 
-/// What a rank says of itself before anything is measured.
+/// Facts that a rank reports before anything is measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RankFacts {
-    /// Which.
+    /// Its number.
     pub rank: u32,
-    /// The host that it is on, as that calls itself.
+    /// The name of its host, as reported by the host.
     pub host: String,
-    /// Its process there.
+    /// Its process id there.
     pub process: u32,
-    /// The core that it is bound to, or why it is not.
+    /// The core that it is bound to, or why it is not bound.
     pub core: Known<u32>,
-    /// The kernel that it runs on, by its boot: the same for boards that are only emulated.
+    /// Its kernel, identified by the boot id: the same for boards that are only emulated.
     pub boot: String,
-    /// The library that it runs with.
+    /// Its MPI library.
     pub library: String,
 }
 
@@ -31,9 +31,9 @@ pub struct RankFacts {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Event {
-    /// All ranks are there and agree on the library.
+    /// All ranks have started and agree on the library.
     World {
-        /// It and its version.
+        /// The library and its version.
         library: String,
         /// Every rank, in order.
         ranks: Vec<RankFacts>,
@@ -42,41 +42,41 @@ pub enum Event {
     },
     /// A case begins.
     Begin {
-        /// The how-many-th it is, from 0.
+        /// Its index, from 0.
         at: usize,
-        /// Which benchmark.
+        /// The benchmark.
         benchmark: Benchmark,
-        /// Which size.
+        /// The message size.
         bytes: u64,
     },
     /// A case was measured.
     Row {
-        /// What was found.
+        /// The result.
         row: BenchmarkRow,
     },
-    /// What a board used for each benchmark of this start.
+    /// The power of a board for each benchmark of this start.
     Power {
         /// A row for each benchmark and sensor.
         rows: Vec<PowerRow>,
     },
-    /// It cannot go on.
+    /// The program cannot continue.
     Failed {
-        /// Why, in one line.
+        /// The reason, in one line.
         why: String,
-        /// On which host, where it is one.
+        /// The host concerned, if it is a single one.
         host: Option<String>,
     },
     /// All cases were measured.
     End {
-        /// How many.
+        /// Their number.
         rows: usize,
     },
 }
 
-/// An event as a line, without the line feed.
+/// Returns an event as a line, without the line feed.
 ///
 /// # Errors
-/// It is too long to be read.
+/// It is too long for a reader.
 pub fn event_line(event: &Event) -> Result<String, Error> {
     let json = serde_json::to_string(event)
         .map_err(|error| Error::invalid("event", excerpt(&error.to_string())))?;
@@ -90,10 +90,10 @@ pub fn event_line(event: &Event) -> Result<String, Error> {
     Ok(format!("{LINE_PREFIX}{json}"))
 }
 
-/// The event in a line; `None` where it is somebody else's.
+/// Returns the event in a line; `None` if the line has no prefix.
 ///
 /// # Errors
-/// It has the prefix and is no event: the two programs are of different versions.
+/// It has the prefix but is no event: the two programs are of different versions.
 pub fn parse_event(line: &str) -> Option<Result<Event, Error>> {
     let json = line.strip_prefix(LINE_PREFIX)?;
     Some(

@@ -1,18 +1,18 @@
-//! Lists of boards: one on each line, with how many ranks it gets.
+//! Lists of boards: one per line, with its number of ranks.
 
 use crate::Error;
 use crate::error::excerpt;
 
-/// Bytes of a list at most.
+/// Largest size of a list, in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// Boards at most, as a result file has them.
+/// Largest number of boards, as in a result file.
 const HOSTS_MAX: usize = 1_024;
 
-/// Ranks on one board at most.
+/// Largest number of ranks on one board.
 const HOST_RANKS_MAX: u32 = 1_024;
 
-/// Ranks of a run at most.
+/// Largest number of ranks of a run.
 const RANKS_MAX: u32 = 65_536;
 
 /// One board.
@@ -20,15 +20,15 @@ const RANKS_MAX: u32 = 65_536;
 pub struct HostEntry {
     /// Its name or address.
     pub name: String,
-    /// Ranks on it.
+    /// Number of ranks on it.
     pub ranks: u32,
 }
 
-/// Reads a list: a name or an IPv4 address on each line, `NAME`, `NAME:RANKS` (as MPICH has it) or `NAME slots=RANKS`
-/// (as Open MPI does); one rank where nothing is said. What follows `#` is a comment.
+/// Reads a list: a name or an IPv4 address on each line, `NAME`, `NAME:RANKS` (as in MPICH) or `NAME slots=RANKS` (as
+/// in Open MPI); the default is one rank. Text after `#` is a comment.
 ///
 /// # Errors
-/// A line of another form with its number, a board twice, no board, or more than fit.
+/// A line of another form with its number, a board twice, no board, or too many.
 pub fn parse_hosts(text: &str) -> Result<Vec<HostEntry>, Error> {
     if text.len() > FILE_BYTES_MAX {
         return Err(Error::Limit {
@@ -38,7 +38,7 @@ pub fn parse_hosts(text: &str) -> Result<Vec<HostEntry>, Error> {
         });
     }
     let mut hosts: Vec<HostEntry> = Vec::new();
-    // Some editors begin a file with a mark of its encoding.
+    // Some editors begin a file with a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -76,7 +76,7 @@ pub fn parse_hosts(text: &str) -> Result<Vec<HostEntry>, Error> {
     Ok(hosts)
 }
 
-/// Ranks on all of them.
+/// Returns the number of ranks on all of them.
 #[must_use]
 pub fn ranks_of(hosts: &[HostEntry]) -> u32 {
     // 1,024 hosts with 1,024 ranks each fit.
@@ -114,7 +114,7 @@ fn parse_line(number: usize, line: &str) -> Result<HostEntry, Error> {
             None => (line, None),
         },
     };
-    // Names become words of other programs' command lines: no option, no path, no second word.
+    // Names become words of other programs' command lines, so they must not look like an option, a path or two words.
     let is_name = !name.is_empty()
         && name.len() <= 253
         && !name.starts_with(['-', '.'])

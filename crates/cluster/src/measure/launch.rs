@@ -1,5 +1,5 @@
-//! The command line of each MPI's launcher. Names that Debian gives to MPICH's and to Open MPI's are tried before the
-//! common ones, which may be those of the other.
+//! The command line of each MPI's launcher. Debian's specific names for the launchers of MPICH and Open MPI are tried
+//! before the common names, which may belong to the other MPI.
 
 use super::hosts::{HostEntry, ranks_of};
 use crate::Error;
@@ -12,14 +12,14 @@ use std::path::Path;
 /// An implementation of MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
-    /// MPICH, with hydra for a launcher.
+    /// MPICH, with the launcher hydra.
     Mpich,
     /// Open MPI.
     OpenMpi,
 }
 
 impl Library {
-    /// Which one says this of itself, as a library or as a launcher.
+    /// Identifies the implementation from the version text of its library or launcher.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         let is = |word: &str| text.contains(word);
@@ -32,7 +32,7 @@ impl Library {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Library {
         }
     }
 
-    /// Names of its launcher, the surest first.
+    /// Returns names of its launcher, the most specific first.
     #[must_use]
     pub fn launchers(self) -> &'static [&'static str] {
         match self {
@@ -51,7 +51,7 @@ impl Library {
     }
 }
 
-/// An address of this machine and the network that it is in.
+/// An address of this machine and its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     address: Ipv4Addr,
@@ -62,7 +62,7 @@ impl Address {
     /// Reads `10.77.0.254/24`.
     ///
     /// # Errors
-    /// Another form.
+    /// The text has another form.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let found = text.split_once('/').and_then(|(address, bits)| {
             let bits = bits.parse().ok().filter(|bits| (1..=32).contains(bits))?;
@@ -77,7 +77,7 @@ impl Address {
         })
     }
 
-    /// The network alone, as `10.77.0.0/24`.
+    /// Returns the network alone, as `10.77.0.0/24`.
     #[must_use]
     pub fn network(self) -> String {
         let mask = u32::MAX << (32 - self.bits);
@@ -89,23 +89,23 @@ impl Address {
 /// How ranks are started.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {
-    /// Whose launcher it is.
+    /// The MPI implementation.
     pub library: Library,
-    /// On which boards.
+    /// The boards.
     pub hosts: &'a [HostEntry],
     /// The file that holds [`hosts_text`](Self::hosts_text).
     pub hosts_file: &'a Path,
-    /// The program in place of ssh: called as `PROGRAM HOST COMMAND…`, options before the host.
+    /// Replacement for ssh: called as `PROGRAM HOST COMMAND…`, options before the host.
     pub remote_shell: Option<&'a Path>,
-    /// Where boards reach this machine.
+    /// The address at which boards reach this machine.
     pub address: Option<Address>,
-    /// The boards' interface that carries messages.
+    /// The boards' network interface for messages.
     pub interface: Option<&'a str>,
-    /// Whether messages go through TCP also where memory could be shared.
+    /// Whether messages go through TCP even if ranks could share memory.
     pub is_network_only: bool,
-    /// Whether the launcher runs as root, which Open MPI wants to be told.
+    /// Whether the launcher runs as root, which Open MPI must be told.
     pub is_root: bool,
-    /// Further words for the launcher.
+    /// Additional arguments for the launcher.
     pub further: &'a [String],
     /// The program of each rank.
     pub program: &'a Path,
@@ -114,7 +114,7 @@ pub struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// The list of boards in the launcher's own form.
+    /// Returns the list of boards in the launcher's own form.
     #[must_use]
     pub fn hosts_text(&self) -> String {
         let mut text = String::new();
@@ -128,7 +128,7 @@ impl Launch<'_> {
         text
     }
 
-    /// What follows the launcher's name.
+    /// Returns the arguments after the launcher's name.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
@@ -136,7 +136,7 @@ impl Launch<'_> {
         let ranks = ranks_of(self.hosts).to_string();
         match self.library {
             Library::Mpich => {
-                // The measuring program binds its ranks itself, in the same way with each library.
+                // The measuring program binds its ranks itself, in the same way for each library.
                 push(&["-n", &ranks, "-bind-to", "none", "-launcher", "ssh"]);
                 if let Some(address) = self.address {
                     push(&["-localhost", &address.address.to_string()]);

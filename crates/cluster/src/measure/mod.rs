@@ -1,10 +1,10 @@
-//! What measuring on several boards needs apart from MPI itself: which boards, how ranks are started on them, what is
-//! measured, and what the measuring program says while it does. Pure, apart from sensors of power: it starts nothing
-//! and reads no file.
+//! The parts of measuring on several boards that do not need MPI: the boards, how ranks are started on them, what is
+//! measured, and the output of the measuring program. Pure, except for power sensors: it starts no process and reads no
+//! file.
 //!
-//! **Files:** `hosts.rs` lists of boards, `launch.rs` the command line of each MPI's launcher, `plan.rs` what is
-//! measured in one start, `event.rs` lines from the measuring program, `collected.rs` several starts become one row,
-//! `pattern.rs` what messages hold, so that wrong ones are noticed, `watts.rs` power during each benchmark.
+//! **Files:** `hosts.rs` lists of boards, `launch.rs` the command line of each MPI's launcher, `plan.rs` what one start
+//! measures, `event.rs` lines from the measuring program, `collected.rs` combines several starts into one row,
+//! `pattern.rs` the content of messages, for detecting wrong ones, `watts.rs` power during each benchmark.
 
 mod collected;
 mod event;

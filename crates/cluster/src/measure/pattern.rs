@@ -1,10 +1,10 @@
-//! What messages hold, so that a message that is lost, cut, doubled or another's is noticed. Each byte depends on who
-//! sends it, to whom, and where it is.
+//! The content of messages, so that a lost, cut, doubled or misdirected message is noticed. Each byte depends on the
+//! sender, the receiver and its position.
 
-/// The byte at a place of a message from one rank to another.
+/// Returns the byte at a position of a message from one rank to another.
 #[must_use]
 pub fn byte(from: u32, to: u32, at: usize) -> u8 {
-    // An odd factor each: neighbours differ, and the pattern does not repeat within a page.
+    // Each factor is odd: neighbours differ, and the pattern does not repeat within a page.
     let mixed = (at as u32)
         .wrapping_mul(0x9e37_79b1)
         .wrapping_add(from.wrapping_mul(0x85eb_ca6b))
@@ -19,7 +19,7 @@ pub fn fill(message: &mut [u8], from: u32, to: u32) {
     }
 }
 
-/// The first place that is wrong.
+/// Returns the first wrong position.
 #[must_use]
 pub fn wrong_at(message: &[u8], from: u32, to: u32) -> Option<usize> {
     message
@@ -29,13 +29,13 @@ pub fn wrong_at(message: &[u8], from: u32, to: u32) -> Option<usize> {
         .map(|(at, _)| at)
 }
 
-/// What one rank adds to a sum at a place: at most 186, so that the sum over 65,536 ranks fits.
+/// Returns what one rank adds to a sum at a position: at most 186, so that the sum over 65,536 ranks fits.
 #[must_use]
 pub fn addend(rank: u32, at: usize) -> i32 {
     (rank % 61) as i32 + (at % 127) as i32
 }
 
-/// The first place of a sum over all ranks that is wrong.
+/// Returns the first wrong position of a sum over all ranks.
 #[must_use]
 pub fn wrong_sum_at(sum: &[i32], ranks: u32) -> Option<usize> {
     let of_ranks: i32 = (0..ranks).map(|rank| addend(rank, 0)).sum();
@@ -55,7 +55,7 @@ mod tests {
         let mut message = vec![0; 5_000];
         fill(&mut message, 1, 2);
         assert_eq!(wrong_at(&message, 1, 2), None);
-        // Another's, the other way, moved by one, by a page, and with one bit flipped.
+        // A message of other ranks, in the other direction, shifted by one, by a page, and with one bit flipped.
         assert!(wrong_at(&message, 2, 1).is_some() && wrong_at(&message, 1, 3).is_some());
         assert!(
             wrong_at(&message[1..], 1, 2).is_some() && wrong_at(&message[4_096..], 1, 2).is_some()

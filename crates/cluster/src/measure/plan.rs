@@ -1,4 +1,4 @@
-//! What the measuring program does in one start. The program that starts it hands this over as one word.
+//! The plan of one start of the measuring program. It is passed to the program as one argument.
 
 use super::watts::PowerPlan;
 use crate::Error;
@@ -7,16 +7,16 @@ use crate::results::Benchmark;
 use crate::statistics::SAMPLES_MAX;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a message at most.
+/// Size of the longest message, in bytes.
 pub const BYTES_MAX: u64 = 64 << 20;
 
-/// Sizes and benchmarks of one start at most.
+/// Largest number of cases (sizes and benchmarks) of one start.
 pub const CASES_MAX: usize = 1_024;
 
-/// Bytes of a plan as text at most; it is a word of a command line.
+/// Size of the longest plan as text, in bytes; it is an argument of a command line.
 pub const PLAN_BYTES_MAX: usize = 100 << 10;
 
-/// The sizes that are measured where none are named: the powers of two from 4 bytes to 4 MiB.
+/// The default sizes: the powers of two from 4 bytes to 4 MiB.
 pub const SIZES: [u64; 21] = {
     let mut sizes = [4; 21];
     let mut at = 1;
@@ -27,27 +27,27 @@ pub const SIZES: [u64; 21] = {
     sizes
 };
 
-/// Operations in a sample at most.
+/// Largest number of operations in a sample.
 const ITERATIONS_MAX: u64 = 1_000_000;
 
-/// Bytes of what is written over to empty caches, at most.
+/// Largest size in bytes of the memory that is overwritten to empty caches.
 const FLUSH_BYTES_MAX: u64 = 1 << 30;
 
-/// Time without load before a start at most: an hour.
+/// Longest idle time before a start in ms: an hour.
 const IDLE_MS_MAX: u64 = 3_600_000;
 
-/// Length of a start in seconds at most: a day, and how long ranks outlive those who wait for them.
+/// Longest duration of a start in seconds: a day, and some time more, so that ranks outlive the waiting programs.
 const SECONDS_MAX: u64 = 86_400 + 600;
 
 /// One size of one benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Which.
+    /// The benchmark.
     pub benchmark: Benchmark,
-    /// Size of the message: a multiple of 4, because sums are of numbers of 4 bytes.
+    /// Size of the message: a multiple of 4, because sums use numbers of 4 bytes.
     pub bytes: u64,
-    /// Operations in each sample, where an earlier start has found out how many it takes.
+    /// Number of operations in each sample, if an earlier start has determined it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iterations: Option<u64>,
 }
@@ -58,51 +58,51 @@ pub struct Case {
 pub enum Steps {
     /// Each sample begins with a barrier and is the greatest time over the ranks.
     Sound {
-        /// Half of the interval's width ÷ the median, at which this start has enough.
+        /// Half of the interval's width ÷ the median at which this start has enough samples.
         half_width_max: f64,
-        /// Samples at least.
+        /// Smallest number of samples.
         samples_min: usize,
-        /// Samples at most. As many as at least: a fixed number.
+        /// Largest number of samples. If equal to the smallest, the number is fixed.
         samples_max: usize,
-        /// Length of a sample at least, by repeating the operation; not where the plan says how often.
+        /// Shortest sample, reached by repeating the operation; not used if the plan sets the number of operations.
         sample_us_min: f64,
-        /// Time for a case, after which it ends with what it has once that is `samples_min`.
+        /// Time for a case in ms. After it the case ends once it has `samples_min` samples.
         case_ms_max: u64,
     },
-    /// The original's: for each repetition empty the caches, do the operation once, then the iterations, timed by
+    /// The original method: for each repetition empty the caches, do the operation once, then the iterations, timed by
     /// rank 0.
     Mpbench {
-        /// Samples.
+        /// Number of samples.
         repetitions: usize,
-        /// What is written over to empty the caches.
+        /// Size in bytes of the memory that is overwritten to empty the caches.
         flush_bytes: u64,
     },
 }
 
-/// What one start does.
+/// What one start measures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Ranks that there must be: a launcher of another MPI starts each rank alone.
+    /// The expected number of ranks: a launcher of another MPI starts each rank alone.
     pub ranks: u32,
-    /// What is measured, in this order.
+    /// The cases, in this order.
     pub cases: Vec<Case>,
-    /// How.
+    /// How samples are taken.
     pub steps: Steps,
-    /// Whether each rank is bound to a core of its own, where there are enough.
+    /// Whether each rank is bound to its own core, if there are enough.
     pub pin: bool,
     /// Whether and how power is measured on each board.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<PowerPlan>,
-    /// After so long each rank ends itself: nothing is left behind on a board that nobody can reach.
+    /// After this time each rank ends itself, so that nothing keeps running on an unreachable board.
     pub seconds_max: u64,
 }
 
 impl Plan {
-    /// As one word.
+    /// Returns the plan as one argument.
     ///
     /// # Errors
-    /// It would not be read.
+    /// It could not be read back.
     pub fn text(&self) -> Result<String, Error> {
         self.check()?;
         let text = serde_json::to_string(self)
@@ -117,10 +117,10 @@ impl Plan {
         Ok(text)
     }
 
-    /// Reads one.
+    /// Reads a plan.
     ///
     /// # Errors
-    /// Another shape, or a number out of its range.
+    /// A wrong format, or a number out of its range.
     pub fn parse(text: &str) -> Result<Self, Error> {
         if text.len() > PLAN_BYTES_MAX {
             return Err(Error::Limit {
@@ -135,7 +135,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The greatest message.
+    /// Returns the size of the largest message.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
         self.cases.iter().map(|case| case.bytes).max().unwrap_or(0)
@@ -261,7 +261,7 @@ mod tests {
             idle_ms: 5_000,
         });
         assert_eq!(Plan::parse(&plan.text().expect("fits")), Ok(plan.clone()));
-        // As many as there may be still fit into a command line.
+        // The largest number of cases still fits into a command line.
         plan.cases = vec![
             Case {
                 benchmark: Benchmark::Bibandwidth,

@@ -1,5 +1,5 @@
 //! The power of a machine during each benchmark: a thread reads the sensors while ranks poll for messages, and is told
-//! what is being done.
+//! which benchmark runs.
 
 use crate::host::printable;
 use crate::power::{Phase, Root, Sampler, Source, Summary, discover, why_none};
@@ -11,24 +11,24 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two reads. Each takes the sensors' time from a rank's core, so they are few.
+/// Interval of the reads. Each read takes time from a rank's core, so they are rare.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Which sensors of boards are read, and for how long without load before.
+/// Which sensors of boards are read, and for how long without load first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerPlan {
     /// The folder that stands for `/`.
     pub root: PathBuf,
-    /// Only sensors with this in their name.
+    /// Only sensors with this text in their name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensor: Option<String>,
-    /// Time in which all ranks sleep before they begin.
+    /// Time in ms during which all ranks sleep before they begin.
     pub idle_ms: u64,
 }
 
 impl PowerPlan {
-    /// The sensors of this machine.
+    /// Returns the sensors of this machine.
     ///
     /// # Errors
     /// Why there are none.
@@ -47,13 +47,13 @@ impl PowerPlan {
     }
 }
 
-/// What stands for a host in rows of a meter on which all boards hang.
+/// Host name in rows of a meter that covers all boards.
 pub const ALL_BOARDS: &str = "all boards";
 
 enum Request {
-    /// From now on this is done; none: something that is of no interest.
+    /// From now on this benchmark runs; `None`: something irrelevant.
     During(Option<String>),
-    /// It is over.
+    /// The measurement is over.
     Finish(SyncSender<Vec<PowerRow>>),
 }
 
@@ -64,7 +64,7 @@ pub struct Watts {
 }
 
 impl Watts {
-    /// Begins without load.
+    /// Starts, without load.
     #[must_use]
     pub fn start(sources: Result<Vec<Box<dyn Source>>, String>, host: &str) -> Self {
         let (requests, receiver) = sync_channel(16);
@@ -74,7 +74,7 @@ impl Watts {
             let interval_ns = INTERVAL.as_nanos() as u64;
             let mut due_ns = clock.monotonic_ns() + interval_ns;
             loop {
-                // Requests that come more often than readings must not put these off.
+                // Requests that arrive more often than reads must not delay the reads.
                 let left_ns = due_ns.saturating_sub(clock.monotonic_ns());
                 if left_ns == 0 {
                     log.sample(clock.monotonic_ns());
@@ -84,7 +84,7 @@ impl Watts {
                 match receiver.recv_timeout(Duration::from_nanos(left_ns)) {
                     Ok(Request::During(what)) => log.switch(what, clock.monotonic_ns()),
                     Ok(Request::Finish(reply)) => {
-                        // Whoever asked and is gone does not need it.
+                        // The requester may be gone.
                         reply.send(log.finish(clock.monotonic_ns())).ok();
                         break;
                     }
@@ -93,7 +93,7 @@ impl Watts {
                 }
             }
         };
-        // Without the thread there are no values, and `finish` says so by giving no rows.
+        // Without the thread there are no values, and `finish` returns no rows.
         let thread = std::thread::Builder::new().name("watts".to_owned());
         Self {
             requests: Some(requests),
@@ -101,7 +101,7 @@ impl Watts {
         }
     }
 
-    /// From now on this is done.
+    /// Tells the thread what runs from now on.
     pub fn during(&self, what: Option<&str>) {
         let request = Request::During(what.map(str::to_owned));
         self.requests
@@ -109,7 +109,7 @@ impl Watts {
             .map(|requests| requests.send(request));
     }
 
-    /// A row for each thing that was done and each sensor.
+    /// Returns a row for each activity and each sensor.
     #[must_use]
     pub fn finish(self) -> Vec<PowerRow> {
         let (sender, receiver) = sync_channel(1);
@@ -133,13 +133,13 @@ impl Drop for Watts {
     }
 }
 
-/// What the sensors have said, by what was done.
+/// The sensors' values, by activity.
 struct Log {
     sampler: Result<Sampler, String>,
     host: String,
     during: Option<String>,
     found: Vec<(String, Vec<Summary>)>,
-    /// Idle power is known when the first load begins.
+    /// Whether the log is before the first load, which ends the idle measurement.
     is_idle: bool,
 }
 
@@ -196,7 +196,7 @@ impl Log {
     }
 }
 
-/// The row of a machine that has no sensor.
+/// Returns the row of a machine without a sensor.
 fn none(during: &str, host: &str, why: &str) -> PowerRow {
     let why = printable(why);
     PowerRow {
@@ -216,7 +216,8 @@ fn none(during: &str, host: &str, why: &str) -> PowerRow {
     }
 }
 
-/// Rows of several starts as one for each benchmark, machine and sensor, in the order in which they first come.
+/// Combines rows of several starts into one for each benchmark, machine and sensor, in the order of their first
+/// appearance.
 #[must_use]
 pub fn merge_power(rows: Vec<PowerRow>) -> Vec<PowerRow> {
     let mut merged: Vec<(PowerRow, u32)> = Vec::new();
@@ -235,7 +236,7 @@ pub fn merge_power(rows: Vec<PowerRow>) -> Vec<PowerRow> {
     merged.into_iter().map(|(row, _)| row).collect()
 }
 
-/// `idles`: how many idle powers are in the mean so far.
+/// `idles`: number of idle powers in the mean so far.
 fn add(one: &mut PowerRow, idles: &mut u32, row: PowerRow) {
     if let Some(&watts) = row.idle_w.value() {
         let before = one.idle_w.value().copied().unwrap_or(0.0);
@@ -256,7 +257,7 @@ fn add(one: &mut PowerRow, idles: &mut u32, row: PowerRow) {
             };
         }
         (true, true) => {
-            // What is modelled in part is no measurement.
+            // A sum with a modelled part is no measurement.
             if one.origin == Origin::Measured {
                 one.origin = row.origin;
             }
@@ -301,7 +302,7 @@ mod tests {
         };
         let watts = Watts::start(plan.sensors(), "b1");
         let begun = std::time::Instant::now();
-        // Without a pause that is as long as the time between two readings.
+        // Without a pause that is as long as the read interval.
         while begun.elapsed() < 6 * INTERVAL {
             watts.during(Some("reduce"));
         }
@@ -329,7 +330,7 @@ mod tests {
         watts(4);
         log.sample(3 * SECOND);
         log.sample(5 * SECOND);
-        // The same again is one thing.
+        // Switching to the same activity changes nothing.
         log.switch(Some("reduce".to_owned()), 6 * SECOND);
         log.switch(None, 7 * SECOND);
         watts(50);
@@ -352,7 +353,7 @@ mod tests {
                 )
             })
             .collect();
-        // At an end the last value counts for both sides.
+        // At a switch the value counts for both sides.
         assert_eq!(
             found,
             [("reduce", 8.0, 2.0, 8.0), ("latency", 3.0, 6.0, 6.0)],

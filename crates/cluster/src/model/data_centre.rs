@@ -1,17 +1,17 @@
 //! The same job in a data centre: send the input, wait, fetch the result.
 //!
 //! T = D ÷ B_up + RTT + T1 ÷ σ + D_out ÷ B_down; E = (e_radio + e_net) (D + D_out) + PUE P T1 ÷ σ + P_i T. The last
-//! term is the board that waits; boards that run anyway are not charged with it.
+//! term is the waiting board; boards that run anyway are not charged with it.
 
 use super::job::{BoardPower, Boundary, Job};
 use crate::Error;
 
-/// A data centre and the way to it.
+/// A data centre and the connection to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DataCentre {
     /// Speed of a machine there ÷ speed of a board, σ.
     pub speed: f64,
-    /// Power that the job is charged with there: of the whole machine, or what is above its idle power.
+    /// Power that the job is charged with there: of the whole machine, or only the part above its idle power.
     pub machine_w: f64,
     /// Power of the building ÷ power of its machines (power usage effectiveness).
     pub pue: f64,
@@ -19,7 +19,7 @@ pub struct DataCentre {
     pub up_bytes_per_s: f64,
     /// Bytes per second from it.
     pub down_bytes_per_s: f64,
-    /// There and back of an empty message.
+    /// Round-trip time of an empty message.
     pub round_trip_s: f64,
     /// Energy of this device's radio or network card for one byte.
     pub radio_j_per_byte: f64,
@@ -30,7 +30,7 @@ pub struct DataCentre {
 /// Time and energy of one option.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// From the beginning to the result.
+    /// From the start to the result.
     pub time_s: f64,
     /// As far as the boundary charges it.
     pub energy_j: f64,
@@ -38,7 +38,7 @@ pub struct Outcome {
 
 impl DataCentre {
     /// # Errors
-    /// Where a number is out of its range.
+    /// A number is out of its range.
     pub fn check(&self) -> Result<(), Error> {
         let positive = [
             ("speed", self.speed),
@@ -73,13 +73,13 @@ impl DataCentre {
         Ok(())
     }
 
-    /// Seconds of a machine there.
+    /// Returns the seconds of a machine there.
     #[must_use]
     pub fn machine_s(&self, job: &Job) -> f64 {
         job.single_s / self.speed
     }
 
-    /// The job there.
+    /// Returns time and energy of the job there.
     #[must_use]
     pub fn run(&self, job: &Job, board: &BoardPower, boundary: Boundary) -> Outcome {
         let machine_s = self.machine_s(job);
@@ -99,8 +99,8 @@ impl DataCentre {
     }
 }
 
-/// Bytes of input per second of computing above which one board that runs anyway needs less energy than sending alone
-/// does. `None` where sending costs nothing.
+/// Returns the bytes of input per second of computing above which one board that runs anyway needs less energy than
+/// sending alone. `None` if sending costs nothing.
 #[must_use]
 pub fn upload_rate_break_even(board: &BoardPower, sending_j_per_byte: f64) -> Option<f64> {
     (sending_j_per_byte > 0.0).then(|| (board.active_w - board.idle_w) / sending_j_per_byte)

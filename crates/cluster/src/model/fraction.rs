@@ -15,8 +15,8 @@ pub struct Fraction {
     pub error_max: f64,
 }
 
-/// Fits the parallel fraction to computing times on numbers of boards, with the least relative squares. `None` where
-/// the numbers do not differ or a time is not above 0: then the times say nothing about it.
+/// Fits the parallel fraction to computing times on numbers of boards, with the least relative squares. `None` if the
+/// numbers do not differ or a time is not above 0: then the times do not determine it.
 #[must_use]
 pub fn fit_fraction(points: &[(u32, f64)]) -> Option<Fraction> {
     let first = points.first()?.0;
@@ -29,7 +29,7 @@ pub fn fit_fraction(points: &[(u32, f64)]) -> Option<Fraction> {
     {
         return None;
     }
-    // A line over 1 ÷ n: what is left at 0 is serial, the slope is what is shared.
+    // A line over 1 ÷ n: the value at 0 is the serial part, the slope is the shared part.
     let mut sorted: Vec<Point> = points
         .iter()
         .map(|&(boards, seconds)| Point {
@@ -64,7 +64,7 @@ impl Growth {
     /// Fits (work, seconds), with the least relative squares and both parameters at 0 or above.
     ///
     /// # Errors
-    /// Fewer than two amounts of work, or a time that is not above 0.
+    /// Fewer than two different amounts of work, or a time that is not above 0.
     pub fn fit(points: &[(f64, f64)]) -> Result<Self, Error> {
         let mut sorted: Vec<Point> = points
             .iter()
@@ -93,7 +93,7 @@ impl Growth {
         })
     }
 
-    /// Seconds of so much work.
+    /// Returns the seconds for an amount of work.
     #[must_use]
     pub fn seconds(&self, work: f64) -> f64 {
         self.fixed_s + work * self.seconds_per_work
@@ -111,12 +111,12 @@ mod tests {
         assert_eq!(fit_fraction(&[(1, 2.0), (1, 2.1)]), None);
         assert_eq!(fit_fraction(&[(1, 2.0), (2, 0.0)]), None);
         assert_eq!(fit_fraction(&[(0, 2.0), (2, 1.0)]), None);
-        // Slower on two boards: nothing of it can be shared.
+        // Slower on two boards: nothing can be shared.
         assert_eq!(
             fit_fraction(&[(1, 2.0), (2, 3.0)]).map(|fit| fit.parallel_fraction),
             Some(0.0)
         );
-        // More than twice as fast: all of it can.
+        // More than twice as fast: everything can be shared.
         assert_eq!(
             fit_fraction(&[(1, 2.0), (2, 0.9)]).map(|fit| fit.parallel_fraction),
             Some(1.0)

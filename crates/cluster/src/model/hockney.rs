@@ -1,22 +1,22 @@
-//! What a message costs: Hockney's line, α + m β, one for each protocol segment (eager, rendezvous, …), fitted to a
+//! The cost of a message: Hockney's line, α + m β, one for each protocol segment (eager, rendezvous, …), fitted to a
 //! measured curve. R. W. Hockney, "The communication challenge for MPP", 1994.
 //!
-//! The fit takes least relative squares, so that small messages count as much as large ones, keeps α and β at 0 or
-//! above, and finds the breaks by dynamic programming. A further segment has to pay for its three parameters (Bayesian
+//! The fit uses least relative squares, so that small messages count as much as large ones, keeps α and β at 0 or
+//! above, and finds the breaks by dynamic programming. A further segment must justify its three parameters (Bayesian
 //! information criterion).
 
 use crate::Error;
 
-/// Segments of a curve at most.
+/// Largest number of segments of a curve.
 pub const SEGMENTS_MAX: usize = 4;
 
-/// Points of a curve at most; a fit takes time with their square.
+/// Largest number of points of a curve; the time of a fit grows with their square.
 const POINTS_MAX: usize = 1_024;
 
-/// Points that a segment has at least: a line through two proves nothing.
+/// Smallest number of points in a segment: a line through two points proves nothing.
 const SEGMENT_POINTS_MIN: usize = 3;
 
-/// Residuals below this are rounding, and no reason for a further segment.
+/// Residuals below this are rounding errors, and do not justify a further segment.
 const RELATIVE_FLOOR: f64 = 1e-4;
 
 /// One measured point.
@@ -28,16 +28,16 @@ pub struct Point {
     pub seconds: f64,
 }
 
-/// A line that holds from one size on.
+/// A line that applies from one size on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
-    /// Least size that it is for; the first segment is for smaller ones, too.
+    /// Smallest size that it applies to; the first segment also applies to smaller ones.
     pub from_bytes: f64,
     /// Time of an empty message, α.
     pub alpha_s: f64,
     /// Time of a further byte, β.
     pub beta_s_per_byte: f64,
-    /// Measured points it was fitted to.
+    /// Number of measured points it was fitted to.
     pub points: usize,
     /// Median of |fitted ÷ measured − 1| over them.
     pub error_median: f64,
@@ -51,17 +51,17 @@ impl Segment {
     }
 }
 
-/// The cost of a message by its size.
+/// The cost of a message as a function of its size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     segments: Vec<Segment>,
 }
 
 impl Curve {
-    /// One line for all sizes, not fitted.
+    /// Creates one line for all sizes, without a fit.
     ///
     /// # Errors
-    /// Where a parameter is negative or not finite.
+    /// A parameter is negative or not finite.
     pub fn line(alpha_s: f64, beta_s_per_byte: f64) -> Result<Self, Error> {
         for (what, value) in [("alpha", alpha_s), ("beta", beta_s_per_byte)] {
             if !(value >= 0.0 && value.is_finite()) {
@@ -94,7 +94,7 @@ impl Curve {
         Self { segments }
     }
 
-    /// Fits at most so many segments to a measured curve. Points may come in any order; sizes may repeat.
+    /// Fits at most `segments_max` segments to a measured curve. Points may be in any order; sizes may repeat.
     ///
     /// # Errors
     /// Fewer than three points, too many, or one whose size is negative or whose time is not above 0.
@@ -142,13 +142,13 @@ impl Curve {
         Ok(Self { segments })
     }
 
-    /// Its segments, by size.
+    /// Returns its segments, by size.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Time of one message.
+    /// Returns the time of one message.
     #[must_use]
     pub fn seconds(&self, bytes: f64) -> f64 {
         let later = self.segments.iter().rev();
@@ -157,7 +157,7 @@ impl Curve {
         segment.map_or(0.0, |segment| segment.seconds(bytes))
     }
 
-    /// The same curve with both parameters of each segment times a factor.
+    /// Returns the same curve with both parameters of each segment times a factor.
     #[must_use]
     pub fn scaled(&self, alpha_factor: f64, beta_factor: f64) -> Self {
         let mut segments = self.segments.clone();
@@ -169,7 +169,8 @@ impl Curve {
     }
 }
 
-/// α and β of the line with the least relative squares, both at 0 or above; points are in the order of their sizes.
+/// Returns α and β of the line with the least relative squares, both at 0 or above; points are in the order of their
+/// sizes.
 pub(super) fn least_relative(points: &[Point]) -> (f64, f64) {
     let line = Line::fit(points);
     (line.alpha, line.beta)
@@ -183,9 +184,9 @@ struct Line {
 }
 
 impl Line {
-    /// Least relative squares with α and β at 0 or above.
+    /// Fits with least relative squares, with α and β at 0 or above.
     fn fit(points: &[Point]) -> Self {
-        // In units of the part's own size, so that no sum loses the small ones.
+        // In units of the part's own size, so that no sum loses the small values.
         let scale = points.last().map_or(1.0, |point| point.bytes.max(1.0));
         let (mut ww, mut wx, mut xx, mut w, mut x) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for point in points {
@@ -213,7 +214,7 @@ impl Line {
         }
     }
 
-    /// Fitted ÷ measured − 1.
+    /// Returns fitted ÷ measured − 1.
     fn error(&self, point: &Point) -> f64 {
         (self.alpha + self.beta * point.bytes) / point.seconds - 1.0
     }
@@ -223,7 +224,7 @@ impl Line {
     }
 }
 
-/// Index of each segment's first point. All points of one size are in one segment.
+/// Returns the index of each segment's first point. All points of one size are in one segment.
 fn best_breaks(points: &[Point], segments_max: usize) -> Vec<usize> {
     let count = points.len();
     let may_start = |at: usize| at == 0 || points[at].bytes > points[at - 1].bytes;

@@ -1,4 +1,4 @@
-//! A job on n boards, with what it costs to talk: time T(n), energy E(n), and the best n.
+//! A job on n boards, with the cost of communication: time T(n), energy E(n), and the best n.
 //!
 //! T(n) = T1 ((1 − f) + f ÷ n) + C(n), C(n) = Σ R ceil(log2 n) (α + m β), C(1) = 0;
 //! E(n) = P_a T1 + (n − 1) P_i (1 − f) T1 + n P_c C(n) + P_switch T(n). Boards wait for messages by polling, so P_c is
@@ -18,47 +18,47 @@ pub struct BoardPower {
     pub communicating_w: f64,
 }
 
-/// What the energy of a job is counted from.
+/// What the energy of a job includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boundary {
-    /// Boards run anyway: a job pays what it adds to idle power.
+    /// Boards run anyway: a job is charged with what it adds to idle power.
     BoardsOn,
-    /// Boards run for the job alone: it pays for all of their power.
+    /// Boards run for the job alone: it is charged with all of their power.
     BoardsForJob,
 }
 
 /// Equal messages between all boards, as a collective of ceil(log2 n) rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exchange {
-    /// How often in one job.
+    /// Number of exchanges in one job.
     pub times: f64,
     /// Size of each message.
     pub bytes: f64,
 }
 
-/// What is to be computed.
+/// The job to be computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Time on one board, T1.
     pub single_s: f64,
-    /// Part that can be shared out, f.
+    /// Fraction that can be shared out, f.
     pub parallel_fraction: f64,
-    /// What n boards say to each other.
+    /// Communication between n boards.
     pub exchanges: Vec<Exchange>,
-    /// What would have to be sent to a data centre.
+    /// Bytes that would be sent to a data centre.
     pub input_bytes: f64,
-    /// What would come back.
+    /// Bytes that would be sent back.
     pub output_bytes: f64,
 }
 
-/// Boards side by side.
+/// Connected boards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// Power of each.
+    /// Power of each board.
     pub board: BoardPower,
-    /// Power of what connects them.
+    /// Power of the device that connects them.
     pub switch_w: f64,
-    /// What a message costs.
+    /// Cost of a message.
     pub link: Curve,
 }
 
@@ -69,13 +69,13 @@ pub enum Objective {
     EnergyDelay,
     /// Time.
     Time,
-    /// Energy, among those numbers of boards that end by a deadline in seconds.
+    /// Energy, among the numbers of boards that end by a deadline in seconds.
     EnergyWithin(f64),
 }
 
 impl BoardPower {
     /// # Errors
-    /// Where a power is negative or not finite, or idle power above active power.
+    /// A power is negative or not finite, or idle power is above active power.
     pub fn new(active_w: f64, idle_w: f64, communicating_w: f64) -> Result<Self, Error> {
         for (what, watts) in [
             ("active_w", active_w),
@@ -100,7 +100,7 @@ impl BoardPower {
         })
     }
 
-    /// What a computing board is charged with.
+    /// Returns the power that a computing board is charged with.
     #[must_use]
     pub fn charged_w(&self, boundary: Boundary) -> f64 {
         match boundary {
@@ -109,9 +109,9 @@ impl BoardPower {
         }
     }
 
-    /// Speed of another machine, in speeds of a board, from which on it needs less energy for a wholly parallel job
-    /// that says nothing; the number of boards cancels. `machine_w` is what the machine is charged with. `None` where
-    /// the board is charged with nothing.
+    /// Returns the speed of another machine, in multiples of a board's speed, from which on it needs less energy for a
+    /// wholly parallel job without communication; the number of boards cancels out. `machine_w` is the power that the
+    /// machine is charged with. `None` if the board is charged with nothing.
     #[must_use]
     pub fn speed_break_even(&self, boundary: Boundary, machine_w: f64) -> Option<f64> {
         let charged = self.charged_w(boundary);
@@ -121,7 +121,7 @@ impl BoardPower {
 
 impl Job {
     /// # Errors
-    /// Where a number is out of its range.
+    /// A number is out of its range.
     pub fn check(&self) -> Result<(), Error> {
         if !(self.single_s > 0.0 && self.single_s.is_finite()) {
             let wrong = format!("is {}, must be above 0", self.single_s);
@@ -146,7 +146,7 @@ impl Job {
         Ok(())
     }
 
-    /// C(n): seconds of communication.
+    /// Returns C(n): seconds of communication.
     #[must_use]
     pub fn communication_s(&self, link: &Curve, boards: u32) -> f64 {
         let rounds = f64::from(rounds(boards));
@@ -157,7 +157,7 @@ impl Job {
         rounds * costs.sum::<f64>()
     }
 
-    /// T(n).
+    /// Returns T(n).
     #[must_use]
     pub fn time_s(&self, link: &Curve, boards: u32) -> f64 {
         let shared = self.parallel_fraction / f64::from(boards.max(1));
@@ -165,7 +165,7 @@ impl Job {
             + self.communication_s(link, boards)
     }
 
-    /// E(n), as far as the boundary charges it.
+    /// Returns E(n), as far as the boundary charges it.
     #[must_use]
     pub fn energy_j(&self, cluster: &Cluster, boundary: Boundary, boards: u32) -> f64 {
         let count = f64::from(boards.max(1));
@@ -180,12 +180,12 @@ impl Job {
         let switch_w = if boards > 1 { cluster.switch_w } else { 0.0 };
         match boundary {
             Boundary::BoardsForJob => whole + switch_w * time_s,
-            // What connects boards that run anyway runs anyway.
+            // The switch of boards that run anyway also runs anyway.
             Boundary::BoardsOn => whole - count * board.idle_w * time_s,
         }
     }
 
-    /// The number of boards from 1 to `boards_max` with the least of the objective; the fewest of equals. `None` where
+    /// Returns the number of boards from 1 to `boards_max` with the smallest objective; the fewest if equal. `None` if
     /// no number ends by the deadline.
     #[must_use]
     pub fn boards_best(
@@ -213,7 +213,7 @@ impl Job {
     }
 }
 
-/// ceil(log2 n).
+/// Returns ceil(log2 n).
 fn rounds(boards: u32) -> u32 {
     boards.max(1).next_power_of_two().trailing_zeros()
 }

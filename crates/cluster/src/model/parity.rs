@@ -1,10 +1,10 @@
-//! Power parity: how many boards use as much as one larger machine. Tables of average, maximum, minimum and idle power;
-//! a row that contradicts itself is reported and used for nothing.
+//! Power parity: how many boards use as much power as one larger machine. Tables of average, maximum, minimum and idle
+//! power; a row that contradicts itself is reported and not used.
 
 use crate::Error;
 use crate::error::excerpt;
 
-/// Rows of a table at most.
+/// Largest number of rows of a table.
 const ROWS_MAX: usize = 1_000;
 
 /// One row of a table: power in watts during one benchmark.
@@ -22,7 +22,7 @@ pub struct BenchmarkPower {
     pub idle_w: f64,
 }
 
-/// Why a row cannot be true.
+/// Why a row cannot be correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The average is below the row's own minimum.
@@ -34,7 +34,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// What is wrong, to stand behind the name of the row.
+    /// Returns the fault as text, to be put after the name of the row.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -46,8 +46,8 @@ impl Fault {
 }
 
 impl BenchmarkPower {
-    /// What contradicts itself; empty for a row that can be used. A minimum a little below idle is none: idle is an
-    /// average itself.
+    /// Returns the contradictions; empty for a usable row. A minimum slightly below idle is no contradiction: idle is
+    /// itself an average.
     #[must_use]
     pub fn faults(&self) -> Vec<Fault> {
         let all = [
@@ -60,7 +60,7 @@ impl BenchmarkPower {
             .collect()
     }
 
-    /// Idle power ÷ average power, k of the model; above 1 in a faulty row.
+    /// Returns idle power ÷ average power, k of the model; above 1 in a faulty row.
     #[must_use]
     pub fn idle_ratio(&self) -> f64 {
         self.idle_w / self.average_w
@@ -70,7 +70,7 @@ impl BenchmarkPower {
 /// Reads `benchmark,avg_w,max_w,min_w,idle_w`.
 ///
 /// # Errors
-/// Another heading, a row without five columns, a number that is none or not above 0, a benchmark named twice.
+/// Another heading, a row without five columns, an invalid number or one not above 0, a duplicate benchmark.
 pub fn parse_power_table(text: &str) -> Result<Vec<BenchmarkPower>, Error> {
     const HEADING: &str = "benchmark,avg_w,max_w,min_w,idle_w";
     let mut lines = (1..).zip(text.lines());
@@ -116,7 +116,7 @@ pub fn parse_power_table(text: &str) -> Result<Vec<BenchmarkPower>, Error> {
     Ok(rows)
 }
 
-/// The thesis's tables 5.6 (MinnowBoard MAX) and 5.7 (NUC), as printed.
+/// Returns the thesis's tables 5.6 (MinnowBoard MAX) and 5.7 (NUC), as printed.
 ///
 /// # Errors
 /// None: both are part of the program, and a test reads them.
@@ -126,7 +126,7 @@ pub fn thesis_tables() -> Result<(Vec<BenchmarkPower>, Vec<BenchmarkPower>), Err
     Ok((board, machine))
 }
 
-/// One benchmark of two tables that can be compared.
+/// One benchmark of two comparable tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parity {
     /// The benchmark.
@@ -137,32 +137,33 @@ pub struct Parity {
     pub machine_w: f64,
     /// Idle power of a board ÷ its average.
     pub idle_ratio: f64,
-    /// Boards that use as much as the machine.
+    /// Number of boards that use as much power as the machine.
     pub boards: f64,
 }
 
 impl Parity {
-    /// Boards up to which Perf/W of the cluster is at least the machine's, where it reaches `share` of its performance.
+    /// Returns the number of boards up to which Perf/W of the cluster is at least the machine's, if it reaches `share`
+    /// of its performance.
     #[must_use]
     pub fn boards_at(&self, share: f64) -> f64 {
         share * self.boards
     }
 
-    /// Part of the machine's performance that so many boards must reach for equal Perf/W.
+    /// Returns the part of the machine's performance that this many boards must reach for equal Perf/W.
     #[must_use]
     pub fn share_needed(&self, boards: u32) -> f64 {
         f64::from(boards) / self.boards
     }
 }
 
-/// What two tables say together.
+/// The combination of two tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParityTable {
-    /// Benchmarks that can be used, in the order of the first table.
+    /// Usable benchmarks, in the order of the first table.
     pub rows: Vec<Parity>,
-    /// Rows that contradict themselves: table (0 the board's, 1 the machine's), row, what is wrong.
+    /// Rows that contradict themselves: table (0 the board's, 1 the machine's), row, fault.
     pub faulty: Vec<(usize, BenchmarkPower, Vec<Fault>)>,
-    /// Benchmarks that one of the tables does not have.
+    /// Benchmarks that are missing in one of the tables.
     pub unmatched: Vec<String>,
 }
 
@@ -217,7 +218,7 @@ mod tests {
     fn the_thesis_parity_is_reproduced_and_its_faulty_row_reported() {
         let (board, machine) = thesis_tables().expect("part of the program");
         let table = ParityTable::new(&board, &machine);
-        // Benchmark, k, boards at parity, boards where the cluster reaches 85 % of the machine.
+        // Benchmark, k, boards at parity, boards if the cluster reaches 85 % of the machine.
         let worked = [
             ("allreduce", 0.606, 4.27, 3.63),
             ("alltoall", 0.892, 6.49, 5.51),

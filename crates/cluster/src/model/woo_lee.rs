@@ -15,7 +15,7 @@ pub struct Scaling {
 
 impl Scaling {
     /// # Errors
-    /// Where `parallel` or `idle` is not from 0 to 1.
+    /// `parallel` or `idle` is not from 0 to 1.
     pub fn new(parallel: f64, idle: f64) -> Result<Self, Error> {
         for (what, value) in [("parallel fraction", parallel), ("idle power ratio", idle)] {
             if !(0.0..=1.0).contains(&value) {
@@ -28,50 +28,51 @@ impl Scaling {
         Ok(Self { parallel, idle })
     }
 
-    /// Time on `boards`, in times on one: (1 − f) + f ÷ n.
+    /// Returns the time on `boards`, relative to one board: (1 − f) + f ÷ n.
     #[must_use]
     pub fn time(&self, boards: u32) -> f64 {
         (1.0 - self.parallel) + self.parallel / count(boards)
     }
 
-    /// Perf, equation 3.3.
+    /// Returns Perf, equation 3.3.
     #[must_use]
     pub fn performance(&self, boards: u32) -> f64 {
         1.0 / self.time(boards)
     }
 
-    /// Energy on `boards`, in energies on one: 1 + (n − 1) k (1 − f). Waiting boards idle through the serial part.
+    /// Returns the energy on `boards`, relative to one board: 1 + (n − 1) k (1 − f). Waiting boards idle through the
+    /// serial part.
     #[must_use]
     pub fn energy(&self, boards: u32) -> f64 {
         1.0 + (count(boards) - 1.0) * self.idle * (1.0 - self.parallel)
     }
 
-    /// W, average power of all boards, in powers of a busy one.
+    /// Returns W, the average power of all boards, relative to one busy board.
     #[must_use]
     pub fn power(&self, boards: u32) -> f64 {
         self.energy(boards) / self.time(boards)
     }
 
-    /// Perf/W, equation 3.4: the reciprocal of energy, so it never rises with the number of boards.
+    /// Returns Perf/W, equation 3.4: the reciprocal of energy, so it never rises with the number of boards.
     #[must_use]
     pub fn performance_per_watt(&self, boards: u32) -> f64 {
         1.0 / self.energy(boards)
     }
 
-    /// Perf/J: the reciprocal of energy × delay. This one can have a hump.
+    /// Returns Perf/J: the reciprocal of energy × delay. It can have a maximum.
     #[must_use]
     pub fn performance_per_joule(&self, boards: u32) -> f64 {
         1.0 / self.energy_delay(boards)
     }
 
-    /// Energy × delay.
+    /// Returns energy × delay.
     #[must_use]
     pub fn energy_delay(&self, boards: u32) -> f64 {
         self.energy(boards) * self.time(boards)
     }
 
-    /// The real number of boards with the least energy × delay: sqrt(f (1 − k (1 − f)) ÷ (k (1 − f)²)). It may be below
-    /// 1. `None` where each further board pays: all is parallel, or idle boards cost nothing.
+    /// Returns the real number of boards with the least energy × delay: sqrt(f (1 − k (1 − f)) ÷ (k (1 − f)²)). It may
+    /// be below one. `None` if each further board pays: everything is parallel, or idle boards cost nothing.
     #[must_use]
     pub fn boards_best(&self) -> Option<f64> {
         let serial = 1.0 - self.parallel;
@@ -80,8 +81,8 @@ impl Scaling {
         (divisor > 0.0 && best.is_finite()).then_some(best)
     }
 
-    /// The whole number of boards, up to `boards_max`, with the least energy × delay. It lies beside the real one,
-    /// because energy × delay falls before it and rises behind it.
+    /// Returns the whole number of boards, up to `boards_max`, with the least energy × delay. It is next to the real
+    /// one, because energy × delay falls before that and rises after it.
     #[must_use]
     pub fn boards_best_whole(&self, boards_max: u32) -> u32 {
         let boards_max = boards_max.max(1);
@@ -97,11 +98,11 @@ impl Scaling {
         }
     }
 
-    /// The parallel fraction for which `boards` is the best number, with idle power ratio `idle`: the root of
-    /// k (n² − 1) g² + (1 + k) g = 1 for the serial fraction g.
+    /// Returns the parallel fraction for which `boards` is the best number, with idle power ratio `idle`: the root of k
+    /// (n² − 1) g² + (1 + k) g = 1 for the serial fraction g.
     ///
     /// # Errors
-    /// Where `boards` is not above 1, or `idle` not above 0 and at most 1.
+    /// `boards` is not above 1, or `idle` not above 0 and at most 1.
     pub fn parallel_for(boards: f64, idle: f64) -> Result<f64, Error> {
         if !(boards > 1.0 && boards.is_finite()) {
             return Err(Error::invalid(
@@ -115,13 +116,13 @@ impl Scaling {
         }
         let square = idle * (boards * boards - 1.0);
         let linear = 1.0 + idle;
-        // The same root as the usual formula, in the form that does not cancel for small `square`.
+        // The same root as the usual formula, in a form without cancellation for small `square`.
         let serial = 2.0 / (linear + (linear * linear + 4.0 * square).sqrt());
         Ok(1.0 - serial)
     }
 }
 
-/// Perf/W as measured: a benchmark's result (KB/s, transactions/s) ÷ average watts. It is not equation 3.4.
+/// Returns measured Perf/W: a benchmark's result (KB/s, transactions/s) ÷ average watts. It is not equation 3.4.
 #[must_use]
 pub fn measured_per_watt(result: f64, watts: f64) -> Option<f64> {
     (watts > 0.0 && watts.is_finite() && result.is_finite()).then(|| result / watts)
@@ -251,7 +252,7 @@ mod tests {
             prop_assert!(scaling.time(boards + 1) <= scaling.time(boards));
             prop_assert!(scaling.energy(boards + 1) >= scaling.energy(boards));
             prop_assert!(scaling.performance_per_watt(boards + 1) <= scaling.performance_per_watt(boards));
-            // No more than what all of them use when busy.
+            // At most the power of all boards when busy.
             prop_assert!(scaling.power(boards) <= f64::from(boards) * (1.0 + 1e-12));
         }
 

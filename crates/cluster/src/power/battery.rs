@@ -1,6 +1,6 @@
 //! Batteries, `/sys/class/power_supply/*/power_now` in microwatts, or `voltage_now` times `current_now` in microvolts
-//! and microamperes. Only a battery that is being discharged says what the machine uses: charging is no use, and on
-//! mains nothing flows. Drivers differ in the sign, so the direction is what `status` says.
+//! and microamperes. Only a discharging battery shows what the machine uses: charging power is not consumption, and on
+//! mains nothing flows. The sign differs between drivers, so `status` gives the direction.
 
 use super::{Meaning, Power, Root, Source, read_number, read_text};
 
@@ -14,7 +14,7 @@ pub struct Battery {
     name: String,
 }
 
-/// Batteries that supply the machine; those of mice and the like do not.
+/// Finds the batteries that supply the machine; those of mice and other devices do not.
 pub(super) fn discover(root: &Root) -> Vec<Battery> {
     let read =
         |folder: &str, file: &str| read_text(&root.path(&format!("{FOLDER}/{folder}/{file}")));

@@ -4,7 +4,7 @@ use super::Root;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Gone when dropped.
+/// Removed when dropped.
 pub(crate) struct Tree {
     folder: PathBuf,
 }
@@ -41,7 +41,7 @@ impl Tree {
         std::fs::rename(self.path(from), self.path(to)).expect("a path");
     }
 
-    /// A link as the kernel has them from a sensor to its device.
+    /// Creates a link like the kernel's from a sensor to its device.
     pub(crate) fn link(&self, path: &str, target: impl AsRef<Path>) {
         std::os::unix::fs::symlink(target, self.path(path)).expect("a link");
     }

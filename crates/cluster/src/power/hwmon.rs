@@ -1,24 +1,24 @@
 //! Chips on a board that measure a rail: INA219, INA226 and relatives (one channel), INA3221 (three). `power*_input` in
-//! microwatts where the driver has it, else `in*_input` in millivolts times `curr*_input` in milliamperes.
+//! microwatts if the driver has it, otherwise `in*_input` in millivolts times `curr*_input` in milliamperes.
 //!
-//! The number of a chip's folder changes from start to start. A chip is known by its name and its device
-//! (`ina219 5-0040`: bus and address), which are looked up again at each read.
+//! The number of a chip's folder changes with each start. A chip is identified by its name and its device (`ina219
+//! 5-0040`: bus and address), which are looked up again at each read.
 
 use super::{Meaning, Power, Root, Source, read_number, read_text};
 use std::path::PathBuf;
 
 const FOLDER: &str = "sys/class/hwmon";
 
-/// Chips by the names that their drivers give them.
+/// Driver names of the chips.
 const CHIPS: &[&str] = &[
     "ina209", "ina219", "ina220", "ina226", "ina228", "ina230", "ina231", "ina237", "ina238",
     "ina260", "ina3221",
 ];
 
-/// Voltage and current are two reads; between them a load can come. Tries until both voltages agree.
+/// Voltage and current are two reads; the load can change between them. Number of attempts until both voltages agree.
 const TRIES: usize = 3;
 
-/// Relative difference of two voltages that still are one.
+/// Largest relative difference of two voltages that count as equal.
 const VOLTAGE_DIFFERENCE_MAX: f64 = 0.05;
 
 /// One channel of one chip.
@@ -32,7 +32,7 @@ pub struct Channel {
     channel: Option<u32>,
 }
 
-/// The channels of all chips.
+/// Finds the channels of all chips.
 pub(super) fn discover(root: &Root) -> Vec<Channel> {
     let mut channels = Vec::new();
     for (_, chip, device) in chips(root) {
@@ -64,7 +64,7 @@ pub(super) fn discover(root: &Root) -> Vec<Channel> {
     channels
 }
 
-/// Folder, name and device of each chip.
+/// Returns folder, name and device of each chip.
 fn chips(root: &Root) -> Vec<(PathBuf, String, String)> {
     let mut found = Vec::new();
     for number in root.names(FOLDER) {
@@ -86,7 +86,7 @@ fn chips(root: &Root) -> Vec<(PathBuf, String, String)> {
     found
 }
 
-/// The folder that a chip has now.
+/// Returns the current folder of a chip.
 fn folder_of(root: &Root, chip: &str, device: &str) -> Result<PathBuf, String> {
     let mut found = chips(root)
         .into_iter()
@@ -117,7 +117,7 @@ impl Channel {
             if microwatts == 0 && matches!(read_number(&volt_path), Ok(0) | Err(_)) {
                 return Err("0 V and 0 W: nothing is connected to it".to_owned());
             }
-            // These chips multiply without the sign, which only the current has: power that flows back is below 0.
+            // These chips multiply without the sign, which only the current has: reverse power is below 0.
             let watts = microwatts as f64 / 1e6;
             if microwatts <= 0 {
                 return Ok(watts);
@@ -217,10 +217,10 @@ mod tests {
         assert_eq!(found[1].covers(), "the rail `VDD_IN`");
         assert_eq!(found[0].read(0), Power::Measured { watts: 4.987 });
         assert_eq!(found[1].read(0), Power::Measured { watts: 4.0 });
-        // Power that flows back: both kinds of chips say so.
+        // Reverse power: both kinds of chips show it.
         tree.write(&format!("{ina219}/curr1_input"), "-997\n");
         assert_eq!(found[0].read(0), Power::Measured { watts: -4.987 });
-        // And where it cannot be read, no sign is made up.
+        // If the sign cannot be read, none is assumed.
         tree.remove(&format!("{ina219}/curr1_input"));
         assert!(why(&found[0].read(0)).contains("which way"));
         tree.write(&format!("{ina3221}/curr1_input"), "-800\n");

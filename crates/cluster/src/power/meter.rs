@@ -1,6 +1,6 @@
-//! The file of a meter at the wall: comma-separated values with a heading, a time in `time_s` or `time_ms` (since 1970)
-//! and a power in `watts` or `power_w`. Other columns are passed over. Another program writes it; its last line may be
-//! half there and is left alone until it is whole.
+//! The file of a wall meter: comma-separated values with a heading, a time in `time_s` or `time_ms` (since 1970) and a
+//! power in `watts` or `power_w`. Other columns are ignored. Another program writes it; its last line may be incomplete
+//! and is ignored until it is complete.
 
 use super::{Meaning, Power, Root, Source};
 use crate::Error;
@@ -13,13 +13,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Rows of a log at most.
+/// Largest number of rows of a log.
 const ROWS_MAX: usize = 4_000_000;
 
-/// Bytes of a log at most.
+/// Largest size of a log, in bytes.
 pub const LOG_BYTES_MAX: usize = 256 << 20;
 
-/// A value older than this is not the power of now; meters write each second.
+/// A value older than this is not the current power; meters write each second.
 const AGE_S_MAX: f64 = 5.0;
 
 /// One row.
@@ -31,13 +31,13 @@ pub struct MeterPoint {
     pub watts: f64,
 }
 
-/// What was recorded.
+/// The recorded rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeterLog {
     points: Vec<MeterPoint>,
 }
 
-/// Where the two columns are.
+/// The positions of the two columns.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
     time: usize,
@@ -93,7 +93,7 @@ impl MeterLog {
     /// Reads a whole log. A last line without a line feed is left out.
     ///
     /// # Errors
-    /// No such columns, a number that is none, times that do not rise, too many rows.
+    /// Missing columns, an invalid number, times that do not increase, too many rows.
     pub fn parse(text: &str) -> Result<Self, Error> {
         if text.len() > LOG_BYTES_MAX {
             let (value, limit) = (text.len() as u64, LOG_BYTES_MAX as u64);
@@ -108,7 +108,7 @@ impl MeterLog {
         let mut points: Vec<MeterPoint> = Vec::new();
         while let Some(row) = rows.next_row()? {
             let row = row.map(<[String]>::to_vec);
-            // Another program writes it: the last row may be half there.
+            // Another program writes it: the last row may be incomplete.
             if !rows.is_whole() {
                 break;
             }
@@ -144,16 +144,16 @@ impl MeterLog {
         Ok(Self { points })
     }
 
-    /// Its rows.
+    /// Returns its rows.
     #[must_use]
     pub fn points(&self) -> &[MeterPoint] {
         &self.points
     }
 
-    /// Energy between two times by the trapezoid rule, with the values at both ends interpolated.
+    /// Returns the energy between two times by the trapezoid rule, with interpolated values at both ends.
     ///
     /// # Errors
-    /// Where the log does not reach from one end to the other, or has a gap longer than `gap_s_max` between.
+    /// The log does not reach from one end to the other, or has a gap longer than `gap_s_max` between.
     pub fn energy_j(&self, from_s: f64, to_s: f64, gap_s_max: f64) -> Result<f64, Error> {
         let refused = |wrong: String| Err(Error::invalid("the meter's log", wrong));
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
@@ -184,7 +184,7 @@ impl MeterLog {
     }
 }
 
-/// A file that a meter's program goes on writing.
+/// A file that a meter's program keeps writing.
 pub struct Meter {
     path: PathBuf,
     name: String,
@@ -192,19 +192,19 @@ pub struct Meter {
     followed: Option<Followed>,
 }
 
-/// How far a file was read: only what comes behind it is looked at.
+/// Read position in a file: only new data is read.
 struct Followed {
-    /// Which file: its device and number, and its heading.
+    /// Identity of the file: its device and inode number, and its heading.
     file: (u64, u64),
     heading: Vec<String>,
     columns: Columns,
-    /// Where its last whole row ends, and that row, or why it is none.
+    /// End of its last complete row, and that row, or why it is unusable.
     end: u64,
     last: Option<Result<MeterPoint, String>>,
 }
 
 impl Followed {
-    /// A file from its beginning on.
+    /// Starts at the beginning of a file.
     fn begin(file: (u64, u64), heading: Vec<String>, end: u64) -> Result<Self, Error> {
         Ok(Self {
             file,
@@ -215,14 +215,14 @@ impl Followed {
         })
     }
 
-    /// Whether this is the file that was read, and it has only grown.
+    /// Returns whether this is the same file, and it has only grown.
     fn is_of(&self, id: (u64, u64), heading: &[String], file: &File) -> bool {
         let mut byte = [0];
         let last = file.read_exact_at(&mut byte, self.end.saturating_sub(1));
         self.file == id && self.heading == heading && last.is_ok() && byte == *b"\n"
     }
 
-    /// Reads what it has more than before.
+    /// Reads the new data.
     fn read(&mut self, file: &File) -> Result<(), Error> {
         let mut reader = file;
         let failed = |error: std::io::Error| Error::invalid("file", error.to_string());
@@ -237,7 +237,7 @@ impl Followed {
                 },
                 Some(Err(wrong)) => Err(format!("its last row has {wrong}")),
             };
-            // The last one may be half there.
+            // The last row may be incomplete.
             if !rows.is_whole() {
                 return Ok(());
             }
@@ -246,7 +246,8 @@ impl Followed {
     }
 }
 
-/// Where the last line begins that ends behind `end_min`, of the first `end` bytes; looks at the last ones alone.
+/// Returns the beginning of the last line that ends after `end_min`, within the first `end` bytes; reads only the last
+/// ones.
 fn line_begin(file: &File, end_min: u64, end: u64) -> std::io::Result<u64> {
     let from = end
         .saturating_sub(ROW_BYTES_MAX as u64)
@@ -254,12 +255,12 @@ fn line_begin(file: &File, end_min: u64, end: u64) -> std::io::Result<u64> {
     let mut bytes = vec![0; (end - from) as usize];
     file.read_exact_at(&mut bytes, from)?;
     let line_feed = bytes.iter().rposition(|byte| *byte == b'\n');
-    // Without one it is looked for again when there is more.
+    // Without a line feed the search is repeated when there is more data.
     Ok(line_feed.map_or(end_min, |at| from + at as u64 + 1))
 }
 
 impl Meter {
-    /// A file below the root.
+    /// Creates a meter for a file below the root.
     #[must_use]
     pub fn new(root: &Root, path: &str, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -286,7 +287,7 @@ impl Meter {
             None => Vec::new(),
         };
         let end = rows.whole_bytes();
-        // Another file, or one that was begun anew, is read from its beginning.
+        // Another file, or one that was started again, is read from its beginning.
         let before = self.followed.take();
         let before = before.filter(|before| before.is_of(id, &heading, &file));
         let followed = match before {
@@ -298,7 +299,8 @@ impl Meter {
         }
         let followed = self.followed.insert(followed);
         if let Err(error) = followed.read(&file) {
-            // Where a quote does not end nobody knows what is a row: it goes on with the lines that come from now on.
+            // After an unterminated quote, rows cannot be determined: reading continues with the lines that arrive from
+            // now on.
             followed.end = line_begin(&file, followed.end, found.len()).map_err(io)?;
             followed.last = Some(Err(error.to_string()));
         }
@@ -396,7 +398,7 @@ mod tests {
         assert!(why.contains("60 s ago"), "{why}");
     }
 
-    /// A note may hold what looks like columns or rows; it is followed also while it grows.
+    /// A note may contain text that looks like columns or rows; it is also handled while it grows.
     #[test]
     fn what_stands_in_quotes_is_no_power() {
         let tree = Tree::new();
@@ -414,18 +416,18 @@ mod tests {
             text.push_str(&row);
             tree.write("meter.csv", &text);
             assert_eq!(meter.read(0), Power::Measured { watts }, "{text}");
-            // One that begins now sees the same.
+            // A reader that starts now sees the same.
             let mut other = Meter::new(&tree.root(), "meter.csv", clock.clone());
             assert_eq!(other.read(0), Power::Measured { watts }, "{text}");
         }
-        // Written anew in the same place, with other columns.
+        // Rewritten in place, with other columns.
         let text = format!(
             "time_s,volts,watts,note\n{now_s},230,4,{}\n",
             "x".repeat(200)
         );
         tree.write("meter.csv", &text);
         assert_eq!(meter.read(0), Power::Measured { watts: 4.0 });
-        // A quote that does not end costs what is there, wherever its writer's buffer ends.
+        // An unterminated quote loses only the existing rows, wherever its writer's buffer ends.
         for rest in ["", "x"] {
             let open = format!("{text}{now_s},230,4,\"{}{rest}", "x\n".repeat(40_000));
             tree.write("meter.csv", &open);
@@ -438,7 +440,7 @@ mod tests {
             tree.write("meter.csv", &text);
             assert_eq!(meter.read(0), Power::Measured { watts: 4.0 });
         }
-        // Half a row behind an empty line is half a row.
+        // Half a row after an empty line is still half a row.
         for more in ["", "\n", "\r\n"] {
             tree.write("meter.csv", format!("{text}{more}{now_s},230,1"));
             assert_eq!(meter.read(0), Power::Measured { watts: 4.0 }, "{more:?}");

@@ -1,10 +1,10 @@
-//! Sensors of power. Each value is measured, modelled or unavailable with the reason; there is no zero for "none".
+//! Power sensors. Each value is measured, modelled or unavailable with the reason; "none" is never shown as zero.
 //!
-//! Every path is below a [`Root`], which is `/` on a machine and a folder in a test. A sensor is found again at each
-//! read by what it is, never by the number of its folder, which is another sensor's after the next start.
+//! Every path is below a [`Root`], which is `/` on a machine and a folder in a test. At each read a sensor is found
+//! again by its identity, never by the number of its folder, which may belong to another sensor after the next start.
 //!
 //! **Files:** `rapl.rs` counters of processors, `hwmon.rs` chips on a board, `battery.rs` batteries, `pmic.rs` the
-//! power chip of a Raspberry Pi 5, `meter.rs` the file of a meter, `sampler.rs` from values to averages and energy.
+//! power chip of a Raspberry Pi 5, `meter.rs` the file of a meter, `sampler.rs` averages and energy from values.
 
 mod battery;
 mod hwmon;
@@ -24,44 +24,44 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file below `/sys` that are looked at.
+/// Largest number of bytes read of a file below `/sys`.
 const FILE_BYTES_MAX: u64 = 4_096;
 
-/// Sensors of one machine at most.
+/// Largest number of sensors of one machine.
 pub const SOURCES_MAX: usize = 256;
 
-/// Entries of one folder that are looked at.
+/// Largest number of entries read of one folder.
 const ENTRIES_MAX: usize = 1_024;
 
-/// A value of power.
+/// A power value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Power {
-    /// A sensor's.
+    /// From a sensor.
     Measured {
         /// Watts.
         watts: f64,
     },
-    /// Computed from something else.
+    /// Calculated from other values.
     Modelled {
         /// Watts.
         watts: f64,
-        /// After what.
+        /// Source of the formula.
         source: String,
     },
-    /// There is none.
+    /// Unavailable.
     Unavailable {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
 impl Power {
-    /// A value that is not there.
+    /// Returns an unavailable value.
     pub(crate) fn unavailable(why: impl Into<String>) -> Self {
         Self::Unavailable { why: why.into() }
     }
 
-    /// Its watts, if there are any.
+    /// Returns its watts, if available.
     #[must_use]
     pub fn watts(&self) -> Option<f64> {
         match self {
@@ -83,22 +83,22 @@ impl fmt::Display for Power {
     }
 }
 
-/// What a value is of.
+/// What time a value refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// The mean since the value before it: values times their lengths are energy.
+    /// The mean since the previous value: energy is the sum of values times their intervals.
     MeanSinceLast,
-    /// The moment of reading: energy needs a trapezoid between two.
+    /// The moment of reading: energy needs the trapezoid rule between two values.
     Moment,
 }
 
 /// A sensor.
 pub trait Source: Send {
-    /// What it is called, the same after each start.
+    /// Returns its name, the same after each start.
     fn name(&self) -> &str;
-    /// What its value covers.
+    /// Returns what its value covers.
     fn covers(&self) -> &str;
-    /// What a value is of.
+    /// Returns what time a value refers to.
     fn meaning(&self) -> Meaning;
     /// Reads it at a time of the monotonic clock.
     fn read(&mut self, now_ns: u64) -> Power;
@@ -109,39 +109,39 @@ pub trait Source: Send {
 pub struct Root(PathBuf);
 
 impl Root {
-    /// `/` on a machine.
+    /// Creates a root; `/` on a machine.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self(root.into())
     }
 
-    /// A path below it; `path` has no leading slash.
+    /// Returns a path below it; `path` has no leading slash.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.0.join(path)
     }
 
-    /// Names in a folder, in order; none where there is no folder.
+    /// Returns the names in a folder, in order; empty if there is no folder.
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(path)).into_iter().flatten();
         let names = entries.flatten().take(ENTRIES_MAX);
         let mut names: Vec<String> = names
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
-        // "intel-rapl:10" behind "intel-rapl:9".
+        // "intel-rapl:10" after "intel-rapl:9".
         names.sort_by_key(|name| (name.len(), name.clone()));
         names
     }
 }
 
-/// Bytes of a larger file of the kernel or the system that are looked at.
+/// Largest number of bytes read of a larger file of the kernel or the system.
 const LARGE_BYTES_MAX: u64 = 1 << 20;
 
-/// The text of a small file as it is; why not, otherwise.
+/// Returns the raw text of a small file, or why it cannot be read.
 fn read_raw(path: &Path) -> Result<String, String> {
     read_limited(path, FILE_BYTES_MAX)
 }
 
-/// The text of a larger file as it is, its first megabyte.
+/// Returns the raw text of a larger file: its first megabyte.
 pub(crate) fn read_large(path: &Path) -> Result<String, String> {
     read_limited(path, LARGE_BYTES_MAX)
 }
@@ -161,7 +161,7 @@ fn read_limited(path: &Path, bytes_max: u64) -> Result<String, String> {
     Ok(text)
 }
 
-/// The text of a small file without the white space around it; why not, otherwise.
+/// Returns the text of a small file without surrounding white space, or why it cannot be read.
 pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     let text = read_raw(path)?;
     let text = text.trim();
@@ -171,7 +171,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The whole number in a small file. Files of the kernel end with a line feed: a number without one was cut.
+/// Returns the integer in a small file. Files of the kernel end with a line feed: a number without one was cut.
 pub(crate) fn read_number(path: &Path) -> Result<i64, String> {
     let raw = read_raw(path)?;
     if raw.is_empty() {
@@ -189,8 +189,8 @@ pub(crate) fn read_number(path: &Path) -> Result<i64, String> {
     })
 }
 
-/// Every sensor of a machine that is always read in the same way: processors, chips, batteries. A meter's file and the
-/// power chip of a Raspberry Pi 5 are named by who asks.
+/// Finds every sensor of a machine that is always read in the same way: processors, chips, batteries. The caller must
+/// name a meter's file and the power chip of a Raspberry Pi 5.
 #[must_use]
 pub fn discover(root: &Root) -> Vec<Box<dyn Source>> {
     let mut found: Vec<Box<dyn Source>> = Vec::new();
@@ -213,7 +213,7 @@ pub fn discover(root: &Root) -> Vec<Box<dyn Source>> {
     found
 }
 
-/// Why a machine has no sensor, where [`discover`] finds none.
+/// Returns why a machine has no sensor, if [`discover`] finds none.
 #[must_use]
 pub fn why_none(root: &Root) -> String {
     let there = |path: &str| {

@@ -1,24 +1,24 @@
 //! The power chip of a Raspberry Pi 5, as `vcgencmd pmic_read_adc` prints it: volts and amperes of the rails behind the
 //! chip. The USB-C input has a voltage and no current, so the board's power is not measured; it is modelled after a fit
-//! of the community, 1.1451 × the sum of the rails + 0.5879 W.
+//! by the community, 1.1451 × the sum of the rails + 0.5879 W.
 
 use super::{Meaning, Power, Source};
 use std::collections::BTreeMap;
 
-/// Rails of one reading at most.
+/// Largest number of rails of one reading.
 const RAILS_MAX: usize = 64;
 
-/// Bytes of one reading at most.
+/// Largest size of one reading, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 
-/// Pairs of volts and amperes of which a reading has at least so many; a Raspberry Pi 5 has twelve. A few are a text
+/// Smallest number of pairs of volts and amperes in a reading; a Raspberry Pi 5 has twelve. Fewer pairs indicate a text
 /// that was cut.
 const PAIRS_MIN: usize = 10;
 
 const SLOPE: f64 = 1.1451;
 const OFFSET_W: f64 = 0.5879;
 
-/// Runs the command that prints the rails; the text, or why there is none.
+/// Runs the command that prints the rails; returns the text, or why there is none.
 pub type PmicText = Box<dyn FnMut() -> Result<String, String> + Send>;
 
 /// The power chip.
@@ -27,7 +27,7 @@ pub struct Pmic {
 }
 
 impl Pmic {
-    /// A chip whose text comes from a command.
+    /// Creates a chip whose text comes from a command.
     #[must_use]
     pub fn new(text: PmicText) -> Self {
         Self { text }
@@ -60,13 +60,13 @@ impl Source for Pmic {
     }
 }
 
-/// The sum of volts × amperes over rails that have both.
+/// Returns the sum of volts × amperes over rails that have both.
 ///
 /// Lines are `3V7_WL_SW_A current(0)=0.08001108A`, in one firmware without the channel's number or the unit, and
 /// others.
 ///
 /// # Errors
-/// Too long a text, a number that is none, or fewer rails than a Raspberry Pi 5 has.
+/// Too long a text, an invalid number, or fewer rails than a Raspberry Pi 5 has.
 pub fn parse_pmic(text: &str) -> Result<f64, String> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(format!(

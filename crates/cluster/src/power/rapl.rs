@@ -1,17 +1,17 @@
 //! RAPL counters of processors, `/sys/class/powercap/intel-rapl:N/energy_uj`: energy in microjoules that wraps at
 //! `max_energy_range_uj`. They cover the processor, never the board.
 //!
-//! Zones within a zone (`intel-rapl:0:1`) are part of it and not read, except memory, which is beside the package.
+//! Zones within a zone (`intel-rapl:0:1`) are part of it and not read, except memory, which is not part of the package.
 //! `intel-rapl-mmio` shows the packages again.
 
 use super::{Meaning, Power, Root, Source, read_number, read_text};
 
 const FOLDER: &str = "sys/class/powercap";
 
-/// More than any package uses: an interval in which a counter could wrap twice at this power says nothing.
+/// More than any package uses. An interval in which a counter could wrap twice at this power gives no value.
 const ZONE_W_MAX: f64 = 1_000.0;
 
-/// The counter moves about every millisecond: a shorter interval measures that.
+/// The counter moves about every millisecond: a shorter interval would measure these steps.
 const INTERVAL_NS_MIN: u64 = 5_000_000;
 
 /// One zone with a counter.
@@ -20,14 +20,14 @@ pub struct Zone {
     root: Root,
     name: String,
     covers: String,
-    /// The kernel's name of the zone's folder. It is given in the order of the hardware, and checked at each read.
+    /// The kernel's name of the zone's folder. It follows the order of the hardware, and is checked at each read.
     folder: String,
-    /// What the zone calls itself.
+    /// The zone's own name.
     label: String,
     last: Option<(u64, u64)>,
 }
 
-/// The zones of a machine that cover different things.
+/// Finds the zones of a machine that cover different things.
 pub(super) fn discover(root: &Root) -> Vec<Zone> {
     let mut zones = Vec::new();
     for folder in root.names(FOLDER) {
@@ -101,7 +101,7 @@ impl Source for Zone {
         let (counter, range) = match self.counter() {
             Ok(read) => read,
             Err(why) => {
-                // A later difference would be over a time in which nobody knows what happened.
+                // A later difference would cover a time for which nothing is known.
                 self.last = None;
                 return Power::unavailable(why);
             }
@@ -121,7 +121,7 @@ impl Source for Zone {
                 "the counter may have wrapped more than once in {seconds:.0} s; read it more often"
             ));
         }
-        // The counter goes from 0 to its range, both included.
+        // The counter goes from 0 to its range, inclusive.
         let moved_uj = if counter >= before {
             counter - before
         } else {
@@ -229,7 +229,7 @@ mod tests {
         }
         tree.remove(&format!("{FOLDER}/intel-rapl:0/energy_uj"));
         assert!(why(&zone.read(303 * SECOND)).contains("no such file"));
-        // After a failure a first reading is a first one again.
+        // After a failure the next reading counts as a first one.
         count(&tree, 9_000_000);
         assert!(why(&zone.read(304 * SECOND)).contains("second reading"));
     }
@@ -248,7 +248,7 @@ mod tests {
     fn what_may_not_be_read_says_so() {
         let tree = tree();
         let mut zone = package(&tree);
-        // A folder in the file's place fails for root, too, whom permissions do not stop.
+        // A folder instead of the file fails even for root, which permissions do not stop.
         tree.remove(&format!("{FOLDER}/intel-rapl:0/energy_uj"));
         std::fs::create_dir(tree.path(&format!("{FOLDER}/intel-rapl:0/energy_uj")))
             .expect("a folder");

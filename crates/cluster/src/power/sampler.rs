@@ -1,56 +1,56 @@
-//! From values to averages and energy: for each sensor, under load and without. Memory does not grow with time.
+//! Computes averages and energy from values: for each sensor, under load and without. Memory does not grow with time.
 //!
-//! Time in which a sensor gave nothing is not bridged: it is no part of energy and average, and the longest such time
-//! is reported.
+//! Time without values of a sensor is not bridged: it is excluded from energy and average, and the longest such time is
+//! reported.
 
 use super::{Meaning, Power, SOURCES_MAX, Source};
 use crate::Error;
 use crate::results::{Known, Origin, PowerRow};
 
-/// Two reads nearer than this are one: counters move about every millisecond.
+/// Two reads closer than this are one: counters move about every millisecond.
 const READ_NS_MIN: u64 = 5_000_000;
 
-/// Two values further apart than this say nothing about the time between them.
+/// Two values further apart than this give no information about the time between them.
 const BRIDGE_NS_MAX: u64 = 10_000_000_000;
 
 /// What runs while a value is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing that is measured: before and after.
+    /// Nothing that is measured: before and after the load.
     Idle,
-    /// What is measured.
+    /// The measured load.
     Load,
 }
 
-/// What one sensor has said.
+/// The summary of one sensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// The sensor.
     pub source: String,
     /// What its value covers.
     pub covers: String,
-    /// Where the values come from.
+    /// Origin of the values.
     pub origin: Origin,
-    /// Time that values cover.
+    /// Time covered by values.
     pub seconds: f64,
-    /// Values.
+    /// Number of values.
     pub samples: u64,
-    /// Longest time without one.
+    /// Longest time without a value.
     pub gap_s_max: f64,
-    /// Average.
+    /// Average power.
     pub average_w: f64,
-    /// Greatest.
+    /// Greatest power.
     pub maximum_w: f64,
-    /// Least.
+    /// Least power.
     pub minimum_w: f64,
-    /// In all.
+    /// Total energy.
     pub energy_j: f64,
-    /// Average without load.
+    /// Average power without load.
     pub idle_w: Known<f64>,
 }
 
 impl Summary {
-    /// As a row of a result file.
+    /// Returns it as a row of a result file.
     #[must_use]
     pub fn row(&self, during: &str, host: &str) -> PowerRow {
         PowerRow {
@@ -88,25 +88,25 @@ struct Tracked {
     source: Box<dyn Source>,
     load: Sum,
     idle: Sum,
-    /// The last read and what it gave, in the phase of now.
+    /// The last read and its value, in the current phase.
     last: Option<(u64, Option<f64>)>,
-    /// Why its last read had no value, if it had none.
+    /// Why the last read had no value, if so.
     why_none: Option<String>,
-    /// When a value last came, or the phase began.
+    /// Time of the last value, or the beginning of the phase.
     valued_ns: u64,
 }
 
-/// Reads sensors and sums up.
+/// Reads sensors and summarises their values.
 pub struct Sampler {
     tracked: Vec<Tracked>,
     phase: Phase,
 }
 
 impl Sampler {
-    /// Begins in a phase, with a first read of each sensor.
+    /// Starts in a phase, with a first read of each sensor.
     ///
     /// # Errors
-    /// No sensor, too many, or two of one name.
+    /// No sensor, too many, or two with the same name.
     pub fn new(sources: Vec<Box<dyn Source>>, phase: Phase, now_ns: u64) -> Result<Self, Error> {
         if sources.is_empty() || sources.len() > SOURCES_MAX {
             let wrong = format!("are {}, must be 1 to {SOURCES_MAX}", sources.len());
@@ -136,7 +136,7 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Reads each sensor; its name and value. Two reads within 5 ms are one: the second gives nothing.
+    /// Reads each sensor; returns its name and value. Two reads within 5 ms are one: the second gives nothing.
     pub fn sample(&mut self, now_ns: u64) -> Vec<(&str, Power)> {
         let phase = self.phase;
         let mut values = Vec::new();
@@ -161,7 +161,7 @@ impl Sampler {
         self.begin(now_ns);
     }
 
-    /// A value of this moment is the first of the phase, too.
+    /// A value of this moment also counts as the first of the phase.
     fn begin(&mut self, now_ns: u64) {
         let phase = self.phase;
         for tracked in &mut self.tracked {
@@ -172,13 +172,14 @@ impl Sampler {
             {
                 tracked.sum(phase).value(watts);
             }
-            // A phase that is over before the next read has the reason of the read that began it.
+            // A phase that is over before the next read gets the reason of the read that began it.
             let why_none = tracked.why_none.clone();
             tracked.sum(phase).why = why_none;
         }
     }
 
-    /// What each sensor has said under load up to now; from now on is another load. A read of each belongs to both.
+    /// Returns the summary of each sensor under load up to now, and begins another load. One read of each sensor
+    /// belongs to both.
     pub fn take_load(&mut self, now_ns: u64) -> Vec<Summary> {
         self.sample(now_ns);
         self.end(now_ns);
@@ -192,7 +193,7 @@ impl Sampler {
         summaries
     }
 
-    /// Notes the time without a value up to now.
+    /// Records the time without a value up to now.
     fn end(&mut self, now_ns: u64) {
         let phase = self.phase;
         for tracked in &mut self.tracked {
@@ -202,7 +203,7 @@ impl Sampler {
         }
     }
 
-    /// What each sensor has said under load, and its idle power.
+    /// Returns the summary of each sensor under load, and its idle power.
     pub fn finish(mut self, now_ns: u64) -> Vec<Summary> {
         self.end(now_ns);
         self.tracked.iter().map(Tracked::summary).collect()
@@ -314,7 +315,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const RAPL: &str = "sys/class/powercap/intel-rapl:0";
 
-    /// Gives what a list says.
+    /// Returns the values of a list.
     struct Listed {
         values: std::vec::IntoIter<Power>,
         meaning: Meaning,

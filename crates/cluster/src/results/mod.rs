@@ -1,7 +1,8 @@
-//! Files of measurements, version 1: `SPEC.md` says every member. `row.rs` holds what stands in them, this file reading
-//! and writing.
+//! Files of measurements, version 1: `SPEC.md` defines every member. `row.rs` contains the members, this file reads and
+//! writes them.
 //!
-//! A file that is read was checked whole: its version, its shape, every limit, the number of rows and the checksum.
+//! A file is checked completely when it is read: its version, its format, every limit, the number of rows and the
+//! checksum.
 
 mod row;
 
@@ -14,30 +15,30 @@ use crate::Error;
 use crate::error::excerpt;
 use serde::{Deserialize, Serialize};
 
-/// The version that is written, and the only one that is read.
+/// The version that is written, and the only one that can be read.
 pub const VERSION: u64 = 1;
 
 const FORMAT: &str = "evenkeel-cluster-result";
 
-/// Bytes of a file at most.
+/// Largest size of a file, in bytes.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes of a line at most.
+/// Size of the longest line, in bytes.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// Rows of a file at most.
+/// Largest number of rows of a file.
 pub const ROWS_MAX: usize = 100_000;
 
 /// One file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultFile {
-    /// What is needed to believe the rows.
+    /// The conditions of the measurement.
     pub header: Header,
-    /// In the order of measuring.
+    /// In the order of measurement.
     pub rows: Vec<Row>,
 }
 
-/// A line that has a version: that is looked at before anything else, because another version may have other members.
+/// The version of a line: it is checked first, because another version may have other members.
 #[derive(Deserialize)]
 struct Versioned {
     kind: String,
@@ -63,10 +64,10 @@ struct End {
 }
 
 impl ResultFile {
-    /// The file as text.
+    /// Returns the file as text.
     ///
     /// # Errors
-    /// Something in it is outside of what [`parse`](Self::parse) takes.
+    /// Some content is outside of what [`parse`](Self::parse) accepts.
     pub fn text(&self) -> Result<String, Error> {
         self.header.check(1)?;
         if self.rows.len() > ROWS_MAX {
@@ -99,7 +100,7 @@ impl ResultFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// Another version; a line of another shape, with its number; a limit that is passed; a file that was cut off or
+    /// Another version; a line with a wrong format, with its number; an exceeded limit; a file that was cut off or
     /// changed.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         if bytes.len() > FILE_BYTES_MAX {

@@ -1,31 +1,31 @@
-//! What stands in a result file, and the ranges of it.
+//! The content of a result file, and its ranges.
 
 use crate::Error;
 use crate::starts::{STARTS_MIN, repeat_interval};
 use crate::statistics::{Median, SAMPLES_MAX, median_interval};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a name or text at most.
+/// Size of the longest name or text, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Hosts of a run at most.
+/// Largest number of hosts of a run.
 const HOSTS_MAX: usize = 1_024;
 
-/// Ranks of a run at most.
+/// Largest number of ranks of a run.
 const RANKS_MAX: u32 = 65_536;
 
-/// Found out, or not and why.
+/// A known value, or the reason why it is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Known<T> {
-    /// What was found.
+    /// The value.
     Value(T),
-    /// Why it was not.
+    /// The reason.
     Unavailable(String),
 }
 
 impl<T> Known<T> {
-    /// What was found, if it was.
+    /// Returns the value, if it is known.
     #[must_use]
     pub fn value(&self) -> Option<&T> {
         match self {
@@ -53,7 +53,7 @@ pub enum Mode {
 pub struct Link {
     /// Its rate.
     pub rate_bits_per_s: Known<u64>,
-    /// Bytes that pass before the rate holds.
+    /// Bytes that pass before the rate limit applies.
     pub burst_bytes: Known<u64>,
 }
 
@@ -77,9 +77,9 @@ pub struct Host {
     pub kernel: Known<String>,
     /// The kernel's frequency options.
     pub frequency_options: Known<String>,
-    /// Processes that it has made since its start: what else runs there.
+    /// Number of processes created since its start: an indication of other activity.
     pub forks_since_boot: Known<u64>,
-    /// What sets its processor's frequency.
+    /// The governor of its processor's frequency.
     pub governor: Known<String>,
 }
 
@@ -87,7 +87,7 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
-    /// What the run is called.
+    /// The label of the run.
     pub label: String,
     /// When it began.
     pub created_ms: i64,
@@ -99,11 +99,11 @@ pub struct Header {
     pub link: Link,
     /// The machines.
     pub hosts: Vec<Host>,
-    /// What measured power.
+    /// The source of power values.
     pub power_source: Known<String>,
 }
 
-/// The eight of MPBench.
+/// The eight benchmarks of MPBench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Benchmark {
@@ -115,18 +115,18 @@ pub enum Benchmark {
     Roundtrip,
     /// Sending without an acknowledgement.
     Latency,
-    /// One to all.
+    /// Broadcast: one to all.
     Broadcast,
-    /// All to one, summed.
+    /// Reduction: all to one, summed.
     Reduce,
     /// All to all, summed.
     Allreduce,
-    /// All to all, each its own part.
+    /// All to all, a separate part for each.
     Alltoall,
 }
 
 impl Benchmark {
-    /// All of them, in the thesis's order.
+    /// All benchmarks, in the thesis's order.
     pub const ALL: [Self; 8] = [
         Self::Allreduce,
         Self::Reduce,
@@ -138,7 +138,7 @@ impl Benchmark {
         Self::Roundtrip,
     ];
 
-    /// Its name in files and tables.
+    /// Returns its name in files and tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -153,7 +153,7 @@ impl Benchmark {
         }
     }
 
-    /// The unit of its result.
+    /// Returns the unit of its result.
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {
@@ -163,13 +163,13 @@ impl Benchmark {
         }
     }
 
-    /// Whether a greater result is better.
+    /// Returns whether a greater result is better.
     #[must_use]
     pub fn higher_is_better(self) -> bool {
         self != Self::Latency
     }
 
-    /// Whether only the first and the last rank work, so that more boards cannot make it faster.
+    /// Returns whether only the first and the last rank work, so that more boards cannot make it faster.
     #[must_use]
     pub fn is_between_two(self) -> bool {
         matches!(
@@ -178,7 +178,7 @@ impl Benchmark {
         )
     }
 
-    /// Its result for one operation of so many bytes in so many microseconds.
+    /// Returns its result for one operation of `bytes` bytes in `us` microseconds.
     #[must_use]
     pub fn result(self, bytes: u64, us: f64) -> f64 {
         let kilobytes_per_s = bytes as f64 / 1024.0 / (us * 1e-6);
@@ -191,25 +191,25 @@ impl Benchmark {
     }
 }
 
-/// What carries the messages.
+/// The carrier of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// Memory that ranks of one host share.
+    /// Shared memory between ranks of one host.
     Memory,
     /// A network.
     Network,
 }
 
-/// Why no more samples were taken.
+/// Why sampling stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stopped {
     /// The interval of the median was narrow enough.
     Narrow,
-    /// It was not, and no more were allowed.
+    /// It was not, and no more samples were allowed.
     Exhausted,
-    /// A number of samples was asked for.
+    /// The number of samples was fixed.
     Fixed,
 }
 
@@ -217,11 +217,11 @@ pub enum Stopped {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BenchmarkRow {
-    /// Which.
+    /// The benchmark.
     pub benchmark: Benchmark,
-    /// On how many ranks.
+    /// Number of ranks.
     pub ranks: u32,
-    /// Through what.
+    /// The carrier.
     pub transport: Transport,
     /// Size of the message.
     pub bytes: u64,
@@ -229,16 +229,16 @@ pub struct BenchmarkRow {
     pub iterations: u64,
     /// Times of one operation.
     pub samples_us: Vec<f64>,
-    /// How many of them are of each start of the measuring program, in their order; none where there was one start.
+    /// Number of samples from each start of the measuring program, in order; empty if there was one start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub starts: Vec<u32>,
-    /// Why no more were taken.
+    /// Why sampling stopped.
     pub stopped: Stopped,
 }
 
 impl BenchmarkRow {
-    /// The median time of one operation and its interval. With starts it is the interval of another run's median;
-    /// without them it can only be that of another look at the same start.
+    /// Returns the median time of one operation and its interval. With starts it is the interval of another run's
+    /// median; without starts it can only be that of more samples from the same start.
     ///
     /// # Errors
     /// None for a row that was read or checked.
@@ -250,30 +250,30 @@ impl BenchmarkRow {
         }
     }
 
-    /// Whether there are enough starts to say how much they differ.
+    /// Returns whether there are enough starts to determine their variation.
     #[must_use]
     pub fn has_starts(&self) -> bool {
         self.starts.len() >= STARTS_MIN
     }
 }
 
-/// Where a value of power comes from.
+/// The origin of a power value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// A sensor.
     Measured,
-    /// A formula, after what.
+    /// A formula, with its source.
     Modelled(String),
-    /// There is none, and why.
+    /// Unavailable, with the reason.
     Unavailable(String),
 }
 
-/// The power of one source during something.
+/// The power from one source during an activity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerRow {
-    /// What ran.
+    /// The activity.
     pub during: String,
     /// The machine.
     pub host: String,
@@ -281,23 +281,23 @@ pub struct PowerRow {
     pub source: String,
     /// What its value covers.
     pub covers: String,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// Length.
+    /// Duration.
     pub seconds: f64,
-    /// Values.
+    /// Number of values.
     pub samples: u64,
-    /// Longest time without one.
+    /// Longest time without a value.
     pub gap_s_max: f64,
-    /// Average.
+    /// Average power.
     pub average_w: f64,
-    /// Greatest.
+    /// Greatest power.
     pub maximum_w: f64,
-    /// Least.
+    /// Least power.
     pub minimum_w: f64,
-    /// In all.
+    /// Total energy.
     pub energy_j: f64,
-    /// Average without load.
+    /// Average power without load.
     pub idle_w: Known<f64>,
 }
 
@@ -458,7 +458,7 @@ impl PowerRow {
             Origin::Modelled(text) => return line.text("origin", text),
             Origin::Unavailable(why) => {
                 line.text("origin", why)?;
-                // A value beside "unavailable" would be read as one.
+                // A value beside "unavailable" would be read as a measurement.
                 if powers.iter().any(|(_, value)| *value != 0.0) {
                     return Err(line.wrong("origin", "is unavailable, and there are values"));
                 }

@@ -79,14 +79,14 @@ pub(crate) fn file() -> ResultFile {
     }
 }
 
-/// The text with a right end, whatever is in it.
+/// Returns the text with a valid end line, whatever its content.
 fn sealed(body: &str) -> String {
     let rows = body.lines().count() - 1;
     let sum = crc32c::crc32c(body.as_bytes());
     format!("{body}{{\"kind\":\"end\",\"rows\":{rows},\"crc32c\":\"{sum:08x}\"}}\n")
 }
 
-/// The lines of the file without its end.
+/// Returns the lines of the file without its end.
 fn body() -> String {
     let text = file().text().expect("in range");
     let lines: Vec<&str> = text.lines().collect();
@@ -115,7 +115,7 @@ fn every_cut_and_every_changed_bit_is_found() {
     for at in 0..text.len() {
         let mut changed = text.clone();
         changed[at] ^= 1;
-        // White space in the end line, and the case of its digits, mean nothing.
+        // White space in the end line, and the case of its digits, are not significant.
         assert_ne!(ResultFile::parse(&changed).ok(), Some(file()), "byte {at}");
     }
 }

@@ -1,4 +1,4 @@
-//! Durable puts on a file: one alone beside what the file itself takes, and 64 writers.
+//! Durable puts on a file: a single one compared with the file's own time, and 64 writers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn device(path: &Path, bytes: u64) -> Result<FileDevice, Box<dyn std::error::Err
         ..FileDeviceOptions::default()
     };
     let mut device = FileDevice::open(path, &options)?;
-    // Or the first write to each block would be one of the file system's own structures as well.
+    // Otherwise the first write to each block would also write the file system's own structures.
     device.write_zeros(&mut |_| ())?;
     device.flush()?;
     Ok(device)
@@ -43,7 +43,7 @@ pub(crate) fn run(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let (mut floor, mut lone) = (Histogram::new(), Histogram::new());
     let mut block = BlockBuffer::zeroed(1);
     let blocks = bare.geometry().block_count;
-    // Turn by turn: a device that is slow for a while is so to both.
+    // In turn, so that a device that is slow for some time is slow for both.
     for n in 0..1500_u64 {
         block[..8].copy_from_slice(&n.to_le_bytes());
         let begin = Instant::now();

@@ -1,10 +1,10 @@
-//! What a `get`, a `put` and a durable `put` take on this machine, in the cases of the goals:
+//! The time of a `get`, a `put` and a durable `put` on this machine, in the cases of the goals:
 //! `cargo run --release -p db --example data_path -- [--hog] [--large] [FOLDER]`.
 //!
-//! Without arguments: single `get` and `put` of 100,000 and a million objects, and what measuring a task adds. `--hog`
-//! lets another thread read and write 256 MiB at random meanwhile. With a folder: durable puts on a file there. The
-//! measuring thread takes core 0 and a real-time priority where that is permitted. Peers are the business of
-//! `keel bench db`.
+//! Without arguments: single `get` and `put` of 100,000 and a million objects, and the cost of measuring a task. With
+//! `--hog` another thread reads and writes 256 MiB at random meanwhile. With a folder: durable puts on a file there.
+//! The measuring thread takes core 0 and a real-time priority where that is permitted. `keel bench db` compares with
+//! other databases.
 
 mod durable;
 
@@ -60,7 +60,7 @@ pub(crate) fn declare<S: SegmentStore>(
     (0..count).map(declare).collect()
 }
 
-/// Asks for core and priority of the measuring thread.
+/// Requests core and priority for the measuring thread.
 fn prefer() {
     for refused in [
         Cores::of(&[0]).and_then(|cores| realtime::set_cores(&cores)),
@@ -114,13 +114,13 @@ fn single(objects: u32, value_bytes: usize) -> Result<(), db::Error> {
             show(&format!("{size}: put, batched ({refused} refused)"), &put);
             show(&format!("{size}: timer alone"), &floor);
         });
-        // A panic has printed itself.
+        // A panic has already printed its message.
         let _ = measured.join();
     });
     Ok(())
 }
 
-/// What it costs to measure a task's data time: gets in closures of so many.
+/// The cost of measuring a task's data time: gets in closures of this many.
 fn measuring() -> Result<(), Box<dyn std::error::Error>> {
     const GETS: u64 = 100_000;
     let options = DbOptions {
@@ -143,7 +143,7 @@ fn measuring() -> Result<(), Box<dyn std::error::Error>> {
         TaskSpec::new("measured", 1_000_000_000, 1_000_000_000),
         move |context| {
             let mut buffer = [0; 64];
-            // Rounds take turns, so that a machine that is slow for a while is so to all.
+            // Rounds take turns, so that a machine that is slow for some time is slow for all.
             for (at, nanos) in theirs.iter().enumerate() {
                 let batch = batches[at % batches.len()];
                 let begin = Instant::now();

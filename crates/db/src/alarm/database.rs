@@ -11,13 +11,13 @@ use crate::error::Error;
 use crate::options::ObjectId;
 use crate::store::SegmentStore;
 
-/// States that are looked at under one hold of the queue's lock, which takes about as long as a put.
+/// States that are judged under one hold of the queue's lock, which takes about as long as a put.
 const PIECE_STATES: usize = 64;
 
-/// Whether the rule at this place was raised for this key when the run before ended.
+/// Returns whether the rule with this index was raised for this key when the previous run ended.
 pub type WasRaised = Box<dyn Fn(usize, &str) -> bool + Send + Sync>;
 
-/// What does not change once alarms are set: read without a lock.
+/// State that does not change once alarms are set: read without a lock.
 pub(crate) struct AlarmRules {
     patterns: Box<[String]>,
     ring: Arc<Ring>,
@@ -27,25 +27,25 @@ pub(crate) struct AlarmRules {
 /// An alarm that is raised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActiveAlarm {
-    /// The rule, by its place.
+    /// The rule, by its index.
     pub rule: u32,
     /// The object.
     pub object: ObjectId,
-    /// Since when, on the monotonic clock.
+    /// Since when it is raised, on the monotonic clock.
     pub since_ns: u64,
     /// The time of the reading that raised it, or the node's; ms since 1970.
     pub time_ms: i64,
-    /// The last number of the object, if it has had one.
+    /// The last comparable value of the object, if it has had one.
     pub value: Option<AlarmValue>,
 }
 
 impl<S: SegmentStore> Database<S> {
-    /// Watches objects from now on, also those that will be declared later. `transitions_max`: how many transitions can
-    /// wait for [`next_alarm`](Self::next_alarm). All memory is taken here; to be called once, before readings come.
+    /// Watches objects from now on, including those declared later. `transitions_max` is how many transitions can wait
+    /// for [`next_alarm`](Self::next_alarm). All memory is allocated here; call this once, before readings arrive.
     ///
-    /// Judged are readings that are newer than what their object has, whether they are admitted to the table or shed,
-    /// in the call that puts them; durations and staleness by [`scan_alarms`](Self::scan_alarms). Values that the start
-    /// has found are judged as if they came now, so an alarm that holds is raised again.
+    /// A reading that is newer than its object's value is judged in the call that puts it, whether it is admitted to
+    /// the table or shed. Durations and staleness are judged by [`scan_alarms`](Self::scan_alarms). Values found by the
+    /// start are judged as if they arrived now, so an alarm that holds is raised again.
     ///
     /// # Errors
     /// [`Error::AlarmInvalid`].
@@ -53,9 +53,10 @@ impl<S: SegmentStore> Database<S> {
         self.set_alarms_after(rules, transitions_max, Box::new(|_, _| false))
     }
 
-    /// The same after another run: `was_raised` is asked once for each rule and each key that fits it, also for those
-    /// that will be declared later. What was raised is so until its value says otherwise, also between the two
-    /// thresholds; it is told as over, or, where the key is there already, as raised once more.
+    /// As [`set_alarms`](Self::set_alarms), after another run: `was_raised` is called once for each rule and each key
+    /// that matches it, including keys declared later. An alarm raised then stays raised until its value says
+    /// otherwise, also between the two thresholds. It is reported as over, or, if the key exists already, as raised
+    /// once more.
     ///
     /// # Errors
     /// [`Error::AlarmInvalid`].
@@ -98,12 +99,12 @@ impl<S: SegmentStore> Database<S> {
         Ok(())
     }
 
-    /// Looks which rules fit an object; once for each.
+    /// Finds the rules that match an object; once per object.
     pub(crate) fn bind_alarms(&self, id: ObjectId) {
         self.bind(id, false);
     }
 
-    /// `is_start`: it was there when alarms were set. What is declared later is judged by its first reading.
+    /// `is_start`: the object existed when alarms were set. One declared later is judged by its first reading.
     fn bind(&self, id: ObjectId, is_start: bool) {
         let shared = &*self.shared;
         let Some(rules) = shared.alarms.get() else {
@@ -119,7 +120,7 @@ impl<S: SegmentStore> Database<S> {
             return;
         }
         let key = shared.table.key(id);
-        // No number is longer; what is cannot be compared.
+        // No number is longer; a longer value cannot be compared.
         let mut stored = [0; 9];
         for (rule, pattern) in rules.patterns.iter().enumerate() {
             if !base::pattern::matches(pattern, key.as_str()) {
@@ -136,7 +137,7 @@ impl<S: SegmentStore> Database<S> {
             let Some(at) = added else {
                 continue;
             };
-            // Not under the lock: a reader may have to wait where others write over the memory.
+            // Read outside the lock: a reader may have to wait if another process writes over the memory.
             let read = shared.table.read(id, &mut stored).ok();
             let wall_ms = shared.clock.wall_ms();
             if let Some(alarms) = &mut shared.queue.lock().alarms {
@@ -151,9 +152,9 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Judges by the time: alarms that have held for their minimum duration, objects of which nothing has come, and
-    /// what found no room when it happened. One pass over all that is watched; producers wait for a piece of it at
-    /// most, as for a put. Call it as often as staleness must be exact.
+    /// Judges by time: alarms that have held for their minimum duration, objects without new readings, and transitions
+    /// that found no room when they happened. One pass over all watched states; producers wait for at most one piece of
+    /// it, as for a put. Call it as often as staleness must be exact.
     pub fn scan_alarms(&self) {
         let shared = &*self.shared;
         if shared.alarms.get().is_none() {
@@ -172,12 +173,12 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Takes the oldest transition that waits. Takes no lock: no producer ever waits for whoever calls this.
+    /// Takes the oldest waiting transition. Takes no lock: no producer ever waits for the caller.
     pub fn next_alarm(&self) -> Option<AlarmTransition> {
         self.shared.alarms.get()?.ring.pop()
     }
 
-    /// What alarms have come to; nothing where none are set.
+    /// Returns the counters of the alarms; empty if none are set.
     pub fn alarm_figures(&self) -> AlarmFigures {
         let Some(rules) = self.shared.alarms.get() else {
             return AlarmFigures::default();
@@ -197,7 +198,7 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Alarms that are raised, so many at most. Producers wait for a piece of the way through them at most.
+    /// Returns the raised alarms, at most `alarms_max`. Producers wait for at most one piece of the pass.
     pub fn active_alarms(&self, alarms_max: usize) -> Vec<ActiveAlarm> {
         self.pick_alarms(alarms_max, |state| {
             state.is_raised().then_some(ActiveAlarm {
@@ -210,8 +211,8 @@ impl<S: SegmentStore> Database<S> {
         })
     }
 
-    /// Rules and objects of alarms that are raised, or were told as raised since the previous call and are over, and
-    /// which of both; so many at most. For one caller.
+    /// Returns rule and object of alarms that are raised, or that were reported as raised since the previous call and
+    /// are over; the flag says whether it is raised. At most `alarms_max`. For one caller.
     pub fn raised_alarms(&self, alarms_max: usize) -> Vec<(u32, ObjectId, bool)> {
         self.pick_alarms(alarms_max, |state| {
             let was_told = std::mem::take(&mut state.was_told);
@@ -221,7 +222,7 @@ impl<S: SegmentStore> Database<S> {
         })
     }
 
-    /// What is picked of the states of all alarms, so much at most.
+    /// Returns what `pick` selects from the states of all alarms, at most `alarms_max`.
     fn pick_alarms<T>(
         &self,
         alarms_max: usize,
@@ -250,8 +251,8 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// How many readings were offered to the table for this object; a change says that its value may be another one.
-    /// No lock, no system call. 0 for an unknown object.
+    /// Returns how many readings were offered to the table for this object; a change means that its value may be
+    /// another one. No lock, no system call. 0 for an unknown object.
     pub fn version(&self, id: ObjectId) -> u64 {
         self.shared.table.version(id)
     }

@@ -1,13 +1,13 @@
-//! Alarms: thresholds and staleness of objects, judged as readings are put, and what of it is to be told.
+//! Alarms: thresholds and staleness of objects, judged as readings are put, and the transitions to report.
 //!
-//! A rule names objects by a pattern. Each object that fits is *watched*: one small state for each rule and object, in
-//! memory that is taken at the start. A put judges the states of its object under the lock that it holds anyway; time
-//! that passes (a minimum duration, staleness) is judged by a scan of bounded pieces. A change of a state is a
-//! *transition*. It goes into a ring that is read without any lock, so whoever delivers it never meets a producer.
+//! A rule names objects by a pattern. Each matching object is *watched*: one small state for each rule and object, in
+//! memory allocated at the start. A put judges the states of its object under the lock that it holds anyway; elapsed
+//! time (a minimum duration, staleness) is judged by a scan of bounded pieces. A change of a state is a *transition*.
+//! It goes into a ring that is read without any lock, so delivery never delays a producer.
 //!
-//! **Invariants:** a put allocates nothing here, takes no lock of its own and does not call the system. A ring without
-//! room loses no state: what was told last is kept beside each state, and the next scan tells what it has become;
-//! transitions that nobody will ever be told of are counted: `raised + cleared = told + lost + those still to tell`.
+//! **Invariants:** a put allocates nothing here, takes no lock of its own and does not call the system. A full ring
+//! loses no state: what was reported last is kept beside each state, and the next scan reports what it has become.
+//! Transitions that are never reported are counted: `raised + cleared = told + lost + those still to tell`.
 //!
 //! **Files:** `rule.rs` rules and values, `state.rs` one state, `ring.rs` transitions on their way out, `watches.rs`
 //! all states behind the queue's lock, `database.rs` the calls.

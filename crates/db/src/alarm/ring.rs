@@ -1,5 +1,5 @@
-//! Transitions on their way from producers to whoever delivers them: a ring of atomic words, written under the queue's
-//! lock, read under none.
+//! Transitions on their way from producers to delivery: a ring of atomic words, written under the queue's lock, read
+//! under none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,35 +8,35 @@ use crate::options::ObjectId;
 
 const WORDS: usize = 5;
 
-/// An alarm that was raised, or is over.
+/// An alarm that was raised or is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AlarmTransition {
-    /// The rule, by its place.
+    /// The rule, by its index.
     pub rule: u32,
     /// The object.
     pub object: ObjectId,
-    /// Raised; if not, it is over.
+    /// `true`: raised; `false`: over.
     pub raised: bool,
-    /// The last number of the object, if it has had one.
+    /// The last comparable value of the object, if it has had one.
     pub value: Option<AlarmValue>,
-    /// The time of the reading that did it, or the node's where time alone did; ms since 1970.
+    /// The time of the reading that caused it, or the node's time if elapsed time did; ms since 1970.
     pub time_ms: i64,
     /// When it happened on the monotonic clock: deadlines run from here.
     pub at_ns: u64,
 }
 
-/// A bounded ring. One producer at a time (the queue's lock sees to that), any number of readers.
+/// A bounded ring: one producer at a time (ensured by the queue's lock), any number of readers.
 #[derive(Debug)]
 pub(crate) struct Ring {
     slots: Box<[[AtomicU64; WORDS]]>,
-    /// Transitions taken, and put.
+    /// Number of transitions taken, and put.
     head: AtomicU64,
     tail: AtomicU64,
 }
 
 impl Ring {
     pub(crate) fn new(transitions_max: u32) -> Self {
-        // Written to now, so that no producer meets a page fault.
+        // Write to it now, so that no producer meets a page fault.
         let word = |_| AtomicU64::new(1);
         let slot = |_| std::array::from_fn(word);
         Self {
@@ -51,16 +51,16 @@ impl Ring {
         &self.slots[(number % count) as usize]
     }
 
-    /// Transitions that wait.
+    /// Number of transitions that wait.
     pub(crate) fn waiting(&self) -> u64 {
         let head = self.head.load(Ordering::Acquire);
         self.tail.load(Ordering::Acquire).saturating_sub(head)
     }
 
-    /// Puts one; `false`: there is no room.
+    /// Puts one transition; `false` if there is no room.
     pub(crate) fn push(&self, transition: &AlarmTransition) -> bool {
         let tail = self.tail.load(Ordering::Relaxed);
-        // What a reader has taken it has read: its words may be written again.
+        // A reader that has taken a transition has read it: its words may be overwritten.
         if tail - self.head.load(Ordering::Acquire) >= self.slots.len() as u64 {
             return false;
         }
@@ -79,7 +79,7 @@ impl Ring {
         true
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest transition.
     pub(crate) fn pop(&self) -> Option<AlarmTransition> {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
@@ -90,7 +90,8 @@ impl Ring {
             for (word, found) in words.iter_mut().zip(self.slot(head)) {
                 *word = found.load(Ordering::Relaxed);
             }
-            // Nobody writes to a slot before the head has passed it, so whoever moves the head has read what was put.
+            // No producer writes to a slot before the head has passed it, so the reader that moves the head has read
+            // what was put.
             match self
                 .head
                 .compare_exchange(head, head + 1, Ordering::AcqRel, Ordering::Acquire)
@@ -154,7 +155,7 @@ mod tests {
         let read = || {
             let mut found = Vec::new();
             loop {
-                // Looked at first: what was put before is there then.
+                // Load this first: what was put before is then visible.
                 let last = is_over.load(Ordering::Acquire);
                 match ring.pop() {
                     Some(one) => {

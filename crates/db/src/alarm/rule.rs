@@ -1,15 +1,15 @@
-//! What is watched, and the numbers that thresholds are compared with.
+//! Alarm rules, and the values that thresholds are compared with.
 
 use crate::error::Error;
 use crate::value::Value;
 
-/// Rules of one database.
+/// Most rules of one database.
 pub const ALARM_RULES_MAX: usize = 256;
-/// Objects that all rules together can watch.
+/// Most objects that all rules together can watch.
 pub const ALARM_WATCHES_MAX: u64 = 1 << 20;
 /// Longest time in a rule, ms: a year.
 pub const ALARM_MS_MAX: u64 = 31_536_000_000;
-/// Transitions that can wait to be told.
+/// Most transitions that can wait for delivery.
 pub const ALARM_QUEUE_MAX: u32 = 1 << 16;
 
 /// Which objects are watched, and for what.
@@ -19,7 +19,7 @@ pub struct AlarmRule {
     pub pattern: String,
     /// When it is raised, and when it is over.
     pub condition: AlarmCondition,
-    /// Objects that are watched at most; those beyond are counted.
+    /// Most objects that are watched; those beyond are counted.
     pub objects_max: u32,
 }
 
@@ -30,32 +30,32 @@ pub enum AlarmCondition {
     Above {
         /// Raised by values greater than this.
         threshold: f64,
-        /// Over with a value that is not greater than this, which is at most the threshold.
+        /// The alarm ends with a value that is not greater than this, which is at most the threshold.
         clear: f64,
-        /// Raised only when values have been above the threshold for so long, ms; 0: by the first one.
+        /// Raised only when values have been above the threshold for this long, ms; 0: by the first one.
         raise_after_ms: u64,
     },
     /// Values below a threshold.
     Below {
         /// Raised by values less than this.
         threshold: f64,
-        /// Over with a value that is not less than this, which is at least the threshold.
+        /// The alarm ends with a value that is not less than this, which is at least the threshold.
         clear: f64,
         /// As above.
         raise_after_ms: u64,
     },
     /// No reading.
     Stale {
-        /// Raised when none has come for longer than this, ms, by the monotonic clock; over with the next one.
+        /// Raised when no reading has arrived for longer than this, ms, by the monotonic clock; over with the next one.
         after_ms: u64,
     },
 }
 
 impl AlarmCondition {
-    /// What is wrong with it.
+    /// Checks the condition.
     ///
     /// # Errors
-    /// The reason, in a few words.
+    /// The problem, in a few words.
     pub fn check(&self) -> Result<(), &'static str> {
         match *self {
             Self::Above {
@@ -101,7 +101,7 @@ fn check_numbers(threshold: f64, clear: f64, raise_after_ms: u64) -> Result<(), 
 }
 
 impl AlarmRule {
-    /// Whether the rule can be used.
+    /// Checks whether the rule can be used.
     ///
     /// # Errors
     /// [`Error::AlarmInvalid`].
@@ -132,10 +132,10 @@ pub enum AlarmValue {
 }
 
 impl AlarmValue {
-    /// Of stored bytes.
+    /// Decodes stored bytes.
     #[must_use]
     pub fn of(stored: &[u8]) -> Option<Self> {
-        // No number is longer, and a long text need not be looked through.
+        // No number is longer, so a long text need not be decoded.
         if stored.len() > 9 {
             return None;
         }
@@ -159,11 +159,11 @@ impl AlarmValue {
         }
     }
 
-    /// Whether it is greater than a finite number. Integers are compared exactly: not each of them is a double.
+    /// Whether it is greater than a finite number. Integers are compared exactly: not every integer is a double.
     #[must_use]
     pub fn is_above(self, threshold: f64) -> bool {
         match self.whole() {
-            // Greater than a number is greater than the whole number below it.
+            // A whole number is above the threshold if it is above the next whole number below.
             Ok(whole) => whole > threshold.floor() as i128,
             Err(float) => float > threshold,
         }
@@ -187,7 +187,7 @@ impl AlarmValue {
         }
     }
 
-    /// In a word and a kind, for the ring.
+    /// Packs it into a word and a kind, for the ring.
     pub(crate) fn pack(value: Option<Self>) -> (u64, u64) {
         match value {
             None => (0, 0),

@@ -1,17 +1,17 @@
-//! One rule at one object: raised or not, since when, and what was told of it last.
+//! The state of one rule for one object: raised or not, since when, and what was reported last.
 
 use super::rule::{AlarmCondition, AlarmValue};
 
-/// Where an alarm stands.
+/// The phase of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Clear,
-    /// Values are beyond the threshold, and not yet for long enough.
+    /// Values are beyond the threshold, but not yet for long enough.
     Pending,
     Raised,
 }
 
-/// One rule at one object.
+/// The state of one rule for one object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct State {
     pub(crate) rule: u32,
@@ -19,15 +19,15 @@ pub(crate) struct State {
     /// The next state of the same object.
     pub(crate) next: u32,
     pub(crate) phase: Phase,
-    /// Whether those who are told know it as raised.
+    /// Whether it was last reported as raised.
     pub(crate) told: bool,
-    /// Whether they were told so since somebody has asked.
+    /// Whether it was reported as raised since the last call of `raised_alarms`.
     pub(crate) was_told: bool,
-    /// Since when it is in this phase; of a staleness that is not raised: when the last reading came.
+    /// Begin of this phase; for a staleness that is not raised, the arrival of the last reading.
     pub(crate) since_ns: u64,
-    /// The last number.
+    /// The last comparable value.
     pub(crate) value: Option<AlarmValue>,
-    /// The time of what changed the phase last.
+    /// The time of the event that changed the phase last.
     pub(crate) time_ms: i64,
     /// The time of the last reading, and whether the node's clock gave it.
     last_ms: i64,
@@ -51,8 +51,8 @@ impl State {
         }
     }
 
-    /// Whether a reading is newer than the last one, as the table judges it: the table does not know of those that
-    /// were shed. It is the last one from now on, if so.
+    /// Returns whether a reading is newer than the last one, by the table's rule; the table itself does not know
+    /// readings that were shed. If so, it becomes the last one.
     pub(crate) fn is_news(&mut self, time_ms: i64, node_time: bool) -> bool {
         let is_news = node_time || self.last_node_time || time_ms >= self.last_ms;
         if is_news {
@@ -66,7 +66,7 @@ impl State {
         self.phase == Phase::Raised
     }
 
-    /// A reading has come. `None`: it is nothing that a threshold can be compared with, and changes nothing for one.
+    /// Judges a reading. `None`: the value cannot be compared with a threshold, and changes nothing for one.
     pub(crate) fn reading(
         &mut self,
         condition: &AlarmCondition,
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// Time has passed.
+    /// Judges the elapsed time.
     pub(crate) fn look(&mut self, condition: &AlarmCondition, wall_ms: i64, now_ns: u64) {
         match (*condition, self.phase) {
             (AlarmCondition::Stale { after_ms }, Phase::Clear) => {
@@ -170,7 +170,7 @@ mod tests {
         Look,
     }
 
-    /// The rule said once more, over all that happened instead of step by step: whether it is raised after the last
+    /// The rule stated over the whole history instead of step by step. Returns whether it is raised after the last
     /// step.
     fn model(condition: &AlarmCondition, steps: &[(u64, Step)]) -> bool {
         let mut raised = false;
@@ -228,14 +228,14 @@ mod tests {
         let Some((_, last)) = numbers.last() else {
             return false;
         };
-        // What is no number is no occasion to look at the time either.
+        // A value that is no number does not cause a check of the time either.
         if matches!(steps.last(), Some((_, Step::Text))) {
             return was_raised;
         }
         if was_raised {
             return *last > clear * sign;
         }
-        // How long the values have been beyond without a gap, back from now; an alarm that was over begins anew, but a
+        // How long the values have been beyond without a gap, back from now. An alarm that was over begins again, but a
         // value that ends one is not beyond.
         let run = numbers
             .iter()

@@ -1,4 +1,4 @@
-//! Every state, behind the lock of the queue: what a put judges, what a scan judges, and what is counted.
+//! All states, behind the queue's lock: what a put judges, what a scan judges, and the counters.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use super::state::{Phase, State};
 use crate::options::ObjectId;
 use crate::queue::Entry;
 
-/// An object that was not looked at yet, and one that no rule fits, or the end of its states.
+/// `UNBOUND`: an object that was not examined yet. `NONE`: one that no rule matches, or the end of its states.
 const UNBOUND: u32 = u32::MAX;
 const NONE: u32 = u32::MAX - 1;
 
-/// What one rule has come to.
+/// The counters of one rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlarmRuleFigures {
-    /// Objects watched, and objects that fit and are not, because there were `objects_max` of them already.
+    /// Objects watched. `unwatched`: objects that match but are not watched, because there were `objects_max` already.
     pub watched: u64,
     /// See `watched`.
     pub unwatched: u64,
     /// Alarms that are raised now.
     pub active: u64,
-    /// Times that one was raised, and was over.
+    /// Times that an alarm was raised. `cleared`: times that one was over.
     pub raised: u64,
     /// See `raised`.
     pub cleared: u64,
@@ -31,16 +31,16 @@ pub struct AlarmRuleFigures {
     pub values_unusable: u64,
 }
 
-/// What all rules have come to since they were set.
+/// The counters of all rules since they were set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AlarmFigures {
-    /// By the places of the rules.
+    /// One for each rule, by its index.
     pub rules: Vec<AlarmRuleFigures>,
     /// Transitions that wait to be taken.
     pub waiting: u64,
-    /// Transitions that found no room. What an alarm is by then is told later.
+    /// Transitions that found no room. What the alarm is by then is reported later.
     pub queue_full: u64,
-    /// Of those, transitions that nobody will be told of, because the alarm was back where it had been before there
+    /// Of those, transitions that will never be reported, because the alarm was back in its earlier state before there
     /// was room.
     pub lost: u64,
 }
@@ -55,14 +55,14 @@ pub(crate) struct Watches {
     /// Never longer than what was reserved.
     states: Vec<State>,
     ring: Arc<Ring>,
-    /// Where the scan goes on.
+    /// Where the scan continues.
     scanned: usize,
     queue_full: u64,
     lost: u64,
 }
 
 impl Watches {
-    /// Takes all memory, and touches it.
+    /// Allocates all memory, and touches it.
     pub(crate) fn new(
         rules: &[AlarmRule],
         objects_max: u32,
@@ -84,7 +84,7 @@ impl Watches {
         }
     }
 
-    /// Whether the rules that fit this object are to be added; once.
+    /// Returns whether the rules that match this object must be added; `true` once per object.
     pub(crate) fn claim(&mut self, object: u32) -> bool {
         match self.first.get_mut(object as usize) {
             Some(first) if *first == UNBOUND => {
@@ -95,8 +95,8 @@ impl Watches {
         }
     }
 
-    /// A rule fits an object: the place of its state, if there is room for it. `goes_on`: it was raised when the run
-    /// before ended, and those who are told know it as raised.
+    /// Adds a rule that matches an object. Returns the place of its state, if there is room for it. `goes_on`: it was
+    /// raised when the previous run ended, and was reported as raised.
     pub(crate) fn add(
         &mut self,
         rule: usize,
@@ -124,8 +124,8 @@ impl Watches {
         Some(at)
     }
 
-    /// What has gone on is told once more if it holds still: nobody knows whether it arrived. Where there is no room
-    /// for that, its end is told all the same.
+    /// Reports an alarm that has gone on once more if it still holds, because the earlier report may not have arrived.
+    /// If there is no room for that, its end is still reported.
     pub(crate) fn tell_again(&mut self, at: usize, time_ms: i64) {
         let Some(state) = self.states.get_mut(at).filter(|state| state.is_raised()) else {
             return;
@@ -136,8 +136,8 @@ impl Watches {
         self.states[at].told = true;
     }
 
-    /// Judges the value that an object has had before it was watched, unless a reading was quicker. That no reading has
-    /// come since is judged by time alone.
+    /// Judges the value that an object had before it was watched, unless a reading came first. The lack of readings
+    /// since is judged by time alone.
     pub(crate) fn begin_with(&mut self, at: usize, stored: &[u8], time_ms: i64, now_ns: u64) {
         let Some(state) = self.states.get(at) else {
             return;
@@ -147,8 +147,8 @@ impl Watches {
         }
     }
 
-    /// A reading of an object has come; whether it is newer than what the object had. One that is older ends silence
-    /// all the same.
+    /// Judges a reading of an object; `newer` says whether it is newer than the object's value. An older one also ends
+    /// staleness.
     #[inline]
     pub(crate) fn reading(&mut self, reading: &Entry<'_>, newer: bool) {
         let mut at = self.first.get(reading.id as usize).copied().unwrap_or(NONE);
@@ -188,7 +188,7 @@ impl Watches {
         self.settle(at, was_raised);
     }
 
-    /// Judges the next states by the time; `true`: there are more in this round.
+    /// Judges the next states by time; `true`: there are more in this round.
     pub(crate) fn scan(&mut self, states_max: usize, wall_ms: i64, now_ns: u64) -> bool {
         let end = (self.scanned + states_max).min(self.states.len());
         for at in self.scanned..end {
@@ -202,7 +202,7 @@ impl Watches {
         is_more
     }
 
-    /// Counts what has changed, and tells what is not known yet.
+    /// Counts a change, and reports what is not known yet.
     fn settle(&mut self, at: usize, was_raised: bool) {
         let state = &mut self.states[at];
         let is_raised = state.is_raised();
@@ -220,7 +220,7 @@ impl Watches {
                 }
             }
             if state.told == is_raised {
-                // The change before this one was not told, and there is nothing to tell now.
+                // The change before this one was not reported, and there is nothing to report now.
                 self.lost += 2;
             }
         }
@@ -253,7 +253,7 @@ impl Watches {
         (self.queue_full, self.lost)
     }
 
-    /// States from `from` on, so many at most; whether there are more.
+    /// Visits at most `states_max` states from `from` on. Returns whether there are more.
     pub(crate) fn each(
         &mut self,
         from: usize,

@@ -1,11 +1,11 @@
-//! The log in its own order, from any reading on: for whoever passes readings on and must skip none.
+//! Reads the log in its own order, from any reading on: for a consumer that passes readings on and must skip none.
 //!
-//! **Invariants:** everything that is durable is passed once, in the order of its numbers, whatever its time; a step
-//! reads a bounded part of the log under the store's lock; numbers that are not there any more are counted, by
-//! reason, and never passed over silently.
+//! **Invariants:** every durable reading is passed once, in the order of its number, with any time; a step reads a
+//! bounded part of the log under the store's lock; numbers that no longer exist are counted, by reason, and never
+//! skipped silently.
 //!
-//! **Why not by time.** A range read finds what a time interval holds. A sensor may send a reading that is older than
-//! what was read already, so a place in time is no place in the log; a number is.
+//! **Why not by time.** A range read finds the readings of a time interval. A sensor may send a reading that is older
+//! than those read already, so a position in time is no position in the log; a number is.
 
 use std::ops::ControlFlow;
 
@@ -19,18 +19,18 @@ use crate::store::SegmentStore;
 use super::summary::Boots;
 use super::{HistoryEntry, Matches, Source};
 
-/// Bytes of log that one step looks at, at most (and what a damaged place needs to be passed). A follower goes on for
-/// hours, beside commits: where one of them waits, the step ends sooner. A buffer's length is read at a time, and what
-/// is in it is not read again.
+/// Most bytes of log that one step reads (beside what it takes to pass a damaged place). A follower goes on for hours,
+/// beside commits: if a commit waits, the step ends sooner. One buffer's length is read at a time, and buffered bytes
+/// are not read again.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// Records after which it is looked whether a commit waits: some ten microseconds.
+/// Records after which the step checks whether a commit waits: some ten microseconds.
 const LOOK_RECORDS: u64 = 64;
 
-/// Where a follower of the log stands.
+/// The position of a follower of the log.
 pub struct LogCursor {
     next_lsn: u64,
-    /// Segment and offset of what follows; `None`: to be found by the number.
+    /// Segment and offset of what follows; `None` if it must be found by the number.
     place: Option<(u32, u64)>,
     reader: Reader,
     pub(crate) found: Matches,
@@ -63,7 +63,7 @@ impl LogCursor {
         self.next_lsn
     }
 
-    /// Goes to another reading, earlier or later.
+    /// Moves to another reading, earlier or later.
     pub fn seek(&mut self, next_lsn: u64) {
         if next_lsn != self.next_lsn {
             self.next_lsn = next_lsn;
@@ -72,7 +72,7 @@ impl LogCursor {
     }
 }
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStep {
     /// Whether another step may find more at once.
@@ -85,11 +85,11 @@ pub struct LogStep {
     pub readings_missing: u64,
 }
 
-/// What a step is to find.
+/// What a step must find.
 pub(crate) struct Wanted<'a> {
     /// Only readings below this number, which are durable.
     pub(crate) end_lsn: u64,
-    /// At most so many.
+    /// Most readings to find.
     pub(crate) readings_max: usize,
     pub(crate) is_wanted: &'a mut dyn FnMut(ObjectId) -> bool,
     /// Whether a commit waits for the store: then the step ends.
@@ -127,15 +127,15 @@ pub(crate) fn step<S: SegmentStore>(
     Ok(step)
 }
 
-/// The last segment that begins at or before this number, or else the first one whose number is known; and the number
-/// of its first reading.
+/// Returns the last segment that begins at or before this number, or else the first one whose number is known; and the
+/// number of its first reading.
 fn locate<S: SegmentStore>(source: &mut Source<'_, S>, lsn: u64) -> Option<(u32, u64)> {
     let (mut low, mut high) = (0, source.segments.len());
     let mut best = None;
     let mut later = None;
     while low < high {
         let middle = low + (high - low) / 2;
-        // One without any number, because its first append was cut, is taken together with what follows it.
+        // A segment without any number, because its first append was cut, is taken together with what follows it.
         let mut at = middle;
         let mut first = None;
         while at < high && first.is_none() {
@@ -213,7 +213,7 @@ fn read<S: SegmentStore>(
     })?;
     let position = reader.position().max(begin);
     if is_over {
-        // The reading that was met is not passed, and behind it nothing of this range follows.
+        // The reading that was met is not passed, and nothing of this range follows it.
         step.readings_missing += wanted.end_lsn - *next_lsn;
         *next_lsn = wanted.end_lsn;
         cursor.place = None;
@@ -228,13 +228,13 @@ fn read<S: SegmentStore>(
     match source.segments.get(place + 1) {
         Some(next) => {
             cursor.place = Some((*next, 0));
-            // A segment can be read alone; what another one said must not stand in for a damaged beginning.
+            // A segment can be read alone: the context of another one must not stand in for a damaged beginning.
             cursor.reader = Reader::new();
         }
         None => {
             cursor.place = Some((segment, position));
             step.more = false;
-            // The end of the log has been read, so what has not been met is not there.
+            // The end of the log has been read, so readings that were not met do not exist.
             if tail == Tail::Clean {
                 step.readings_missing += wanted.end_lsn - *next_lsn;
                 *next_lsn = wanted.end_lsn;

@@ -1,7 +1,7 @@
-//! What is known of the segments: an outline of each in memory, the whole summary in a file beside the segment.
+//! What is known about the segments: an outline of each in memory, the whole summary in a file beside the segment.
 //!
 //! **Invariants:** work comes in steps that read a bounded part of the log; a missing, torn or foreign index file is
-//! made anew from its segment; nothing here is needed for the start of the database, nor to find a reading.
+//! rebuilt from its segment; nothing here is needed to start the database, nor to find a reading.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use super::summary::{Boots, INDEX_BYTES_MAX, Outline, Sample, Summary};
 
 /// Prefix of index file names.
 pub const INDEX_PREFIX: &str = "index-";
-/// Bytes of log that one step reads, at most (and what a damaged place needs to be passed).
+/// Most bytes of log that one step reads (beside what it takes to pass a damaged place).
 pub(crate) const STEP_BYTES: u64 = 256 << 10;
 /// Index files that one step reads.
 pub(crate) const LOADS_PER_STEP: usize = 16;
@@ -38,7 +38,7 @@ struct Building {
 /// Sizes that the index must respect.
 pub(crate) struct Limits {
     pub(crate) segment_bytes_max: u64,
-    /// Bytes of the store that are kept for a checkpoint.
+    /// Bytes of the store that are reserved for a checkpoint.
     pub(crate) reserve_bytes: u64,
 }
 
@@ -76,7 +76,7 @@ impl Index {
         self.known.get(&segment)
     }
 
-    /// A segment is gone.
+    /// Forgets a segment that is gone.
     pub(crate) fn forget(&mut self, segment: u32) {
         self.known.remove(&segment);
         self.unindexed.remove(&segment);
@@ -89,8 +89,8 @@ impl Index {
         }
     }
 
-    /// All that is known of the segment that grows, with so many bytes: by its writer, otherwise by having read it to
-    /// this very end.
+    /// Returns all that is known about the segment that grows, at this length: from its writer, otherwise from having
+    /// read it up to exactly this end.
     pub(crate) fn active<'a>(
         &'a self,
         active: Option<(u32, u64)>,
@@ -114,7 +114,7 @@ impl Index {
         summary: Summary,
         reserve_bytes: u64,
     ) -> Result<(), Error> {
-        // It may have been deleted before anybody asked.
+        // The segment may have been deleted meanwhile.
         if segments.binary_search(&summary.segment).is_ok() {
             keep(store, &summary, reserve_bytes)?;
             self.unindexed.remove(&summary.segment);
@@ -123,7 +123,7 @@ impl Index {
         Ok(())
     }
 
-    /// One step towards knowing every segment, the growing one up to its present end. `true`: more to do.
+    /// Runs one step of indexing every segment, the growing one up to its present end. `true`: more to do.
     pub(crate) fn step<S: SegmentStore>(
         &mut self,
         store: &mut S,
@@ -182,7 +182,7 @@ impl Index {
             .is_some_and(|building| building.summary.segment == segment)
     }
 
-    /// Reads on in a segment; `grows_to` is the present end of the one that still grows.
+    /// Continues reading a segment; `grows_to` is the present end of one that still grows.
     fn build<S: SegmentStore>(
         &mut self,
         store: &mut S,
@@ -221,7 +221,7 @@ impl Index {
         self.damage.add_since(&reader.damage, &before);
         *offset = reader.position().max(*offset);
         if tail != Tail::Stopped {
-            // What could not be read is passed, too.
+            // Unreadable bytes are passed, too.
             *offset = grows_to.map_or(*offset, |end| end.max(*offset));
             summary.outline.log_bytes = *offset;
             let damage = reader.damage;
@@ -229,7 +229,7 @@ impl Index {
                 self.unindexed.remove(&segment);
                 if let Some(mut building) = self.building.take() {
                     if damage.any() {
-                        // Nobody knows what is in the places that cannot be read, or for how long they cannot.
+                        // It is unknown what the unreadable places hold, and for how long they stay unreadable.
                         building.summary.outline.unbounded = true;
                     } else {
                         keep(store, &building.summary, limits.reserve_bytes)?;
@@ -241,7 +241,7 @@ impl Index {
         Ok(())
     }
 
-    /// Removes one index file whose segment is gone; looks for them once.
+    /// Removes one index file whose segment is gone; searches for such files once.
     fn remove_orphan<S: SegmentStore>(
         &mut self,
         store: &mut S,
@@ -256,7 +256,7 @@ impl Index {
                     found.retain(|segment| segments.binary_search(segment).is_err());
                     self.orphans = found;
                 }
-                // What was not listed may be the segment.
+                // The segment may be among what was not listed.
                 Err(StoreError::Damaged { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -273,7 +273,7 @@ impl Index {
         }
     }
 
-    /// When each boot's clock could be trusted, with what is known of the present one.
+    /// Returns when each boot's clock could be trusted, including what is known of the present boot.
     pub(crate) fn boots(
         &self,
         live: Option<&Summary>,
@@ -296,7 +296,7 @@ impl Index {
         boots
     }
 
-    /// Readings whose numbers lie between two neighbouring segments that are known: they were there once.
+    /// Returns the number of readings between two neighbouring known segments by their numbers: they existed once.
     pub(crate) fn readings_missing(&self, segments: &VecDeque<u32>) -> u64 {
         let mut missing = 0u64;
         let mut next = None;
@@ -332,13 +332,13 @@ impl Index {
     }
 }
 
-/// Reads a segment's index file. `None`: there is none that can be used, whatever the reason, and none is needed.
+/// Reads a segment's index file. `None` if there is no usable one, for any reason; none is needed.
 pub(crate) fn load<S: SegmentStore>(store: &mut S, segment: u32) -> Option<Summary> {
     let file = store.open(&name(segment)).ok()?;
     let loaded = load_open(store, file, segment);
     store.close(file);
     let summary = loaded.ok().flatten()?;
-    // The segment may have grown since: a start goes on in one that was left and not followed.
+    // The segment may have grown since: a start continues a segment that was left and is the last one.
     let file = store.open(&segment_name(segment)).ok()?;
     let length = store.length(file);
     store.close(file);
@@ -362,7 +362,7 @@ fn load_open<S: SegmentStore>(
         .and_then(|content| Summary::decode(content, segment, seal)))
 }
 
-/// Writes a segment's index file. A store without room goes without.
+/// Writes a segment's index file, or none if the store has no room.
 fn keep<S: SegmentStore>(
     store: &mut S,
     summary: &Summary,

@@ -1,13 +1,14 @@
 //! Range reads over the log, in slices, and the index that lets them read only the segments they need.
 //!
 //! **Method.** Before the first slice of a read every segment has an outline (from its index file, or by reading it
-//! once); those whose times or objects cannot match are skipped, of the others only the pieces that can. A slice
-//! reads a bounded part of the log under the store's lock and hands over what it found after the lock is free.
+//! once). Segments whose times or objects cannot match are skipped; of the others only the pieces that can match are
+//! read. A slice reads a bounded part of the log under the store's lock and hands over what it found after the lock is
+//! released.
 //!
-//! **Times.** A reading whose time came from the node's clock before that was trusted gets the time that the clock
-//! would have shown: its arrival on the monotonic clock, dated by a trusted moment of the same boot.
+//! **Times.** A reading may have got its time from the node's clock before that clock was trusted. It gets the time
+//! that the clock would have shown: its arrival on the monotonic clock, dated by a trusted moment of the same boot.
 //!
-//! **In the log's own order**, for whoever passes readings on: `follow.rs`.
+//! **In the log's own order**, for consumers that pass readings on: `follow.rs`.
 
 pub(crate) mod follow;
 pub mod index;
@@ -25,7 +26,7 @@ use crate::store::SegmentStore;
 use index::{Index, LOADS_PER_STEP, Limits, STEP_BYTES};
 use summary::{Boots, Sample, Summary};
 
-/// What a range read asks for.
+/// The query of a range read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
     /// One object, or all of them.
@@ -36,7 +37,7 @@ pub struct HistoryQuery {
     pub to_ms: i64,
 }
 
-/// Where a range read stands between two slices.
+/// The position of a range read between two slices.
 #[derive(Default)]
 pub struct HistoryCursor {
     report: HistoryReport,
@@ -92,7 +93,7 @@ pub struct HistoryReport {
     pub readings: u64,
     /// Readings passed to the visitor.
     pub readings_matched: u64,
-    /// What was broken.
+    /// Damage found.
     pub damage: Damage,
 }
 
@@ -101,7 +102,8 @@ pub struct HistoryReport {
 pub struct HistoryEntry<'a> {
     /// The object's number.
     pub id: ObjectId,
-    /// Its time, ms since 1970; corrected where the node's clock gave it before it was trusted and is known now.
+    /// Its time, ms since 1970; corrected if the node's clock gave it before it was trusted and the right time is known
+    /// now.
     pub time_ms: i64,
     /// The time as it was recorded.
     pub recorded_ms: i64,
@@ -121,7 +123,7 @@ pub struct HistoryEntry<'a> {
     pub value: &'a [u8],
 }
 
-/// What a slice found, until the lock is free.
+/// What a slice found, kept until the lock is released.
 #[derive(Debug, Default)]
 pub(crate) struct Matches {
     pub(crate) entries: Vec<(HistoryEntry<'static>, usize)>,
@@ -154,26 +156,26 @@ impl Matches {
     }
 }
 
-/// What a slice needs of the database.
+/// What a slice needs from the database.
 pub(crate) struct Source<'a, S: SegmentStore> {
     pub(crate) store: &'a mut S,
     pub(crate) index: &'a mut Index,
     pub(crate) segments: &'a std::collections::VecDeque<u32>,
     pub(crate) active: Option<(u32, u64)>,
-    /// What the writer knows of the segment that grows.
+    /// What the writer knows about the segment that grows.
     pub(crate) live: Option<&'a Summary>,
     pub(crate) limits: Limits,
     /// This boot and a trusted moment of it, if its clock is trusted now.
     pub(crate) present: Option<([u8; 16], Sample)>,
 }
 
-/// The visitor has seen enough.
+/// Ends the read: the visitor has seen enough.
 pub(crate) fn stop(cursor: &mut HistoryCursor) {
     cursor.phase = Phase::Done;
     cursor.reader = None;
 }
 
-/// One step towards knowing every segment. `true`: more to do.
+/// Runs one step of indexing every segment. `true`: more to do.
 pub(crate) fn index_step<S: SegmentStore>(source: &mut Source<'_, S>) -> Result<bool, Error> {
     source.index.step(
         source.store,
@@ -184,7 +186,7 @@ pub(crate) fn index_step<S: SegmentStore>(source: &mut Source<'_, S>) -> Result<
     )
 }
 
-/// One slice: fills `cursor.found`. `true`: more to come.
+/// Reads one slice: fills `cursor.found`. `true`: more to come.
 pub(crate) fn slice<S: SegmentStore>(
     source: &mut Source<'_, S>,
     query: &HistoryQuery,
@@ -211,7 +213,7 @@ pub(crate) fn slice<S: SegmentStore>(
     }
 }
 
-/// Chooses the segments.
+/// Chooses the segments to read.
 fn plan<S: SegmentStore>(source: &Source<'_, S>, query: &HistoryQuery, cursor: &mut HistoryCursor) {
     cursor.boots = source.index.boots(source.live, source.present);
     cursor.report.segments_total = source.segments.len() as u64;
@@ -235,7 +237,7 @@ fn plan<S: SegmentStore>(source: &Source<'_, S>, query: &HistoryQuery, cursor: &
     }
 }
 
-/// Goes to the next segment and the part of it that can match; in one call past a few segments at most, whose files it
+/// Goes to the next segment and the part of it that can match. One call passes at most a few segments, whose files it
 /// opens. `false`: there is none left.
 fn next_place<S: SegmentStore>(
     source: &mut Source<'_, S>,
@@ -252,7 +254,7 @@ fn next_place<S: SegmentStore>(
         }
         let loaded;
         let summary = match source.index.active(source.active, segment, source.live) {
-            // What was appended since the index was made is behind its last piece.
+            // Bytes appended since the index was made lie behind its last piece.
             Some(summary) => Some(summary),
             None => {
                 loaded = index::load(source.store, segment);
@@ -270,14 +272,14 @@ fn next_place<S: SegmentStore>(
         };
         cursor.report.segments_read += 1;
         cursor.place = Some((segment, begin, end));
-        // A segment can be read alone; what another one said must not stand in for a damaged beginning.
+        // A segment can be read alone: the context of another one must not stand in for a damaged beginning.
         cursor.reader = Some(Reader::new());
         return true;
     }
     true
 }
 
-/// Reads a part of the segment at hand.
+/// Reads a part of the current segment.
 fn read<S: SegmentStore>(
     source: &mut Source<'_, S>,
     query: &HistoryQuery,

@@ -1,6 +1,6 @@
-//! What one segment holds, in a few kilobytes: the times, the boots, the objects, and where its pieces begin.
+//! The content of one segment, in a few kilobytes: the times, the boots, the objects, and where its pieces begin.
 //!
-//! **Invariants:** a summary never rules out a reading that is there: what it cannot say exactly it says too widely.
+//! **Invariants:** a summary never rules out a reading that exists: what it cannot say exactly it says too widely.
 //! Decoding trusts no length and no number of the file. SPEC.md, "Index of a segment", says every byte.
 
 use std::collections::BTreeMap;
@@ -11,18 +11,18 @@ use crate::log::reader::Found;
 /// Version of the index file that this code writes.
 pub const INDEX_VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"EVKINDEX";
-/// Bytes of log after which a new piece begins, at least.
+/// Least bytes of log after which a new piece begins.
 const PIECE_BYTES: u64 = 64 << 10;
-/// Pieces of one segment; beyond, they grow.
+/// Most pieces of one segment; beyond, they grow.
 const PIECES_MAX: usize = 256;
-/// Boots told apart in one segment; beyond, the segment is never ruled out.
+/// Most boots that are distinguished in one segment; beyond, the segment is never ruled out.
 const BOOTS_MAX: usize = 64;
-/// Objects with a higher number are not told apart.
+/// Objects with this number or a higher one are not distinguished.
 const IDS_MAX: u32 = 1 << 16;
 /// Bytes of the longest index file.
 pub const INDEX_BYTES_MAX: usize = 67 + BOOTS_MAX * 89 + PIECES_MAX * 25 + IDS_MAX as usize / 8;
 
-/// Times from the earliest to the latest, both included. Empty when `min > max`.
+/// Times from the earliest to the latest, both inclusive. Empty when `min > max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) min: i64,
@@ -49,7 +49,7 @@ impl Span {
         self.max = self.max.max(other.max);
     }
 
-    /// Whether it meets the times from `from` up to and without `to`.
+    /// Whether it meets the times from `from` up to, but not including, `to`.
     pub(crate) fn meets(&self, from: i64, to: i64) -> bool {
         self.min <= self.max && self.min < to && self.max >= from
     }
@@ -64,7 +64,7 @@ pub(crate) struct Sample {
     pub(crate) wall_ms: i64,
 }
 
-/// One boot's part in a segment.
+/// The part of one boot in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BootPart {
     pub(crate) boot_id: [u8; 16],
@@ -84,7 +84,7 @@ pub(crate) struct Piece {
     pub(crate) offset: u64,
     /// Times that need no correction.
     pub(crate) time: Span,
-    /// Whether other times are in it.
+    /// Whether it contains other times.
     pub(crate) doubtful: bool,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Outline {
     /// Times that need no correction.
     pub(crate) time: Span,
     pub(crate) boots: Vec<BootPart>,
-    /// More boots than are told apart.
+    /// The segment is never ruled out, for example because it has more boots than are distinguished.
     pub(crate) unbounded: bool,
 }
 
@@ -133,7 +133,7 @@ impl Summary {
         }
     }
 
-    /// Takes the next record of the segment into account. `segment_bytes_max` sets the size of pieces.
+    /// Adds the next record of the segment. `segment_bytes_max` sets the size of pieces.
     pub(crate) fn add(&mut self, found: &Found<'_>, segment_bytes_max: u64) {
         match &found.record {
             Record::Anchor(anchor) => {
@@ -235,13 +235,13 @@ impl Summary {
             .is_some_and(|byte| byte & (1 << (id % 8)) != 0)
     }
 
-    /// The bytes of the segment that readings with times from `from_ms` up to `to_ms` can lie in; `None`: none.
-    /// One piece more in front, so that a damaged anchor has one before it to stand in.
+    /// Returns the bytes of the segment in which readings with times from `from_ms` up to `to_ms` can lie; `None` if
+    /// there are none. Includes one more piece in front, whose anchor can stand in for a damaged one.
     pub(crate) fn range(&self, from_ms: i64, to_ms: i64) -> Option<(u64, u64)> {
         let meets = |piece: &Piece| piece.doubtful || piece.time.meets(from_ms, to_ms);
         let first = self.pieces.iter().position(meets)?;
         let last = self.pieces.iter().rposition(meets)?;
-        // Before the first piece there are only names; readings there would be a damaged segment's.
+        // Before the first piece there are only names; readings there would come from a damaged segment.
         let begin = match first {
             0 | 1 => 0,
             later => self.pieces.get(later - 1).map_or(0, |piece| piece.offset),
@@ -297,7 +297,7 @@ impl Summary {
         out
     }
 
-    /// Reads an index file. `None`: it is not whole, of another version, or another segment's.
+    /// Reads an index file. `None` if it is incomplete, of another version, or another segment's.
     pub(crate) fn decode(bytes: &[u8], segment: u32, seal: Seal) -> Option<Self> {
         let (body, check) = bytes.split_last_chunk::<4>()?;
         if seal.check(body) != u32::from_le_bytes(*check) {
@@ -375,7 +375,7 @@ impl Fields<'_> {
     }
 }
 
-/// When each boot's wall clock could be trusted: what corrects times.
+/// The trusted moments of each boot's wall clock: they correct times.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Boots(BTreeMap<[u8; 16], Vec<Sample>>);
 
@@ -385,7 +385,7 @@ impl Boots {
         self.0.entry(boot_id).or_default().push(sample);
     }
 
-    /// Notes what a segment knows.
+    /// Adds the trusted moments that a segment knows.
     pub(crate) fn add_outline(&mut self, outline: &Outline) {
         for part in &outline.boots {
             if let Some((first, last)) = part.trusted {
@@ -404,8 +404,8 @@ impl Boots {
         }
     }
 
-    /// What the wall clock would have said at this arrival: by the first trusted moment after it, otherwise by the
-    /// last before. `None` when that boot's clock was never trusted.
+    /// Returns what the wall clock would have shown at this arrival: by the first trusted moment after it, otherwise by
+    /// the last one before. `None` if that boot's clock was never trusted.
     pub(crate) fn wall_at(&self, boot_id: &[u8; 16], arrival_us: u64) -> Option<i64> {
         let samples = self.0.get(boot_id)?;
         let after = samples.partition_point(|sample| sample.arrival_us < arrival_us);
@@ -415,7 +415,7 @@ impl Boots {
         i64::try_from(wall_ms).ok()
     }
 
-    /// All times that readings of this segment can have.
+    /// Returns all times that readings of this segment can have.
     pub(crate) fn span_of(&self, outline: &Outline) -> Span {
         if outline.unbounded {
             return Span::ALL;
@@ -430,8 +430,8 @@ impl Boots {
                 span.join(&part.doubtful_recorded);
                 continue;
             };
-            // Corrected times follow the sample chosen, and the clock may have been set between two of them. Those that
-            // can be chosen: from the first after the earliest arrival to the first after the latest.
+            // Corrected times depend on the sample chosen, and the clock may have been set between two samples. Those
+            // that can be chosen: from the first after the earliest arrival to the first after the latest.
             let after = |arrival_us: i64| {
                 samples.partition_point(|sample| {
                     i128::from(sample.arrival_us) < i128::from(arrival_us)

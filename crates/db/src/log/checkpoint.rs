@@ -1,15 +1,14 @@
-//! Checkpoints: the dictionary and the latest values, with the log position from which the log continues them.
+//! Checkpoints: the dictionary and the latest values, with the position from which the log continues them.
 //!
-//! **Invariants:** a checkpoint counts only when its trailer is there and every record before it fits, so a file
-//! that power cut short is none; the one before is deleted only after that. Writing goes in pieces of bounded
+//! **Invariants:** a checkpoint counts only if its trailer is there and every record before it is valid, so a file cut
+//! short by power loss does not count; the previous one is deleted only after that. Writing goes in pieces of bounded
 //! size, between which commits run; memory is one piece and one value.
 //!
-//! How many pieces go between two commits follows the log, not the commits: [`bytes_due`].
+//! The number of pieces between two commits depends on the log's growth, not on the commits: [`bytes_due`].
 //!
-//! The values are those of the moment when their piece is written, after the log position was taken. Replaying
-//! the log from that position ends in the same table, because a slot decides by the same rule as before: a reading
-//! whose sensor time is older is not taken, the last of equal ones wins, and so does the last one where the node's
-//! clock gave a time.
+//! Each value is read when its piece is written, after the log position was taken. Replaying the log from that position
+//! ends in the same table, because a slot decides by the same rule as before. A reading whose sensor time is older is
+//! not taken; the last of equal ones wins, and so does the last one if the node's clock gave the time.
 
 use std::ops::ControlFlow;
 
@@ -23,20 +22,21 @@ use super::reader::{Reader, Tail};
 use super::writer::{Position, failure_of};
 use super::{checkpoint_name, number_in};
 
-/// Bytes of an object in a checkpoint, beside its value, at most.
+/// Most bytes of an object in a checkpoint, without its value.
 const OBJECT_BYTES_BESIDES: u64 = 112;
 /// Head, trailer, and what the last piece may lack.
 const BYTES_BESIDES: u64 = 4096;
 
-/// Bytes that a checkpoint of so many objects takes at most, when their values have so many bytes together.
+/// Returns the most bytes that a checkpoint of this many objects takes, if their values take `values_bytes` together.
 #[must_use]
 pub fn bytes_max(objects: u32, values_bytes: u64) -> u64 {
     (u64::from(objects) * OBJECT_BYTES_BESIDES + BYTES_BESIDES).saturating_add(values_bytes)
 }
 
-/// Bytes of a checkpoint of `table_bytes` that must be written once the log has grown by `log_bytes` since it began;
-/// `u64::MAX`: all of it. In proportion to the log, so that it is whole when the log has grown by `checkpoint_bytes`;
-/// by as much as the checkpoint takes itself where that is more, so that it never writes more than the log does.
+/// Returns the bytes of a checkpoint of `table_bytes` that must be written once the log has grown by `log_bytes` since
+/// it began; `u64::MAX`: all of it. It is in proportion to the log, so that the checkpoint is complete when the log has
+/// grown by `checkpoint_bytes`. A checkpoint larger than that is complete when the log has grown by its size, so that
+/// it never writes more than the log does.
 fn bytes_due(table_bytes: u64, checkpoint_bytes: u64, log_bytes: u64) -> u64 {
     let within = checkpoint_bytes.max(table_bytes);
     if log_bytes >= within {
@@ -57,24 +57,24 @@ pub(crate) struct CheckpointWriter<F> {
     value: Vec<u8>,
     piece_bytes_max: usize,
     bytes: u64,
-    /// What it takes in all, at most: the most that was ever so since it began, for values that have been written may
-    /// become shorter, and others longer.
+    /// Most bytes of the whole checkpoint: the maximum since it began, because values that were written may become
+    /// shorter, and others longer.
     table_bytes: u64,
 }
 
-/// What a piece did.
+/// The result of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// More pieces follow.
     More,
     /// The checkpoint is complete; this many bytes in all.
     Done(u64),
-    /// The table's memory is not what it was: a checkpoint of it would replace the values that the log has.
+    /// The table's memory was overwritten: a checkpoint of it would replace the values that the log has.
     Unfit,
 }
 
 impl<F: Copy> CheckpointWriter<F> {
-    /// Makes the file. Call with the log position at which nothing is staged.
+    /// Creates the file. Call with the log position at which nothing is staged.
     pub(crate) fn begin<S: SegmentStore<File = F>>(
         store: &mut S,
         number: u32,
@@ -120,7 +120,7 @@ impl<F: Copy> CheckpointWriter<F> {
         self.bytes
     }
 
-    /// Bytes that must be written once the log has grown by `log_bytes` since it began; `u64::MAX`: all.
+    /// Returns the bytes that must be written once the log has grown by `log_bytes` since it began; `u64::MAX`: all.
     pub(crate) fn bytes_due(
         &mut self,
         table: &Table,
@@ -132,8 +132,8 @@ impl<F: Copy> CheckpointWriter<F> {
         bytes_due(self.table_bytes, checkpoint_bytes, log_bytes)
     }
 
-    /// Writes one piece. One that does not reach `until`, so that others follow at once, is left to be made durable
-    /// with the last of them.
+    /// Writes one piece. A piece that ends before `until`, so that others follow at once, becomes durable with the last
+    /// of them.
     pub(crate) fn step<S: SegmentStore<File = F>>(
         &mut self,
         store: &mut S,
@@ -157,7 +157,7 @@ impl<F: Copy> CheckpointWriter<F> {
             };
             let read = table.read_within(id, &mut self.value, OWN_NAPS_MAX);
             if read == Err(Error::Stalled) {
-                // Its memory was written over: the checkpoint before has the value, and so has the log.
+                // Its memory was overwritten: the previous checkpoint has the value, and so has the log.
                 return Ok(Step::Unfit);
             }
             let latest = read.ok().map(|read| SlotValue {
@@ -171,7 +171,7 @@ impl<F: Copy> CheckpointWriter<F> {
             codec::put_object(&mut self.piece, self.seal, &Object { entry, latest });
             self.next_id += 1;
         }
-        // Looked at behind the values, the last ones too.
+        // Check after reading the values, so that the last ones are covered too.
         if !table.is_intact() || table.objects() < self.objects {
             return Ok(Step::Unfit);
         }
@@ -194,17 +194,17 @@ impl<F: Copy> CheckpointWriter<F> {
         })
     }
 
-    /// Gives the file back, kept or not.
+    /// Closes the file, and deletes it unless `keep`.
     pub(crate) fn end<S: SegmentStore<File = F>>(self, store: &mut S, keep: bool) {
         store.close(self.file);
         if !keep {
-            // A leftover is not a checkpoint and is removed by the next one.
+            // A leftover file is not a checkpoint; the next checkpoint removes it.
             let _ = store.delete(&checkpoint_name(self.number));
         }
     }
 }
 
-/// The head of a checkpoint if it is complete and undamaged. Reads the whole file.
+/// Returns the head of a checkpoint if it is complete and undamaged. Reads the whole file.
 ///
 /// # Errors
 /// [`Error::Version`] for a later version's; [`Error::Store`] when the device is gone.
@@ -230,7 +230,7 @@ pub fn verify<S: SegmentStore>(
     Ok(head.filter(|head| whole && head.objects == objects))
 }
 
-/// Passes every record of a checkpoint to `each`. `None` when the file cannot be read or is damaged.
+/// Passes every record of a checkpoint to `each`. `None` if the file cannot be read or is damaged.
 ///
 /// # Errors
 /// As [`verify`], and what `each` returns.
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn what_is_due_follows_the_log_and_never_outgrows_it() {
-        // Smaller than the interval: whole at its end, at any step on the way.
+        // Smaller than the interval: due in proportion to the log, and complete at the interval's end.
         for log_bytes in 0..1000 {
             assert_eq!(bytes_due(250, 1000, log_bytes), log_bytes / 4);
         }
@@ -345,7 +345,7 @@ mod tests {
             assert_eq!(bytes_due(4000, 1000, log_bytes), log_bytes);
         }
         assert_eq!(bytes_due(4000, 1000, 4000), u64::MAX);
-        // Whatever stands in the memory of a table that somebody has written over.
+        // Any value may stand in the memory of an overwritten table.
         assert_eq!(bytes_due(u64::MAX, 1, u64::MAX - 1), u64::MAX - 1);
         assert_eq!(
             bytes_max(u32::MAX, u64::MAX),
@@ -394,7 +394,7 @@ mod tests {
         }
         let mut store = MemoryStore::new();
         write(&mut store, usize::MAX);
-        // Whatever follows the trailer, or a record twice, makes it none.
+        // Any bytes after the trailer, or a record twice, make it invalid.
         let head = store.file("ckpt-00000003").expect("written")[..42].to_vec();
         store.file_mut("ckpt-00000003").extend(head);
         assert_eq!(verify(&mut store, 3), Ok(None));

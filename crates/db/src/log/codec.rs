@@ -2,11 +2,11 @@
 //!
 //! **Holds:** the framing `kind, length, body, checksum`, the bodies, the short times of readings.
 //!
-//! **Invariants:** decoding never panics and never trusts a length beyond its input; a record is accepted only
-//! when its CRC32C fits. The checksum of a reading covers the *whole* sensor time, arrival time and boot id, of
-//! which the record carries the low bits: the rest comes from an anchor before it, and a wrong anchor is
-//! noticed as a wrong checksum, never taken for another time. Every checksum is sealed with the store's secret,
-//! so bytes that somebody sent inside a value are no record, wherever a reader begins.
+//! **Invariants:** decoding never panics and never trusts a length beyond its input; a record is accepted only when its
+//! CRC32C fits. The checksum of a reading covers the *whole* sensor time, arrival time and boot id. The record carries
+//! only their low bits: the rest comes from an earlier anchor, and a wrong anchor shows as a wrong checksum, never as
+//! another time. Every checksum is sealed with the store's secret, so bytes that a client sent inside a value are no
+//! record, wherever a reader begins.
 
 use crc32c::crc32c_append;
 
@@ -40,12 +40,12 @@ const TRAILER: u8 = 0xc4;
 const SEGMENT_MAGIC: &[u8; 8] = b"EVKLOG\r\n";
 const CHECKPOINT_MAGIC: &[u8; 8] = b"EVKCKPT\n";
 
-/// A narrow sensor time lies this close to the anchors it may be read with: half the 24-bit window, in ms.
+/// Largest distance of a narrow sensor time from the anchors it may be read with: half the 24-bit window, in ms.
 pub const SENSOR_WINDOW_MS: i64 = 1 << 23;
-/// An arrival lies this close to the anchors it may be read with: half the 32-bit window, in µs.
+/// Largest distance of an arrival from the anchors it may be read with: half the 32-bit window, in µs.
 pub const ARRIVAL_WINDOW_US: i64 = 1 << 31;
 
-/// What an anchor says: the whole times that the readings after it abbreviate.
+/// The content of an anchor: the whole times that the readings after it abbreviate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     /// Boot in which the following readings arrived.
@@ -54,8 +54,8 @@ pub struct Anchor {
     pub arrival_us: u64,
     /// Sensor time of the next reading, ms.
     pub sensor_ms: i64,
-    /// Wall clock at `arrival_us`, ms since 1970: together they date that boot's arrivals. In version 0 the wall
-    /// clock when the anchor was written, up to a commit interval later.
+    /// Wall clock at `arrival_us`, ms since 1970: together they date that boot's arrivals. In version 0 this is the
+    /// wall clock when the anchor was written, up to a commit interval later.
     pub wall_ms: i64,
     /// Whether that wall clock was trusted.
     pub wall_trusted: bool,
@@ -102,7 +102,7 @@ pub struct CheckpointHead {
     pub offset: u64,
     /// Number of the reading that follows.
     pub lsn: u64,
-    /// Ids given when it was begun.
+    /// Number of object ids given when the checkpoint began.
     pub objects: u32,
 }
 
@@ -147,22 +147,22 @@ pub enum Record<'a> {
     },
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRecord {
     /// They may be the beginning of one; more are needed.
     Short,
-    /// They are none.
+    /// They are no record.
     Bad,
 }
 
-/// What makes a checksum this store's own: a sender who knows every rule but not the secret cannot make one.
+/// Makes a checksum this store's own: a sender who knows every rule but not the secret cannot make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
-    /// The checksum begins with this.
+    /// Initial value of the checksum.
     seed: u32,
-    /// And ends with this. Without it a record and its checksum would always leave the same known state, from
-    /// which a checksum for the bytes behind could be made.
+    /// XORed into the final checksum. Without it, a record with its checksum would always leave the same known state,
+    /// from which a checksum for the bytes behind it could be made.
     mask: u32,
 }
 
@@ -183,7 +183,7 @@ impl Seal {
     }
 }
 
-/// What abbreviated times are read against.
+/// The reference for abbreviated times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     seal: Seal,
@@ -207,13 +207,14 @@ impl Context {
         }
     }
 
-    /// Microseconds from the anchor's arrival to this one. Within [`ARRIVAL_WINDOW_US`] it reads back right.
+    /// Returns the microseconds from the anchor's arrival to this one. Within [`ARRIVAL_WINDOW_US`] it is read back
+    /// correctly.
     #[must_use]
     pub fn distance_us(&self, arrival_us: u64) -> i64 {
         arrival_us.wrapping_sub(self.arrival_us) as i64
     }
 
-    /// Whether the short form of this sensor time reads back right.
+    /// Whether the short form of this sensor time is read back correctly.
     #[must_use]
     pub fn is_narrow(&self, timestamp_ms: i64) -> bool {
         timestamp_ms
@@ -296,7 +297,7 @@ pub fn put_dictionary(out: &mut Vec<u8>, seal: Seal, entry: &Dictionary<'_>) {
     });
 }
 
-/// Appends a reading; short when `narrow`, which the caller has checked against every anchor that may serve.
+/// Appends a reading; short if `narrow`, which the caller has checked against every anchor that may apply.
 pub fn put_reading(out: &mut Vec<u8>, reading: &Reading<'_>, context: &Context, narrow: bool) {
     let kind = READING
         | if reading.wall_trusted {
@@ -369,7 +370,7 @@ pub fn put_trailer(out: &mut Vec<u8>, seal: Seal, objects: u32) {
     });
 }
 
-/// Bytes of the record that begins here, if its head is there and its length is possible. Unchecked.
+/// Returns the bytes of the record that begins here, if its head is complete and its length is possible. Unchecked.
 #[must_use]
 pub fn claimed_bytes(input: &[u8]) -> Option<usize> {
     let (body_bytes, varint) = take_varint(input.get(1..)?)?;
@@ -433,7 +434,7 @@ fn claimed_body(input: &[u8]) -> Option<usize> {
     take_varint(input.get(1..)?).map(|(bytes, _)| bytes as usize)
 }
 
-/// A body being taken apart; every method is `None` at its end.
+/// A body being decoded; every method returns `None` at its end.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -589,8 +590,8 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// A varint and its length; `None` when cut short, longer than five bytes (no field needs more) or longer than
-/// its value needs: a record has one encoding.
+/// Decodes a varint and its length; `None` if it is cut short, longer than five bytes (no field needs more) or longer
+/// than its value needs: a record has one encoding.
 fn take_varint(input: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
     for (at, byte) in input.iter().take(5).enumerate() {

@@ -18,7 +18,7 @@ pub fn checkpoint_name(number: u32) -> String {
     format!("ckpt-{number:08}")
 }
 
-/// The number in a name made with this prefix, and in no other name.
+/// Returns the number in a name made with this prefix; `None` for any other name.
 #[must_use]
 pub fn number_in(name: &str, prefix: &str) -> Option<u32> {
     let digits = name.strip_prefix(prefix)?;

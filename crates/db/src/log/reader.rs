@@ -1,14 +1,14 @@
-//! Reading records back, past whatever is damaged.
+//! Reads records back and skips damage.
 //!
 //! **Holds:** the fixed buffer, resynchronisation, the count of what was lost.
 //!
-//! **Invariants:** memory is one buffer whatever the file's length; every byte is decoded, skipped and
-//! counted, or part of a torn tail; a damaged record costs the records around it nothing.
+//! **Invariants:** memory is one buffer for any file length; every byte is decoded, skipped and counted, or part of a
+//! torn tail; a damaged record costs nothing of the records around it.
 //!
-//! **Resynchronisation.** Where no record begins, the length in front of us is tried first: when a record
-//! begins right behind it, only this one is skipped (its body was hit), unless whole records lead from inside it
-//! to that place (its length was hit). Otherwise every following byte is tried until a record's checksum fits; the
-//! checksums are sealed with the store's secret, so a value cannot hold one that fits.
+//! **Resynchronisation.** Where no record begins, the reader first tries the length at that place. If a record begins
+//! right behind it, only this one is skipped (its body was hit), unless whole records lead from inside it to that place
+//! (its length was hit). Otherwise every following byte is tried until a record's checksum fits. The checksums are
+//! sealed with the store's secret, so a value cannot hold one that fits.
 
 use std::ops::ControlFlow;
 
@@ -22,13 +22,13 @@ use super::codec::{
 /// Bytes of the reading buffer: a few records of the longest kind.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// Pieces that a request asks for at most: more than the buffer holds.
+/// Most pieces that a request asks for: more than the buffer holds.
 const PIECES_MAX: u64 = READ_BYTES as u64;
 
-/// Unreadable pieces in a row after which the device is taken for dead.
+/// Number of unreadable pieces in a row after which the device is considered dead.
 const FAILURES_MAX: u32 = 8;
 
-/// What reading found broken, by reason.
+/// Damage that reading found, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
     /// Places where a record's checksum did not fit, each at least one record.
@@ -37,8 +37,8 @@ pub struct Damage {
     pub pieces_unreadable: u64,
     /// Bytes skipped for either reason.
     pub bytes_skipped: u64,
-    /// Readings that the log's own numbering shows to be missing, for whatever reason. Where the end of the log
-    /// was damaged when it was opened, the most that can have been there.
+    /// Readings that are missing by the log's own numbering, for any reason. If the end of the log was damaged when it
+    /// was opened, this counts the most that can have been there.
     pub readings_missing: u64,
     /// Files that ended inside a record: an append cut by power. Nothing acknowledged is in such a tail.
     pub tails_torn: u64,
@@ -61,7 +61,7 @@ impl Damage {
 }
 
 impl Damage {
-    /// Adds what `now` has more than `before`.
+    /// Adds the counts by which `now` exceeds `before`.
     pub(crate) fn add_since(&mut self, now: &Self, before: &Self) {
         self.records_damaged += now.records_damaged - before.records_damaged;
         self.pieces_unreadable += now.pieces_unreadable - before.pieces_unreadable;
@@ -72,7 +72,7 @@ impl Damage {
     }
 }
 
-/// A record with its place.
+/// A record and its place.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
     /// The record.
@@ -108,16 +108,16 @@ pub struct Reader {
     /// An unreadable piece begins at `read_at` and ends here.
     hole_end: Option<u64>,
     failures: u32,
-    /// Pieces of the store that the next request asks for at most.
+    /// Most pieces of the store that the next request asks for.
     pieces_max: u64,
     context: Option<Context>,
     next_lsn: Option<u64>,
-    /// Bytes lost since the last anchor: they may have held readings that have numbers.
+    /// Bytes lost since the last anchor: they may have held numbered readings.
     lost_bytes: u64,
-    /// The segment in which the visitor stopped, and where: what the buffer holds of it need not be read again, since a
-    /// segment only grows.
+    /// The segment in which the visitor stopped, and where. Its buffered bytes need not be read again, since a segment
+    /// only grows.
     stopped: Option<(u32, u64)>,
-    /// What was found broken so far, in all files.
+    /// Damage found so far, in all files.
     pub damage: Damage,
 }
 
@@ -148,7 +148,7 @@ impl Reader {
         }
     }
 
-    /// Where the next record begins, after a read that was stopped; otherwise the end of what was read.
+    /// Returns where the next record begins, after a read that was stopped; otherwise the end of what was read.
     pub(crate) fn position(&self) -> u64 {
         self.read_at - (self.end - self.start) as u64
     }
@@ -159,8 +159,8 @@ impl Reader {
         self.next_lsn
     }
 
-    /// A number that no reading has had: [`next_lsn`](Self::next_lsn) and the most readings that what was lost
-    /// since the last anchor can have held. Torn tails are not lost, nobody was told of what is in them.
+    /// Returns a number that no reading has had: [`next_lsn`](Self::next_lsn) plus the most readings that the bytes
+    /// lost since the last anchor can have held. Torn tails do not count as lost: nothing in them was acknowledged.
     #[must_use]
     pub fn unused_lsn(&self) -> u64 {
         let readings_max = self.lost_bytes / READING_BYTES_MIN as u64;
@@ -177,7 +177,7 @@ impl Reader {
         self.lose(bytes);
     }
 
-    /// Says which number the next reading has, when a checkpoint knows.
+    /// Sets the number of the next reading, when a checkpoint knows it.
     pub fn expect_lsn(&mut self, lsn: u64) {
         self.next_lsn = Some(lsn);
     }
@@ -200,8 +200,8 @@ impl Reader {
         self.read_on(store, file, visit)
     }
 
-    /// Reads the segment `number` from `offset` to its end: as [`read`](Self::read), but goes on with what is in the
-    /// buffer where the visitor stopped there.
+    /// Reads the segment `number` from `offset` to its end: as [`read`](Self::read), but continues with the buffered
+    /// bytes if the visitor stopped there.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -231,7 +231,7 @@ impl Reader {
         visit: &mut dyn FnMut(&Found<'_>) -> Result<ControlFlow<()>, Error>,
     ) -> Result<Tail, Error> {
         let seal = Seal::of(store.secret());
-        // Set while the bytes ahead belong to damage that has been counted already.
+        // Set while the bytes ahead belong to damage that has already been counted.
         let mut counted = false;
         let mut tail = Tail::Clean;
         loop {
@@ -319,10 +319,10 @@ impl Reader {
         }
     }
 
-    /// Moves what is left to the front and reads until the buffer is full, the file ends or a piece cannot be read.
+    /// Moves the rest to the front and reads until the buffer is full, the file ends or a piece cannot be read.
     ///
-    /// A store may read all of a request before it finds the damage in it, and name none but the last, or one that
-    /// stands for all. So where a shorter request fails again what is asked for is halved, and doubled where one
+    /// A store may read the whole request before it reports damage in it, and report only the last damaged piece, or
+    /// one that stands for all. So the request is halved where a shorter request fails again, and doubled where one
     /// succeeds.
     fn fill<S: SegmentStore>(&mut self, store: &mut S, file: S::File) -> Result<(), StoreError> {
         self.buffer.copy_within(self.start..self.end, 0);
@@ -344,7 +344,7 @@ impl Reader {
                 &mut self.buffer[self.end..self.end + want],
             ) {
                 Ok(0) => {
-                    // Shorter than it said: what is missing is lost.
+                    // The file is shorter than its length said: the missing part is lost.
                     self.hole_end = Some(self.length);
                 }
                 Ok(count) => {
@@ -377,7 +377,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What is ahead up to `piece_end` cannot be read; what is behind it may be no better.
+    /// Gives up the bytes ahead up to `piece_end`: they cannot be read, and the bytes behind may be no better.
     fn lose_piece(&mut self, piece_end: u64) {
         self.hole_end = Some(piece_end);
         self.pieces_max = 1;
@@ -403,7 +403,7 @@ fn resynchronise(
             .find(|at| leads_to_end(&body[*at..], seal, context))
             .or(Some(claimed));
     }
-    // A record that may reach beyond the window is left for the next one.
+    // Leave a record that may reach beyond the window for the next window.
     let end = if last {
         window.len()
     } else {
@@ -450,7 +450,7 @@ mod tests {
         (lsns, tail.unwrap(), reader.damage)
     }
 
-    /// Readings 10 to 29 of 30 bytes of value each, with an anchor before every tenth.
+    /// Makes a file of the readings 10 to 29, each with a value of 30 bytes, and an anchor before every tenth.
     fn file() -> (MemoryStore, Vec<usize>) {
         let (mut out, mut places) = (Vec::new(), Vec::new());
         let mut context = None;

@@ -1,4 +1,4 @@
-//! The whole log, read in its order: for recovery, verification and history.
+//! Reads the whole log in its order: for recovery, verification and history.
 
 use std::ops::ControlFlow;
 
@@ -27,7 +27,7 @@ pub struct LogEntry<'a> {
     pub wall_trusted: bool,
     /// The value.
     pub value: &'a [u8],
-    /// Number in the log, the ticket's. After damage it may be low until the next anchor.
+    /// Number in the log, the same as the ticket's. After damage it may be low until the next anchor.
     pub lsn: u64,
     /// Segment that holds the record.
     pub segment: u32,
@@ -35,7 +35,7 @@ pub struct LogEntry<'a> {
     pub offset: u64,
 }
 
-/// What a scan saw.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanReport {
     /// Segments read.
@@ -44,9 +44,9 @@ pub struct ScanReport {
     pub readings: u64,
     /// Readings whose object had no name.
     pub readings_unnamed: u64,
-    /// Dictionary records that gave a number or key a second meaning; the first one stays.
+    /// Dictionary records that gave a number or key a second meaning; the first meaning stays.
     pub dictionary_conflicts: u64,
-    /// What was broken.
+    /// Damage found.
     pub damage: Damage,
 }
 
@@ -65,7 +65,7 @@ pub fn segments<S: SegmentStore>(store: &mut S) -> Result<(Vec<u32>, bool), Erro
     }
 }
 
-/// Format version in a segment's head; `None` where there is none.
+/// Returns the format version in a segment's head; `None` if there is none.
 ///
 /// # Errors
 /// [`Error::Store`] when the device is gone.
@@ -83,7 +83,7 @@ pub(crate) fn version_of<S: SegmentStore>(
     )
 }
 
-/// The first bytes of a segment; none where it cannot be read.
+/// Reads the first bytes of a segment; none if it cannot be read.
 fn read_head<S: SegmentStore>(store: &mut S, number: u32, head: &mut [u8]) -> Result<usize, Error> {
     let file = match store.open(&segment_name(number)) {
         Ok(file) => file,
@@ -99,10 +99,10 @@ fn read_head<S: SegmentStore>(store: &mut S, number: u32, head: &mut [u8]) -> Re
     }
 }
 
-/// Number of the first reading of a segment, from the first anchor in it; `None` where there is none.
+/// Returns the number of the first reading of a segment, from the first anchor in it; `None` if there is none.
 pub(crate) fn first_lsn_of<S: SegmentStore>(store: &mut S, number: u32) -> Option<u64> {
     let mut first = None;
-    // Many names may come before it.
+    // Many dictionary records may come before the anchor.
     let read = read_segment(store, &mut Reader::new(), number, 0, &mut |found| {
         Ok(match found.record {
             Record::Anchor(anchor) => {
@@ -154,7 +154,7 @@ impl Names {
             .filter(|key| !key.is_empty())
     }
 
-    /// `false` when the number has another key already or is beyond every table.
+    /// Returns `false` if the number already has another key or is beyond every table.
     fn add(&mut self, id: u32, key: &str) -> bool {
         if id >= crate::options::OBJECTS_LIMIT {
             return false;
@@ -181,9 +181,9 @@ pub fn scan_log<S: SegmentStore>(
 ) -> Result<ScanReport, Error> {
     let mut report = ScanReport::default();
     let mut names = Names::default();
-    // Readings that a checkpoint knows to have been logged before it.
+    // Number of readings logged before a checkpoint, by its head.
     let mut written = 0;
-    // A checkpoint's names stand in for a dictionary record that damage took.
+    // A checkpoint's names replace dictionary records that were lost to damage.
     for number in checkpoint::numbers(store)?.into_iter().rev() {
         if let Some(head) = checkpoint::verify(store, number)? {
             written = head.lsn;

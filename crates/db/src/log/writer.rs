@@ -23,18 +23,18 @@ use super::codec::{self, ANCHOR_BYTES, Anchor, Context, Dictionary, Reading, Rec
 use super::reader::Found;
 use super::segment_name;
 
-/// Log bytes after which the times are said in full again: about one flash block, the unit of damage.
+/// Log bytes after which the times are written in full again: about one flash block, the unit of damage.
 pub const ANCHOR_EVERY_BYTES: usize = 4000;
-/// An arrival this far from its anchor gets a new one; half of it stays for the anchor before to stand in.
+/// An arrival this far from its anchor gets a new one; half of the window stays for the previous anchor to stand in.
 const REANCHOR_US: i64 = codec::ARRIVAL_WINDOW_US / 4;
-/// Segment numbers tried when a name is taken that the listing did not show (a damaged directory block).
+/// Segment numbers tried when a name is taken although the listing did not show it (a damaged directory block).
 const NUMBER_TRIES: u32 = 64;
-/// Summaries that wait for the index; beyond, a segment is read again for its own.
+/// Most summaries that wait for the index; beyond, a segment is read again for its summary.
 const FINISHED_MAX: usize = 4;
-/// No dictionary record of the object in the current segment.
+/// Marks an object that has no dictionary record in the current segment.
 const UNNAMED: u32 = u32::MAX;
 
-/// What the writer needs of the database while it works.
+/// What the writer needs from the database while it works.
 pub(crate) struct Surroundings<'a> {
     pub(crate) table: &'a Table,
     pub(crate) clock: &'a dyn Clock,
@@ -67,7 +67,7 @@ pub(crate) struct LogWriter<F> {
     append_bytes_max: usize,
     segment_bytes_max: u64,
     anchor: Option<Context>,
-    /// The anchor before, while it could stand in for a lost one.
+    /// The previous anchor, while it could stand in for a lost one.
     earlier: Option<Context>,
     since_anchor: usize,
     force_anchor: bool,
@@ -81,11 +81,11 @@ pub(crate) struct LogWriter<F> {
     segments: VecDeque<u32>,
     /// What the growing segment holds; `None` when this writer does not know all of it.
     summary: Option<Summary>,
-    /// Summaries of segments that have ceased to grow, for the index to take.
+    /// Summaries of segments that have stopped growing, for the index to take.
     finished: Vec<Summary>,
 }
 
-/// How far a commit has come in what waited, in bytes of it.
+/// Progress of a commit, in bytes of the waiting entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     /// Turned into records.
@@ -124,12 +124,12 @@ impl<F: Copy> LogWriter<F> {
         self.summary.as_ref().filter(|_| self.file.is_some())
     }
 
-    /// The summary of a segment that has ceased to grow.
+    /// Takes the summary of a segment that has stopped growing.
     pub(crate) fn take_finished(&mut self) -> Option<Summary> {
         self.finished.pop()
     }
 
-    /// Names the segments that are there already, ascending.
+    /// Sets the segments that exist already, ascending.
     pub(crate) fn set_segments(&mut self, segments: Vec<u32>) {
         self.segments = segments.into();
     }
@@ -154,12 +154,12 @@ impl<F: Copy> LogWriter<F> {
         self.next_lsn
     }
 
-    /// Keeps so many bytes of the store free.
+    /// Sets how many bytes of the store to keep free.
     pub(crate) fn set_reserve_bytes(&mut self, bytes: u64) {
         self.reserve_bytes = bytes;
     }
 
-    /// Says the times in full before the next reading: the clock has changed.
+    /// Writes the times in full before the next reading: the clock has changed.
     pub(crate) fn anchor_next(&mut self) {
         self.force_anchor = true;
     }
@@ -169,14 +169,14 @@ impl<F: Copy> LogWriter<F> {
         self.bytes_appended
     }
 
-    /// Goes on in a segment that ends cleanly.
+    /// Continues a segment that ends cleanly.
     pub(crate) fn resume(&mut self, file: F, segment: u32, length: u64) {
         self.file = Some(file);
         self.segment = segment;
         self.length = length;
     }
 
-    /// Where the next append goes; readings after it can be read from here without anything before.
+    /// Returns where the next append goes; readings after it can be read from here without anything before.
     pub(crate) fn mark(&mut self) -> Position {
         debug_assert!(self.staged.is_empty());
         self.force_anchor = true;
@@ -187,8 +187,8 @@ impl<F: Copy> LogWriter<F> {
         }
     }
 
-    /// Makes everything in `waiting` behind `done` durable, in appends of at most `append_bytes_max` and one
-    /// record. [`LogFailure::Full`] leaves `done` where it was: the call may be repeated once there is room.
+    /// Makes everything in `waiting` after `done` durable, in appends of at most `append_bytes_max` and one record.
+    /// After [`LogFailure::Full`], `done` says what is durable: the call may be repeated once there is room.
     pub(crate) fn commit<S: SegmentStore<File = F>>(
         &mut self,
         store: &mut S,
@@ -213,7 +213,7 @@ impl<F: Copy> LogWriter<F> {
         self.append(store, around, waiting, done)
     }
 
-    /// Says the times in full now, if there is a segment to say them in.
+    /// Writes the times in full now, if there is a segment to write them to.
     pub(crate) fn say_clock<S: SegmentStore<File = F>>(
         &mut self,
         store: &mut S,
@@ -232,15 +232,15 @@ impl<F: Copy> LogWriter<F> {
         self.append(store, around, &[], &mut Done::default())
     }
 
-    /// Throws away what is staged, to be staged again: it did not fit.
+    /// Discards what is staged, because it did not fit; it is staged again later.
     fn unstage(&mut self, done: &mut Done) {
         self.staged.clear();
         self.next_lsn -= self.staged_readings;
         self.staged_readings = 0;
         done.staged = done.durable;
-        // What was summed up of it was never written; the segment will be read again for that.
+        // The summary includes records that were never written; the segment will be read again for it.
         self.summary = None;
-        // Anchors and names among it were never written.
+        // The staged anchors and names were never written.
         self.force_anchor = true;
         self.named_in.fill(UNNAMED);
     }
@@ -300,7 +300,7 @@ impl<F: Copy> LogWriter<F> {
         self.since_anchor += self.staged.len() - begin;
     }
 
-    /// Takes a staged record into the summary, as a reader of the segment would.
+    /// Adds a staged record to the summary, as a reader of the segment would.
     fn sum_up(&mut self, record: Record<'_>, offset: u64) {
         if let Some(summary) = &mut self.summary {
             let found = Found {
@@ -315,7 +315,7 @@ impl<F: Copy> LogWriter<F> {
 
     fn stage_name(&mut self, id: u32, table: &Table) {
         let key = table.key(ObjectId(id));
-        // A key that damage has taken cannot be named; its readings keep their number.
+        // An object whose key was lost to damage cannot be named; its readings keep their number.
         if !key.as_str().is_empty() {
             let (avi_ms, temporal) = table.validity(ObjectId(id));
             codec::put_dictionary(
@@ -334,7 +334,7 @@ impl<F: Copy> LogWriter<F> {
         }
     }
 
-    /// Says the times in full where it is due, and returns what the next reading is abbreviated against.
+    /// Writes the times in full where due, and returns the context against which the next reading is abbreviated.
     fn stage_anchor(
         &mut self,
         arrival_us: u64,
@@ -351,7 +351,7 @@ impl<F: Copy> LogWriter<F> {
         {
             return context;
         }
-        // The wall clock at the arrival, as it stands now: with the arrival it dates this boot.
+        // The wall clock at the arrival, computed from the clock as it is now: with the arrival it dates this boot.
         let since_us = (around.clock.monotonic_ns() / 1000).saturating_sub(arrival_us);
         let anchor = Anchor {
             boot_id: around.boot_id,
@@ -367,7 +367,7 @@ impl<F: Copy> LogWriter<F> {
         let offset = self.length + self.staged.len() as u64;
         codec::put_anchor(&mut self.staged, self.seal, &anchor);
         self.sum_up(Record::Anchor(anchor), offset);
-        // Where no earlier anchor could stand in for this one, it is written twice.
+        // If no earlier anchor could stand in for this one, write it twice.
         self.earlier = self
             .anchor
             .filter(|earlier| !self.force_anchor && near(earlier, 2 * REANCHOR_US));
@@ -389,7 +389,7 @@ impl<F: Copy> LogWriter<F> {
         if self.staged.is_empty() {
             return Ok(());
         }
-        // Asked before, so that a store that is full is left without a torn record.
+        // Check before the append, so that a full store is left without a torn record.
         if store.free_bytes() < (self.staged.len() as u64).saturating_add(self.reserve_bytes) {
             self.unstage(done);
             return Err(LogFailure::Full);
@@ -408,7 +408,7 @@ impl<F: Copy> LogWriter<F> {
         if let Err(error) = store.append(file, &self.staged) {
             let failure = failure_of(&error);
             if failure == LogFailure::Full && store.length(file) != Ok(self.length) {
-                // Part of it is there, which only a start can sort out.
+                // Part of it was written, which only a start can sort out.
                 return Err(LogFailure::Torn);
             }
             self.unstage(done);
@@ -424,7 +424,8 @@ impl<F: Copy> LogWriter<F> {
                 .unwrap_or_else(|poison| poison.into_inner())
         };
         {
-            // Before the tickets: whoever asks after an acknowledgement finds the reading counted.
+            // Count before completing the tickets: a caller that asks after an acknowledgement must find the reading
+            // counted.
             let mut counters = count();
             counters.append_ns.record(end_ns.saturating_sub(begin_ns));
             counters.appends += 1;
@@ -467,7 +468,7 @@ impl<F: Copy> LogWriter<F> {
                     self.segments.push_back(self.segment);
                     return Ok(*self.file.insert(file));
                 }
-                // The head that is staged carries the first number tried; readers go by the name.
+                // The staged head carries the first number tried; readers use the number in the name.
                 Err(StoreError::Exists | StoreError::Damaged { .. }) if tries < NUMBER_TRIES => {
                     tries += 1;
                     self.segment = self.segment.saturating_add(1);
@@ -478,7 +479,7 @@ impl<F: Copy> LogWriter<F> {
     }
 }
 
-/// What a failed store call means for the log.
+/// Returns what a failed store call means for the log.
 pub(crate) fn failure_of(error: &StoreError) -> LogFailure {
     match error {
         StoreError::Full => LogFailure::Full,

@@ -1,13 +1,14 @@
 //! Which updates are admitted to the table: a fraction of all, spread over the objects so that each loses little.
 //!
-//! An object of weight w whose readings come every p loses a part s of them, and with it about p s of freshness. The
-//! parts are such that w p s is the same for all, up to the most that may be shed of any: frequent and unimportant
-//! readings go first. Within an object they are spread evenly: of a fraction of three quarters every fourth is shed.
+//! An object of weight w and period p that loses a part s of its readings loses about p s of its freshness. The parts
+//! are such that w p s is the same for all objects, up to the most that may be shed of any: frequent and unimportant
+//! readings go first. Within an object, shed readings are spread evenly: with a fraction of three quarters every fourth
+//! is shed.
 //!
-//! Periods are measured, not configured: readings are counted, and those of long ago are forgotten.
+//! Periods are measured, not configured: readings are counted, and old counts decay.
 //!
-//! What an object keeps at least is a part of its readings, or a part of the freshness that it would have with all of
-//! them ([`Quality`]): a value that is valid for ten periods loses none with every tenth reading.
+//! The minimum that an object keeps is a part of its readings, or a part of the freshness that it would have with all
+//! of them ([`Quality`]): a value that is valid for ten periods loses no freshness with every tenth reading.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -18,36 +19,36 @@ use crate::options::ShedPolicy;
 use super::plan::{Plan, free_of, most_of};
 use crate::realtime;
 
-/// 1 in the fixed point of fractions. The phase is what is left by it.
+/// The value 1 in the fixed-point format of fractions. The phase is taken modulo this.
 const ONE: u32 = 1 << 31;
 
-/// Time in which what was counted loses most of its say: long enough that an object which comes every ten seconds
-/// has a period, short enough that a sensor which has changed its own is soon believed.
+/// Time constant by which counts decay, ns: long enough that an object with a reading every ten seconds has a period,
+/// short enough that a sensor's new period soon prevails.
 const FORGET_NS: f64 = 60e9;
 
-/// After so long without a look rates are those of hours, and say little of now.
+/// Time without a measurement, ns, after which the rates say little about the present.
 const STALE_NS: f64 = 10.0 * FORGET_NS;
 
-/// While all are admitted, rates are looked at no more often.
+/// Shortest time between two measurements of the rates while all readings are admitted, ns.
 const LOOK_NS: u64 = 1_000_000_000;
 
-/// A count below this is that of an object whose last reading is long ago.
+/// A count below this belongs to an object whose last reading is long ago.
 const COUNT_MIN: f64 = 1e-6;
 
-/// More readings than this between two looks were not taken by this table: somebody has written over its memory.
+/// More readings than this between two measurements were not taken by this table: its memory was overwritten.
 const READINGS_MAX: u64 = u32::MAX as u64;
 
-/// What the least that an object keeps is a part of.
+/// What the minimum that an object keeps is a part of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quality {
     /// Of its readings.
     #[default]
     Admitted,
-    /// Of the time in which it would be fresh if all of its readings were admitted.
+    /// The time in which it would be fresh if all of its readings were admitted.
     Fresh,
 }
 
-/// How often a value is offered, and how long it is good for.
+/// How often a value is offered, and how long it is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Readings that went to the table so far.
@@ -56,25 +57,25 @@ pub struct Offer {
     pub valid_ns: u64,
 }
 
-/// What becomes of a reading.
+/// What happens to a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes to the table and to the log.
     Admitted,
     /// It goes to the log alone.
     Logged,
-    /// It goes nowhere.
+    /// It is discarded.
     Dropped,
 }
 
-/// How much of what was offered went to the table. Counts of readings of temporal objects, since the start.
+/// How many of the offered readings went to the table. Counts of readings of temporal objects, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AdmissionFigures {
-    /// Fraction that was asked for last, within the limits; 1 at the start.
+    /// Fraction that was requested last, within the limits; 1 at the start.
     pub wanted: f64,
-    /// What that came to of the readings that can be shed, by the rates measured then.
+    /// The fraction expected from that of the readings that can be shed, by the rates measured then.
     pub expected: f64,
-    /// The least that may be asked for, by the same rates.
+    /// The least fraction that may be requested, by the same rates.
     pub least: f64,
     /// Readings taken, admitted or shed.
     pub offered: u64,
@@ -86,7 +87,7 @@ pub struct AdmissionFigures {
     pub dropped: u64,
 }
 
-/// One object, as a producer meets it.
+/// One object, as producers see it.
 #[derive(Debug)]
 struct Share {
     shed: AtomicU64,
@@ -95,25 +96,25 @@ struct Share {
     fraction: AtomicU32,
     phase: AtomicU32,
     drops: AtomicBool,
-    /// All of its readings are admitted, whatever the load.
+    /// All of its readings are admitted, under any load.
     is_exempt: AtomicBool,
-    /// So long after the last one that was admitted the next one is, whatever rate was measured; 0: no matter how long.
+    /// Longest time from one admitted reading to the next, for any measured rate, ns; 0: no limit.
     gap_ns_max: AtomicU64,
-    /// When one was admitted last in its turn, or replaced the value, while not all were.
+    /// When a reading was last admitted in its turn, or replaced the value, while not all were admitted.
     admitted_ns: AtomicU64,
 }
 
-/// One object, as whoever sets fractions sees it.
+/// One object, as the caller that sets fractions sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     pub(super) weight: f64,
-    /// Readings taken up to the last look.
+    /// Readings taken up to the last measurement.
     seen: u64,
-    /// It could not be shed at the last look: nobody knows what it was taken for.
+    /// It could not be shed at the last measurement, so its count then is unknown.
     is_new: bool,
-    /// Readings since then, those of long ago forgotten: in proportion to the rate.
+    /// Readings since then, earlier ones decayed: proportional to the rate.
     pub(super) count: f64,
-    /// The part of them that costs no freshness, and the part that may be shed at most.
+    /// The part of them that costs no freshness, and the largest part that may be shed.
     pub(super) free: f64,
     pub(super) most: f64,
 }
@@ -122,14 +123,14 @@ pub(super) struct Measured {
 struct Measurement {
     objects: Box<[Measured]>,
     looked_ns: u64,
-    /// Time in which the counts came together, that of long ago forgotten like them.
+    /// Time over which the counts were collected, earlier time decayed like them.
     span_ns: f64,
     wanted: f64,
     expected: f64,
     least: f64,
 }
 
-/// The admission of a database's objects. All memory is taken at the start.
+/// The admission of a database's objects. All memory is allocated at the start.
 #[derive(Debug)]
 pub struct Admission {
     shares: Box<[Share]>,
@@ -140,7 +141,8 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Admits all. `min` is the least that any object keeps, 0 to 1, of what `quality` says.
+    /// Makes an admission that admits all. `min` is the least part that any object keeps, 0 to 1; `quality` says of
+    /// what.
     #[must_use]
     pub fn new(objects_max: u32, min: f64, quality: Quality) -> Self {
         let min = if min.is_finite() {
@@ -152,7 +154,7 @@ impl Admission {
             shed: AtomicU64::new(0),
             unshed: AtomicU64::new(0),
             fraction: AtomicU32::new(ONE),
-            // Not all shed at the same moment: multiples of the golden ratio are spread evenly.
+            // Objects must not all shed at the same moment: multiples of the golden ratio are spread evenly.
             phase: AtomicU32::new(number.wrapping_mul(0x9e37_79b9)),
             drops: AtomicBool::new(false),
             is_exempt: AtomicBool::new(false),
@@ -177,7 +179,7 @@ impl Admission {
                 expected: 1.0,
                 least: match quality {
                     Quality::Admitted => min,
-                    // Nothing is known of any object.
+                    // Nothing is known about any object yet.
                     Quality::Fresh => 1.0,
                 },
             }),
@@ -186,8 +188,8 @@ impl Admission {
         }
     }
 
-    /// How much an object's freshness counts, more being shed less, and what becomes of its shed readings. A weight
-    /// that is no number above 0 counts as 1. Takes effect with the next [`set`](Self::set); the policy at once.
+    /// Sets how much an object's freshness counts, more being shed less, and what happens to its shed readings. A
+    /// weight that is no number above 0 counts as 1. Takes effect with the next [`set`](Self::set); the policy at once.
     pub fn set_quality(&self, object: usize, weight: f64, policy: ShedPolicy) {
         let is_sound = weight.is_finite() && weight > 0.0;
         if let Some(measured) = lock(&self.measured).objects.get_mut(object) {
@@ -200,7 +202,7 @@ impl Admission {
         }
     }
 
-    /// Admits all readings of an object from now on: each of them is acted upon.
+    /// Admits all readings of an object from now on, because each of them is acted upon.
     pub fn exempt(&self, object: usize) {
         if let Some(share) = self.shares.get(object) {
             share.is_exempt.store(true, Ordering::Relaxed);
@@ -213,16 +215,16 @@ impl Admission {
         share.is_some_and(|share| share.is_exempt.load(Ordering::Relaxed))
     }
 
-    /// What becomes of the next reading of an object, which arrives now; counts it if it is shed. An object that is not
-    /// known is admitted. Of one that is admitted and replaces the value [`note_new`](Self::note_new) is to be told.
-    /// Neither waits nor allocates.
+    /// Decides about the next reading of an object, which arrives now; counts it if it is shed. A reading of an unknown
+    /// object is admitted. If an admitted reading replaces the value, the caller must call
+    /// [`note_new`](Self::note_new). Neither waits nor allocates.
     #[inline]
     pub fn judge(&self, object: usize, now_ns: u64) -> Verdict {
         let Some(share) = self.shares.get(object) else {
             return Verdict::Admitted;
         };
         let fraction = share.fraction.load(Ordering::Relaxed);
-        // One that was exempted a moment ago may be given its old fraction once more.
+        // An object that was exempted a moment ago may get its old fraction once more.
         if fraction == ONE || share.is_exempt.load(Ordering::Relaxed) {
             return Verdict::Admitted;
         }
@@ -245,8 +247,8 @@ impl Admission {
         }
     }
 
-    /// Notes that an admitted reading of an object has replaced its value. One that is older than the value keeps
-    /// nothing fresh, so where it was admitted out of its turn the next one is, too.
+    /// Notes that an admitted reading of an object has replaced its value. A reading that is older than the value keeps
+    /// nothing fresh, so if it was admitted out of its turn the next one is, too.
     #[inline]
     pub fn note_new(&self, object: usize, now_ns: u64) {
         if let Some(share) = self.shares.get(object) {
@@ -277,19 +279,20 @@ impl Admission {
         })
     }
 
-    /// The fraction set last, what it came to, and the least that may be set, by the rates measured then.
+    /// Returns the fraction set last, the one expected from it, and the least that may be set, by the rates measured
+    /// then.
     #[must_use]
     pub fn wanted_expected_least(&self) -> [f64; 3] {
         let measured = lock(&self.measured);
         [measured.wanted, measured.expected, measured.least]
     }
 
-    /// Keeps in memory what producers look at; what was not permitted.
+    /// Locks in memory what producers access; returns what was not permitted.
     pub(crate) fn lock_memory(&self) -> Option<String> {
         realtime::lock_memory("the admission", &self.shares)
     }
 
-    /// Counts from here on: what the start has put into the table is nobody's rate.
+    /// Starts counting here: what the start has put into the table belongs to no rate.
     pub fn begin(&self, now_ns: u64, admitted: impl Fn(usize) -> Option<u64>) {
         let mut measured = lock(&self.measured);
         measured.looked_ns = now_ns;
@@ -298,7 +301,7 @@ impl Admission {
         }
     }
 
-    /// Readings of an object that could be shed, of which so many went to the table with those that could not.
+    /// Returns the readings of an object that could be shed; `admitted` went to the table, with those that could not.
     fn taken(&self, object: usize, admitted: u64) -> u64 {
         let unshed = self.shares.get(object);
         let unshed = unshed.map_or(0, |share| share.unshed.load(Ordering::Relaxed));
@@ -307,17 +310,17 @@ impl Admission {
             .wrapping_sub(unshed)
     }
 
-    /// Admits a fraction of all readings from now on, as far as the least of each object allows; what it comes to by
-    /// the rates since the last call. `offer` tells how often an object was offered and how long it is valid, and
-    /// nothing for those that are never shed. Before anything was measured each object gets the fraction itself, or
-    /// with [`Quality::Fresh`] all are admitted.
+    /// Admits a fraction of all readings from now on, as far as the minimum of each object allows. Returns the fraction
+    /// expected by the rates since the last call. `offer` returns how often an object was offered and how long it is
+    /// valid, and `None` for objects that are never shed. Before any measurement each object gets the fraction itself,
+    /// or with [`Quality::Fresh`] all are admitted.
     ///
-    /// Takes some passes over all objects: not for real-time callers. No producer waits for it.
+    /// Makes several passes over all objects: not for real-time callers. No producer waits for it.
     pub fn set(&self, fraction: f64, now_ns: u64, offer: impl Fn(usize) -> Option<Offer>) -> f64 {
         let mut guard = lock(&self.measured);
         let measured = &mut *guard;
         if fraction >= 1.0 && measured.wanted >= 1.0 {
-            // All are admitted, and stay so. Proportions may be looked at when that ends, rates must be of late.
+            // All are admitted, and stay so. Proportions can be measured when that ends, but rates must be recent.
             let passed_ns = now_ns.saturating_sub(measured.looked_ns);
             let is_due = self.quality == Quality::Fresh && passed_ns >= LOOK_NS;
             if !is_due {
@@ -356,7 +359,7 @@ impl Admission {
         }
         measured.wanted = fraction;
         measured.expected = if total > 0.0 {
-            // No object sheds more than that; their sum may, by its rounding.
+            // No object sheds more than that; the sum may, by rounding.
             (1.0 - shed / total).max(measured.least)
         } else {
             fraction
@@ -364,7 +367,7 @@ impl Admission {
         measured.expected
     }
 
-    /// Looks at what has come since the last call; the sum of what was counted.
+    /// Measures what has arrived since the last call; returns the sum of the counts.
     fn measure(
         &self,
         measured: &mut Measurement,
@@ -375,7 +378,7 @@ impl Admission {
         measured.looked_ns = now_ns;
         let kept = (-passed_ns / FORGET_NS).exp();
         measured.span_ns = measured.span_ns * kept + passed_ns;
-        // The least in readings needs the proportions of rates alone, that in freshness the rates of now.
+        // The minimum in readings needs only the proportions of rates, that in freshness needs the present rates.
         let is_stale = self.quality == Quality::Fresh && passed_ns > STALE_NS;
         if is_stale {
             measured.span_ns = 0.0;
@@ -383,7 +386,7 @@ impl Admission {
         let mut total = 0.0;
         for (object, it) in measured.objects.iter_mut().enumerate() {
             let Some(offer) = self.offered(object, offer) else {
-                // Begins anew, should it ever be one that may be shed.
+                // Counting begins again if the object ever becomes one that may be shed.
                 (it.count, it.free, it.most) = (0.0, 0.0, 0.0);
                 it.is_new = true;
                 continue;
@@ -398,8 +401,8 @@ impl Admission {
             }
             total += it.count;
             if let (Some(share), Quality::Fresh) = (self.shares.get(object), self.quality) {
-                // With a value in each such time the object has its part of the freshness, whatever rate is believed.
-                // Where its own period is longer than the validity, what is planned is that part already.
+                // With a value in each such time the object has its part of the freshness, for any measured rate. If
+                // its own period is longer than the validity, the planned part already ensures that.
                 let period_ns = match it.count > 0.0 {
                     true => (measured.span_ns / it.count).min(FORGET_NS),
                     false => 0.0,
@@ -410,7 +413,7 @@ impl Admission {
             (it.free, it.most) = match self.quality {
                 Quality::Admitted => (0.0, 1.0 - self.min),
                 Quality::Fresh if it.count > 0.0 => {
-                    // Readings that come while one is valid.
+                    // Readings that arrive while one value is valid.
                     let valid = it.count / measured.span_ns * offer.valid_ns as f64;
                     (free_of(valid), most_of(valid, self.min))
                 }
@@ -420,7 +423,7 @@ impl Admission {
         total
     }
 
-    /// How often an object that may be shed was offered.
+    /// Returns how often an object that may be shed was offered.
     fn offered(&self, object: usize, offer: &impl Fn(usize) -> Option<Offer>) -> Option<Offer> {
         match self.is_exempt(object) {
             true => None,
@@ -469,7 +472,7 @@ mod tests {
             }
         }
 
-        /// Lets readings come for a while; fractions admitted, of each and of all.
+        /// Lets readings arrive for `seconds`; returns the fractions admitted, of each and of all.
         fn run(&mut self, seconds: u32) -> (Vec<f64>, f64) {
             let (mut each, mut counts) = (Vec::new(), (0_u64, 0_u64));
             for (object, (_, period_ms)) in self.objects.iter().enumerate() {
@@ -513,10 +516,10 @@ mod tests {
         Offer { admitted, valid_ns }
     }
 
-    /// The part of the time in which an object is fresh, of whose readings a fraction is admitted, spread evenly, and
-    /// of which so many come while one is valid.
+    /// Returns the part of the time in which an object is fresh. A fraction of its readings is admitted, spread evenly;
+    /// `valid` readings arrive while one is valid.
     fn freshness(admitted: f64, valid: f64) -> f64 {
-        // Of three quarters two readings follow each other, and each third one is two periods after the one before.
+        // At three quarters two readings follow each other, and each third one comes two periods after the one before.
         let mean = 1.0 / admitted;
         let short = mean.floor();
         let longer = mean - short;
@@ -562,7 +565,7 @@ mod tests {
             let (weight, period_ms) = plant.objects[object];
             weight * period_ms * (1.0 - fraction(object))
         };
-        // Those not at their least lose the same.
+        // Objects that are not at their minimum lose the same.
         assert!((loss(48) - loss(49)).abs() < 1e-3 * loss(49));
     }
 
@@ -580,7 +583,7 @@ mod tests {
     #[test]
     fn an_objects_readings_are_shed_evenly() {
         let admission = Admission::new(1, 0.5, Quality::Admitted);
-        // Nothing was measured yet: the fraction itself.
+        // Nothing was measured yet: the object gets the fraction itself.
         assert!((admission.set(0.75, 9, |_| Some(offer(0))) - 0.75).abs() < 1e-9);
         let verdicts: Vec<_> = (0..400).map(|_| admission.judge(0, 0)).collect();
         for four in verdicts.windows(4) {
@@ -601,7 +604,7 @@ mod tests {
         let admission = Admission::new(4, 0.5, Quality::Admitted);
         let counts = [std::cell::Cell::new(1000_u64), std::cell::Cell::new(0)];
         let admitted = |object: usize| counts.get(object).map(std::cell::Cell::get);
-        // What the start has found is not counted.
+        // Values found by the start are not counted.
         admission.begin(0, admitted);
         let look = |second: u64, each: [u64; 2]| {
             for (count, more) in counts.iter().zip(each) {
@@ -614,7 +617,7 @@ mod tests {
         };
         let [rare, frequent, never] = look(1, [10, 100]);
         assert!(rare > frequent && never >= 1.0, "{rare} {frequent}");
-        // They change places after a long time; some minutes later only that counts.
+        // The two rates are swapped after a long time; some minutes later only the new ones count.
         for second in 2..2000 {
             look(second, [10, 100]);
         }
@@ -624,7 +627,7 @@ mod tests {
         }
         assert!((fractions[0] - frequent).abs() < 0.01, "{fractions:?}");
         assert!((fractions[1] - rare).abs() < 0.01, "{fractions:?}");
-        // Words that somebody else wrote over the count are no readings.
+        // A count that was overwritten by another process does not count as readings.
         let before = fractions;
         counts[1].set(u64::MAX / 3);
         let after = look(2400, [100, 0]);
@@ -712,7 +715,7 @@ mod tests {
         }
     }
 
-    /// What is planned is what happens, where values are valid for less than a period too.
+    /// The planned part is what happens, also where values are valid for less than a period.
     #[test]
     fn of_readings_that_come_more_rarely_than_they_are_valid_the_planned_part_is_admitted() {
         for period_ms in [900.0, 1_150.0, 2_000.0, 4_000.0, 10_000.0] {
@@ -758,7 +761,7 @@ mod tests {
         );
     }
 
-    /// The rate that was measured is believed for a while: what an object keeps may be less by one of its periods.
+    /// The measured rate is used for a while: what an object keeps may be less by one of its periods.
     #[test]
     fn an_object_whose_readings_become_rare_keeps_its_part() {
         let mut plant = Plant::of(vec![(1.0, 100.0); 4], Quality::Fresh);
@@ -767,7 +770,7 @@ mod tests {
         for period_ms in [1_000.0, 350.0, 4_000.0] {
             plant.objects = vec![(1.0, period_ms); 4];
             let (each, _) = plant.run(200);
-            // A value in each two seconds, and all of those that come more rarely.
+            // One value every two seconds, and all readings that arrive more rarely.
             let least = f64::min(1.0, period_ms / 2_000.0) * 0.9;
             assert!(
                 each.iter().all(|part| *part >= least),

@@ -1,11 +1,11 @@
 //! The control law: from the outputs of a period to the inputs of the next one. Pure arithmetic: no clock, no files, no
 //! threads; the same samples always give the same inputs.
 //!
-//! Both inputs follow both errors and their sums (Kang and Chung, equation 7), and what that leaves out is here: inputs
-//! have limits, move by steps and no faster than allowed; sums of errors do not grow while an input cannot follow
-//! (back-calculation); while one input is at its limit the other one holds tardiness alone, which is the goal that
-//! counts; samples may stop, and then the node runs at full speed with all updates; and the model may become wrong,
-//! which is said.
+//! Both inputs follow both errors and their sums (Kang and Chung, equation 7). This file adds what that leaves out.
+//! Inputs have limits, move by steps and no faster than allowed. Sums of errors do not grow while an input cannot
+//! follow (back-calculation). While one input is at its limit, the other one holds tardiness alone, which is the more
+//! important goal. If samples stop, the node runs at full speed with all updates. If the model becomes wrong, that is
+//! reported.
 
 use nalgebra::{Matrix2, Vector2};
 
@@ -17,27 +17,27 @@ pub const SPEED: usize = 0;
 /// Admitted fraction, the second one.
 pub const ADMISSION: usize = 1;
 
-/// Part of what an input could not follow that is taken off the sums at each sample.
+/// Part of what an input could not follow that is subtracted from the sums at each sample.
 const BACK_CALCULATION: f64 = 0.5;
 
-/// A mean tardiness above so many set points counts as so many. The inputs are at their limits long before; and
-/// whatever a program has told of itself, one sample moves the sums by no more than a few others take back.
+/// A mean tardiness above this many set points counts as this many. The inputs reach their limits long before. So no
+/// figure that a program reports moves the sums by more than a few other samples take back.
 const TARDINESS_MAX: f64 = 4.0;
 
-/// Samples in a row for which an input is beyond its limits before the other one works alone: a peak passes sooner.
+/// Consecutive samples for which an input is beyond its limits before the other one works alone: a peak passes sooner.
 const LIMITED_AFTER: u32 = 3;
 
 /// Samples over which the model's errors are judged.
 const RESIDUAL_WINDOW: f64 = 20.0;
 
-/// Standard deviations, of what the identification left unexplained, beyond which the model no longer predicts.
+/// Standard deviations of the identification's errors beyond which the model no longer predicts.
 const RESIDUAL_MAX: f64 = 3.0;
 
-/// What the square of one sample's error counts as at most, in squares of the identification's: a sample alone takes
-/// the mean to the limit and not beyond.
+/// Largest value that the square of one sample's error counts as, in squares of the identification's: a single sample
+/// takes the mean to the limit and not beyond.
 const SURPRISE_MAX: f64 = RESIDUAL_MAX * RESIDUAL_MAX * RESIDUAL_WINDOW;
 
-/// The least standard deviation of an output that is taken for real: smaller ones say that nothing was measured.
+/// The least standard deviation of an output that is considered real: smaller ones mean that nothing was measured.
 const RESIDUAL_LEAST: f64 = 1e-3;
 
 /// Which inputs are driven.
@@ -48,13 +48,13 @@ pub enum Mode {
     Open,
     /// Speed alone holds tardiness; all updates are admitted.
     SpeedOnly,
-    /// The admitted fraction alone holds tardiness, at the speed that there is.
+    /// The admitted fraction alone holds tardiness, at the present speed.
     AdmissionOnly,
     /// Both hold tardiness and the data response ratio.
     Both,
 }
 
-/// What an input may be.
+/// The range of an input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
     /// Least value.
@@ -67,7 +67,7 @@ pub struct Range {
     pub dead_band: f64,
 }
 
-/// What the controller holds.
+/// The set points of the controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SetPoints {
     /// Mean tardiness.
@@ -79,21 +79,21 @@ pub struct SetPoints {
 /// Why settings are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// A range without room, or no number.
+    /// A range is empty, or not a number.
     #[error("a range of an input has a least value below its greatest one, and steps above 0")]
     Range,
-    /// A set point that cannot be one.
+    /// A set point is out of range.
     #[error("set points are above 0, and the data response ratio is below 1")]
     SetPoint,
-    /// The gains of the integral part say nothing.
+    /// The gains of the integral part cannot be used.
     #[error("the gains cannot be used: identify and design again")]
     Gains,
 }
 
-/// Where an input is held: the law wants more, or less than a step back.
+/// The limit at which an input is held: the law wants more, or less than a step back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Held {
-    /// Nowhere.
+    /// At none.
     #[default]
     Free,
     /// At its least value.
@@ -111,7 +111,7 @@ pub struct Action {
     pub held: [Held; 2],
     /// Whether tardiness is held by one input alone because the other one is at its limit.
     pub is_single: bool,
-    /// Whether samples have stopped, so that everything is at full.
+    /// Whether samples have stopped, so that both inputs are at full.
     pub is_blind: bool,
     /// Whether the model predicts what is measured.
     pub is_model_true: bool,
@@ -130,15 +130,15 @@ pub struct Controller {
     mode: Mode,
     /// Sums of errors of the loop with both inputs.
     sums: Vector2<f64>,
-    /// Sum of tardiness errors of the loop with one.
+    /// Sum of tardiness errors of the loop with one input.
     single_sum: f64,
     /// The inputs in force.
     inputs: Vector2<f64>,
     /// The input that is held at its limit while the other one works alone.
     limited: Option<usize>,
-    /// For how many samples each input has been beyond its limits.
+    /// Number of samples for which each input has been beyond its limits.
     beyond: [u32; 2],
-    /// The loop begins with the next sample: without a jump.
+    /// The loop begins with the next sample, without a jump.
     begins: bool,
     missing: u32,
     missing_max: u32,
@@ -150,8 +150,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller in [`Mode::Open`], with everything at full. After `missing_max` samples in a row without a figure
-    /// it goes back to that.
+    /// Makes a controller in [`Mode::Open`], with both inputs at full. After `missing_max` samples in a row without a
+    /// figure it returns to that.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -208,7 +208,7 @@ impl Controller {
         Ok(made)
     }
 
-    /// Changes what is held, from the next sample on.
+    /// Changes the set points, from the next sample on.
     ///
     /// # Errors
     /// [`ControlError::SetPoint`].
@@ -226,15 +226,15 @@ impl Controller {
         Ok(())
     }
 
-    /// Changes the least value of an input, which may also be its greatest: then nothing can be taken from it.
+    /// Changes the least value of an input, which may also be its greatest: then the input cannot be reduced.
     pub fn set_min(&mut self, input: usize, min: f64) {
         if let Some(range) = self.ranges.get_mut(input).filter(|_| min.is_finite()) {
             range.min = min.clamp(0.0, range.max);
         }
     }
 
-    /// Changes which inputs are driven; those that are go on from where they stand. [`Mode::Both`] with gains that are
-    /// not for both is [`Mode::Open`].
+    /// Changes which inputs are driven; those that are continue from their present values. [`Mode::Both`] with gains
+    /// that are not for both becomes [`Mode::Open`].
     pub fn set_mode(&mut self, mode: Mode) {
         let mode = match mode {
             Mode::Both if !self.is_for_both => Mode::Open,
@@ -253,16 +253,16 @@ impl Controller {
         self.mode
     }
 
-    /// Says what the actuators made of the inputs, where that is not what was asked.
+    /// Takes the inputs that the actuators applied, where they differ from the requested ones.
     pub fn applied(&mut self, inputs: [f64; 2]) {
         if inputs.iter().all(|input| input.is_finite()) {
             self.inputs = Vector2::from(inputs);
         }
     }
 
-    /// One period: its outputs, mean tardiness and data response ratio, or `None` when no instance has finished in it.
-    /// A tardiness above four times its set point counts as that, a ratio outside 0 to 1 as the nearer of them; what is
-    /// no number, or is infinite, is no sample.
+    /// Runs one period, with its outputs, mean tardiness and data response ratio, or `None` if no instance has finished
+    /// in it. A tardiness above four times its set point counts as that, a ratio outside 0 to 1 as the nearer of them;
+    /// an output that is NaN or infinite makes the period one without a sample.
     pub fn step(&mut self, outputs: Option<[f64; 2]>) -> Action {
         let outputs = outputs.filter(|outputs| outputs.iter().all(|output| output.is_finite()));
         let Some([tardiness, data_ratio]) = outputs else {
@@ -297,7 +297,8 @@ impl Controller {
         self.action(held, false)
     }
 
-    /// Samples have stopped for longer than the periods tell: without one in the next step everything goes to full.
+    /// Notes that samples have stopped for longer than the periods show: without one in the next step both inputs go to
+    /// full.
     pub fn lose(&mut self) {
         self.missing = self.missing.max(self.missing_max.saturating_sub(1));
     }
@@ -308,7 +309,7 @@ impl Controller {
         self.last_error = None;
         let is_blind = self.missing >= self.missing_max;
         if is_blind {
-            // At once: whoever cannot see does not slow down.
+            // Go to full at once: a controller without samples must not slow the node down.
             self.inputs = self.full();
             self.begins = true;
             self.limited = None;
@@ -333,7 +334,7 @@ impl Controller {
         }
     }
 
-    /// What an input can become at this sample.
+    /// Returns the value that an input can take at this sample.
     fn clamp(&self, input: usize, wanted: f64) -> f64 {
         let Range {
             min,
@@ -347,7 +348,7 @@ impl Controller {
             .clamp(min, max)
     }
 
-    /// Where the limits of the range, and not those of its changes, hold an input: what the law wants is beyond them,
+    /// Returns where the limits of the range, not those of its changes, hold an input: the wanted value is beyond them,
     /// or so little within that nothing moves.
     fn held(&self, wanted: &Vector2<f64>) -> [Held; 2] {
         [0, 1].map(|input| {
@@ -376,7 +377,7 @@ impl Controller {
                 dead_band,
                 ..
             } = self.ranges[input];
-            // To a limit it goes in any case: half a step short of it would be for ever.
+            // Always move to a limit: the input would otherwise stay half a step short of it for ever.
             let is_limit = clamped <= min || clamped >= max;
             if is_limit || (clamped - self.inputs[input]).abs() >= dead_band {
                 self.inputs[input] = clamped;
@@ -384,7 +385,7 @@ impl Controller {
         }
     }
 
-    /// One input for tardiness alone; what it wants, without limits.
+    /// Drives one input for tardiness alone; returns the wanted value, without limits.
     fn single_step(&mut self, input: usize, error: f64) -> f64 {
         let Some((proportional, integral)) = self.single[input] else {
             return self.inputs[input];
@@ -400,7 +401,7 @@ impl Controller {
         wanted
     }
 
-    /// Both inputs for both outputs.
+    /// Drives both inputs for both outputs.
     fn both_step(&mut self, error: &Vector2<f64>) -> Vector2<f64> {
         let center = Vector2::from(self.model.inputs);
         if self.begins {
@@ -424,7 +425,7 @@ impl Controller {
             self.sums -= BACK_CALCULATION * (self.integral_inverse * (possible - wanted));
             return wanted;
         };
-        // The other input holds tardiness alone, from where it stands.
+        // The other input holds tardiness alone, from its present value.
         let free = 1 - input;
         let begins = std::mem::replace(&mut self.begins, self.limited != Some(input));
         let mut alone = self.single_step(free, error[0]);
@@ -433,7 +434,7 @@ impl Controller {
             alone = wanted[free];
         }
         self.limited = Some(input);
-        // The loop of both follows what is done, so that it can take over at any sample.
+        // The loop of both follows the applied inputs, so that it can take over at any sample.
         let mut followed = wanted;
         followed[free] = self.clamp(free, alone);
         followed[input] += BACK_CALCULATION * (possible[input] - wanted[input]);
@@ -443,7 +444,8 @@ impl Controller {
         answer
     }
 
-    /// The input that cannot follow and so leaves tardiness to the other one. Where neither can, nobody can.
+    /// Returns the input that cannot follow and so leaves tardiness to the other one. If neither can, it stays as it
+    /// is.
     fn limited_by(&self) -> Option<usize> {
         match self.beyond.map(|samples| samples >= LIMITED_AFTER) {
             [true, false] => Some(SPEED),
@@ -453,7 +455,7 @@ impl Controller {
         }
     }
 
-    /// Compares the step from one sample to the next with the model's: steps, because a load that has come to stay
+    /// Compares the step from one sample to the next with the model's. It compares steps, because a load that stays
     /// moves the outputs and leaves the model true.
     fn judge_model(&mut self, outputs: &Vector2<f64>) {
         let Some(last) = self.last else {
@@ -464,7 +466,7 @@ impl Controller {
             let step = error - before;
             for output in 0..2 {
                 let deviation = self.model.residual[output].max(RESIDUAL_LEAST);
-                // Of the difference of two errors.
+                // Doubled, because a step is the difference of two errors.
                 let square = step[output] * step[output] / (2.0 * deviation * deviation);
                 let square = square.min(SURPRISE_MAX);
                 self.surprise[output] += (square - self.surprise[output]) / RESIDUAL_WINDOW;

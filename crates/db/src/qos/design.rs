@@ -1,41 +1,41 @@
 //! The controller's gains, from the model: a linear quadratic regulator of the errors and their sums.
 //!
-//! e = r - y; e(k+1) = A e(k) - B u(k); x(k+1) = x(k) + e(k); u = -(P e + I x). The gains are those that make the sum
-//! of zᵀ Q z + uᵀ R u least, z = (e, x), which follow from the solution of the discrete algebraic Riccati equation
-//! (Kang and Chung, section 4.3.2; they took theirs from MATLAB's `dlqr`). It is solved by structure-preserving
-//! doubling: Chu, Fan, Lin and Wang, "Structure-preserving algorithms for periodic discrete-time algebraic Riccati
-//! equations", 2004; eight steps where the plain iteration takes a hundred.
+//! e = r - y; e(k+1) = A e(k) - B u(k); x(k+1) = x(k) + e(k); u = -(P e + I x). The gains minimise the sum of zᵀ Q z +
+//! uᵀ R u, z = (e, x). They follow from the solution of the discrete algebraic Riccati equation (Kang and Chung,
+//! section 4.3.2; they took theirs from MATLAB's `dlqr`). It is solved by structure-preserving doubling: Chu, Fan, Lin
+//! and Wang, "Structure-preserving algorithms for periodic discrete-time algebraic Riccati equations", 2004; eight
+//! steps where the plain iteration takes a hundred.
 //!
-//! **A machine is not its model.** Least squares take noise that lasts for longer than a sample for memory of the
-//! outputs, and gains that count on memory which is not there overshoot at each sample: a loop on Berkeley DB swung
-//! between the limits of the speed. And what a task takes goes with 1 / speed, so that at low speeds the speed moves
-//! tardiness more than around the middle. [`Design::robust`] bears both.
+//! **A machine is not its model.** Least squares take noise that lasts longer than a sample for memory of the outputs.
+//! Gains that rely on memory that does not exist overshoot at each sample: a loop on Berkeley DB swung between the
+//! limits of the speed. Also, the time of a task is proportional to 1 / speed, so that at low speeds the speed moves
+//! tardiness more than around the middle. [`Design::robust`] tolerates both.
 
 use nalgebra::{Complex, Matrix2, Matrix2x4, Matrix3, Matrix4, Matrix4x2, SMatrix, Schur, Vector2};
 
 use super::identify::{Model, matrix, rows};
 
-/// The closed loop's poles must lie within this, or its answers to errors die away too slowly to be of use.
+/// The closed loop's poles must lie within this; otherwise its answers to errors decay too slowly to be of use.
 pub const POLE_MAX: f64 = 0.95;
 
-/// Times what a model says that the inputs may move tardiness: at half the speed of the identification it is twice as
-/// much.
+/// Factor by which the inputs may move tardiness more than a model says: at half the speed of the identification it is
+/// twice as much.
 pub const TARDINESS_GAIN_MAX: f64 = 2.0;
 
-/// Steps of doubling after which there is no solution.
+/// Steps of doubling after which the equation counts as one without a solution.
 const STEPS_MAX: u32 = 60;
 
-/// Change of a step, relative to the solution, at which it is one.
+/// Change of a step, relative to the solution, at which the solution is accepted.
 const CHANGE_MAX: f64 = 1e-15;
 
-/// Steps of the search for poles at most; a dozen are usual. There are matrices at which it stands still for ever: a
-/// file that comes from anywhere must not stop whoever reads it.
+/// Most steps of the search for poles; a dozen are usual. For some matrices the search never ends, and a file from any
+/// source must not block its reader.
 const POLE_STEPS_MAX: usize = 1_000;
 
-/// Greatest number in a model or in gains that are worth a look.
+/// Greatest number that is accepted in a model or in gains.
 pub const NUMBER_MAX: f64 = 1e6;
 
-/// What errors and efforts cost: tardiness and data response ratio, or speed and admitted fraction.
+/// The costs of errors and efforts: of tardiness and data response ratio, or of speed and admitted fraction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
     /// Of an error.
@@ -64,13 +64,13 @@ pub struct SingleGains {
     pub proportional: f64,
     /// Of the sum of errors.
     pub integral: f64,
-    /// Greatest absolute value of the loop's poles, the other input held.
+    /// Greatest absolute value of the loop's poles, with the other input fixed.
     pub pole_max: f64,
 }
 
 impl SingleGains {
-    /// The greatest absolute value of the poles that these gains have with a model; `None` when there is a number that
-    /// is none. `input`: 0 for the speed, 1 for the admitted fraction.
+    /// Returns the greatest absolute value of the poles that these gains have with a model; `None` if a number is not
+    /// valid. `input`: 0 for the speed, 1 for the admitted fraction.
     #[must_use]
     pub fn pole_max_with(&self, model: &Model, input: usize) -> Option<f64> {
         let own = [self.proportional, self.integral];
@@ -89,7 +89,7 @@ impl SingleGains {
     }
 }
 
-/// Gains, by rows: of speed, then of the admitted fraction; columns of tardiness, then of the data response ratio.
+/// Gains. Rows: of speed, then of the admitted fraction; columns: of tardiness, then of the data response ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Design {
     /// Of the errors.
@@ -98,18 +98,18 @@ pub struct Design {
     pub integral: [[f64; 2]; 2],
     /// Poles of the closed loop: real and imaginary part, the smallest first.
     pub poles: [[f64; 2]; 4],
-    /// How far the solution misses the Riccati equation: the greatest element.
+    /// Largest element by which the solution misses the Riccati equation.
     pub riccati_residual: f64,
-    /// Tardiness by each input alone; `None` where that input has no use for it.
+    /// Gains for tardiness by each input alone; `None` where that input cannot be used for it.
     pub single: [Option<SingleGains>; 2],
-    /// Whether there are gains for both inputs; all zeros if not.
+    /// Whether there are gains for both inputs; if not, they are all zeros.
     pub is_for_both: bool,
 }
 
 /// Why there is no design.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum DesignError {
-    /// A weight of 0 or less, or no number.
+    /// A weight is 0 or less, or not a number.
     #[error("weights are numbers above 0")]
     Weights,
     /// No gains make the loop stable.
@@ -124,7 +124,7 @@ pub enum DesignError {
 }
 
 impl Design {
-    /// The gains for a model.
+    /// Computes the gains for a model.
     ///
     /// # Errors
     /// [`DesignError`].
@@ -143,7 +143,7 @@ impl Design {
         let gains = gains_of(&aa, &ba, &r, &x).ok_or(DesignError::NoSolution)?;
         let poles = poles_of(&aa, &ba, &gains).ok_or(DesignError::NoSolution)?;
         let largest = size(&poles[3]);
-        // Also what is no number is refused.
+        // This form also refuses NaN.
         let is_quick = largest < POLE_MAX;
         if !is_quick {
             return Err(DesignError::Pole(largest));
@@ -158,9 +158,9 @@ impl Design {
         })
     }
 
-    /// The gains for a machine that a model describes: those of [`new`](Self::new) where they also hold a machine whose
-    /// outputs remember nothing, and whose tardiness moves as the model says or [`TARDINESS_GAIN_MAX`] times as much;
-    /// otherwise those for the model without its memory.
+    /// Computes the gains for a machine that a model describes. They are those of [`new`](Self::new) if these also hold
+    /// a machine whose outputs remember nothing, and whose tardiness moves as the model says or [`TARDINESS_GAIN_MAX`]
+    /// times as much. Otherwise they are those for the model without its memory.
     ///
     /// # Errors
     /// [`DesignError`].
@@ -192,9 +192,9 @@ impl Design {
         }
     }
 
-    /// Greatest absolute value of the poles of the loop with both inputs on a machine whose outputs remember nothing:
-    /// where tardiness moves as the model says, and where it moves [`TARDINESS_GAIN_MAX`] times as much. `None` where
-    /// the model's outputs never come to rest, a number is none, or there are no such gains.
+    /// Returns the greatest absolute value of the poles of the loop with both inputs on a machine whose outputs
+    /// remember nothing: where tardiness moves as the model says, and where it moves [`TARDINESS_GAIN_MAX`] times as
+    /// much. `None` if the model's outputs never come to rest, a number is not valid, or there are no such gains.
     #[must_use]
     pub fn poles_at_once(&self, model: &Model) -> Option<[f64; 2]> {
         let at_once = without_memory(model).filter(|_| self.is_for_both)?;
@@ -210,7 +210,7 @@ impl Design {
         Some([largest(&at_once)?, largest(&stronger(&at_once))?])
     }
 
-    /// Gains for one input at a time, of a model that explains tardiness alone.
+    /// Computes gains for one input at a time, for a model that explains tardiness alone.
     ///
     /// # Errors
     /// [`DesignError::Weights`]; [`DesignError::NoSolution`] where no input can hold tardiness.
@@ -227,7 +227,7 @@ impl Design {
         Ok(Self::of_single(single))
     }
 
-    /// One input at a time, with these gains.
+    /// Makes a design of one input at a time, with these gains.
     #[must_use]
     pub fn of_single(single: [Option<SingleGains>; 2]) -> Self {
         Self {
@@ -254,7 +254,7 @@ impl Weights {
 }
 
 impl Design {
-    /// Poles of the closed loop of a model and gains, the smallest first; `None` when there is a number that is none.
+    /// Returns the poles of the closed loop of a model and gains, the smallest first; `None` if a number is not valid.
     #[must_use]
     pub fn poles(
         model: &Model,
@@ -263,7 +263,7 @@ impl Design {
     ) -> Option<[[f64; 2]; 4]> {
         let all = [&model.a, &model.b, proportional, integral];
         let mut numbers = all.iter().flat_map(|rows| rows.iter().flatten());
-        // Products of greater ones overflow, and no machine has such gains.
+        // Products of greater numbers overflow, and no machine has such gains.
         if !numbers.all(|number| number.abs() <= NUMBER_MAX) {
             return None;
         }
@@ -290,7 +290,7 @@ impl Design {
     }
 }
 
-/// Poles of the closed loop, the smallest first; `None` where they are not found.
+/// Returns the poles of the closed loop, the smallest first; `None` if they are not found.
 fn poles_of(
     aa: &Matrix4<f64>,
     ba: &Matrix4x2<f64>,
@@ -307,7 +307,7 @@ fn size(pole: &Complex<f64>) -> f64 {
     pole.re.hypot(pole.im)
 }
 
-/// The system of errors and their sums.
+/// Returns the system of errors and their sums.
 fn errors_and_sums(a: &Matrix2<f64>, b: &Matrix2<f64>) -> (Matrix4<f64>, Matrix4x2<f64>) {
     let mut aa = Matrix4::zeros();
     aa.fixed_view_mut::<2, 2>(0, 0).copy_from(a);
@@ -318,8 +318,8 @@ fn errors_and_sums(a: &Matrix2<f64>, b: &Matrix2<f64>) -> (Matrix4<f64>, Matrix4
     (aa, ba)
 }
 
-/// A model of the same machine whose outputs remember nothing: inputs move them at once to where the model has them in
-/// the end. `None` where it has them nowhere.
+/// Returns a model of the same machine whose outputs remember nothing: inputs move them at once to where they settle in
+/// the model. `None` if they settle nowhere.
 fn without_memory(model: &Model) -> Option<Model> {
     let (a, b) = (matrix(&model.a), matrix(&model.b));
     // Outputs that grow by themselves come to no rest, though the sum below has a value: Jury's conditions.
@@ -332,7 +332,7 @@ fn without_memory(model: &Model) -> Option<Model> {
     })
 }
 
-/// The same, with tardiness that moves [`TARDINESS_GAIN_MAX`] times as much.
+/// Returns the same model, with tardiness that moves [`TARDINESS_GAIN_MAX`] times as much.
 fn stronger(model: &Model) -> Model {
     let [tardiness, data_ratio] = model.b;
     Model {
@@ -341,7 +341,7 @@ fn stronger(model: &Model) -> Model {
     }
 }
 
-/// Tardiness by each input alone, for a model and for the same machine without memory.
+/// Returns gains for tardiness by each input alone, for a model and for the same machine without memory.
 fn robust_single(model: &Model, at_once: &Model, weights: &Weights) -> [Option<SingleGains>; 2] {
     let of = |model: &Model, input| single(&matrix(&model.a), &matrix(&model.b), input, weights);
     [0, 1].map(|input| {
@@ -364,7 +364,7 @@ fn robust_single(model: &Model, at_once: &Model, weights: &Weights) -> [Option<S
     })
 }
 
-/// Tardiness by one input alone, with the other output as it comes.
+/// Returns gains for tardiness by one input alone; the other output is not controlled.
 fn single(
     a: &Matrix2<f64>,
     b: &Matrix2<f64>,
@@ -386,7 +386,8 @@ fn single(
     })
 }
 
-/// Greatest absolute value of the poles of the loop from tardiness to one input, the other input held.
+/// Returns the greatest absolute value of the poles of the loop from tardiness to one input, with the other input
+/// fixed.
 fn single_pole_max(
     a: &Matrix2<f64>,
     b: &Matrix2<f64>,
@@ -404,7 +405,7 @@ fn single_pole_max(
     }
     closed[(2, 0)] = 1.0;
     closed[(2, 2)] = 1.0;
-    // One that is not found is none that is quick enough.
+    // Poles that are not found count as too slow.
     let schur = Schur::try_new(closed, f64::EPSILON, POLE_STEPS_MAX);
     schur.map_or(f64::INFINITY, |schur| {
         let poles = schur.complex_eigenvalues();
@@ -412,7 +413,7 @@ fn single_pole_max(
     })
 }
 
-/// The stabilising solution X of X = Aᵀ X A - Aᵀ X B (R + Bᵀ X B)⁻¹ Bᵀ X A + Q; `None` when there is none.
+/// Returns the stabilising solution X of X = Aᵀ X A - Aᵀ X B (R + Bᵀ X B)⁻¹ Bᵀ X A + Q; `None` if there is none.
 pub(super) fn solve_riccati<const STATES: usize, const INPUTS: usize>(
     a: &SMatrix<f64, STATES, STATES>,
     b: &SMatrix<f64, STATES, INPUTS>,
@@ -428,7 +429,7 @@ pub(super) fn solve_riccati<const STATES: usize, const INPUTS: usize>(
         g += a * w * g * a.transpose();
         a = a * w * a;
         let change = (next - h).abs().max();
-        // Rounding makes it a little crooked.
+        // Rounding makes it slightly asymmetric.
         h = (next + next.transpose()) * 0.5;
         if !h.iter().all(|element| element.is_finite()) {
             return None;
@@ -450,7 +451,7 @@ fn gains_of<const STATES: usize, const INPUTS: usize>(
     Some(inverse * b.transpose() * x * a)
 }
 
-/// The greatest element by which a solution misses.
+/// Returns the largest element by which a solution misses.
 fn residual<const STATES: usize, const INPUTS: usize>(
     a: &SMatrix<f64, STATES, STATES>,
     b: &SMatrix<f64, STATES, INPUTS>,

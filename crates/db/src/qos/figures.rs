@@ -1,4 +1,4 @@
-//! What a sampling period says of the tasks: the outputs of the loop, and what people look at.
+//! The figures of a sampling period for the tasks: the outputs of the loop, and what people look at.
 
 use crate::monitor::Monitor;
 
@@ -9,16 +9,16 @@ pub struct Figures {
     pub instances: u64,
     /// Mean of response time / deadline.
     pub tardiness_mean: f64,
-    /// What 95 % of the instances were below.
+    /// The tardiness that 95 % of the instances were below.
     pub tardiness_p95: f64,
-    /// Part of the instances that missed.
+    /// Part of the instances that missed their deadline.
     pub miss_ratio: f64,
     /// Data time / response time.
     pub data_ratio: f64,
 }
 
 impl Figures {
-    /// Those of one task; `None` when no instance has finished.
+    /// Returns the figures of one task; `None` if no instance has finished.
     #[must_use]
     pub fn of(period: &Monitor, deadline_ns: u64) -> Option<Self> {
         if period.instances == 0 {
@@ -39,8 +39,8 @@ impl Figures {
         })
     }
 
-    /// Those of several tasks, each with its weight: means by weight, whatever the number of instances, so that a task
-    /// with many does not speak for one with few. Tasks without an instance say nothing.
+    /// Returns the figures of several tasks: means by weight, for any number of instances, so that a task with many
+    /// instances does not outweigh one with few. Tasks without an instance do not count.
     #[must_use]
     pub fn together(tasks: &[(Option<Self>, f64)]) -> Option<Self> {
         let known = || {

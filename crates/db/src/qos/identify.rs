@@ -3,24 +3,24 @@
 //! y(k+1) = A y(k) + B u(k), as differences from an operating point. y is mean tardiness and data response ratio of
 //! period k, u the speed and the admitted fraction that are set at its end. The method is that of Kang and Chung, "QoS
 //! Management for Embedded Databases in Multicore-Based Embedded Systems", section 4.3.1: both inputs are driven by
-//! square waves of relatively prime periods, the parameters are those of least squares, and R² says what they are
-//! worth; here over a part of the run that the fit has not seen.
+//! square waves of relatively prime periods, least squares give the parameters, and R² says how good they are. Here R²
+//! is computed over a part of the run that the fit has not seen.
 
 use nalgebra::{Matrix2, Matrix4, Matrix4x2, Vector2, Vector4};
 
-/// Half a period of the square wave of each input, in samples: relatively prime, so that all combinations come.
+/// Half periods, in samples, of the square waves of the inputs: relatively prime, so that all combinations occur.
 pub const HALF_PERIODS: [u64; 2] = [7, 5];
 
 /// R² of each output below which a model is refused.
 pub const R2_MIN: f64 = 0.8;
 
-/// Condition number of the regressors above which a model is refused: the run has not told the inputs apart.
+/// Condition number of the regressors above which a model is refused: the run does not distinguish the inputs.
 pub const CONDITION_MAX: f64 = 1e3;
 
-/// Samples that a fit needs at least.
+/// Least number of samples for a fit.
 pub const SAMPLES_MIN: usize = 40;
 
-/// Of the run, what the fit sees; the rest judges it.
+/// Part of the run that the fit sees; the rest judges it.
 const FITTED_SHARE: f64 = 0.75;
 
 /// One sampling period.
@@ -32,17 +32,17 @@ pub struct Sample {
     pub inputs: [f64; 2],
 }
 
-/// What the fit found. Matrices by rows: the first row is that of tardiness, the first column that of tardiness or of
-/// speed.
+/// The result of the fit. Matrices by rows: the first row is that of tardiness, the first column that of tardiness or
+/// of speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Model {
     /// How outputs follow outputs.
     pub a: [[f64; 2]; 2],
     /// How outputs follow inputs.
     pub b: [[f64; 2]; 2],
-    /// Inputs that the differences are from.
+    /// Inputs of the operating point.
     pub inputs: [f64; 2],
-    /// Outputs at which the node settles with them.
+    /// Outputs at which the node settles with these inputs.
     pub outputs: [f64; 2],
     /// Of each output: 1 - var(error) / var(output), one step ahead, over the part that was held out.
     pub r2: [f64; 2],
@@ -91,7 +91,7 @@ pub fn square_wave(k: u64, half_period: u64, center: f64, amplitude: f64) -> f64
 }
 
 impl Model {
-    /// Fits a model to a run, whatever it is worth: [`check`](Self::check) judges it.
+    /// Fits a model to a run, good or bad: [`check`](Self::check) judges it.
     ///
     /// # Errors
     /// [`IdentifyError::TooFew`], [`IdentifyError::NoNumber`], and [`IdentifyError::Condition`] when no model follows
@@ -124,7 +124,7 @@ impl Model {
         let theta = theta.transpose();
         let a: Matrix2<f64> = theta.fixed_columns::<2>(0).into_owned();
         let b: Matrix2<f64> = theta.fixed_columns::<2>(2).into_owned();
-        // At the mean inputs the outputs settle where they follow themselves.
+        // At the mean inputs the outputs settle at their fixed point.
         let constant = right - theta * left;
         let inputs = Vector2::new(left[2], left[3]);
         let Some(inverse) = (Matrix2::identity() - a).try_inverse() else {
@@ -144,12 +144,12 @@ impl Model {
         })
     }
 
-    /// Refuses a model that controls nothing.
+    /// Refuses a model that is of no use for control.
     ///
     /// # Errors
     /// [`IdentifyError::Condition`], [`IdentifyError::Fit`].
     pub fn check(&self) -> Result<(), IdentifyError> {
-        // Also what is no number is refused.
+        // This form also refuses NaN.
         let is_told_apart = self.condition <= CONDITION_MAX;
         if !is_told_apart {
             return Err(IdentifyError::Condition(self.condition));
@@ -161,7 +161,7 @@ impl Model {
         Ok(())
     }
 
-    /// Refuses a model that does not even explain tardiness: what one input alone needs to hold it.
+    /// Refuses a model that does not even explain tardiness, which one input alone needs to hold it.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -173,7 +173,7 @@ impl Model {
         })
     }
 
-    /// The outputs of the next period, as the model has them.
+    /// Returns the outputs of the next period that the model predicts.
     #[must_use]
     pub fn predict(&self, sample: &Sample) -> [f64; 2] {
         let y = Vector2::from(sample.outputs) - Vector2::from(self.outputs);
@@ -181,7 +181,7 @@ impl Model {
         (Vector2::from(self.outputs) + matrix(&self.a) * y + matrix(&self.b) * u).into()
     }
 
-    /// The greatest change of the settled outputs that an input can make over its range: outputs by inputs.
+    /// Returns the greatest change of the settled outputs that an input can make over its range: outputs by inputs.
     #[must_use]
     pub fn authority(&self, ranges: [f64; 2]) -> Option<[[f64; 2]; 2]> {
         let inverse = (Matrix2::identity() - matrix(&self.a)).try_inverse()?;
@@ -201,7 +201,7 @@ pub(super) fn rows(matrix: &Matrix2<f64>) -> [[f64; 2]; 2] {
     [0, 1].map(|row| [matrix[(row, 0)], matrix[(row, 1)]])
 }
 
-/// What is known at the end of a period, and the outputs of the next one.
+/// Returns what is known at the end of a period, and the outputs of the next one.
 fn steps(run: &[Sample]) -> impl Iterator<Item = (Vector4<f64>, Vector2<f64>)> {
     run.windows(2).map(|pair| {
         let (y, u) = (pair[0].outputs, pair[0].inputs);
@@ -219,9 +219,9 @@ fn means(run: &[Sample]) -> (Vector4<f64>, Vector2<f64>) {
     (sum.0 / count, sum.1 / count)
 }
 
-/// Of the regressors, not of their products.
+/// Returns the condition number of the regressors, not of their products.
 fn condition_of(gram: &Matrix4<f64>) -> f64 {
-    // Squares of huge samples: there is nothing to be found, and the search would not end.
+    // Squares of huge samples overflow: there is nothing to find, and the search would not end.
     if !gram.iter().all(|element| element.is_finite()) {
         return f64::INFINITY;
     }
@@ -234,7 +234,7 @@ fn condition_of(gram: &Matrix4<f64>) -> f64 {
     }
 }
 
-/// R² and standard deviation of the errors, of predictions one step ahead.
+/// Returns R² and standard deviation of the errors, of predictions one step ahead.
 fn judge(run: &[Sample], predict: impl Fn(Vector4<f64>) -> Vector2<f64>) -> ([f64; 2], [f64; 2]) {
     let count = (run.len() - 1) as f64;
     let errors = steps(run).map(|(left, right)| right - predict(left));

@@ -1,7 +1,7 @@
 //! Quality of service: a controller that holds tardiness and the data response ratio by speed and admission.
 //!
-//! `identify.rs` fits the model, `design.rs` makes gains of it, `controller.rs` is the law. All of this is arithmetic;
-//! `regulator.rs` is the loop that sets what it says.
+//! `identify.rs` fits the model, `design.rs` computes gains from it, `controller.rs` is the law. All of this is
+//! arithmetic; `regulator.rs` is the loop that sets the inputs.
 
 pub mod actuator;
 pub mod admission;

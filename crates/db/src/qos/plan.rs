@@ -1,13 +1,13 @@
-//! Of which object how many readings are shed, so that so many are of all: what costs no freshness first, then of each
-//! so much that weight, period and part have one product.
+//! How many readings of which object are shed to reach a total: first those that cost no freshness, then of each object
+//! a part such that the product of weight, period and part is the same.
 
 use super::admission::Measured;
 
-/// Steps of the search for the parts. Each passes at least one object that has come to the most it may shed; a few do.
+/// Most steps of the search for the parts. Each passes at least one object that has reached its maximum; a few do.
 const SEARCH_STEPS: u32 = 60;
 
-/// The part of an object's readings without which it is as fresh as with all of them: with every third reading it is,
-/// if three come while one is valid.
+/// Returns the part of an object's readings without which it is as fresh as with all of them: every third reading is
+/// enough if three arrive while one is valid.
 pub(super) fn free_of(valid: f64) -> f64 {
     match valid.floor() {
         each if each >= 2.0 => 1.0 - 1.0 / each,
@@ -15,7 +15,7 @@ pub(super) fn free_of(valid: f64) -> f64 {
     }
 }
 
-/// The part of its readings without which it has the part `min` of the freshness that it has with all of them.
+/// Returns the part of its readings without which it has the part `min` of the freshness that it has with all of them.
 ///
 /// With one of m readings admitted, evenly spread, an object is fresh for min(v, ⌊m⌋) and min(v, ⌈m⌉) periods in turn,
 /// in the mean of m of them: for v/m of the time where v is below both, always where it is above both.
@@ -39,16 +39,16 @@ pub(super) fn most_of(valid: f64, min: f64) -> f64 {
     }
 }
 
-/// Of whom how much is shed.
+/// How much is shed of each object.
 pub(super) struct Plan {
-    /// The part of what costs no freshness.
+    /// The part that is shed of the readings that cost no freshness.
     free: f64,
-    /// The product of weight, period and part of what does.
+    /// The product of weight, period and part for the readings that cost freshness.
     level: f64,
 }
 
 impl Plan {
-    /// Sheds so many readings of all.
+    /// Plans to shed `wanted` readings of all.
     pub(super) fn new(objects: &[Measured], wanted: f64) -> Self {
         let free: f64 = objects.iter().map(|it| it.free * it.count).sum();
         if wanted <= free {
@@ -61,16 +61,16 @@ impl Plan {
         }
     }
 
-    /// The part of an object's readings.
+    /// Returns the part of an object's readings that is shed.
     pub(super) fn part(&self, it: &Measured) -> f64 {
         let costly = (self.level * it.count / it.weight).min(it.most - it.free);
         self.free * it.free + costly.max(0.0)
     }
 }
 
-/// The product of weight, period and part at which so many readings are shed of all, none of an object more than it may
-/// beyond what costs nothing. What is shed grows with the level in straight pieces, ever flatter, so steps along the
-/// tangent approach from below and arrive on the last piece.
+/// Returns the product of weight, period and part at which `wanted` readings of all are shed, none of an object more
+/// than it may beyond what costs nothing. What is shed is a piecewise linear function of the level and becomes ever
+/// flatter, so steps along the tangent approach from below and arrive on the last piece.
 fn level(objects: &[Measured], wanted: f64) -> f64 {
     let mut level = 0.0;
     for _ in 0..SEARCH_STEPS {
@@ -84,7 +84,7 @@ fn level(objects: &[Measured], wanted: f64) -> f64 {
             }
         }
         let next = (wanted - full) / slope;
-        // Also where all are at the most and the slope is 0.
+        // This form also ends the search where all are at their maximum and the slope is 0.
         let is_nearer = next.is_finite() && next > level * (1.0 + 1e-12);
         if !is_nearer {
             break;

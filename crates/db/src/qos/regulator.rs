@@ -1,34 +1,35 @@
-//! The loop that holds the quality of service: the figures of a sampling period in, speed and admission out. What the
-//! law wants and what machine and database make of it meet here; when periods end is the caller's to say.
+//! The loop that holds the quality of service: figures of a sampling period in, speed and admission out. It joins what
+//! the law wants with what machine and database make of it; the caller says when periods end.
 
 use super::actuator::{Actuator, ActuatorError};
 use super::controller::{ADMISSION, Controller, Held, Mode, SPEED};
 use super::figures::Figures;
 use super::identify::{HALF_PERIODS, Sample, square_wave};
 
-/// Periods without an instance after which an identification is given up, and a loop without gains is blind.
+/// Consecutive periods without an instance after which an identification is given up, and a loop without gains is
+/// blind.
 const MISSING_MAX: u32 = 3;
 
-/// Periods in a row with another speed than the machine was told, after which an identification is given up: a reading
-/// just after a change may be too early, the one of the next period is not.
+/// Consecutive periods with another speed than the machine was told, after which an identification is given up: a
+/// reading just after a change may be too early, the one of the next period is not.
 const DISOBEYED_MAX: u32 = 2;
 
 /// Greatest number of driven periods of an identification.
 pub const DRIVEN_MAX: u32 = 2_000;
 
-/// Greatest number of periods in which it looks on first.
+/// Greatest number of periods in which it only observes first.
 pub const PROFILED_MAX: u32 = 200;
 
 /// How the inputs are driven to find the model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Excitation {
-    /// Periods at full speed with all updates, in which the least data response ratio is looked for.
+    /// Periods at full speed with all updates, which give the least data response ratio.
     pub profiled: u32,
     /// Periods in which both inputs are driven.
     pub driven: u32,
     /// The middle of each input's square wave.
     pub center: [f64; 2],
-    /// How far it goes from there.
+    /// The amplitude of each square wave.
     pub amplitude: [f64; 2],
 }
 
@@ -49,7 +50,7 @@ pub enum ExcitationError {
 }
 
 impl Excitation {
-    /// Whether it can be run. `least` is what each input may be at least.
+    /// Checks whether it can be run. `least` is the least value of each input.
     ///
     /// # Errors
     /// [`ExcitationError`].
@@ -62,11 +63,11 @@ impl Excitation {
         }
         for (input, name) in [(SPEED, "the speed"), (ADMISSION, "the admitted fraction")] {
             let (center, amplitude) = (self.center[input], self.amplitude[input]);
-            // A little room for what rounding makes of percentages.
+            // Leave a little room for the rounding of percentages.
             let is_inside = center - amplitude >= least[input] - 1e-9
                 && center + amplitude <= 1.0 + 1e-9
                 && amplitude >= 0.01 - 1e-9;
-            // Also refuses what is no number.
+            // This form also refuses NaN.
             if !is_inside {
                 let percent = (least[input] * 100.0).round() as u32;
                 return Err(ExcitationError::Range(name, percent));
@@ -76,7 +77,7 @@ impl Excitation {
     }
 }
 
-/// What an identification has measured.
+/// The measurements of an identification.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
     /// Outputs of the periods at full speed with all updates.
@@ -86,8 +87,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// The profiled minimum of the data response ratio: what a tenth of the profiled periods is below. The very least
-    /// one would be that of a lucky moment, which no controller can hold.
+    /// Returns the profiled minimum of the data response ratio: the value that a tenth of the profiled periods is
+    /// below. The very least value would be that of a lucky moment, which no controller can hold.
     #[must_use]
     pub fn data_ratio_min(&self) -> Option<f64> {
         let mut ratios: Vec<f64> = self.profiled.iter().map(|outputs| outputs[1]).collect();
@@ -96,7 +97,7 @@ impl Run {
     }
 }
 
-/// How far an identification is.
+/// The state of an identification.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Identification {
     /// There is none.
@@ -106,20 +107,20 @@ pub enum Identification {
     Running(Excitation, Run),
     /// It has ended, and this is what it measured.
     Done(Run),
-    /// It was given up: the words say why.
+    /// It was given up, for this reason.
     GivenUp(String),
 }
 
-/// What a period has led to.
+/// The result of a period.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// The inputs in force from now on: speed and admitted fraction as they have become.
+    /// The inputs in force from now on: speed and admitted fraction as they were applied.
     pub inputs: [f64; 2],
     /// Where inputs are held at their limits.
     pub held: [Held; 2],
     /// Whether one input holds tardiness alone because the other one is at its limit.
     pub is_single: bool,
-    /// Whether there is nothing to go by, so that everything is at full.
+    /// Whether there are no samples, so that everything is at full.
     pub is_blind: bool,
     /// Whether the model predicts what is measured.
     pub is_model_true: bool,
@@ -128,7 +129,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Whether no input has anything left.
+    /// Whether both inputs are at their limits.
     #[must_use]
     pub fn is_saturated(&self) -> bool {
         self.held.iter().all(|held| *held != Held::Free)
@@ -138,7 +139,7 @@ impl Decision {
 /// Everything at full.
 const FULL: [f64; 2] = [1.0, 1.0];
 
-/// What an actuator is asked for.
+/// What an actuator is requested to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Asked {
     /// To leave the machine as it found it.
@@ -147,21 +148,21 @@ enum Asked {
     Speed(f64),
 }
 
-/// The loop: an actuator, a law once there are gains, and what is done at present.
+/// The loop: an actuator, a law once there are gains, and its present activity.
 pub struct Regulator {
     actuator: Box<dyn Actuator>,
     controller: Option<Controller>,
     mode: Mode,
     identification: Identification,
-    /// What the actuator was asked for last; `None`: nothing that it did.
+    /// The last request to the actuator; `None` if it failed, or if there was none yet.
     asked: Option<Asked>,
-    /// What was asked of the admission last.
+    /// The last fraction that was requested from the admission.
     admitted: Option<f64>,
     decision: Decision,
     missing: u32,
-    /// Periods in a row without an instance while there was no law to count them.
+    /// Consecutive periods without an instance while there was no law to count them.
     unseen: u32,
-    /// Times in a row that the machine made another speed of the one that it was told.
+    /// Consecutive times that the machine made another speed of the one that it was told.
     disobeyed: u32,
     failures: u64,
     last_failure: Option<ActuatorError>,
@@ -179,7 +180,7 @@ impl std::fmt::Debug for Regulator {
 }
 
 impl Regulator {
-    /// A loop without gains: full speed, all updates. Nothing is set before the first period.
+    /// Makes a loop without gains: full speed, all updates. Nothing is set before the first period.
     #[must_use]
     pub fn new(actuator: Box<dyn Actuator>) -> Self {
         Self {
@@ -203,14 +204,14 @@ impl Regulator {
         }
     }
 
-    /// Takes another actuator: the tasks whose processors it drives have changed. The old one puts back what it found.
+    /// Takes another actuator: the tasks whose processors it drives have changed. The old one restores what it found.
     pub fn set_actuator(&mut self, actuator: Box<dyn Actuator>) {
         let mut old = std::mem::replace(&mut self.actuator, actuator);
         self.note(old.restore().err());
         self.asked = None;
     }
 
-    /// Takes gains, from the next period on; `None`: none any more.
+    /// Takes gains, from the next period on; `None` removes them.
     pub fn set_controller(&mut self, controller: Option<Controller>) {
         self.controller = controller;
         if let Some(controller) = &mut self.controller {
@@ -219,12 +220,12 @@ impl Regulator {
         }
     }
 
-    /// The law, for set points that change.
+    /// Returns the law, to change its set points.
     pub fn controller(&mut self) -> Option<&mut Controller> {
         self.controller.as_mut()
     }
 
-    /// The least fraction that may be admitted has changed: with [`Quality::Fresh`](super::admission::Quality) it
+    /// Takes a changed least fraction that may be admitted: with [`Quality::Fresh`](super::admission::Quality) it
     /// follows the rates of the readings.
     pub fn set_admission_min(&mut self, min: f64) {
         if let Some(controller) = &mut self.controller {
@@ -238,7 +239,7 @@ impl Regulator {
         self.controller.is_some()
     }
 
-    /// Changes which inputs are driven, from the next period on. Without gains none is.
+    /// Changes which inputs are driven, from the next period on. Without gains no input is driven.
     pub fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
         if let Some(controller) = &mut self.controller {
@@ -252,7 +253,7 @@ impl Regulator {
         self.mode
     }
 
-    /// Begins an identification with the next period; the law rests meanwhile.
+    /// Begins an identification with the next period; the law pauses meanwhile.
     ///
     /// # Errors
     /// [`ExcitationError`]; nothing changes then.
@@ -267,13 +268,13 @@ impl Regulator {
         Ok(())
     }
 
-    /// There is no identification, for this reason; what was asked for is over.
+    /// Gives up an identification for this reason.
     pub fn give_up(&mut self, why: &str) {
         self.stop_identification();
         self.identification = Identification::GivenUp(why.to_owned());
     }
 
-    /// Ends an identification that runs, and forgets what one has measured.
+    /// Ends a running identification, and forgets the measurements of one that has ended.
     pub fn stop_identification(&mut self) {
         if let Identification::Running(..) = self.identification {
             self.resume();
@@ -281,9 +282,9 @@ impl Regulator {
         self.identification = Identification::None;
     }
 
-    /// Why there is no use in driving the speed any further.
+    /// Returns why it is of no use to drive the speed any further.
     fn why_unmoved(&self) -> Option<String> {
-        // Just now; what failed before the identification began is not its cause.
+        // Only the last request counts: a failure before the identification began is not the cause.
         if self.asked.is_none() {
             let why = self.last_failure.as_ref()?;
             return Some(format!("the speed cannot be set: {why}"));
@@ -295,37 +296,37 @@ impl Regulator {
         })
     }
 
-    /// How far an identification is.
+    /// Returns the state of the identification.
     #[must_use]
     pub fn identification(&self) -> &Identification {
         &self.identification
     }
 
-    /// What the last period has led to.
+    /// Returns the result of the last period.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// Which way the speed is set.
+    /// Returns the name of the way in which the speed is set.
     #[must_use]
     pub fn actuator_name(&self) -> &'static str {
         self.actuator.name()
     }
 
-    /// The smallest change of speed that does anything.
+    /// Returns the smallest change of speed that has an effect.
     #[must_use]
     pub fn speed_step(&self) -> f64 {
         self.actuator.step()
     }
 
-    /// Speeds that could not be set, and why the last one could not.
+    /// Returns how many speeds could not be set, and why the last one could not.
     #[must_use]
     pub fn failures(&self) -> (u64, Option<&ActuatorError>) {
         (self.failures, self.last_failure.as_ref())
     }
 
-    /// Says that nothing has been heard for so long that the next period without figures is blind.
+    /// Notes that no figures have arrived for so long that the next period without figures is blind.
     pub fn lose(&mut self) {
         self.unseen = self.unseen.max(MISSING_MAX - 1);
         if let Some(controller) = &mut self.controller {
@@ -333,8 +334,8 @@ impl Regulator {
         }
     }
 
-    /// One sampling period: its figures, or `None` when no instance finished in it. `admit` sets the admitted fraction
-    /// and says what that has become.
+    /// Runs one sampling period, with its figures, or `None` if no instance finished in it. `admit` sets the admitted
+    /// fraction and returns what it has become.
     pub fn period(
         &mut self,
         figures: Option<&Figures>,
@@ -351,7 +352,7 @@ impl Regulator {
                             if let Some(why) = self.apply_and_look(inputs, admit) {
                                 self.give_up(&why);
                             } else {
-                                // What was set, not what was wanted, is what the outputs follow.
+                                // The outputs follow the inputs that were applied, not those that were wanted.
                                 let became = self.decision.inputs;
                                 if let Identification::Running(_, run) = &mut self.identification
                                     && let Some(last) = run.driven.last_mut()
@@ -389,7 +390,7 @@ impl Regulator {
         &self.decision
     }
 
-    /// The law goes on from where the inputs stand.
+    /// Lets the law continue from the present inputs.
     fn resume(&mut self) {
         let inputs = self.decision.inputs;
         if let Some(controller) = &mut self.controller {
@@ -403,7 +404,7 @@ impl Regulator {
         let Some(controller) = &mut self.controller else {
             self.decision.held = [Held::Free; 2];
             (self.decision.is_single, self.decision.is_model_true) = (false, true);
-            // A task that has only just been declared reports when its first sampling period is over.
+            // A newly declared task reports only when its first sampling period is over.
             self.unseen = match outputs {
                 Some(_) => 0,
                 None => self.unseen.saturating_add(1),
@@ -420,7 +421,7 @@ impl Regulator {
             return self.leave_alone(admit);
         }
         if self.mode == Mode::AdmissionOnly {
-            // Another mode may have left it slow, and nothing would make it faster again.
+            // Another mode may have left the machine slow, and nothing would make it faster again.
             self.leave_speed_alone();
             self.admit(action.inputs[ADMISSION], admit);
         } else {
@@ -432,7 +433,7 @@ impl Regulator {
         }
     }
 
-    /// The machine's own speed, all updates.
+    /// Leaves the machine at its own speed, and admits all updates.
     fn leave_alone(&mut self, admit: &mut dyn FnMut(f64) -> f64) {
         self.leave_speed_alone();
         self.admit(FULL[ADMISSION], admit);
@@ -448,7 +449,7 @@ impl Regulator {
         self.decision.inputs[SPEED] = FULL[SPEED];
     }
 
-    /// Sets both inputs: why there is no use in going on.
+    /// Sets both inputs. Returns a reason if it is of no use to go on.
     fn apply_and_look(
         &mut self,
         inputs: [f64; 2],
@@ -458,9 +459,9 @@ impl Regulator {
         self.why_unmoved()
     }
 
-    /// Sets both inputs, and notes what they have become. The speed is set although it may be as before, so that a
-    /// machine that has ceased to obey, or that somebody else has set, is found out in this period and not where the
-    /// speed changes next.
+    /// Sets both inputs, and notes what they have become. The speed is set even if it is unchanged: a machine that no
+    /// longer obeys, or that another program has set, is then found in this period and not at the next change of the
+    /// speed.
     fn apply(&mut self, inputs: [f64; 2], admit: &mut dyn FnMut(f64) -> f64) {
         let speed = inputs[SPEED];
         match self.actuator.set(speed) {
@@ -475,7 +476,7 @@ impl Regulator {
                 };
             }
             Err(error) => {
-                // Tried again with the next period.
+                // The next period tries again.
                 self.asked = None;
                 self.decision.is_obeyed = false;
                 self.note(Some(error));
@@ -485,7 +486,7 @@ impl Regulator {
     }
 
     fn admit(&mut self, wanted: f64, admit: &mut dyn FnMut(f64) -> f64) {
-        // Each period anew: how often objects come changes, and with it what a fraction of all is.
+        // Set it again in each period: the rates of objects change, and with them the meaning of a fraction of all.
         self.admitted = Some(wanted);
         let became = admit(wanted);
         self.decision.inputs[ADMISSION] = if became.is_finite() { became } else { wanted };
@@ -498,10 +499,10 @@ impl Regulator {
         }
     }
 
-    /// Ends the loop: speed as it was found, all updates.
+    /// Ends the loop: restores the speed, and admits all updates.
     ///
     /// # Errors
-    /// What could not be put back.
+    /// What could not be restored.
     pub fn end(&mut self, admit: &mut dyn FnMut(f64) -> f64) -> Result<(), ActuatorError> {
         self.identification = Identification::None;
         admit(FULL[ADMISSION]);
@@ -509,7 +510,7 @@ impl Regulator {
     }
 }
 
-/// The inputs of the next period of an identification; `None`: it is done.
+/// Returns the inputs of the next period of an identification; `None` if it is done.
 fn drive(excitation: &Excitation, run: &mut Run, outputs: [f64; 2]) -> Option<[f64; 2]> {
     let begun = run.profiled.len() as u32 >= excitation.profiled;
     if !begun {

@@ -1,4 +1,4 @@
-//! The loop around a plant that is a model: what is set, what is noted, what is put back.
+//! The loop around a plant that is a model: what is set, what is noted, what is restored.
 
 use super::*;
 use crate::qos::actuator::Applied;
@@ -47,7 +47,7 @@ struct Machine {
     told: Vec<f64>,
     restored: u32,
     refuses: bool,
-    /// It says that it does what it is told, and stays at full speed.
+    /// It accepts each speed, and stays at full speed.
     is_deaf: bool,
 }
 
@@ -146,7 +146,7 @@ fn an_identification_finds_the_plant_and_gives_the_inputs_back() {
         panic!("{:?}", regulator.identification());
     };
     assert_eq!((run.profiled.len(), run.driven.len()), (5, 80));
-    // Without noise the plant comes out as it is; the steps of the actuator are in the samples.
+    // Without noise the fit finds the plant exactly; the samples contain the steps of the actuator.
     let found = Model::fit(&run.driven).unwrap();
     for (found, expected) in found.a.iter().flatten().zip(A.iter().flatten()) {
         assert!((found - expected).abs() < 1e-6, "{found} {expected}");
@@ -169,10 +169,10 @@ fn without_gains_one_period_without_an_instance_is_not_blind_yet() {
     let found = [(); 3].map(|()| is_blind(&mut regulator, None));
     assert_eq!(found, [false, false, true]);
     assert!(!is_blind(&mut regulator, Some(&figures)));
-    // Whoever knows that nothing will come says so.
+    // A caller that knows that no figures will come says so.
     regulator.lose();
     assert!(is_blind(&mut regulator, None));
-    // An identification sees tasks as well as the law does.
+    // An identification sees the tasks' figures just as the law does.
     regulator.identify(excitation(80), LEAST).unwrap();
     assert!(!is_blind(&mut regulator, Some(&figures)));
 }
@@ -199,7 +199,7 @@ fn an_identification_ends_when_the_tasks_do() {
         regulator.identification(),
         Identification::GivenUp(_)
     ));
-    // The law has begun to count them as well, and in the end goes blind.
+    // The law counts missing samples as well, and in the end goes blind.
     for _ in 0..3 {
         regulator.period(None, &mut |fraction| fraction);
     }
@@ -220,7 +220,7 @@ fn an_identification_ends_when_the_speed_cannot_be_set() {
             other => panic!("{other:?}"),
         }
     };
-    // At once where it is refused, also in the middle.
+    // At once if the speed is refused, also in the middle.
     let (mut regulator, machine) = regulator();
     regulator.identify(excitation(80), LEAST).unwrap();
     machine.lock().unwrap().refuses = true;
@@ -256,7 +256,7 @@ fn an_identification_ends_when_the_speed_cannot_be_set() {
     let now = regulator.identification();
     assert!(matches!(now, Identification::GivenUp(why) if why.contains("cannot be set")));
 
-    // Where it is only not done, a period later: a first reading may have been too early.
+    // If the machine only does not obey, a period later: a first reading may have been too early.
     let (mut regulator, machine) = self::regulator();
     regulator.identify(excitation(80), LEAST).unwrap();
     let mut run = |regulator: &mut Regulator, periods: u32| {

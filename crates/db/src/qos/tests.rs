@@ -139,7 +139,7 @@ fn what_cannot_be_controlled_is_refused() {
     ));
     let wrong = weights([10.0, 1.0], [f64::NAN, 1.0]);
     assert_eq!(Design::new(&model(), &wrong), Err(DesignError::Weights));
-    // No authority over tardiness: no single loop, and a loop of both in which the other input does it.
+    // One input has no authority over tardiness: it gets no single loop, and in the loop of both the other input acts.
     let deaf = Model {
         b: [[-0.9, 0.0], [0.12, 0.30]],
         ..model()
@@ -258,8 +258,8 @@ fn drifting() -> Model {
     }
 }
 
-/// Tardiness over 80 samples of a loop on a machine as it is: what a task takes goes with 1 / speed, there is no
-/// memory, and a load comes after 40.
+/// Returns tardiness over 80 samples of a loop on a real machine: the time of a task is proportional to 1 / speed,
+/// there is no memory, and a load comes after 40.
 fn on_a_machine(design: &Design, mode: Mode) -> Vec<f64> {
     let set_points = SetPoints {
         tardiness: 1.0,
@@ -306,7 +306,7 @@ fn gains_do_not_count_on_a_memory_that_is_noise() {
         "{refused:?}"
     );
     assert!(robust.pole_max() < POLE_MAX);
-    // With those of the model the loop swings for ever, with the others the load is answered in a few samples.
+    // With the gains of the model the loop swings for ever; with the others it answers the load in a few samples.
     let swinging = on_a_machine(&plain, Mode::Both);
     assert!(!near(&swinging[30..40]), "{swinging:?}");
     let alone = Design::alone(&drifting(), &Weights::default()).unwrap();
@@ -329,7 +329,7 @@ fn gains_do_not_count_on_a_memory_that_is_noise() {
 
 #[test]
 fn a_model_whose_memory_is_needed_keeps_its_gains() {
-    // Little of it: the gains bear a machine that has none.
+    // There is little of it: the gains also hold a machine that has none.
     let quick = Model {
         a: [[0.05, 0.0], [0.0, 0.05]],
         b: [[-0.4, 0.1], [0.05, 0.3]],
@@ -382,7 +382,7 @@ fn controller(ranges: [Range; 2]) -> Controller {
     Controller::new(model(), &design, ranges, set_points, 3).unwrap()
 }
 
-/// Runs a loop on a plant; tardiness after each period.
+/// Runs a loop on a plant; returns tardiness after each period.
 fn close(controller: &mut Controller, plant: &mut Plant, samples: usize) -> Vec<f64> {
     let mut inputs = controller.step(None).inputs;
     (0..samples)
@@ -514,7 +514,7 @@ fn without_samples_everything_is_at_full_and_then_goes_on() {
     assert!(is_settled(&again[20..]), "{again:?}");
 }
 
-/// Whatever a program tells of itself, the loop is back within eight samples.
+/// For any figures that a program reports, the loop recovers within eight samples.
 #[test]
 fn an_absurd_sample_is_got_over_within_eight() {
     for mode in [Mode::Both, Mode::SpeedOnly, Mode::AdmissionOnly] {
@@ -524,7 +524,7 @@ fn an_absurd_sample_is_got_over_within_eight() {
             controller.set_mode(mode);
             let begun = close(&mut controller, &mut plant, 60);
             assert!(is_settled(&begun[40..]), "{mode:?} {begun:?}");
-            // What is infinite is no sample, and three without one are blind.
+            // An infinite value is no sample, and after three periods without a sample the loop is blind.
             let times = if absurd[0].is_finite() { 3 } else { 1 };
             for _ in 0..times {
                 controller.step(Some(absurd));
@@ -549,14 +549,14 @@ fn a_model_that_has_become_wrong_is_told_from_a_load() {
         }
         let mut outputs = plant.run(inputs);
         if sample >= 200 {
-            // Speed does four times as much as it did, every other sample.
+            // Speed has four times its earlier effect in every other sample.
             outputs[0] += if sample % 2 == 0 { 0.2 } else { -0.2 };
         }
         let action = controller.step(Some(outputs));
         inputs = action.inputs;
         is_model_true.push(action.is_model_true);
     }
-    // The step of the load itself may be taken for a surprise for some samples.
+    // The step of the load itself may look like a model error for some samples.
     assert!(is_model_true[..100].iter().all(|is_true| *is_true));
     assert!(is_model_true[160..200].iter().all(|is_true| *is_true));
     assert!(is_model_true[230..].iter().all(|is_true| !*is_true));
@@ -598,7 +598,7 @@ fn inputs_keep_to_their_changes_and_dead_bands() {
     assert!(moves > 20, "{moves}");
 }
 
-/// A plain iteration stands still at them for ever: each step makes the same matrix of them.
+/// A plain iteration never ends for them: each step gives the same matrix again.
 #[test]
 fn loops_whose_poles_lie_on_a_circle_are_refused() {
     let model = |a, b| Model { a, b, ..model() };
@@ -611,7 +611,7 @@ fn loops_whose_poles_lie_on_a_circle_are_refused() {
     };
     let pole = gains.pole_max_with(&of_three, SPEED).unwrap();
     assert!(pole >= POLE_MAX, "{pole}");
-    // Found by drawing small numbers: a million steps are not enough.
+    // Found by trying small random numbers: a million steps are not enough.
     let (p, i) = ([[0.0; 2]; 2], [[1.0, 0.0], [0.0, 1.0]]);
     let of_four = model([[-1.0, 0.0], [0.0, -1.0]], [[0.0, -1.0], [1.0, 0.0]]);
     assert_eq!(Design::poles(&of_four, &p, &i), None);

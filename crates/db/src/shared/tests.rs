@@ -4,7 +4,7 @@ use mem::{Region, RegionOptions};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A region that goes away, in memory where there is a place for that.
+/// A temporary region, in memory where possible.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -101,7 +101,7 @@ fn others_read_what_one_writes_until_it_ends() {
     ));
     let shared = SharedTable::make(&here, NAME, SIZE, 0o644).unwrap();
     let table = laid_out(&shared);
-    // Nobody finds it before its values are there.
+    // No reader finds it before its values are there.
     assert!(TableReader::open(&there, NAME).is_err());
     let (id, _) = table.insert("door", 1500, true).unwrap();
     table.write(id, &value(b"open")).unwrap();
@@ -127,11 +127,11 @@ fn others_read_what_one_writes_until_it_ends() {
 fn who_was_killed_serves_no_more_and_the_next_run_takes_the_place() {
     let scratch = Scratch::new();
     let (here, there) = (scratch.attach(true), scratch.attach(false));
-    // Dropped without a word, as the kernel drops what a killed process had.
+    // Dropped silently, as the kernel drops what a killed process had.
     let first = make(&here, RUN, b"old");
     let reader = TableReader::open(&there, NAME).unwrap();
     assert!(reader.is_live());
-    // While it lives, nobody else gets the name.
+    // While it lives, no other process gets the name.
     let other = scratch.attach(true);
     assert!(matches!(
         SharedTable::make(&other, NAME, SIZE, 0o644),
@@ -141,13 +141,13 @@ fn who_was_killed_serves_no_more_and_the_next_run_takes_the_place() {
     assert!(!reader.is_live());
     let dead = TableReader::open(&there, NAME).unwrap();
     assert_eq!((dead.run(), dead.is_live()), (Some(RUN), false));
-    // One that is killed while it makes its table leaves a draft.
+    // A process that is killed while it makes its table leaves a draft.
     drop(SharedTable::make(&other, NAME, SIZE, 0o644).unwrap());
     let second = make(&other, [1; 16], b"new");
     let now = TableReader::open(&there, NAME).unwrap();
     assert_eq!((now.run(), now.is_live()), (Some([1; 16]), true));
     assert_eq!(text(&now), b"new");
-    // Whoever has the old table can look at it still, and is told.
+    // A reader of the old table can still read it, and is told.
     assert_eq!(text(&reader), b"old");
     assert!(!reader.is_live() && !dead.is_live());
     drop((reader, dead));
@@ -188,7 +188,7 @@ fn what_is_no_table_is_neither_replaced_nor_read() {
             "{refused:?}"
         );
     }
-    // One that does not fit leaves nothing.
+    // A table that does not fit leaves nothing.
     let free = here.region().free_bytes();
     let refused = SharedTable::make(&here, "large", (100_000, 8192), 0o644).err();
     assert!(matches!(

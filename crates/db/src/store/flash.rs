@@ -1,13 +1,13 @@
-//! The file store of this device behind the trait.
+//! Implements the trait for the file store of this device.
 
 use base::block::BlockDevice;
 
 use super::{SegmentStore, StoreError};
 
-/// Free blocks that are never promised to an append: a few for the store's own lists, and the run that each file which
-/// grows (log, checkpoint, index) may take ahead of what is written.
+/// Free blocks that are never promised to an append: a few for the store's own lists, and the run that each growing
+/// file (log, checkpoint, index) may take ahead of what is written.
 const BLOCKS_BESIDES: u64 = 32 + 3 * RUN_BLOCKS;
-/// Blocks that the store hands to a growing file at a time, at most.
+/// Most blocks that the store hands to a growing file at a time.
 const RUN_BLOCKS: u64 = 64;
 
 impl From<flash::Error> for StoreError {
@@ -27,7 +27,8 @@ impl From<flash::Error> for StoreError {
     }
 }
 
-/// The walk to free space may meet damage; for an append that is a failure, not a place in the file.
+/// Converts an append error. The walk to free space may meet damage; for an append that is a failure, not a place in
+/// the file.
 fn append_error(error: flash::Error) -> StoreError {
     match StoreError::from(error) {
         StoreError::Damaged { .. } => StoreError::Failed {
@@ -83,7 +84,7 @@ impl<D: BlockDevice + 'static> SegmentStore for flash::Store<D> {
     }
 
     fn free_bytes(&self) -> u64 {
-        // A file's own addresses take a block now and then, a new file or a full chain a few.
+        // A file's own addresses take a block now and then; a new file or a full chain takes a few.
         let statistics = self.statistics();
         // Runs grow with their file: in a small store they are small.
         let besides = BLOCKS_BESIDES.min(statistics.blocks_total / 8);

@@ -11,12 +11,12 @@ use base::error::Code;
 
 use super::{SegmentStore, StoreError};
 
-/// When and how the power goes.
+/// When and how the power fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerCut {
     /// Changing calls that still succeed.
     pub after_calls: u64,
-    /// Of the append that is struck, this many bytes (at most all) reach the file.
+    /// Bytes of the cut append (at most all) that reach the file.
     pub bytes_kept: usize,
 }
 
@@ -142,7 +142,7 @@ impl MemoryStore {
             .ok_or(StoreError::NotFound)
     }
 
-    /// Counts a changing call; `Err(bytes_kept)` when the power goes in it.
+    /// Counts a changing call; `Err(bytes_kept)` if the power fails in it.
     fn step(&mut self) -> Result<(), usize> {
         let Some(cut) = &mut self.cut else {
             return Ok(());

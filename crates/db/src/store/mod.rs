@@ -1,6 +1,6 @@
-//! The seam to the place where log and checkpoint live: append-only files, durable on return.
+//! The interface to the place where log and checkpoint live: append-only files, durable on return.
 //!
-//! The crate sees flash through this trait alone, so that every crash test can take its place.
+//! The crate accesses flash only through this trait, so that every crash test can replace it.
 
 mod flash;
 mod memory;
@@ -22,10 +22,10 @@ pub enum StoreError {
     /// No room for the call; the store stays readable.
     #[error("the store is full")]
     Full,
-    /// The file's content at this offset cannot be had; the rest can.
+    /// The file's content at this offset cannot be read; the rest can.
     #[error("damaged at byte {offset}")]
     Damaged {
-        /// An offset inside the piece of the file that is damaged, or that no way leads to.
+        /// An offset inside the piece of the file that is damaged or unreachable.
         offset: u64,
     },
     /// The store or its device failed.
@@ -79,7 +79,7 @@ pub trait SegmentStore: Send + 'static {
     fn append(&mut self, file: Self::File, data: &[u8]) -> Result<(), StoreError>;
 
     /// Adds bytes at the end; durable once a later [`append`](Self::append), to any file, has returned. Until then a
-    /// power cut may leave any prefix of what was added since the last one. A store may make no such difference.
+    /// power cut may leave any prefix of what was added since the last one. A store may treat both calls alike.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -117,16 +117,16 @@ pub trait SegmentStore: Send + 'static {
     /// [`StoreError::Failed`].
     fn list(&mut self, visit: &mut dyn FnMut(&str)) -> Result<(), StoreError>;
 
-    /// Bytes that appends can certainly still take, whatever else they need besides.
+    /// Returns the bytes that appends can certainly still take, beside all their overhead.
     fn free_bytes(&self) -> u64;
 
-    /// Bytes that all files together can take in an empty store, about.
+    /// Returns the approximate bytes that all files together can take in an empty store.
     fn capacity_bytes(&self) -> u64;
 
     /// File bytes that one damaged device block can cost: damage is skipped in pieces aligned to this.
     fn payload_bytes(&self) -> u64;
 
-    /// A number that this store alone has, the same at every opening, unknown to whoever only sends readings.
+    /// Returns a number unique to this store, the same at every opening, unknown to a client that only sends readings.
     /// It seals the records, so that bytes inside a value are never taken for one.
     fn secret(&self) -> u64;
 }

@@ -1,4 +1,4 @@
-//! Reading a slot: a copy of its value, or the value where it lies with a check afterwards.
+//! Reading a slot: a copy of its value, or the value in place with a check afterwards.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -10,7 +10,7 @@ use super::{
 use crate::error::Error;
 use crate::options::ObjectId;
 
-/// What a read of a slot tells besides the value bytes.
+/// What a read of a slot returns besides the value bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotRead {
     /// Bytes of the value.
@@ -29,8 +29,8 @@ pub struct SlotRead {
     pub avi_ms: u32,
 }
 
-/// A value where it lies. Whoever writes the next one does not wait for its readers: what was read counts only if
-/// [`is_whole`](Self::is_whole) says afterwards that it was one value.
+/// A value in place. Its writer does not wait for readers: what was read counts only if [`is_whole`](Self::is_whole)
+/// says afterwards that it was one value.
 #[derive(Clone, Copy, Debug)]
 pub struct InPlace<'t> {
     slot: &'t [Line],
@@ -51,7 +51,7 @@ impl<'t> InPlace<'t> {
             slot,
             sequence,
             read: SlotRead {
-                // Never believed: the memory may be shared with a faulty process.
+                // Do not trust the length: the memory may be shared with a faulty process.
                 value_bytes: ((meta & META_LENGTH) as usize).min(value_bytes_max),
                 timestamp_ms: word(TIMESTAMP).load(Ordering::Relaxed) as i64,
                 arrival_ns: word(ARRIVAL).load(Ordering::Relaxed),
@@ -69,7 +69,7 @@ impl<'t> InPlace<'t> {
         self.read
     }
 
-    /// Its bytes, eight in a word, the first one lowest; behind its end the last word has zeros.
+    /// Its bytes, eight in a word, the first one lowest; after its end the last word has zeros.
     pub fn words(&self) -> impl Iterator<Item = u64> + use<'t> {
         let slot = self.slot;
         let words = VALUE..VALUE + self.read.value_bytes.div_ceil(8);
@@ -77,7 +77,7 @@ impl<'t> InPlace<'t> {
             .map(move |at| slot[at / WORDS_PER_LINE].0[at % WORDS_PER_LINE].load(Ordering::Relaxed))
     }
 
-    /// The word at `index` of [`words`](Self::words); `None` behind the last one.
+    /// The word at `index` of [`words`](Self::words); `None` after the last one.
     #[must_use]
     pub fn word(&self, index: usize) -> Option<u64> {
         if index >= self.read.value_bytes.div_ceil(8) {
@@ -88,14 +88,14 @@ impl<'t> InPlace<'t> {
         Some(word.load(Ordering::Relaxed))
     }
 
-    /// The number, where the value is one: the form `float` of SPEC.md.
+    /// The number, if the value is one: the form `float` of SPEC.md.
     #[must_use]
     pub fn float(&self) -> Option<f64> {
         let word = self.words().next()?;
         (self.read.value_bytes == 8).then_some(f64::from_bits(word))
     }
 
-    /// Whether all that has been read of it is of one value.
+    /// Whether everything that was read of it belongs to one value.
     #[must_use]
     #[inline]
     pub fn is_whole(&self) -> bool {
@@ -104,7 +104,7 @@ impl<'t> InPlace<'t> {
     }
 
     fn copy(&self, into: &mut [u8]) {
-        // All at once, where they are many: a copy by words looks ahead by a few lines only.
+        // Prefetch many lines at once: a copy by words looks ahead by only a few lines.
         let lines = into.len() / LINE_BYTES;
         if lines > 2 {
             self.slot[2..lines.min(FETCH_LINES_MAX)]
@@ -115,8 +115,8 @@ impl<'t> InPlace<'t> {
         copy_words(&self.slot[0].0[VALUE..], first);
         for (line, bytes) in self.slot[1..].iter().zip(rest.chunks_mut(LINE_BYTES)) {
             match <&mut [u8; LINE_BYTES]>::try_from(&mut *bytes) {
-                // Of a fixed length, so that it becomes loads and stores without a branch between them: a long value is
-                // many lines, and their misses must overlap.
+                // A fixed length becomes loads and stores without a branch between them: a long value has many lines,
+                // and their misses must overlap.
                 Ok(bytes) => copy_words(&line.0, bytes),
                 Err(_) => copy_words(&line.0, bytes),
             }
@@ -124,7 +124,7 @@ impl<'t> InPlace<'t> {
     }
 }
 
-/// Lines that a processor fetches at once; more would only wait.
+/// Most lines that a processor fetches at once; more would only wait.
 const FETCH_LINES_MAX: usize = 12;
 
 #[inline(always)]
@@ -171,7 +171,7 @@ fn store_words(words: &[AtomicU64], value: &[u8]) {
     }
 }
 
-/// Stores a value's bytes into the words of its slot, zeros behind its end in the last one.
+/// Stores a value's bytes into the words of its slot, with zeros after its end in the last one.
 pub(super) fn store_value(slot: &[Line], value: &[u8]) {
     let (first, rest) = value.split_at(value.len().min(8 * (WORDS_PER_LINE - VALUE)));
     store_words(&slot[0].0[VALUE..], first);
@@ -192,7 +192,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         Ok(&self.memory.as_ref()[first..first + self.shape.slot_lines])
     }
 
-    /// Fetches the lines that a value of so many bytes will be written to, while the caller does something else.
+    /// Prefetches the lines that a value of this many bytes will be written to, while the caller does something else.
     #[inline]
     pub(crate) fn fetch(&self, id: ObjectId, value_bytes: usize) {
         let lines = (VALUE + value_bytes.div_ceil(8)).div_ceil(WORDS_PER_LINE);
@@ -209,8 +209,8 @@ impl<M: AsRef<[Line]>> Table<M> {
             .is_ok_and(|slot| slot[0].0[TIMESTAMP].load(Ordering::Relaxed) as i64 != NO_TIMESTAMP)
     }
 
-    /// Readings that were offered to the slot of a temporal object, older ones that it refused among them; `None` for
-    /// other objects. Costs the writers nothing: each of them counts the sequence on by two.
+    /// Returns the readings offered to the slot of a temporal object, including older ones that it refused; `None` for
+    /// other objects. Costs the writers nothing: each write advances the sequence by two.
     pub(crate) fn updates(&self, object: usize) -> Option<u64> {
         let id = ObjectId(u32::try_from(object).ok()?);
         let (_, is_temporal) = self.validity(id);
@@ -224,7 +224,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         slot.map_or(0, |slot| slot[0].0[SEQUENCE].load(Ordering::Acquire) / 2)
     }
 
-    /// Whether [`write`](Self::write) would store a reading with this time, while nobody else writes.
+    /// Whether [`write`](Self::write) would store a reading with this time, if no other thread writes.
     pub(crate) fn is_news(&self, id: ObjectId, timestamp_ms: i64, node_time: bool) -> bool {
         let Ok(slot) = self.slot(id) else {
             return false;
@@ -249,8 +249,8 @@ impl<M: AsRef<[Line]>> Table<M> {
         }
     }
 
-    /// As [`read`](Self::read), for those who read what another process writes, which may have died in the middle:
-    /// a writer that stays inside is waited for at most `naps_max` naps of 20 µs and more.
+    /// As [`read`](Self::read), for readers of a table that another process writes, which may have died in the middle:
+    /// the reader waits for a writer that stays inside at most `naps_max` naps of 20 µs and more.
     ///
     /// # Errors
     /// Those of [`read`](Self::read), and [`Error::Stalled`].
@@ -264,8 +264,8 @@ impl<M: AsRef<[Line]>> Table<M> {
         within(naps_max, || self.read_once(slot, value)).and_then(|read| read)
     }
 
-    /// Lets `look` see the value where it lies, again and again until it has seen one value from beginning to end; what
-    /// it answered then. Waits as [`read_within`](Self::read_within) does.
+    /// Lets `look` see the value in place, again and again until it has seen one value from beginning to end; returns
+    /// the result of that call. Waits as [`read_within`](Self::read_within) does.
     ///
     /// # Errors
     /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::Stalled`].
@@ -327,7 +327,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         count
     }
 
-    /// Age of an object's value at `now`; `None` without a value, or without one that can be read.
+    /// Returns the age of an object's value at `now`; `None` if there is no value, or none that can be read.
     fn age_ms(&self, id: ObjectId, now: &Now, waits: &mut u32) -> Option<i64> {
         loop {
             let word = |at| self.slot_word(id, at);
@@ -350,7 +350,7 @@ impl<M: AsRef<[Line]>> Table<M> {
     }
 }
 
-/// Tries until there is an answer, with so many naps at most.
+/// Tries until there is an answer, with at most `naps_max` naps.
 fn within<R>(naps_max: u32, mut attempt: impl FnMut() -> Option<R>) -> Result<R, Error> {
     let mut waits = 0;
     loop {

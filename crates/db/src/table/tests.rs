@@ -195,9 +195,9 @@ fn where_the_node_gave_the_time_the_monotonic_clock_tells_the_age() {
         ..value(9_000_000, b"future")
     };
     table.write(id, &first).unwrap();
-    // The wall clock has been set back by hours since: the value is 50 ms old all the same.
+    // The wall clock has been set back by hours since: the value is still 50 ms old.
     assert_eq!(table.fresh_count(&at(1000)).fresh, 1);
-    // Another boot's arrival says nothing: the wall clock has to serve.
+    // Another boot's arrival says nothing: the wall clock must serve.
     first.boot_tag = 8;
     table.write(id, &first).unwrap();
     assert_eq!(table.fresh_count(&at(9_000_101)).fresh, 0);
@@ -286,7 +286,7 @@ fn readers_never_see_a_torn_value() {
     });
 }
 
-/// As memory is that somebody else has written over: nobody is inside, and nobody will come out.
+/// As memory is that another process has overwritten: no writer is inside, and none will come out.
 #[test]
 fn who_writes_alone_waits_for_nobody() {
     let table = Table::new(2, 8, 1).unwrap();
@@ -310,7 +310,7 @@ fn who_writes_alone_waits_for_nobody() {
             Err(Error::Stalled),
             "{sequence}"
         );
-        // It is passed over, and the others are counted.
+        // It is skipped, and the others are counted.
         let count = table.fresh_count(&now);
         assert_eq!((count.fresh, count.temporal), (1, 2), "{sequence}");
         assert_eq!(table.write_alone(id, &value(1, b"after")), Ok(true));
@@ -326,7 +326,7 @@ fn who_writes_alone_waits_for_nobody() {
     assert!(table.values_bytes() <= 16, "{}", table.values_bytes());
 }
 
-/// A checkpoint that ran while a key was made once took the table for one that somebody had written over.
+/// A checkpoint that ran while a key was made once took the table for one that was overwritten.
 #[test]
 fn a_table_is_intact_at_every_moment_while_keys_are_made() {
     let keys = 50_000;

@@ -125,8 +125,8 @@ impl Oracle {
             .collect()
     }
 
-    /// Whoever was acknowledged is in the log, exactly and in order; nothing is there that was not put; the table
-    /// holds each object's newest logged reading or a newer one.
+    /// Checks that every acknowledged reading is in the log, exactly and in order; that nothing is there that was not
+    /// put; and that the table holds each object's newest logged reading or a newer one.
     pub fn check<S: SegmentStore>(&self, store: S, clock: &SimClock, options: DbOptions) -> S {
         let mut store = store;
         let (logged, report) = scan(&mut store);
@@ -165,7 +165,7 @@ impl Oracle {
                 .get_at(id, 0, &mut buffer)
                 .expect("a logged object has a value");
             let same = got.timestamp_ms == timestamp_ms && &buffer[..got.value_bytes] == value;
-            // A checkpoint may have kept a reading that was put and not yet logged when the power went.
+            // A checkpoint may have kept a reading that was put but not yet logged when the power failed.
             let newer = got.timestamp_ms >= timestamp_ms
                 && self.puts.iter().any(|((k, t, v), ticket)| {
                     !ticket.is_durable()

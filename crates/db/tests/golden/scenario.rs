@@ -39,7 +39,7 @@ pub fn node_gives_time(n: usize) -> bool {
 /// One reading of the run as a format holds it: object, time, value.
 pub fn readings(format: u32) -> impl Iterator<Item = (usize, i64, Vec<u8>)> {
     (0..90usize).map(move |n| {
-        // Mostly near in time; every eleventh reading has a clock of its own and is written in the wide form.
+        // Mostly close in time; every eleventh reading has a clock of its own and is written in the wide form.
         let timestamp_ms = if format > 0 && node_gives_time(n) {
             1_700_000_000_000 + (5_000_000_000 + (n % 45 + 1) as i64 * STEP_NS as i64) / 1_000_000
         } else if n % 11 == 10 {

@@ -1,5 +1,5 @@
-//! Waits after failures: doubled each time, half of each random, so that nodes that lost one upstream together do not
-//! come back together.
+//! Waits after failures: the wait doubles each time and half of it is random, so that nodes that lost the same upstream
+//! together do not reconnect together.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -18,18 +18,18 @@ impl Backoff {
         }
     }
 
-    /// Something has been achieved: start over.
+    /// Starts again with the shortest wait, after progress.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// The wait after another failure.
+    /// Returns the wait after another failure.
     pub(crate) fn next(&mut self, ms_min: u64, ms_max: u64) -> Duration {
         let step = ms_min
             .saturating_mul(1 << self.failures.min(30))
             .clamp(1, ms_max.max(1));
         self.failures = self.failures.saturating_add(1);
-        // xorshift64: good enough to be unlike the neighbour.
+        // xorshift64 is good enough to differ from other nodes.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

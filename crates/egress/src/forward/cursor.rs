@@ -1,19 +1,20 @@
-//! The durable cursor of one upstream: its record, and the file of records in the store. `SPEC.md` says every byte.
+//! The durable cursor of one upstream: its record, and the file of records in the store. `SPEC.md` defines every byte.
 //!
-//! **Invariants:** decoding trusts no number of the file; of several records the whole one with the highest sequence
-//! number counts, so that an append that power has cut leaves the one before; a record has one encoding.
+//! **Invariants:** decoding trusts no number in the file; of several records, the intact one with the highest sequence
+//! number counts, so that an append torn by a power cut leaves the previous record valid; a record has exactly one
+//! encoding.
 
 use super::figures::{COUNTERS, Counters};
 
-/// Parts of the log that a cursor can tell apart.
+/// Largest number of parts of the log in a cursor.
 pub const PARTS_MAX: usize = 8;
-/// Bytes of a cursor's file above which it is written anew with its last record alone.
+/// File size in bytes above which the file is rewritten with its last record alone.
 pub const FILE_BYTES_MAX: usize = 32 << 10;
-/// Bytes of a file that are read, at most: one record more than it can have.
+/// Largest number of bytes read of a file: one record more than it can have.
 pub(crate) const READ_BYTES_MAX: usize = FILE_BYTES_MAX + RECORD_BYTES_MAX;
-/// Counters that a record of a later version may have.
+/// Largest number of counters in a record of a later version.
 const COUNTERS_MAX: usize = 64;
-/// Bytes of the longest record.
+/// Size of the longest record, in bytes.
 pub const RECORD_BYTES_MAX: usize = HEAD_BYTES + PARTS_MAX * PART_BYTES + COUNTERS_MAX * 8 + 4;
 
 const MAGIC: [u8; 8] = *b"keelfwd\0";
@@ -22,25 +23,26 @@ const HEAD_BYTES: usize = 40;
 const PART_BYTES: usize = 16;
 const CLEAN: u32 = 1;
 
-/// What of a part of the log is still to be acknowledged: the readings numbered from `next` up to and without `end`.
+/// What is still to be acknowledged in a part of the log: the readings numbered from `next` up to, but not including,
+/// `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first that has not been acknowledged.
+    /// The first reading that has not been acknowledged.
     pub next: u64,
-    /// `u64::MAX` for the part that grows.
+    /// `u64::MAX` for the part that still grows.
     pub end: u64,
 }
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CursorRecord {
-    /// Each record has a higher one than that before.
+    /// Sequence number: higher than that of the previous record.
     pub sequence: u64,
-    /// Whether nothing had been sent beyond the spans: forwarding had stopped in order.
+    /// Whether nothing had been sent beyond the spans, because forwarding had stopped cleanly.
     pub clean: bool,
-    /// Readings that may have been sent beyond the spans, at most.
+    /// The largest number of readings that may have been sent beyond the spans.
     pub window_readings_max: u32,
-    /// Ascending, without overlap, the last one open: 1 to [`PARTS_MAX`].
+    /// Ascending, without overlap, the last one open-ended: 1 to [`PARTS_MAX`].
     pub spans: Vec<Span>,
     /// What has been counted since the cursor was made.
     pub counters: Counters,
@@ -49,11 +51,11 @@ pub struct CursorRecord {
 /// What a file of records holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The latest record, and whether anything behind it was damaged or cut.
+    /// The latest record, and whether anything after it was damaged or cut.
     Record(CursorRecord, bool),
-    /// A later version wrote it.
+    /// A later version of the program wrote it.
     Version(u32),
-    /// Nothing that can be used.
+    /// No usable record.
     Nothing,
 }
 
@@ -82,7 +84,8 @@ impl CursorRecord {
         out.extend_from_slice(&check.to_le_bytes());
     }
 
-    /// The record that begins at the first byte, and its length. `None`: none does, or a later version wrote it.
+    /// Decodes the record that begins at the first byte. Returns it and its length. `None` if there is none, or if a
+    /// later version wrote it.
     fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
         let (version, length) = head(bytes)?;
         if version != VERSION {
@@ -129,7 +132,7 @@ impl CursorRecord {
         ))
     }
 
-    /// The latest record of a file's content.
+    /// Finds the latest record in a file's content.
     #[must_use]
     pub fn find(content: &[u8]) -> Found {
         let mut latest: Option<Self> = None;
@@ -166,7 +169,7 @@ impl CursorRecord {
     }
 }
 
-/// Version and length of the record that begins here and is whole.
+/// Returns version and length of the intact record that begins here.
 fn head(bytes: &[u8]) -> Option<(u32, usize)> {
     if bytes.get(..8)? != MAGIC {
         return None;

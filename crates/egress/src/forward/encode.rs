@@ -1,16 +1,17 @@
-//! What readings look like upstream: topics, numbers, JSON and line protocol, written into buffers.
+//! How readings are written for an upstream: topics, numbers, JSON and line protocol, appended to buffers.
 
 use super::figures::Refusal;
 use super::options::{Format, TOPIC_BYTES_MAX, Target, UpstreamOptions};
 use db::value::Value;
 use std::io::Write as _;
 
-/// Writes readings of one upstream.
+/// Encodes readings for one upstream.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     format: Format,
     is_batched: bool,
-    /// Times of lines in ns, as whoever reads lines takes them unless told; over HTTP the unit is said.
+    /// Whether times of lines are in ns, which is the default of line-protocol receivers. Over HTTP the request names
+    /// the unit.
     is_ns: bool,
     topic: Option<String>,
     /// `measurement,tag=value,…,key=`, escaped.
@@ -40,10 +41,10 @@ impl Encoder {
         }
     }
 
-    /// What stands before each reading of a key, and is made once: topic and beginning of the payload, separated by a
-    /// zero byte where there is a topic.
+    /// Builds the constant text before each reading of a key: topic and beginning of the payload, separated by a zero
+    /// byte if there is a topic.
     pub(crate) fn prefix(&self, key: &str) -> Result<Vec<u8>, Refusal> {
-        // Damage can take a key's name.
+        // Damage can lose a key's name.
         if key.is_empty() {
             return Err(Refusal::Topic);
         }
@@ -60,7 +61,7 @@ impl Encoder {
                 prefix.extend_from_slice(b",\"time_ms\":");
             }
             Format::Line => {
-                // There it would take the sign that ends the key with it.
+                // A backslash at the end would escape the character that ends the key.
                 if key.ends_with('\\') {
                     return Err(Refusal::Topic);
                 }
@@ -72,7 +73,7 @@ impl Encoder {
         Ok(prefix)
     }
 
-    /// Appends one reading to a message or request. A refusal leaves it as it was.
+    /// Appends one reading to a message or request. A refusal leaves the buffer as it was.
     pub(crate) fn push(
         &self,
         payload_prefix: &[u8],
@@ -125,7 +126,7 @@ impl Encoder {
                         out.push(b'"');
                         for byte in text.bytes() {
                             match byte {
-                                // A line has no way to write these.
+                                // The line protocol has no escape for these.
                                 b'\n' | b'\r' => return Err(Refusal::NoValue),
                                 b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
                                 byte => out.push(byte),
@@ -164,9 +165,9 @@ impl Encoder {
     }
 }
 
-/// The field of a line, with its `=`. Databases fix the type of a field with the first value of a measurement, and
-/// refuse others from then on: each type has a field of its own. An unsigned number that fits goes as a signed one,
-/// since not every database has the other.
+/// Returns the field name of a line, with its `=`. Databases fix the type of a field with the first value of a
+/// measurement and then refuse other types, so each type has its own field. An unsigned number that fits is written as
+/// a signed one, since not every database has unsigned fields.
 fn line_field(value: &Value<'_>) -> &'static [u8] {
     match value {
         Value::Integer(_) => b"integer=",
@@ -178,7 +179,7 @@ fn line_field(value: &Value<'_>) -> &'static [u8] {
     }
 }
 
-/// Topic and rest of a prefix.
+/// Splits a prefix into its topic and the rest.
 pub(crate) fn split_prefix(prefix: &[u8], has_topic: bool) -> (&[u8], &[u8]) {
     if !has_topic {
         return (&[], prefix);
@@ -190,7 +191,7 @@ pub(crate) fn split_prefix(prefix: &[u8], has_topic: bool) -> (&[u8], &[u8]) {
 }
 
 pub(crate) fn push_topic(out: &mut Vec<u8>, template: &str, key: &str) -> Result<(), Refusal> {
-    // A key may hold what a topic may not.
+    // A key may contain characters that a topic may not.
     if template.contains('{') && key.contains(['+', '#', '\0']) {
         return Err(Refusal::Topic);
     }
@@ -223,8 +224,8 @@ pub(crate) fn push_plain(out: &mut Vec<u8>, value: &Value<'_>) {
     }
 }
 
-/// A double as [`Value`] shows it: the shortest text that is read as this double, without the standard library's
-/// formatter, which takes several times as long.
+/// Writes a double as [`Value`] shows it: the shortest text that parses back to this double. The standard library's
+/// formatter takes several times as long.
 fn push_float(out: &mut Vec<u8>, value: f64) {
     let size = value.abs();
     let is_whole =
@@ -257,8 +258,8 @@ pub(crate) fn push_integer(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// What needs a backslash in names and values of tags; in measurements `=` does not, and a backslash before anything
-/// else stands for itself.
+/// Bytes that need a backslash in names and values of tags. In measurements `=` does not need one, and a backslash
+/// before any other byte stands for itself.
 const TAG_SPECIAL: &[u8] = b",= ";
 
 fn push_escaped(out: &mut Vec<u8>, text: &str, special: &[u8]) {
@@ -322,7 +323,7 @@ mod tests {
         })
     }
 
-    /// Topic and message of these values of one key.
+    /// Returns topic and message of these values of one key.
     fn message(
         encoder: &Encoder,
         key: &str,
@@ -393,7 +394,7 @@ mod tests {
                     let mut out = Vec::new();
                     push_float(&mut out, value);
                     let (written, shown) = (String::from_utf8(out).unwrap(), Value::Float(value).to_string());
-                    // Where two texts are as short and as near, either is right.
+                    // If two texts are equally short and equally near, either is correct.
                     prop_assert_eq!(written.len(), shown.len(), "{} {}", written, shown);
                     prop_assert_eq!(written.parse::<f64>().unwrap().to_bits(), value.to_bits());
                 }

@@ -1,16 +1,16 @@
-//! What is sent, sent again and passed over: the state machine of one upstream. No socket, no clock, no store: it is
-//! told what was read, sent, acknowledged and written, and says what comes next.
+//! What is sent, sent again and passed over: the state machine of one upstream. It has no socket, clock or store: the
+//! caller tells it what was read, sent, acknowledged and written, and it answers what comes next.
 //!
-//! **Words.** A *part* of the log is a run of numbers that is forwarded in their order; there is one, or with
-//! [`Order::RecentFirst`] a few. A *unit* is what one message or request holds, and has a *token*. The *window* is
-//! what may have been sent beyond the durable cursor.
+//! **Words.** A *part* of the log is a run of numbers that is forwarded in order; there is one, or a few with
+//! [`Order::RecentFirst`]. A *unit* is the content of one message or request, and has a *token*. The *window* limits
+//! how many readings may have been sent beyond the durable cursor.
 //!
-//! **Invariants:** a part's cursor moves over a unit only when that one and all before it have been acknowledged or
-//! refused; readings sent beyond what the durable cursor says never exceed the window; each reading that is not
-//! sent is in a counter; what waits here has limits in readings and bytes.
+//! **Invariants:** a part's cursor moves over a unit only when that unit and all before it have been acknowledged or
+//! refused; readings sent beyond the durable cursor never exceed the window; each reading that is not sent is counted;
+//! the readings and bytes that wait in the engine are limited.
 //!
 //! **After a lost connection** everything that was not acknowledged in order is read from the log again: nothing is
-//! kept in memory for that, however long it lasts.
+//! kept in memory for that, however long the outage lasts.
 
 mod explain;
 mod size;
@@ -23,25 +23,25 @@ use super::rules::{Plan, Slots, rule_of};
 use base::seeded_bug::SeededBug;
 use std::collections::VecDeque;
 
-/// Bytes of units that wait to be sent, beside the one that is being filled.
+/// Limit of the bytes of units that wait to be sent, in addition to the unit that is being filled.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
-/// Readings asked of the log at a time, at most.
+/// Largest number of readings requested from the log at a time.
 const READ_READINGS_MAX: usize = 4096;
-/// Readings without an answer, readings that wait to be sent, and units in memory, at most so many of each: a slow line
-/// holds no more of them, nor does memory, however large the window is. What a connection leaves is no more; a longer
-/// backlog is that of an outage.
+/// Limit of each of: readings without an answer, readings that wait to be sent, and units in memory. So a slow link and
+/// the memory hold no more than this, however large the window is. A lost connection leaves no more than this
+/// unanswered; a longer backlog comes from an outage.
 pub(super) const UNANSWERED_MAX: u32 = 10_000;
 
-/// A reading as the engine is told of it.
+/// A reading as it is passed to the engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     /// The object's number.
     pub object: u32,
     /// Its number in the log.
     pub lsn: u64,
-    /// Its time.
+    /// Its time stamp.
     pub time_ms: i64,
-    /// How long ago it came or was taken; `None`: nobody can say.
+    /// Time since it arrived or was taken; `None` if unknown.
     pub age_ms: Option<u64>,
     /// Its stored value.
     pub value: &'a [u8],
@@ -50,39 +50,39 @@ pub struct Entry<'a> {
 /// What to read next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Names the part in [`Engine::take`] and [`Engine::read_until`].
+    /// Identifies the part in [`Engine::take`] and [`Engine::read_until`].
     pub part: u32,
-    /// The first number wanted.
+    /// The first number to read.
     pub from: u64,
-    /// The first that is not wanted any more.
+    /// The end: the first number not to read.
     pub end: u64,
-    /// Readings at most.
+    /// Largest number of readings.
     pub readings_max: usize,
 }
 
 /// A unit to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing<'a> {
-    /// Names it in [`Engine::acknowledge`].
+    /// Identifies it in [`Engine::acknowledge`].
     pub token: u64,
-    /// Empty where there are no topics.
+    /// Empty if the upstream has no topics.
     pub topic: &'a [u8],
     /// Message or body.
     pub payload: &'a [u8],
-    /// Readings in it.
+    /// Number of readings in it.
     pub readings: u32,
 }
 
 struct Part {
     id: u32,
-    /// Everything before has been acknowledged or counted as passed over.
+    /// Every reading before this number has been acknowledged or counted as passed over.
     next: u64,
     end: u64,
-    /// Everything before has been read.
+    /// Every reading before this number has been read.
     read: u64,
-    /// Everything that was sent in this run lies before.
+    /// Every reading sent in this run has a lower number.
     sent: u64,
-    /// Readings between `next` and `sent` that were sent over a connection that is lost.
+    /// Readings between `next` and `sent` that were sent over a connection that has been lost since.
     in_doubt: u64,
 }
 
@@ -100,21 +100,21 @@ struct Unit {
     /// When its first reading came, ms on the monotonic clock.
     born_ms: Option<i64>,
     readings: u32,
-    /// Of them, sent before in this run, and perhaps sent in the run that a crash ended.
+    /// How many of them were already sent in this run, and how many may have been sent in the run that a crash ended.
     again: u32,
     perhaps_again: u32,
     state: State,
     topic_bytes: usize,
     bytes: Vec<u8>,
-    /// Length of its payload once it was sent.
+    /// Length of its payload, set when it was sent.
     sent_bytes: usize,
     slots: Vec<(u32, i64)>,
-    /// What was passed over before it and behind it: counted once it has been answered.
+    /// Readings passed over before and after it: counted when the unit has been answered.
     passed: Counters,
 }
 
 impl Unit {
-    /// Readings that were not sent before in this run.
+    /// Returns the number of readings that were not sent before in this run.
     fn fresh(&self) -> u64 {
         u64::from(self.readings.saturating_sub(self.again))
     }
@@ -126,11 +126,11 @@ pub struct Engine {
     order: Order,
     batch_readings_max: u32,
     batch_bytes_max: usize,
-    /// The same for units of several readings, as far as the upstream is known to take them; and units that it has
-    /// taken since then.
+    /// The same limit for units of several readings, as far as the upstream is known to accept them; and the number of
+    /// units that it has accepted since then.
     shared_bytes_max: usize,
     shared_taken: u32,
-    /// What the upstream has said that they may have at most.
+    /// The limit that the upstream has announced for them.
     shared_bytes_said: usize,
     linger_ms: u64,
     has_topic: bool,
@@ -141,42 +141,42 @@ pub struct Engine {
     parts: Vec<Part>,
     next_part: u32,
     units: VecDeque<Unit>,
-    /// What the unit holds that was sent last.
+    /// The content of the unit that was sent last.
     sending: Vec<u8>,
     first_token: u64,
-    /// How many of `units` are not [`State::Waiting`].
+    /// The number of `units` that are not [`State::Waiting`].
     sent_units: usize,
     /// The unit that is being filled, and since when.
     draft: Option<(Unit, u64)>,
-    /// Of the units that wait to be sent.
+    /// Bytes of the units that wait to be sent.
     waiting_bytes: usize,
     waiting_readings: u64,
     /// Of the units that were sent: readings that had not been sent before, and units and readings without an answer.
     fresh_readings: u64,
     unanswered_units: usize,
     unanswered_readings: u64,
-    /// What was passed over and belongs to no unit yet.
+    /// Readings passed over that belong to no unit yet.
     passed: Counters,
     counters: Counters,
-    /// What the record said that the engine has begun with.
+    /// The counters of the record that the engine started from.
     begun: Counters,
     sequence: u64,
-    /// Readings that the cursor has passed since it was written.
+    /// Readings that the cursor has passed since the cursor was last written.
     unwritten: u64,
-    /// The spans must be on flash before anything more is sent.
+    /// Whether the spans must be on flash before anything more is sent.
     must_write: bool,
     cursor_written_ms: u64,
-    /// Number of the oldest reading that was not acknowledged when the cursor was written last.
+    /// Number of the oldest unacknowledged reading when the cursor was last written.
     written_oldest: u64,
-    /// A crash may have left readings below this number sent and not noted; so many of them at most.
+    /// A crash may have left readings below this number sent but not recorded; and the maximum number of them.
     crash_end: u64,
     crash_left: u64,
-    /// Until this number of this part, units hold at most so many readings: the upstream refused a larger one.
+    /// Part, end, limit: up to this number of this part, a unit has at most this many readings, after a refusal.
     cautious: Option<(u32, u64, u32)>,
     answers_unknown: u64,
 }
 
-/// Where a reading that is passed over is counted: with the unit that is being filled, or with what comes next.
+/// Returns the counters for a passed-over reading: those of the unit being filled, or those for the next one.
 fn passed<'a>(draft: &'a mut Option<(Unit, u64)>, loose: &'a mut Counters) -> &'a mut Counters {
     match draft {
         Some((unit, _)) => &mut unit.passed,
@@ -184,11 +184,11 @@ fn passed<'a>(draft: &'a mut Option<(Unit, u64)>, loose: &'a mut Counters) -> &'
     }
 }
 
-/// Longest time for which a cursor that has moved is not written, ms.
+/// Longest time in ms for which a moved cursor may stay unwritten.
 const CURSOR_MS_MAX: u64 = 60_000;
 
 impl Engine {
-    /// An engine that goes on from a record. `durable_end` is that of the log.
+    /// Creates an engine that continues from a record. `durable_end` is that of the log.
     #[must_use]
     pub fn new(options: UpstreamOptions, record: &CursorRecord, durable_end: u64) -> Self {
         let mut engine = Self {
@@ -222,8 +222,8 @@ impl Engine {
             begun: record.counters,
             sequence: record.sequence,
             unwritten: 0,
-            // A clean cursor says that nothing is on its way, which will not be so any more; and one that is not knows
-            // nothing of what this run will send beside what the one before may have sent.
+            // A clean cursor says that nothing is in flight, which is about to become false. One that is not clean
+            // covers what the previous run may have sent, but not what this run will send.
             must_write: true,
             cursor_written_ms: 0,
             written_oldest: 0,
@@ -255,26 +255,26 @@ impl Engine {
         self.next_part = self.next_part.wrapping_add(1);
     }
 
-    /// Whether something of this part is still to be acknowledged.
+    /// Returns whether this part still has readings to be acknowledged.
     #[must_use]
     pub fn has_part(&self, part: u32) -> bool {
         self.parts.iter().any(|one| one.id == part)
     }
 
-    /// Number of the oldest reading that is not acknowledged.
+    /// Returns the number of the oldest unacknowledged reading.
     #[must_use]
     pub fn oldest_wanted(&self) -> u64 {
         self.parts.first().map_or(0, |part| part.next)
     }
 
-    /// Number of the oldest reading that the next start may want: the cursor on flash may be behind the one here.
+    /// Returns the number of the oldest reading that the next start may need: the cursor on flash may be stale.
     #[must_use]
     pub fn oldest_held(&self) -> u64 {
         self.written_oldest.min(self.oldest_wanted())
     }
 
-    /// The first unit that was sent and has no answer: its token, the number of the reading that its part is at, and
-    /// its readings.
+    /// Returns the first unit that was sent and has no answer: its token, the number of the reading that its part is
+    /// at, and its number of readings.
     #[must_use]
     pub fn front(&self) -> Option<(u64, u64, u32)> {
         let unit = self.units.front().filter(|_| self.sent_units > 0)?;
@@ -282,14 +282,14 @@ impl Engine {
         Some((self.first_token, part.next, unit.readings))
     }
 
-    /// Readings that cursors have passed after an answer of the upstream.
+    /// Returns the number of readings that cursors have passed after an answer of the upstream.
     #[must_use]
     pub fn answered(&self) -> u64 {
         let refused = self.counters.refused_total();
         self.counters.acknowledged.saturating_add(refused)
     }
 
-    /// Readings that are not acknowledged, wanted or not.
+    /// Returns the number of unacknowledged readings, wanted or not.
     #[must_use]
     pub fn backlog(&self, durable_end: u64) -> u64 {
         self.parts
@@ -298,8 +298,8 @@ impl Engine {
             .sum()
     }
 
-    /// The log begins with this reading now. What nothing waits for any more is counted as lost at once; the rest when
-    /// it is come to.
+    /// Records that the log now begins with this reading. While no unit is pending, deleted readings are counted as
+    /// lost at once; otherwise they are counted when the log is read there.
     pub fn log_begins(&mut self, lsn: u64) {
         if !self.units.is_empty() || self.draft.is_some() {
             return;
@@ -316,12 +316,12 @@ impl Engine {
         }
         for (part, next) in ended {
             self.move_to(part, next);
-            // Nobody would know of the loss after a crash.
+            // Otherwise a crash would hide the loss.
             self.must_write = true;
         }
     }
 
-    /// A connection has been made: a backlog steps back behind what comes from now on, if that is wanted.
+    /// Records a new connection. If so configured, the backlog then waits behind the readings from now on.
     pub fn connected(&mut self, durable_end: u64) {
         if self.order != Order::RecentFirst || self.parts.len() >= PARTS_MAX {
             return;
@@ -330,7 +330,7 @@ impl Engine {
         let Some(last) = self.parts.last_mut() else {
             return;
         };
-        // What one connection may leave unanswered is not worth a part of its own.
+        // What one connection may leave unanswered is too little for a part of its own.
         if durable_end.saturating_sub(last.next) > unanswered_max {
             last.end = durable_end;
             last.sent = last.sent.min(durable_end);
@@ -339,7 +339,7 @@ impl Engine {
         }
     }
 
-    /// Whether readings of this object go upstream. Asked while the log is read.
+    /// Returns whether readings of this object go upstream. Called while the log is read.
     pub fn is_wanted(&mut self, object: u32, key: impl FnOnce() -> db::Key) -> bool {
         let index = object as usize;
         if self.plans.len() <= index {
@@ -364,14 +364,14 @@ impl Engine {
         !matches!(self.plans[index], Some(Err(None)))
     }
 
-    /// What to read of a log that is durable up to `durable_end`. `None`: nothing, or there is no room for it.
+    /// Returns what to read of a log that is durable up to `durable_end`. `None` if there is nothing, or no room.
     #[must_use]
     pub fn want(&self, durable_end: u64) -> Option<Want> {
         let room = self.unanswered_max().saturating_sub(self.waiting_readings);
         if room == 0 || self.waiting_bytes >= QUEUE_BYTES_MAX.max(2 * self.batch_bytes_max) {
             return None;
         }
-        // What a lost connection had on its way takes up the window until it has been answered: it goes first.
+        // Readings in flight on a lost connection occupy the window until they are answered: they go first.
         let in_doubt = |part: &&Part| part.in_doubt > 0 && part.read < part.sent;
         if let Some(part) = self.parts.iter().rev().find(in_doubt) {
             return Some(Want {
@@ -394,13 +394,13 @@ impl Engine {
         })
     }
 
-    /// Takes a reading of the part that [`want`](Self::want) named, in the order of the log.
+    /// Takes a reading of the part that [`want`](Self::want) named, in log order.
     pub fn take(&mut self, part: u32, entry: &Entry<'_>, now_ms: u64) {
         let Some(index) = self.parts.iter().position(|one| one.id == part) else {
             return;
         };
-        // A unit belongs to one part, and is sent for the first time or not: one that is both could wait for a window
-        // that it takes up itself.
+        // A unit belongs to one part, and contains either only new or only repeated readings: a mixed unit could wait
+        // for window space that it occupies itself.
         let is_new = entry.lsn >= self.parts[index].sent;
         let ends = |draft: &Unit| draft.part != part || (draft.again > 0 && is_new);
         if self.draft.as_ref().is_some_and(|(draft, _)| ends(draft)) {
@@ -470,14 +470,14 @@ impl Engine {
             if is_first && let Some((unit, _)) = self.draft.take() {
                 self.passed = unit.passed;
             }
-            // The next one of its slot goes instead.
+            // The next reading of the same slot is sent instead.
             if let Some(slot) = slot {
                 self.slots.forget(entry.object, slot);
             }
             return;
         }
         if is_over {
-            // It begins the next one.
+            // The reading begins the next unit.
             unit.bytes.truncate(before);
             self.close_draft();
             if let Some(slot) = slot {
@@ -501,7 +501,7 @@ impl Engine {
         }
     }
 
-    /// Everything of this part below `lsn` has been read; so much of it was not there any more.
+    /// Records that all of this part below `lsn` has been read, with the counts of readings no longer there.
     pub fn read_until(&mut self, part: u32, lsn: u64, gone: u64, missing: u64) {
         let mut passed = std::mem::take(&mut self.passed);
         passed.lost += gone;
@@ -510,7 +510,7 @@ impl Engine {
             return;
         };
         place.read = place.read.max(lsn);
-        // What was passed over belongs to the unit before it, whose answer decides for both.
+        // Passed-over readings belong to the unit before them, whose answer decides for both.
         let read = place.read;
         let draft = self.draft.as_mut().map(|(draft, _)| draft);
         let unit = draft.filter(|draft| draft.part == part).or(self
@@ -539,7 +539,7 @@ impl Engine {
         }
     }
 
-    /// Ends the unit that is being filled when it has waited long enough. How long it may still wait, if there is one.
+    /// Closes the unit that is being filled if it has waited long enough. Otherwise returns how long it may still wait.
     pub fn close_due(&mut self, now_ms: u64) -> Option<u64> {
         let (_, since) = self.draft.as_ref()?;
         let waited = now_ms.saturating_sub(*since);
@@ -550,17 +550,17 @@ impl Engine {
         Some(self.linger_ms - waited)
     }
 
-    /// Ends the unit that is being filled.
+    /// Closes the unit that is being filled.
     pub fn close_now(&mut self) {
         self.close_draft();
     }
 
-    /// Readings that may have been sent and are beyond the durable cursor.
+    /// Returns the number of readings beyond the durable cursor that may have been sent.
     fn used(&self) -> u64 {
         self.unwritten + self.unanswered()
     }
 
-    /// Readings that may have arrived and have no answer.
+    /// Returns the number of readings that may have arrived and have no answer.
     fn unanswered(&self) -> u64 {
         let doubt: u64 = self.parts.iter().map(|part| part.in_doubt).sum();
         doubt + self.fresh_readings
@@ -570,7 +570,7 @@ impl Engine {
         self.window.min(UNANSWERED_MAX.into())
     }
 
-    /// The next unit, if it may be sent; it then counts as sent.
+    /// Returns the next unit if it may be sent; it then counts as sent.
     pub fn send(&mut self) -> Option<Outgoing<'_>> {
         if self.must_write {
             return None;
@@ -602,7 +602,7 @@ impl Engine {
         }
         let token = self.first_token + self.sent_units as u64;
         self.sent_units += 1;
-        // It is never sent from memory again.
+        // A sent unit is never sent again from memory.
         self.sending = std::mem::take(&mut unit.bytes);
         unit.sent_bytes = self.sending.len() - unit.topic_bytes;
         let (topic, payload) = self.sending.split_at(unit.topic_bytes);
@@ -620,18 +620,18 @@ impl Engine {
         })
     }
 
-    /// Whether a unit waits that could be sent if the cursor were written.
+    /// Returns whether a waiting unit could be sent if the cursor were written.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.units.len() > self.sent_units
     }
 
-    /// The upstream has acknowledged a unit. `false`: it had nothing to acknowledge there.
+    /// Records that the upstream has acknowledged a unit. Returns `false` if there was no such unit to acknowledge.
     pub fn acknowledge(&mut self, token: u64) -> bool {
         self.answer(token, State::Acknowledged)
     }
 
-    /// The upstream will not have a unit of one reading, for what that is: it is counted and passed over.
+    /// Records that the upstream rejects a unit of one reading for its content: it is counted and passed over.
     pub fn refuse(&mut self, token: u64) -> bool {
         self.answer(token, State::Refused)
     }
@@ -690,7 +690,7 @@ impl Engine {
         self.grow();
     }
 
-    /// The cursor of a part moves; a part that has come to its end goes.
+    /// Moves the cursor of a part, and removes a part that has reached its end.
     fn move_to(&mut self, part: u32, lsn: u64) {
         let Some(index) = self.parts.iter().position(|one| one.id == part) else {
             return;
@@ -718,7 +718,7 @@ impl Engine {
         }
     }
 
-    /// The connection is lost: whatever has no answer will be read and sent again.
+    /// Records that the connection is lost: everything that was not acknowledged in order will be read and sent again.
     pub fn go_back(&mut self) {
         for (index, unit) in self.units.iter().enumerate() {
             if index >= self.sent_units {
@@ -742,7 +742,7 @@ impl Engine {
         }
     }
 
-    /// Whether the cursor should be written now. `force`: whether it has moved at all.
+    /// Returns whether the cursor should be written now. With `force`, any movement of the cursor is enough.
     #[must_use]
     pub fn is_cursor_due(&self, now_ms: u64, force: bool) -> bool {
         if self.must_write {
@@ -750,8 +750,8 @@ impl Engine {
         }
         let waited = now_ms.saturating_sub(self.cursor_written_ms);
         if self.unwritten == 0 {
-            // Readings that nobody wants move it, too: a start would have to read them again, and would take those that
-            // retention has deleted meanwhile for lost.
+            // Readings that are not wanted move the cursor, too: otherwise a start would have to read them again, and
+            // would count those that retention has deleted meanwhile as lost.
             return self.oldest_wanted() != self.written_oldest
                 && (force || waited >= CURSOR_MS_MAX);
         }
@@ -760,14 +760,14 @@ impl Engine {
         force || is_blocked || 2 * self.unwritten >= self.window || waited >= CURSOR_MS_MAX
     }
 
-    /// The record to be written now. `stopping`: whether nothing more will be sent in this run.
+    /// Returns the record to be written now. `stopping`: whether nothing more will be sent in this run.
     #[must_use]
     pub fn record(&self, stopping: bool) -> CursorRecord {
         let doubt: u64 = self.parts.iter().map(|part| part.in_doubt).sum();
         CursorRecord {
             sequence: self.sequence.saturating_add(1),
             clean: stopping && self.sent_units == 0 && doubt == 0,
-            // What a crash left is in doubt until the cursor is past it or it was sent again.
+            // What a crash left is in doubt until the cursor is past it or it has been sent again.
             window_readings_max: u32::try_from(self.window + self.crash_left).unwrap_or(u32::MAX),
             spans: self
                 .parts
@@ -781,7 +781,7 @@ impl Engine {
         }
     }
 
-    /// The record is durable.
+    /// Records that the record is durable.
     pub fn record_written(&mut self, now_ms: u64) {
         self.sequence = self.sequence.saturating_add(1);
         self.unwritten = 0;
@@ -790,7 +790,7 @@ impl Engine {
         self.written_oldest = self.oldest_wanted();
     }
 
-    /// When the oldest reading came, if it is sent or waits to be, ms on the monotonic clock.
+    /// Returns when the oldest reading arrived, if it was sent or waits to be sent, in ms on the monotonic clock.
     #[must_use]
     pub fn front_born_ms(&self) -> Option<i64> {
         let oldest = self.parts.first()?.id;

@@ -1,22 +1,22 @@
-//! What forwarding counts, and what others see of it.
+//! What forwarding counts, and the figures that it shows.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Counters that a cursor keeps.
+/// Number of counters that a cursor keeps.
 pub(crate) const COUNTERS: usize = 13;
 
-/// Why a reading cannot be sent, or was not taken. Each costs itself alone.
+/// Why a reading cannot be sent, or was not accepted. A refusal affects that reading alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// NaN or infinite, where the format has no way to write that.
+    /// NaN or infinite, and the format cannot represent it.
     NotFinite,
-    /// Bytes that are no value.
+    /// The bytes are not a valid value.
     NoValue,
-    /// The key makes no topic, or one that is too long; in lines, it is empty or ends with a backslash.
+    /// The key makes no valid topic, or one that is too long; in lines, it is empty or ends with a backslash.
     Topic,
-    /// Longer than a batch may be.
+    /// Longer than the batch limit.
     TooLong,
-    /// The upstream refused it for what it is.
+    /// The upstream refused it because of its content.
     Upstream,
 }
 
@@ -30,7 +30,7 @@ impl Refusal {
         Self::Upstream,
     ];
 
-    /// As the status shows it.
+    /// Returns its name in the status.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,21 +43,22 @@ impl Refusal {
     }
 }
 
-/// Counts of readings since the cursor was made. They are written with the cursor: after a crash those of the last
-/// window at most are missing.
+/// Counts of readings since the cursor was created. They are written with the cursor: a crash loses at most those of
+/// the last window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Handed to the upstream, each time.
+    /// Handed to the upstream, counted each time.
     pub sent: u64,
-    /// Acknowledged by it.
+    /// Acknowledged by the upstream.
     pub acknowledged: u64,
-    /// Handed to it again, or perhaps again: after a crash nobody knows, and as many are counted as can have been.
+    /// Handed to it again, or possibly again: after a crash the exact number is unknown, and the largest possible
+    /// number is counted.
     pub sent_twice: u64,
-    /// Deleted by retention or to make room before they were forwarded.
+    /// Deleted by retention, or to make room, before they were forwarded.
     pub lost: u64,
     /// Hidden by damage of the log.
     pub missing: u64,
-    /// Older than their deadline when they were looked at, and sent all the same.
+    /// Older than their deadline when they were processed, and sent nevertheless.
     pub late_sent: u64,
     /// Older than their deadline, and left out as configured.
     pub late_skipped: u64,
@@ -116,7 +117,7 @@ impl Counters {
         }
     }
 
-    /// Refused for any reason.
+    /// Returns the number of readings refused, for any reason.
     #[must_use]
     pub fn refused_total(&self) -> u64 {
         let add = |sum: u64, count: &u64| sum.saturating_add(*count);
@@ -139,54 +140,55 @@ impl Counters {
     }
 }
 
-/// What an upstream looks like at one moment.
+/// The state of an upstream at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Whether the latest attempt to reach it worked.
+    /// Whether the latest attempt to reach it succeeded.
     pub connected: bool,
-    /// Times that a connection was made, and that one was lost.
+    /// Connections made, and connections lost.
     pub connects: u64,
     /// See `connects`.
     pub losses: u64,
-    /// Since the cursor was made.
+    /// Since the cursor was created.
     pub counters: Counters,
     /// Readings from the cursor to `durable_end`, wanted or not.
     pub backlog_readings: u64,
-    /// Where the log ended when these figures were taken, which is ten times a second: what has come since waits, too.
+    /// End of the log when these figures were taken, which is ten times a second: readings that arrived since then also
+    /// wait.
     pub durable_end: u64,
-    /// Age of the oldest of them, ms; `None` while nobody can say, or when there is none.
+    /// Age of the oldest of them, in ms; `None` if unknown, or if there is none.
     pub backlog_age_ms: Option<u64>,
-    /// How long the oldest of them has been the oldest, ms.
+    /// For how long the oldest of them has been the oldest, in ms.
     pub unmoved_ms: u64,
-    /// Nothing is sent yet, because the node's clock is not trusted.
+    /// Whether nothing is sent yet because the node's clock is not trusted.
     pub waits_for_clock: bool,
     /// Readings sent and not acknowledged.
     pub in_flight: u64,
-    /// What went wrong last; it stays when things go well again.
+    /// The last error; it stays after a recovery.
     pub last_error: Option<String>,
-    /// Why the cursor cannot be written; nothing is sent beyond the window meanwhile.
+    /// Why the cursor cannot be written; nothing beyond the window is sent meanwhile.
     pub cursor_error: Option<String>,
-    /// Whether the cursor's file was damaged, so that forwarding began with the oldest reading there is.
+    /// Whether the cursor's file was damaged, so that forwarding began with the oldest reading in the log.
     pub cursor_was_lost: bool,
     /// Writes of the cursor since the start.
     pub cursor_writes: u64,
-    /// Answers that fit nothing that was sent.
+    /// Answers that match nothing that was sent.
     pub answers_unknown: u64,
 }
 
-/// The figures of one upstream, shared between its task and whoever asks.
+/// The figures of one upstream, shared between its task and the readers of the figures.
 #[derive(Debug, Default)]
 pub struct UpstreamState(Mutex<Figures>);
 
 impl UpstreamState {
-    /// A copy.
+    /// Returns a copy.
     #[must_use]
     pub fn figures(&self) -> Figures {
         self.lock().clone()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Figures> {
-        // Every figure is valid between two statements.
+        // A panic between two statements leaves every figure valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

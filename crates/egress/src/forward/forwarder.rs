@@ -1,4 +1,5 @@
-//! The engine at work on a database: reads the log into it, and writes its cursor. Everything but the network.
+//! The engine at work on a database: reads the log into it, and writes its cursor. It does everything except the
+//! network.
 
 use super::cursor::{CursorRecord, Span};
 use super::engine::{Engine, Entry};
@@ -16,27 +17,27 @@ use std::sync::Arc;
 pub struct Forwarder<D: BlockDevice + 'static> {
     db: Arc<Database<Store<D>>>,
     clock: Arc<dyn Clock>,
-    /// What is sent, again and passed over.
+    /// Decides what is sent, sent again and passed over.
     pub engine: Engine,
     file: CursorFile,
-    /// Where each part of the log is read.
+    /// The log cursor of each part.
     cursors: Vec<(u32, LogCursor)>,
     clock_wait_ms_max: u64,
     was_lost: bool,
     writes: u64,
-    /// When this was made; whether the node's clock has been waited for since; whether every segment is known, so that
-    /// readings of earlier boots can be dated. Times on the monotonic clock, ms.
+    /// When this was created; whether it has waited for the node's clock since; whether every segment is indexed, so
+    /// that readings of earlier boots can be dated. Times on the monotonic clock, in ms.
     begun_ms: u64,
     has_waited: bool,
     is_indexed: bool,
-    /// Number of the oldest reading that is not acknowledged, and when it came, on the monotonic clock, ms.
+    /// Number of the oldest unacknowledged reading, and when it arrived, on the monotonic clock, in ms.
     oldest: Option<(u64, i64)>,
 }
 
-/// Steps through the log in search of the oldest reading that is wanted, at most.
+/// Largest number of log steps in the search for the oldest wanted reading.
 const SEARCH_STEPS_MAX: u32 = 100;
 
-/// What readings are dated with.
+/// The clocks that readings are dated with.
 #[derive(Clone, Copy)]
 struct Moment {
     now_us: u64,
@@ -66,7 +67,7 @@ impl Moment {
 }
 
 impl<D: BlockDevice + 'static> Forwarder<D> {
-    /// Finds the cursor of this upstream, or makes it. To be called before readings are taken: a new upstream begins
+    /// Finds or creates the cursor of this upstream. Must be called before readings are taken: a new upstream begins
     /// where the log ends now.
     ///
     /// # Errors
@@ -92,12 +93,12 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
             }],
             counters: Default::default(),
         };
-        // All that the log has may have been sent.
+        // Everything in the log may have been sent.
         let unknown = || CursorRecord {
             window_readings_max: u32::MAX,
             ..from(oldest, false)
         };
-        // A cursor beyond the log belongs to another one.
+        // A cursor beyond the log's end belongs to another log.
         let is_ours = |record: &CursorRecord| {
             let last = record.spans.last();
             last.is_some_and(|span| span.next <= durable_end)
@@ -142,7 +143,7 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
         Ok(forwarder)
     }
 
-    /// Whether the cursor's file could not be used.
+    /// Returns whether the cursor's file was unusable.
     #[must_use]
     pub fn was_lost(&self) -> bool {
         self.was_lost
@@ -154,19 +155,19 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
         self.writes
     }
 
-    /// Now, ms on the monotonic clock.
+    /// Returns the current time, in ms on the monotonic clock.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.clock.monotonic_ns() / 1_000_000
     }
 
-    /// Readings numbered below this are on flash.
+    /// Returns the number below which all readings are on flash.
     #[must_use]
     pub fn durable_end(&self) -> u64 {
         self.db.durable_end()
     }
 
-    /// Age of the oldest reading that is not acknowledged, as far as the log was read: of the one that was read last.
+    /// Returns the age of the oldest unacknowledged reading, as it was last determined.
     #[must_use]
     pub fn backlog_age_ms(&self) -> Option<u64> {
         if self.engine.backlog(self.db.durable_end()) == 0 {
@@ -177,7 +178,7 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
         u64::try_from(now_ms.saturating_sub(born_ms)).ok()
     }
 
-    /// Finds out when the oldest reading came that is not acknowledged.
+    /// Finds out when the oldest unacknowledged reading arrived.
     fn date_oldest(&mut self) -> Result<(), Error> {
         let wanted = self.engine.oldest_wanted();
         if let Some(born_ms) = self.engine.front_born_ms() {
@@ -208,7 +209,7 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
         Ok(())
     }
 
-    /// Takes notice of what retention has deleted.
+    /// Records what retention has deleted.
     ///
     /// # Errors
     /// [`Error::Database`].
@@ -218,7 +219,7 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
         self.date_oldest()
     }
 
-    /// Whether nothing is read yet, because what the node dates now would have a wrong time upstream for good.
+    /// Returns whether nothing is read yet, because readings dated now would keep a wrong time upstream for good.
     #[must_use]
     pub fn waits_for_clock(&self) -> bool {
         !self.has_waited
@@ -229,8 +230,8 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
         self.has_waited |= self.clock.wall_is_trusted() || waited_ms >= self.clock_wait_ms_max;
     }
 
-    /// Reads one step of the log into the engine, or gets to know one more segment of it. Whether another step may find
-    /// more at once.
+    /// Reads one step of the log into the engine, or indexes one more segment of it. Returns whether another step may
+    /// find more at once.
     ///
     /// # Errors
     /// [`Error::Database`].
@@ -240,7 +241,7 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
             return Ok(false);
         }
         if !self.is_indexed {
-            // What cannot be indexed is read all the same; the status says so.
+            // Segments that cannot be indexed are read nevertheless; the status reports it.
             self.is_indexed = !self.db.index_step().unwrap_or(false);
             if !self.is_indexed {
                 return Ok(true);
@@ -251,7 +252,7 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
         };
         let known = self.cursors.iter().position(|(part, _)| *part == want.part);
         let index = known.unwrap_or_else(|| {
-            // A part that is gone needs none any more.
+            // A part that is gone needs no log cursor.
             let engine = &self.engine;
             self.cursors.retain(|(part, _)| engine.has_part(*part));
             self.cursors.push((want.part, LogCursor::new(want.from)));
@@ -290,7 +291,7 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
         Ok(step.more)
     }
 
-    /// Writes the cursor if it is due. `force`: if it has moved at all.
+    /// Writes the cursor if it is due. With `force`, any movement of the cursor is enough.
     ///
     /// # Errors
     /// [`Error::CursorStore`], [`Error::Database`].

@@ -1,4 +1,4 @@
-//! The thread of all upstreams: one runtime, apart from everything that takes readings.
+//! The thread of all upstreams: one runtime, separate from everything that takes readings.
 
 use super::figures::{Counters, UpstreamState};
 use super::forwarder::Forwarder;
@@ -15,32 +15,32 @@ use std::thread::JoinHandle;
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
 
-/// Stack of the thread.
+/// Stack size of the thread.
 const STACK_BYTES: usize = 512 << 10;
 
-/// One upstream as others see it.
+/// One upstream as its observers see it.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    /// What it was told.
+    /// Its options.
     pub options: UpstreamOptions,
-    /// What it does.
+    /// Its figures.
     pub state: Arc<UpstreamState>,
-    /// What had been counted before this run.
+    /// The counters before this run.
     pub begun: Counters,
 }
 
-/// Upstreams whose cursors have been found, before their thread runs: to be made before readings are taken.
+/// Upstreams whose cursors have been found, before their thread runs. Must be created before readings are taken.
 pub struct Prepared<D: BlockDevice + 'static> {
     db: Arc<Database<Store<D>>>,
     forwarders: Vec<(UpstreamOptions, Forwarder<D>)>,
-    /// Whether one cannot be used for which readings must be kept, wherever it is.
+    /// Whether the whole log must be kept: an unusable upstream wants its readings kept, and its cursor is unknown.
     holds_all: bool,
 }
 
 impl<D: BlockDevice + 'static> Prepared<D> {
-    /// Finds or makes the cursor of each upstream. Those that cannot be used are named with the reason, and the others
-    /// go on: an error as [`Forwarder::open`] has it, or [`Error::OptionInvalid`] for two of one name, or too many.
-    /// As long as one of those wants the log kept, all of it is held: its cursor is not known.
+    /// Finds or creates the cursor of each upstream. Unusable upstreams are named with the reason, and the others go
+    /// on: an error of [`Forwarder::open`], or [`Error::OptionInvalid`] for two of one name, or too many. As long as an
+    /// unusable upstream wants the log kept, the whole log is held, since its cursor is unknown.
     #[must_use]
     pub fn new(
         db: Arc<Database<Store<D>>>,
@@ -86,7 +86,7 @@ impl<D: BlockDevice + 'static> Prepared<D> {
         (prepared, failed)
     }
 
-    /// Names of those that can be used.
+    /// Returns the names of the usable upstreams.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let names = self.forwarders.iter().map(|(options, _)| &options.name);
@@ -177,7 +177,7 @@ fn forward<D: BlockDevice + 'static>(
         }
         for (task, state) in tasks.into_iter().zip(&states) {
             if task.await.is_err() {
-                // The panic has been reported where it happened.
+                // The panic handler has already reported the panic.
                 let mut figures = state.lock();
                 figures.connected = false;
                 figures.last_error = Some("forwarding has ended by a fault of the node".to_owned());
@@ -186,7 +186,7 @@ fn forward<D: BlockDevice + 'static>(
     });
 }
 
-/// Forwarding at work. Dropping it stops it, in order.
+/// Running forwarding. Dropping it stops it cleanly.
 pub struct Forwarding {
     upstreams: Vec<Upstream>,
     stop: watch::Sender<bool>,
@@ -200,7 +200,7 @@ impl Forwarding {
         &self.upstreams
     }
 
-    /// Nothing more is sent from now on; what is on its way has half a second to be acknowledged.
+    /// Stops sending. Readings in flight have half a second to be acknowledged.
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }
@@ -209,7 +209,7 @@ impl Forwarding {
     pub fn join(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the thread itself.
+            // The thread itself has reported its panic.
             let _ = thread.join();
         }
     }

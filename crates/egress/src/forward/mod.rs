@@ -1,10 +1,10 @@
-//! Store-and-forward: readings of the log on their way to upstreams, each with a durable cursor.
+//! Store-and-forward: forwards readings of the log to upstreams, each with a durable cursor.
 //!
-//! **Files:** `options.rs` what an upstream is told, `rules.rs` which readings go, `encode.rs` what they look like,
-//! `engine.rs` what is sent, again and passed over, `cursor.rs` the record of how far it is, `place.rs` where that lies
-//! in the store, `forwarder.rs` the engine at work on a database, `figures.rs` what is counted, `backoff.rs` waits,
-//! `run.rs` one upstream from connection to connection, `wire.rs` a connection, `mqtt/` and `post.rs` the two ways out,
-//! `forwarding.rs` the thread that has them all.
+//! **Files:** `options.rs` options of an upstream, `rules.rs` which readings go, `encode.rs` their format, `engine.rs`
+//! what is sent, sent again and passed over, `cursor.rs` the record of the progress, `place.rs` its file in the store,
+//! `forwarder.rs` the engine at work on a database, `figures.rs` counters, `backoff.rs` waits, `run.rs` one upstream
+//! from connection to connection, `wire.rs` a connection, `mqtt/` and `post.rs` the two protocols, `forwarding.rs` the
+//! thread that runs them all.
 
 pub(crate) mod backoff;
 pub mod cursor;

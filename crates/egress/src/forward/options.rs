@@ -1,33 +1,33 @@
-//! What an upstream is told: where it is, what it gets, and every limit.
+//! The options of an upstream: where it is, what it gets, and every limit.
 
 use super::engine::UNANSWERED_MAX;
 use crate::{Error, Secret};
 use std::fmt;
 
-/// Upstreams of one node.
+/// Largest number of upstreams of one node.
 pub const UPSTREAMS_MAX: usize = 8;
-/// Rules of one upstream.
+/// Largest number of rules of one upstream.
 pub const RULES_MAX: usize = 1024;
-/// Bytes of the longest name of an upstream.
+/// Size of the longest name of an upstream, in bytes.
 pub const NAME_BYTES_MAX: usize = 32;
-/// Bytes of the longest topic.
+/// Size of the longest topic, in bytes.
 pub const TOPIC_BYTES_MAX: usize = 1024;
-/// `window_readings_max` unless it is chosen.
+/// Default of `window_readings_max`.
 pub const WINDOW_READINGS: u32 = 100_000;
 /// Range of `window_readings_max`.
 pub const WINDOW_RANGE: (u32, u32) = (2, 1_000_000);
 /// Range of `batch_bytes_max`.
 pub const BATCH_BYTES_RANGE: (usize, usize) = (1024, 8 << 20);
-/// Longest wait of any kind, ms.
+/// Longest wait of any kind, in ms.
 pub const WAIT_MS_MAX: u64 = 3_600_000;
 
-/// In which order a backlog goes.
+/// In which order a backlog is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// As it was recorded.
+    /// In the order of recording.
     #[default]
     OldestFirst,
-    /// What is recorded from the moment of the connection on, then what is older: within each, as it was recorded.
+    /// First what is recorded from the moment of the connection on, then what is older: each in the order of recording.
     RecentFirst,
 }
 
@@ -41,7 +41,7 @@ pub enum Begin {
     Oldest,
 }
 
-/// What becomes of a reading that is older than its deadline.
+/// What happens to a reading that is older than its deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Late {
     /// It is sent, and counted.
@@ -51,29 +51,29 @@ pub enum Late {
     Skip,
 }
 
-/// What a reading looks like upstream.
+/// The format of a reading for the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A number or text alone: MQTT, the key in the topic.
+    /// The number or text alone: MQTT, with the key in the topic.
     Number,
-    /// A JSON object with `key`, `time_ms` and `value`; several in an array where a message takes several.
+    /// A JSON object with `key`, `time_ms` and `value`; an array of them if a message holds several.
     Json,
     /// Line protocol: times in ns over MQTT, in ms over HTTP, where the request names the unit.
     Line,
 }
 
-/// What becomes of readings whose key fits.
+/// What happens to readings whose key matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRule {
     /// Key, or a pattern with `+` and `#`.
     pub pattern: String,
     /// Whether they go upstream at all.
     pub forward: bool,
-    /// At most one reading of each key in so many ms of its time; 0: all.
+    /// At most one reading of each key per interval of this many ms of its time; 0: all readings.
     pub downsample_ms: u64,
-    /// Older than this when it is to be sent, a reading is late; 0: never.
+    /// A reading that is older than this when it is to be sent is late, in ms; 0: never.
     pub deadline_ms: u64,
-    /// What becomes of a late one.
+    /// What happens to a late reading.
     pub late: Late,
 }
 
@@ -99,7 +99,7 @@ pub enum MqttVersion {
     V5,
 }
 
-/// Where readings go, and how one gets there.
+/// Where readings go, and how the node connects.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Target {
     /// A broker, with QoS 1.
@@ -108,16 +108,16 @@ pub enum Target {
         address: String,
         /// Which protocol to speak.
         version: MqttVersion,
-        /// No other client of the broker may have it.
+        /// Client id: no other client of the broker may have it.
         client_id: String,
         /// User and password.
         login: Option<(String, Secret)>,
-        /// `{key}` stands for the key, `{1}` to `{9}` for its levels. Without any of them a message takes several
+        /// `{key}` stands for the key, `{1}` to `{9}` for its levels. Without any of them a message holds several
         /// readings.
         topic: String,
-        /// The broker hears of the node at least this often.
+        /// Keep-alive interval: the node sends a packet to the broker at least this often.
         keep_alive_seconds: u16,
-        /// Messages without acknowledgement, at most; MQTT 5 brokers may allow fewer.
+        /// Largest number of unacknowledged messages; MQTT 5 brokers may allow fewer.
         inflight_max: u16,
     },
     /// A server that takes line protocol by POST.
@@ -126,7 +126,7 @@ pub enum Target {
         address: String,
         /// The value of the header `Host`.
         host: String,
-        /// Path and query, `precision=ms` in it.
+        /// Path and query, including `precision=ms`.
         path: String,
         /// The value of the header `Authorization`.
         authorization: Option<Secret>,
@@ -135,7 +135,7 @@ pub enum Target {
 
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No password and no token.
+        // Passwords and tokens are left out.
         match self {
             Self::Mqtt { address, topic, .. } => write!(f, "Mqtt({address}, {topic})"),
             Self::Http { address, path, .. } => write!(f, "Http({address}, {path})"),
@@ -146,45 +146,45 @@ impl fmt::Debug for Target {
 /// The options of one upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamOptions {
-    /// Names the cursor: 1 to [`NAME_BYTES_MAX`] letters, digits, `-` and `_`.
+    /// Name, also of the cursor: 1 to [`NAME_BYTES_MAX`] letters, digits, `-` and `_`.
     pub name: String,
-    /// Where to.
+    /// The target.
     pub target: Target,
-    /// What a reading looks like.
+    /// The format of a reading.
     pub format: Format,
     /// Measurement of lines.
     pub measurement: String,
     /// Tags of each line, names and values.
     pub tags: Vec<(String, String)>,
-    /// The first that fits a key decides; a key that none fits does not go upstream.
+    /// The first rule that matches a key decides; a key without a matching rule does not go upstream.
     pub rules: Vec<KeyRule>,
-    /// In which order a backlog goes.
+    /// In which order a backlog is sent.
     pub order: Order,
-    /// Where it begins when there is no cursor.
+    /// Where it begins if there is no cursor.
     pub begin: Begin,
     /// Whether readings are kept for it beyond the limits of the history.
     pub hold: bool,
-    /// Readings that may have been sent beyond the durable cursor: what a crash repeats.
+    /// Largest number of readings that may have been sent beyond the durable cursor: a crash repeats them.
     pub window_readings_max: u32,
-    /// Bytes of one message or request.
+    /// Size of one message or request, in bytes.
     pub batch_bytes_max: usize,
-    /// How long a reading may wait for others to share its message or request, ms.
+    /// How long a reading may wait for others to share its message or request, in ms.
     pub linger_ms: u64,
-    /// Longest time until an answer, ms.
+    /// Longest wait for an answer, in ms.
     pub answer_ms_max: u64,
-    /// Wait after the first failure, doubled after each further one.
+    /// Wait after the first failure, in ms; doubled after each further one.
     pub backoff_ms_min: u64,
-    /// Longest wait after a failure.
+    /// Longest wait after a failure, in ms.
     pub backoff_ms_max: u64,
-    /// How long after the start nothing is sent while the node's clock is not trusted: what it dates meanwhile would be
-    /// wrong upstream for good, ms.
+    /// How long after the start nothing is sent while the node's clock is not trusted, in ms: readings dated meanwhile
+    /// would keep a wrong time upstream for good.
     pub clock_wait_ms_max: u64,
-    /// A reading at which every connection ends is passed over after so long at least.
+    /// A reading at which every connection ends is passed over after this time at the earliest, in ms.
     pub give_up_ms_min: u64,
 }
 
 impl UpstreamOptions {
-    /// The defaults: everything from now on, oldest first, 100,000 readings of window, batches of 256 KiB.
+    /// Returns the defaults: everything from now on, oldest first, a window of 100,000 readings, batches of 256 KiB.
     #[must_use]
     pub fn new(name: impl Into<String>, target: Target) -> Self {
         let (format, linger_ms) = match target {
@@ -212,7 +212,7 @@ impl UpstreamOptions {
         }
     }
 
-    /// `host:port` of the upstream.
+    /// Returns `host:port` of the upstream.
     #[must_use]
     pub fn address(&self) -> &str {
         match &self.target {
@@ -220,7 +220,7 @@ impl UpstreamOptions {
         }
     }
 
-    /// Whether several readings share a message or request.
+    /// Returns whether several readings share a message or request.
     #[must_use]
     pub fn is_batched(&self) -> bool {
         match &self.target {
@@ -229,8 +229,8 @@ impl UpstreamOptions {
         }
     }
 
-    /// Readings of one message or request, at most: two of them may go without an answer, so that one can be made while
-    /// the other is on its way.
+    /// Returns the largest number of readings of one message or request. Two of them may be unanswered, so that one can
+    /// be built while the other is in flight.
     #[must_use]
     pub fn batch_readings_max(&self) -> u32 {
         match self.is_batched() {
@@ -239,7 +239,7 @@ impl UpstreamOptions {
         }
     }
 
-    /// Whether a reading's message says whose it is, by its topic or by what it holds.
+    /// Returns whether a message identifies the key of a reading, by its topic or its payload.
     #[must_use]
     pub fn tells_keys_apart(&self) -> bool {
         match &self.target {
@@ -251,7 +251,7 @@ impl UpstreamOptions {
         }
     }
 
-    /// Whether every option is in its range.
+    /// Checks that every option is in its range.
     ///
     /// # Errors
     /// [`Error::OptionInvalid`] names the first that is not.
@@ -297,7 +297,7 @@ impl UpstreamOptions {
     }
 }
 
-/// Whether an upstream can have this name: it names a file of the store.
+/// Checks that an upstream can have this name: it is part of a file name in the store.
 ///
 /// # Errors
 /// [`Error::OptionInvalid`].
@@ -354,7 +354,7 @@ fn check_target(options: &UpstreamOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a topic is one to publish to.
+/// Checks that a topic can be published to.
 ///
 /// # Errors
 /// [`Error::OptionInvalid`].
@@ -382,14 +382,14 @@ pub fn check_topic(topic: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a topic that [`check_topic`] lets pass is another one for each key that fits one of `patterns`: where a
-/// message holds a value alone, its topic is all that says whose.
+/// Returns whether a topic that [`check_topic`] accepts differs for each key that matches one of `patterns`. If a
+/// message holds a value alone, only its topic identifies the key.
 #[must_use]
 pub fn tells_apart<'a>(topic: &str, patterns: impl IntoIterator<Item = &'a str>) -> bool {
     if topic.contains("{key}") {
         return true;
     }
-    // Levels of the keys; none: not the same in all of them.
+    // Levels of the keys. `None`: the level is not the same in all keys.
     let mut levels: Option<Vec<Option<&str>>> = None;
     for pattern in patterns {
         let of_this: Vec<Option<&str>> = pattern
@@ -407,7 +407,7 @@ pub fn tells_apart<'a>(topic: &str, patterns: impl IntoIterator<Item = &'a str>)
     let levels = levels.unwrap_or_default();
     let varying = (1..).zip(&levels).filter(|(_, level)| level.is_none());
     let varying: Vec<String> = varying.map(|(place, _)| format!("{{{place}}}")).collect();
-    // Right beside another one, within one level of the topic, nobody sees where it ends.
+    // Two variables side by side within one level are ambiguous: the boundary between them cannot be seen.
     let is_alone = |wanted: &String, level: &str| {
         let mut others = varying.iter().filter(|other| *other != wanted);
         level.contains(wanted.as_str()) && !others.any(|other| level.contains(other.as_str()))
@@ -447,7 +447,7 @@ mod tests {
             ("up/{1}", &["valve/+/position"], false),
             ("up/{2}", &["hall/+/temp"], true),
             ("up/{1}-{2}", &["hall/+/temp"], true),
-            // One of another building has the same topic, or one of another kind.
+            // A key of another building, or of another kind, has the same topic.
             ("up/{2}", &["hall/+/temp", "shed/+/temp"], false),
             ("up/{2}", &["hall/+/temp", "hall/+/hum"], false),
             ("up/{2}/{3}", &["hall/+/temp", "hall/+/hum"], true),

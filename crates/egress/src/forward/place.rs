@@ -1,7 +1,8 @@
-//! Where cursors lie: one file for each upstream in the flash store, to which records are appended.
+//! The files of cursors: one for each upstream in the flash store, to which records are appended.
 //!
-//! **Cost.** An append is one write and one flush, as is every append of the store; a file that has grown to
-//! [`FILE_BYTES_MAX`] is replaced by its last record, which is four writes and two flushes, once in a hundred or so.
+//! **Cost.** An append is one write and one flush, like every append of the store. A file that has grown to
+//! [`FILE_BYTES_MAX`] is replaced by its last record, which takes four writes and two flushes, about once in a hundred
+//! appends.
 
 use super::cursor::{CursorRecord, FILE_BYTES_MAX, Found, READ_BYTES_MAX};
 use super::options::NAME_BYTES_MAX;
@@ -10,17 +11,17 @@ use base::block::BlockDevice;
 use base::error::Code;
 use flash::Store;
 
-/// What names of cursor files begin with.
+/// Prefix of the names of cursor files.
 pub const FILE_PREFIX: &str = "upstream-";
 
-/// What a store holds of an upstream.
+/// What a store contains for an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// Nothing: it is new.
+    /// Nothing: the upstream is new.
     New,
     /// Its cursor.
     Cursor(CursorRecord),
-    /// A file that cannot be used: nobody knows what has been forwarded.
+    /// An unusable file: it is unknown what has been forwarded.
     Lost,
 }
 
@@ -29,7 +30,7 @@ pub enum Kept {
 pub struct CursorFile {
     upstream: String,
     name: String,
-    /// Bytes in the file; `None`: it is to be written anew.
+    /// Size of the file in bytes. `None` if it must be rewritten.
     bytes: Option<u64>,
     buffer: Vec<u8>,
 }
@@ -47,7 +48,7 @@ impl CursorFile {
         }
     }
 
-    /// Reads what is there.
+    /// Reads the file.
     ///
     /// # Errors
     /// [`Error::CursorVersion`]; [`Error::CursorStore`] when the device fails.
@@ -66,7 +67,7 @@ impl CursorFile {
         let found = CursorRecord::find(content.get(..length).unwrap_or_default());
         match found {
             Found::Record(record, is_damaged) => {
-                // Behind what is damaged or cut nothing is appended.
+                // Nothing is appended after a damaged or torn record.
                 self.bytes = (is_whole && !is_damaged).then_some(length as u64);
                 Ok(Kept::Cursor(record))
             }
@@ -74,16 +75,16 @@ impl CursorFile {
                 upstream: self.upstream.clone(),
                 found,
             }),
-            // Made, and cut before its first record: nothing can have been sent.
+            // The file was created, but power was cut before its first record: nothing can have been sent.
             Found::Nothing if length == 0 && is_whole => Ok(Kept::New),
             Found::Nothing => Ok(Kept::Lost),
         }
     }
 
-    /// Writes a record; durable on return.
+    /// Writes a record, which is durable on return.
     ///
     /// # Errors
-    /// [`Error::CursorStore`]; the record before then counts still.
+    /// [`Error::CursorStore`]; the record before then remains valid.
     pub fn save<D: BlockDevice>(
         &mut self,
         store: &mut Store<D>,
@@ -103,7 +104,7 @@ impl CursorFile {
             }
             _ => store.replace(&self.name, &self.buffer).map(|()| length),
         };
-        // After a failure nobody knows what the file ends with.
+        // After a failure the end of the file is unknown.
         self.bytes = appended.as_ref().ok().copied();
         appended.map(drop).map_err(|error| self.failed(&error))
     }
@@ -120,7 +121,8 @@ impl CursorFile {
     }
 }
 
-/// Reads as much as there is, with zeros for blocks that cannot be read. Length, and whether all could be read.
+/// Reads as much as there is, with zeros for unreadable blocks. Returns the length, and whether everything was
+/// readable.
 fn read_around<D: BlockDevice>(
     store: &mut Store<D>,
     file: flash::FileHandle,

@@ -1,5 +1,5 @@
-//! Out over HTTP/1.1: bodies of line protocol by POST, one after the other over one connection. While one is on its
-//! way, the next one is read and written.
+//! Forwarding over HTTP/1.1: bodies of line protocol by POST, one after the other over one connection. While one is in
+//! flight, the next one is read and encoded.
 
 use super::forwarder::Forwarder;
 use super::options::{Target, UpstreamOptions};
@@ -22,18 +22,18 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 
-/// Bytes of an answer that are read; a connection whose answer is longer is left after it.
+/// Largest number of bytes read of an answer. A connection with a longer answer is closed after it.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Characters of an answer that an error repeats.
+/// Largest number of characters of an answer that an error quotes.
 const EXCERPT_LETTERS_MAX: usize = 160;
-/// Headers and buffer of an answer.
+/// Largest number of headers of an answer, and size of its buffer.
 const HEADERS_MAX: usize = 64;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// How long a piece of the text of a refusal is waited for.
+/// Timeout of each piece of a refusal's text.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(2);
-/// How long a stop waits for the answer that is due.
+/// How long a stop waits for an outstanding answer.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// Longest wait that an upstream can ask for, seconds.
+/// Longest wait that an upstream can request, in seconds.
 const RETRY_AFTER_SECONDS_MAX: u64 = 3600;
 
 /// The body of one request.
@@ -59,27 +59,27 @@ impl Body for Whole {
     }
 }
 
-/// What an upstream says of a request.
+/// What an upstream answers to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has it.
+    /// It has accepted the request.
     Taken,
-    /// It will not have it, for what it holds.
+    /// It rejects the request because of its content.
     Unwanted(String),
-    /// It will not have it, for its length.
+    /// It rejects the request because of its length.
     TooLarge(String),
-    /// It cannot take anything now; how long to wait at least, ms.
+    /// It cannot accept anything now; the minimum wait in ms.
     Later(String, u64),
-    /// It has failed, perhaps for the length of the request; how long to wait at least, ms.
+    /// It has failed, perhaps because of the request's length; the minimum wait in ms.
     Failed(String, u64),
 }
 
-/// What an answer means.
+/// Interprets an answer.
 #[must_use]
 pub fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
     let said = excerpt(body);
-    // A page in between (a portal, a proxy) answers 200 as well, and has something to say; a server that has taken
-    // lines has not, or answers with another status.
+    // A page in between (a portal, a proxy) also answers 200, but with a text. A server that has accepted lines sends
+    // no text, or uses another status.
     if status.is_success() && (status != StatusCode::OK || said.is_empty()) {
         return Verdict::Taken;
     }
@@ -109,7 +109,7 @@ pub fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
     }
 }
 
-/// The beginning of an answer, printable and in one line.
+/// Returns the beginning of an answer, printable and in one line.
 fn excerpt(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body.get(..4 * EXCERPT_LETTERS_MAX).unwrap_or(body));
     let words: Vec<&str> = text
@@ -119,16 +119,16 @@ fn excerpt(body: &[u8]) -> String {
     words.join(" ").chars().take(EXCERPT_LETTERS_MAX).collect()
 }
 
-/// A server that has taken the connection.
+/// A connection that the server has accepted.
 pub(crate) struct Connection {
     sender: SendRequest<Whole>,
     head: Head,
-    /// What drives the connection, and the exchange that is on its way; they end with it.
+    /// The task that drives the connection, and the exchange in flight; both end with the connection.
     _driver: Ended,
 }
 
-/// A task that ends when this goes: one that is only let go of would keep socket and body for as long as the server
-/// says nothing.
+/// A task that is aborted when this value is dropped. A detached task would keep socket and body for as long as the
+/// server is silent.
 struct Ended(AbortHandle);
 
 impl Drop for Ended {
@@ -137,14 +137,14 @@ impl Drop for Ended {
     }
 }
 
-/// What all requests share.
+/// The parts that all requests share.
 struct Head {
     path: String,
     host: HeaderValue,
     authorization: Option<HeaderValue>,
 }
 
-/// Connects. The caller limits the time.
+/// Connects. The caller sets the timeout.
 pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, String> {
     let Target::Http {
         address,
@@ -188,7 +188,7 @@ async fn shake_hands<W: Wire + 'static>(
         .handshake(TokioIo::new(wire))
         .await?;
     let driver = spawn_local(async move {
-        // Whoever waits for an answer is told.
+        // The task that waits for an answer gets the error.
         let _ = connection.await;
     });
     Ok((sender, Ended(driver.abort_handle())))
@@ -213,7 +213,7 @@ impl Head {
 }
 
 impl Connection {
-    /// Forwards until the connection or the node ends.
+    /// Forwards until the connection ends or the node stops.
     pub(crate) async fn serve<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
@@ -228,7 +228,7 @@ impl Connection {
             context.publish(forwarder);
             context.write_cursor(forwarder);
             if self.sender.is_closed() && forwarder.engine.is_waiting() {
-                // A server may end a connection that nothing travels over.
+                // A server may end an idle connection.
                 return Leave::Again;
             }
             let Some(unit) = forwarder.engine.send() else {
@@ -286,7 +286,8 @@ impl Connection {
                     };
                 }
             }
-            // Ready for the next one, or closed. One that has answered and does not read the rest is neither.
+            // The connection must become ready for the next request, or closed. It is neither if the server has
+            // answered and does not read the rest of the request.
             let ready = tokio::select! {
                 ready = timeout(limit, self.sender.ready()) => ready,
                 () = context.stopped_for(FAREWELL) => return Leave::Stopped,
@@ -311,7 +312,7 @@ async fn exchange(
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context));
         let frame = match head.status.is_success() {
             true => frame.await,
-            // A refusal is one, also where its text does not come.
+            // The status alone makes a refusal, even if its text does not arrive.
             false => match timeout(REFUSAL_TIME_MAX, frame).await {
                 Ok(frame) => frame,
                 Err(_) => break,
@@ -319,7 +320,7 @@ async fn exchange(
         };
         match frame {
             None => break,
-            // A refusal is one, however its text ends; what nothing is said in has to end well.
+            // The status alone makes a refusal, however its text ends. A success must end properly.
             Some(Err(_)) if !head.status.is_success() => break,
             Some(Err(error)) => return Err(error.to_string()),
             Some(Ok(frame)) => {
@@ -335,7 +336,7 @@ async fn exchange(
     Ok(judge(head.status, &head.headers, &content))
 }
 
-/// What a stream of bytes means as the answer to a request: for fuzzing, over a connection in memory.
+/// Interprets a byte stream as the answer to a request: for fuzzing, over a connection in memory.
 #[doc(hidden)]
 pub fn read_answer(bytes: &[u8]) -> Result<Verdict, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -350,7 +351,7 @@ pub fn read_answer(bytes: &[u8]) -> Result<Verdict, String> {
         spawn_local(async move {
             use tokio::io::{AsyncReadExt, AsyncWriteExt};
             let mut request = [0; 1024];
-            // The answer comes once something has been asked.
+            // The answer is sent once a request has arrived.
             let _ = reads.read(&mut request).await;
             let _ = writes.write_all(&bytes).await;
             let _ = writes.shutdown().await;

@@ -1,19 +1,19 @@
-//! Which readings go upstream, how many of them, and until when: rules by key.
+//! Which readings go upstream, how many of them, and with which deadline: rules by key.
 
 use super::options::{KeyRule, Late};
 use base::pattern;
 
-/// What becomes of readings of one object.
+/// How readings of one object are forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) downsample_ms: u64,
     pub(crate) deadline_ms: u64,
     pub(crate) late: Late,
-    /// Written before each of its readings, by the format: a topic, or the beginning of a line.
+    /// Written before each of its readings, depending on the format: a topic, or the beginning of a line.
     pub(crate) prefix: Box<[u8]>,
 }
 
-/// The rule for a key: the first whose pattern fits it. `None`: it does not go upstream.
+/// Returns the rule for a key: the first whose pattern matches. `None` if the key does not go upstream.
 pub(crate) fn rule_of<'r>(rules: &'r [KeyRule], key: &str) -> Option<&'r KeyRule> {
     rules
         .iter()
@@ -21,11 +21,11 @@ pub(crate) fn rule_of<'r>(rules: &'r [KeyRule], key: &str) -> Option<&'r KeyRule
         .filter(|rule| rule.forward)
 }
 
-/// Down-sampling: of each object at most one reading in each slot of its interval, the first one that comes.
+/// Down-sampling: for each object at most one reading per slot of its interval, the first that arrives.
 ///
-/// **Going back.** What is read again after a lost connection must be decided as it was. So there are two states: that
-/// of the readings which have been acknowledged, and that of those which have been read; going back makes the second
-/// the first again.
+/// **Going back.** Readings that are read again after a lost connection must get the same decisions. So there are two
+/// states: that of the acknowledged readings, and that of the readings read so far. Going back resets the second to the
+/// first.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     acknowledged: Vec<i64>,
@@ -35,7 +35,7 @@ pub(crate) struct Slots {
 const NONE: i64 = i64::MIN;
 
 impl Slots {
-    /// Whether this reading is the first of its slot; then its slot is taken. `Some` holds the slot.
+    /// Returns the slot if this reading is the first of it, and marks the slot as taken.
     pub(crate) fn take(&mut self, object: u32, time_ms: i64, interval_ms: u64) -> Option<i64> {
         let interval = i64::try_from(interval_ms).unwrap_or(i64::MAX).max(1);
         let slot = time_ms.div_euclid(interval);
@@ -47,7 +47,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// The reading that took this slot is to be looked at anew.
+    /// Records that the reading of this slot is to be decided again.
     pub(crate) fn forget(&mut self, object: u32, slot: i64) {
         let last = place(&mut self.read, object);
         if *last == slot {
@@ -55,12 +55,12 @@ impl Slots {
         }
     }
 
-    /// A reading has been acknowledged.
+    /// Records that a reading has been acknowledged.
     pub(crate) fn acknowledge(&mut self, object: u32, slot: i64) {
         *place(&mut self.acknowledged, object) = slot;
     }
 
-    /// Everything that has not been acknowledged will be read again.
+    /// Records that everything unacknowledged will be read again.
     pub(crate) fn go_back(&mut self) {
         self.read.clone_from(&self.acknowledged);
     }
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(slots.take(9, -1, 1000), Some(-1));
         slots.acknowledge(3, 0);
         slots.go_back();
-        // Read again from behind the reading at 0.
+        // Read again, from after the reading at 0.
         assert_eq!(slots.take(3, 999, 1000), None);
         assert_eq!(slots.take(3, 1000, 1000), Some(1));
         assert_eq!(slots.take(9, -1, 1000), Some(-1));

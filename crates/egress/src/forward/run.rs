@@ -12,48 +12,48 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// Longest pause between two looks at the log, ms.
+/// Longest poll interval of the log, in ms.
 pub(crate) const POLL_MS_MAX: u64 = 20;
-/// Time between two looks at what retention has deleted, ms.
+/// Time between two checks of what retention has deleted, in ms.
 const LOOK_MS: u64 = 5_000;
-/// Time between two tries to write a cursor that the store does not take, ms.
+/// Retry interval of a failed cursor write, in ms.
 const CURSOR_RETRY_MS: u64 = 1_000;
-/// Time between two updates of the figures, ms.
+/// Time between two updates of the figures, in ms.
 const PUBLISH_MS: u64 = 100;
-/// Readings refused one after the other, with nothing taken between them, after which the upstream may be at fault and
-/// not they: then they are kept, and no more than so many are passed over in each `give_up_ms_min`.
+/// Number of readings refused in a row, without an accepted one between them, after which the fault may lie in the
+/// upstream. Then readings are kept, and at most this many are passed over per `give_up_ms_min`.
 const REFUSED_IN_A_ROW_MAX: u32 = 16;
-/// Connections that end with the same unit unanswered, after which that unit is sent in halves; and after which a
-/// single reading is passed over, if it was for long enough that they did.
+/// Number of connections that end with the same unit unanswered, after which the unit is sent in halves; and the number
+/// after which a single reading is passed over, if that lasted long enough.
 const SAME_ENDS_MAX: u32 = 3;
 const SAME_ENDS_OF_ONE_MAX: u32 = 10;
 
-/// A unit that was the first without an answer when a connection ended.
+/// The unit that was the first without an answer when a connection ended.
 #[derive(Clone, Copy, Debug)]
 struct Blamed {
-    /// The number of its first reading, or of an unwanted one before that.
+    /// The number of its first reading, or of an unwanted reading before it.
     first: u64,
-    /// How often in a row, and since when, ms.
+    /// How often in a row, and since when, in ms.
     times: u32,
     since_ms: u64,
 }
 
-/// Why a connection is left.
+/// Why a connection ends.
 #[derive(Debug)]
 pub(crate) enum Leave {
     /// The node stops.
     Stopped,
-    /// It is lost, or of no use.
+    /// It is lost, or unusable.
     Lost(String),
-    /// The upstream takes nothing now, which is no judgement of a reading.
+    /// The upstream accepts nothing now, which says nothing about a reading.
     Later {
         why: String,
-        /// How long it said to wait at least.
+        /// The minimum wait that the upstream requested, in ms.
         wait_ms: u64,
-        /// Whether it may be for the length of what was sent.
+        /// Whether the reason may be the length of what was sent.
         may_be_size: bool,
     },
-    /// Another one is wanted at once.
+    /// A new connection is wanted at once.
     Again,
 }
 
@@ -67,38 +67,38 @@ impl Leave {
     }
 }
 
-/// What one look at the log came to.
+/// The result of one step of reading the log.
 pub(crate) struct Serving {
     /// There is more to be read at once.
     pub(crate) more: bool,
-    /// How long what has been read may still wait for company.
+    /// How long the readings may still wait for others to share their message, in ms.
     pub(crate) linger_ms: u64,
 }
 
-/// What the two ways out share.
+/// The state that MQTT and HTTP forwarding share.
 pub(crate) struct Context {
     pub(crate) options: UpstreamOptions,
     state: Arc<UpstreamState>,
     stop: watch::Receiver<bool>,
-    /// Number from which on this upstream wants the log kept.
+    /// The log must be kept for this upstream from this number on.
     held: Arc<AtomicU64>,
     hold: Box<dyn Fn()>,
     published_ms: u64,
     looked_ms: u64,
-    /// When the cursor could not be written last.
+    /// When the last write of the cursor failed, if it did.
     cursor_failed_ms: Option<u64>,
     refused_in_a_row: u32,
-    /// When the first of them was refused, ms.
+    /// When the first of them was refused, in ms.
     refused_since_ms: u64,
     ended_with: Option<Blamed>,
-    /// What was sent over the last connection was not acknowledged: another connection alone does not show that it will
-    /// be.
+    /// What was sent over the last connection was not acknowledged, so a new connection alone is no proof that the
+    /// upstream works.
     is_doubtful: bool,
-    /// The connection before has denied messages, and taken others behind them: perhaps it is for their topics.
+    /// The previous connection denied messages and took later ones: the reason may be their topics.
     pub(crate) denies_topics: bool,
-    /// Units that the upstream has not taken for what they hold.
+    /// Units that the upstream has rejected because of their content.
     judged_units: u64,
-    /// The oldest reading that is not acknowledged, and since when it is that one, ms.
+    /// The oldest unacknowledged reading, and since when it is the oldest, in ms.
     oldest: (u64, u64),
     pub(crate) answers_unknown: u64,
 }
@@ -135,9 +135,9 @@ impl Context {
         *self.stop.borrow()
     }
 
-    /// Returns once the node has been stopping for so long.
+    /// Returns once the node has been stopping for `time`.
     pub(crate) async fn stopped_for(&mut self, time: Duration) {
-        // Whoever would say so is gone: then there is nothing to wait for.
+        // The sender is gone: there is nothing to wait for.
         let _ = self.stop.wait_for(|stop| *stop).await;
         sleep(time).await;
     }
@@ -159,7 +159,7 @@ impl Context {
         Serving { more, linger_ms }
     }
 
-    /// Waits: for a turn of others while there is work, else for so long at most.
+    /// Waits: if there is work, only for a turn of other tasks; otherwise for at most `wait_ms`.
     pub(crate) async fn pause(&mut self, busy: bool, wait_ms: u64) {
         if busy {
             return tokio::task::yield_now().await;
@@ -173,7 +173,7 @@ impl Context {
         }
     }
 
-    /// Writes the cursor when it is due. A failure is shown; the window then holds back what goes beyond it.
+    /// Writes the cursor when it is due. A failure is shown in the figures; the window then limits what is sent.
     pub(crate) fn write_cursor<D: BlockDevice + 'static>(&mut self, forwarder: &mut Forwarder<D>) {
         let now_ms = forwarder.now_ms();
         let is_early = |failed: u64| now_ms.saturating_sub(failed) < CURSOR_RETRY_MS;
@@ -202,7 +202,7 @@ impl Context {
         }
     }
 
-    /// A unit has been acknowledged.
+    /// Records that a unit has been acknowledged.
     pub(crate) fn acknowledged<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
@@ -214,15 +214,15 @@ impl Context {
         }
     }
 
-    /// The upstream has taken something, or there is nothing to be taken.
+    /// Records that the upstream has accepted something, or that there is nothing to send.
     fn is_of_use(&mut self) {
         if std::mem::take(&mut self.is_doubtful) {
             self.reached();
         }
     }
 
-    /// The upstream will not have a unit for what it holds. Several readings are sent in smaller units; one alone is
-    /// passed over, unless nothing but refusals has come for a while.
+    /// Handles a unit that the upstream rejects because of its content. Several readings are sent in smaller units. A
+    /// single reading is passed over, unless only refusals have come recently.
     pub(crate) fn unwanted<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
@@ -252,14 +252,14 @@ impl Context {
         Ok(())
     }
 
-    /// Whoever judges is there.
+    /// Records that the upstream is reachable and judges units.
     fn is_judging(&mut self) {
         self.is_doubtful = false;
         self.reached();
         self.judged_units += 1;
     }
 
-    /// The upstream will not have a unit of one reading, and it is certain that it is for this one.
+    /// Passes over a unit of one reading that the upstream certainly rejects because of this reading.
     pub(crate) fn pass_over<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
@@ -270,10 +270,10 @@ impl Context {
         forwarder.engine.refuse(token);
     }
 
-    /// A connection has ended. A unit at which one ends after the other, as a packet that is too large for a broker
-    /// without a word for it, or one that takes longer than a slow line has, is sent in halves; a reading that does so
-    /// alone is passed over at last, so that it costs itself. Where the upstream has said that it takes nothing now,
-    /// no reading is passed over for that.
+    /// Handles the end of a connection. Some units end one connection after the other: for example a packet that is too
+    /// large for a broker that cannot say so, or one that takes too long on a slow link. Such a unit is sent in halves.
+    /// A single reading that does so is finally passed over, so that it affects only itself. If the upstream has said
+    /// that it accepts nothing now, no reading is passed over for that.
     fn ended<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
@@ -282,7 +282,7 @@ impl Context {
     ) {
         let is_silent = matches!(leave, Leave::Lost(_));
         let may_be_size = match leave {
-            // What was refused is in halves already, and what the node's end has cut off is at no fault.
+            // A refused unit has already been split, and a unit cut off by the node's stop is not at fault.
             Leave::Again | Leave::Stopped => return forwarder.engine.go_back(),
             Leave::Lost(_) => true,
             Leave::Later { may_be_size, .. } => *may_be_size,
@@ -307,7 +307,7 @@ impl Context {
             since_ms,
         });
         if readings > 1 && times >= SAME_ENDS_MAX {
-            // The halves are counted anew.
+            // The halves start with a new count.
             self.ended_with = None;
             forwarder.engine.shrink(token);
             return forwarder.engine.split(token);
@@ -331,7 +331,7 @@ impl Context {
         }
     }
 
-    /// Brings the figures up to date, not too often.
+    /// Updates the figures, at most every `PUBLISH_MS`.
     pub(crate) fn publish<D: BlockDevice + 'static>(&mut self, forwarder: &mut Forwarder<D>) {
         let now_ms = forwarder.now_ms();
         if now_ms.saturating_sub(self.published_ms) >= PUBLISH_MS {
@@ -381,7 +381,7 @@ pub(crate) async fn run<D: BlockDevice + 'static>(
     while !context.is_stopping() {
         let before = (forwarder.engine.answered(), context.judged_units);
         let leave = one_connection(&mut forwarder, &mut context).await;
-        // What was taken behind something that was not has to go again, and is none.
+        // A unit that was accepted after an unaccepted one must be sent again, so it is no progress.
         let is_progress = forwarder.engine.answered() > before.0;
         let is_taken_back = forwarder.engine.in_flight() > 0;
         context.ended(&mut forwarder, &leave, is_progress);
@@ -399,7 +399,7 @@ pub(crate) async fn run<D: BlockDevice + 'static>(
         let is_http = matches!(context.options.target, Target::Http { .. });
         match leave {
             Leave::Stopped => break,
-            // A server ends connections as it likes. A broker does not, and may be asked for one too often.
+            // A server may end connections at any time. A broker does not, and may be asked for a new one too often.
             Leave::Again if is_progress && is_http => {}
             Leave::Again => wait = backoff.next(min, max),
             Leave::Lost(why) => {
@@ -413,7 +413,7 @@ pub(crate) async fn run<D: BlockDevice + 'static>(
         }
         context.publish_now(&mut forwarder);
         let mut left = wait;
-        // Meanwhile retention goes on, and the backlog grows: that is shown.
+        // Retention and the backlog go on meanwhile, so the figures are updated.
         while !left.is_zero() && !context.is_stopping() {
             let step = left.min(Duration::from_millis(LOOK_MS));
             tokio::select! {
@@ -424,7 +424,7 @@ pub(crate) async fn run<D: BlockDevice + 'static>(
             context.publish_now(&mut forwarder);
         }
     }
-    // Readings that a last moment acknowledged are not repeated by the next start.
+    // The next start does not repeat readings that were acknowledged in the last moment.
     if let Err(error) = forwarder.write_cursor(true) {
         context.say(&error.to_string());
     }
@@ -478,19 +478,19 @@ async fn one_connection<D: BlockDevice + 'static>(
                 context.reached();
             }
             let leave = connection.serve(forwarder, context).await;
-            // No message is to blame where each has its answer; the first that is not done with may be a denied one.
+            // If every message has its answer, no message is to blame; the first unfinished one may be a denied one.
             match leave {
                 Leave::Lost(why) if connection.on_the_way.is_empty() => Leave::later(why),
                 leave => leave,
             }
         }
-        // Whether an HTTP server is of use shows with its first answer.
+        // The first answer shows whether an HTTP server is usable.
         Way::Post(mut connection) => connection.serve(forwarder, context).await,
     }
 }
 
 impl Context {
-    /// The upstream does what it is there for.
+    /// Records that the upstream works.
     pub(crate) fn reached(&self) {
         let mut figures = self.state.lock();
         if !figures.connected {

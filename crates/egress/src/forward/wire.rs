@@ -1,5 +1,5 @@
-//! A connection to an upstream, and how one gets there. What travels over it is for others; encryption is to come in
-//! here, as another kind of [`Wire`].
+//! A connection to an upstream, and how it is opened. The protocols are in other files; encryption will be added here,
+//! as another kind of [`Wire`].
 
 use std::future::poll_fn;
 use std::io;
@@ -13,27 +13,27 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Stack of the thread that looks up a name: enough for the system's resolver and its plug-ins.
+/// Stack size of the thread that resolves a name: enough for the system's resolver and its plug-ins.
 const STACK_BYTES: usize = 256 << 10;
-/// Addresses of a name that are tried, and the time between the beginnings of two attempts.
+/// Largest number of addresses of a name that are tried, and the time between the starts of two attempts.
 const ADDRESSES_MAX: u32 = 8;
 const ADDRESS_PAUSE: Duration = Duration::from_millis(250);
 
-/// Bytes in both directions.
+/// A byte stream in both directions.
 pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin {}
 
 impl<W: AsyncRead + AsyncWrite + Unpin> Wire for W {}
 
-/// What a connection did.
+/// What happened on a connection.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// So many bytes were read; 0 is the end.
+    /// This many bytes were read; 0 is the end of the stream.
     Read(usize),
-    /// So many bytes were written.
+    /// This many bytes were written.
     Written(usize),
 }
 
-/// Reads into `space` and writes of `out` whatever goes first. Dropping the future loses nothing.
+/// Reads into `space` or writes from `out`, whichever is possible first. Dropping the future loses nothing.
 pub(crate) async fn either(wire: &mut dyn Wire, space: &mut [u8], out: &[u8]) -> io::Result<Event> {
     poll_fn(|context| {
         let mut buffer = ReadBuf::new(space);
@@ -54,7 +54,7 @@ pub(crate) async fn either(wire: &mut dyn Wire, space: &mut [u8], out: &[u8]) ->
     .await
 }
 
-/// Connects to `host:port`. The caller limits the time.
+/// Connects to `host:port`. The caller sets the timeout.
 pub(crate) async fn connect(address: &str) -> Result<Box<dyn Wire>, String> {
     let addresses = resolve(address)
         .await
@@ -62,15 +62,15 @@ pub(crate) async fn connect(address: &str) -> Result<Box<dyn Wire>, String> {
     let stream = first_of(addresses)
         .await
         .map_err(|error| format!("{address}: cannot connect: {error}"))?;
-    // What is written has been gathered already.
+    // Writes are already batched, so Nagle's algorithm is turned off.
     stream
         .set_nodelay(true)
         .map_err(|error| format!("{address}: cannot set up the socket: {error}"))?;
     Ok(Box::new(stream))
 }
 
-/// Connects to whichever address answers first. They begin one after the other, so that a host with an address that
-/// leads nowhere, as IPv6 does behind many routers, is reached by the next one.
+/// Connects to the address that answers first. The attempts start one after the other, so that a host with an
+/// unreachable address (such as IPv6 behind many routers) is reached by the next one.
 async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut attempts = JoinSet::new();
     for (at, one) in (0..ADDRESSES_MAX).zip(addresses) {
@@ -91,7 +91,8 @@ async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     Err(failed)
 }
 
-/// A look-up of the system blocks its thread for as long as name servers are silent: it has one of its own.
+/// Resolves a name on a thread of its own, since a system look-up blocks its thread for as long as name servers are
+/// silent.
 async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
     if let Ok(literal) = address.parse() {
         return Ok(vec![literal]);
@@ -103,7 +104,7 @@ async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
         .stack_size(STACK_BYTES)
         .spawn(move || {
             let found: io::Result<Vec<_>> = name.to_socket_addrs().map(Iterator::collect);
-            // Nobody waits any more when the attempt was given up.
+            // If the attempt was given up, the receiver is gone.
             let _ = sender.send(found);
         })?;
     answer

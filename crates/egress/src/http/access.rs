@@ -1,25 +1,25 @@
-//! Who may ask: tokens, and without them the name that a browser was given.
+//! Who may send requests: access by token, or without tokens by the host name that the browser uses.
 //!
-//! Without tokens everybody on this machine may read. A page of somebody else, in a browser on this machine, must not:
-//! it may have had its own name lead to this machine (DNS rebinding), so only addresses, `localhost` and the names of
-//! the configuration are answered.
+//! Without tokens everybody on this machine may read. A foreign page in a browser on this machine must not: it may have
+//! pointed its own name to this machine (DNS rebinding). So only addresses, `localhost` and the configured names are
+//! answered.
 
 use std::net::IpAddr;
 
 use axum::http::HeaderMap;
 use axum::http::header;
 
-/// Letters of the shortest token.
+/// Length of the shortest token, in characters.
 pub const TOKEN_LETTERS_MIN: usize = 16;
-/// Letters of the longest one.
+/// Length of the longest token, in characters.
 const TOKEN_LETTERS_MAX: usize = 256;
-/// Tokens, at most.
+/// Largest number of tokens.
 const TOKENS_MAX: usize = 64;
 
-/// One token, and whose it is.
+/// One token, and its owner.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// For logs and for whoever removes it.
+    /// For logs and for removing it.
     pub name: String,
     secret: String,
 }
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Everybody who may ask.
+/// The tokens of all permitted clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens(Vec<Token>);
 
@@ -39,17 +39,17 @@ pub struct Tokens(Vec<Token>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} {wrong}")]
 pub struct TokenError {
-    /// Line from 1; 0: the file as a whole.
+    /// Line number from 1; 0: the file as a whole.
     pub line: usize,
     /// What is wrong with it.
     pub wrong: &'static str,
 }
 
 impl Tokens {
-    /// Reads lines of a name and a token; empty ones and those that begin with `#` are left out.
+    /// Reads lines of a name and a token; empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// A line that is neither, a token that is short, two of the same name, none at all.
+    /// A line that is neither, a token that is too short, two tokens of the same name, no token at all.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         let mut tokens: Vec<Token> = Vec::new();
         for (at, line) in text.lines().enumerate() {
@@ -94,13 +94,13 @@ impl Tokens {
         Ok(Self(tokens))
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether one of them was given as `Authorization: Bearer …`.
+    /// Returns whether the request carries one of them as `Authorization: Bearer …`.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
         let Some(given) = headers.get(header::AUTHORIZATION) else {
             return false;
@@ -112,7 +112,7 @@ impl Tokens {
             return false;
         }
         let given = given.trim_ascii();
-        // All of them, whichever it is.
+        // Compare with all tokens, so that the time does not depend on which one matches.
         let found = self
             .0
             .iter()
@@ -121,7 +121,7 @@ impl Tokens {
     }
 }
 
-/// Compares in a time that does not say where they differ.
+/// Compares in constant time: the duration does not reveal where they differ.
 fn is_same(given: &[u8], secret: &[u8]) -> bool {
     let mut difference = u8::from(given.len() != secret.len());
     for (at, byte) in secret.iter().enumerate() {
@@ -130,10 +130,10 @@ fn is_same(given: &[u8], secret: &[u8]) -> bool {
     std::hint::black_box(difference) == 0
 }
 
-/// Whether a request that carries no token names a host that cannot be somebody else's.
+/// Returns whether a request without a token names a host that cannot belong to another site.
 pub(crate) fn is_own_host(headers: &HeaderMap, hosts: &[String]) -> bool {
     let Some(host) = headers.get(header::HOST) else {
-        // No browser leaves it out.
+        // Every browser sends it, so the client is no browser.
         return true;
     };
     let Ok(host) = host.to_str() else {

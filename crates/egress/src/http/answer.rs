@@ -1,4 +1,4 @@
-//! Answers: JSON, and errors that name the thing and the remedy.
+//! Answers: JSON, and errors that name the object and the remedy.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -13,7 +13,7 @@ pub(crate) const JSON: &str = "application/json";
 pub(crate) struct Refused {
     #[serde(skip)]
     pub(crate) status: StatusCode,
-    /// A name of the error-code table.
+    /// A name from the table of error codes.
     pub(crate) code: &'static str,
     pub(crate) thing: String,
     pub(crate) wrong: String,
@@ -32,14 +32,14 @@ impl Refused {
         }
     }
 
-    /// With a status that the code alone does not say.
+    /// Sets a status that does not follow from the code.
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self
     }
 }
 
-/// The beginning of something that a client wrote.
+/// Returns the beginning of a client's text.
 fn shorten(text: &str) -> String {
     const LETTERS_MAX: usize = 100;
     if text.chars().count() <= LETTERS_MAX {
@@ -70,7 +70,7 @@ impl IntoResponse for Refused {
     }
 }
 
-/// An answer of this type, which nobody keeps.
+/// Builds an answer of this type that must not be cached.
 pub(crate) fn typed(content_type: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     let headers = response.headers_mut();
@@ -79,7 +79,7 @@ pub(crate) fn typed(content_type: &'static str, body: impl Into<Body>) -> Respon
     response
 }
 
-/// An answer in JSON.
+/// Builds an answer in JSON.
 pub(crate) fn json(value: &impl Serialize) -> Response {
     // Writing plain structures to memory cannot fail.
     typed(JSON, serde_json::to_vec(value).unwrap_or_default())

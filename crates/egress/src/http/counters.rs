@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 /// Why a request or a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// As many connections as allowed, and all of them at work.
+    /// All allowed connections are in use, and none of them is idle.
     Connections,
-    /// No token, or one that is none.
+    /// No token, or an invalid one.
     Token,
-    /// A name that a browser may have been tricked to.
+    /// A host name that a browser may have been tricked into using.
     Host,
-    /// More requests than allowed in a second.
+    /// More requests per second than allowed.
     Rate,
     /// More streams than allowed.
     Streams,
@@ -52,7 +52,8 @@ impl Refusal {
 pub struct Counters {
     pub(crate) connections: AtomicU64,
     pub(crate) connections_total: AtomicU64,
-    /// Closed while silent to make room, for silence, for a head that did not come, and for a write that got nowhere.
+    /// Connections closed: while idle to make room; because of silence; because a head did not arrive; because a write
+    /// made no progress.
     pub(crate) connections_evicted: AtomicU64,
     pub(crate) connections_idle: AtomicU64,
     pub(crate) heads_broken: AtomicU64,
@@ -75,7 +76,7 @@ impl Counters {
         }
     }
 
-    /// Their values now.
+    /// Returns the current values.
     #[must_use]
     pub fn figures(&self) -> HttpFigures {
         let refused = Refusal::ALL.iter().zip(&self.refused);
@@ -115,7 +116,7 @@ pub(crate) fn read(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
 }
 
-/// What the HTTP side did; counts run from the node's start.
+/// Figures of the HTTP side; counts start at the node's start.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default)]
 pub struct HttpFigures {
@@ -123,25 +124,25 @@ pub struct HttpFigures {
     pub listen: String,
     /// Whether this build has the live page.
     pub page: bool,
-    /// Connections now, and all there have been.
+    /// Current connections, and all connections since the start.
     pub connections: u64,
     /// See [`connections`](Self::connections).
     pub connections_total: u64,
-    /// Closed between two requests to make room for others.
+    /// Closed between two requests, to make room for others.
     pub connections_evicted: u64,
     /// Closed because they were silent.
     pub connections_idle: u64,
-    /// Closed because they took nothing of what they had asked for.
+    /// Closed because they did not read their answers.
     pub connections_stalled: u64,
-    /// Closed because the head of a request was too long, too slow or no HTTP.
+    /// Closed because the head of a request was too long, too slow or not HTTP.
     pub heads_broken: u64,
-    /// Connections that the system did not hand over.
+    /// Connections that the system failed to hand over.
     pub accepts_failed: u64,
-    /// Requests answered, and those of them whose answer was an error.
+    /// Requests answered, and how many of them with an error.
     pub requests: u64,
     /// See [`requests`](Self::requests).
     pub requests_failed: u64,
-    /// Readers of the live stream now.
+    /// Current readers of the live stream.
     pub streams: u64,
     /// Messages and bytes put into their queues.
     pub stream_messages: u64,
@@ -149,7 +150,7 @@ pub struct HttpFigures {
     pub stream_bytes: u64,
     /// Updates encoded, each once for all readers.
     pub updates_encoded: u64,
-    /// Updates that slow readers did not get.
+    /// Updates that slow readers missed.
     pub updates_dropped: u64,
     /// Refused requests and connections by reason.
     pub refused: std::collections::BTreeMap<String, u64>,

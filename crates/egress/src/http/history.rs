@@ -1,8 +1,8 @@
 //! History: down-sampled for plots, and every reading for programs.
 //!
-//! **Method.** Slices are read on a thread for that, as for the node's socket; whoever wants the next one queues anew.
-//! A question reads a limited part of the log: what it did not come to is told, never left out in silence. Readings go
-//! out slice by slice, and the next slice is read when the client has taken the one before.
+//! **Method.** Slices are read on a thread for that, as for the node's socket; each further slice queues again. A query
+//! reads a limited part of the log: what it did not reach is reported, never left out silently. Readings are sent slice
+//! by slice, and the next slice is read when the client has taken the previous one.
 
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -28,16 +28,16 @@ use super::routes::App;
 use super::source::Source;
 use super::values::{object, shown};
 
-/// Keys of one question.
+/// Largest number of keys of one query.
 const KEYS_MAX: usize = 16;
 const POINTS_MAX: i64 = 5_000;
 const POINTS: i64 = 500;
-/// Range without another one: the last hour.
+/// Default range: the last hour.
 const LAST_MS: i64 = 3_600_000;
 const LIMIT: i64 = 10_000;
 const LIMIT_MAX: i64 = 1_000_000;
 
-/// Turns of those who read history.
+/// Limits how many queries read history, and how many wait.
 pub(crate) struct Turns {
     reads: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
@@ -53,7 +53,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// A place among those who read or wait; held as long as the question lives.
+    /// Reserves a place among the queries that read or wait, for the lifetime of the query.
     fn place(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.waiting).try_acquire_owned().ok()
     }
@@ -67,7 +67,7 @@ fn place(app: &App) -> Result<OwnedSemaphorePermit, Refused> {
     })
 }
 
-/// The range that a query asks for.
+/// Returns the range that a query asks for.
 fn range(source: &dyn Source, query: &mut Query) -> Result<(i64, i64), Refused> {
     const ANY: (i64, i64) = (i64::MIN, i64::MAX);
     let now_ms = source.wall_ms();
@@ -83,7 +83,7 @@ fn range(source: &dyn Source, query: &mut Query) -> Result<(i64, i64), Refused> 
             "give one of them",
         ));
     }
-    // What arrives in this millisecond belongs to it.
+    // Readings that arrive in this millisecond belong to the range.
     let to_ms = to_ms.unwrap_or(now_ms.saturating_add(1));
     let from_ms = from_ms.unwrap_or(to_ms.saturating_sub(last_ms.unwrap_or(LAST_MS)));
     if from_ms >= to_ms {
@@ -98,7 +98,7 @@ fn range(source: &dyn Source, query: &mut Query) -> Result<(i64, i64), Refused> 
     Ok((from_ms, to_ms))
 }
 
-/// What was read of the log, and what could not be.
+/// How much of the log was read, and what was unreadable.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Seen {
     bytes_read: u64,
@@ -131,14 +131,14 @@ struct Answer<'a> {
     from_ms: i64,
     to_ms: i64,
     points: i64,
-    /// Whether the whole range has been read. Otherwise what is missing came last to the node.
+    /// Whether the whole range has been read. Otherwise the missing readings are those that reached the node last.
     complete: bool,
     series: Vec<Series<'a>>,
     #[serde(flatten)]
     seen: Seen,
 }
 
-/// Down-sampled history of a few keys.
+/// Returns down-sampled history of a few keys.
 pub(crate) async fn points(app: &App, mut query: Query) -> Result<Response, Refused> {
     let source = &app.source;
     let keys = query.all("key");
@@ -212,7 +212,7 @@ pub(crate) async fn points(app: &App, mut query: Query) -> Result<Response, Refu
 }
 
 fn broken_off() -> Refused {
-    // A panic there has been reported by the thread itself.
+    // The thread itself has reported its panic.
     Refused::new(
         Code::Io,
         "history",
@@ -248,16 +248,16 @@ impl PointsRead {
     }
 }
 
-/// How readings are written.
+/// The output format of readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// One JSON object a line, and at the end one that says how much was read.
+    /// One JSON object per line; a last one says how much was read.
     Lines,
     /// Comma-separated, with a header.
     Csv,
 }
 
-/// Every reading of a key.
+/// Returns every reading of a key.
 pub(crate) fn readings(app: &App, mut query: Query) -> Result<Response, Refused> {
     let key = query.text("key")?.unwrap_or_default();
     let (from_ms, to_ms) = range(&*app.source, &mut query)?;
@@ -331,7 +331,7 @@ struct Line<'a> {
 }
 
 impl ReadingsRead {
-    /// Reads one slice; whether there is more.
+    /// Reads one slice. Returns whether there is more.
     fn slice(&mut self, source: &dyn Source) -> Result<bool, db::Error> {
         let (out, form) = (&mut self.out, self.form);
         let (left, sent) = (&mut self.left, &mut self.sent);
@@ -377,7 +377,7 @@ impl ReadingsRead {
         Ok(false)
     }
 
-    /// The last line: how much there was. A CSV has no place for it but a comment.
+    /// Writes the last line: how much there was. A CSV can only hold it as a comment.
     fn end(&mut self, complete: bool, error: Option<&db::Error>) {
         #[derive(Serialize)]
         struct End {
@@ -408,7 +408,7 @@ impl ReadingsRead {
     }
 }
 
-/// A field of a CSV: quoted, with quotes in it doubled.
+/// Returns a CSV field: quoted, with quotes in it doubled.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }

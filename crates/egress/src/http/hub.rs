@@ -1,9 +1,9 @@
-//! The hub: looks for changes while somebody reads the stream, encodes each update once, and hands it to all.
+//! The hub: looks for changes while the stream has readers, encodes each update once, and hands it to all readers.
 //!
-//! **Method.** Puts are counted per object on their way in. In each period (250 ms by default) the hub compares these
-//! counts with those that it has seen, reads the values of the objects that differ, and writes them into one message,
-//! which every reader of all keys gets as it is. For a reader of some keys the pieces that fit are put together. Of
-//! several puts between two looks the latest value is shown; `replaced` counts the others.
+//! **Method.** Each object has a counter of its puts. In each period (250 ms by default) the hub compares these counts
+//! with those that it has seen, reads the values of the objects that differ, and writes them into one message. Every
+//! reader of all keys gets this message as it is. For a reader of some keys the matching pieces are put together. Of
+//! several puts in one period the latest value is shown; `replaced` counts the others.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -24,15 +24,15 @@ use super::source::Source;
 use super::status::Asker;
 use super::values::write_value;
 
-/// Bytes of values in a message; one more fits behind them.
+/// Size in bytes from which a message of values takes no more; one more value fits after them.
 const MESSAGE_BYTES: usize = 64 << 10;
-/// Time after which a silent reader gets a sign of life, which tells whether it is still there.
+/// Interval after which an idle reader gets a keep-alive message, which tells whether it is still there.
 const QUIET_MS_MAX: u32 = 10_000;
-/// Time between two messages with the node's status.
+/// Interval of messages with the node's status, in ms.
 const STATUS_MS: u32 = 1_000;
 const SIGN_OF_LIFE: &[u8] = b": \n\n";
 
-/// Everybody who reads the stream.
+/// All readers of the stream.
 pub(crate) struct Hub {
     readers: Mutex<Vec<Arc<Reader>>>,
     comes: Notify,
@@ -41,17 +41,17 @@ pub(crate) struct Hub {
     counters: Arc<Counters>,
 }
 
-/// Updates that have been encoded and not yet handed out.
+/// Updates that have been encoded and not yet handed to readers.
 #[derive(Default)]
 struct Batch {
     values: Vec<u8>,
-    /// Object, its bytes in `values`, its updates.
+    /// Object, its byte range in `values`, its number of updates.
     parts: Vec<(u32, Range<usize>, u32)>,
     updates: u64,
 }
 
 impl Hub {
-    /// `run` tells the runs of a node apart.
+    /// Creates a hub. `run` tells the runs of a node apart.
     pub(crate) fn new(run: u32, period_ms: u32, counters: Arc<Counters>) -> Self {
         Self {
             readers: Mutex::default(),
@@ -66,14 +66,14 @@ impl Hub {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one more reader.
+    /// Adds a reader.
     pub(crate) fn join(&self, reader: &Arc<Reader>) {
         self.lock().push(Arc::clone(reader));
         add(&self.counters.streams, 1);
         self.comes.notify_one();
     }
 
-    /// It reads no more.
+    /// Removes a reader.
     pub(crate) fn leave(&self, reader: &Arc<Reader>) {
         reader.close();
         let mut readers = self.lock();
@@ -121,19 +121,19 @@ impl Hub {
     }
 }
 
-/// What the hub has seen.
+/// The state that the hub has seen.
 struct Look<'h> {
     hub: &'h Hub,
     source: &'h dyn Source,
-    /// Puts of each object when it was looked at last.
+    /// Puts of each object when the hub last looked at it.
     seen: Vec<u32>,
-    /// All updates since the start, as far as they were looked at.
+    /// All updates since the start that the hub has looked at.
     updates: u64,
     buffer: Vec<u8>,
 }
 
 impl Look<'_> {
-    /// Somebody reads again: what happened while nobody did is passed over, and counted.
+    /// Starts after a time without readers: updates of that time are counted, but not shown.
     async fn begin(&mut self) {
         let objects = self.source.objects();
         self.seen.resize(objects as usize, 0);
@@ -147,7 +147,7 @@ impl Look<'_> {
         }
     }
 
-    /// Looks on until nobody reads.
+    /// Looks for changes until there are no readers.
     async fn while_read(&mut self, asker: &Asker) {
         let period = Duration::from_millis(self.hub.period_ms.into());
         let mut ticks = tokio::time::interval(period);
@@ -177,7 +177,7 @@ impl Look<'_> {
         }
     }
 
-    /// Greets a new reader, and looks which objects fit.
+    /// Greets a new reader, and finds the objects that match.
     async fn meet(&self, reader: &Arc<Reader>) {
         let objects = self.source.objects();
         loop {
@@ -188,7 +188,7 @@ impl Look<'_> {
                     let hello = self.hello(reader);
                     self.push(&mut inner, hello);
                 }
-                // What is made later has its values shown as updates.
+                // Values of objects created later are shown as updates.
                 let first = *inner.objects_first.get_or_insert(objects);
                 let slice_end = objects.min(inner.met.saturating_add(SLICE_OBJECTS));
                 for object in inner.met..slice_end {
@@ -235,7 +235,7 @@ impl Look<'_> {
         }
     }
 
-    /// Finds what has changed, and hands it out.
+    /// Finds what has changed, and hands it to the readers.
     async fn changes(&mut self, readers: &[Arc<Reader>]) {
         let objects = self.source.objects();
         self.seen.resize(objects as usize, 0);
@@ -279,7 +279,7 @@ impl Look<'_> {
         }
     }
 
-    /// Writes `"key":[value,time_ms]`; false: it has no value.
+    /// Writes `"key":[value,time_ms]`. Returns `false` if the object has no value.
     fn write(&mut self, out: &mut Vec<u8>, object: u32) -> bool {
         let id = ObjectId(object);
         let Ok(got) = self.source.get(id, &mut self.buffer) else {
@@ -297,7 +297,7 @@ impl Look<'_> {
         true
     }
 
-    /// The message around some values.
+    /// Builds the message around some values.
     fn message(&self, replaced: u64, values: &[u8]) -> Bytes {
         let mut out = Vec::with_capacity(values.len() + 128);
         let mut head = String::new();
@@ -319,7 +319,7 @@ impl Look<'_> {
         for reader in readers {
             let mut inner = reader.lock();
             if reader.wanted.pattern.is_none() {
-                // Whoever has yet to catch up gets these values then.
+                // A reader that has yet to catch up gets these values then.
                 if inner.marked.is_empty() && reader.has_room(&inner, whole.len()) {
                     self.push(&mut inner, whole.clone());
                 } else {
@@ -354,11 +354,12 @@ impl Look<'_> {
         }
     }
 
-    /// Notes what a reader does not get now. Of a key that is marked already the update before is replaced unseen.
+    /// Records the updates that a reader does not get now. If a key is already marked, the previous update is replaced
+    /// unseen.
     fn miss(&self, inner: &mut Inner, batch: &Batch, fits: impl Fn(u32) -> bool) {
         let mut missed: u64 = 0;
         for (object, _, new) in batch.parts.iter().filter(|part| fits(part.0)) {
-            // What there was at the beginning is no update.
+            // A value from the beginning of the stream is no update.
             let is_replaced = inner.marked.has(*object) && !inner.first.remove(*object);
             missed += u64::from(new - u32::from(!is_replaced));
             inner.marked.add(*object);
@@ -367,7 +368,7 @@ impl Look<'_> {
         add(&self.hub.counters.updates_dropped, missed);
     }
 
-    /// Gives a reader the latest values of what is marked, as far as there is room.
+    /// Gives a reader the latest values of the marked keys, as far as there is room.
     fn catch_up(&mut self, reader: &Arc<Reader>) {
         loop {
             let mut inner = reader.lock();
@@ -407,7 +408,8 @@ impl Look<'_> {
         }
     }
 
-    /// The node's status, written once for all who want it. Whoever has no room for it gets the next one.
+    /// Sends the node's status, encoded once for all readers that want it. A reader without room for it gets the next
+    /// one.
     async fn status(&self, readers: &[Arc<Reader>], asker: &Asker) {
         let Some(status) = asker.status().await else {
             return;

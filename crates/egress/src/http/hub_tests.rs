@@ -1,4 +1,4 @@
-//! The hub with a source whose values the test sets, and readers that take as much as the test says.
+//! Tests of the hub with a source whose values the test sets, and readers that read as much as the test says.
 
 use super::*;
 use crate::http::query::Query;
@@ -39,7 +39,7 @@ impl Source for Fake {
         self.0.lock().unwrap().len() as u32
     }
     fn key(&self, id: ObjectId) -> Key {
-        // A key can only be had of a table.
+        // Only a table can create a key.
         let table = db::table::Table::new(1, 16, 0).unwrap();
         let at = table.insert(&name(id.0), 1, false).unwrap().0;
         table.key(at)
@@ -127,7 +127,7 @@ fn all() -> Wanted {
     }
 }
 
-/// What waits for a reader: event and data of each message.
+/// Returns the messages that wait for a reader: event and data of each.
 fn take(reader: &Reader) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     while let Ok(Some(message)) = reader.next(Waker::noop()) {
@@ -144,7 +144,7 @@ fn take(reader: &Reader) -> Vec<(String, Value)> {
     found
 }
 
-/// The values of these messages, later ones over earlier ones.
+/// Returns the values of these messages; later ones replace earlier ones.
 fn values(messages: &[(String, Value)]) -> BTreeMap<String, f64> {
     let mut found = BTreeMap::new();
     for (event, data) in messages {
@@ -232,7 +232,7 @@ async fn a_slow_reader_holds_one_queue_is_told_what_it_missed_and_ends_with_the_
         join(&running, all(), 1 << 20),
     );
     ticks(2).await;
-    // A message of 400 values has more than a queue; it takes one in any case.
+    // A message of 400 values is larger than a queue; an empty queue takes it nevertheless.
     for round in 1..=20 {
         for object in 0..400 {
             running.source.put(object, f64::from(round));
@@ -262,7 +262,7 @@ async fn a_slow_reader_holds_one_queue_is_told_what_it_missed_and_ends_with_the_
     assert_eq!(missed, dropped, "it is told of each");
     assert_eq!(found.len(), 400);
     assert!(found.values().all(|value| *value == 20.0), "{found:?}");
-    // And keeps up from now on.
+    // From now on it keeps up.
     running.source.put(7, 99.0);
     ticks(1).await;
     assert_eq!(
@@ -286,7 +286,7 @@ async fn who_comes_back_is_told_what_passed_meanwhile() {
     }
     running.hub.leave(&reader);
     ticks(2).await;
-    // Nobody reads: nothing is looked at, and nothing is lost count of.
+    // Without readers the hub looks at nothing, and still counts everything.
     for _ in 0..5 {
         running.source.put(1, 2.0);
     }
@@ -337,6 +337,6 @@ async fn the_status_comes_once_a_second_and_silence_has_a_sign_of_life() {
         .filter(|message| message.0.is_empty())
         .count();
     assert!((1..=2).contains(&signs), "{signs}");
-    // A query that nobody understands never comes so far.
+    // A query with an unknown parameter is refused earlier.
     assert!(Query::parse("status=1").unwrap().finish().is_err());
 }

@@ -1,9 +1,9 @@
-//! Connections and their limits. Everything here runs on the caller's thread, beside what else that does.
+//! Connections and their limits. Everything here runs on the caller's thread, beside its other work.
 //!
-//! **Limits.** When there are as many connections as allowed, the one that has been silent longest between two requests
-//! gives its place to the newcomer, so that whoever opens many and says nothing shuts nobody out; where all are at
-//! work, the newcomer is told so and closed. A head must be whole in time, a silent connection ends, and so does one
-//! that takes nothing of what it asked for.
+//! **Limits.** When the maximum number of connections is reached, the connection that has been idle longest is closed
+//! for the new one, so that a client with many idle connections locks nobody out. If none is idle, the new client gets
+//! an error and is closed. The head of a request has a timeout, an idle connection is closed, and so is a connection
+//! that does not read its answers.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -44,29 +44,29 @@ use super::source::Source;
 use super::status::Asker;
 use super::stream::Places;
 
-/// Connections that wait to be accepted.
+/// Length of the accept queue.
 const BACKLOG: u32 = 128;
-/// Pause after the system has refused a connection, for lack of descriptors for example.
+/// Pause after a failed accept, for example for lack of descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// Time between two looks for connections that are silent for too long.
+/// Interval of the check for connections that are idle for too long.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
-/// Newcomers that are being told that there is no place.
+/// Largest number of surplus clients that get an error answer at the same time.
 const TOLD_MAX: usize = 16;
-/// How long one of them may take.
+/// Timeout of one of these answers.
 const TOLD_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a newcomer is told that has no place.
+/// The answer to a surplus client.
 const NO_PLACE: &str = "{\"code\":\"busy\",\"thing\":\"connections\",\"wrong\":\"all places are taken\",\
     \"remedy\":\"try again, or raise http.connections_max\"}";
 
-/// A listener that is bound.
+/// A bound listener.
 #[derive(Debug)]
 pub struct Bound {
     listener: TcpListener,
     options: HttpOptions,
 }
 
-/// What runs, for whoever shows it.
+/// Handles of a running listener, for its figures.
 #[derive(Clone, Debug)]
 pub struct Running {
     /// Where it listens.
@@ -75,10 +75,10 @@ pub struct Running {
     pub counters: Arc<Counters>,
 }
 
-/// Binds the address. To be called on a runtime.
+/// Binds the address. Must be called within a runtime.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn bind(options: HttpOptions) -> io::Result<Bound> {
     let socket = if options.listen.is_ipv4() {
         TcpSocket::new_v4()
@@ -86,7 +86,7 @@ pub fn bind(options: HttpOptions) -> io::Result<Bound> {
         TcpSocket::new_v6()
     }?;
     socket.set_reuseaddr(true)?;
-    // Every connection has it from the listener.
+    // Every connection inherits it from the listener.
     socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.bind(options.listen)?;
     Ok(Bound {
@@ -96,11 +96,11 @@ pub fn bind(options: HttpOptions) -> io::Result<Bound> {
 }
 
 impl Bound {
-    /// Serves until the node stops: what to await on a `LocalSet`, and what to show meanwhile. `run` tells the runs of
-    /// the node apart.
+    /// Serves until the node stops. Returns the future to await on a `LocalSet`, and the figures to show meanwhile.
+    /// `run` tells the runs of the node apart.
     ///
     /// # Errors
-    /// What the system says of the address.
+    /// The system's error about the address.
     pub fn serve(
         self,
         source: Arc<dyn Source>,
@@ -138,12 +138,12 @@ impl Bound {
     }
 }
 
-/// One connection, as others see it.
+/// One connection, as the listener sees it.
 struct Connection {
     /// Since when it is between two requests; `None` while it is answered.
     idle_since: Cell<Option<Instant>>,
     leave: Notify,
-    /// The node stops: it leaves as soon as it is between two requests.
+    /// Whether the node stops: the connection ends as soon as it is between two requests.
     is_stopping: Cell<bool>,
 }
 
@@ -206,7 +206,7 @@ async fn accept(app: &Arc<App>, listener: TcpListener, mut stop: latest::Receive
         });
     }
     drop(listener);
-    // Streams end by themselves; whoever is silent has nothing to wait for.
+    // Streams end by themselves; an idle connection has nothing to wait for.
     for connection in connections.borrow().iter() {
         connection.is_stopping.set(true);
         if connection.idle_since.get().is_some() {
@@ -216,7 +216,7 @@ async fn accept(app: &Arc<App>, listener: TcpListener, mut stop: latest::Receive
     while tasks.join_next().await.is_some() {}
 }
 
-/// Makes sure that one more fits.
+/// Makes room for one more connection. Returns whether there is room.
 fn make_room(app: &App, connections: &Connections) -> bool {
     let mut connections = connections.borrow_mut();
     if connections.len() < app.options.connections_max as usize {
@@ -269,7 +269,7 @@ async fn serve(
     base::socket::keep_alive(&stream);
     let patience = Duration::from_secs(STALLED_SECONDS_MAX);
     let io = TokioIo::new(Patient::new(stream, patience, Arc::clone(&app.counters)));
-    // Answers in work. Kept apart from the connection, which other threads' bodies may not touch.
+    // Answers in progress. Separate from the connection, because answer bodies on other threads may not access that.
     let busy = Arc::new(AtomicU32::new(0));
     let service = service_fn(|mut request: Request<Incoming>| {
         connection.idle_since.set(None);
@@ -293,7 +293,7 @@ async fn serve(
     let mut serving = std::pin::pin!(serving);
     let ended = std::future::poll_fn(|context| {
         let poll = serving.as_mut().poll(context);
-        // An answer that has been handed over is written by the same call, so that here the connection is at rest.
+        // The same call writes an answer that has been handed over, so the connection is idle here.
         if busy.load(Ordering::Relaxed) == 0 && connection.idle_since.get().is_none() {
             connection.idle_since.set(Some(Instant::now()));
         }
@@ -317,7 +317,7 @@ async fn serve(
     }
 }
 
-/// Counts an answer for as long as it lives.
+/// Counts an answer for its lifetime.
 struct Watched(Arc<AtomicU32>);
 
 impl Watched {
@@ -333,7 +333,7 @@ impl Drop for Watched {
     }
 }
 
-/// A body that is counted until it has been handed over.
+/// A body that counts as in progress until it has been handed over.
 struct Answered {
     body: Body,
     _watched: Watched,

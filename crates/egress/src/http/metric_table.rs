@@ -1,42 +1,42 @@
-//! The table of metrics: name, kind, meaning, and which figure of `keel status --json` it is.
+//! The table of metrics: name, kind, meaning, and the corresponding figure of `keel status --json`.
 
-/// What a metric is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows while the node runs. Its name ends with `_total`.
     Counter,
     /// May go up and down.
     Gauge,
-    /// 0 or 1 of a truth value.
+    /// 0 or 1 for a truth value.
     Flag,
     /// A counter for each entry of an object, with the entry's name as this label.
     CounterEach(&'static str),
     /// Percentiles of an object with `count`, `p50`, `p99`, `p999`.
     Summary,
-    /// 1 for a text, which becomes this label.
+    /// 1 for a text, which becomes this label's value.
     Info(&'static str),
     /// 1 for each entry of a list of objects, whose `code` becomes the label `code`.
     Reasons,
     /// 1 for the state that a text is, 0 for the others: `ok`, `degraded`, `failed`.
     States,
-    /// A counter for each object of a list, whose member of the second name becomes the label of the first.
+    /// A counter for each object of a list; its member of the second name becomes the label of the first name.
     CounterOf(&'static str, &'static str, &'static str),
-    /// The same of a gauge.
+    /// The same for a gauge.
     GaugeOf(&'static str, &'static str, &'static str),
 }
 
 /// One metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Name without what its kind puts behind it.
+    /// Name without the suffix that its kind adds.
     pub name: &'static str,
     /// Kind.
     pub kind: Kind,
     /// Meaning.
     pub help: &'static str,
-    /// Place in `keel status --json`, levels separated by `.`.
+    /// Path in `keel status --json`, levels separated by `.`.
     pub path: &'static str,
-    /// What the figure is multiplied with to be in seconds, bytes or parts of one.
+    /// Factor that converts the figure to seconds, bytes or a ratio.
     pub scale: f64,
 }
 
@@ -190,7 +190,7 @@ pub const METRICS: &[Metric] = &[
     metric("keel_http_updates_dropped", Counter, "http.updates_dropped", "Updates that slow readers did not get."),
 ];
 
-/// The names under which a metric appears to whoever queries.
+/// Returns the names under which a metric appears in queries.
 #[must_use]
 pub fn metric_names(metric: &Metric) -> Vec<String> {
     match metric.kind {

@@ -1,4 +1,4 @@
-//! The metrics as OpenMetrics text. What the node does not know is left out, never shown as 0.
+//! The metrics as OpenMetrics text. Values that the node does not know are left out, never shown as 0.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::metric_table::{Kind, METRICS, Metric};
 
-/// What the text is.
+/// Content type of the text.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Of the object of `keel status --json`.
+/// Returns the text for the object of `keel status --json`.
 #[must_use]
 pub fn text(status: &Value) -> String {
     let mut out = String::with_capacity(16 << 10);
@@ -51,7 +51,8 @@ fn sample(out: &mut String, name: &str, labels: &[(&str, &str)], value: f64) {
     let _ = writeln!(out, " {value}");
 }
 
-/// The text of a label: three characters have a form of their own, and no other of those that no line may hold.
+/// Escapes the text of a label: three characters have an escape; other control characters, which no line may contain,
+/// are replaced.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -138,7 +139,7 @@ fn write(out: &mut String, metric: &Metric, found: &Value) {
     }
 }
 
-/// A sample for each object of a list. Two objects of one name are told apart by their numbers.
+/// Writes a sample for each object of a list. Two objects with the same name are told apart by their numbers.
 fn each(
     out: &mut String,
     name: &str,

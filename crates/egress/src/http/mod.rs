@@ -1,19 +1,19 @@
 //! The HTTP side of a node: values, history, a live stream, health, metrics, and the live page.
 //!
-//! **Holds:** the listener with its limits, who may ask, every route, the hub that encodes each update once for all
-//! who watch, the table of metrics, the page. `HTTP.md` says why, `docs/http.md` what users see.
+//! **Holds:** the listener with its limits, access control, every route, the hub that encodes each update once for all
+//! readers, the table of metrics, the page. `HTTP.md` gives the reasons, `docs/http.md` what users see.
 //!
 //! **Must not know:** what the figures of a node mean beyond their names in `keel status --json`, bytes on flash, the
 //! controller, configuration files.
 //!
-//! **Invariants:** everything but reads of history runs on the caller's one network thread, in slices, and waits for
-//! nobody; every input and every queue has a limit, and what exceeds it is refused or dropped, counted by reason, and
-//! told; nothing can be written through HTTP; without a reader of the stream nothing is looked at.
+//! **Invariants:** everything except reads of history runs on the caller's one network thread, in slices, and never
+//! blocks; every input and every queue has a limit; what exceeds a limit is refused or dropped, counted by reason, and
+//! reported; nothing can be written through HTTP; while the stream has no reader, the hub looks at nothing.
 //!
-//! **Files:** `options.rs`, `counters.rs`, `listener.rs` connections and their limits, `patient.rs` writes that get
-//! nowhere, `access.rs` tokens and names, `routes.rs` from a request to an answer, `answer.rs` what errors look like,
-//! `query.rs` what clients write, `values.rs`, `history.rs`, `points.rs` down-sampling, `hub.rs`, `reader.rs` and
-//! `stream.rs` the live stream, `status.rs`, `metrics.rs` with its table `metric_table.rs`, `page.rs`.
+//! **Files:** `options.rs`, `counters.rs`, `listener.rs` connections and their limits, `patient.rs` stalled writes,
+//! `access.rs` tokens and names, `routes.rs` from a request to an answer, `answer.rs` error answers, `query.rs` input
+//! from clients, `values.rs`, `history.rs`, `points.rs` down-sampling, `hub.rs`, `reader.rs` and `stream.rs` the live
+//! stream, `status.rs`, `metrics.rs` with its table `metric_table.rs`, `page.rs`.
 
 mod access;
 mod answer;

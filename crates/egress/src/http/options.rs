@@ -1,26 +1,26 @@
-//! What whoever starts the HTTP side chooses, with the limits that hold whatever is chosen.
+//! Options of the HTTP side, and its fixed limits.
 
 use std::net::SocketAddr;
 
 use super::access::Tokens;
 
-/// Bytes of a request's head, at most: request line and headers.
+/// Largest size of a request's head (request line and headers), in bytes.
 pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Headers of a request, at most.
+/// Largest number of headers of a request.
 pub(crate) const HEADERS_MAX: usize = 64;
-/// Time in which a request's head must be whole.
+/// Timeout for a request's head.
 pub(crate) const HEAD_SECONDS_MAX: u64 = 5;
-/// A connection that has been silent between two requests for so long is closed.
+/// A connection that is idle between two requests for this time is closed.
 pub(crate) const IDLE_SECONDS_MAX: u64 = 60;
-/// A connection that takes nothing of what it asked for, for so long, is closed.
+/// A connection that does not read its answers for this time is closed.
 pub(crate) const STALLED_SECONDS_MAX: u64 = 30;
-/// Bytes that the kernel keeps for a connection that does not read, before it doubles them.
+/// Send buffer of a connection that does not read, in bytes; the kernel doubles it.
 pub(crate) const SEND_BUFFER_BYTES: u32 = 128 << 10;
-/// Reads of history at once; others wait for their turn.
+/// Reads of history at the same time; others wait for their turn.
 pub(crate) const HISTORY_READS_MAX: usize = 2;
-/// Requests that wait for a read of history.
+/// Largest number of requests that wait for a read of history.
 pub(crate) const HISTORY_WAITING_MAX: usize = 16;
-/// Objects looked at before others get their turn.
+/// Number of objects processed before other tasks get their turn.
 pub(crate) const SLICE_OBJECTS: u32 = 2048;
 
 /// Options of the HTTP side.
@@ -28,32 +28,32 @@ pub(crate) const SLICE_OBJECTS: u32 = 2048;
 pub struct HttpOptions {
     /// Address and port.
     pub listen: SocketAddr,
-    /// Who may ask; none: everybody who reaches the address.
+    /// Tokens of permitted clients; none: every client that reaches the address.
     pub tokens: Tokens,
-    /// Whether everybody may ask at an address that is not of this machine alone.
+    /// Whether clients without a token are permitted at an address that is not local to this machine.
     pub anonymous: bool,
-    /// Names by which browsers may call this node where there are no tokens, besides addresses and `localhost`.
+    /// Host names that browsers may use for this node if there are no tokens, besides addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// Connections at once.
+    /// Largest number of connections.
     pub connections_max: u32,
-    /// Streams at once, in all and of one address.
+    /// Largest number of streams, in total and per client address.
     pub streams_max: u32,
     /// See [`streams_max`](Self::streams_max).
     pub streams_per_client_max: u32,
-    /// Bytes that wait for one reader of the stream, at most.
+    /// Largest number of bytes that wait for one reader of the stream.
     pub stream_bytes_max: u32,
-    /// Time between two looks for changes.
+    /// Period of the search for changes.
     pub stream_period_ms: u32,
-    /// Requests a second, over all connections.
+    /// Largest number of requests per second, over all connections.
     pub requests_per_second_max: u32,
-    /// Bytes of log that one question for history may read.
+    /// Largest number of bytes of log that one query for history may read.
     pub history_bytes_max: u64,
 }
 
 /// Why options cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// Everybody who reaches the address could read everything.
+    /// Every client that reaches the address could read everything.
     #[error("{0} can be reached from other machines, and there are no tokens")]
     Open(SocketAddr),
     /// A limit of 0.
@@ -62,7 +62,7 @@ pub enum OptionError {
 }
 
 impl HttpOptions {
-    /// With the defaults, at an address.
+    /// Returns the defaults for an address.
     #[must_use]
     pub fn new(listen: SocketAddr) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl HttpOptions {
         }
     }
 
-    /// Refuses what cannot be meant.
+    /// Refuses options that are certainly a mistake.
     ///
     /// # Errors
     /// [`OptionError`]

@@ -1,4 +1,4 @@
-//! The live page: files that are part of the program, where it was built with the feature `web`.
+//! The live page: files that are part of the program if it was built with the feature `web`.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -6,13 +6,13 @@ use base::error::Code;
 
 use super::answer::{Refused, typed};
 
-/// Nothing from elsewhere, and nothing that stands in the page itself.
+/// Allows nothing from other origins, and nothing inline.
 pub(crate) const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const HTML: &str = "text/html; charset=utf-8";
 
-/// Whether this build has the live page.
+/// Returns whether this build has the live page.
 #[must_use]
 pub const fn has_page() -> bool {
     cfg!(feature = "web")
@@ -60,12 +60,12 @@ const INDEX: &str = include_str!("../../web/index.html");
 #[cfg(not(feature = "web"))]
 const INDEX: &str = include_str!("../../web/none.html");
 
-/// The page.
+/// Returns the page.
 pub(crate) fn index() -> Response {
     typed(HTML, INDEX)
 }
 
-/// A file of it.
+/// Returns a file of the page.
 pub(crate) fn file(name: &str) -> Response {
     match FILES.iter().find(|(other, _, _)| *other == name) {
         Some((_, content_type, bytes)) => typed(content_type, *bytes),

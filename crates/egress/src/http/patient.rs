@@ -1,4 +1,4 @@
-//! A connection whose peer must take what it asked for: a write that gets nowhere for too long ends it.
+//! A connection whose peer must read its answers: a write without progress ends it after a timeout.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ pub(crate) struct Patient<C> {
     inner: C,
     patience: Duration,
     counters: Arc<Counters>,
-    /// Runs while a write waits.
+    /// The timer of a pending write.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
@@ -30,7 +30,7 @@ impl<C> Patient<C> {
         }
     }
 
-    /// Passes on what a write came to, and begins or ends the wait.
+    /// Passes on the result of a write, and starts or ends the timer.
     fn heed<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -1,11 +1,12 @@
-//! Down-sampling: a range of time in equal pieces, and of each piece the least, mean and greatest value.
+//! Down-sampling: divides a time range into equal pieces, and computes the least, mean and greatest value of each
+//! piece.
 //!
-//! Peaks survive: a value that stands out is the greatest or the least of its piece, however long the range is.
+//! Peaks survive: an extreme value is the greatest or the least of its piece, however long the range is.
 
 use db::value::Value;
 use serde::Serialize;
 
-/// Pieces of all keys of one question together, at most.
+/// Largest number of pieces of all keys of one query.
 pub(crate) const PIECES_MAX: usize = 20_000;
 
 /// One piece of time.
@@ -47,7 +48,7 @@ pub(crate) struct Columns {
 }
 
 impl Points {
-    /// Of the times from `from_ms` up to `to_ms`, which is later; as many pieces as wanted, at least one.
+    /// Creates the pieces for the times from `from_ms` up to `to_ms`, which is later; at least one piece.
     pub(crate) fn new(from_ms: i64, to_ms: i64, pieces: usize) -> Self {
         Self {
             from_ms,
@@ -57,7 +58,7 @@ impl Points {
         }
     }
 
-    /// Takes a value of a time within the range.
+    /// Adds a value with a time within the range.
     pub(crate) fn add(&mut self, time_ms: i64, bytes: &[u8]) {
         let number = match Value::decode(bytes) {
             Some(Value::Float(value)) => value,
@@ -79,7 +80,7 @@ impl Points {
         }
     }
 
-    /// Exact for any range of 64-bit times.
+    /// Returns the piece of a time. Exact for any range of 64-bit times.
     fn place(&self, time_ms: i64) -> usize {
         let span = i128::from(self.to_ms) - i128::from(self.from_ms);
         let into = i128::from(time_ms) - i128::from(self.from_ms);
@@ -97,7 +98,7 @@ impl Points {
         i64::try_from(i128::from(self.from_ms) + into).unwrap_or(i64::MAX)
     }
 
-    /// What has been taken.
+    /// Returns the pieces with values.
     pub(crate) fn columns(&self) -> Columns {
         let mut columns = Columns {
             not_numbers: self.not_numbers,

@@ -1,16 +1,16 @@
-//! What clients write: the query of an address, and the number of the last message that a reader has seen.
+//! Input from clients: the query of a URL, and the number of the last message that a reader has seen.
 //!
-//! **Invariants:** any bytes give an answer, in one pass over them; nothing that a client writes is taken for something
-//! else than it says: an unknown name, a name given twice and a broken escape are refused.
+//! **Invariants:** any bytes give an answer, in one pass over them; no input is misread silently: an unknown name, a
+//! name given twice and a broken escape are refused.
 
 use base::error::Code;
 
 use super::answer::Refused;
 
-/// Pairs of a query, at most.
+/// Largest number of pairs of a query.
 const PAIRS_MAX: usize = 64;
 
-/// The pairs of a query, decoded, until each has been asked for.
+/// The decoded pairs of a query that have not been asked for yet.
 #[derive(Debug)]
 pub struct Query {
     pairs: Vec<(String, String)>,
@@ -42,10 +42,10 @@ impl From<QueryError> for Refused {
 }
 
 impl Query {
-    /// Reads `name=value&name=value`, with `%XX` for a byte and `+` as it is: keys and patterns hold it.
+    /// Reads `name=value&name=value`, with `%XX` for a byte. `+` stays as it is, because keys and patterns contain it.
     ///
     /// # Errors
-    /// A broken escape, bytes that are no UTF-8, more than 64 pairs.
+    /// A broken escape, bytes that are not UTF-8, more than 64 pairs.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
         let mut pairs = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
@@ -61,10 +61,10 @@ impl Query {
         Ok(Self { pairs })
     }
 
-    /// The value of a name that may be there once.
+    /// Returns the value of a name that may appear once.
     ///
     /// # Errors
-    /// It is there twice.
+    /// The name appears twice.
     pub fn text(&mut self, name: &str) -> Result<Option<String>, QueryError> {
         let mut all = self.all(name);
         let value = all.pop();
@@ -74,7 +74,7 @@ impl Query {
         Err(QueryError::new(name, "is given twice"))
     }
 
-    /// Every value of a name, in their order.
+    /// Returns every value of a name, in order.
     pub fn all(&mut self, name: &str) -> Vec<String> {
         let mut found = Vec::new();
         self.pairs.retain_mut(|(other, value)| {
@@ -87,10 +87,10 @@ impl Query {
         found
     }
 
-    /// A whole number in a range.
+    /// Returns an integer within a range.
     ///
     /// # Errors
-    /// It is none, or outside.
+    /// The value is not an integer, or outside the range.
     pub fn integer(&mut self, name: &str, range: (i64, i64)) -> Result<Option<i64>, QueryError> {
         let Some(text) = self.text(name)? else {
             return Ok(None);
@@ -101,7 +101,7 @@ impl Query {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// `0` or `1`; also `false` and `true`.
+    /// Returns a flag: `0` or `1`; also `false` and `true`.
     ///
     /// # Errors
     /// Anything else.
@@ -114,10 +114,10 @@ impl Query {
         }
     }
 
-    /// Nothing else may be there.
+    /// Checks that there are no other parameters.
     ///
     /// # Errors
-    /// The first name that nobody asked for.
+    /// The first name that was not asked for.
     pub fn finish(self) -> Result<(), QueryError> {
         match self.pairs.first() {
             None => Ok(()),
@@ -133,7 +133,7 @@ fn broken(name: &str) -> QueryError {
     )
 }
 
-/// Bytes behind `%` put in their place; `None`: a `%` without two digits, or what comes out is no UTF-8.
+/// Decodes `%XX` escapes. `None` if a `%` has no two digits after it, or if the result is not UTF-8.
 pub fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -149,7 +149,7 @@ pub fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// A text as a part of a query, which [`decode`] gives back.
+/// Encodes a text as a part of a query; [`decode`] restores it.
 #[must_use]
 pub fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -173,7 +173,7 @@ pub struct EventId {
 }
 
 impl EventId {
-    /// As a reader sends it back in `Last-Event-ID`; `None`: it is of somebody else.
+    /// Reads the number that a reader sends back in `Last-Event-ID`. `None` if it does not have this form.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;

@@ -1,9 +1,9 @@
-//! One reader of the live stream: what it wants, and the bounded queue between the hub and its connection.
+//! One reader of the live stream: what it asked for, and the bounded queue between the hub and its connection.
 //!
-//! **Method.** While a reader keeps up, each message of the hub is put into its queue as it is, without a copy. When
-//! its queue is full, the keys of a message are only marked. Once there is room, it is told how many updates it has
-//! missed, and gets the latest values of the marked keys. So a slow reader costs one queue and one bit for each key,
-//! misses what was replaced meanwhile, and never shows for the latest what is not.
+//! **Method.** While a reader keeps up, each message of the hub is put into its queue without a copy. When its queue is
+//! full, the keys of a message are only marked. Once there is room, the reader is told how many updates it has missed,
+//! and gets the latest values of the marked keys. So a slow reader costs one queue and one bit per key. It misses the
+//! replaced values, and never shows an old value as the latest.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use super::query::EventId;
 pub(crate) struct Marks {
     words: Vec<u64>,
     count: u32,
-    /// Where the next look begins, so that every mark has its turn.
+    /// Where the next search begins, so that every mark has its turn.
     at: u32,
 }
 
@@ -44,7 +44,7 @@ impl Marks {
         self.count == 0
     }
 
-    /// Takes this one out; whether it was there.
+    /// Removes a mark. Returns whether it was there.
     pub(crate) fn remove(&mut self, object: u32) -> bool {
         let is_there = self.has(object);
         if let (true, Some(word)) = (is_there, self.words.get_mut(object as usize / 64)) {
@@ -54,7 +54,7 @@ impl Marks {
         is_there
     }
 
-    /// Takes the next one out, going round.
+    /// Removes and returns the next mark, in circular order.
     pub(crate) fn take(&mut self) -> Option<u32> {
         if self.count == 0 {
             return None;
@@ -64,7 +64,7 @@ impl Marks {
         for step in 0..=words {
             let at = (begin + step) % words;
             let word = self.words.get_mut(at as usize)?;
-            // Of the first word only what is not behind us; it is looked at once more at the end.
+            // In the first word, skip the bits before the current position; the last step visits them.
             let rest = match step {
                 0 => *word & (u64::MAX << (self.at % 64)),
                 _ => *word,
@@ -84,13 +84,13 @@ impl Marks {
 /// What a reader has asked for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
-    /// `None`: every key.
+    /// Pattern of keys; `None`: every key.
     pub(crate) pattern: Option<String>,
-    /// Also what there is at the beginning.
+    /// Whether to send also the current values at the beginning.
     pub(crate) current: bool,
-    /// Also the node's status, once a second.
+    /// Whether to send also the node's status, once a second.
     pub(crate) status: bool,
-    /// The last message that it has seen, where it has been here before.
+    /// The last message that it has seen, if it was connected before.
     pub(crate) seen: Option<EventId>,
 }
 
@@ -108,20 +108,20 @@ pub(crate) struct Inner {
     pub(crate) bytes: usize,
     waker: Option<Waker>,
     is_closed: bool,
-    /// Keys that fit, where not every key does; those below `met` have been looked at.
+    /// Keys that match, if not every key does; the keys below `met` have been checked.
     pub(crate) fits: Marks,
     pub(crate) met: u32,
-    /// Objects when it came.
+    /// Number of objects when the reader joined.
     pub(crate) objects_first: Option<u32>,
-    /// Marked keys of which it waits for what there was at the beginning.
+    /// Marked keys whose value at the beginning is still to be sent.
     pub(crate) first: Marks,
-    /// Keys whose latest value it has yet to get.
+    /// Keys whose latest value is still to be sent.
     pub(crate) marked: Marks,
-    /// Updates that it has not got, and will be told of.
+    /// Updates that it has missed and has not been told of.
     pub(crate) missed: u64,
     /// Whether it has been told where the stream begins.
     pub(crate) is_greeted: bool,
-    /// Looks at changes without a message for it.
+    /// Number of periods without a message for it.
     pub(crate) quiet_ticks: u32,
 }
 
@@ -138,29 +138,29 @@ impl Reader {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether so many bytes more fit. An empty queue takes any message.
+    /// Returns whether `bytes` more fit. An empty queue takes any message.
     pub(crate) fn has_room(&self, inner: &Inner, bytes: usize) -> bool {
         inner.messages.is_empty() || inner.bytes + bytes <= self.queue_bytes_max
     }
 
-    /// Whether the queue is half empty: time to catch up.
+    /// Returns whether the queue is at least half empty, so that the reader can catch up.
     pub(crate) fn is_taking(&self, inner: &Inner) -> bool {
         inner.messages.is_empty() || inner.bytes <= self.queue_bytes_max / 2
     }
 
-    /// Bytes of a message with which it catches up: a quarter of its queue.
+    /// Returns the size of a catch-up message, in bytes: a quarter of its queue.
     pub(crate) fn piece_bytes(&self) -> usize {
         self.queue_bytes_max / 4 + 1
     }
 
-    /// Nothing comes any more, once the queue is empty.
+    /// Closes the stream: the reader ends once its queue is empty.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.is_closed = true;
         inner.wake();
     }
 
-    /// The next message; `Err`: there is none yet, and the waker will be told; `Ok(None)`: the end.
+    /// Returns the next message; `Err` if there is none yet, and the waker will be woken; `Ok(None)` at the end.
     pub(crate) fn next(&self, waker: &Waker) -> Result<Option<Bytes>, ()> {
         let mut inner = self.lock();
         if let Some(message) = inner.messages.pop_front() {
@@ -203,7 +203,7 @@ mod tests {
         assert!(marks.has(700) && !marks.has(701) && !marks.has(5_000));
         assert_eq!(marks.take(), Some(0));
         assert_eq!(marks.take(), Some(3));
-        // One that is behind comes when it is its turn again.
+        // A mark behind the current position is found in the next round.
         marks.add(1);
         let rest: Vec<u32> = std::iter::from_fn(|| marks.take()).collect();
         assert_eq!(rest, [63, 64, 700, 1]);

@@ -1,4 +1,4 @@
-//! From a request to an answer: what is checked before anything is done, and where each address leads.
+//! From a request to an answer: what is checked first, and where each path leads.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +28,7 @@ use super::status::{Asker, State};
 use super::stream::{self, Places};
 use super::values::{self, Shape};
 
-/// Everything that requests are answered from.
+/// The state from which requests are answered.
 pub(crate) struct App {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) options: HttpOptions,
@@ -40,7 +40,7 @@ pub(crate) struct App {
     pub(crate) pace: Pace,
 }
 
-/// Requests a second: a bucket that fills steadily and holds those of one second.
+/// Rate limit of requests: a token bucket that refills steadily and holds the requests of one second.
 pub(crate) struct Pace {
     per_second: f64,
     state: Mutex<(f64, Instant)>,
@@ -66,11 +66,11 @@ impl Pace {
     }
 }
 
-/// Where a request comes from.
+/// The client's address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client(pub(crate) IpAddr);
 
-/// What needs no token: what is the same on every node, and one word of health.
+/// Returns whether a path needs no token: content that is the same on every node, and one word of health.
 fn is_public(path: &str) -> bool {
     matches!(path, "/" | "/healthz" | "/openapi.json") || path.starts_with("/page/")
 }
@@ -111,7 +111,7 @@ where
 {
     let mut response = match check(app, &request) {
         Ok(()) => {
-            // It is always ready.
+            // The router is always ready.
             let answered = router.clone().call(request.map(Body::new)).await;
             answered.unwrap_or_else(|never| match never {})
         }
@@ -135,7 +135,7 @@ where
     response
 }
 
-/// What must hold of every request.
+/// Checks what must hold for every request.
 fn check<B: http_body::Body>(app: &App, request: &Request<B>) -> Result<(), Refused> {
     let refuse = |why: Refusal, refused: Refused| {
         app.counters.refuse(why);
@@ -171,7 +171,7 @@ fn check<B: http_body::Body>(app: &App, request: &Request<B>) -> Result<(), Refu
         return Err(refused.with_status(StatusCode::METHOD_NOT_ALLOWED));
     }
     if app.options.tokens.is_empty() {
-        // Also where everybody may read: a strange page must not lead a browser here by a name of its own.
+        // Needed even if everybody may read: a foreign page must not lead a browser here under a name of its own.
         if !is_own_host(request.headers(), &app.options.hosts) {
             let remedy = "call it by its address, or name it in http.hosts";
             let wrong = "is no name of this node";
@@ -208,7 +208,7 @@ async fn health(Shared(app): Shared<Arc<App>>) -> Response {
     response
 }
 
-/// The node says nothing: it stops, or is overwhelmed.
+/// The error when the node does not answer: it stops, or is overloaded.
 fn silent() -> Refused {
     Refused::new(
         Code::Busy,
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Every address of the API, as the description names it.
+    /// Every path of the API, as the description names it.
     const ADDRESSES: [&str; 10] = [
         "/api/v1/keys",
         "/api/v1/values",

@@ -4,25 +4,25 @@ use std::ops::ControlFlow;
 
 use db::{Error, Got, HistoryCursor, HistoryEntry, HistoryQuery, Key, ObjectId};
 
-/// A database as the HTTP side reads it. Every call returns at once, but for [`history`](Self::history), which reads
-/// the device and is called on a thread for that.
+/// A database as the HTTP side reads it. Every call returns at once, except [`history`](Self::history), which reads the
+/// device and is called on a separate thread.
 pub trait Source: Send + Sync + 'static {
-    /// Objects; their numbers are `0..objects()`.
+    /// Returns the number of objects; their ids are `0..objects()`.
     fn objects(&self) -> u32;
-    /// The key of an object; empty for an unknown one.
+    /// Returns the key of an object; empty if it is unknown.
     fn key(&self, id: ObjectId) -> Key;
-    /// The object with this key.
+    /// Returns the object with this key.
     fn lookup(&self, key: &str) -> Option<ObjectId>;
-    /// Validity in ms, and whether readings are expected all the time.
+    /// Returns validity in ms, and whether readings are expected continuously.
     fn validity(&self, id: ObjectId) -> (u32, bool);
-    /// The latest value.
+    /// Reads the latest value.
     ///
     /// # Errors
     /// Those of [`db::Database::get`].
     fn get(&self, id: ObjectId, value: &mut [u8]) -> Result<Got, Error>;
-    /// How often the object has been put since the start; wraps.
+    /// Returns how often the object has been put since the start; the count wraps.
     fn puts(&self, id: ObjectId) -> u32;
-    /// One slice of a range read.
+    /// Reads one slice of a range.
     ///
     /// # Errors
     /// Those of [`db::Database::history`].
@@ -32,13 +32,13 @@ pub trait Source: Send + Sync + 'static {
         cursor: &mut HistoryCursor,
         visit: &mut dyn FnMut(&HistoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<bool, Error>;
-    /// The node's wall clock, ms since 1970.
+    /// Returns the node's wall clock, in ms since 1970.
     fn wall_ms(&self) -> i64;
     /// Checks a pattern of keys.
     ///
     /// # Errors
     /// What is wrong with it.
     fn check_pattern(&self, pattern: &str) -> Result<(), String>;
-    /// Whether a key fits a pattern that has been checked.
+    /// Returns whether a key matches a checked pattern.
     fn matches(&self, pattern: &str, key: &str) -> bool;
 }

@@ -1,5 +1,5 @@
-//! What a node says of itself, asked of whoever knows it. An answer is shown for half a second, so that however many
-//! ask, the node is asked twice a second.
+//! The node's status, requested from its owner. An answer is reused for half a second, so that the node is asked at
+//! most twice a second, however many clients ask.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,19 +9,19 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// How long one answer is shown.
+/// How long an answer is reused.
 const SHOWN: Duration = Duration::from_millis(500);
-/// Questions that wait, at most; whoever comes then is told that the node is busy.
+/// Largest number of waiting requests; further clients are told that the node is busy.
 const QUESTIONS_MAX: usize = 64;
-/// How long an answer is waited for.
+/// Timeout of an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Whether the node does what it must.
+/// Whether the node works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It does.
+    /// It works.
     Ok,
-    /// It does, with a reservation.
+    /// It works, with restrictions.
     Degraded,
     /// No reading becomes durable.
     Failed,
@@ -39,19 +39,19 @@ impl State {
     }
 }
 
-/// What a node says of itself: the object of `keel status --json`.
+/// The status of a node: the object of `keel status --json`.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// The judgement.
+    /// The overall state.
     pub state: State,
-    /// All of it.
+    /// The whole object.
     pub json: Value,
-    /// The same, written.
+    /// The same, encoded.
     pub(crate) bytes: Bytes,
 }
 
 impl Status {
-    /// Of its object.
+    /// Creates a status from its object.
     #[must_use]
     pub fn new(state: State, json: Value) -> Self {
         let bytes = Bytes::from(serde_json::to_vec(&json).unwrap_or_default());
@@ -59,7 +59,7 @@ impl Status {
     }
 }
 
-/// The last answer, or that there was none, and since when that is known.
+/// The last answer, or its absence, and when it was determined.
 type Shown = Option<(Instant, Option<Arc<Status>>)>;
 
 /// Asks the node.
@@ -67,7 +67,7 @@ type Shown = Option<(Instant, Option<Arc<Status>>)>;
 pub struct Asker {
     questions: mpsc::Sender<Question>,
     shown: Arc<Mutex<Shown>>,
-    /// One asks at a time, and the others wait for the answer.
+    /// One client asks at a time, and the others wait for its answer.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -76,24 +76,24 @@ pub struct Asker {
 pub struct Question(oneshot::Sender<Status>);
 
 impl Question {
-    /// Answers it. Whoever asked may have gone.
+    /// Answers it. The client may be gone.
     pub fn answer(self, status: Status) {
         self.0.send(status).ok();
     }
 }
 
-/// What whoever knows the node listens to.
+/// The queue of questions that the owner of the status reads.
 #[derive(Debug)]
 pub struct Questions(mpsc::Receiver<Question>);
 
 impl Questions {
-    /// The next question; `None` when nobody will ask any more.
+    /// Returns the next question; `None` once every asker is gone.
     pub async fn next(&mut self) -> Option<Question> {
         self.0.recv().await
     }
 }
 
-/// Both ends.
+/// Returns both ends.
 #[must_use]
 pub fn status_channel() -> (Asker, Questions) {
     let (questions, listens) = mpsc::channel(QUESTIONS_MAX);
@@ -106,7 +106,7 @@ pub fn status_channel() -> (Asker, Questions) {
 }
 
 impl Asker {
-    /// What the node says, at most half a second old; `None`: it does not say.
+    /// Returns the status, at most half a second old; `None` if the node does not answer.
     pub(crate) async fn status(&self) -> Option<Arc<Status>> {
         if let Some(known) = self.shown(Instant::now()) {
             return known;

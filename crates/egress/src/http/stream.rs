@@ -21,7 +21,7 @@ use super::reader::{Reader, Wanted};
 use super::routes::App;
 use super::values;
 
-/// How many streams each address has.
+/// Number of streams of each client address.
 #[derive(Debug, Default)]
 pub(crate) struct Places(Mutex<HashMap<IpAddr, u32>>);
 
@@ -44,7 +44,7 @@ impl Places {
     }
 }
 
-/// One of them, for as long as it lives.
+/// A place for one stream, released when it is dropped.
 struct Place {
     places: Arc<Places>,
     client: IpAddr,
@@ -103,7 +103,7 @@ pub(crate) fn begin(
     Ok(typed("text/event-stream", Body::new(body)))
 }
 
-/// The messages of one reader, as they come.
+/// The messages of one reader.
 struct Messages {
     reader: Arc<Reader>,
     hub: Arc<Hub>,

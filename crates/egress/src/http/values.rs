@@ -1,4 +1,4 @@
-//! Keys and their latest values, as lists that are made while they are sent, and single ones.
+//! Keys and their latest values: single ones, and lists that are built while they are sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::options::SLICE_OBJECTS;
 use super::query::Query;
 use super::source::Source;
 
-/// Bytes of a piece of a list; one more entry fits behind it.
+/// Size of a piece of a list, in bytes, from which it takes no more; one more entry fits after it.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// A value in JSON, and the name of its type.
+/// Returns a value in JSON, and the name of its type.
 pub(crate) fn shown(bytes: &[u8]) -> (serde_json::Value, &'static str) {
     match Value::decode(bytes) {
         Some(Value::Float(value)) => (value.into(), "float"),
@@ -33,7 +33,7 @@ pub(crate) fn shown(bytes: &[u8]) -> (serde_json::Value, &'static str) {
     }
 }
 
-/// Writes a value without making anything of it first.
+/// Writes a value without intermediate JSON objects.
 pub(crate) fn write_value(out: &mut Vec<u8>, bytes: &[u8]) {
     // Writing to memory does not fail.
     let _ = match Value::decode(bytes) {
@@ -63,7 +63,7 @@ struct Latest<'a> {
     this_boot: bool,
 }
 
-/// Passes the latest value of an object on.
+/// Passes the latest value of an object to a function.
 fn with_latest<R>(
     source: &dyn Source,
     id: ObjectId,
@@ -89,7 +89,7 @@ fn with_latest<R>(
     }))
 }
 
-/// The object of a key that must exist.
+/// Returns the object of a key that must exist.
 pub(crate) fn object(source: &dyn Source, key: &str) -> Result<ObjectId, Refused> {
     let remedy = "see /api/v1/keys for those that there are";
     source
@@ -97,7 +97,7 @@ pub(crate) fn object(source: &dyn Source, key: &str) -> Result<ObjectId, Refused
         .ok_or_else(|| Refused::new(Code::NotFound, key, "no such key", remedy))
 }
 
-/// One value.
+/// Returns one value.
 pub(crate) fn one(source: &dyn Source, key: &str) -> Result<Response, Refused> {
     let id = object(source, key)?;
     let mut buffer = vec![0; VALUE_BYTES_LIMIT];
@@ -110,7 +110,7 @@ pub(crate) fn one(source: &dyn Source, key: &str) -> Result<Response, Refused> {
     })
 }
 
-/// The pattern of a query; everything without one.
+/// Returns the pattern of a query; `None` stands for every key.
 pub(crate) fn pattern(source: &dyn Source, query: &mut Query) -> Result<Option<String>, Refused> {
     let Some(pattern) = query.text("pattern")? else {
         return Ok(None);
@@ -125,16 +125,16 @@ pub(crate) fn pattern(source: &dyn Source, query: &mut Query) -> Result<Option<S
     Ok(Some(pattern))
 }
 
-/// What a list shows of each object.
+/// What a list contains for each object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Key, validity and whether it is temporal, of every object.
+    /// Key, validity and whether it is temporal, for every object.
     Keys,
-    /// The fields of `keel get --json`, of objects that have a value.
+    /// The fields of `keel get --json`, for objects that have a value.
     Values,
 }
 
-/// `{"keys":[…]}` or `{"values":[…]}` of what fits the pattern.
+/// Returns `{"keys":[…]}` or `{"values":[…]}` of the objects that match the pattern.
 pub(crate) fn list(
     source: Arc<dyn Source>,
     mut query: Query,
@@ -156,12 +156,12 @@ pub(crate) fn list(
     Ok(typed(JSON, Body::new(list)))
 }
 
-/// A list that is made piece by piece.
+/// A list that is built piece by piece.
 struct List {
     source: Arc<dyn Source>,
     pattern: Option<String>,
     shape: Shape,
-    /// Those that there were at the beginning.
+    /// Number of objects at the beginning.
     objects: u32,
     at: u32,
     count: u64,
@@ -171,7 +171,7 @@ struct List {
 }
 
 impl List {
-    /// The next piece; empty where a slice held nothing that fits.
+    /// Returns the next piece; empty if no object of a slice matched.
     fn piece(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         if !self.is_begun {
@@ -252,7 +252,7 @@ impl http_body::Body for List {
         }
         let piece = self.piece();
         if piece.is_empty() {
-            // Others get their turn between two slices.
+            // Yield to other tasks between two slices.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -13,9 +13,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Alarms that are taken at once: others have their turn after so many.
+/// Number of alarms taken in one turn, before other work gets its turn.
 const TAKEN_MAX: usize = 256;
-/// Keys that are looked at in one turn for whether they drive something.
+/// Number of keys checked in one turn for whether they drive an actuator.
 const KEYS_LOOKED_MAX: u32 = 1024;
 
 /// A key that drives an actuator.
@@ -24,10 +24,10 @@ struct Driver {
     actuator: usize,
     key: String,
     slot: usize,
-    /// Of the table; `None`: nothing was taken yet.
+    /// Version in the table of the value taken last; `None`: nothing was taken yet.
     version: Option<u64>,
-    /// Arrival, time and bytes of what was taken last: a reading that was too old for the table changes the version
-    /// alone, and readings that were stored together have one time.
+    /// Arrival, time and bytes of the value taken last. They are compared because a reading that was too old for the
+    /// table changes only the version, and because readings that were stored together have the same time.
     last: Option<(u64, i64, Vec<u8>)>,
 }
 
@@ -45,11 +45,11 @@ pub(crate) struct Collector<S: SegmentStore> {
     commands: Arc<CommandQueue>,
     ways: Vec<Way>,
     drivers: Vec<Driver>,
-    /// Objects below this were looked at.
+    /// Objects below this number have been checked.
     looked: u32,
-    /// Versions of the objects that were there at the start.
+    /// Versions of the objects that existed at the start.
     versions: Vec<u64>,
-    /// Of each actuator: keys, and keys that are not used.
+    /// For each actuator: number of keys, and of keys that are not used.
     keys: Vec<(u64, u64)>,
     value: Vec<u8>,
 }
@@ -79,7 +79,7 @@ impl<S: SegmentStore> Collector<S> {
         }
     }
 
-    /// An outbox for each broker.
+    /// Returns an outbox for each broker.
     pub(crate) fn outboxes(options: &UrgentOptions) -> Vec<Way> {
         let rule = |ms, late, retain| (Deadline { ms, late }, retain);
         let one = |queue_max: u32| {
@@ -104,7 +104,7 @@ impl<S: SegmentStore> Collector<S> {
             .collect()
     }
 
-    /// One look; whether there may be more at once.
+    /// Collects once. Returns whether there may be more at once.
     pub(crate) fn look(&mut self) -> bool {
         let mut taken = 0;
         while taken < TAKEN_MAX
@@ -159,7 +159,7 @@ impl<S: SegmentStore> Collector<S> {
         }
     }
 
-    /// Looks which of the keys that are new drive something; whether there are more.
+    /// Finds the new keys that drive an actuator. Returns whether there are more.
     fn bind(&mut self) -> bool {
         let objects = self.db.objects();
         if self.options.actuators.is_empty() || self.looked >= objects {
@@ -187,12 +187,12 @@ impl<S: SegmentStore> Collector<S> {
                     continue;
                 }
                 *keys += 1;
-                // What the start has found is known already, unless it is wanted.
-                // A fan that is told to stop must stop, also under load.
+                // The value found at the start is treated as known, unless `at_start` is set. A command to stop a fan
+                // must arrive under load too, so the key is never shed.
                 self.db.never_shed(object);
                 let known = match self.versions.get(number as usize) {
                     Some(version) => Some(*version).filter(|_| !actuator.at_start),
-                    // The key is new: whatever it has came since the start.
+                    // The key is new: its values arrived after the start.
                     None => Some(0),
                 };
                 self.drivers.push(Driver {
@@ -209,7 +209,7 @@ impl<S: SegmentStore> Collector<S> {
         end < objects
     }
 
-    /// Takes the value of a key if it is another one.
+    /// Takes the value of a key if it has changed.
     fn drive(&mut self, at: usize) {
         let driver = &mut self.drivers[at];
         let version = self.db.version(driver.object);
@@ -223,7 +223,7 @@ impl<S: SegmentStore> Collector<S> {
         let stored = &self.value[..got.value_bytes];
         let passed_over = match driver.version {
             Some(before) => version.saturating_sub(before).saturating_sub(1),
-            // Those of before the first look.
+            // Values from before the first look do not count.
             None => 0,
         };
         driver.version = Some(version);
@@ -247,7 +247,7 @@ impl<S: SegmentStore> Collector<S> {
             Ok(payload) => {
                 let born_ns = match got.this_boot {
                     true => got.arrival_ns,
-                    // How old it is says the wall clock.
+                    // For a value of an earlier boot, the wall clock gives the age.
                     false => {
                         let age_ms = u64::try_from(got.age_ms).unwrap_or(0);
                         self.clock
@@ -267,7 +267,7 @@ impl<S: SegmentStore> Collector<S> {
         }
     }
 
-    /// Brings the figures up to date.
+    /// Updates the figures.
     pub(crate) fn publish(&self) {
         let now_ms = self.clock.monotonic_ns() / 1_000_000;
         let mut figures = self.state.lock();

@@ -1,4 +1,4 @@
-//! The program that is run for an alarm: one at a time, with the message on its standard input, for a limited time.
+//! The program that is run for an alarm: one run at a time, with the message on its standard input, with a timeout.
 
 use super::figures::UrgentState;
 use super::options::AlarmOptions;
@@ -12,39 +12,40 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often is looked whether a run has ended: soon, then less often.
+/// Poll interval for the end of a run: short at first, then longer.
 const LOOK_MIN: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(50);
-/// A run that lasts when the node stops has so long.
+/// Time that the current run has to end after the node stops.
 const FAREWELL_MS: u64 = 500;
-/// A run that was killed has so long.
+/// Time that a killed run has to end.
 const KILLED_MS_MAX: u64 = 1_000;
-/// Runs that cannot be ended, at most; with as many no other is started.
+/// Largest number of runs that cannot be killed; at this number no further run is started.
 const HUNG_MAX: usize = 8;
 
-/// Lines that the commands of all alarms may write within a time; more are counted. A line is read up to a length.
+/// Largest number of lines from the commands of all alarms per time span; further lines are only counted. Longer lines
+/// are cut.
 const LINES_MAX: u32 = 20;
 const LINES_SPAN_MS: u64 = 10_000;
 const LINE_BYTES_MAX: u64 = 512;
-/// Threads that read them, at most: what a run has started and left alone may hold its standard error for ever. That
-/// of further runs is thrown away.
+/// Largest number of threads that read them: a background process that a run has left may hold standard error open for
+/// ever. Standard error of further runs is discarded.
 const LISTENERS_MAX: usize = 8;
 const LISTENER_STACK_BYTES: usize = 128 << 10;
 
-/// What the node does for runs, and where they run.
+/// System functions that the node provides for runs, and their working directory.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
-    /// Ends a run that takes too long, with whatever it has started: it is the first of a process group. How one does
-    /// that is for whoever may call the system.
+    /// Kills a run that takes too long, with all its child processes: it is the leader of a process group. The caller
+    /// provides this, since it needs system calls.
     pub end: fn(&mut Child),
-    /// Where a run begins.
+    /// Working directory of a run.
     pub folder: PathBuf,
-    /// Takes a line that a run of the alarm of this name has written to its standard error; without a name: that lines
-    /// were left out.
+    /// Takes a line that a run of this alarm has written to standard error. Without an alarm name, the line reports
+    /// that lines were left out.
     pub say: fn(Option<&str>, &str),
 }
 
-/// One run to come.
+/// A run that is due.
 #[derive(Debug)]
 struct Run {
     alarm: usize,
@@ -58,7 +59,7 @@ struct Waiting {
     is_stopping: bool,
 }
 
-/// Runs that wait for their turn.
+/// Queue of runs that wait for their turn.
 #[derive(Debug)]
 pub(crate) struct CommandQueue {
     waiting: Mutex<Waiting>,
@@ -79,7 +80,7 @@ impl CommandQueue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more. The alarm whose oldest run was dropped for it.
+    /// Adds a run. Returns the alarm whose oldest run was dropped for it.
     pub(crate) fn push(&self, alarm: usize, message: Vec<u8>, born_ms: u64) -> Option<usize> {
         let mut waiting = self.lock();
         let dropped = match waiting.runs.len() >= self.runs_max {
@@ -105,7 +106,7 @@ impl CommandQueue {
         self.lock().is_stopping
     }
 
-    /// The next run; `None` when there will be none.
+    /// Returns the next run; `None` when there will be none.
     fn next(&self) -> Option<Run> {
         let waiting = self.lock();
         let idle = |waiting: &mut Waiting| waiting.runs.is_empty() && !waiting.is_stopping;
@@ -117,14 +118,14 @@ impl CommandQueue {
         }
     }
 
-    /// Waits; whether the node stops.
+    /// Waits. Returns whether the node stops.
     fn pause(&self, pause: Duration) -> bool {
         let waited = self.changed.wait_timeout(self.lock(), pause);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_stopping
     }
 }
 
-/// Runs what comes until the node stops.
+/// Executes the queued runs until the node stops.
 pub(crate) fn work(
     queue: &CommandQueue,
     alarms: &[AlarmOptions],
@@ -165,7 +166,7 @@ pub(crate) fn work(
             continue;
         };
         let delivery = &mut of_alarm.command;
-        // A run that the node's end has ended is as good as none: it waits for the next start.
+        // A run that was ended by the node's stop counts as not done: it waits for the next start.
         if ended.is_ok() || !queue.is_stopping() {
             delivery.waiting = delivery.waiting.saturating_sub(1);
         }
@@ -186,7 +187,7 @@ pub(crate) fn work(
     }
 }
 
-/// One run, from its start to its end.
+/// Executes one run from start to end.
 fn one(
     queue: &CommandQueue,
     alarm: &AlarmOptions,
@@ -208,13 +209,13 @@ fn one(
         .stdout(Stdio::null())
         .stderr(listen())
         .current_dir(&around.folder)
-        // The node may be a program of another one, and this is none.
+        // The node may itself be a program of another node, but this run is not.
         .env_remove("KEEL_TASK")
         .process_group(0)
         .spawn()
         .map_err(|error| format!("cannot be started: {error}"))?;
     if let Some(mut input) = child.stdin.take() {
-        // A message is shorter than a pipe is long, so this waits for nobody. Whoever does not read it may do so.
+        // A message fits into a pipe's buffer, so this never blocks. A run need not read it.
         drop(
             input
                 .write_all(message)
@@ -233,7 +234,8 @@ fn one(
         }
         if now_ms() >= until_ms {
             (around.end)(&mut child);
-            // It was killed, so it ends; but for one of another user, or in a call that nothing interrupts.
+            // The run was killed, so it ends, unless it belongs to another user or is in an uninterruptible system
+            // call.
             let killed_ms = now_ms();
             while matches!(child.try_wait(), Ok(None)) {
                 if now_ms().saturating_sub(killed_ms) > KILLED_MS_MAX {
@@ -255,7 +257,7 @@ fn one(
     }
 }
 
-/// What commands write to their standard error, as much of it as does not hide the rest.
+/// What commands write to standard error, rate-limited so that it does not hide other log lines.
 struct Complaints {
     say: fn(Option<&str>, &str),
     clock: Arc<dyn Clock>,
@@ -299,10 +301,10 @@ impl Complaints {
     }
 }
 
-/// A standard error whose lines are read until every writer has gone, on a thread of its own, so that none of them
-/// waits.
+/// Returns a standard error. A thread of its own reads its lines until every writer has closed it, so that no writer
+/// blocks.
 fn listen(alarm: &str, complaints: &Arc<Mutex<Complaints>>) -> Stdio {
-    // Each thread has one.
+    // Each thread has one reference.
     if Arc::strong_count(complaints) > LISTENERS_MAX {
         return Stdio::null();
     }
@@ -355,7 +357,7 @@ mod tests {
         }
     }
 
-    /// Runs what is pushed until as many have ended, then stops.
+    /// Executes the pushed runs until this many have ended, then stops.
     fn run(alarms: &[AlarmOptions], pushed: &[usize]) -> Vec<super::super::figures::AlarmFigures> {
         run_with(alarms, pushed, |_, _| {})
     }
@@ -397,7 +399,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("keel-command-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let out = dir.join("out");
-        // A word with a blank, a star and a dollar stays one word.
+        // An argument with a blank, a star and a dollar stays one argument.
         let script = "printf '%s|' \"$@\" > \"$0\"; cat >> \"$0\"";
         let words = ["sh", "-c", script, out.to_str().unwrap(), "a b * $HOME", ""];
         let alarms = [
@@ -405,7 +407,7 @@ mod tests {
             alarm(&["sh", "-c", "exit 3"], 60_000, 0, Late::Send),
             alarm(&["sleep", "600"], 30, 0, Late::Send),
             alarm(&["/nonexistent/program"], 60_000, 0, Late::Send),
-            // Born long ago, both of them.
+            // Both are long past their deadline.
             alarm(&["true"], 60_000, 1, Late::Send),
             alarm(&["false"], 60_000, 1, Late::Skip),
         ];
@@ -443,7 +445,7 @@ mod tests {
         let said = SAID.lock().unwrap();
         assert_eq!(said.first().map(String::as_str), Some("a: /"));
         let lines = said.iter().filter(|line| line.starts_with("a: ")).count();
-        // The two runs may take longer than one span.
+        // The two runs may take longer than one time span.
         assert!(lines >= LINES_MAX as usize, "{said:?}");
         assert!(lines <= 10 * LINES_MAX as usize, "{said:?}");
         assert!(said[LINES_MAX as usize].starts_with("-: further lines"));

@@ -1,8 +1,8 @@
-//! What is counted of alarms and actuators on their way, and what others see of it.
+//! Counters of alarms and actuator values on their way, and the figures shown.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What has become of messages, or of runs of a command, since the start. Each ends in one of the first five, or
+/// The outcome of messages, or of runs of a command, since the start. Each ends in one of the first five, or still
 /// waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivery {
@@ -10,20 +10,20 @@ pub struct Delivery {
     pub delivered: u64,
     /// Left out because they were late, as configured.
     pub skipped: u64,
-    /// Refused by the broker for what they are, or a run that failed.
+    /// Refused by the broker because of their content, or a run that failed.
     pub failed: u64,
     /// Dropped because too many waited.
     pub dropped: u64,
-    /// Replaced by a later value before they were delivered; actuators alone.
+    /// Replaced by a later value before they were delivered; only for actuators.
     pub superseded: u64,
-    /// Of the delivered ones, those that were so after their deadline.
+    /// How many of the delivered ones were delivered after their deadline.
     pub late: u64,
     /// Not ended yet.
     pub waiting: u64,
 }
 
 impl Delivery {
-    /// What did not arrive, though somebody counts on it.
+    /// Returns how many did not arrive although they were expected to.
     #[must_use]
     pub fn undelivered(&self) -> u64 {
         let sum = self.skipped.saturating_add(self.failed);
@@ -34,21 +34,21 @@ impl Delivery {
 /// One broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BrokerFigures {
-    /// Whether the latest attempt to reach it worked.
+    /// Whether the latest attempt to reach it succeeded.
     pub connected: bool,
-    /// Times that a connection was made, and that one was lost.
+    /// Connections made, and connections lost.
     pub connects: u64,
     /// See `connects`.
     pub losses: u64,
-    /// What waits or is on its way.
+    /// Number of messages that wait or are in flight.
     pub waiting: u64,
-    /// Age of the oldest of it, ms.
+    /// Age of the oldest of them, in ms.
     pub waiting_age_ms: Option<u64>,
-    /// Messages that were sent once more because the connection broke before their acknowledgement.
+    /// Messages that were sent again because the connection broke before their acknowledgement.
     pub sent_twice: u64,
-    /// Answers that fitted nothing that was sent.
+    /// Answers that matched nothing that was sent.
     pub answers_unknown: u64,
-    /// What went wrong last; it stays when things go well again.
+    /// The last error; it stays after a recovery.
     pub last_error: Option<String>,
 }
 
@@ -59,7 +59,7 @@ pub struct AlarmFigures {
     pub mqtt: Delivery,
     /// To its command.
     pub command: Delivery,
-    /// Why a message or a run failed last; it stays.
+    /// Why a message or a run last failed; it stays after a success.
     pub last_error: Option<String>,
 }
 
@@ -68,11 +68,12 @@ pub struct AlarmFigures {
 pub struct ActuatorFigures {
     /// Its values.
     pub delivery: Delivery,
-    /// Keys that drive it, and keys that fit and do not because there are too many, or because they make no topic.
+    /// Number of keys that drive it; and of matching keys that do not, because there are too many or because they make
+    /// no valid topic.
     pub keys: u64,
     /// See `keys`.
     pub keys_unused: u64,
-    /// Why a value could not be sent last; it stays.
+    /// Why a value could not be sent last time; it stays after a success.
     pub last_error: Option<String>,
 }
 
@@ -85,13 +86,13 @@ pub struct UrgentFigures {
     pub alarms: Vec<AlarmFigures>,
     /// Actuators.
     pub actuators: Vec<ActuatorFigures>,
-    /// When alarms and values were looked for last, ms on the monotonic clock.
+    /// When alarms and values were last collected, in ms on the monotonic clock.
     pub looked_ms: u64,
-    /// Why nobody looks for them.
+    /// Why they are no longer collected.
     pub error: Option<String>,
 }
 
-/// The figures, shared between the threads that deliver and whoever asks.
+/// The figures, shared between the delivering threads and the readers of the figures.
 #[derive(Debug, Default)]
 pub struct UrgentState(Mutex<UrgentFigures>);
 
@@ -106,14 +107,14 @@ impl UrgentState {
         }))
     }
 
-    /// A copy.
+    /// Returns a copy.
     #[must_use]
     pub fn figures(&self) -> UrgentFigures {
         self.lock().clone()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, UrgentFigures> {
-        // Every figure is valid between two statements.
+        // A panic between two statements leaves every figure valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

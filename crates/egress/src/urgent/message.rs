@@ -1,4 +1,4 @@
-//! What is said of alarms, and the values of actuators, as bytes.
+//! Messages about alarms, and values of actuators, as bytes.
 
 use crate::forward::encode::{push_integer, push_json_text, push_plain};
 use crate::forward::figures::Refusal;

@@ -1,14 +1,14 @@
-//! What must leave at once: alarms, on their way to a broker or to a command, and values that drive actuators.
+//! What must leave at once: alarms for a broker or a command, and values that drive actuators.
 //!
-//! Readings wait in the log for their upstream; what is here waits in memory, in queues with limits, because it is
-//! worth something for moments only. Alarms keep their order, and their oldest is dropped when there are too many. Of
-//! an actuator's values the latest wins: one that waits is replaced by the next one, and one on its way is not
+//! Readings wait in the log for their upstream. Alarms and actuator values wait in memory, in bounded queues, because
+//! they are useful only for moments. Alarms keep their order, and the oldest is dropped when there are too many. Of an
+//! actuator's values the latest wins: a waiting value is replaced by the next one, and an in-flight value is not
 //! overtaken. Each has a deadline from the moment when it happened; what is late is counted, and sent or skipped as
 //! configured.
 //!
-//! **Files:** `options.rs` what is told, `outbox.rs` what waits for one broker, `publish.rs` one connection,
-//! `collect.rs` from the database to the outboxes, `command.rs` the program that is run, `message.rs` payloads,
-//! `figures.rs` what is counted, `run.rs` the threads.
+//! **Files:** `options.rs` options, `outbox.rs` the queue of one broker, `publish.rs` one connection, `collect.rs` from
+//! the database to the outboxes, `command.rs` the program that is run, `message.rs` payloads, `figures.rs` counters,
+//! `run.rs` the threads.
 
 mod collect;
 mod command;

@@ -1,4 +1,4 @@
-//! What is told: brokers, where alarms go, which keys drive actuators; and every limit.
+//! Options: brokers, where alarms go, which keys drive actuators; and every limit.
 
 use crate::forward::options::{
     Format, Late, MqttVersion, WAIT_MS_MAX, bad, check_name, check_topic, is_address,
@@ -7,57 +7,57 @@ use crate::{Error, Secret};
 use db::AlarmCondition;
 use std::fmt;
 
-/// Brokers of one node.
+/// Largest number of brokers of one node.
 pub const BROKERS_MAX: usize = 8;
-/// Actuators of one node.
+/// Largest number of actuators of one node.
 pub const ACTUATORS_MAX: usize = 256;
-/// Keys that all actuators of a node have together.
+/// Largest number of keys of all actuators of a node together.
 pub const ACTUATOR_KEYS_MAX: u32 = 4096;
-/// Alarms that can wait for one broker, or for the command.
+/// Largest number of alarms that can wait for one broker, or for the command.
 pub const QUEUE_MAX: u32 = 65_536;
-/// Words of a command, and their bytes in all.
+/// Largest number of words of a command, and their total size in bytes.
 pub const COMMAND_WORDS_MAX: usize = 64;
 /// See [`COMMAND_WORDS_MAX`].
 pub const COMMAND_BYTES_MAX: usize = 8192;
 /// Longest deadline, ms: a year.
 pub const DEADLINE_MS_MAX: u64 = 31_536_000_000;
 
-/// A broker, and as whom one comes to it.
+/// A broker, and the client's identity there.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerOptions {
-    /// What alarms and actuators call it.
+    /// The name that alarms and actuators refer to.
     pub name: String,
     /// `host:port`
     pub address: String,
     /// Which protocol to speak.
     pub version: MqttVersion,
-    /// No other client of the broker may have it.
+    /// Client id: no other client of the broker may have it.
     pub client_id: String,
     /// User and password.
     pub login: Option<(String, Secret)>,
-    /// The broker hears of the node at least this often.
+    /// Keep-alive interval: the node sends a packet to the broker at least this often.
     pub keep_alive_seconds: u16,
-    /// Messages without acknowledgement, at most.
+    /// Largest number of unacknowledged messages.
     pub inflight_max: u16,
-    /// Alarms that wait for it, at most; beyond it the oldest is dropped.
+    /// Largest number of alarms that wait for it; beyond that the oldest is dropped.
     pub queue_messages_max: u32,
-    /// Longest time until an answer, ms.
+    /// Longest wait for an answer, in ms.
     pub answer_ms_max: u64,
-    /// Wait after the first failure, doubled after each further one.
+    /// Wait after the first failure, in ms; doubled after each further one.
     pub backoff_ms_min: u64,
-    /// Longest wait after a failure.
+    /// Longest wait after a failure, in ms.
     pub backoff_ms_max: u64,
 }
 
 impl fmt::Debug for BrokerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No password.
+        // The password is left out.
         write!(f, "BrokerOptions({}, {})", self.name, self.address)
     }
 }
 
 impl BrokerOptions {
-    /// With the defaults.
+    /// Creates options with the defaults.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -112,55 +112,55 @@ impl BrokerOptions {
     }
 }
 
-/// Where one alarm goes; the database has its rule at the same place.
+/// Where one alarm goes. The database has its rule at the same index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlarmOptions {
     /// Its name.
     pub name: String,
-    /// What it is raised by, for those who are told.
+    /// What raises it, for the text of messages.
     pub condition: AlarmCondition,
-    /// The broker it goes to, by its place.
+    /// Index of the broker that it goes to.
     pub broker: Option<usize>,
     /// Topic there; `{key}` stands for the key, `{1}` to `{9}` for its levels.
     pub topic: String,
-    /// Whether the broker keeps the latest message for those who subscribe later.
+    /// Whether the broker keeps the latest message for later subscribers.
     pub retain: bool,
-    /// Program and arguments that are run for it; none: nothing is.
+    /// Program and arguments to run for it; empty: none.
     pub command: Vec<String>,
-    /// A run is ended after so long, ms.
+    /// Timeout of a run, in ms.
     pub command_ms_max: u64,
-    /// Later than this after it happened, it is late, ms; 0: never.
+    /// Deadline after it happened, in ms; 0: none.
     pub deadline_ms: u64,
-    /// What becomes of one that is late when its turn comes.
+    /// What happens if it is late when its turn comes.
     pub late: Late,
 }
 
-/// Which values drive something.
+/// Which values drive an actuator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActuatorOptions {
     /// Its name.
     pub name: String,
     /// Key, or a pattern with `+` and `#`.
     pub pattern: String,
-    /// Keys at most.
+    /// Largest number of keys.
     pub keys_max: u32,
-    /// The broker, by its place.
+    /// Index of the broker.
     pub broker: usize,
     /// Topic there; `{key}` stands for the key, `{1}` to `{9}` for its levels.
     pub topic: String,
-    /// What a value looks like: a number, or JSON.
+    /// Format of a value: a number, or JSON.
     pub payload: Format,
-    /// Whether the broker keeps the latest value for those who subscribe later.
+    /// Whether the broker keeps the latest value for later subscribers.
     pub retain: bool,
-    /// Later than this after it was put, a value is late, ms; 0: never.
+    /// Deadline after a value was put, in ms; 0: none.
     pub deadline_ms: u64,
-    /// What becomes of one that is late when its turn comes.
+    /// What happens if it is late when its turn comes.
     pub late: Late,
-    /// Whether the value that the start finds is sent, too.
+    /// Whether the value found at the start is sent, too.
     pub at_start: bool,
 }
 
-/// Everything.
+/// All options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UrgentOptions {
     /// Brokers.
@@ -169,18 +169,18 @@ pub struct UrgentOptions {
     pub alarms: Vec<AlarmOptions>,
     /// Actuators.
     pub actuators: Vec<ActuatorOptions>,
-    /// Runs of commands that wait, at most; beyond it the oldest is dropped.
+    /// Largest number of runs of commands that wait; beyond that the oldest is dropped.
     pub command_queue_max: u32,
 }
 
 impl UrgentOptions {
-    /// Whether there is anything to do.
+    /// Returns whether there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.alarms.is_empty() && self.actuators.is_empty()
     }
 
-    /// Whether every option is in its range.
+    /// Checks that every option is in its range.
     ///
     /// # Errors
     /// [`Error::OptionInvalid`] names the first that is not.
@@ -238,7 +238,7 @@ impl UrgentOptions {
     }
 }
 
-/// Whether a command can be run.
+/// Checks that a command can be run.
 ///
 /// # Errors
 /// [`Error::OptionInvalid`].

@@ -1,7 +1,7 @@
-//! What waits for one broker: alarms in their order, and of each actuator key the latest value. No socket and no clock.
+//! The queue of one broker: alarms in order, and the latest value of each actuator key. It has no socket and no clock.
 //!
-//! **Invariants:** memory is bounded by `queue_max` and the number of slots; of a slot at most one value is on its way,
-//! so that an older one never arrives behind a newer one; what was on its way when the connection broke is sent again
+//! **Invariants:** memory is bounded by `queue_max` and the number of slots; at most one value of a slot is in flight,
+//! so that an older value never arrives after a newer one; what was in flight when the connection broke is sent again
 //! (an alarm as it was, a value unless a newer one waits); each message ends exactly once.
 
 use super::figures::Delivery;
@@ -10,12 +10,12 @@ use std::collections::VecDeque;
 
 use base::seeded_bug::SeededBug;
 
-/// When a message is late, and what becomes of it then.
+/// When a message is late, and what happens to it then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// After it happened, ms; 0: never.
+    /// Time after the event, in ms; 0: never late.
     pub ms: u64,
-    /// What becomes of one that is late when its turn comes.
+    /// What happens to a message that is late when its turn comes.
     pub late: Late,
 }
 
@@ -32,22 +32,22 @@ impl Deadline {
 /// A message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing<'a> {
-    /// What its answer is told by.
+    /// Identifies its answer.
     pub token: u64,
     /// Its topic.
     pub topic: &'a [u8],
-    /// What it says.
+    /// Its payload.
     pub payload: &'a [u8],
     /// Whether the broker keeps it.
     pub retain: bool,
 }
 
-/// Whose message has ended, and how.
+/// The source of a message that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// An alarm, by its place.
+    /// An alarm, by its index.
     Alarm(usize),
-    /// An actuator, by its place.
+    /// An actuator, by its index.
     Actuator(usize),
 }
 
@@ -57,9 +57,9 @@ struct Alarm {
     topic: Vec<u8>,
     payload: Vec<u8>,
     born_ms: u64,
-    /// On its way under this token.
+    /// Its token while it is in flight.
     token: Option<u64>,
-    /// Connections that ended when it was the first without an answer, and nothing had one.
+    /// Number of connections that ended without any answer while it was the oldest unanswered message.
     ends: u32,
 }
 
@@ -75,26 +75,26 @@ struct Slot {
     topic: Vec<u8>,
     waiting: Option<Value>,
     on_its_way: Option<(u64, Value)>,
-    /// Whether it stands in the order of those whose turn will come.
+    /// Whether the slot is in the queue of turns.
     is_queued: bool,
-    /// As of an alarm.
+    /// As for an alarm.
     ends: u32,
 }
 
-/// So many connections may end with a message before it is sent alone, behind all others: a broker of MQTT 3.1.1 has no
-/// other way to refuse a message, and the line may be bad all the same.
+/// Number of connections that may end with a message before it is sent alone, behind all others. A broker of MQTT 3.1.1
+/// cannot refuse a message otherwise, but the network may also be bad.
 const ENDS_BEHIND: u32 = 3;
-/// So many, before it is given up.
+/// Number of such connections after which the message is given up.
 const ENDS_MAX: u32 = 10;
 
-/// Where a message is.
+/// Where a message is stored.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Queue(usize),
     Slot(usize),
 }
 
-/// What waits for one broker.
+/// The messages that wait for one broker.
 #[derive(Debug)]
 pub struct Outbox {
     queue_max: usize,
@@ -104,7 +104,7 @@ pub struct Outbox {
     slots: Vec<Slot>,
     turns: VecDeque<usize>,
     next_token: u64,
-    /// Whether a message was answered since the last connection was lost.
+    /// Whether a message was answered on the current connection.
     has_answered: bool,
     alarms: Vec<Delivery>,
     actuators: Vec<Delivery>,
@@ -113,7 +113,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Deadlines, and whether the broker keeps messages, of every alarm and actuator by its place.
+    /// Creates an outbox from the deadlines and retain flags of every alarm and actuator, by index.
     #[must_use]
     pub fn new(
         queue_max: usize,
@@ -136,7 +136,7 @@ impl Outbox {
         }
     }
 
-    /// An alarm was raised, or is over.
+    /// Adds an alarm that was raised or is over.
     pub fn push_alarm(&mut self, alarm: usize, topic: Vec<u8>, payload: Vec<u8>, born_ms: u64) {
         if self.queue.len() >= self.queue_max
             && let Some(oldest) = self.queue.pop_front()
@@ -153,7 +153,7 @@ impl Outbox {
         });
     }
 
-    /// A key drives an actuator from now on; its slot.
+    /// Adds a key that drives an actuator. Returns its slot.
     pub fn add_slot(&mut self, actuator: usize, topic: Vec<u8>) -> usize {
         self.slots.push(Slot {
             actuator,
@@ -166,7 +166,7 @@ impl Outbox {
         self.slots.len() - 1
     }
 
-    /// A slot has another value.
+    /// Sets a new value for a slot.
     pub fn set(&mut self, slot: usize, payload: Vec<u8>, born_ms: u64) {
         let Some(one) = self.slots.get_mut(slot) else {
             return;
@@ -181,31 +181,31 @@ impl Outbox {
         self.queue_slot(slot);
     }
 
-    /// So many values of an actuator were replaced before they were seen here.
+    /// Counts values of an actuator that were replaced before they reached the outbox.
     pub fn note_superseded(&mut self, actuator: usize, values: u64) {
         self.actuators[actuator].superseded += values;
     }
 
-    /// A value of an actuator cannot be sent.
+    /// Counts a value of an actuator that cannot be sent.
     pub fn note_failed(&mut self, actuator: usize) {
         self.actuators[actuator].failed += 1;
     }
 
-    /// An alarm cannot be sent.
+    /// Counts an alarm that cannot be sent.
     pub fn note_alarm_failed(&mut self, alarm: usize) {
         self.alarms[alarm].failed += 1;
     }
 
     fn queue_slot(&mut self, at: usize) {
         let slot = &mut self.slots[at];
-        // While one is on its way the next one waits for the answer.
+        // While a value is in flight, the next one waits for the answer.
         if slot.waiting.is_some() && slot.on_its_way.is_none() && !slot.is_queued {
             slot.is_queued = true;
             self.turns.push_back(at);
         }
     }
 
-    /// Ends what is late and is left out then, and is not on its way.
+    /// Ends the messages that are late, to be skipped when late, and not in flight.
     pub fn skip_late(&mut self, now_ms: u64) {
         let (rules, alarms) = (&self.alarm_rules, &mut self.alarms);
         self.queue.retain(|one| {
@@ -226,8 +226,8 @@ impl Outbox {
         }
     }
 
-    /// The next message to send: alarms first, then actuators by turns. What may be at fault when connections end comes
-    /// behind all others, and alone.
+    /// Returns the next message to send: alarms first, then actuators in turn. A message that may be the reason for
+    /// ended connections comes behind all others, and alone.
     pub fn next(&mut self, now_ms: u64) -> Option<Outgoing<'_>> {
         self.skip_late(now_ms);
         if let Some(at) = self.next_alarm(false) {
@@ -241,8 +241,8 @@ impl Outbox {
         Some(self.send_alarm(at))
     }
 
-    /// The first alarm that was not sent; `behind`: of those that come behind all others. One of the same topic as
-    /// another one of these stays behind it, so that they keep their order.
+    /// Returns the first alarm that was not sent. With `behind`, returns the first of those that come behind all
+    /// others. Later alarms of the same topic stay behind such an alarm, so that they keep their order.
     fn next_alarm(&self, behind: bool) -> Option<usize> {
         let is_behind = |at: usize| {
             let topic = &self.queue[at].topic;
@@ -265,9 +265,9 @@ impl Outbox {
         }
     }
 
-    /// The slot whose turn it is; it leaves the order.
+    /// Returns the slot whose turn it is, and removes it from the queue of turns.
     fn next_slot(&mut self, is_quiet: bool) -> Option<usize> {
-        // A value may have been left out since.
+        // A value may have been skipped since.
         let (slots, turns) = (&mut self.slots, &mut self.turns);
         turns.retain(|at| {
             slots[*at].is_queued = slots[*at].waiting.is_some();
@@ -298,7 +298,7 @@ impl Outbox {
         })
     }
 
-    /// What was sent first of all that has no answer.
+    /// Returns the oldest message in flight.
     fn oldest_on_its_way(&self) -> Option<Place> {
         let alarms = self.queue.iter().enumerate();
         let alarms = alarms.filter_map(|(at, one)| Some((one.token?, Place::Queue(at))));
@@ -311,7 +311,7 @@ impl Outbox {
         oldest.map(|(_, place)| place)
     }
 
-    /// A connection has ended with this one, and without any answer. What is given up is counted as failed.
+    /// Blames this message for a connection that ended without any answer. A message that is given up counts as failed.
     fn blame(&mut self, place: Place) {
         match place {
             Place::Queue(at) => {
@@ -335,7 +335,7 @@ impl Outbox {
         }
     }
 
-    /// An answer has come: whether the broker has taken the message. Whose it was.
+    /// Handles an answer: whether the broker has taken the message. Returns the message's source.
     pub fn answered(&mut self, token: u64, is_taken: bool, now_ms: u64) -> Option<Source> {
         let end = |delivery: &mut Delivery, deadline: Deadline, born_ms: u64| match is_taken {
             true => {
@@ -373,12 +373,12 @@ impl Outbox {
             self.queue_slot(at);
             return Some(Source::Actuator(actuator));
         }
-        // One that was dropped on its way has an answer, too.
+        // A message that was dropped while in flight also gets an answer.
         self.answers_unknown += 1;
         None
     }
 
-    /// The connection is gone, and what was on its way with it.
+    /// Handles the loss of the connection with everything in flight.
     pub fn connection_lost(&mut self) {
         let has_answered = std::mem::take(&mut self.has_answered);
         if let Some(place) = self.oldest_on_its_way().filter(|_| !has_answered) {
@@ -393,7 +393,7 @@ impl Outbox {
             let slot = &mut self.slots[at];
             if let Some((_, value)) = slot.on_its_way.take() {
                 match slot.waiting {
-                    // It may have arrived; whatever: the next one is what counts.
+                    // It may or may not have arrived: only the next value counts.
                     Some(_) => self.actuators[slot.actuator].superseded += 1,
                     None => {
                         slot.waiting = Some(value);
@@ -405,7 +405,7 @@ impl Outbox {
         }
     }
 
-    /// What has become of the messages of each alarm and of each actuator.
+    /// Returns the outcomes of the messages of each alarm and of each actuator.
     #[must_use]
     pub fn deliveries(&self) -> (Vec<Delivery>, Vec<Delivery>) {
         let (mut alarms, mut actuators) = (self.alarms.clone(), self.actuators.clone());
@@ -419,7 +419,7 @@ impl Outbox {
         (alarms, actuators)
     }
 
-    /// How many messages wait or are on their way, and when the oldest of them was born.
+    /// Returns how many messages wait or are in flight, and when the oldest of them was born.
     #[must_use]
     pub fn waiting(&self) -> (u64, Option<u64>) {
         let alarms = self.queue.iter().map(|one| one.born_ms);
@@ -441,7 +441,7 @@ impl Outbox {
             })
     }
 
-    /// Messages sent again, and answers that fitted nothing.
+    /// Returns the number of messages sent again, and of answers that matched nothing.
     #[must_use]
     pub fn oddities(&self) -> (u64, u64) {
         (self.sent_twice, self.answers_unknown)

@@ -16,27 +16,27 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-/// Longest pause between two looks, ms.
+/// Longest poll interval, in ms.
 const POLL_MS_MAX: u64 = 100;
-/// Bytes that one read asks for.
+/// Size of one read, in bytes.
 const READ_BYTES: usize = 4 << 10;
-/// Bytes that wait for the socket, about.
+/// Approximate limit of the bytes that wait for the socket.
 const OUT_BYTES_MAX: usize = 64 << 10;
-/// How long a stop waits for acknowledgements that are due.
+/// How long a stop waits for outstanding acknowledgements.
 const FAREWELL_MS: u64 = 500;
 
-/// Why a connection is left.
+/// Why a connection ends.
 enum Leave {
     Stopped,
     Lost(String),
 }
 
-/// One broker, and what waits for it.
+/// One broker and its outbox.
 pub(crate) struct Publisher {
     pub(crate) at: usize,
     pub(crate) options: BrokerOptions,
     pub(crate) outbox: Rc<RefCell<Outbox>>,
-    /// Something waits that did not before.
+    /// Notified when a new message waits.
     pub(crate) wake: Rc<Notify>,
     pub(crate) state: Arc<UrgentState>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -129,7 +129,8 @@ impl Publisher {
     async fn serve(&mut self, connection: &mut Connection) -> Leave {
         let (mut heard_ms, mut spoke_ms) = (self.now_ms(), self.now_ms());
         let mut ping_ms = None;
-        // When an answer to a message was due last, or messages moved: what is said besides does not count.
+        // When an answer to a message was last due, or message bytes were last sent or answered. Other traffic does not
+        // count.
         let mut asked_ms = heard_ms;
         let mut stopping_until = None;
         let mut space = vec![0; READ_BYTES];
@@ -143,7 +144,7 @@ impl Publisher {
                 Ok(false) => {}
                 Err(why) => return Leave::Lost(why),
             }
-            // What waits goes also while the node stops: it happened before.
+            // Waiting messages are sent also while the node stops: they happened before.
             self.fill(connection, now_ms);
             if stopping_until
                 .is_some_and(|until| connection.on_the_way.is_empty() || now_ms >= until)
@@ -202,7 +203,7 @@ impl Publisher {
         }
     }
 
-    /// Puts what waits into the buffer of the socket.
+    /// Writes waiting messages to the socket's buffer.
     fn fill(&self, connection: &mut Connection, now_ms: u64) {
         let mut outbox = self.outbox.borrow_mut();
         while connection.out.len() < OUT_BYTES_MAX
@@ -229,7 +230,7 @@ impl Publisher {
         }
     }
 
-    /// Whether a message was answered.
+    /// Processes answers. Returns whether a message was answered.
     fn take_answers(&self, connection: &mut Connection, now_ms: u64) -> Result<bool, String> {
         let (mut at, mut has_answered) = (0, false);
         let result = loop {
@@ -251,7 +252,8 @@ impl Publisher {
                             let token = place
                                 .and_then(|at| way.remove(at))
                                 .map_or(0, |(_, token)| token);
-                            // Reasons of which another message may be free; with all others the broker takes nothing.
+                            // With these reasons the broker may accept another message; with all others it accepts
+                            // none.
                             let is_its_own = matches!(reason, 0x80 | 0x83 | 0x87 | 0x90 | 0x99);
                             if reason >= 0x80 && !is_its_own {
                                 break Err(format!(
@@ -277,7 +279,7 @@ impl Publisher {
         result
     }
 
-    /// Why a message was not taken.
+    /// Records why a message was not accepted.
     fn say(&self, source: Option<Source>, why: &str) {
         let mut figures = self.state.lock();
         let error = match source {

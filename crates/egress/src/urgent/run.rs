@@ -1,5 +1,5 @@
-//! The threads: one for all brokers, apart from everything that takes readings; one that looks at the time; one that
-//! runs commands.
+//! The threads: one for all brokers, separate from everything that takes readings; one that checks times; one that runs
+//! commands.
 
 use super::collect::Collector;
 use super::command::{self, CommandQueue, Surroundings};
@@ -17,19 +17,18 @@ use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local, yield_now};
 use tokio::time::sleep;
 
-/// Stack of the threads.
+/// Stack size of the threads.
 const STACK_BYTES: usize = 512 << 10;
-/// Time between two looks at what has happened: how long an alarm or a value waits here at most while a
-/// broker keeps up.
+/// Poll interval: the longest time that an alarm or a value waits here while a broker keeps up.
 const LOOK: Duration = Duration::from_millis(10);
-/// Looks between two updates of the figures.
+/// Number of polls between two updates of the figures.
 const LOOKS_PER_UPDATE: u32 = 10;
-/// Looks after the stop, at most: so many take all that the database's ring holds.
+/// Largest number of polls after the stop: enough to take everything that the database's ring can hold.
 const LAST_LOOKS_MAX: u32 = 64;
-/// Time between two looks at durations and staleness.
+/// Interval of the check of durations and staleness.
 const SCAN: Duration = Duration::from_millis(100);
 
-/// What is known before readings are taken.
+/// The state prepared before readings are taken.
 pub struct Prepared<S: SegmentStore> {
     db: Arc<Database<S>>,
     clock: Arc<dyn Clock>,
@@ -37,7 +36,7 @@ pub struct Prepared<S: SegmentStore> {
     versions: Vec<u64>,
 }
 
-/// Alarms and actuators at work. Dropping it stops them, in order.
+/// Running delivery of alarms and actuator values. Dropping it stops it cleanly.
 pub struct Urgent {
     options: Arc<UrgentOptions>,
     state: Arc<UrgentState>,
@@ -54,7 +53,7 @@ struct Scanner {
 }
 
 impl Scanner {
-    /// Waits; whether the thread must end.
+    /// Waits. Returns whether the thread must end.
     fn pause(&self) -> bool {
         let stop = self
             .is_stopping
@@ -74,8 +73,8 @@ impl Scanner {
 }
 
 impl Urgent {
-    /// To be called before readings are taken, so that no value is missed. The database has the alarms' rules already
-    /// ([`Database::set_alarms`]).
+    /// Prepares the delivery. Must be called before readings are taken, so that no value is missed. The database has
+    /// the alarms' rules already ([`Database::set_alarms`]).
     ///
     /// # Errors
     /// [`Error::OptionInvalid`].
@@ -99,19 +98,19 @@ impl Urgent {
         })
     }
 
-    /// What was told.
+    /// Returns the options.
     #[must_use]
     pub fn options(&self) -> &Arc<UrgentOptions> {
         &self.options
     }
 
-    /// What has become of it.
+    /// Returns the figures.
     #[must_use]
     pub fn state(&self) -> &Arc<UrgentState> {
         &self.state
     }
 
-    /// What happens from now on is not told any more; what waits has half a second.
+    /// Stops: later events are not delivered; waiting messages have half a second.
     pub fn stop(&self) {
         self.stop.send_replace(true);
         self.commands.stop();
@@ -123,7 +122,7 @@ impl Drop for Urgent {
     fn drop(&mut self) {
         self.stop();
         for thread in self.threads.drain(..) {
-            // A panic there has been reported by the thread itself.
+            // The thread itself has reported its panic.
             let _ = thread.join();
         }
     }
@@ -205,7 +204,7 @@ fn deliver<S: SegmentStore + Send + 'static>(
         }
     };
     let ways = Collector::<S>::outboxes(options);
-    // Publishers end when all that has happened is in their hands.
+    // Publishers end once they have received every event.
     let (end, ends) = watch::channel(false);
     let local = LocalSet::new();
     local.block_on(&runtime, async {
@@ -248,7 +247,7 @@ fn deliver<S: SegmentStore + Send + 'static>(
         }
         end.send_replace(true);
         for task in tasks {
-            // A panic there has been reported by the runtime.
+            // The runtime has reported the panic.
             let _ = task.await;
         }
         collector.publish();

@@ -1,4 +1,4 @@
-//! What the tests of forwarding share: a node's database on the simulated device, and an upstream in memory.
+//! Shared by the tests of forwarding: a node's database on the simulated device, and an upstream in memory.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use base::sim::{SimClock, SimDevice};
@@ -79,7 +79,7 @@ pub fn single() -> UpstreamOptions {
     UpstreamOptions {
         format: Format::Line,
         linger_ms: 0,
-        // What is dated wrongly has a test of its own.
+        // Waiting for the clock has its own test.
         clock_wait_ms_max: 0,
         ..UpstreamOptions::new("test", target)
     }
@@ -96,13 +96,13 @@ pub fn batched() -> UpstreamOptions {
     UpstreamOptions {
         batch_bytes_max: 1024,
         linger_ms: 0,
-        // What is dated wrongly has a test of its own.
+        // Waiting for the clock has its own test.
         clock_wait_ms_max: 0,
         ..UpstreamOptions::new("test", target)
     }
 }
 
-/// Puts number `n`, which is its value.
+/// Puts number `n` as a value.
 pub fn put(db: &Db, ids: &[ObjectId], key: usize, n: u64, time_ms: i64) -> Option<Ticket> {
     let mut value = [0; 16];
     let length = Value::Unsigned(n).encode(&mut value).expect("it fits");
@@ -110,7 +110,7 @@ pub fn put(db: &Db, ids: &[ObjectId], key: usize, n: u64, time_ms: i64) -> Optio
         .ok()
 }
 
-/// What an upstream has been handed: keys and numbers, in the order in which they came.
+/// Keys and numbers that an upstream has received, in order of arrival.
 #[derive(Default)]
 pub struct Received {
     pub all: Vec<(String, u64)>,
@@ -129,7 +129,7 @@ impl Received {
         self.times.keys().copied().collect()
     }
 
-    /// Of each key the first arrivals, which are in the order in which they were recorded.
+    /// Asserts that the first arrivals of each key are in the order of recording.
     pub fn assert_in_order(&self) {
         let mut last: BTreeMap<&str, u64> = BTreeMap::new();
         let mut seen = BTreeSet::new();
@@ -144,7 +144,7 @@ impl Received {
     }
 }
 
-/// Keys and numbers of a body of lines.
+/// Returns keys and numbers of a body of lines.
 pub fn parse(payload: &[u8]) -> Vec<(String, u64)> {
     let text = std::str::from_utf8(payload).expect("UTF-8");
     text.lines()

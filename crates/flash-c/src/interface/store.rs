@@ -1,4 +1,4 @@
-//! Stores as a whole, and files by name.
+//! Functions on whole stores, and on files by name.
 
 use crate::failure::{Failure, KEELFLASH_EXISTS, KEELFLASH_IO, guard};
 use crate::handles::{OpenStore, close_store, insert_store, refuse_visitor, visiting, with_store};
@@ -27,7 +27,7 @@ pub const KEELFLASH_SPARSE: u32 = 2;
 /// For keelflash_open: change nothing. Several programs may read a store at the same time while none writes to it.
 pub const KEELFLASH_READ_ONLY: u32 = 4;
 
-/// Longest name of a store for which none is given.
+/// The maximum name length of a store if the caller gives none.
 const NAME_BYTES_DEFAULT: u32 = 255;
 
 /// What is known of a file without reading it.
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn keelflash_format(
     })
 }
 
-/// A file that is removed unless the store in it is made.
+/// A file that is removed unless the store in it is created.
 struct Created(Option<PathBuf>);
 
 impl Drop for Created {
@@ -199,7 +199,7 @@ fn format(
     if is_new {
         check(size_bytes)?;
     }
-    // Held before it is looked at, and refused to whoever has it already.
+    // Lock the file before it is examined; this fails if another process has it open.
     let held = open_device(
         path,
         &FileDeviceOptions {
@@ -212,7 +212,7 @@ fn format(
             refuse_content(path)?;
         }
     } else if length(path)? > 0 {
-        // Before it was held, somebody else has made a store in the file.
+        // Before this call locked the file, another process has created a store in it.
         let text = "is not empty; KEELFLASH_OVERWRITE would erase it";
         return Err(Failure::new(KEELFLASH_EXISTS, text));
     }
@@ -221,7 +221,7 @@ fn format(
         check(held.geometry().block_count * BLOCK_BYTES as u64)?;
         (held, None)
     } else {
-        // What cannot become a store must not cost what is there.
+        // If this cannot become a store, the existing content must stay.
         let bytes = size_bytes.max(length(path)?);
         check(bytes)?;
         (sized(path, bytes)?, Some(held))
@@ -242,8 +242,8 @@ fn length(path: &Path) -> Result<u64, Failure> {
     Ok(found.len())
 }
 
-/// The image file with room for `bytes`. Without a lock of its own: the caller holds the file, from before it has
-/// looked at it until the end.
+/// Returns the image file with room for `bytes`. It takes no lock of its own: the caller holds the lock from before it
+/// examines the file until the end.
 pub(super) fn sized(path: &Path, bytes: u64) -> Result<FileDevice, Failure> {
     open_device(
         path,
@@ -269,7 +269,7 @@ pub(super) fn device_options(read_only: bool) -> FileDeviceOptions {
     }
 }
 
-/// Opens the device. The caller puts the path in front of the text of a failure.
+/// Opens the device. The caller adds the path to the text of a failure.
 pub(super) fn open_device(path: &Path, options: &FileDeviceOptions) -> Result<FileDevice, Failure> {
     FileDevice::open(path, options).map_err(|error| {
         let text = match &error {
@@ -310,7 +310,7 @@ fn random<const N: usize>() -> Result<[u8; N], Failure> {
     let mut bytes = [0_u8; N];
     // SAFETY: the kernel writes at most the given number of bytes, which `bytes` has.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
-    // Up to 256 bytes come whole, whatever signals arrive.
+    // Up to 256 bytes are returned completely, even if signals arrive.
     if usize::try_from(got) == Ok(N) {
         Ok(bytes)
     } else {
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn keelflash_open(
     flags: u32,
     store: *mut *mut keelflash_store,
 ) -> i32 {
-    /// More would only cost memory.
+    /// A higher limit would only cost memory.
     const OPEN_FILES_LIMIT: usize = crate::handles::FILES_MAX;
     guard(|| {
         check_output(store)?;
@@ -540,7 +540,7 @@ pub unsafe extern "C" fn keelflash_bounds(
     })
 }
 
-/// Names the file in the text of a failure.
+/// Adds the file's name to the text of a failure.
 pub(super) fn named<T>(name: &str, result: flash::Result<T>) -> Result<T, Failure> {
     result.map_err(|error| Failure::from(error).about(name))
 }

@@ -1,4 +1,4 @@
-//! Checking a store, mending it, and making it larger.
+//! Checking a store, repairing it, and making it larger.
 
 use super::store::{
     KEELFLASH_SPARSE, check_flags, device_options, keelflash_store, open_device, sized,
@@ -60,7 +60,7 @@ pub struct keelflash_check_report {
     pub is_data_lost: u64,
 }
 
-/// A problem with its texts as C has them.
+/// A problem with its texts as C strings.
 struct Shown {
     file: Option<CString>,
     block: Option<u64>,
@@ -72,7 +72,7 @@ struct Shown {
 impl Shown {
     fn new(file: Option<&str>, text: impl Into<Vec<u8>>) -> Self {
         Self {
-            // Names in a store hold no zeros.
+            // Names in a store contain no zeros.
             file: file.and_then(|name| CString::new(name).ok()),
             block: None,
             text: CString::new(text).unwrap_or_default(),
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn keelflash_check(
                 ..Shown::new(problem.file.as_deref(), problem.text.clone())
             })
             .collect();
-        // SAFETY: checked above, and else the header's rules for pointers.
+        // SAFETY: checked above, and otherwise the header's rules for pointers.
         unsafe { tell(report, figures, &problems, visit, context) };
         match found.problems.first() {
             None if found.is_clean() => Ok(()),
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn keelflash_repair(
             files_renamed: found.lost_files.len() as u64,
             is_data_lost: found.data_lost.into(),
         };
-        // SAFETY: checked above, and else the header's rules for pointers.
+        // SAFETY: checked above, and otherwise the header's rules for pointers.
         unsafe { tell(report, figures, &shown(&found), visit, context) };
         if problems_left == 0 && !found.data_lost {
             return Ok(());
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn keelflash_repair(
     })
 }
 
-/// What a repair did, and how many problems a check finds afterwards.
+/// Repairs a store. Returns the report, and the number of problems that a check finds afterwards.
 fn repair(path: &Path) -> Result<(RepairReport, u64), Failure> {
     let device = open_device(path, &device_options(false))?;
     let (found, device) = Store::repair(device, &mut |_| {})?;
@@ -232,10 +232,10 @@ fn check_report(report: *mut keelflash_check_report, report_bytes: usize) -> Res
     Ok(())
 }
 
-/// Writes the report and shows the problems. No store is held meanwhile.
+/// Writes the report and passes the problems to `visit`. No store is locked meanwhile.
 ///
 /// # Safety
-/// `report` has passed [`check_report`] and is NULL or leads to memory that can be written; `visit` is a function of
+/// `report` has passed [`check_report`] and is NULL or points to memory that can be written; `visit` is a function of
 /// its type.
 unsafe fn tell(
     report: *mut keelflash_check_report,
@@ -245,7 +245,7 @@ unsafe fn tell(
     context: *mut c_void,
 ) {
     if !report.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { put(report, figures) };
     }
     let Some(visit) = visit else { return };
@@ -301,7 +301,7 @@ fn grow(path: &Path, size_bytes: u64, is_sparse: bool) -> Result<(), Failure> {
         let text = format!("has {bytes_before} bytes already, and no store shrinks");
         return Err(Failure::invalid(text));
     }
-    // Only a store is made larger: whatever else this file may be keeps its length.
+    // Only a store may be enlarged: any other file keeps its length.
     let options = OpenOptions {
         read_only: true,
         ..OpenOptions::default()
@@ -317,7 +317,7 @@ fn grow(path: &Path, size_bytes: u64, is_sparse: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Gives a file its former length again; nothing was written beyond it that anybody needs.
+/// Restores the former length of a file; nothing needed was written beyond it.
 fn shorten(path: &Path, bytes: u64) {
     let file = std::fs::File::options().write(true).open(path);
     file.and_then(|file| file.set_len(bytes)).ok();

@@ -1,6 +1,6 @@
 //! A mounted store on a simulated device.
 
-// Two tests use this, each in its own way.
+// Two tests use this, and each leaves other parts unused.
 #![allow(dead_code, unused_imports)]
 
 use std::ffi::OsStr;
@@ -80,12 +80,12 @@ impl Default for Setup {
     }
 }
 
-/// A mounted store. Unmounted and removed when it goes, also when the test fails.
+/// A mounted store. It is unmounted and removed when this is dropped, also when the test fails.
 pub struct Mount {
     pub device: Shared,
     mounted: Option<Mounted<Shared>>,
     directory: PathBuf,
-    /// Made for this mount, so it goes with it.
+    /// Whether the directory was made for this mount and must be removed with it.
     is_directory_ours: bool,
     setup: Setup,
 }
@@ -103,7 +103,8 @@ impl Mount {
         Self::try_of(device, setup).unwrap()
     }
 
-    /// A new store on a directory that is there; `on_end` is called when nobody answers the kernel any more.
+    /// Mounts a new store on an existing directory; `on_end` is called when the kernel's requests are no longer
+    /// answered.
     pub fn at(directory: PathBuf, on_end: impl FnOnce() + Send + Sync + 'static) -> Self {
         let setup = Setup::default();
         Self::try_at(formatted(&setup), setup, directory, on_end).unwrap()
@@ -167,7 +168,7 @@ impl Mount {
         self.directory.join(name.as_ref())
     }
 
-    /// Makes a file with this content.
+    /// Creates a file with this content.
     pub fn put(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
@@ -187,12 +188,12 @@ impl Mount {
         self.mounted.as_ref().unwrap()
     }
 
-    /// Ends the mount and answers how that went.
+    /// Ends the mount and returns how that went.
     pub fn finish(mut self) -> Ending {
         self.mounted.take().unwrap().end().unwrap()
     }
 
-    /// Ends the mount, which does not go well.
+    /// Ends the mount, which must fail.
     pub fn end_badly(mut self) {
         self.mounted.take().unwrap().end().unwrap_err();
     }
@@ -210,7 +211,7 @@ impl Mount {
         Self::of(self.device.clone(), setup)
     }
 
-    /// The device as a power cut would leave it at this moment that takes every write that was not flushed.
+    /// Returns the device as after a power cut at this moment that loses every unflushed write.
     pub fn after_power_cut(&self) -> Shared {
         let image = self
             .device
@@ -218,13 +219,13 @@ impl Mount {
         Shared(Arc::new(Mutex::new(image)))
     }
 
-    /// The device as a power cut would leave it at this moment that takes any part of what was not flushed.
+    /// Returns the device as after a power cut at this moment that loses a random part of the unflushed writes.
     pub fn after_some_power_cut(&self, seed: u64) -> Shared {
         let image = self.device.with(|device| device.crash_image_random(seed));
         Shared(Arc::new(Mutex::new(image)))
     }
 
-    /// The content of a file after the power cut that takes all of it.
+    /// Returns the content of a file after a power cut that loses every unflushed write.
     pub fn durable(&self, name: &str) -> Option<Vec<u8>> {
         let image = self.after_power_cut();
         let mut store = Store::open(image, &flash::OpenOptions::default()).unwrap();
@@ -236,13 +237,13 @@ impl Drop for Mount {
     fn drop(&mut self) {
         drop(self.mounted.take());
         if self.is_directory_ours {
-            // A writer that was still at work may have made a file where the mount was.
+            // A writer that was still running may have created a file in the directory of the mount.
             std::fs::remove_dir_all(&self.directory).ok();
         }
     }
 }
 
-/// A device with an empty store.
+/// Returns a device with an empty store.
 fn formatted(setup: &Setup) -> Shared {
     let options = FormatOptions {
         files_max: setup.files_max,
@@ -258,7 +259,7 @@ fn formatted(setup: &Setup) -> Shared {
     device
 }
 
-/// The content of a file in a store, if it is there.
+/// Returns the content of a file in a store, if it exists.
 pub fn content(store: &mut Store<Shared>, name: &str) -> Option<Vec<u8>> {
     let file = match store.open_file(name) {
         Ok(file) => file,
@@ -271,7 +272,7 @@ pub fn content(store: &mut Store<Shared>, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whether this machine lets us mount; says why not.
+/// Returns whether mounting is possible on this machine; if not, prints the reason.
 pub fn can_mount() -> bool {
     let setup = Setup::default();
     match Mount::try_of(formatted(&setup), setup) {

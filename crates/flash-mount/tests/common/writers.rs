@@ -1,9 +1,9 @@
-//! Programs that use a mounted store and note what they were promised, and a judge who compares.
+//! Programs that use a mounted store and record what they were promised, and a check against these promises.
 //!
-//! What a file must hold follows from its name and a position or a version, so that nothing has to be kept but
-//! numbers: how far each writer was acknowledged, and how far it may have come.
+//! A file's content follows from its name and a position or a version, so only numbers must be kept: how far each
+//! writer was acknowledged, and how far it may have come.
 
-// Two tests use this, each in its own way.
+// Two tests use this, and each leaves other parts unused.
 #![allow(dead_code)]
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// Places in the file that is overwritten.
+/// Number of slots in the file that is overwritten.
 const SLOTS: usize = 16;
 const SLOT_BYTES: usize = 700;
 const CONFIG_BYTES: usize = 3_000;
@@ -23,14 +23,14 @@ const CONFIG_BYTES: usize = 3_000;
 /// The logs stop here, so that the store never fills.
 const LOG_BYTES_MAX: u64 = 1_000_000;
 
-/// How far a writer has come.
+/// The progress of a writer.
 #[derive(Default)]
 struct Progress {
     acknowledged: AtomicU64,
     begun: AtomicU64,
 }
 
-/// What the writers were promised.
+/// The promises made to the writers.
 #[derive(Default)]
 pub struct Promises {
     synced_log: Progress,
@@ -41,7 +41,7 @@ pub struct Promises {
     stop: AtomicBool,
 }
 
-/// What was promised at one moment.
+/// The promises at one moment.
 pub struct Acknowledged {
     synced_log: u64,
     sync_log: u64,
@@ -50,7 +50,7 @@ pub struct Acknowledged {
 }
 
 impl Promises {
-    /// To be taken before the cut.
+    /// Returns the promises so far. Must be called before the cut.
     pub fn acknowledged(&self) -> Acknowledged {
         let of = |progress: &Progress| progress.acknowledged.load(Ordering::SeqCst);
         Acknowledged {
@@ -71,13 +71,13 @@ impl Promises {
 }
 
 impl Acknowledged {
-    /// Everything together: to see whether there was something to lose.
+    /// Returns the sum of all counters, to check that there was something to lose.
     pub fn total(&self) -> u64 {
         self.synced_log + self.sync_log + self.config + self.slots.iter().sum::<u64>()
     }
 }
 
-/// Bytes `from..to` of the endless text that belongs to `stream`.
+/// Returns bytes `from..to` of the endless text of `stream`.
 fn text(stream: u64, from: u64, to: u64) -> Vec<u8> {
     let byte = |at: u64| {
         let mixed = (at / 8 + (stream << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -90,7 +90,7 @@ fn version(kind: u64, number: u64, bytes: usize) -> Vec<u8> {
     text(kind + 100 * (number + 1), 0, bytes as u64)
 }
 
-/// Starts all writers in `directory`. They end when told to, or when a call fails, as after a kill.
+/// Starts all writers in `directory`. They end on request, or when a call fails, as after a kill.
 pub fn start(directory: &Path, promises: &Arc<Promises>) -> Vec<JoinHandle<io::Error>> {
     type Writer = fn(&Path, &Promises) -> io::Result<()>;
     let writers: [Writer; 5] = [
@@ -151,7 +151,7 @@ fn append_synchronously(directory: &Path, promises: &Promises) -> io::Result<()>
 }
 
 fn overwrite(directory: &Path, promises: &Promises) -> io::Result<()> {
-    // Through its cache, the kernel may hand over a write that crosses a page in two parts.
+    // With caching, the kernel may pass on a write that crosses a page in two parts.
     let mut options = OpenOptions::new();
     options
         .write(true)
@@ -164,7 +164,7 @@ fn overwrite(directory: &Path, promises: &Promises) -> io::Result<()> {
     }
     file.sync_all()?;
     for slot in &promises.slots {
-        // From here on a slot has a version; 1 stands for the first one.
+        // From here on each slot has a version; 1 is the first one.
         slot.begun.store(1, Ordering::SeqCst);
         slot.acknowledged.store(1, Ordering::SeqCst);
     }
@@ -184,7 +184,7 @@ fn overwrite(directory: &Path, promises: &Promises) -> io::Result<()> {
     Ok(())
 }
 
-/// The usual way to change a file as a whole; every second time while somebody reads the old one.
+/// Changes a file as a whole in the usual way; every second time a reader has the old file open.
 fn replace(directory: &Path, promises: &Promises) -> io::Result<()> {
     let progress = &promises.config;
     let (new, name) = (directory.join("config.new"), directory.join("config"));
@@ -230,8 +230,8 @@ fn delete_while_open(directory: &Path, promises: &Promises) -> io::Result<()> {
     Ok(())
 }
 
-/// Compares a mounted store with what was promised before the cut; `promises` says how far the writers may have
-/// come at the cut.
+/// Compares a mounted store with the promises before the cut; `promises` tells how far the writers may have come at the
+/// cut.
 pub fn judge(directory: &Path, before: &Acknowledged, promises: &Promises) {
     let begun = |progress: &Progress| progress.begun.load(Ordering::SeqCst);
     let read = |name: &str| std::fs::read(directory.join(name)).ok();

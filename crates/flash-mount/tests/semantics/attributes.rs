@@ -1,4 +1,4 @@
-//! What `stat` says, and what of it can be changed.
+//! Tests the results of `stat`, and the attributes that can be changed.
 
 use std::fs::{File, FileTimes, Permissions};
 use std::io::Write;
@@ -25,7 +25,7 @@ pub const CASES: &[Case] = &[
     ("other-users", other_users),
 ];
 
-/// A user who is neither root nor, most likely, who runs the tests.
+/// A user who is not root and, most likely, not the user that runs the tests.
 const OTHER_USER: u32 = 65534;
 
 fn mode_owner() {
@@ -159,7 +159,7 @@ fn size_blocks() {
             assert_eq!(seen.blocks(), blocks, "{length}");
             assert_eq!((seen.blksize(), seen.nlink()), (4096, 1));
         }
-        // And the same when the kernel has to ask again.
+        // The same must hold when the kernel has to ask again.
         let again = std::fs::metadata(mount.directory().join("./file")).unwrap();
         assert_eq!(again.len(), length as u64);
     }
@@ -214,7 +214,7 @@ fn statfs() {
     std::fs::remove_file(mount.path("one")).unwrap();
     std::fs::remove_file(mount.path("two")).unwrap();
     assert_eq!(statvfs(mount.directory()).f_ffree, 200);
-    // What is free can be filled, but for what the last pieces of a file do not fit into.
+    // The free space can be filled, except for a rest too small for the last pieces of a file.
     let free = statvfs(mount.directory()).f_bfree;
     let mut file = File::create(mount.path("all")).unwrap();
     let mut written = 0;
@@ -237,7 +237,7 @@ fn xattr() {
     }
 }
 
-/// Whether another user can do this to the file.
+/// Returns whether another user can do this to the file.
 fn other_user_can(program: &str, path: &Path) -> bool {
     Command::new(program)
         .arg(path)

@@ -72,7 +72,7 @@ fn append() {
         expected.extend(line.as_bytes());
     }
     assert_eq!(std::fs::read(&path).unwrap(), expected);
-    // Two at once: no line is lost or mixed with another.
+    // With two writers at once, no line is lost or mixed with another.
     let writers = [open(), open()].map(|mut file| {
         std::thread::spawn(move || {
             for _ in 0..100 {
@@ -120,7 +120,7 @@ fn truncate() {
     assert_eq!(file.metadata().unwrap().len(), 0);
 }
 
-/// Makes the file long in a thread of its own, and answers whether others saw it on its way.
+/// Makes the file long in a separate thread. Returns whether other calls saw an intermediate length.
 fn is_seen_growing(mount: &Mount, path: &Path, length: u64, by_writing: bool) -> bool {
     let free = || statvfs(mount.directory()).f_bfree;
     let file = open_with(path, 0).unwrap();
@@ -154,7 +154,7 @@ fn grow() {
     });
     let path = mount.put("file", b"content");
     for by_writing in [false, true] {
-        // When others have their turn is up to the scheduler; that they have it at all is not.
+        // The scheduler decides when other calls get their turn, but they must get it at some time.
         let is_seen = (0..20).any(|_| is_seen_growing(&mount, &path, LENGTH, by_writing));
         assert!(is_seen, "nobody was answered meanwhile");
     }
@@ -201,7 +201,8 @@ fn full() {
     assert_eq!(std::fs::read(mount.path("kept")).unwrap(), kept);
     refused(file.set_len(written as u64 + 200_000), libc::ENOSPC);
     assert_eq!(file.metadata().unwrap().len(), written as u64);
-    // To the last byte; and then an open file can be deleted, but not be renamed over, which is written down first.
+    // Fill the store to the last byte. Then an open file can be deleted, but not renamed over, because that writes an
+    // intent first.
     while file.write(b"x").is_ok() {}
     let new = mount.path("new");
     File::create(&new).unwrap();
@@ -220,7 +221,7 @@ fn direct() {
     let mut back = vec![0; 777];
     file.read_exact_at(&mut back, 4_321).unwrap();
     assert_eq!(back, content[4_321..5_098]);
-    // What is written so is what those see who read through the cache.
+    // Programs that read through the cache see these writes.
     file.write_all_at(b"direct", 4_999).unwrap();
     let seen = std::fs::read(&path).unwrap();
     assert_eq!(&seen[4_999..5_005], b"direct");

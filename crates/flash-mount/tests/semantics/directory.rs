@@ -12,7 +12,7 @@ pub const CASES: &[Case] = &[
     ("rewinddir", rewinddir),
 ];
 
-/// More than one answer of the kernel holds.
+/// More than one reply to the kernel holds.
 const FILES: usize = 1500;
 
 fn many() -> Mount {
@@ -45,7 +45,7 @@ fn readdir() {
     assert!(seen.remove(".") && seen.remove(".."));
     let all: BTreeSet<String> = (0..FILES).map(name).collect();
     assert_eq!(seen, all);
-    // A mount that has not met the files says the same inodes.
+    // A mount that has not seen the files returns the same inodes.
     let again = mount.again();
     let mut directory = Directory::open(again.directory());
     while let Some((name, inode)) = directory.next().unwrap() {
@@ -63,7 +63,7 @@ fn readdir_changes() {
     let mut round = 0;
     while let Some((name, _)) = directory.next().unwrap() {
         seen.push(name);
-        // Every third file goes, and as many come, while the names are being read.
+        // While the names are being read, every third file is deleted, and as many are created.
         if seen.len() % 3 == 0 && round < FILES / 3 {
             std::fs::remove_file(mount.path(self::name(round * 3))).unwrap();
             std::fs::File::create(mount.path(format!("new {round}"))).unwrap();
@@ -77,7 +77,7 @@ fn readdir_changes() {
     }
     assert!(!seen.iter().any(|name| name.starts_with("new")));
     assert_eq!(mount.names().len(), FILES);
-    // What most programs do: read, delete what was read, read on.
+    // Most programs do this: read, delete the files read so far, read on.
     let mut directory = Directory::open(mount.directory());
     while let Some((name, _)) = directory.next().unwrap() {
         if name != "." && name != ".." {

@@ -1,4 +1,4 @@
-//! What a power cut cannot take back, and from when on.
+//! Tests which data survives a power cut, and from when on.
 
 use std::fs::File;
 use std::io::Write;
@@ -28,7 +28,7 @@ pub const CASES: &[Case] = &[
 
 const OLD: &[u8] = &[b'o'; 20_000];
 
-/// A file whose old content is durable.
+/// Returns a file whose old content is durable.
 fn with_old(mount: &Mount) -> File {
     let path = mount.put("file", OLD);
     let file = open_with(&path, 0).unwrap();
@@ -37,7 +37,7 @@ fn with_old(mount: &Mount) -> File {
     file
 }
 
-/// What the durable content must be once `new` was written at the start and `more` at the end.
+/// Returns the durable content that is expected once `new` was written at the start and `more` at the end.
 fn changed() -> Vec<u8> {
     let mut expected = OLD.to_vec();
     expected[..3].copy_from_slice(b"new");
@@ -50,7 +50,7 @@ fn change(file: &File) {
     file.write_all_at(b"more", OLD.len() as u64).unwrap();
 }
 
-/// Shows that without the barrier there would be something to lose: a test that passes either way says nothing.
+/// Checks that without the barrier data would be lost: otherwise the test would prove nothing.
 fn assert_not_durable_yet(mount: &Mount) {
     assert_ne!(mount.durable("file").unwrap(), changed());
 }
@@ -94,7 +94,7 @@ fn through(flags: i32) {
     let file = open_with(&mount.path("file"), flags).unwrap();
     change(&file);
     assert_eq!(mount.durable("file").unwrap(), changed());
-    // Without the kernel's cache as well.
+    // The same without the kernel's cache.
     let file = open_with(&mount.path("file"), flags | libc::O_DIRECT).unwrap();
     file.write_all_at(&[b'd'; 9_000], 1_000).unwrap();
     let durable = mount.durable("file").unwrap();
@@ -151,7 +151,7 @@ fn unsynced() {
     change(&file);
     drop(file);
     assert_not_durable_yet(&mount);
-    // The program calls this every so often.
+    // The program calls this periodically.
     mount.mounted().sync_if_unsynced();
     assert_eq!(mount.durable("file").unwrap(), changed());
     // With nothing to do it does nothing.
@@ -168,7 +168,7 @@ fn atomic() {
     for offset in [0, 100, 3_500, 4_000, 12_000] {
         let mut new = OLD.to_vec();
         new[offset..offset + length].fill(b'n');
-        // At each write of the device, and for any part of what is unflushed then.
+        // Cut the power at each write of the device, with any part of the unflushed writes surviving.
         for cut in 1.. {
             let mount = Mount::new();
             with_old(&mount);
@@ -200,7 +200,7 @@ fn syncfs() {
     let counters = || mount.device.with(|device| device.counters());
     let before = counters();
     sync_file_system(&file).unwrap();
-    // The kernel hands the page over and does not wait for that.
+    // The kernel passes the page on without waiting for the write.
     while counters().writes == before.writes {
         std::thread::yield_now();
     }
@@ -215,7 +215,7 @@ fn end() {
     let map = Map::new(&file, OLD.len(), true);
     map.set(10_000, b'm');
     assert_not_durable_yet(&mount);
-    // With the file open and mapped: who has it loses it, and nothing else.
+    // End the mount with the file open and mapped: the program loses the file, but no data is lost.
     let device = mount.device.clone();
     let mut store = mount.end();
     let mut expected = changed();

@@ -1,4 +1,4 @@
-//! How a mount ends, and what happens to whatever else is at its directory.
+//! Tests the ways a mount ends, and the effect on other mounts at its directory.
 
 use std::fs::File;
 use std::io::Write;
@@ -24,7 +24,7 @@ pub const CASES: &[Case] = &[
     ("aborted", aborted),
 ];
 
-/// Whether this machine lets us mount other file systems; says why not.
+/// Returns whether this machine allows mounting other file systems; if not, prints the reason.
 fn can_mount_memory(case: &str) -> bool {
     if !is_root() {
         println!("skipped: {case}: only root can mount and unmount by itself");
@@ -32,7 +32,7 @@ fn can_mount_memory(case: &str) -> bool {
     is_root()
 }
 
-/// A directory of its own, in which the mount `below` is a directory.
+/// A directory with a subdirectory `here` for mounts.
 struct Place {
     top: PathBuf,
 }
@@ -53,7 +53,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let here = self.top.join("here");
-        // As many as a test can have left.
+        // Unmount as many as a test can have left.
         for _ in 0..3 {
             unmount(&here, libc::MNT_DETACH).ok();
         }
@@ -61,7 +61,7 @@ impl Drop for Place {
     }
 }
 
-/// A mounted store, and whether the mount has said that it has ended.
+/// Mounts a store. Returns the mount, and a flag that is set when the mount has reported its end.
 fn told(directory: &Path) -> (Mount, Arc<AtomicBool>) {
     let has_ended = Arc::new(AtomicBool::new(false));
     let tell = Arc::clone(&has_ended);
@@ -135,10 +135,10 @@ fn umount_below() {
     mount.put("file", b"content");
     unmount(&place.here(), 0).unwrap();
     wait_for(&has_ended);
-    // Only the upper one is gone, also after the end of the lower one's guest.
+    // Only the upper mount is gone, also after `finish`.
     assert!(!mount.finish().was_aborted);
     assert!(sees_file_system(&place.here()));
-    // And when the program unmounts by itself.
+    // The same when the program unmounts by itself.
     let (mount, _) = told(&place.here());
     let ending = mount.finish();
     assert_eq!(ending.left_at, None);
@@ -158,13 +158,13 @@ fn umount_replaced() {
     unmount(&place.here(), libc::MNT_DETACH).unwrap();
     let (next, next_has_ended) = told(&place.here());
     next.put("other", b"x");
-    // The first ends while the second is where it was.
+    // The first mount ends while the second one is at its place.
     assert_eq!(mount.finish().files_open, 1);
     drop(file);
     assert_eq!(next.names(), ["other"]);
     assert!(!next_has_ended.load(Ordering::SeqCst));
     drop(next);
-    // Once a mount is gone, the next one gets its numbers.
+    // Once a mount is gone, the next one gets the same numbers.
     let (mount, has_ended) = told(&place.here());
     unmount(&place.here(), 0).unwrap();
     wait_for(&has_ended);
@@ -204,7 +204,7 @@ fn covered() {
     std::fs::write(place.here().join("above"), "x").unwrap();
     assert_eq!(mount.finish().left_at, Some(place.here()));
     assert!(place.here().join("above").exists());
-    // The store is closed all the same.
+    // The store is still closed properly.
     let again = Mount::of(device, Setup::default());
     assert_eq!(std::fs::read(again.path("file")).unwrap(), b"content");
 }
@@ -217,7 +217,7 @@ fn aborted() {
     let (mount, has_ended) = told(&place.here());
     mount.put("file", b"content");
     let connection = libc::minor(std::fs::metadata(place.here()).unwrap().dev());
-    // A view of its own of the kernel's connections: nobody need have mounted one.
+    // Mount a separate view of the kernel's connections: there may be none on this machine.
     let control = Place::new("control");
     if mount_control(&control.here()).is_err() {
         println!("skipped: aborted: this kernel shows no connections");

@@ -1,4 +1,4 @@
-//! What a flat store has not.
+//! Tests the features that a flat store does not have.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -56,7 +56,7 @@ fn mkfifo() {
 }
 
 fn mknod_device() {
-    // Root gets as far as the mount; for others the kernel answers the same.
+    // Root's call reaches the mount; for other users the kernel returns the same error.
     let mount = Mount::new();
     let path = mount.path("new");
     refused(mknod(&path, libc::S_IFCHR | 0o600), libc::EPERM);

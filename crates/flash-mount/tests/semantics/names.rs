@@ -98,7 +98,7 @@ fn name_encoding() {
     assert_eq!(mount.names(), ["größe"]);
 }
 
-/// The names that the store has, hidden ones included.
+/// Returns the names in the store, including hidden ones.
 fn stored(mount: &Mount) -> Vec<String> {
     let image = mount.after_power_cut();
     let mut store = Store::open(image, &flash::OpenOptions::default()).unwrap();
@@ -114,7 +114,7 @@ fn name_reserved() {
     let mount = Mount::new();
     let open = File::create(mount.path("open")).unwrap();
     std::fs::remove_file(mount.path("open")).unwrap();
-    // This is how hidden names look in this store; somebody could read them in the image.
+    // Hidden names look like this; a user could read them in the image.
     let hidden = stored(&mount);
     assert!(hidden.iter().all(|name| name.starts_with(".deleted-")));
     assert_eq!(hidden.len(), 2);
@@ -126,7 +126,7 @@ fn name_reserved() {
     let other = mount.put("other", b"x");
     refused(std::fs::rename(&other, mount.path(&hidden[1])), libc::EPERM);
     assert_eq!(mount.names(), ["other"]);
-    // Without the number it is a name like any other.
+    // Without the number it is an ordinary name.
     mount.put(".deleted-notes", b"x");
     drop(open);
 }
@@ -164,7 +164,7 @@ fn open_limit() {
     refused(File::open(mount.path("more")), libc::ENFILE);
     refused(File::create(mount.path("new")), libc::ENFILE);
     assert!(!mount.names().contains(&"new".to_owned()));
-    // The same file again needs no further room, and what needs no open file works.
+    // Opening the same file again needs no further room, and calls that need no open file work.
     open.push(File::open(mount.path("1")).unwrap());
     std::fs::rename(mount.path("more"), mount.path("moved")).unwrap();
     std::fs::remove_file(mount.path("2")).unwrap();
@@ -192,7 +192,7 @@ fn unlink_open() {
     refused(File::open(&path), libc::ENOENT);
     assert!(mount.names().is_empty());
     assert_eq!(file.metadata().unwrap().nlink(), 0);
-    // A new file of that name is another one.
+    // A new file of that name is a different file.
     mount.put("open", b"new");
     file.seek(SeekFrom::End(0)).unwrap();
     file.write_all(b"more").unwrap();
@@ -207,7 +207,7 @@ fn unlink_open() {
     assert_eq!(file.metadata().unwrap().len(), 3);
     drop(file);
     std::fs::remove_file(&path).unwrap();
-    // The kernel tells of the last close a little later than it answers it, but in order.
+    // The kernel reports the last close a little later than `close` returns, but in order.
     let figures = statvfs(mount.directory());
     assert!(figures.f_bfree > free_before);
     let mut store = mount.end();
@@ -242,7 +242,7 @@ fn unlink_open_short_names() {
     assert_eq!(mount.names(), ["open", "other"]);
     drop(file);
     std::fs::remove_file(&path).unwrap();
-    // One byte more is enough.
+    // One more byte is enough.
     let mount = Mount::with(Setup {
         name_bytes_max: 29,
         ..Setup::default()
@@ -276,7 +276,7 @@ fn rename_over() {
     assert_eq!(mount.names(), ["config"]);
     assert_eq!(mount.durable("config").unwrap(), b"new");
     assert_eq!(mount.durable("config.new"), None);
-    // Whatever else of it reaches the device, the name shows one of the two.
+    // For any part of the other writes that reaches the device, the name shows one of the two files.
     for torn in 0..64 {
         let image = device.with(|device| device.crash_image_random(torn));
         let mut store = Store::open(image, &flash::OpenOptions::default()).unwrap();
@@ -298,11 +298,11 @@ fn rename_over_open() {
     assert_eq!(read, "old");
     assert_eq!(std::fs::read(&old).unwrap(), b"new");
     assert_eq!(mount.names(), ["config"]);
-    // Who had the new file open still writes to it.
+    // A program that had the new file open can still write to it.
     writer.write_all(b"NEW").unwrap();
     writer.sync_all().unwrap();
     assert_eq!(std::fs::read(&old).unwrap(), b"NEW");
-    // The next mount, after a power cut at this moment.
+    // Check the next mount, after a power cut at this moment.
     let again = Mount::of(mount.after_power_cut(), Setup::default());
     assert_eq!(std::fs::read(again.path("config")).unwrap(), b"NEW");
     assert_eq!(again.names(), ["config"]);

@@ -1,4 +1,4 @@
-//! Programs that know nothing of the mount.
+//! Tests ordinary programs in the mount.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::Case;
 use crate::support::Mount;
 
-/// A user that is not root; nobody of this number need exist.
+/// A user that is not root; the number need not belong to an existing user.
 const OTHER_USER: u32 = 4321;
 
 pub const CASES: &[Case] = &[
@@ -18,14 +18,14 @@ pub const CASES: &[Case] = &[
     ("repository", repository),
 ];
 
-/// How a program ended.
+/// The result of a program.
 struct Ended {
     status: Option<i32>,
     output: String,
     errors: String,
 }
 
-/// Runs a program in the mount; none where it is not installed.
+/// Runs a program in the mount; returns `None` if it is not installed.
 fn run(mount: &Mount, program: &str, arguments: &[&str]) -> Option<Ended> {
     let ended = Command::new(program)
         .args(arguments)
@@ -63,7 +63,7 @@ fn read(mount: &Mount, name: &str) -> String {
     std::fs::read_to_string(mount.path(name)).unwrap()
 }
 
-/// A file on another file system, which only its owner may read.
+/// A file on another file system that only its owner may read.
 struct Elsewhere(PathBuf);
 
 impl Elsewhere {
@@ -76,7 +76,7 @@ impl Elsewhere {
         Self(path)
     }
 
-    /// A folder with a file, and a folder with one in it.
+    /// Creates a folder with a file, and in it a folder with a file.
     fn folder(name: &str) -> Self {
         let name = format!("keel-programs-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -130,7 +130,7 @@ fn preserving() {
             assert_eq!(read(&mount, name), "one\ntwo\n");
         }
     }
-    // Only root may have files of others, and so may try to give one away.
+    // Only root may own files of others, so only root may try to change the owner.
     if std::os::unix::fs::chown(source.path(), Some(OTHER_USER), None).is_ok() {
         let same_bits = std::fs::Permissions::from_mode(0o644);
         std::fs::set_permissions(source.path(), same_bits).unwrap();
@@ -165,7 +165,7 @@ fn archive_folders() {
         archive.path().to_str().unwrap(),
         folder.path().to_str().unwrap(),
     );
-    // The folder first, so that what follows shows that `tar` goes on.
+    // Put the folder first, so that the following file shows that `tar` continues.
     let names = ["-cf", path, "-C", from, "inner", "top"];
     if run(&mount, "tar", &names).is_none_or(|ended| ended.status != Some(0)) {
         return;

@@ -1,4 +1,4 @@
-//! Damage, failing devices, and a mount that takes no changes.
+//! Tests damage, failing devices, and a read-only mount.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ pub const CASES: &[Case] = &[
     ("read-only", read_only),
 ];
 
-/// Flips a bit in every block of the device that holds these bytes.
+/// Flips a bit in every device block that contains these bytes.
 fn damage_blocks_with(mount: &Mount, bytes: &[u8]) -> usize {
     mount.device.with(|device| {
         let blocks = device.geometry().block_count;
@@ -41,7 +41,7 @@ fn damage_data() {
     let content = bytes(40_000, 9);
     mount.put("damaged", &content);
     mount.put("whole", b"whole");
-    // In a new mount: the kernel would still have the bytes.
+    // Use a new mount: the kernel would still have the bytes in its cache.
     let mount = mount.again();
     assert!(damage_blocks_with(&mount, &content[20_000..20_032]) > 0);
     let file = File::open(mount.path("damaged")).unwrap();
@@ -77,7 +77,7 @@ fn damage_names() {
     assert!(names.len() > 30 && names.len() < 52, "{}", names.len());
     assert!(!names.contains(&"file 33".to_owned()));
     for name in names.iter().filter(|name| !name.starts_with('.')) {
-        // A name may also belong in the damaged block; then the store cannot tell whether it is there twice.
+        // A name may also belong in the damaged block; then the store cannot tell whether it exists twice.
         match std::fs::read(mount.path(name)) {
             Ok(content) => assert_eq!(content, b"x"),
             other => refused(other, libc::EUCLEAN),
@@ -90,7 +90,7 @@ fn damage_end() {
     let open = File::open(mount.put("gone", b"x")).unwrap();
     std::fs::remove_file(mount.path("gone")).unwrap();
     mount.put("log", b"line\n");
-    // The names of what was deleted while open can be anywhere in the table.
+    // The hidden names of files deleted while open can be anywhere in the table.
     damage_blocks_with(&mount, b".deleted-");
     let device = mount.device.clone();
     mount.end_badly();
@@ -101,13 +101,13 @@ fn damage_end() {
     assert_eq!(store.read(file, 0, &mut read).unwrap(), 5);
     assert!(read.starts_with(b"line\n"));
     drop(open);
-    // The next mount says so, and leaves the hidden file.
+    // The next mount reports this, and keeps the hidden file.
     let mount = Mount::of(device, Setup::default());
     assert!(mount.mounted().leftovers().is_damaged);
     assert_eq!(std::fs::read(mount.path("log")).unwrap(), b"line\n");
 }
 
-/// A mount with a file, whose device fails each write or each flush from now on.
+/// Returns a mount with a file, whose device fails each write or each flush from now on.
 fn failing(plan: FaultPlan) -> (Mount, File, Vec<u8>) {
     let mount = Mount::new();
     let content = bytes(20_000, 10);
@@ -126,7 +126,7 @@ fn device_fails() {
     let (mount, file, content) = failing(every_write);
     refused(File::create(mount.path("new")), libc::EIO);
     assert!(mount.mounted().failure().is_some());
-    // The device is well again, and the store does not trust it.
+    // The device works again, but the store does not trust it.
     mount
         .device
         .with(|device| device.set_fault_plan(FaultPlan::default()));
@@ -160,7 +160,7 @@ fn fsync_fails() {
         ..FaultPlan::default()
     };
     let (mount, file, _) = failing(every_flush);
-    // The write itself may pass: nothing is flushed for it.
+    // The write itself may succeed, because it does not flush.
     file.write_all_at(b"changed", 0).ok();
     refused(file.sync_all(), libc::EIO);
     mount

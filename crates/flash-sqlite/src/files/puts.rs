@@ -1,7 +1,7 @@
-//! What waits to be written: when it goes to the store, in which order, and what needs not go there at all.
+//! When and in which order waiting writes go to the store, and which of them need not go there at all.
 //!
-//! Invariant: what waits goes to the store in the order in which SQLite wrote it, with the syncs between. Only a
-//! transaction of which the store has nothing yet may go there all at once, without its journal.
+//! Invariant: waiting writes go to the store in the order in which SQLite wrote them, with the syncs between. Only a
+//! transaction that the store has nothing of yet may go there all at once, without its journal.
 
 use std::sync::Arc;
 
@@ -24,20 +24,21 @@ impl Files {
             .filter(|batch| Arc::ptr_eq(&batch.node, node))
     }
 
-    /// Whether all of a journal that has not ended waits, and nothing of it is in the store; so nothing of what it is
-    /// for is there either.
+    /// Returns whether all of an unfinished journal is waiting, and nothing of it is in the store. Then nothing of its
+    /// transaction is in the store either.
     pub(super) fn journal_can_be_left_out(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.is_whole_journal)
     }
 
-    /// Whether a journal in the store says nothing: it has no content, or zeros for a head.
+    /// Returns whether a journal in the store is void: it has no content, or zeros as its head.
     pub(super) fn is_void(&mut self, node: &Arc<Node>) -> Result<bool, Error> {
         let mut first = [0];
         let count = self.read_in_store(node, 0, &mut first)?;
         Ok(count == 0 || first == [0])
     }
 
-    /// Whether what waits belongs to the file called `name`, or to its journal, or to the database of that journal.
+    /// Returns whether the waiting writes belong to the file called `name`, to its journal, or to the database of that
+    /// journal.
     pub(super) fn is_concerned(&self, name: &str) -> bool {
         let is_own = |node: &Node| {
             let database = node.name.as_str();
@@ -49,16 +50,16 @@ impl Files {
             || self.batch.as_ref().is_some_and(|batch| is_own(&batch.node))
     }
 
-    /// Gives the store what waits, before a change of the file called `name`. If that has nothing to do with what
-    /// waits, it must not fail for want of room: SQLite rolls back on a full store.
+    /// Puts waiting writes into the store before a change of the file called `name`. If they do not concern that file,
+    /// the change must not fail for lack of room, because SQLite also rolls back on a full store.
     pub(super) fn put_before(&mut self, name: &str) -> Result<(), Error> {
         let is_concerned = self.is_concerned(name);
         let is_held = self
             .held
             .as_ref()
             .is_some_and(|held| held.node.name == name);
-        // Whoever changes something else does not say that a transaction is taken back: pages that wait may still be
-        // those of a transaction whose journal has found no room.
+        // A change of another file does not mean a rollback: waiting pages may still belong to a transaction whose
+        // journal has found no room.
         let put = if is_held || !is_concerned {
             self.put_all()
         } else {
@@ -70,7 +71,7 @@ impl Files {
         }
     }
 
-    /// Takes note that SQLite hears of a journal for which there is no room.
+    /// Records that SQLite is told of a journal for which there is no room.
     pub(super) fn told<T>(&mut self, put: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &put
             && is_no_room(error)
@@ -81,15 +82,15 @@ impl Files {
         put
     }
 
-    /// Gives the store all that waits, in the order in which it came, with the syncs between. What fails goes on
-    /// waiting: SQLite has been told that it was written.
+    /// Puts all waiting writes into the store, in their original order, with the syncs between. Failed writes stay
+    /// waiting, because SQLite has been told that they were written.
     pub(super) fn put_all(&mut self) -> Result<(), Error> {
         self.put_held()?;
         self.put_rest()
     }
 
-    /// As [`put_all`](Self::put_all), but a journal that was refused for want of room stays behind. SQLite knows that
-    /// it was, and can only roll back: what it writes to the database then is what that has held before.
+    /// As [`put_all`](Self::put_all), but a journal that was refused for lack of room stays in memory. SQLite knows
+    /// this and can only roll back, so its writes to the database restore the former content.
     pub(super) fn put_all_that_fits(&mut self) -> Result<(), Error> {
         let was_refused = self.held.as_ref().is_some_and(|held| held.was_refused);
         match self.put_held() {
@@ -99,8 +100,8 @@ impl Files {
         self.put_rest()
     }
 
-    /// Gives the store what waits, except for a transaction that has not ended and of which the store has nothing.
-    /// Where there is no room for it, it goes on waiting: that is for the sync to tell.
+    /// Puts waiting writes into the store, except for an unfinished transaction that the store has nothing of. If there
+    /// is no room they stay waiting, and the sync reports it.
     pub(crate) fn put_waiting(&mut self) -> Result<(), Error> {
         match self.put_unless_left_out() {
             Err(error) if is_no_room(&error) => Ok(()),
@@ -121,7 +122,7 @@ impl Files {
             let is_open = self.file(&held.node).is_some();
             if is_open && let Err(error) = self.write_now(&held.node, held.offset, &held.bytes) {
                 if held.is_whole_journal && is_no_room(&error) {
-                    // A part of it may be there. Nothing depends on that yet, and emptying needs no room.
+                    // A part of it may be in the store. Nothing depends on that yet, and emptying needs no room.
                     let emptied = self.truncate_now(&held.node, 0);
                     held.is_whole_journal = emptied.is_ok();
                 }
@@ -149,7 +150,7 @@ impl Files {
         Ok(())
     }
 
-    /// The store has a batch now; if SQLite has asked for that, durably.
+    /// Records that the store holds a batch now, and makes it durable if SQLite has asked for that.
     pub(super) fn has_put(&mut self, batch: Batch) -> Result<(), Error> {
         let (node, is_synced) = (Arc::clone(&batch.node), batch.is_synced);
         self.last = Some(batch);
@@ -157,14 +158,14 @@ impl Files {
         if is_synced { self.store.sync() } else { Ok(()) }
     }
 
-    /// Takes note that the store holds, or may hold, something else than was put there last.
+    /// Records that the file in the store may differ from the last batch put there.
     pub(super) fn forget_last(&mut self, node: &Arc<Node>) {
         self.last.take_if(|last| Arc::ptr_eq(&last.node, node));
     }
 
-    /// As [`told`](Self::told), of a write to the database, of cutting it, of a sync, or at the end of the journal:
-    /// SQLite takes the whole transaction back then, or has a checkpoint fail. Pages that wait are let go, so that
-    /// those of before find room.
+    /// As [`told`](Self::told), for an error at a write to the database, its truncation, a sync, or the end of the
+    /// journal: SQLite then rolls the whole transaction back, or lets a checkpoint fail. Waiting pages are dropped, so
+    /// that the original pages find room.
     pub(super) fn given_up<T>(&mut self, put: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &put
             && is_no_room(error)
@@ -177,7 +178,7 @@ impl Files {
         self.told(put)
     }
 
-    /// Gives the store a batch; at once, if that is asked for: false if it is too much for that.
+    /// Puts a batch into the store. If `at_once`, returns false if the batch is too large to be put atomically.
     pub(super) fn put_batch(&mut self, batch: &Batch, at_once: bool) -> Result<bool, Error> {
         if self.file(&batch.node).is_none() {
             return Ok(true);
@@ -223,8 +224,8 @@ impl Files {
             Kind::Journal => self.write_journal(node, offset, data),
             Kind::Log => {
                 if offset == 0 {
-                    // A new head: the log begins again, and every frame behind the head has become void. Without
-                    // them what follows is appended, which costs a fraction of overwriting.
+                    // A new head: the log begins again, and every frame behind the head becomes void. After truncating,
+                    // the following frames are appended, which costs a fraction of overwriting.
                     self.truncate(node, 0)?;
                 }
                 self.write_log(node, offset, data)
@@ -254,7 +255,7 @@ impl Files {
             .is_some_and(|held| !behind_its_journal(held))
             || self.batch.is_some() && self.batch_of(node).is_none()
         {
-            // Something else has to wait, on a full store.
+            // Other writes are waiting on a full store, so this one cannot wait.
             return self.write_now(node, offset, data);
         }
         let batch = self
@@ -315,7 +316,7 @@ impl Files {
                 return Ok(());
             }
             let put = self.put_all();
-            // If it failed: a head without its content is worth nothing, SQLite writes both again.
+            // If this failed, drop the head: it is useless without its content, and SQLite writes both again.
             self.held = None;
             return put;
         }
@@ -329,11 +330,11 @@ impl Files {
         }
     }
 
-    /// Makes durable what was written to the file.
+    /// Makes all writes to the file durable.
     ///
-    /// But for a transaction whose journal has not ended and is not in the store: until then nothing has been
-    /// committed, so nothing can be lost. SQLite syncs the journal before it changes the database, and the database
-    /// before it ends the journal; when the journal ends, all of that is done at once, or in this order.
+    /// The exception is a transaction whose journal has not ended and is not in the store: until its end nothing has
+    /// been committed, so nothing can be lost. SQLite syncs the journal before it changes the database, and the
+    /// database before it ends the journal. When the journal ends, all of that is done at once, or in this order.
     pub(crate) fn sync(&mut self, node: &Arc<Node>) -> Result<(), Error> {
         let is_database = self.batch_of(node).is_some();
         if let Some(held) = &mut self.held
@@ -341,7 +342,7 @@ impl Files {
         {
             if Arc::ptr_eq(&held.node, node) {
                 held.is_synced = true;
-                // If the transaction goes on, pages come next that are not those of before. Once it has been given up,
+                // If the transaction continues, the next pages are not the original ones. Once it has been given up,
                 // SQLite syncs the journal only to play it back.
                 held.was_refused &= held.is_given_up;
                 return Ok(());
@@ -356,7 +357,7 @@ impl Files {
         }
         let is_given_up = self.held_of(node).is_some_and(|held| held.is_given_up);
         let put = if is_given_up {
-            // SQLite plays the journal back.
+            // SQLite is about to play the journal back.
             self.put_all_that_fits()
         } else {
             self.put_before(&node.name)
@@ -365,14 +366,14 @@ impl Files {
         self.store.sync()
     }
 
-    /// A journal counts no more: what it was for is committed, or was rolled back.
+    /// Ends a journal: its transaction is committed, or was rolled back.
     pub(super) fn end_journal(&mut self, node: &Arc<Node>, end: End) -> Result<(), Error> {
         if self.held_of(node).is_some() && self.journal_can_be_left_out() {
             let put = self.commit_without_journal();
             self.given_up(put)?;
         }
         if self.batch.is_none() {
-            // No change of the database is left behind it.
+            // No change of the database depends on it any more.
             self.held.take_if(|held| Arc::ptr_eq(&held.node, node));
         }
         let is_concerned = self.is_concerned(&node.name);
@@ -393,8 +394,8 @@ impl Files {
         Ok(())
     }
 
-    /// Makes the changes of a transaction all at once, if they are few enough, so that its journal need not be
-    /// written. Otherwise everything goes on waiting.
+    /// Makes the changes of a transaction atomically, if they are few enough, so that its journal need not be written.
+    /// Otherwise everything stays waiting.
     pub(super) fn commit_without_journal(&mut self) -> Result<(), Error> {
         let Some(batch) = self.batch.take() else {
             return Ok(());
@@ -416,7 +417,7 @@ impl Files {
     }
 }
 
-/// Whether a file of this name, if it is empty, is as good as none.
+/// Returns whether a file of this name is equivalent to no file if it is empty.
 pub(super) fn may_be_absent(name: &str) -> bool {
     name.ends_with(JOURNAL_ENDING) || name.ends_with(LOG_ENDING)
 }

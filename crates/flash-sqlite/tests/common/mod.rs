@@ -1,5 +1,5 @@
-//! What the tests share: simulated images under the VFS and files that are images, connections to them, images of power
-//! cuts.
+//! Helpers that the tests share: simulated images under the VFS and images in files, connections to them, images after
+//! power cuts.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod script;
@@ -19,11 +19,11 @@ use rusqlite::{Connection, OpenFlags, ffi};
 /// Name of the VFS whose images are simulated.
 pub const SIM_VFS: &CStr = c"keelsim";
 
-/// Another one with the same images, which knows nothing of what the first has open: copies of open images can be
-/// looked at by it.
+/// Another VFS with the same images, which does not know the images open in the first: it can open copies of open
+/// images.
 pub const OTHER_SIM_VFS: &CStr = c"keelsimother";
 
-/// A device as it was just after a write request, and how many transactions had been acknowledged by then.
+/// A device just after a write request, and the number of transactions acknowledged by then.
 #[derive(Clone)]
 pub struct Moment {
     pub device: SimDevice,
@@ -33,16 +33,16 @@ pub struct Moment {
 /// A simulated device that stays when the store on it is closed.
 pub struct Machine {
     pub device: SimDevice,
-    /// Keep a clone after each write.
+    /// Whether to keep a clone of the device after each write.
     pub records: bool,
     pub moments: Vec<Moment>,
     pub acknowledged: usize,
-    /// Requests (writes and flushes) that still succeed; every later one fails as a broken device does.
+    /// Number of requests (writes and flushes) that still succeed; every later one fails as on a broken device.
     pub requests_left: Option<u64>,
     pub requests: u64,
-    /// The next write panics.
+    /// Whether the next write panics.
     pub panics: bool,
-    /// The medium may only be read.
+    /// Whether the medium is read-only.
     pub refuses_writing: bool,
     is_open: bool,
 }
@@ -155,9 +155,9 @@ impl Images for SimImages {
     }
 }
 
-/// The functions of the SQLite that this program is linked with.
+/// Returns the functions of the SQLite that this program is linked with.
 pub fn linked_sqlite() -> Sqlite {
-    // SAFETY: the functions are those of the linked SQLite, in the order that is asked for.
+    // SAFETY: the functions are those of the linked SQLite, in the required order.
     unsafe {
         Sqlite::at([
             ffi::sqlite3_vfs_find as *const (),
@@ -169,7 +169,7 @@ pub fn linked_sqlite() -> Sqlite {
     }
 }
 
-/// Puts `device` under `name`, in place of one of that name that is not open.
+/// Registers `device` under `name`, replacing one of that name that is not open.
 pub fn insert(name: &str, device: SimDevice) -> Shared {
     static REGISTERED: OnceLock<()> = OnceLock::new();
     REGISTERED.get_or_init(|| {
@@ -200,13 +200,13 @@ pub fn remove(name: &str) {
     machines().lock().unwrap().remove(Path::new(name));
 }
 
-/// A simulated device with an empty store. `identity` tells it from others: images of one identity are copies.
+/// Returns a simulated device with an empty store. `identity` distinguishes stores: images of one identity are copies.
 pub fn formatted(blocks: u64, identity: u8) -> SimDevice {
     let store = Store::format(SimDevice::new(blocks, 7), &options(identity)).expect("formats");
     store.close().expect("closes")
 }
 
-/// The device of an image that is a file.
+/// Returns the device of an image in a file.
 pub fn device(path: &Path, create_bytes: Option<u64>) -> FileDevice {
     let options = FileDeviceOptions {
         create_bytes,
@@ -216,7 +216,7 @@ pub fn device(path: &Path, create_bytes: Option<u64>) -> FileDevice {
     FileDevice::open(path, &options).expect("opens the image")
 }
 
-/// Makes a file that is an image with an empty store.
+/// Creates an image file with an empty store.
 pub fn format(path: &Path, bytes: u64, identity: u8) {
     let store = Store::format(device(path, Some(bytes)), &options(identity)).expect("formats");
     store.close().expect("closes");
@@ -239,7 +239,7 @@ pub fn connect(database: &str, image: &str) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(uri(database, image), OpenFlags::default())
 }
 
-/// One value of a query.
+/// Returns one value of a query.
 pub fn value<T: rusqlite::types::FromSql>(
     connection: &Connection,
     sql: &str,
@@ -247,12 +247,12 @@ pub fn value<T: rusqlite::types::FromSql>(
     connection.query_row(sql, [], |row| row.get(0))
 }
 
-/// The code of SQLite's that an operation failed with, extended.
+/// Returns SQLite's extended code of a failed operation.
 pub fn code_of(error: &rusqlite::Error) -> i32 {
     error.sqlite_error().map_or(0, |error| error.extended_code)
 }
 
-/// A folder that goes when the test ends, however it does.
+/// A folder that is removed when the test ends, in any case.
 pub struct Folder(pub PathBuf);
 
 impl Folder {

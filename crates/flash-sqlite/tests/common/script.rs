@@ -1,4 +1,4 @@
-//! A script of transactions, run through SQLite on a simulated image, and the judge of what is left of it.
+//! A script of transactions, run through SQLite on a simulated image, and the check of what is left of it.
 
 use base::sim::SimDevice;
 use rusqlite::Connection;
@@ -8,10 +8,10 @@ use super::{Moment, Shared, connect, formatted, insert, remove, uri, value};
 /// Blocks of the simulated device.
 pub const BLOCKS: u64 = 1024;
 
-/// States tried in each journal mode; of more, an even selection.
+/// Maximum number of states tried in each journal mode; from more, an even selection is taken.
 pub const STATES_MAX: usize = 2500;
 
-/// Transactions of the script. Each is a commit of its own; what rolls back must leave nothing.
+/// Transactions of the script. Each is a separate commit; a rollback must leave nothing.
 pub const SCRIPT: &[&str] = &[
     "CREATE TABLE reading (id INTEGER PRIMARY KEY, sensor TEXT, value REAL, raw BLOB);
      CREATE INDEX by_sensor ON reading (sensor, value)",
@@ -27,8 +27,8 @@ pub const SCRIPT: &[&str] = &[
     "INSERT INTO event SELECT id, sensor FROM reading",
 ];
 
-/// Many transactions that change few pages: those that a store takes without a journal, and some that it does not; the
-/// database grows and shrinks between.
+/// Many transactions that change few pages: most are small enough for the store to take them without a journal, some
+/// are not. The database grows and shrinks between them.
 pub const SMALL_SCRIPT: &[&str] = &[
     "CREATE TABLE reading (id INTEGER PRIMARY KEY, sensor TEXT, value REAL, raw BLOB)",
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 90)
@@ -70,7 +70,7 @@ pub const LARGE_SCRIPT: &[&str] = &[
     "INSERT INTO reading SELECT id + 1000, sensor, value, raw FROM reading; UPDATE reading SET value = value * 2",
 ];
 
-/// Everything that the databases hold, as text.
+/// Returns the content of all the databases, as text.
 pub fn dump(connection: &Connection, schemas: &[&str]) -> rusqlite::Result<String> {
     let mut text = String::new();
     for schema in schemas {
@@ -101,17 +101,17 @@ pub fn dump(connection: &Connection, schemas: &[&str]) -> rusqlite::Result<Strin
 pub struct Scenario {
     pub name: &'static str,
     pub journal: &'static str,
-    /// Every transaction changes two databases of the image.
+    /// Whether every transaction changes two databases of the image.
     pub two_databases: bool,
-    /// The log is checkpointed in the middle of the script, as often as it has so many pages.
+    /// Number of pages of the log after which it is checkpointed in the middle of the script.
     pub checkpoint_pages: u32,
     pub states_max: usize,
-    /// `FULL`, or `OFF` for cuts that are no power cuts.
+    /// `FULL`, or `OFF` for kills instead of power cuts.
     pub synchronous: &'static str,
     pub script: &'static [&'static str],
-    /// Run after each opening.
+    /// SQL that runs after each opening.
     pub pragmas: &'static str,
-    /// Of the store: tests run side by side, and copies of one store are not opened together.
+    /// Identity of the store: tests run in parallel, and copies of one store cannot be open together.
     pub identity: u8,
 }
 
@@ -170,8 +170,8 @@ impl Scenario {
         }
     }
 
-    /// Runs the script. Returns what each number of acknowledged transactions leaves, and every moment at which the
-    /// power may go.
+    /// Runs the script. Returns the state after each number of acknowledged transactions, and every moment at which the
+    /// power may be cut.
     pub fn record(&self, image: &str) -> (Vec<String>, Vec<Moment>) {
         let machine = insert(image, formatted(BLOCKS, self.identity));
         let connection = self.prepare(image).expect("opens");
@@ -195,14 +195,15 @@ impl Scenario {
                 .execute_batch("BEGIN; INSERT INTO reading (sensor) VALUES ('undone'); ROLLBACK")
                 .expect("rolls back");
         }
-        // Closing checkpoints a log and deletes it: cuts belong there too.
+        // Closing checkpoints a log and deletes it, so power cuts must be tested there too.
         drop(connection);
         let moments = std::mem::take(&mut machine.lock().unwrap().moments);
         remove(image);
         (models, moments)
     }
 
-    /// Opens what a cut has left and says what is wrong with it. Afterwards the machine has the moments of recovery.
+    /// Opens the image after a cut and returns what is wrong with it. Afterwards the machine holds the moments of
+    /// recovery.
     pub fn judge(
         &self,
         image: &str,

@@ -1,11 +1,11 @@
-//! The bound of each call on a store, by what the call is asked to do.
+//! The bound of each call on a store, depending on the call's arguments.
 
 use flash::{Bound, Bounds};
 
 use super::operation::{Content, Operation};
 use std::collections::BTreeMap;
 
-/// Name and bound of a call on an open file, or on names, given what the store holds.
+/// Returns name and bound of a call on an open file, or on names, given the content of the store.
 pub fn bound_of<C: Content>(
     operation: &Operation,
     model: &BTreeMap<String, C>,
@@ -23,7 +23,7 @@ pub fn bound_of<C: Content>(
         } else if offset >= length {
             ("write beyond", bounds.write_beyond(offset - length, bytes))
         } else {
-            // Across the end: what lies within, then the rest.
+            // A write across the end: first the part within the file, then the rest.
             let within = length - offset;
             let rest = bounds.write_beyond(0, bytes - within);
             ("write across", bounds.overwrite(within).plus(rest))

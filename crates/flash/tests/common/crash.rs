@@ -1,4 +1,4 @@
-//! Cutting the power at every device write of a scenario, and judging what recovery makes of it.
+//! Cutting the power at every device write of a scenario, and judging the result of recovery.
 
 use std::collections::HashMap;
 
@@ -13,16 +13,16 @@ use super::oracle::Ledger;
 use super::recorder::{Moment, Recorder};
 use super::{options, read_files};
 
-/// Up to this many unflushed writes every subset is tried.
+/// Up to this many unflushed writes, every subset is tried.
 const SUBSETS_ALL_MAX: usize = 7;
 
-/// The sectors of one block in a mask of them.
+/// The mask of all sectors of one block.
 const BLOCK_SECTORS: u64 = 0xff;
 
-/// Power cuts in a row: in a call, in the recovery after it, in the recovery after that.
+/// Maximum number of power cuts in a row: in a call, in the recovery after it, in the recovery after that.
 const CUTS_MAX: usize = 3;
 
-/// One of so many recovered stores goes on working for a few calls.
+/// One out of this many recovered stores is used for a few more calls.
 const GO_ON_ONE_IN: u64 = 12;
 
 /// A scenario: calls that run unobserved to prepare a store, and calls during which the power is cut.
@@ -32,22 +32,22 @@ pub struct Scenario {
     pub files_max: u64,
     pub prepare: Vec<Operation>,
     pub observe: Vec<Operation>,
-    /// Tears each write into every subset of its blocks, not into a random one.
+    /// Whether each write is torn into every subset of its blocks, not into a random one.
     pub every_block_tear: bool,
 }
 
-/// What a crash run has seen.
+/// Counts of a crash run.
 #[derive(Default)]
 pub struct Tally {
     /// Distinct device images, in each scenario, on which recovery was run and judged.
     pub states: u64,
     /// Of these, states after a second or third cut during recovery.
     pub later_cuts: u64,
-    /// Of these, states in which such a cut changed what the one before had left, within what is allowed.
+    /// Of these, states in which such a cut changed the result of the previous one, within the allowed limits.
     pub resettled: u64,
     /// Of these, states in which a cut was allowed to undo calls that had returned (`nosync`).
     pub undoable: u64,
-    /// Recovered stores that were worked on and checked again.
+    /// Number of recovered stores that were used further and checked again.
     pub went_on: u64,
     pub cuts: u64,
     pub scenarios: u64,
@@ -67,13 +67,13 @@ impl Tally {
 
 struct Run<'a> {
     scenario: &'a Scenario,
-    /// What may be lost and what not, before each observed call and after the last.
+    /// The allowed losses before each observed call and after the last.
     ledgers: Vec<Ledger>,
     random: Random,
     /// Images sampled beyond the exhaustive ones, for each cut.
     samples: u64,
-    /// What recovery made of each image seen so far. The same image may come back at a later moment, when
-    /// less is allowed.
+    /// The content after recovery of each image seen so far. The same image may occur again at a later moment, when
+    /// fewer losses are allowed.
     recovered: HashMap<u64, Files>,
     tally: Tally,
 }
@@ -118,7 +118,8 @@ pub fn explore(scenario: &Scenario, seed: u64, samples: u64) -> Tally {
     run.tally
 }
 
-/// How many observed calls of the scenario spill a list into a cluster that holds an intact one of an earlier life.
+/// Returns how many observed calls of the scenario spill a list into a cluster that holds an intact list of an earlier
+/// life.
 pub fn spills_over_older_lists(scenario: &Scenario) -> usize {
     let sim = SimDevice::new(scenario.device_blocks, 7);
     let mut store = Store::format(sim, &options(scenario.files_max)).unwrap();
@@ -142,7 +143,7 @@ pub fn spills_over_older_lists(scenario: &Scenario) -> usize {
     count
 }
 
-/// Runs one call of a scenario and notes what it did.
+/// Runs one call of a scenario and records its result.
 fn call<D: BlockDevice>(
     store: &mut Store<D>,
     operation: &Operation,
@@ -159,7 +160,7 @@ fn call<D: BlockDevice>(
 }
 
 impl Run<'_> {
-    /// The power goes at this moment: tries what may be left on the device.
+    /// Cuts the power at this moment and tries the possible remains on the device.
     fn cut(&mut self, moment: &Moment) {
         let unflushed = moment.device.unflushed_count();
         let few = unflushed <= SUBSETS_ALL_MAX;
@@ -169,7 +170,7 @@ impl Run<'_> {
             }
         }
         for torn in 0..unflushed {
-            // Each write torn while the others are whole, and while they are lost.
+            // Tear each write while the others are complete, and while they are lost.
             let mut masks = vec![self.random.next_u64()];
             masks.extend(self.block_masks(moment, torn));
             for mask in masks {
@@ -185,7 +186,7 @@ impl Run<'_> {
                 }
             }
             if !few {
-                // Each one alone lost, each one alone there, and everything up to it.
+                // Only this one lost, only this one there, and everything up to it.
                 for keeps in [
                     |index: usize, which: usize| index != which,
                     |index: usize, which: usize| index == which,
@@ -208,11 +209,11 @@ impl Run<'_> {
         }
     }
 
-    /// Sector masks that tear unflushed write `write` between its blocks, each of which is then old or new: what
-    /// sectors torn at random hardly ever leave.
+    /// Returns sector masks that tear unflushed write `write` between its blocks, so that each block is either old or
+    /// new. Randomly torn sectors hardly ever give this.
     fn block_masks(&mut self, moment: &Moment, write: usize) -> Vec<u64> {
         let blocks = moment.device.unflushed().nth(write).unwrap().block_count;
-        // Of longer requests a bit of the mask stands for several sectors; the store makes none.
+        // In longer requests a bit of the mask covers several sectors; the store makes no such requests.
         assert!(blocks <= 8);
         let subsets = 1..(1_u64 << blocks) - 1;
         let subsets = if subsets.is_empty() || self.scenario.every_block_tear {
@@ -244,14 +245,14 @@ impl Run<'_> {
             let found = self.recover_and_judge(recorder, moment, &format!("cut {cuts}"));
             if let Some(before) = before {
                 self.tally.later_cuts += 1;
-                // Mostly what there is was settled by the first cut. But a write may complete by chance what an
-                // earlier one has left torn; then a call that had not returned has happened after all.
+                // Usually the first cut has settled the content. But a write may by chance complete one that was torn
+                // earlier; then a call that had not returned has happened after all.
                 self.tally.resettled += u64::from(found != before);
             }
             self.note(hash, found.clone(), moment);
             before = Some(found);
             let moments = std::mem::take(&mut *moments.lock().unwrap());
-            // One random moment of recovery, one random image of it: over all states that is every kind.
+            // One random moment of recovery, and one random image of it: over all states this covers every kind.
             let Some(during) = moments.get(self.random.index(moments.len().max(1))) else {
                 return;
             };
@@ -281,13 +282,13 @@ impl Run<'_> {
         }
     }
 
-    /// Opens the image read-only, then for writing; both must show the same, and something allowed.
+    /// Opens the image read-only, then for writing. Both must show the same content, and it must be allowed.
     fn recover_and_judge(&mut self, device: Recorder, moment: &Moment, when: &str) -> Files {
         let calls = moment.calls_returned;
         let name = self.scenario.name;
         let context = || format!("{name} {when}, after {calls} calls");
         let expected = self.ledgers[calls].now().clone();
-        // Small tables: they cost more to make than recovery does.
+        // Use small tables: creating large ones takes longer than recovery.
         let options = OpenOptions {
             open_files_max: 4,
             addresses_max: 256,
@@ -331,7 +332,7 @@ impl Run<'_> {
     }
 }
 
-/// What recovery left must be good to work on.
+/// Checks that a recovered store can be used further.
 fn go_on(store: &mut Store<Recorder>, found: &Files, random: &mut Random, context: &str) {
     let mut ledger = Ledger::new(found.clone());
     let kept_moments = std::mem::take(&mut *store.device().moments.lock().unwrap());

@@ -1,4 +1,4 @@
-//! Handles that stay open while calls go on, and what must become of each.
+//! Handles that stay open during calls, and their expected states.
 
 use base::block::BlockDevice;
 use base::sim::Random;
@@ -7,18 +7,18 @@ use flash::{Error, FileHandle, Store};
 use super::operation::{Content, Operation};
 use std::collections::BTreeMap;
 
-/// Stale handles that are remembered, to see that they stay stale.
+/// Maximum number of stale handles that are kept to check that they stay stale.
 const STALE_MAX: usize = 12;
 
-/// A handle that somebody holds.
+/// A handle that the test holds.
 struct Held {
     file: FileHandle,
     name: String,
-    /// How often it was opened and not closed yet.
+    /// How often it was opened and not yet closed.
     count: u32,
 }
 
-/// The handles that a test holds: which file each belongs to by now, and those that must be stale.
+/// The handles that a test holds: the current file of each, and those that must be stale.
 #[derive(Default)]
 pub struct Kept {
     held: Vec<Held>,
@@ -26,7 +26,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The handle held on the file that is called `name` now.
+    /// Returns the handle held on the file that is called `name` now.
     pub fn of(&self, name: &str) -> Option<FileHandle> {
         self.held
             .iter()
@@ -34,7 +34,7 @@ impl Kept {
             .map(|held| held.file)
     }
 
-    /// Opens a file once more; a second handle must be the first one.
+    /// Opens a file once more; the second handle must equal the first one.
     pub fn open<D: BlockDevice>(&mut self, store: &mut Store<D>, name: &str, context: &str) {
         let file = store
             .open_file(name)
@@ -71,7 +71,7 @@ impl Kept {
         self.held.len()
     }
 
-    /// Notes what a call that has succeeded does to handles.
+    /// Records the effect of a successful call on the handles.
     pub fn after(&mut self, operation: &Operation) {
         match operation {
             Operation::Delete(name) | Operation::Replace(name, _) => self.forget(name),
@@ -102,7 +102,7 @@ impl Kept {
         self.stale.push(file);
     }
 
-    /// Every handle held shows its file, every other one is refused by every call and changes nothing.
+    /// Requires that every held handle shows its file, and that every call refuses a stale one and changes nothing.
     pub fn check<D: BlockDevice, C: Content>(
         &self,
         store: &mut Store<D>,
@@ -147,7 +147,7 @@ impl Kept {
                     "{context}: call {call} by a stale handle: {result:?}"
                 );
             }
-            // Closing one that is closed already harms nobody.
+            // Closing a handle that is already closed must have no effect.
             store.close_file(*file);
         }
     }

@@ -15,7 +15,7 @@ use super::oracle::{Ledger, is_between, is_refused_half_way, shared};
 use super::totals::assert_nothing_leaked;
 use super::{options, read_file, read_files};
 
-/// What a life is mostly busy with.
+/// The most frequent calls of a life.
 #[derive(Clone, Copy, Debug)]
 pub enum Mood {
     Filling,
@@ -23,9 +23,9 @@ pub enum Mood {
     Churning,
     /// Many small appends to one or two files.
     Logging,
-    /// Changing what is there: overwrites, truncations, renames.
+    /// Changing existing content: overwrites, truncations, renames.
     Editing,
-    /// Hardly a call that is durable by itself.
+    /// Hardly any call is durable by itself.
     Unsynced,
 }
 
@@ -108,12 +108,12 @@ impl Mood {
     }
 }
 
-/// What the first life finds.
+/// The state of the store at the first life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     Empty,
     Full,
-    /// Nearly full, the free list spilled, and almost nothing of it left in the root.
+    /// Nearly full, the free list spilled, and almost none of it left in the root.
     Spilled,
 }
 
@@ -127,7 +127,7 @@ pub struct Setting {
     pub seeds: u64,
 }
 
-/// What all lives together went through, so that the test can show that it tests what it says.
+/// Events of all lives together, so that the test can check its own coverage.
 #[derive(Default)]
 struct Seen {
     lives: u64,
@@ -144,7 +144,7 @@ struct Seen {
     worst: BTreeMap<&'static str, Bound>,
 }
 
-/// A call that suits the mood, given what the store holds.
+/// Returns a call that suits the mood, given the content of the store.
 pub fn random_call(random: &mut Random, setting: &Setting, mood: Mood, files: &Files) -> Operation {
     let is_logging = matches!(mood, Mood::Logging);
     let names = if is_logging { 2 } else { setting.files };
@@ -158,8 +158,8 @@ pub fn random_call(random: &mut Random, setting: &Setting, mood: Mood, files: &F
     }
 }
 
-/// What a power cut leaves: as often as not each write wholly or not at all, which random tearing seldom
-/// gives, else anything.
+/// Returns an image after a power cut: in half of the cases each write is complete or lost, which random tearing seldom
+/// gives, otherwise anything is possible.
 fn image_after_cut(device: &SimDevice, random: &mut Random) -> SimDevice {
     let choices = random.next_u64();
     if random.coin() {
@@ -175,7 +175,7 @@ fn image_after_cut(device: &SimDevice, random: &mut Random) -> SimDevice {
     }
 }
 
-/// Fails when the device has done more since `before` than `bound` allows.
+/// Fails if the device has done more since `before` than `bound` allows.
 fn assert_within(before: Counters, now: Counters, bound: Bound, context: &str) -> Bound {
     let cost = meter::cost(before, now);
     assert!(
@@ -196,7 +196,7 @@ struct Life<'a> {
 }
 
 impl Life<'_> {
-    /// Runs calls until the life ends; returns the call that was running then.
+    /// Runs calls until the life ends. Returns the call that was running then.
     fn live(&mut self, ending: Ending) -> Option<Operation> {
         if self.random.below(5) == 0 {
             self.mood = MOODS[self.random.index(MOODS.len())];
@@ -269,7 +269,7 @@ impl Life<'_> {
         running
     }
 
-    /// Recovers, with cuts in between, and takes what is there as the state of the next life.
+    /// Recovers, with cuts in between, and takes the result as the state of the next life.
     fn recover(&mut self, ending: Ending, running: Option<&Operation>) {
         self.machine.writes_until_kill = None;
         self.machine.device.set_fault_plan(FaultPlan::default());
@@ -344,7 +344,7 @@ impl Life<'_> {
     }
 }
 
-/// Notes what became of a call that has returned.
+/// Records the result of a call that has returned.
 pub fn settle<D: BlockDevice>(
     store: &mut Store<D>,
     ledger: &mut Ledger,
@@ -362,7 +362,7 @@ pub fn settle<D: BlockDevice>(
             let old = &ledger.now()[name];
             let is_right = match error {
                 Error::Full => is_refused_half_way(operation, old, &content),
-                // A read that failed may have been one that only looked ahead.
+                // The failed read may have been one that only looked ahead.
                 _ => is_between(operation, old, &content),
             };
             assert!(
@@ -377,7 +377,7 @@ pub fn settle<D: BlockDevice>(
     }
 }
 
-/// After a failed write or flush everything that was acknowledged is still read.
+/// Requires that after a failed write or flush all acknowledged data can still be read.
 fn judge_failed(
     store: &mut Store<&mut Machine>,
     ledger: &Ledger,
@@ -417,7 +417,7 @@ pub fn fill(store: &mut Store<SimDevice>, model: &mut Model, files: usize, rando
     }
 }
 
-/// Deletes files until the free list has been spilled; then takes what the root still lists.
+/// Deletes files until the free list has been spilled; then allocates the space that the root still lists.
 fn spill(store: &mut Store<SimDevice>, model: &mut Model, random: &mut Random) {
     let mut names: Vec<String> = model.keys().cloned().collect();
     random.shuffle(&mut names);
@@ -469,7 +469,7 @@ fn lives(setting: &Setting, endings: &[Ending], seed: u64, seen: &mut Seen) {
         life.recover(ending, running.as_ref());
         life.seen.lives += 1;
     }
-    // Nothing was lost on the way: an emptied store has all its blocks again.
+    // No block was lost on the way: an emptied store has all its blocks again.
     let mut store = Store::open(&mut life.machine, &OpenOptions::default()).unwrap();
     let context = format!("seed {seed}, emptied");
     assert_nothing_leaked(&mut store, life.ledger.now(), &context);
@@ -498,7 +498,7 @@ fn report(name: &str, seen: &Seen) {
 }
 
 pub const SETTINGS: [Setting; 5] = [
-    // Lives so short that one ends in what the one before it had begun.
+    // Lives so short that one ends during work that the previous one began.
     Setting {
         device_blocks: 120,
         files: 3,
@@ -548,10 +548,11 @@ pub const SETTINGS: [Setting; 5] = [
     },
 ];
 
-/// One store's lives, all of them a function of the seed: what it is like, how lives end, what is done in them.
+/// Runs the lives of one store. The seed determines everything: the store, the ends of its lives, and the calls in
+/// them.
 pub fn run_seed(seed: u64) {
     let mut random = Random::new(seed);
-    // Those with many files take long: seldom.
+    // Settings with many files take long, so they are rare.
     let setting = &SETTINGS[[0, 0, 0, 0, 0, 1, 1, 2, 3, 4][random.index(10)]];
     let endings: &[Ending] = match random.index(4) {
         0 => &[Ending::PowerCut],
@@ -567,7 +568,7 @@ pub fn run_seed(seed: u64) {
     lives(setting, endings, random.next_u64(), &mut Seen::default());
 }
 
-/// How many times as many seeds as usual: `FLASH_CYCLES_SEEDS`.
+/// Returns the factor for the usual number of seeds: `FLASH_CYCLES_SEEDS`.
 fn seeds() -> u64 {
     std::env::var("FLASH_CYCLES_SEEDS")
         .ok()

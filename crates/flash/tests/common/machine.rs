@@ -1,4 +1,4 @@
-//! A machine whose process may be killed, and how a life on it ends.
+//! A machine whose process may be killed, and the ways a life on it ends.
 
 use base::block::{BlockDevice, Counters, DeviceError, Geometry};
 use base::sim::SimDevice;
@@ -6,9 +6,9 @@ use base::sim::SimDevice;
 /// A machine whose process may be killed: the device then keeps its power and its unflushed writes.
 pub struct Machine {
     pub device: SimDevice,
-    /// Writes until the process is killed; the one that finds 1 here is the last.
+    /// Number of writes until the process is killed; the write that finds 1 here is the last.
     pub writes_until_kill: Option<u64>,
-    /// Whether that last one still reaches the device.
+    /// Whether that last write still reaches the device.
     pub last_write_arrives: bool,
 }
 
@@ -65,12 +65,12 @@ impl BlockDevice for Machine {
     }
 }
 
-/// How a life ends.
+/// The ways a life ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The power goes at a write, or between two calls.
+    /// The power fails at a write, or between two calls.
     PowerCut,
-    /// The process goes; whatever the device has in its cache stays there.
+    /// The process is killed; the data in the device's cache stays.
     Killed,
     /// A write or a flush fails and the store is opened again without a power cut.
     Failed,

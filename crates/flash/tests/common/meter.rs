@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use base::block::{BlockDevice, Counters};
 use flash::{Bound, Store};
 
-/// Blocks in one write request at most.
+/// Maximum number of blocks in one write request.
 pub const REQUEST_BLOCKS_MAX: u64 = 5;
 
-/// What the device did between two moments.
+/// Returns the device operations between two moments.
 pub fn cost(before: Counters, now: Counters) -> Bound {
     Bound {
         reads: now.reads - before.reads,
@@ -37,7 +37,7 @@ pub fn most(left: Bound, right: Bound) -> Bound {
     }
 }
 
-/// The most that each kind of call has cost.
+/// The maximum cost of each kind of call.
 #[derive(Default)]
 pub struct Meter {
     worst: BTreeMap<&'static str, Bound>,

@@ -1,4 +1,5 @@
-//! What the tests of the store share: the reference model, random operations, the judge of what a cut leaves.
+//! Helpers shared by the tests of the store: the reference model, random operations, the judge of the state after a
+//! cut.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(unused_imports, reason = "as above")]
 
@@ -39,7 +40,7 @@ pub fn options(files_max: u64) -> FormatOptions {
     }
 }
 
-/// Everything the store holds, read through its public calls.
+/// Returns everything the store holds, read through its public calls.
 pub fn read_all<D: BlockDevice>(store: &mut Store<D>) -> Result<Model, Error> {
     let mut model = Model::new();
     for_each_file(store, &mut |name, bytes| {
@@ -72,7 +73,7 @@ fn for_each_file<D: BlockDevice>(
     let mut bytes = Vec::new();
     for (name, length) in names {
         let file = store.open_file(&name)?;
-        // Nothing of the file before may pass for content of this one.
+        // Bytes of the previous file must not pass for content of this one.
         bytes.clear();
         bytes.resize(length as usize, 0xa5);
         let count = store.read(file, 0, &mut bytes)?;
@@ -88,7 +89,7 @@ fn for_each_file<D: BlockDevice>(
     Ok(())
 }
 
-/// Content of one file.
+/// Returns the content of one file.
 pub fn read_file<D: BlockDevice>(store: &mut Store<D>, name: &str) -> Result<Vec<u8>, Error> {
     let file = store.open_file(name)?;
     let mut bytes = vec![0xa5; store.length(file)? as usize];

@@ -1,4 +1,4 @@
-//! One call on a store: what it does to the reference model, how it is run, and what it may answer.
+//! One call on a store: its effect on the reference model, its execution, and its allowed results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use flash::{
 use super::handles::Kept;
 use super::pieces::{Pieces, borrowed, changed_blocks, put, random_pieces};
 
-/// Names to bytes: what a store should hold.
+/// Names to bytes: the expected content of a store.
 pub type Model = BTreeMap<String, Vec<u8>>;
 
 /// As [`Model`], cheap to copy: contents are shared until they change.
@@ -58,12 +58,12 @@ pub enum Operation {
     WritePiecesNosync(String, Pieces),
     WritePiecesAtOnce(String, Pieces),
     Sync,
-    /// Close the store in order and open it again.
+    /// Close the store properly and open it again.
     Reopen,
 }
 
 impl Operation {
-    /// What the model holds after the call has succeeded.
+    /// Changes the model to the state after the call has succeeded.
     pub fn apply<C: Content>(&self, model: &mut BTreeMap<String, C>) {
         match self {
             Self::Create(name) => {
@@ -95,7 +95,7 @@ impl Operation {
         }
     }
 
-    /// What a call on the bytes of one file makes of them; nothing for other calls.
+    /// Applies a call to the bytes of one file; other calls have no effect.
     pub fn change(&self, content: &mut Vec<u8>) {
         match self {
             Self::Append(_, data) | Self::AppendNosync(_, data) => content.extend_from_slice(data),
@@ -118,7 +118,7 @@ impl Operation {
         }
     }
 
-    /// The file that the call touches; of a rename the one that is renamed.
+    /// Returns the file that the call touches; for a rename, the renamed one.
     pub fn file(&self) -> Option<&str> {
         match self {
             Self::Create(name)
@@ -136,7 +136,7 @@ impl Operation {
         }
     }
 
-    /// The file whose bytes the call changes while its name stays.
+    /// Returns the file whose bytes the call changes while its name stays.
     pub fn changed_file(&self) -> Option<&str> {
         match self {
             Self::Append(name, _)
@@ -150,8 +150,8 @@ impl Operation {
         }
     }
 
-    /// Whether everything written before is durable once the call has succeeded. Writing no bytes, or giving a
-    /// file the name it has, promises nothing; for pieces see [`is_durable_on`](Self::is_durable_on).
+    /// Returns whether everything written before is durable once the call has succeeded. Writing no bytes, or renaming
+    /// a file to its own name, promises nothing; for pieces see [`is_durable_on`](Self::is_durable_on).
     pub fn makes_durable(&self) -> bool {
         match self {
             Self::AppendNosync(..)
@@ -179,7 +179,8 @@ impl Operation {
         }
     }
 
-    /// Whether the store does the call on a file that holds `old`, or says that it is too much at once.
+    /// Returns whether the store makes the call on a file that holds `old`; otherwise it answers that this is too much
+    /// at once.
     pub fn is_done(&self, old: &[u8]) -> bool {
         match self {
             Self::WritePiecesAtOnce(_, pieces) => {
@@ -189,17 +190,17 @@ impl Operation {
         }
     }
 
-    /// Runs the call; `Reopen` is not for this function.
+    /// Runs the call; `Reopen` must not be passed to this function.
     pub fn run<D: BlockDevice>(&self, store: &mut Store<D>) -> Result<(), Error> {
         self.run_with(store, &Kept::default())
     }
 
-    /// As [`run`](Self::run), by a handle that is kept on the file if there is one.
+    /// As [`run`](Self::run), with a kept handle on the file if there is one.
     pub fn run_with<D: BlockDevice>(&self, store: &mut Store<D>, kept: &Kept) -> Result<(), Error> {
         self.answer_with(store, kept).map(drop)
     }
 
-    /// As [`run_with`](Self::run_with), with what the store answers: false if it has done nothing.
+    /// As [`run_with`](Self::run_with), and returns the store's answer: false if it has done nothing.
     pub fn answer_with<D: BlockDevice>(
         &self,
         store: &mut Store<D>,
@@ -262,7 +263,7 @@ impl Operation {
         .map(|()| true)
     }
 
-    /// Whether the store may refuse the call for want of free blocks.
+    /// Returns whether the store may refuse the call for lack of free blocks.
     fn may_need_blocks<C: Content>(&self, model: &BTreeMap<String, C>) -> bool {
         let grows = |name: &str, length: u64| {
             model
@@ -285,7 +286,7 @@ impl Operation {
         }
     }
 
-    /// A line for a message of failure.
+    /// Returns a line for a failure message.
     pub fn brief(&self) -> String {
         match self {
             Self::Append(name, data) => format!("append {name} {}", data.len()),
@@ -306,10 +307,10 @@ impl Operation {
     }
 }
 
-/// Blocks within a file that pieces at once may change.
+/// Maximum number of blocks within a file that pieces at once may change.
 const AT_ONCE_BLOCKS_MAX: usize = 3;
 
-/// What to expect of a call that the model has judged possible or not.
+/// Returns whether a result is right, given the model.
 pub fn outcome_is_right<C: Content>(
     operation: &Operation,
     model: &BTreeMap<String, C>,
@@ -329,14 +330,14 @@ pub fn outcome_is_right<C: Content>(
     }
 }
 
-/// Bytes that tell from which call they came.
+/// Returns random bytes that identify the call that wrote them.
 pub fn content(random: &mut Random, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     random.fill(&mut bytes);
     bytes
 }
 
-/// A length that visits the edges: nothing, a byte, a block, an atomic append, a long one.
+/// Returns a length that covers the edge cases: nothing, a byte, a block, an atomic append, a long one.
 pub fn length(random: &mut Random, long_max: usize) -> usize {
     match random.below(12) {
         0 => 1,
@@ -351,7 +352,7 @@ pub fn length(random: &mut Random, long_max: usize) -> usize {
     }
 }
 
-/// Where to write in a file of `length` bytes, and how many bytes: inside, in the last block, across the end,
+/// Returns the offset and the length of a write to a file of `length` bytes: inside, in the last block, across the end,
 /// at it, and beyond it with a gap.
 pub fn write_place(random: &mut Random, length: usize, long_max: usize) -> (u64, usize) {
     let block = random.index(length / PAYLOAD_BYTES + 1) * PAYLOAD_BYTES;
@@ -385,7 +386,7 @@ pub fn write_place(random: &mut Random, length: usize, long_max: usize) -> (u64,
     (offset as u64, count.min(long_max))
 }
 
-/// A length to cut or fill a file of `length` bytes to: nothing, the same, the ends of blocks, shorter, longer.
+/// Returns a new length for a file of `length` bytes: nothing, the same, the ends of blocks, shorter, longer.
 pub fn truncate_length(random: &mut Random, length: usize, long_max: usize) -> u64 {
     let block = random.index(length / PAYLOAD_BYTES + 1) * PAYLOAD_BYTES;
     let target = match random.below(12) {
@@ -403,7 +404,7 @@ pub fn truncate_length(random: &mut Random, length: usize, long_max: usize) -> u
     target as u64
 }
 
-/// A random call on one of `files` names: those on names alone, appending and replacing.
+/// Returns a random call on one of `files` names: calls on names alone, appends and replaces.
 pub fn operation(random: &mut Random, files: usize, long_max: usize) -> Operation {
     let name = format!("file-{}", random.index(files));
     match random.below(20) {
@@ -425,7 +426,7 @@ pub fn operation(random: &mut Random, files: usize, long_max: usize) -> Operatio
     }
 }
 
-/// How often each kind of call comes, in shares of their sum.
+/// How often each kind of call occurs, as shares of the sum.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights {
     pub create: u64,
@@ -444,7 +445,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Every call there is, but for those on several pieces.
+    /// All calls, except for those on several pieces.
     pub const ALL: Self = Self {
         create: 3,
         append: 8,
@@ -461,14 +462,14 @@ impl Weights {
         write_pieces_at_once: 0,
     };
 
-    /// Every call there is.
+    /// All calls.
     pub const WITH_PIECES: Self = Self {
         write_pieces_nosync: 5,
         write_pieces_at_once: 8,
         ..Self::ALL
     };
 
-    /// A random call; places in a file are chosen by what the model holds of it.
+    /// Returns a random call; places in a file are chosen by its content in the model.
     pub fn draw<C: Content>(
         &self,
         random: &mut Random,
@@ -501,7 +502,7 @@ impl Weights {
             })
             .unwrap_or(0);
         let any = format!("file-{}", random.index(files));
-        // Mostly a file that exists: a call on a name that does not is over soon.
+        // Mostly use an existing file: a call on a missing name ends early.
         let existing = if model.is_empty() || random.below(10) == 0 {
             any.clone()
         } else {

@@ -1,4 +1,4 @@
-//! What a store may hold after its power was cut, given the calls made on it.
+//! The allowed contents of a store after a power cut, given the calls made on it.
 //!
 //! The rules in prose are at the top of `tests/crash.rs`.
 
@@ -10,14 +10,14 @@ use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX, PAYLOAD_BYTES};
 use super::operation::{Files, Operation};
 use super::pieces::{changed_blocks, put};
 
-/// A call that has returned and need not be durable yet, with what it made of its file.
+/// A call that has returned but need not be durable yet, with the file's content after it.
 #[derive(Clone)]
 struct Pending {
     call: Operation,
     after: Arc<Vec<u8>>,
 }
 
-/// What is certainly on the device, what reads show, and the calls between the two.
+/// The content that is certainly durable, the content that reads show, and the calls between the two.
 #[derive(Clone)]
 pub struct Ledger {
     durable: Files,
@@ -25,17 +25,17 @@ pub struct Ledger {
     pending: Vec<Pending>,
 }
 
-/// Where the content of a name comes from in one possible outcome.
+/// The source of a name's content in one possible outcome.
 #[derive(Clone, Copy)]
 enum Source<'a> {
-    /// The file that had this name when the call began, with whatever was pending on it.
+    /// The file that had this name when the call began, with its pending calls.
     File(&'a str),
     /// These bytes exactly.
     Exactly(&'a [u8]),
 }
 
 impl Ledger {
-    /// Everything in `files` is durable.
+    /// Returns a ledger in which everything in `files` is durable.
     pub fn new(files: Files) -> Self {
         Self {
             durable: files.clone(),
@@ -44,17 +44,17 @@ impl Ledger {
         }
     }
 
-    /// What the store shows as long as the power stays.
+    /// Returns the content that the store shows as long as there is no power cut.
     pub fn now(&self) -> &Files {
         &self.now
     }
 
-    /// Calls that a cut may undo.
+    /// Returns the number of calls that a cut may undo.
     pub fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// The call has succeeded.
+    /// Records that the call has succeeded.
     pub fn returned(&mut self, call: &Operation) {
         let old = call.changed_file().and_then(|name| self.now.get(name));
         let durable = old.map_or(call.makes_durable(), |old| call.is_durable_on(old));
@@ -67,7 +67,7 @@ impl Ledger {
         }
     }
 
-    /// The call was refused when it had changed its file to `content`; that need not be durable.
+    /// Records that the call was refused after it had changed its file to `content`, which need not be durable.
     pub fn refused(&mut self, call: &Operation, content: Vec<u8>) {
         let Some(name) = call.changed_file() else {
             return;
@@ -87,10 +87,10 @@ impl Ledger {
         }
     }
 
-    /// Whether the store may hold `found` when the power is cut during `running`, or between two calls.
+    /// Checks whether the store may hold `found` when the power is cut during `running`, or between two calls.
     ///
     /// # Errors
-    /// What differs.
+    /// The differences.
     pub fn judge(&self, found: &Files, running: Option<&Operation>) -> Result<(), String> {
         if same(found, &self.durable) || (running.is_none() && same(found, &self.now)) {
             return Ok(());
@@ -106,7 +106,7 @@ impl Ledger {
         }
     }
 
-    /// The names that there may be, and where their contents come from.
+    /// Returns the possible sets of names, with the sources of their contents.
     fn outcomes<'a>(
         &'a self,
         running: Option<&'a Operation>,
@@ -157,7 +157,7 @@ impl Ledger {
             })
     }
 
-    /// Whether a cut may leave `found` of the file that was called `name` when the running call began.
+    /// Returns whether a cut may leave `found` in the file that was called `name` when the running call began.
     fn is_reachable(&self, name: &str, found: &Arc<Vec<u8>>, running: Option<&Operation>) -> bool {
         let mut state = &self.durable[name];
         for pending in &self.pending {
@@ -218,8 +218,8 @@ fn same(left: &Files, right: &Files) -> bool {
         })
 }
 
-/// Whether a cut in the middle of `call` may leave `found` of a file that held `old`; before and after
-/// the call count too.
+/// Returns whether a cut in the middle of `call` may leave `found` in a file that held `old`. The states before and
+/// after the call count too.
 pub fn is_between(call: &Operation, old: &[u8], found: &[u8]) -> bool {
     match call {
         Operation::Append(_, data) | Operation::AppendNosync(_, data) => {
@@ -251,8 +251,8 @@ pub fn is_between(call: &Operation, old: &[u8], found: &[u8]) -> bool {
     }
 }
 
-/// Whether a file of `old` may hold `found` when `call` was refused for want of blocks: as after a cut, but
-/// not as after the whole call, and an append that can be refused whole is.
+/// Returns whether a file that held `old` may hold `found` after `call` was refused for lack of blocks. The state is as
+/// after a cut, but not as after the whole call. An append that is atomic must be refused completely.
 pub fn is_refused_half_way(call: &Operation, old: &[u8], found: &[u8]) -> bool {
     if let Operation::Append(_, data) | Operation::AppendNosync(_, data) = call
         && data.len() <= APPEND_ATOMIC_BYTES_MAX
@@ -270,7 +270,7 @@ fn is_between_write(offset: usize, data: &[u8], old: &[u8], found: &[u8]) -> boo
     }
     let end = offset + data.len();
     if offset > old.len() {
-        // The gap grows first, then the data behind it.
+        // The gap is filled first, then the data behind it is written.
         let Some(added) = found.strip_prefix(old) else {
             return false;
         };
@@ -283,7 +283,7 @@ fn is_between_write(offset: usize, data: &[u8], old: &[u8], found: &[u8]) -> boo
     {
         return false;
     }
-    // How much of the data arrived: what lengthens the file says so itself, else as much as agrees.
+    // The number of data bytes that arrived: if the file became longer its length tells, otherwise as many as agree.
     let written = if found.len() > old.len() {
         found.len() - offset
     } else {
@@ -297,8 +297,8 @@ fn is_between_write(offset: usize, data: &[u8], old: &[u8], found: &[u8]) -> boo
         && (found.len() > old.len() || found[behind..] == old[behind..])
 }
 
-/// What makes the file longer comes first, one piece after the other; then the blocks within that change, in their
-/// order and three at a time, which is at once if they are no more.
+/// Bytes that make the file longer come first, one piece after the other. Then come the changed blocks within the file,
+/// in order and three at a time; three or fewer are written at once.
 fn is_between_pieces(pieces: &[(u64, Vec<u8>)], old: &[u8], found: &[u8]) -> bool {
     let mut now = old.to_vec();
     for (offset, data) in pieces {
@@ -324,7 +324,7 @@ fn is_between_pieces(pieces: &[(u64, Vec<u8>)], old: &[u8], found: &[u8]) -> boo
     false
 }
 
-/// `file` as a model that shares its contents.
+/// Returns `file` as a model that shares its contents.
 pub fn shared(model: &super::Model) -> Files {
     model
         .iter()

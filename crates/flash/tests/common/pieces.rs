@@ -1,4 +1,4 @@
-//! Several pieces for one file: what they make of its bytes, and which of its blocks they change.
+//! Several pieces for one file: their effect on its bytes, and the blocks that they change.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,14 @@ use flash::PAYLOAD_BYTES;
 
 use super::operation::{content, write_place};
 
-/// Bytes and where they go.
+/// Bytes and their offsets.
 pub type Pieces = Vec<(u64, Vec<u8>)>;
 
-/// In one call at most.
+/// Maximum number of pieces in one call.
 const PIECES_MAX: usize = 5;
 
-/// Gives the pieces to `call` as the store takes them; without allocating, since calls that must not are run by this.
+/// Passes the pieces to `call` in the form that the store takes. Does not allocate, because it also runs calls that
+/// must not allocate.
 pub fn borrowed<R>(pieces: &[(u64, Vec<u8>)], call: impl FnOnce(&[(u64, &[u8])]) -> R) -> R {
     assert!(pieces.len() <= PIECES_MAX, "{} pieces", pieces.len());
     let mut borrowed = [(0, &[][..]); PIECES_MAX];
@@ -34,8 +35,8 @@ pub fn put(pieces: &[(u64, Vec<u8>)], content: &mut Vec<u8>) {
     }
 }
 
-/// The blocks of a file of `old` that some piece changes within it, in ascending order; also one that a later piece
-/// changes back.
+/// Returns the blocks of a file holding `old` that some piece changes within it, in ascending order, including a block
+/// that a later piece changes back.
 pub fn changed_blocks(old: &[u8], pieces: &[(u64, Vec<u8>)]) -> Vec<usize> {
     let mut now = old.to_vec();
     let mut blocks = BTreeSet::new();
@@ -51,7 +52,8 @@ pub fn changed_blocks(old: &[u8], pieces: &[(u64, Vec<u8>)]) -> Vec<usize> {
     blocks.into_iter().collect()
 }
 
-/// Pieces for a file of `old`: mostly a few bytes that change in what it holds, or none; some new, some behind its end.
+/// Returns pieces for a file holding `old`: mostly changes of a few bytes within the file, or none; some new data, some
+/// behind its end.
 pub fn random_pieces(random: &mut Random, old: &[u8], long_max: usize) -> Pieces {
     let one = |random: &mut Random| {
         if random.below(4) == 0 {

@@ -1,24 +1,24 @@
-//! Scenarios of the crash suite that are functions of their seeds.
+//! Scenarios of the crash suite that are determined by their seeds.
 
 use base::sim::Random;
 
 use super::crash::Scenario;
 use super::operation::{Files, Operation, Weights, content};
 
-/// What the store is like before the power is cut.
+/// The state of the store before the power is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
-    /// A few files, and room.
+    /// A few files, and much free space.
     Roomy,
-    /// A few files and one that takes what is left.
+    /// A few files, and one that takes the rest of the space.
     Full,
     /// More files than the root has slots.
     Crowded,
-    /// Free space in many pieces, of which lists have been spilled.
+    /// Free space in many pieces, with spilled lists of them.
     Fragmented,
 }
 
-/// A scenario; the same seed gives the same one.
+/// Returns a scenario; the same seed gives the same one.
 pub fn random_scenario(seed: u64) -> Scenario {
     let mut random = Random::new(seed);
     let start = match random.below(20) {
@@ -65,7 +65,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
         (0..count)
             .map(|_| {
                 let call = weights.draw(&mut random, &expected, files, long_max);
-                // As far as can be said beforehand: a full store refuses some.
+                // This is an estimate: a full store also refuses some other calls.
                 let is_refused =
                     matches!(&call, Operation::Create(name) if expected.contains_key(name));
                 if !is_refused {

@@ -1,4 +1,4 @@
-//! A device that remembers how it was after each write.
+//! A device that records its state after each write.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use base::block::{BlockDevice, Counters, DeviceError, Geometry};
 use base::sim::SimDevice;
 
-/// A device as it was just after one write request, or when a call had returned.
+/// The state of a device just after one write request, or when a call had returned.
 #[derive(Clone)]
 pub struct Moment {
     pub device: SimDevice,
@@ -16,7 +16,7 @@ pub struct Moment {
     pub is_inside: bool,
 }
 
-/// Passes everything on to a simulated device and keeps a clone of it after each write.
+/// Passes every request to a simulated device and keeps a clone of it after each write.
 pub struct Recorder {
     pub inner: SimDevice,
     pub moments: Arc<Mutex<Vec<Moment>>>,
@@ -32,7 +32,7 @@ impl Recorder {
         }
     }
 
-    /// Notes that one more call has returned, and how the device is then.
+    /// Records that one more call has returned, and the state of the device.
     pub fn call_has_returned(&self) {
         self.calls_returned.fetch_add(1, Ordering::Relaxed);
         self.keep(false);

@@ -1,4 +1,4 @@
-//! Stores whose newest record is of a certain kind, for damage to that record.
+//! Stores whose newest record is of a certain kind, so that tests can damage that record.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::medium::{RecordKind, newest_record};
 use super::operation::{Model, Operation, Weights, content};
 use super::options;
 
-/// A store after some calls, all of them durable, and everything that was written in its place.
+/// A store after some durable calls, with all their images written in place.
 pub struct Settled {
     pub device: SimDevice,
     pub model: Model,
@@ -25,7 +25,7 @@ pub struct Settled {
 const FILES: usize = 90;
 const CALLS: usize = 600;
 
-/// Every call that is durable.
+/// All durable calls.
 const WEIGHTS: Weights = Weights {
     append_nosync: 0,
     write_at_nosync: 0,
@@ -34,7 +34,7 @@ const WEIGHTS: Weights = Weights {
     ..Weights::ALL
 };
 
-/// Of each kind of record, and for so many calls after it, up to `each` stores.
+/// Returns up to `each` stores for each kind of record and each number of calls after it.
 pub fn settled_stores(each: usize) -> Vec<Settled> {
     let mut found: BTreeMap<(RecordKind, usize), usize> = BTreeMap::new();
     let mut stores = Vec::new();
@@ -60,7 +60,7 @@ pub fn settled_stores(each: usize) -> Vec<Settled> {
             let writes_before = newest_record(store.device());
             let number_before = store.device().peek(writes_before);
             if operation.run(&mut store).is_err() {
-                // A full store may have done a part; no matter, it is read below.
+                // A full store may have done a part of the call, so read its content again.
                 model = super::read_all(&mut store).unwrap();
                 continue;
             }
@@ -89,7 +89,7 @@ pub fn settled_stores(each: usize) -> Vec<Settled> {
     stores
 }
 
-/// Files go until lists are spilled, and come again; one of them is written to again and again.
+/// Returns a call: files are deleted until lists are spilled, and created again; one of them is written repeatedly.
 fn call(random: &mut Random, model: &Model, number: usize) -> Operation {
     let any = |random: &mut Random| format!("file-{}", random.index(FILES));
     let log = "file-0".to_owned();
@@ -114,7 +114,8 @@ fn call(random: &mut Random, model: &Model, number: usize) -> Operation {
     }
 }
 
-/// A store in which deleting a certain file writes a record that spills a list, with one image; and which file.
+/// Returns a store in which deleting a certain file writes a record that spills a list, with one image; the model; and
+/// the name of that file.
 pub fn before_spilling() -> (SimDevice, Model, String) {
     let mut store = Store::format(SimDevice::new(1000, 1), &options(FILES as u64)).unwrap();
     let mut model = Model::new();
@@ -135,7 +136,7 @@ pub fn before_spilling() -> (SimDevice, Model, String) {
     panic!("no deletion has spilled a list");
 }
 
-/// Opens the device for reading only, or for writing, with small tables.
+/// Opens the device read-only, or for writing, with small tables.
 pub fn open<D: base::block::BlockDevice>(
     device: D,
     read_only: bool,

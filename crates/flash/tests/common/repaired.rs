@@ -1,4 +1,4 @@
-//! Stores to be damaged and repaired, and the judge of what a repair has made of them.
+//! Stores to be damaged and repaired, and the judge of the result of a repair.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +13,21 @@ use super::{Model, Operation, Weights, content, options};
 
 pub const TABLE_FIRST: u64 = 12;
 
-/// A store after some life.
+/// A store after some calls.
 #[derive(Clone)]
 pub struct Sample {
     pub device: SimDevice,
     pub model: Model,
     /// Every content that any file had after a call.
     pub history: BTreeSet<Vec<u8>>,
-    /// Not closed: damage in what came after the last record passes for a call that a cut has ended.
+    /// Whether the store was closed. If not, damage after the last record is taken for a call that a power cut has
+    /// interrupted.
     pub closed: bool,
 }
 
 impl Sample {
-    /// A store with many short files and some long ones; left as it is after its last call when not `closed`.
+    /// Returns a store with many short files and some long ones. If not `closed`, it stays as it is after its last
+    /// call.
     pub fn new(seed: u64, closed: bool, weights: &Weights) -> Self {
         Self::of_size(seed, closed, weights, 700, 24, 250)
     }
@@ -54,7 +56,7 @@ impl Sample {
                 }
             }
         }
-        // What a call that found the store full has added.
+        // Include what a call that found the store full has added.
         model = super::read_all(&mut store).unwrap();
         history.extend(model.values().cloned());
         store.sync().unwrap();
@@ -81,7 +83,7 @@ impl Sample {
     }
 }
 
-/// Calls that cut off nothing: blocks never show an older, longer file.
+/// Calls without truncations: blocks never show an older, longer file.
 pub const NO_TRUNCATE: Weights = Weights {
     truncate: 0,
     ..Weights::ALL
@@ -91,7 +93,7 @@ pub fn repair(device: SimDevice, context: &str) -> (RepairReport, SimDevice) {
     Store::repair(device, &mut |_| {}).unwrap_or_else(|error| panic!("{context}: {error}"))
 }
 
-/// A second repair finds nothing more to write.
+/// Requires that a second repair finds nothing more to write.
 pub fn assert_settled(device: &SimDevice, context: &str) {
     let hash = device.image_hash();
     let (report, after) = repair(device.clone(), context);
@@ -108,7 +110,7 @@ pub fn assert_settled(device: &SimDevice, context: &str) {
     );
 }
 
-/// What a file holds, `None` for a piece that is damaged.
+/// Returns the pieces of a file, `None` for a damaged piece.
 pub fn pieces(store: &mut Store<SimDevice>, name: &str) -> Vec<Option<Vec<u8>>> {
     let file = store.open_file(name).unwrap();
     let length = store.length(file).unwrap() as usize;
@@ -128,11 +130,11 @@ pub fn pieces(store: &mut Store<SimDevice>, name: &str) -> Vec<Option<Vec<u8>>> 
     found
 }
 
-/// What a repaired store holds, compared with what was written.
+/// The content of a repaired store, compared with the written data.
 #[derive(Debug, Default)]
 pub struct Found {
     pub exact: usize,
-    /// The last calls on an open store are gone.
+    /// Number of files that miss the last calls on an open store.
     pub older: usize,
     pub shortened: usize,
     pub damaged: usize,
@@ -140,11 +142,11 @@ pub struct Found {
     pub missing: usize,
 }
 
-/// Reads everything. Whatever is read must have been written: a file with its name has its content up to where it
-/// ends; a lost one is some content that there was. Files of which nothing is left are counted.
+/// Reads everything. All data read must have been written: a file with its name has its content up to its end; a lost
+/// file has some earlier content. Files of which nothing is left are counted.
 ///
-/// Of a file that may have been deleted before, the end may be gone, so that an earlier end shows; each piece must
-/// have been in a file at that place.
+/// If a file may have been deleted before, its end may be gone, so that an earlier end shows; each piece must have been
+/// in a file at that place.
 pub fn judge(
     store: &mut Store<SimDevice>,
     sample: &Sample,
@@ -177,7 +179,7 @@ pub fn judge(
                 }
             })
         };
-        // The longest prefix of a content is that content.
+        // The longest prefix of a content is the content itself.
         let is_old = |lost: &LostFile| lost.may_be_old && lost.name == *name;
         if report.lost_files.iter().any(is_old) {
             assert_pieces_were_written(&pieces, sample, &format!("{context}: {name}"));
@@ -227,7 +229,7 @@ pub fn judge(
     found
 }
 
-/// Each piece was in some file at that place.
+/// Requires that each piece was in some file at that place.
 pub fn assert_pieces_were_written(pieces: &[Option<Vec<u8>>], sample: &Sample, context: &str) {
     for (number, piece) in pieces.iter().enumerate() {
         let Some(piece) = piece else { continue };
@@ -242,7 +244,7 @@ pub fn assert_pieces_were_written(pieces: &[Option<Vec<u8>>], sample: &Sample, c
     }
 }
 
-/// Whether all that the check still finds is bytes of files that are gone.
+/// Returns whether the check finds only lost bytes of files.
 pub fn only_data_is_damaged(report: &CheckReport) -> bool {
     report
         .problems
@@ -250,7 +252,7 @@ pub fn only_data_is_damaged(report: &CheckReport) -> bool {
         .all(|problem| problem.data_lost && problem.file.is_some())
 }
 
-/// Opens a repaired store, judges what it holds, and lives on in it.
+/// Opens a repaired store, judges its content, and uses it further.
 pub fn judge_and_live(
     device: &SimDevice,
     sample: &Sample,
@@ -272,7 +274,8 @@ pub fn judge_and_live(
     found
 }
 
-/// Every file can be appended to and deleted; nothing that was read before changes; after a cut it is all there.
+/// Requires that every file can be appended to and deleted, that data read before stays, and that all of it is there
+/// after a cut.
 pub fn live_on(mut store: Store<SimDevice>, seed: u64, context: &str) {
     let mut random = Random::new(seed);
     let mut names = Vec::new();
@@ -294,7 +297,7 @@ pub fn live_on(mut store: Store<SimDevice>, seed: u64, context: &str) {
         }
         store.close_file(file);
     }
-    // As after a cut: every append was durable.
+    // Every append was durable, so all must be there after a cut.
     let device = store.device().crash_image_random(seed);
     let mut store = Store::open(device, &OpenOptions::default()).unwrap();
     let check = store.check().unwrap();
@@ -340,7 +343,7 @@ pub fn wipe_records(device: &mut SimDevice) {
     }
 }
 
-/// A store whose free list is spilled.
+/// Returns a store whose free list is spilled.
 pub fn spilled(seed: u64) -> Sample {
     let mut random = Random::new(seed);
     let mut store = Store::format(SimDevice::new(1600, seed), &options(200)).unwrap();
@@ -361,7 +364,7 @@ pub fn spilled(seed: u64) -> Sample {
     }
 }
 
-/// How many times as many seeds as usual: `FLASH_REPAIR_SEEDS`.
+/// Returns the number of seeds: `usual` times `FLASH_REPAIR_SEEDS`.
 pub fn seeds(usual: u64) -> u64 {
     let times = std::env::var("FLASH_REPAIR_SEEDS")
         .ok()
@@ -369,21 +372,21 @@ pub fn seeds(usual: u64) -> u64 {
     usual * times
 }
 
-/// Spoils some blocks: with nothing, noise, a flipped bit, what was there earlier, or what belongs elsewhere.
+/// Spoils some blocks: with zeros, noise, a flipped bit, earlier content, or content of another block.
 pub fn spoil(device: &mut SimDevice, early: &SimDevice, random: &mut Random) {
     let count = device.geometry().block_count;
     if random.below(6) == 0 {
         wipe_records(device);
     }
     for _ in 0..random.below(12) + 1 {
-        // Mostly where one block matters for many.
+        // Mostly choose blocks that many others depend on.
         let block = match random.below(4) {
             0 => random.below(TABLE_FIRST),
             1 => TABLE_FIRST + random.below(40),
             2 => count - 1 - random.below(12),
             _ => random.below(count),
         };
-        // One copy of the superblock is left.
+        // One copy of the superblock stays intact.
         if block == 0 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The scenarios of the crash suite that are made by hand: one for each mechanism.
+//! The hand-made scenarios of the crash suite: one for each mechanism.
 
 use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX, PAYLOAD_BYTES};
 
@@ -338,7 +338,7 @@ pub fn writing() -> Vec<Scenario> {
     ]
 }
 
-/// Cutting off, and what is freed by it.
+/// Truncating, and the blocks freed by it.
 pub fn cutting() -> Vec<Scenario> {
     vec![
         scenario(
@@ -432,7 +432,7 @@ pub fn cutting() -> Vec<Scenario> {
     ]
 }
 
-/// 36 files with content, more than the root has slots; each kind of change on files that have lost theirs.
+/// 36 files with content, more than the root has slots; each kind of change on files that have lost their slots.
 fn changes_with_eviction() -> Scenario {
     let names = names(36);
     let mut prepare: Vec<Operation> = names
@@ -456,7 +456,7 @@ fn changes_with_eviction() -> Scenario {
     scenario("changes with eviction", 2048, 40, prepare, observe)
 }
 
-/// Almost no free block: what needs one is refused, everything else works.
+/// Almost no block is free: calls that need one are refused, all others work.
 fn nearly_full() -> Scenario {
     scenario(
         "a nearly full store",
@@ -560,7 +560,7 @@ fn fragments(count: usize) -> Vec<Operation> {
     prepare
 }
 
-/// Twice as many deletions as the root has places, cut at every write.
+/// Twice as many deletions as the root has places for pieces, cut at every write.
 fn deletions_in_a_row() -> Scenario {
     scenario(
         "many deletions in a row",
@@ -598,9 +598,9 @@ fn allocations_from_spilled_lists() -> Scenario {
     )
 }
 
-/// Half of the files are deleted and made anew, again and again: lists are spilled into clusters in which one of an
-/// earlier life of the cluster still stands, as good as new. The power is cut where that happens, with every subset of
-/// the record's blocks: by a deletion, and by a replacement that allocates.
+/// Half of the files are deleted and created again, repeatedly: lists are spilled into clusters that still hold an
+/// intact list of an earlier life. The power is cut there, with every subset of the record's blocks: in a deletion, and
+/// in a replacement that allocates.
 pub fn spilling_again() -> Vec<Scenario> {
     let names = names(80);
     let half = || names.iter().step_by(2);
@@ -628,7 +628,7 @@ pub fn spilling_again() -> Vec<Scenario> {
     ]
 }
 
-/// Calls that are durable only after a later one.
+/// Calls that become durable only with a later one.
 pub fn unsynced() -> Vec<Scenario> {
     vec![
         scenario(
@@ -752,7 +752,7 @@ pub fn unsynced() -> Vec<Scenario> {
     ]
 }
 
-/// More files with calls outstanding than the root has slots.
+/// More files with pending calls than the root has slots.
 fn unsynced_eviction() -> Scenario {
     let names = names(36);
     scenario(

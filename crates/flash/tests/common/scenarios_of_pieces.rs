@@ -9,7 +9,7 @@ use super::scenarios::{append, append_later, bytes, create, replace, scenario};
 
 const BLOCK: usize = PAYLOAD_BYTES;
 
-/// Pieces at these offsets, of so many bytes.
+/// Returns pieces at these offsets, of these lengths in bytes.
 fn pieces(places: &[(usize, usize)], tag: u8) -> Pieces {
     let piece = |(offset, length): &(usize, usize)| (*offset as u64, bytes(*length, tag, 13));
     places.iter().map(piece).collect()
@@ -23,7 +23,7 @@ fn write_pieces_later(name: &str, places: &[(usize, usize)], tag: u8) -> Operati
     Operation::WritePiecesNosync(name.to_owned(), pieces(places, tag))
 }
 
-/// At once, and unsynced.
+/// Scenarios with pieces written at once, and unsynced.
 pub fn in_pieces() -> Vec<Scenario> {
     vec![
         scenario(
@@ -37,12 +37,12 @@ pub fn in_pieces() -> Vec<Scenario> {
                 // One block too many.
                 write_pieces("a", &[(BLOCK - 1, 2), (5 * BLOCK - 1, 2)], 5),
                 append("a", 10, 6),
-                // Longer first, then all that lies within.
+                // First the bytes that make the file longer, then all changes within it.
                 write_pieces("a", &[(100, 28), (59_990, 4096), (30_000, 28)], 7),
                 write_pieces("b", &[(10, 28), (5000, 28)], 8),
                 append_later("b", 3000, 9),
                 write_pieces("a", &[(8000, 28), (40_000, 28)], 10),
-                // Nothing changes within.
+                // Nothing changes within the file.
                 write_pieces("b", &[(8028, 500)], 11),
                 write_pieces("b", &[(0, 28)], 12),
                 Operation::Reopen,

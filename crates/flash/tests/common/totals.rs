@@ -1,4 +1,4 @@
-//! Whether the figures of a store agree with each other and with the reference model.
+//! Checks that the statistics of a store agree with each other and with the reference model.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use flash::{PAYLOAD_BYTES, Store};
 
 use super::operation::Content;
 
-/// Blocks that a file may own beyond those that hold its content: two lanes and a reserve of at most 64
-/// blocks each, and a run of which a cut has left the beginning.
+/// Maximum number of blocks that a file may own beyond those that hold its content: two lanes and a reserve of at most
+/// 64 blocks each, and a run of which a cut has left the beginning.
 pub const BLOCKS_OWNED_BEYOND_MAX: u64 = 4 * 64;
 
-/// Blocks that the store may keep for the next list of free pieces.
+/// Blocks that the store may reserve for the next list of free pieces.
 const BLOCKS_KEPT: u64 = 4;
 
-/// Names, contents, lengths and the count of every block.
+/// Checks names, contents, lengths and the count of every block.
 pub fn assert_agrees<D: BlockDevice, C: Content>(
     store: &mut Store<D>,
     model: &BTreeMap<String, C>,

@@ -1,4 +1,4 @@
-//! A device with spots that cannot be read until they are written again, and that fails when it is told to.
+//! A device with blocks that cannot be read until they are written again, and that fails on request.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ pub struct Worn {
     pub unreadable: BTreeSet<u64>,
     /// Read requests that failed.
     pub reads_failed: u64,
-    /// Write requests until one fails that stores nothing; the one that finds 1 here. None later fails.
+    /// Number of write requests until one fails and stores nothing: the one that finds 1 here. No later one fails.
     pub writes_until_failure: u64,
     /// The same for flushes, which then flush nothing.
     pub flushes_until_failure: u64,
@@ -36,7 +36,7 @@ fn failure(operation: &'static str, first_block: u64) -> DeviceError {
     }
 }
 
-/// Counts down to a failure; whether it is now.
+/// Counts down to a failure. Returns whether this request fails.
 fn fails(left: &mut u64) -> bool {
     let now = *left == 1;
     *left = left.saturating_sub(1);
@@ -50,7 +50,7 @@ impl BlockDevice for Worn {
     fn read(&mut self, first_block: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
         let blocks = first_block..first_block + (buffer.len() / BLOCK_BYTES) as u64;
         if let Some(bad) = self.unreadable.range(blocks).next() {
-            // What a failed read leaves in the buffer is anything.
+            // A failed read may leave anything in the buffer.
             buffer.fill(0x5a);
             self.reads_failed += 1;
             return Err(failure("read", *bad));

@@ -1,4 +1,4 @@
-//! Images that somebody made up: what the tests that forge them share.
+//! Helpers of the tests that forge images.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) use crate::fuzz_corpus::entries::format;
@@ -15,7 +15,7 @@ use format::{Block, Kind, kind_of};
 
 /// First block of the name table.
 pub const TABLE_FIRST: u64 = 12;
-/// Of the root: offsets of fields and arrays.
+/// Offsets of fields and arrays in the root.
 pub const ROOT_RECORD: usize = 16;
 pub const ROOT_ANNOUNCED: usize = 28;
 pub const ROOT_FRONTIER: usize = 32;
@@ -28,20 +28,20 @@ pub const ROOT_PIECE_COUNT: usize = 76;
 pub const ROOT_PIECES: usize = 128;
 pub const ROOT_SLOTS: usize = 1152;
 pub const SLOT_BYTES: usize = 72;
-/// Of a slot: its file's state.
+/// Offset of the file's state in a slot.
 pub const SLOT_STATE: usize = 8;
-/// Of a bucket: its entries; of an entry: the file's state, and the name.
+/// Offset of the entries in a bucket, and of the file's state and the name in an entry.
 pub const BUCKET_ENTRIES: usize = 32;
 pub const ENTRY_BYTES: usize = 328;
 pub const ENTRY_STATE: usize = 4;
 pub const ENTRY_NAME: usize = 68;
-/// Of a file's state.
+/// Offsets in a file's state.
 pub const STATE_FILE: usize = 0;
 pub const STATE_GROUP: usize = 16;
 pub const STATE_LANE_BLOCKS: [usize; 2] = [26, 28];
 pub const STATE_LANE_START: [usize; 2] = [36, 44];
 pub const STATE_CLOSED_BLOCKS: usize = 60;
-/// Of a data block.
+/// Offsets in a data block.
 pub const DATA_FILE: usize = 8;
 pub const DATA_GROUP: usize = 16;
 pub const DATA_RUN_START: usize = 36;
@@ -49,10 +49,10 @@ pub const DATA_BEFORE_START: usize = 40;
 pub const DATA_RUN_BLOCKS: usize = 44;
 pub const DATA_BEFORE_USED: usize = 45;
 pub const DATA_LANE: usize = 46;
-/// Of a piece: its blocks are a run of this file.
+/// Bit position of the file's identity in a piece that is a run of that file.
 const PIECE_FILE_SHIFT: u32 = 8;
 
-/// Makes the checksum right again, in a store of `common::options`.
+/// Corrects the checksum, in a store of `common::options`.
 pub fn seal(block: &mut Block, kind: Kind) {
     format::seal(block, kind, &options(1).uuid);
 }
@@ -65,7 +65,7 @@ pub fn set_field(block: &mut Block, offset: usize, bytes: usize, value: u64) {
     format::set_field(block, (offset, bytes), value);
 }
 
-/// Changes the block and, of a structure that is kept twice, the equal copy next to it.
+/// Changes the block and, for a structure stored twice, the equal copy next to it.
 pub fn change(device: &mut SimDevice, place: u64, change: impl Fn(&mut Block)) {
     let old = device.peek(place);
     let Some(kind) = kind_of(&old) else { return };
@@ -81,14 +81,14 @@ pub fn change(device: &mut SimDevice, place: u64, change: impl Fn(&mut Block)) {
     }
 }
 
-/// Where the blocks of one kind stand.
+/// Returns the places of the blocks of one kind.
 pub fn places_of(device: &SimDevice, kind: Kind) -> Vec<u64> {
     (0..device.geometry().block_count)
         .filter(|place| kind_of(&device.peek(*place)) == Some(kind))
         .collect()
 }
 
-/// Where the root of the newest record stands.
+/// Returns the place of the root of the newest record.
 pub fn newest_root(device: &SimDevice) -> u64 {
     let end = data_end(device);
     (4..12)
@@ -103,12 +103,12 @@ pub fn newest_root(device: &SimDevice) -> u64 {
         .unwrap()
 }
 
-/// First block after those that files may own.
+/// Returns the first block after those that files may own.
 pub fn data_end(device: &SimDevice) -> u64 {
     field(&device.peek(0), 76, 4)
 }
 
-/// Slots of any root on the device that hold an unfinished replacement, at most.
+/// Returns the maximum number of slots, in any root on the device, that hold an unfinished replacement.
 pub fn temporaries(device: &SimDevice) -> usize {
     let count = |place: u64| {
         let root = device.peek(place);
@@ -124,7 +124,7 @@ pub fn temporaries(device: &SimDevice) -> usize {
 
 // ---- images to start from ----
 
-/// A store with everything in it: long and short files, chains, a spilled list, slots, an unfinished
+/// Returns a store with every structure: long and short files, chains, a spilled list, slots, an unfinished
 /// replacement.
 pub fn sample(seed: u64) -> SimDevice {
     let mut random = Random::new(seed);
@@ -142,7 +142,7 @@ pub fn sample(seed: u64) -> SimDevice {
         names.push(name);
     }
     random.shuffle(&mut names);
-    // So many that the free list is spilled.
+    // Enough that the free list is spilled.
     for name in names.split_off(names.len() / 3) {
         store.delete(&name).unwrap();
     }
@@ -156,7 +156,7 @@ pub fn sample(seed: u64) -> SimDevice {
     store.device().crash_image(&|_| base::sim::Keep::Whole)
 }
 
-/// A store with two short files, closed.
+/// Returns a closed store with two short files.
 pub fn small() -> SimDevice {
     let mut store = Store::format(SimDevice::new(512, 1), &options(4)).unwrap();
     store.replace("a", &[1; 5000]).unwrap();
@@ -164,17 +164,17 @@ pub fn small() -> SimDevice {
     settled(store)
 }
 
-/// The device of a store whose records carry no block any more that recovery would put back over what is forged.
+/// Returns the device of a store whose records carry no image any more, so that recovery overwrites no forged block.
 pub fn settled(store: Store<SimDevice>) -> SimDevice {
     reopen(reopen(store)).close().unwrap()
 }
 
 // ---- structures ----
 
-/// Start, blocks, file (0: just these blocks).
+/// Start, blocks, file (0: not the run of a file).
 pub type Piece = (u32, u32, u64);
 
-/// Makes the newest root list these pieces and nothing else as free.
+/// Makes the newest root list only these pieces as free.
 pub fn set_free_list(device: &mut SimDevice, pieces: &[Piece], first_list: u32) {
     let data_end = data_end(device);
     let root = newest_root(device);
@@ -202,7 +202,7 @@ pub fn put_piece(block: &mut Block, offset: usize, (start, blocks, file): Piece)
     }
 }
 
-/// The pieces that the newest root lists.
+/// Returns the pieces that the newest root lists.
 pub fn pieces(device: &SimDevice) -> Vec<Piece> {
     let root = device.peek(newest_root(device));
     (0..field(&root, ROOT_PIECE_COUNT, 2) as usize)
@@ -235,7 +235,7 @@ pub fn put_run(device: &mut SimDevice, start: u32, file: u64, before: u32) {
     device.poke(u64::from(start), &block);
 }
 
-/// Makes the cluster at `place` that of a spilled list.
+/// Makes the cluster at `place` hold a spilled list.
 pub fn put_list(device: &mut SimDevice, place: u32, next: u32, pieces: &[Piece]) {
     let mut block = [0; BLOCK_BYTES];
     block[..4].copy_from_slice(b"EKTR");
@@ -249,7 +249,7 @@ pub fn put_list(device: &mut SimDevice, place: u32, next: u32, pieces: &[Piece])
     device.poke(u64::from(place) + 2, &block);
 }
 
-/// Block of the name table and offset in it of the entry called `name`.
+/// Returns the block of the name table, and the offset in it, of the entry called `name`.
 pub fn entry_of(device: &SimDevice, name: &str) -> (u64, usize) {
     let end = field(&device.peek(0), 72, 4);
     let is_entry = |block: &Block, offset: usize| {
@@ -269,7 +269,7 @@ pub fn entry_of(device: &SimDevice, name: &str) -> (u64, usize) {
         .unwrap()
 }
 
-/// Offset in the newest root of the slot of a file.
+/// Returns the offset in the newest root of the slot of a file.
 pub fn slot_of(device: &SimDevice, file: u64) -> usize {
     let root = device.peek(newest_root(device));
     (ROOT_SLOTS..)
@@ -281,13 +281,13 @@ pub fn slot_of(device: &SimDevice, file: u64) -> usize {
         .unwrap()
 }
 
-/// Identity of the file called `name`, as the table has it.
+/// Returns the identity of the file called `name` from the table.
 pub fn file_id(device: &SimDevice, name: &str) -> u64 {
     let (place, offset) = entry_of(device, name);
     field(&device.peek(place), offset + ENTRY_STATE + STATE_FILE, 8)
 }
 
-/// The runs of a file, as its data blocks have them: start, and where the blocks stand.
+/// Returns the runs of a file, according to its data blocks: start, and the places of the blocks.
 pub fn runs_of(device: &SimDevice, file: u64) -> BTreeMap<u64, Vec<u64>> {
     let mut runs: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for place in places_of(device, Kind::Data) {
@@ -300,9 +300,9 @@ pub fn runs_of(device: &SimDevice, file: u64) -> BTreeMap<u64, Vec<u64>> {
     runs
 }
 
-// ---- a device that ends what goes on for ever ----
+// ---- a device that ends endless loops ----
 
-/// Panics when more blocks are read than it was made for.
+/// A device that panics if more blocks are read than the given limit, so that an endless loop ends.
 pub struct Limited {
     pub inner: SimDevice,
     reads_left: u64,
@@ -346,7 +346,7 @@ impl BlockDevice for Limited {
 
 // ---- using an image ----
 
-/// Does everything with a store that can be done.
+/// Makes every possible kind of call on a store.
 pub fn exercise(device: SimDevice, random: &mut Random) {
     let read_only = OpenOptions {
         read_only: true,
@@ -380,7 +380,7 @@ pub fn exercise(device: SimDevice, random: &mut Random) {
     }
     let _ = store.check();
     drop(store.close());
-    // What could be opened and written can be opened again.
+    // A store that could be opened and written must open again.
     match Store::open(&mut worn, &OpenOptions::default()) {
         Ok(mut store) => {
             let _ = store.replace("again", &[1; 5000]);
@@ -395,7 +395,7 @@ fn list<D: BlockDevice>(store: &mut Store<D>) -> Vec<(String, u64)> {
     names
 }
 
-/// A random call on one of these files, whose lengths are known roughly.
+/// Returns a random call on one of these files, whose lengths are roughly known.
 fn call(names: &[(String, u64)], random: &mut Random) -> Operation {
     let (name, long) = names[random.index(names.len())].clone();
     let long = long.min(1 << 20) as usize;
@@ -424,13 +424,13 @@ fn call(names: &[(String, u64)], random: &mut Random) -> Operation {
     }
 }
 
-/// Reads a file piece by piece, as one does who copies it; at most a mebibyte.
+/// Reads a file piece by piece, as a copy program does; at most one mebibyte.
 fn read_whole<D: BlockDevice>(store: &mut Store<D>, name: &str) -> Result<(), Error> {
     let file = store.open_file(name)?;
     let end = store.length(file)?.min(1 << 20);
     let mut buffer = vec![0; 5 * PAYLOAD_BYTES];
     for offset in (0..end).step_by(buffer.len()) {
-        // A damaged piece is passed over.
+        // Skip a damaged piece.
         if let Ok(count) = store.read(file, offset, &mut buffer) {
             assert!(count as u64 >= (end - offset).min(buffer.len() as u64));
         }

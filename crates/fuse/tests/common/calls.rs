@@ -1,6 +1,6 @@
-//! The calls that the standard library does not have.
+//! System calls that the standard library does not have.
 
-// Each test uses those that it needs.
+// Each test uses only some of them.
 #![allow(dead_code)]
 
 use std::ffi::{CStr, CString};
@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Bytes without a pattern that a fault could hide in.
+/// Bytes without a pattern that could hide a fault.
 pub fn bytes(count: usize, seed: u32) -> Vec<u8> {
     let mut state = seed;
     let next = |_| {
@@ -21,7 +21,7 @@ pub fn bytes(count: usize, seed: u32) -> Vec<u8> {
     (0..count).map(next).collect()
 }
 
-/// Demands that a call failed with this errno.
+/// Asserts that a call failed with this errno.
 pub fn refused<T: std::fmt::Debug>(result: io::Result<T>, errno: i32) {
     match result {
         Err(error) if error.raw_os_error() == Some(errno) => {}
@@ -48,12 +48,12 @@ pub fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// Mounts an empty file system in memory.
+/// Mounts an empty tmpfs.
 pub fn mount_memory(directory: &Path) -> io::Result<i64> {
     mount_kind(directory, c"tmpfs")
 }
 
-/// Mounts the kernel's view of its FUSE connections.
+/// Mounts fusectl, the kernel's list of FUSE connections.
 pub fn mount_control(directory: &Path) -> io::Result<i64> {
     mount_kind(directory, c"fusectl")
 }
@@ -71,13 +71,13 @@ pub fn unmount(directory: &Path, flags: i32) -> io::Result<i64> {
     check(unsafe { libc::umount2(path.as_ptr(), flags) })
 }
 
-/// Whether a file system of its own is at this directory.
+/// Whether this directory is a mount point.
 pub fn sees_file_system(directory: &Path) -> bool {
     let of = |path: &Path| std::fs::metadata(path).unwrap().dev();
     of(directory) != of(directory.parent().unwrap())
 }
 
-/// The result of a call that answers -1 and sets errno when it fails.
+/// The result of a call that returns -1 and sets errno on failure.
 pub fn check(result: impl Into<i64>) -> io::Result<i64> {
     match result.into() {
         -1 => Err(io::Error::last_os_error()),
@@ -153,7 +153,8 @@ pub fn lock_file(file: &File) -> io::Result<i64> {
     check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) })
 }
 
-/// Locks the first byte, for the opening of the file: a lock for the process would not meet another of its own.
+/// Locks the first byte, for the open file description: a process lock would not conflict with another lock of the same
+/// process.
 pub fn lock_record(file: &File) -> io::Result<i64> {
     // SAFETY: plain data, for which all zero is a valid value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -209,18 +210,18 @@ pub fn open_unnamed(directory: &Path) -> io::Result<File> {
             libc::c_uint::from(0o600_u16),
         )
     })?;
-    // SAFETY: the descriptor was opened just now, and nobody else has it.
+    // SAFETY: the descriptor was opened just now, and no other code has it.
     Ok(unsafe { File::from_raw_fd(opened as i32) })
 }
 
-/// A file in memory.
+/// A memory map of a file.
 pub struct Map {
     start: *mut libc::c_void,
     length: usize,
 }
 
 impl Map {
-    /// Whether a file can be mapped for others to see, which FUSE does not always allow.
+    /// Whether a shared mapping of a file is possible. FUSE does not always allow it.
     pub fn is_possible(file: &File) -> bool {
         // SAFETY: a new mapping of an open file at an address of the kernel's choice.
         let start = unsafe {
@@ -236,7 +237,7 @@ impl Map {
         if start == libc::MAP_FAILED {
             return false;
         }
-        // SAFETY: exactly the mapping, whose address nobody else has.
+        // SAFETY: exactly the mapping, whose address no other code has.
         unsafe { libc::munmap(start, 1) };
         true
     }
@@ -275,9 +276,9 @@ impl Map {
         check(unsafe { libc::msync(self.start, self.length, libc::MS_SYNC) })
     }
 
-    /// Another process maps the file, changes a byte and takes the mapping away: whether that brings the change to the
-    /// file system. In this process, which serves the mount too, it could wait for ever: the kernel writes changed
-    /// pages of a FUSE file while it holds the process's memory map, and the server's own threads need that map.
+    /// Lets a child process map the file, change a byte and unmap it, to test whether the change reaches the file
+    /// system. In this process, which also serves the mount, that could wait forever: the kernel writes changed pages
+    /// of a FUSE file while it holds the process's memory map, and the server's own threads need that map.
     pub fn set_in_child(file: &File, length: usize, offset: usize, value: u8) {
         assert!(offset < length);
         // SAFETY: the child makes system calls only, on memory of its own, until it ends.
@@ -286,7 +287,7 @@ impl Map {
         if child == 0 {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: a new mapping of an open file at an address of the kernel's choice; one byte within it is
-            // written, and then exactly that mapping goes.
+            // written, and then exactly that mapping is removed.
             unsafe {
                 let start = libc::mmap(
                     std::ptr::null_mut(),
@@ -304,7 +305,7 @@ impl Map {
             }
         }
         let mut status = 0;
-        // SAFETY: the child made above, which nobody else waits for; `status` outlives the call.
+        // SAFETY: the child made above, which no other code waits for; `status` outlives the call.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0);
     }
@@ -312,9 +313,9 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // What is changed must not be left to `munmap`; `set_in_child` says why.
+        // Changed pages must not be left to `munmap`; see `set_in_child`.
         let _ = self.sync();
-        // SAFETY: exactly the mapping; `self` goes, and nobody else has its address.
+        // SAFETY: exactly the mapping; `self` is dropped, and no other code has its address.
         unsafe { libc::munmap(self.start, self.length) };
     }
 }
@@ -331,7 +332,7 @@ impl Directory {
         Self(stream)
     }
 
-    /// The next name and its inode; the error that reading ended with.
+    /// Returns the next name and its inode, `None` at the end, or the error of the read.
     pub fn next(&mut self) -> io::Result<Option<(String, u64)>> {
         // SAFETY: the stream is open; errno is this thread's own.
         let entry = unsafe {

@@ -1,10 +1,9 @@
-//! A page of documentation that says what a mount does, held against what it does: each line of its tables has a case
-//! of the same name.
+//! Compares a documentation page with the behaviour of a mount: each line of its tables has a case of the same name.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A line of the page, and what shows that it is so.
+/// The name of a line of the page, and the test that proves it.
 pub type Case = (&'static str, fn());
 
 /// Names in the first column of the page's tables of cases.
@@ -16,7 +15,7 @@ fn lines(page: &'static str) -> Vec<&'static str> {
     page.lines().filter_map(name).collect()
 }
 
-/// Demands a case for each line and a line for each case.
+/// Asserts that each line has a case and each case has a line.
 pub fn compare(page: &'static str, cases: &[Case]) {
     let lines = lines(page);
     let lines_known: BTreeSet<&str> = lines.iter().copied().collect();
@@ -24,11 +23,11 @@ pub fn compare(page: &'static str, cases: &[Case]) {
     assert_eq!(lines_known.len(), lines.len(), "a line is there twice");
     assert_eq!(cases_known.len(), cases.len(), "a case is there twice");
     assert_eq!(lines_known, cases_known);
-    // A table that lost its form would have no lines.
+    // A table that lost its format would have no lines.
     assert!(lines.len() > 50, "{}", lines.len());
 }
 
-/// Runs all cases, also those behind one that fails.
+/// Runs all cases, also those after a failed one.
 pub fn run(cases: Vec<Case>) {
     let failed: Vec<&str> = cases
         .into_iter()

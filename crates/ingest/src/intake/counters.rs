@@ -1,4 +1,4 @@
-//! What came in and what was refused, readable from other threads.
+//! Counts of accepted and refused input, readable from other threads.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Reason;
 
-/// Bytes of the longest excerpt of one thing.
+/// Size of the longest excerpt of one item, in bytes.
 pub const EXCERPT_BYTES_MAX: usize = 80;
 
-/// Bytes of the longest text about two series and the key that they share.
+/// Size of the longest text about two series and their shared key, in bytes.
 pub const EXCERPT_SHARED_BYTES_MAX: usize = 2 * EXCERPT_BYTES_MAX + 80;
 
 const REASONS: usize = Reason::ALL.len();
@@ -23,55 +23,57 @@ pub struct IntakeCounters {
     lines: AtomicU64,
     retained_skipped: AtomicU64,
     refused: [AtomicU64; REASONS],
-    /// The latest refused thing of each reason, for people who look for the sender.
+    /// The latest refused item for each reason, so that the operator can find the sender.
     excerpts: Mutex<[String; REASONS]>,
 }
 
 impl IntakeCounters {
-    /// Readings that the destination has taken.
+    /// Returns the number of readings that the destination has taken.
     #[must_use]
     pub fn readings(&self) -> u64 {
         self.readings.load(Ordering::Relaxed)
     }
 
-    /// Readings that the destination threw away to lessen load; none of them is among [`readings`](Self::readings).
+    /// Returns the number of readings that the destination dropped to shed load; none of them is in
+    /// [`readings`](Self::readings).
     #[must_use]
     pub fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)
     }
 
-    /// MQTT messages that are done with, whatever became of them.
+    /// Returns the number of MQTT messages that are finished, whatever their outcome.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
     }
 
-    /// Lines of line protocol that are done with, whichever way they came; blank ones and comments not counted.
+    /// Returns the number of lines of line protocol that are finished, from any source; blank lines and comments do not
+    /// count.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines.load(Ordering::Relaxed)
     }
 
-    /// Messages that the broker had kept and that the subscription leaves out.
+    /// Returns the number of retained messages that the subscription skips.
     #[must_use]
     pub fn retained_skipped(&self) -> u64 {
         self.retained_skipped.load(Ordering::Relaxed)
     }
 
-    /// What was refused for this reason: messages, lines or single readings of a line.
+    /// Returns how many messages, lines or single readings of a line were refused for this reason.
     #[must_use]
     pub fn refused(&self, reason: Reason) -> u64 {
         self.refused[reason.index()].load(Ordering::Relaxed)
     }
 
-    /// What was refused, for all reasons together.
+    /// Returns how many were refused, for all reasons together.
     #[must_use]
     pub fn refused_total(&self) -> u64 {
         Reason::ALL.iter().map(|reason| self.refused(*reason)).sum()
     }
 
-    /// The beginning of the latest thing that was refused for this reason, escaped, at most
-    /// [`EXCERPT_BYTES_MAX`] bytes; empty where none was kept.
+    /// Returns the beginning of the latest item refused for this reason, escaped, at most [`EXCERPT_BYTES_MAX`] bytes;
+    /// empty if none was kept.
     #[must_use]
     pub fn excerpt(&self, reason: Reason) -> String {
         let excerpts = self.excerpts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,7 +100,7 @@ impl IntakeCounters {
         self.retained_skipped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `what`: pieces of the refused thing, shown in this order.
+    /// Counts a refusal. `what`: pieces of the refused item, shown in this order.
     pub(crate) fn refuse(&self, reason: Reason, what: &[&[u8]]) {
         self.refused[reason.index()].fetch_add(1, Ordering::Relaxed);
         if !what.is_empty() {
@@ -112,7 +114,7 @@ impl IntakeCounters {
     }
 }
 
-/// The beginning of some bytes from outside, escaped, at most [`EXCERPT_BYTES_MAX`] bytes.
+/// Returns the beginning of some external bytes, escaped, at most [`EXCERPT_BYTES_MAX`] bytes.
 #[must_use]
 pub fn excerpt(bytes: &[u8]) -> String {
     let mut text = String::new();
@@ -123,13 +125,13 @@ pub fn excerpt(bytes: &[u8]) -> String {
 fn write_excerpt(text: &mut String, pieces: &[&[u8]], bytes_max: usize) {
     text.clear();
     text.reserve(bytes_max);
-    // Where the cut would stand, if there must be one.
+    // Where the text would be cut, if necessary.
     let mut fits = 0;
     for piece in pieces {
-        // Every byte shows as at least one; this many are more than can be shown.
+        // Every byte is shown as at least one byte; this many are more than can be shown.
         for chunk in piece[..piece.len().min(bytes_max + 4)].utf8_chunks() {
             for found in chunk.valid().chars() {
-                // Most are plain, and somebody may send a great many things to be refused.
+                // Most characters are plain, and a sender may send many items that are refused.
                 if matches!(found, ' '..='~') && !matches!(found, '"' | '\'' | '\\') {
                     text.push(found);
                 } else {
@@ -140,7 +142,7 @@ fn write_excerpt(text: &mut String, pieces: &[&[u8]], bytes_max: usize) {
                 }
             }
             for byte in chunk.invalid() {
-                // Writing to a String does not fail.
+                // Writing to a String never fails.
                 let _ = write!(text, "\\x{byte:02x}");
                 if is_cut(text, &mut fits, bytes_max) {
                     return;
@@ -150,7 +152,7 @@ fn write_excerpt(text: &mut String, pieces: &[&[u8]], bytes_max: usize) {
     }
 }
 
-/// Ends a text that has become too long.
+/// Cuts a text that has become too long. Returns whether it did.
 fn is_cut(text: &mut String, fits: &mut usize, bytes_max: usize) -> bool {
     const CUT: &str = "...";
     if text.len() > bytes_max {

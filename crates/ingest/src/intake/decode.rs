@@ -1,4 +1,4 @@
-//! Payloads of one reading.
+//! Decodes payloads of one reading.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use db::value::Value;
 use super::time::rfc3339_ms;
 use super::{PayloadKind, Reason};
 
-/// Bytes of the longest JSON payload: parsed, a document takes up to some 30 times its bytes.
+/// Size of the longest JSON payload, in bytes: a parsed document takes up to about 30 times its size.
 pub const JSON_BYTES_MAX: usize = 64 << 10;
 
 /// A decoded payload.
@@ -32,7 +32,7 @@ impl DecodedValue<'_> {
     }
 }
 
-/// A number as text, with nothing around it.
+/// Parses a number as text, with nothing around it.
 ///
 /// # Errors
 /// [`Reason::NotFinite`] for NaN, infinities and numbers too great for a double; [`Reason::PayloadInvalid`].
@@ -44,7 +44,7 @@ pub(crate) fn finite(text: &str) -> Result<f64, Reason> {
     }
 }
 
-/// The text of a payload, without the byte order mark that some tools put in front.
+/// Returns the text of a payload, without the byte order mark that some tools put in front.
 fn text(payload: &[u8]) -> Result<&str, Reason> {
     let text = std::str::from_utf8(payload).map_err(|_| Reason::InvalidUtf8)?;
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
@@ -54,7 +54,7 @@ pub(crate) fn number(payload: &[u8]) -> Result<f64, Reason> {
     finite(text(payload)?.trim_matches(|character: char| character.is_ascii_whitespace()))
 }
 
-/// Decodes a payload of any kind but lines, which hold any number of readings.
+/// Decodes a payload of any kind except lines, which hold any number of readings.
 pub(crate) fn payload<'a>(kind: &PayloadKind, bytes: &'a [u8]) -> Result<Decoded<'a>, Reason> {
     match kind {
         PayloadKind::Number | PayloadKind::Line => Ok(Decoded {
@@ -95,8 +95,8 @@ fn json<'a>(bytes: &[u8], field: &str, time_field: Option<&str>) -> Result<Decod
     Ok(Decoded { value, time_ms })
 }
 
-/// A number that is too great for a double is as little one as an infinity. Only the parser's words tell it from a
-/// document that is none.
+/// A number that is too great for a double is refused like an infinity. Only the parser's message distinguishes it from
+/// invalid JSON.
 fn json_reason(error: &serde_json::Error) -> Reason {
     if error.to_string().starts_with("number out of range") {
         Reason::NotFinite
@@ -110,7 +110,7 @@ fn whole_ms(number: &serde_json::Number) -> Result<i64, Reason> {
         return Ok(ms);
     }
     match number.as_f64() {
-        // A double this great is no time; the conversion would cut it to the nearest i64.
+        // A double this great is no valid time; the conversion would clamp it to the nearest i64.
         Some(ms) if ms.abs() < 1e18 => Ok(ms.floor() as i64),
         _ => Err(Reason::TimeAbsurd),
     }
@@ -127,8 +127,8 @@ fn descend<'v>(document: &'v serde_json::Value, path: &str) -> Option<&'v serde_
     })
 }
 
-/// The parts of a path, between dots. One in quotes may have dots in it: `"temp.in".value`. A quote that is not closed
-/// stands for itself.
+/// Splits a path at its dots. A part in quotes may contain dots: `"temp.in".value`. A quote that is not closed stands
+/// for itself.
 fn steps(path: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(path);
     std::iter::from_fn(move || {

@@ -1,16 +1,16 @@
-//! From outside bytes to readings: what every network source shares.
+//! From external bytes to readings: the part that all network sources share.
 //!
-//! **Holds:** decoding of payloads, the way from a topic or line to a key and an object, limits on times and sizes,
-//! and the count of what was refused and why ([`Intake`]); where readings go ([`Destination`]) and the database as
-//! that place ([`NodeDestination`]).
+//! **Holds:** decoding of payloads, the way from a topic or line to a key and an object, limits on times and sizes, and
+//! the counts of refusals by reason ([`Intake`]); where readings go ([`Destination`]) and the database as that place
+//! ([`NodeDestination`]).
 //!
-//! **Invariants:** what is refused costs that message, line or reading alone; no sender makes anything grow beyond its
-//! limit; no reading of a message is handed over twice because the message had to wait; a message that is refused
-//! makes no object.
+//! **Invariants:** a refusal affects that message, line or reading alone; no sender makes anything grow beyond its
+//! limit; no reading of a message is handed over twice because the message had to wait; a refused message creates no
+//! object.
 //!
-//! **Files:** `run.rs` the intake, `options.rs` what it is told, `decode.rs` payloads, `template.rs` keys, `owners.rs`
-//! which series has a key, `time.rs` times that are believed, `counters.rs` and `reason.rs` what was refused, `node.rs`
-//! the database as destination, `rules.rs` the rule of a key.
+//! **Files:** `run.rs` the intake, `options.rs` its options, `decode.rs` payloads, `template.rs` keys, `owners.rs`
+//! which series owns a key, `time.rs` which times are accepted, `counters.rs` and `reason.rs` refusals, `node.rs` the
+//! database as destination, `rules.rs` the rule of a key.
 
 mod counters;
 mod decode;
@@ -38,10 +38,11 @@ use std::time::Duration;
 
 /// Where readings go: the database in the node, something else in a measurement or a test.
 pub trait Destination: Send + Sync + 'static {
-    /// Number of the object with this key, which is made if the rules allow it. Callers keep the number.
+    /// Returns the number of the object with this key, and creates the object if the rules allow it. Callers keep the
+    /// number.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// The reason why there is no such object.
     fn resolve(&self, key: &str) -> Result<u32, Reason>;
 
     /// Hands over one reading and returns its number in the log, which is its own. `time_ms` is the sensor's time in ms
@@ -51,19 +52,19 @@ pub trait Destination: Send + Sync + 'static {
     /// [`PutError`]; then nothing is stored.
     fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError>;
 
-    /// Readings numbered below this are durable.
+    /// Returns the number below which all readings are durable.
     fn durable_end(&self) -> u64;
 
-    /// Blocks until [`durable_end`](Self::durable_end) passes `seen` or `timeout` is over; returns its value.
+    /// Blocks until [`durable_end`](Self::durable_end) passes `seen` or `timeout` has elapsed; returns its value.
     ///
     /// # Errors
     /// The log has failed for good.
     fn wait_durable_past(&self, seen: u64, timeout: Duration) -> Result<u64, LogGone>;
 
-    /// The node's wall clock, ms since 1970.
+    /// Returns the node's wall clock, in ms since 1970.
     fn wall_ms(&self) -> i64;
 
-    /// Whether that clock has been set from a trusted source.
+    /// Returns whether that clock has been set from a trusted source.
     fn wall_trusted(&self) -> bool;
 }
 
@@ -74,33 +75,33 @@ pub struct LogGone;
 /// Why a reading was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutError {
-    /// Nothing is taken at the moment; try again later. `full`: the store is full, not merely slow.
+    /// Nothing is accepted at the moment; try again later. `full`: the store is full, not merely slow.
     Wait {
         /// Whether the store is full.
         full: bool,
     },
-    /// This reading will never be taken.
+    /// This reading will never be accepted.
     Refused(Reason),
-    /// It was thrown away to lessen load, as its key's rule says: done with, and not stored.
+    /// It was dropped to shed load, as its key's rule says: finished, and not stored.
     Shed,
     /// The log has failed for good.
     Failed,
 }
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its readings are durable once the destination's `durable_end` is at least `lsn_end`. Those that were shed are
-    /// counted, and must not be sent again.
+    /// Its readings are durable once the destination's `durable_end` is at least `lsn_end`. Shed readings are counted,
+    /// and must not be sent again.
     Accepted {
-        /// Number of its last reading, plus one; 0 where none is to be durable.
+        /// Number of its last reading, plus one; 0 if none is to become durable.
         lsn_end: u64,
     },
-    /// Counted by reason. The sender must drop it from its queue.
+    /// Refused, and counted by reason. The sender must drop it from its queue.
     Refused,
-    /// Nothing more is taken now. Offer the rest again later; what came before `consumed` is taken.
+    /// Nothing more is accepted now. Offer the rest again later; everything before `consumed` is taken.
     Wait {
-        /// Bytes of the payload that are done with.
+        /// Number of bytes of the payload that are finished.
         consumed: usize,
         /// Whether the store is full.
         full: bool,
@@ -109,7 +110,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// Checks that `key` can be one.
+/// Checks that `key` is a valid key.
 ///
 /// # Errors
 /// [`Reason::KeyInvalid`]: it is empty, longer than 64 bytes or holds control characters.

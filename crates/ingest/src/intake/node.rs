@@ -11,12 +11,12 @@ use super::rules::RuleIndex;
 use super::{Destination, KeyRule, KeyRules, LogGone, PutError, Reason, check_key};
 use crate::pattern;
 
-/// Makes and finds objects by the rules, and puts readings with batched durability.
+/// Creates and finds objects by the rules, and puts readings with batched durability.
 pub struct NodeDestination<S: SegmentStore> {
     database: Arc<Database<S>>,
     clock: Arc<dyn Clock>,
     rules: Mutex<Held>,
-    /// Second of the wall clock in which `trusted` was last asked for: asking is a system call.
+    /// Second of the wall clock at which `trusted` was last queried, since the query is a system call.
     trusted_at_s: AtomicI64,
     trusted: AtomicBool,
 }
@@ -30,7 +30,7 @@ impl<S: SegmentStore> std::fmt::Debug for NodeDestination<S> {
 }
 
 impl<S: SegmentStore> NodeDestination<S> {
-    /// A destination with these rules. [`declare_exact`](Self::declare_exact) makes the declared keys.
+    /// Creates a destination with these rules. [`declare_exact`](Self::declare_exact) creates the declared keys.
     pub fn new(database: Arc<Database<S>>, clock: Arc<dyn Clock>, rules: KeyRules) -> Self {
         Self {
             database,
@@ -41,26 +41,26 @@ impl<S: SegmentStore> NodeDestination<S> {
         }
     }
 
-    /// The database behind it.
+    /// Returns the database behind it.
     pub fn database(&self) -> &Arc<Database<S>> {
         &self.database
     }
 
-    /// Makes every key that is declared without wildcards, and gives those that exist the validity that the rules
-    /// say now. Returns the keys there are. Never waits. A key that cannot be made costs itself alone: the others are
-    /// declared, and [`declare_failures`](Self::declare_failures) tells of it.
+    /// Creates every key that is declared without wildcards, and gives existing keys the validity that the current
+    /// rules say. Returns the number of existing keys. Never waits. A key that cannot be created does not affect the
+    /// others; [`declare_failures`](Self::declare_failures) reports it.
     ///
     /// # Errors
-    /// What concerns the database as a whole; at present nothing does.
+    /// Errors of the database as a whole; at present there are none.
     pub fn declare_exact(&self) -> Result<u32, db::Error> {
         self.apply(&mut self.rules())
     }
 
-    /// Takes other rules, from a configuration that was read again, and applies them as
-    /// [`declare_exact`](Self::declare_exact) does. Intakes must be told with `Intake::reload` afterwards.
+    /// Sets new rules, from a reloaded configuration, and applies them as [`declare_exact`](Self::declare_exact) does.
+    /// Intakes must be told with `Intake::reload` afterwards.
     ///
     /// # Errors
-    /// As [`declare_exact`](Self::declare_exact); the rules hold all the same.
+    /// As [`declare_exact`](Self::declare_exact); the rules are in force nevertheless.
     pub fn set_rules(&self, rules: KeyRules) -> Result<u32, db::Error> {
         let mut held = self.rules();
         let same = held.rules.rules == rules.rules
@@ -73,8 +73,8 @@ impl<S: SegmentStore> NodeDestination<S> {
         self.apply(&mut held)
     }
 
-    /// Which declared keys could not be made when the rules were last applied, and why, for people; `None` when all
-    /// are there.
+    /// Returns which declared keys could not be created when the rules were last applied, and why, as text; `None` if
+    /// all exist.
     #[must_use]
     pub fn declare_failures(&self) -> Option<String> {
         self.rules().failures.clone()
@@ -106,12 +106,12 @@ impl<S: SegmentStore> NodeDestination<S> {
                 "{failed} of {declared} declared keys cannot be made; the first is `{key}`: {error}"
             )
         });
-        // Keys that are made later get their validity then, so one application for each set of rules is enough.
+        // Keys created later get their validity then, so the rules need to be applied only once.
         if !held.applied {
             for id in (0..self.database.objects()).map(ObjectId) {
                 let key = self.database.key(id);
                 let key = key.as_str();
-                // Damage can cost a key; its object stays without a name.
+                // Damage can lose a key; its object remains without a name.
                 if key.is_empty() {
                     continue;
                 }
@@ -132,8 +132,8 @@ impl<S: SegmentStore> NodeDestination<S> {
         }
     }
 
-    /// Never waits: callers have others to serve. A declaration that finds no room in the queue reaches flash with
-    /// the object's first reading.
+    /// Declares a key. Never waits, because the caller's thread serves others too. A declaration that finds no room in
+    /// the queue reaches flash with the object's first reading.
     fn declare(&self, held: &Held, key: &str) -> Result<ObjectId, db::Error> {
         let (avi_ms, temporal) = held.validity_of(key);
         let id = self.database.try_declare(&ObjectSpec {
@@ -151,7 +151,7 @@ impl<S: SegmentStore> NodeDestination<S> {
     }
 
     fn rules(&self) -> MutexGuard<'_, Held> {
-        // Rules are replaced as a whole, so a holder that panicked has done no harm.
+        // Rules are replaced as a whole, so a panic of another lock holder does no harm.
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -161,7 +161,7 @@ impl<S: SegmentStore> NodeDestination<S> {
 struct Held {
     rules: KeyRules,
     index: RuleIndex,
-    /// Whether the keys that exist have the validity that the rules say.
+    /// Whether the existing keys have the validity that the rules say.
     applied: bool,
     failures: Option<String>,
 }
@@ -176,7 +176,7 @@ impl Held {
         }
     }
 
-    /// The first that fits.
+    /// Returns the first rule that matches.
     fn rule_of(&self, key: &str) -> Option<&KeyRule> {
         self.rules.rules.get(self.index.find(key)?)
     }
@@ -197,7 +197,7 @@ impl Held {
 }
 
 impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
-    /// A new key is declared here. Never waits.
+    /// Declares a new key. Never waits.
     fn resolve(&self, key: &str) -> Result<u32, Reason> {
         check_key(key)?;
         let held = self.rules();
@@ -214,8 +214,8 @@ impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
             Ok(id) => Ok(id.0),
             Err(db::Error::KeyInvalid { .. }) => Err(Reason::KeyInvalid),
             Err(db::Error::TableFull { .. }) => Err(Reason::KeysMax),
-            // The table has it although the log takes nothing now: the sender of the next reading must be told so,
-            // and wait or fail, not be refused.
+            // The table has the key although the log accepts nothing now. The put of the reading reports that, so that
+            // its sender waits or fails instead of being refused here.
             Err(_) => self
                 .database
                 .lookup(key)

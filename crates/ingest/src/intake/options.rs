@@ -1,4 +1,4 @@
-//! What the operator chooses about decoding, keys and limits.
+//! The operator's options for decoding, keys and limits.
 
 use super::Template;
 use crate::line::Precision;
@@ -6,41 +6,39 @@ use crate::line::Precision;
 /// How the messages of one subscription become readings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionRule {
-    /// MQTT topic filter; `$share/NAME/` before it does not count.
+    /// MQTT topic filter; `$share/NAME/` before it is ignored.
     pub filter: String,
-    /// Key of a message's reading.
+    /// Template of the key of a message's reading.
     pub key: Template,
-    /// What a message holds.
+    /// Kind of the payload.
     pub payload: PayloadKind,
-    /// What becomes of messages that the broker has kept.
+    /// What happens to retained messages.
     pub retained: Retained,
 }
 
-/// What becomes of a retained message: one that the broker has kept from before the subscription, for nobody knows how
-/// long.
+/// What happens to a retained message: the broker has kept it since before the subscription, for an unknown time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retained {
-    /// Readings with a time of their own are taken. Others would look new, and are refused as
+    /// Readings with their own time are accepted. Others would look new, and are refused as
     /// [`Reason::RetainedUntimed`](super::Reason::RetainedUntimed).
     #[default]
     Timed,
-    /// All readings are taken; those without a time of their own count from now.
+    /// All readings are accepted; those without their own time get the current time.
     Take,
-    /// None is taken; [`retained_skipped`](super::IntakeCounters::retained_skipped) counts the messages.
+    /// None is accepted; [`retained_skipped`](super::IntakeCounters::retained_skipped) counts the messages.
     Skip,
 }
 
-/// What a message holds.
+/// The kind of a message's payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PayloadKind {
     /// A number as text, `21.5`; the node gives the time.
     Number,
     /// A JSON document of at most [`JSON_BYTES_MAX`](super::JSON_BYTES_MAX) bytes.
     Json {
-        /// Where the value lies: names of members (or numbers of elements) separated by dots; empty: the
-        /// document itself.
+        /// Path of the value: names of members (or numbers of elements) separated by dots; empty: the document itself.
         field: String,
-        /// Where the time lies, in ms since 1970 or as RFC 3339 text; without one the node gives it.
+        /// Path of the time, in ms since 1970 or as RFC 3339 text; without a path the node gives the time.
         time_field: Option<String>,
     },
     /// Lines of line protocol.
@@ -50,20 +48,20 @@ pub enum PayloadKind {
 /// Rules and limits of an [`Intake`](super::Intake).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntakeOptions {
-    /// The first whose filter fits a message's topic decides.
+    /// The first rule whose filter matches a message's topic decides.
     pub subscriptions: Vec<SubscriptionRule>,
-    /// Key of a field of a line that came in by a socket.
+    /// Template of the key of a field of a line from a socket.
     pub line_key: Template,
-    /// Unit of the timestamps in lines, however they came.
+    /// Unit of the timestamps in lines, from any source.
     pub line_precision: Precision,
-    /// Bytes of the longest stored value, at most what the database takes; a number needs 8.
+    /// Size of the longest stored value in bytes, at most what the database accepts; a number needs 8.
     pub value_bytes_max: usize,
-    /// Seconds that a sender's time may lie ahead of the node's clock, once that is trusted.
+    /// How many seconds a sender's time may be ahead of the node's clock, once that clock is trusted.
     pub future_seconds_max: u64,
-    /// Days that a sender's time may lie behind the node's clock, once that is trusted.
+    /// How many days a sender's time may be behind the node's clock, once that clock is trusted.
     pub past_days_max: u64,
-    /// Topics, and keys of lines, whose object's number is kept at hand; each list takes some 300 bytes for
-    /// each, at most 1,300. `keys_max` is a good choice.
+    /// Number of topics, and of keys of lines, whose object number is cached; each list takes about 300 bytes per
+    /// entry, at most 1,300. `keys_max` is a good choice.
     pub topics_cached_max: usize,
 }
 
@@ -81,31 +79,31 @@ impl Default for IntakeOptions {
     }
 }
 
-/// What is declared about the keys that fit a pattern.
+/// What is declared about the keys that match a pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyRule {
     /// A key, or a pattern with `+` and `#`.
     pub pattern: String,
     /// How long a value counts as fresh, ms.
     pub validity_ms: u32,
-    /// Whether readings update the key regularly, so that freshness is counted for it.
+    /// Whether readings update the key regularly, so that freshness is calculated for it.
     pub temporal: bool,
-    /// How much the key's freshness counts beside that of others when updates are left out; above 0.
+    /// Weight of the key's freshness relative to others when updates are shed; above 0.
     pub weight: f64,
-    /// What becomes of a reading whose update is left out.
+    /// What happens to a reading whose update is shed.
     pub shed: db::ShedPolicy,
 }
 
-/// Which keys there may be.
+/// Which keys may exist.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyRules {
-    /// The first whose pattern fits a key decides.
+    /// The first rule whose pattern matches a key decides.
     pub rules: Vec<KeyRule>,
-    /// Whether a key that fits none may be made.
+    /// Whether a key that matches no pattern may be created.
     pub auto_create: bool,
-    /// Keys in all; at most the database's `objects_max`.
+    /// Largest number of keys; at most the database's `objects_max`.
     pub keys_max: u32,
-    /// Validity of keys that fit no pattern, ms.
+    /// Validity of keys that match no pattern, in ms.
     pub default_validity_ms: u32,
 }
 

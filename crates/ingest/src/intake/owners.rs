@@ -1,26 +1,27 @@
-//! Which series each key belongs to. A template writes less into a key than a line says (the names of tags are left
-//! out, values may hold slashes), so it can give one key to two series, whose readings nobody could tell apart later.
-//! The first one keeps the key; readings of another are refused.
+//! Which series owns each key. A template writes less into a key than a line contains (the names of tags are left out,
+//! values may contain slashes), so it can give one key to two series, whose readings could not be told apart later. The
+//! first series keeps the key; readings of another one are refused.
 
 use std::collections::HashMap;
 
 use super::{EXCERPT_BYTES_MAX, IntakeOptions, Reason, Template};
 
-/// Bytes of what a key is made of, at most: names of tags take room here although they are not in the key.
+/// Largest size in bytes of the data that a key is made from: names of tags take room here although they are not in the
+/// key.
 pub(super) const IDENTITY_BYTES_MAX: usize = 1024;
 
-/// The owner of each key that a template has made. It takes some 200 bytes a key, 1,200 at most, and there are never
-/// more keys than the destination has, for each template.
+/// The owner of each key that a template has created. It takes about 200 bytes per key, 1,200 at most. For each
+/// template there are never more keys than the destination has.
 #[derive(Debug, Default)]
 pub(super) struct KeyOwners {
-    /// The templates that are in use, each with its number.
+    /// The templates in use, each with its number.
     templates: Vec<(char, Template)>,
-    /// Numbers of the templates, of lines first and then of each subscription. Rules with the same template have the
-    /// same number: what they give one key is one series.
+    /// Numbers of the templates: first that of lines, then that of each subscription. Rules with the same template have
+    /// the same number: readings for one of its keys belong to one series.
     numbers: Vec<char>,
-    /// From number and key to what the key is made of, as `Template::identify` writes it.
+    /// Maps number and key to the data that the key is made from, as `Template::identify` writes it.
     owners: HashMap<Box<str>, Box<str>>,
-    /// Number and key; used again.
+    /// Number and key; a reused buffer.
     place: String,
 }
 
@@ -31,7 +32,7 @@ impl KeyOwners {
         owners
     }
 
-    /// Takes other rules. What a template has given away stays given away as long as a rule has this template.
+    /// Sets new rules. Keys that a template has given stay owned as long as a rule has this template.
     pub(super) fn reload(&mut self, options: &IntakeOptions) {
         let of_rules = options.subscriptions.iter().map(|rule| &rule.key);
         let wanted: Vec<&Template> = std::iter::once(&options.line_key).chain(of_rules).collect();
@@ -57,13 +58,13 @@ impl KeyOwners {
         }
     }
 
-    /// The number of the template of a rule, or of lines that came in by a socket.
+    /// Returns the number of the template of a rule, or of lines from a socket.
     pub(super) fn number(&self, rule: Option<usize>) -> char {
         let place = rule.map_or(0, |rule| rule + 1);
         self.numbers.get(place).copied().unwrap_or_default()
     }
 
-    /// Whether the series may have this key: it has it already, or nobody has.
+    /// Checks that the series may have this key: the series already owns it, or the key has no owner.
     ///
     /// # Errors
     /// [`Reason::KeyShared`]; `text` then names both series.
@@ -89,7 +90,7 @@ impl KeyOwners {
         }
     }
 
-    /// Gives the key to a series that [`check`](Self::check) has let pass.
+    /// Gives the key to a series that [`check`](Self::check) has accepted.
     pub(super) fn keep(&mut self, number: char, key: &str, identity: &str) {
         self.set_place(number, key);
         if !self.owners.contains_key(self.place.as_str()) {
@@ -105,7 +106,7 @@ impl KeyOwners {
     }
 }
 
-/// An identity for people, short.
+/// Returns a short, readable form of an identity.
 fn readable(number: char, identity: &str) -> String {
     let identity = identity.strip_prefix(number).unwrap_or(identity);
     let parts: Vec<&str> = identity

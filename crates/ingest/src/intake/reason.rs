@@ -1,16 +1,17 @@
-//! Why something from outside was refused.
+//! Why input was refused.
 
 /// One reason; each has its own counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Bytes that are no UTF-8 where text is due.
+    /// Bytes that are not UTF-8, where text is expected.
     InvalidUtf8,
-    /// The payload is no number, or empty where lines are due.
+    /// The payload is not a number, or empty where lines are expected.
     PayloadInvalid,
-    /// The payload is no JSON, or nested deeper than 128 levels.
+    /// The payload is not JSON, or nested deeper than 128 levels.
     JsonInvalid,
-    /// The JSON lacks the configured field or time field, or it is no number, text or (except for a time) truth value.
+    /// The JSON lacks the configured field or time field, or the field is not a number, text or (except for a time)
+    /// truth value.
     JsonFieldMissing,
     /// Not a line of line protocol.
     LineInvalid,
@@ -22,19 +23,19 @@ pub enum Reason {
     ValueTooLong,
     /// The key is empty, longer than 64 bytes or holds control characters.
     KeyInvalid,
-    /// The template gives the reading a key that another series has.
+    /// The template gives the reading a key that another series owns.
     KeyShared,
-    /// No declared pattern fits the key and `auto_create` is off.
+    /// No declared pattern matches the key and `auto_create` is off.
     KeyUnknown,
     /// `keys_max` keys exist already.
     KeysMax,
-    /// No subscription fits the topic.
+    /// No subscription matches the topic.
     TopicUnmatched,
-    /// The time lies too far in the past or the future, or is none.
+    /// The time is too far in the past or the future, or is invalid.
     TimeAbsurd,
     /// A packet that breaks the protocol.
     PacketInvalid,
-    /// The broker has kept the message for nobody knows how long, and the reading has no time of its own.
+    /// The broker has kept the message for an unknown time, and the reading has no time of its own.
     RetainedUntimed,
 }
 
@@ -59,13 +60,13 @@ impl Reason {
         Self::RetainedUntimed,
     ];
 
-    /// Its place in [`Self::ALL`].
+    /// Returns its index in [`Self::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The name in status output and documentation.
+    /// Returns its name in status output and documentation.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,19 +1,20 @@
-//! Which of many patterns is the first that fits a key, without trying them all.
+//! Finds the first of many patterns that matches a key, without trying them all.
 
 use std::collections::HashMap;
 
-/// Patterns by their levels. A key costs its levels and the wildcards on its way, however many patterns there are:
-/// rules are looked up for every key there is when they change, on a thread that has others to serve.
+/// Patterns by their levels. The cost of a key depends on its levels and the wildcards on its path, not on the number
+/// of patterns. This matters because every key is looked up when rules change, on a thread that also serves
+/// connections.
 #[derive(Debug, Default)]
 pub(super) struct RuleIndex {
     root: Level,
 }
 
-/// What can follow the levels so far. Places are those in the list of patterns; the least one decides.
+/// What can follow the levels so far. Numbers are indices in the list of patterns; the lowest one decides.
 #[derive(Debug, Default)]
 struct Level {
     named: HashMap<Box<str>, Level>,
-    /// Behind a `+`.
+    /// After a `+`.
     any: Option<Box<Level>>,
     /// A pattern that has `#` here.
     rest: Option<usize>,
@@ -22,7 +23,8 @@ struct Level {
 }
 
 impl RuleIndex {
-    /// An index of these patterns. One that [`pattern::check`](crate::pattern::check) refuses for its `#` fits nothing.
+    /// Creates an index of these patterns. A pattern that [`pattern::check`](crate::pattern::check) refuses because of
+    /// its `#` matches nothing.
     pub(super) fn new<'p>(patterns: impl Iterator<Item = &'p str>) -> Self {
         let mut index = Self::default();
         for (place, pattern) in patterns.enumerate() {
@@ -31,7 +33,7 @@ impl RuleIndex {
         index
     }
 
-    /// Place of the first pattern that fits.
+    /// Returns the index of the first pattern that matches.
     pub(super) fn find(&self, key: &str) -> Option<usize> {
         self.root.find(Some(key))
     }
@@ -56,7 +58,7 @@ impl Level {
         level.end.get_or_insert(place);
     }
 
-    /// `rest`: the levels of the key from here on; `None` behind its last one.
+    /// `rest`: the levels of the key from here on; `None` after its last level.
     fn find(&self, rest: Option<&str>) -> Option<usize> {
         let Some(rest) = rest else {
             return least(self.rest, self.end);

@@ -1,4 +1,4 @@
-//! The way of a message: rule, value, time, key, object, destination.
+//! The path of a message: rule, value, time, key, object, destination.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -16,23 +16,23 @@ use super::{
 use crate::line::{self, Escaped, FieldValue, Line};
 use crate::pattern;
 
-/// Bytes of the longest topic whose object is kept at hand; longer ones are looked up each time.
+/// Size of the longest topic whose object is cached, in bytes; longer ones are looked up each time.
 pub const TOPIC_CACHED_BYTES_MAX: usize = 256;
 
-/// Decodes what one network thread receives and hands it to the destination.
+/// Decodes what one network thread receives and passes it to the destination.
 #[derive(Debug)]
 pub struct Intake<D: Destination> {
     destination: Arc<D>,
     counters: Arc<IntakeCounters>,
     options: IntakeOptions,
     window: Window,
-    /// From topic to rule and object: nothing but the payload of a known topic needs to be looked at.
+    /// Maps a topic to rule and object: for a known topic only the payload must be decoded.
     topics: HashMap<Box<[u8]>, Target>,
-    /// From what a field's key is made of to its object.
+    /// Maps the data that a field's key is made from to its object.
     fields: HashMap<Box<str>, u32>,
     owners: KeyOwners,
     scratch: Scratch,
-    /// Names messages that wait; senders must not be able to choose two with the same name.
+    /// Hashes messages that wait, with a random seed: senders must not be able to choose two with the same hash.
     hasher: RandomState,
     waiting_message: Option<Waiting>,
     waiting_line: Option<Waiting>,
@@ -44,7 +44,7 @@ struct Target {
     object: u32,
 }
 
-/// Buffers that are used again for every message.
+/// Buffers that are reused for every message.
 #[derive(Debug)]
 struct Scratch {
     /// `value_bytes_max` long.
@@ -54,18 +54,18 @@ struct Scratch {
     text: String,
 }
 
-/// A message of several readings of which some are taken.
+/// A message of several readings, some of which are taken.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// Hash of all that has yet to be offered again.
+    /// Hash of everything that must still be offered again.
     rest: u64,
     progress: LineProgress,
 }
 
-/// How far a line has come that had to wait. Begin with the default; hand it in unchanged with the same line.
+/// Progress in a line that had to wait. Begin with the default; pass it unchanged with the same line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineProgress {
-    /// Fields of the line that are done with.
+    /// Number of fields of the line that are finished.
     fields_done: usize,
     accepted: u32,
     refused: u32,
@@ -73,18 +73,18 @@ pub struct LineProgress {
     lsn_end: u64,
 }
 
-/// What became of a line.
+/// The outcome of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineOutcome {
-    /// It is done with; a blank line or comment has neither accepted nor refused anything.
+    /// It is finished; a blank line or comment has nothing accepted or refused.
     Done {
-        /// Readings that were taken.
+        /// Number of readings taken.
         accepted: u32,
-        /// 1 for a line that was refused as a whole, else the readings of it that were refused.
+        /// 1 for a line that was refused as a whole, otherwise the number of its refused readings.
         refused: u32,
-        /// Readings that were thrown away to lessen load.
+        /// Number of readings dropped to shed load.
         shed: u32,
-        /// Number of its last reading that was taken, plus one; 0 without one.
+        /// Number of its last reading that was taken, plus one; 0 if there is none.
         lsn_end: u64,
     },
     /// Offer the same line again later, with the same progress.
@@ -97,7 +97,7 @@ pub enum LineOutcome {
 }
 
 impl<D: Destination> Intake<D> {
-    /// An intake with rules that have been checked.
+    /// Creates an intake with rules that have been checked.
     pub fn new(options: IntakeOptions, destination: Arc<D>) -> Self {
         Self {
             destination,
@@ -119,19 +119,19 @@ impl<D: Destination> Intake<D> {
         }
     }
 
-    /// Its counters, for other threads.
+    /// Returns its counters, for other threads.
     #[must_use]
     pub fn counters(&self) -> Arc<IntakeCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Where the readings go.
+    /// Returns the destination of the readings.
     #[must_use]
     pub fn destination(&self) -> &Arc<D> {
         &self.destination
     }
 
-    /// Takes other rules, or learns that those of the destination have changed. Counters go on.
+    /// Sets new rules, or handles a change of the destination's rules. Counters continue.
     pub fn reload(&mut self, options: IntakeOptions) {
         self.window = Window::new(options.future_seconds_max, options.past_days_max);
         self.scratch.value = vec![0; options.value_bytes_max];
@@ -141,24 +141,24 @@ impl<D: Destination> Intake<D> {
         self.options = options;
     }
 
-    /// Counts something that a source refused itself.
+    /// Counts an item that a source refused itself.
     pub fn refuse(&mut self, reason: Reason) {
         self.counters.refuse(reason, &[]);
     }
 
-    /// As [`refuse`](Self::refuse), and keeps the beginning of `what` for people.
+    /// As [`refuse`](Self::refuse), and keeps the beginning of `what` as an excerpt.
     pub fn refuse_with(&mut self, reason: Reason, what: &[u8]) {
         self.counters.refuse(reason, &[what]);
     }
 
     /// Takes one MQTT message. After [`Outcome::Wait`] the next call with this topic and exactly the rest of the
-    /// payload goes on where it stopped; any other call makes the intake forget that place.
+    /// payload continues where it stopped; any other call makes the intake forget that position.
     pub fn mqtt(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
         self.mqtt_message(topic, payload, false)
     }
 
-    /// As [`mqtt`](Self::mqtt), for a message that the broker had kept from before the subscription: the rule of its
-    /// topic says what becomes of it.
+    /// As [`mqtt`](Self::mqtt), for a message that the broker had retained since before the subscription: the rule of
+    /// its topic says what happens to it.
     pub fn mqtt_retained(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
         self.mqtt_message(topic, payload, true)
     }
@@ -168,12 +168,12 @@ impl<D: Destination> Intake<D> {
         let taken_end = self.progress_of(waiting, topic, payload).lsn_end;
         let mut outcome = self.message(topic, payload, is_retained, waiting);
         if taken_end > 0 {
-            // Other rules may hold for the rest than for what was taken: it has been all the same, and must be
+            // New rules may refuse the rest of the message. The readings taken before are still stored, and must be
             // durable before the message is acknowledged.
             match &mut outcome {
                 Outcome::Accepted { lsn_end } => *lsn_end = taken_end.max(*lsn_end),
                 Outcome::Refused => outcome = Outcome::Accepted { lsn_end: taken_end },
-                // Only lines can have been taken in part, so only they can have to wait again, and keep the place.
+                // Only lines can be taken in part, so only they can wait again and keep the position.
                 Outcome::Wait { .. } | Outcome::Failed => {}
             }
         }
@@ -207,7 +207,7 @@ impl<D: Destination> Intake<D> {
             return Outcome::Accepted { lsn_end: 0 };
         }
         if subscription.payload == PayloadKind::Number {
-            // The way of most messages: no allocation, no clock.
+            // The path of most messages: no allocation, no clock.
             let value = match decode::number(payload) {
                 Ok(value) => value.to_le_bytes(),
                 Err(reason) => return self.refused(reason, topic, payload),
@@ -283,7 +283,7 @@ impl<D: Destination> Intake<D> {
             return self.refused(Reason::KeyInvalid, topic, payload);
         }
         let mut progress = self.progress_of(waiting, topic, payload);
-        // Of the whole message, over all its lines.
+        // For the whole message, over all its lines.
         let mut lsn_end = progress.lsn_end;
         let mut any_accepted = lsn_end > 0;
         let mut any_refused = false;
@@ -326,9 +326,9 @@ impl<D: Destination> Intake<D> {
         }
     }
 
-    /// Takes one line of line protocol without its line feed; a carriage return at its end belongs to the end.
-    /// A blank line or comment is accepted with `lsn_end` 0. After [`Outcome::Wait`] (whose `consumed` is 0) the
-    /// next call with the same line goes on where it stopped; any other call makes the intake forget that place.
+    /// Takes one line of line protocol without its line feed; a carriage return at its end belongs to the line end. A
+    /// blank line or comment is accepted with `lsn_end` 0. After [`Outcome::Wait`] (whose `consumed` is 0) the next
+    /// call with the same line continues where it stopped; any other call makes the intake forget that position.
     pub fn line(&mut self, line: &[u8]) -> Outcome {
         let waiting = self.waiting_line.take();
         let mut progress = self.progress_of(waiting, b"", line);
@@ -346,8 +346,8 @@ impl<D: Destination> Intake<D> {
         }
     }
 
-    /// As [`line`](Self::line), for a source that keeps the place in a line that waits itself: several
-    /// connections can have one each. `progress` is the default again when the line is done with.
+    /// As [`line`](Self::line), for a source that keeps the position in a waiting line itself, so that several
+    /// connections can have one each. `progress` is the default again when the line is finished.
     pub fn line_from(&mut self, line: &[u8], progress: &mut LineProgress) -> LineOutcome {
         self.take_line(line, None, false, progress)
     }
@@ -363,7 +363,7 @@ impl<D: Destination> Intake<D> {
         let parsed = std::str::from_utf8(line)
             .map_err(|_| Reason::InvalidUtf8)
             .and_then(|text| {
-                // Some programs begin with a mark of the encoding: with it a key would look like another one.
+                // Some programs begin with a byte order mark, which would make the key look like another one.
                 let text = text.strip_prefix('\u{feff}').unwrap_or(text);
                 match text.trim_ascii_start().as_bytes().first() {
                     None | Some(b'#') => Ok(None),
@@ -428,7 +428,7 @@ impl<D: Destination> Intake<D> {
         Ok(Some(time_ms))
     }
 
-    /// Leaves the value in `scratch.value` and returns its object and length.
+    /// Writes the value to `scratch.value` and returns its object and length.
     fn field_ready(
         &mut self,
         line: &Line<'_>,
@@ -492,7 +492,7 @@ impl<D: Destination> Intake<D> {
             .ok_or(Reason::TopicUnmatched)
     }
 
-    /// The object of a topic that was not at hand, and from now on is.
+    /// Returns the object of a topic that was not cached, and caches it.
     fn object_of(&mut self, rule: usize, topic: &[u8]) -> Result<u32, Reason> {
         let name = std::str::from_utf8(topic).map_err(|_| Reason::InvalidUtf8)?;
         let template: &Template = match self.options.subscriptions.get(rule) {
@@ -510,7 +510,7 @@ impl<D: Destination> Intake<D> {
         let number = self.owners.number(Some(rule));
         identity.clear();
         identity.push(number);
-        // Topics are keys of their own as they are.
+        // If the template is the topic itself, each topic has its own key, and no owner needs to be kept.
         let is_owned = !template.is_topic();
         if is_owned {
             template.identify(identity, name, None);
@@ -521,7 +521,7 @@ impl<D: Destination> Intake<D> {
             self.owners.keep(number, key, identity);
         }
         if topic.len() <= TOPIC_CACHED_BYTES_MAX {
-            // Several topics can have one key, so the limit on keys does not limit topics.
+            // Several topics can have the same key, so the limit on keys does not limit topics.
             if self.topics.len() >= self.options.topics_cached_max {
                 self.topics.clear();
             }
@@ -547,7 +547,7 @@ impl<D: Destination> Intake<D> {
         Outcome::Refused
     }
 
-    /// Counts it; `what` was refused, and for a key that others have the text that names both says more.
+    /// Counts a refusal of `what`. For a shared key the text that names both series says more.
     fn refuse_by(&self, reason: Reason, what: &[&[u8]]) {
         if reason == Reason::KeyShared {
             self.counters
@@ -575,7 +575,7 @@ impl<D: Destination> Intake<D> {
 }
 
 impl LineProgress {
-    /// The outcome of a line that ends with `self`; clears `kept` for the next one.
+    /// Returns the outcome of a line that ends with `self`; clears `kept` for the next one.
     fn done(self, kept: &mut Self) -> LineOutcome {
         *kept = Self::default();
         LineOutcome::Done {

@@ -1,12 +1,12 @@
-//! How a key is made from a topic or from a line.
+//! How a key is built from a topic or from a line.
 
 use crate::Error;
 use crate::line::{ESCAPED, Escaped, Line, push_tag};
 
-/// Bytes of the longest template.
+/// Size of the longest template, in bytes.
 pub const TEMPLATE_BYTES_MAX: usize = 256;
 
-/// What a template can draw on.
+/// The data that a template can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateKind {
     /// A topic: `{topic}` and its levels `{1}` to `{9}`.
@@ -14,11 +14,11 @@ pub enum TemplateKind {
     /// A field of a line: `{measurement}`, `{tags}` (the values in the order of the tags' names, separated by
     /// `/`), `{tag:NAME}` and `{field}`.
     Line,
-    /// A field of a line that came in a message: all of these.
+    /// A field of a line in a message: all of these.
     TopicAndLine,
 }
 
-/// A checked template. What a message lacks is empty, and an empty level is left out with its `/`.
+/// A checked template. A missing part of a message is empty, and an empty level is left out with its `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,
@@ -61,7 +61,7 @@ impl Template {
         Ok(Self { parts })
     }
 
-    /// The topic itself.
+    /// Returns the template of the topic itself.
     #[must_use]
     pub fn topic() -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Template {
         }
     }
 
-    /// `{measurement}/{tags}/{field}`.
+    /// Returns `{measurement}/{tags}/{field}`.
     #[must_use]
     pub fn line() -> Self {
         let slash = || Part::Literal("/".to_owned());
@@ -116,9 +116,9 @@ impl Template {
         }
     }
 
-    /// Appends what [`render`](Self::render) draws on, as line protocol writes it, to `identity`: two messages or
-    /// fields have the same text if and only if nothing that the template names differs. A topic must not hold line
-    /// feeds.
+    /// Appends the data that [`render`](Self::render) uses, in line protocol form, to `identity`: two messages or
+    /// fields have the same text if and only if they agree in everything that the template names. A topic must not
+    /// contain line feeds.
     pub(crate) fn identify(
         &self,
         identity: &mut String,
@@ -128,7 +128,8 @@ impl Template {
         let begin = identity.len();
         for part in &self.parts {
             match (part, field) {
-                // A line feed at both ends: commas, spaces and backslashes stand for themselves here.
+                // A line feed at both ends delimits the topic: commas, spaces and backslashes stand for themselves
+                // here.
                 (Part::Topic, _) => {
                     identity.push('\n');
                     identity.push_str(topic);
@@ -161,7 +162,7 @@ impl Template {
         }
     }
 
-    /// Whether the key is the topic, so that no two topics have the same.
+    /// Returns whether the key is the topic, so that no two topics have the same key.
     pub(crate) fn is_topic(&self) -> bool {
         self.parts == [Part::Topic]
     }

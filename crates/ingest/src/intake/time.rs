@@ -1,4 +1,4 @@
-//! Times that senders give: which are believed, and the text form of RFC 3339.
+//! Times from senders: which are accepted, and the text form of RFC 3339.
 
 use super::Reason;
 
@@ -10,7 +10,7 @@ pub const TIME_MS_MAX: i64 = 7_258_118_400_000;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// How far from the node's clock a sender's time may lie.
+/// How far a sender's time may be from the node's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) future_ms_max: i64,
@@ -30,7 +30,7 @@ impl Window {
         }
     }
 
-    /// `now_ms`: the node's clock, if it is trusted.
+    /// Checks a time. `now_ms`: the node's clock, if it is trusted.
     pub(crate) fn check(self, time_ms: i64, now_ms: Option<i64>) -> Result<(), Reason> {
         let is_plausible = (TIME_MS_MIN..TIME_MS_MAX).contains(&time_ms);
         let is_near = now_ms.is_none_or(|now_ms| {
@@ -45,8 +45,8 @@ impl Window {
     }
 }
 
-/// Milliseconds since 1970 of a time as RFC 3339 writes it, with its zone: `2026-03-01T12:00:00.5+01:00`.
-/// A space may stand for the `T`; what is finer than a millisecond is left out.
+/// Converts a time in RFC 3339 form, with its zone, to ms since 1970: `2026-03-01T12:00:00.5+01:00`. A space may
+/// replace the `T`; digits below a millisecond are ignored.
 #[must_use]
 pub fn rfc3339_ms(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();
@@ -70,7 +70,8 @@ pub fn rfc3339_ms(text: &str) -> Option<i64> {
         1..=12 => 31,
         _ => return None,
     };
-    // Second 60 is a leap second; it is the same instant as the next minute's 0 in every count that leaves it out.
+    // Second 60 is a leap second; in every count without leap seconds it is the same instant as second 0 of the next
+    // minute.
     if !has_marks || day < 1 || day > days_of_month || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
@@ -111,7 +112,8 @@ pub fn rfc3339_ms(text: &str) -> Option<i64> {
     Some(seconds * 1000 + ms)
 }
 
-/// Days of the Gregorian calendar, counted in years that begin in March, so that the leap day is their last.
+/// Returns the days of the Gregorian calendar since 1970, counted in years that begin in March, so that the leap day is
+/// their last.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 {
         (year, month - 3)

@@ -1,31 +1,32 @@
-//! Lines out of a stream, in a buffer that does not grow.
+//! Splits a stream into lines, in a buffer that does not grow.
 
 use super::end::{Found, LineEnd};
 
-/// What the stream holds next.
+/// The next piece of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// A line without its line feed; a carriage return before that is left out too. Its texts can hold line feeds.
+    /// A line without its line feed, and without a carriage return before that. Its quoted texts can contain line
+    /// feeds.
     Line(&'a [u8]),
-    /// The beginning of a line above the limit. The rest of it is skipped as it comes.
+    /// The beginning of a line above the limit. The rest of it is skipped as it arrives.
     Oversized(&'a [u8]),
-    /// The beginning of a line above the limit with a text in it that holds line breaks and has not ended. Nothing that
-    /// follows can be told from the text: the stream has to end here.
+    /// The beginning of a line above the limit, with a quoted text that contains line breaks and has not ended. What
+    /// follows cannot be distinguished from the text: the stream must end here.
     TextOpen(&'a [u8]),
 }
 
-/// Splits a stream into lines. Take pieces until there are none, then let it be filled.
+/// Splits a stream into lines. Take pieces until there are none, then fill the buffer again.
 #[derive(Debug)]
 pub struct LineBuffer {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
     line_bytes_max: usize,
-    /// The end of the line that begins at `start`, or of the one that is being skipped.
+    /// Finds the end of the line that begins at `start`, or of the line that is being skipped.
     line_end: LineEnd,
-    /// Bytes of that line that have been skipped; 0: it is not being skipped.
+    /// Number of bytes of that line that have been skipped; 0: it is not being skipped.
     skipped: usize,
-    /// What `consume` does.
+    /// What `consume` will do.
     next: Next,
 }
 
@@ -39,10 +40,10 @@ enum Next {
 }
 
 impl LineBuffer {
-    /// A buffer for lines of up to `line_bytes_max` bytes without their ends.
+    /// Creates a buffer for lines of up to `line_bytes_max` bytes without their ends.
     #[must_use]
     pub fn new(line_bytes_max: usize) -> Self {
-        /// Below this, reads would be many for what they bring.
+        /// A smaller buffer would need many reads for little data.
         const BYTES_MIN: usize = 8 << 10;
         Self {
             bytes: vec![0; line_bytes_max.saturating_add(3).max(BYTES_MIN)].into_boxed_slice(),
@@ -55,7 +56,7 @@ impl LineBuffer {
         }
     }
 
-    /// Room for more of the stream; not empty once [`peek`](Self::peek) has returned `None`.
+    /// Returns the space for more of the stream; not empty once [`peek`](Self::peek) has returned `None`.
     pub fn spare(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -65,12 +66,12 @@ impl LineBuffer {
         &mut self.bytes[self.end..]
     }
 
-    /// Says how much of [`spare`](Self::spare) has been filled.
+    /// Records how much of [`spare`](Self::spare) has been filled.
     pub fn filled(&mut self, bytes: usize) {
         self.end = self.end.saturating_add(bytes).min(self.bytes.len());
     }
 
-    /// The next piece, which stays the next one until [`consume`](Self::consume) is called.
+    /// Returns the next piece, which stays the next one until [`consume`](Self::consume) is called.
     pub fn peek(&mut self) -> Option<Piece<'_>> {
         self.next = Next::Stay;
         if self.skipped > 0 {
@@ -88,7 +89,8 @@ impl LineBuffer {
                 Found::Open => return Some(Piece::TextOpen(&[])),
             }
         }
-        // No more than shows that a line is too long, so that a stream gives the same pieces however it is cut.
+        // Look only at as many bytes as show that a line is too long, so that the pieces do not depend on how the
+        // stream is cut into reads.
         let seen = (self.start + self.line_bytes_max + 2).min(self.end);
         let line = &self.bytes[self.start..seen];
         match self.line_end.find(0, line) {
@@ -111,13 +113,13 @@ impl LineBuffer {
         }
     }
 
-    /// Lets go of the piece that [`peek`](Self::peek) showed last; of [`Piece::TextOpen`] never.
+    /// Drops the piece that [`peek`](Self::peek) last returned, except [`Piece::TextOpen`].
     pub fn consume(&mut self) {
         match std::mem::replace(&mut self.next, Next::Stay) {
             Next::Line(begin) => self.begin_line(begin),
             Next::Skip => {
                 let seen = (self.start + self.line_bytes_max + 2).min(self.end);
-                // The end has been looked for among these.
+                // `peek` has already searched these bytes for the end.
                 let bytes = &self.bytes[self.start..seen];
                 let _ = self.line_end.follow(0, bytes);
                 self.skipped = bytes.len();
@@ -133,13 +135,13 @@ impl LineBuffer {
         self.line_end = LineEnd::new(self.line_bytes_max);
     }
 
-    /// Whether the stream stands in a text that has held a line break.
+    /// Returns whether the stream is within a quoted text that has contained a line break.
     #[must_use]
     pub fn text_is_open(&self) -> bool {
         self.line_end.is_open()
     }
 
-    /// What the stream has begun and not ended; empty when the rest of a line is being skipped.
+    /// Returns the unfinished line at the end of the stream; empty when the rest of a line is being skipped.
     #[must_use]
     pub fn unfinished(&self) -> &[u8] {
         &self.bytes[self.start..self.end]

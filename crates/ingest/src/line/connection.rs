@@ -1,4 +1,4 @@
-//! One sender: its lines into the intake, acknowledgements back.
+//! One sender: passes its lines to the intake, and sends acknowledgements back.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,34 +18,35 @@ use super::state::{Control, Counted, LineState};
 use crate::durable::{Durable, DurableWatch};
 use crate::intake::{Destination, Intake, LineOutcome, LineProgress, Reason};
 
-/// Acknowledgements that may be due at a time; nothing more is read from a sender that asks for more.
+/// Largest number of acknowledgements that may be due; nothing more is read from a sender that asks for more.
 pub const ACKS_PENDING_MAX: usize = 64;
 
-/// Bytes of one read: the thread serves others after it.
+/// Size of one read in bytes: the thread serves other connections after it.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// How soon a line that had to wait is offered again, when the log does not move before.
+/// Retry interval of a line that had to wait, if the log does not advance before.
 const RETRY: Duration = Duration::from_millis(10);
 const RETRY_FULL: Duration = Duration::from_millis(200);
 
 /// How long a sender may leave its acknowledgements unread.
 const WRITE_SECONDS_MAX: u64 = 30;
 
-/// How long a sender may be silent in a text that has held a line break.
+/// How long a sender may be silent within a quoted text that has contained a line break.
 const TEXT_SECONDS_MAX: u64 = 10;
 
-/// A connection that has to go is read until nothing comes for so long, or so much has come: what has arrived is taken.
+/// A connection that must close is read until it has been silent for this time, or until this many bytes have been
+/// read: lines that have already arrived are taken.
 const LEAVING_SILENCE: Duration = Duration::from_millis(20);
 const LEAVING_BYTES_MAX: usize = 8 << 20;
 
-/// How long the last words to a sender may take.
+/// Timeout of the last message to a sender.
 const FAREWELL_TOLD: Duration = Duration::from_millis(200);
 
 const FAILED: &[u8] = b"error failed\n";
 const MADE_ROOM: &[u8] = b"error made_room\n";
 const TEXT_OPEN: &[u8] = b"error text_open\n";
 
-/// What the connections have in common.
+/// What the connections share.
 pub(super) struct Shared<D: Destination> {
     pub(super) intake: Rc<RefCell<Intake<D>>>,
     pub(super) durable: DurableWatch,
@@ -55,20 +56,20 @@ pub(super) struct Shared<D: Destination> {
     pub(super) places: Rc<Places>,
 }
 
-/// What is acknowledged by one line.
+/// The counts of one acknowledgement line.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     accepted: u64,
     refused: u64,
     shed: u64,
-    /// Everything so far is durable when the log is at least here.
+    /// Everything so far is durable once the log has reached this number.
     lsn_end: u64,
 }
 
 /// Why no further line was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stopped {
-    /// There is none.
+    /// No complete line is left.
     Dry,
     /// Too many acknowledgements are due.
     Asking,
@@ -80,26 +81,26 @@ enum Stopped {
 
 struct Sender {
     buffer: LineBuffer,
-    /// Place in a line that had to wait.
+    /// Progress in a line that had to wait.
     progress: LineProgress,
     tally: Tally,
     due: VecDeque<Tally>,
-    /// Whether it ever asked for an acknowledgement: then it is told of failure too.
+    /// Whether it ever asked for an acknowledgement: only then it is told of a failure too.
     asked: bool,
-    /// Whether it has left a text open that is too long: nothing more of it is taken.
+    /// Whether it has left a quoted text open that is too long: nothing more from it is taken.
     text_is_lost: bool,
 }
 
-/// How far the end of a connection has come.
+/// How far the end of a connection has progressed.
 #[derive(Default)]
 struct Ending {
     /// Nothing more is read.
     is_ended: bool,
-    /// It has to go: only what has arrived is read. How much of that has been.
+    /// The connection must close: only what has already arrived is read. The number of bytes read since.
     leaving_bytes: Option<usize>,
-    /// Nobody takes answers any more.
+    /// The sender no longer reads answers.
     is_deaf: bool,
-    /// What is said at the end, to any sender.
+    /// The last message, sent to any sender.
     farewell: Option<&'static [u8]>,
 }
 
@@ -127,7 +128,7 @@ where
     };
     let mut answers = Vec::new();
     let mut ending = Ending::default();
-    // Set once the node stops: when this connection has to be done.
+    // Set once the node stops: the deadline of this connection.
     let mut stopping = pin!(None::<tokio::time::Sleep>);
     loop {
         let stopped = if stopping.is_none() {
@@ -160,7 +161,7 @@ where
             tokio::select! {
                 written = tokio::time::timeout(limit, write) => {
                     if !matches!(written, Ok(Ok(()))) {
-                        // What has arrived is taken all the same.
+                        // Lines that have already arrived are taken nevertheless.
                         ending.end_early(state);
                         ending.leave(None);
                     }
@@ -179,7 +180,7 @@ where
             break;
         }
         if stopped == Stopped::Asking && sender.due.len() < ACKS_PENDING_MAX {
-            // Those answers have made room for lines that are here already.
+            // Sending those answers has made room for lines that are already in the buffer.
             tokio::task::yield_now().await;
             continue;
         }
@@ -260,7 +261,7 @@ where
 }
 
 impl Ending {
-    /// The sender has gone without reading its answers, or cannot be reached.
+    /// Handles a sender that is gone without reading its answers, or unreachable.
     fn end_early(&mut self, state: &LineState) {
         if !self.is_deaf {
             self.is_deaf = true;
@@ -268,13 +269,13 @@ impl Ending {
         }
     }
 
-    /// From now on only what has arrived is read.
+    /// From now on reads only what has already arrived.
     fn leave(&mut self, farewell: Option<&'static [u8]>) {
         self.leaving_bytes.get_or_insert(0);
         self.farewell = self.farewell.or(farewell);
     }
 
-    /// The sender has left a text open: what it sends now cannot be told from that text.
+    /// Handles a sender that has left a quoted text open: its further data cannot be distinguished from that text.
     fn leave_text(&mut self, state: &LineState) {
         state.connections_text_open.fetch_add(1, Relaxed);
         self.is_ended = true;
@@ -348,7 +349,7 @@ impl Sender {
         stopped
     }
 
-    /// Writes what is due now, in the order in which it was asked for.
+    /// Writes the acknowledgements that are due now, in the order of the requests.
     fn answer(&mut self, now: Durable, state: &LineState, answers: &mut Vec<u8>) {
         while let Some(due) = self.due.front().filter(|due| due.lsn_end <= now.end) {
             // Writing to a Vec does not fail.
@@ -361,8 +362,7 @@ impl Sender {
         }
     }
 
-    /// The sender is gone or has said that nothing more comes. A line without an end may lack half of a number, so
-    /// it is not taken.
+    /// Handles the end of the sender's data. A line without an end may lack half of a number, so it is not taken.
     fn end<D: Destination>(&mut self, intake: &RefCell<Intake<D>>, state: &LineState) {
         let unfinished = self.buffer.unfinished();
         if !unfinished.is_empty() {

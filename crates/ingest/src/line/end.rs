@@ -1,54 +1,54 @@
-//! Where a line ends: at the first line break that does not stand in a quoted text.
+//! Where a line ends: at the first line break outside of a quoted text.
 //!
-//! Whoever writes the text of a log chooses what stands in it. Were a text cut at its line breaks, the pieces would be
-//! lines of their own, and that person could set any sensor. So the quotes are followed even in a line that is refused
-//! in the end: `="` behind the first space begins a text there, whatever else is wrong with the line.
+//! An outside person may choose the content of a logged text. If such a text were cut at its line breaks, the pieces
+//! would be lines of their own, and that person could set any sensor. So quotes are followed even in a line that is
+//! later refused: `="` after the first space begins a text, whatever else is wrong with the line.
 
 use memchr::memchr2;
 
 /// What is known about the end of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It has not come yet.
+    /// The end has not arrived yet.
     More,
-    /// The line break is here, counted from the beginning of the line.
+    /// The position of the line break, counted from the beginning of the line.
     At(usize),
-    /// A text holds line breaks and is longer than a line may be: nothing behind its quote can be trusted.
+    /// A quoted text contains line breaks and is longer than a line may be: nothing after its quote can be trusted.
     Open,
 }
 
-/// Looks for the end of one line, as its bytes come.
+/// Finds the end of one line, as its bytes arrive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LineEnd {
     line_bytes_max: usize,
-    /// Bytes without a line break or a quote, before any byte is followed.
+    /// Number of leading bytes without a line break or a quote, before any byte is followed.
     plain: usize,
-    /// Bytes that have been followed.
+    /// Number of bytes that have been followed.
     followed: usize,
     place: Place,
-    /// Whether the byte before was a backslash that escapes.
+    /// Whether the previous byte was a backslash that escapes.
     is_escaped: bool,
     /// Whether the line begins with white space.
     is_indented: bool,
-    /// Where the first line break stands in the text that is open.
+    /// Position of the first line break within the open text.
     text_break: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Before anything but white space.
+    /// Only white space so far.
     Blank,
-    /// The measurement of a line that begins with white space, perhaps because it lacks one: what has an equals sign
-    /// here is a field.
+    /// The measurement of a line that begins with white space, perhaps because the measurement is missing: a name
+    /// before an equals sign here is a field.
     Indented,
     Comment,
     /// Measurement and tags, where a quote stands for itself.
     Head,
     Fields,
-    /// Behind an equals sign.
+    /// After an equals sign.
     Value,
     Text,
-    /// Behind the quote that ends a text.
+    /// After the quote that ends a text.
     Closed,
 }
 
@@ -65,11 +65,11 @@ impl LineEnd {
         }
     }
 
-    /// Looks at the line's bytes from its byte `begin` on. All of them must have been shown before; those before
+    /// Searches the line's bytes from its byte `begin` on. All of them must have been passed before; the bytes before
     /// `begin` have been [followed](Self::follow).
     pub(crate) fn find(&mut self, begin: usize, bytes: &[u8]) -> Found {
         if self.followed == 0 {
-            // Most lines hold no text.
+            // Most lines contain no quoted text.
             let rest = bytes.get(self.plain..).unwrap_or_default();
             match memchr2(b'\n', b'"', rest) {
                 None => {
@@ -83,7 +83,7 @@ impl LineEnd {
         self.follow(begin, bytes)
     }
 
-    /// As [`find`](Self::find), and needs none of these bytes again.
+    /// As [`find`](Self::find), but the caller need not pass these bytes again.
     pub(crate) fn follow(&mut self, begin: usize, bytes: &[u8]) -> Found {
         let from = self.followed.saturating_sub(begin);
         for byte in bytes.get(from..).unwrap_or_default() {
@@ -96,7 +96,7 @@ impl LineEnd {
         Found::More
     }
 
-    /// Whether a text is open that has held a line break.
+    /// Returns whether a quoted text is open that has contained a line break.
     pub(crate) fn is_open(&self) -> bool {
         self.place == Place::Text && self.text_break.is_some()
     }
@@ -113,7 +113,7 @@ impl LineEnd {
             return Found::More;
         }
         self.place = match (self.place, byte) {
-            // A mark of the encoding, which is left out.
+            // A byte order mark, which is skipped.
             (Blank, 0xef) if self.followed == 0 => Blank,
             (Blank, 0xbb) if self.followed == 1 => Blank,
             (Blank, 0xbf) if self.followed == 2 => Blank,
@@ -138,8 +138,9 @@ impl LineEnd {
             (Head, b' ') => Fields,
             (Blank | Head | Indented, _) => Head,
             (Comment, _) => Comment,
-            // No text ends like this. If it has held line breaks its line was perhaps cut off, and this is the quote of
-            // a later one: all of them are one line, which is refused, since nobody knows which were text.
+            // No valid text ends like this. If the text has contained line breaks, its line was perhaps cut off, and
+            // this is the quote of a later line. All of them count as one line, which is refused, since it is unknown
+            // which of them were text.
             (Fields | Value | Closed, byte) => {
                 self.text_break = None;
                 self.is_escaped = byte == b'\\';
@@ -167,8 +168,8 @@ impl LineEnd {
     }
 }
 
-/// Bytes of the first line of `bytes` without its line feed; `None`: all of them, for there is no line feed outside of
-/// a text.
+/// Returns the size of the first line of `bytes` without its line feed. `None` if there is no line feed outside of a
+/// quoted text, so that all bytes are one line.
 #[must_use]
 pub fn first_line_bytes(bytes: &[u8]) -> Option<usize> {
     match LineEnd::new(usize::MAX).find(0, bytes) {

@@ -1,11 +1,11 @@
-//! Writing lines that [`parse`](super::parse()) gives back.
+//! Writes lines that [`parse`](super::parse()) reads back.
 
 use std::fmt::Write as _;
 
 use db::value::Value;
 
 /// Appends one line without its end. Names must not be empty, the measurement must not begin with `#`, no name and no
-/// tag's value may hold line breaks, and no float may be NaN or infinite: a line has no way to write those.
+/// tag's value may contain line breaks, and no float may be NaN or infinite: the line protocol cannot represent those.
 pub fn write_line(
     text: &mut String,
     measurement: &str,
@@ -30,7 +30,7 @@ pub fn write_line(
                 push_with_backslashes(text, value, &['"', '\\']);
                 text.push('"');
             }
-            // Writing to a String does not fail.
+            // Writing to a String never fails.
             Value::Integer(value) => drop(write!(text, "{value}i")),
             Value::Unsigned(value) => drop(write!(text, "{value}u")),
             Value::Float(_) | Value::Boolean(_) => drop(write!(text, "{value}")),

@@ -1,4 +1,4 @@
-//! The sockets: binding them, and taking connections.
+//! The sockets: binds them, and accepts connections.
 
 use std::cell::RefCell;
 use std::fs;
@@ -25,13 +25,13 @@ use crate::Error;
 use crate::durable::DurableWatch;
 use crate::intake::{Destination, Intake};
 
-/// Wait after a connection could not be taken, for lack of descriptors for example.
+/// Wait after a failed accept, for example for lack of descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Time to tell senders that the log has failed.
 const FAILURE_TOLD: Duration = Duration::from_millis(200);
 
-/// What a connection is told that is one too many.
+/// The message to a connection above the limit.
 const TOO_MANY: &[u8] = b"error connections_max\n";
 
 /// Sockets that are bound and listened on. Dropping them removes the Unix socket's file.
@@ -46,15 +46,15 @@ pub struct LineListeners {
 /// Why [`run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// As the controller wished.
+    /// The controller requested it.
     Stopped,
-    /// The log has failed for good: nothing would ever be acknowledged again.
+    /// The log has failed for good: no line can be acknowledged any more.
     LogFailed,
 }
 
 impl LineListeners {
-    /// Binds the sockets that the options name, perhaps none. A Unix socket's file that nobody listens on any more is
-    /// replaced; any other file in its place is left alone.
+    /// Binds the sockets that the options name, perhaps none. A Unix socket's file without a listener is replaced; any
+    /// other file in its place is left alone.
     ///
     /// # Errors
     /// [`Error::OptionRange`]; [`Error::Listen`] names the address and the remedy.
@@ -79,20 +79,20 @@ impl LineListeners {
         })
     }
 
-    /// The bound TCP address, with the port that the system chose for port 0.
+    /// Returns the bound TCP address, with the port that the system chose for port 0.
     #[must_use]
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref()?.local_addr().ok()
     }
 }
 
-/// Takes connections and their lines until the control says stop or the log fails. To be run on a current-thread
+/// Accepts connections and takes their lines until the control says stop or the log fails. Must run on a current-thread
 /// runtime with time and network.
 ///
-/// Dropping the future ends the connections as a crash would: what was not acknowledged must be sent again.
+/// Dropping the future ends the connections as a crash would: senders must send unacknowledged lines again.
 ///
 /// # Errors
-/// [`Error::Listen`] when the runtime cannot watch the sockets.
+/// [`Error::Listen`] if the runtime cannot watch the sockets.
 pub async fn run<D: Destination>(
     listeners: LineListeners,
     intake: Rc<RefCell<Intake<D>>>,
@@ -148,7 +148,7 @@ async fn accept_all<D: Destination>(
         tokio::select! {
             biased;
             wait = control.stopped() => {
-                // Each connection ends by itself within the time; this is for one that does not.
+                // Each connection ends by itself within the time limit; this is for one that does not.
                 let rest = async { while connections.join_next().await.is_some() {} };
                 let _ = tokio::time::timeout(wait + Duration::from_millis(50), rest).await;
                 return Ok(Ended::Stopped);
@@ -165,7 +165,7 @@ async fn accept_all<D: Destination>(
             },
         }
     };
-    // Those that owe an acknowledgement see the failure too, and say so; the others have nothing to say.
+    // Connections that owe an acknowledgement notice the failure too, and report it; the others have nothing to report.
     let rest = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(FAILURE_TOLD, rest).await;
     Ok(ended)
@@ -175,7 +175,8 @@ async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<tokio::net::Tc
     match listener {
         Some(listener) => {
             let (stream, _) = listener.accept().await?;
-            // Acknowledgements are small and waited for. A peer that has hung up already is met when it is read.
+            // Acknowledgements are small, and senders wait for them. The read will detect a peer that has already hung
+            // up.
             let _ = stream.set_nodelay(true);
             base::socket::keep_alive(&stream);
             Ok(stream)
@@ -192,7 +193,7 @@ async fn accept_unix(listener: Option<&UnixListener>) -> io::Result<tokio::net::
 }
 
 async fn failed<D: Destination>(shared: &Shared<D>, error: &io::Error) {
-    // The peer's doing, not the node's state.
+    // This is caused by the peer, and is not the node's state.
     if error.kind() != io::ErrorKind::ConnectionAborted {
         shared.state.accept_failed(error);
     }
@@ -214,7 +215,7 @@ where
         }
         Taken::Refused => {
             state.connections_refused.fetch_add(1, Relaxed);
-            // The empty socket buffer takes this at once or not at all.
+            // The socket's send buffer is empty: it takes this at once or not at all.
             connections.spawn_local(async move {
                 let _ = tokio::time::timeout(ACCEPT_BACKOFF, stream.write_all(TOO_MANY)).await;
             });
@@ -252,7 +253,7 @@ fn bind_tcp(address: &str) -> Result<std::net::TcpListener, Error> {
     })
 }
 
-/// The file of a bound Unix socket; removed when dropped, unless another has taken its place.
+/// The file of a bound Unix socket; removed when dropped, unless another file has taken its place.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -290,7 +291,7 @@ fn bind_unix(
         }
         Ok(_) => match StdUnixStream::connect(path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                // Left behind by a process that was killed.
+                // A killed process has left the file behind.
                 fs::remove_file(path).map_err(|error| fail(error.to_string(), Code::Io))?;
             }
             Ok(_) => {

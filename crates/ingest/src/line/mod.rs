@@ -1,8 +1,8 @@
-//! Influx line protocol: its grammar and the sockets it comes in by. `LINE.md` says what is taken.
+//! Influx line protocol: its grammar and its sockets. `LINE.md` says what is accepted.
 //!
-//! **Files:** `parse.rs` the grammar, `format.rs` its reverse, `end.rs` where a line ends, `buffer.rs` lines out of a
-//! stream, `options.rs` and `state.rs` what listeners are told and show, `listen.rs` sockets, `connection.rs` one
-//! sender, `places.rs` who makes room for another.
+//! **Files:** `parse.rs` the grammar, `format.rs` its reverse, `end.rs` where a line ends, `buffer.rs` lines from a
+//! stream, `options.rs` and `state.rs` options and figures of listeners, `listen.rs` sockets, `connection.rs` one
+//! sender, `places.rs` which connection makes room for a new one.
 
 mod buffer;
 mod connection;
@@ -39,7 +39,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// The unit of this name: `ns`, `us`, `ms` or `s`.
+    /// Returns the unit with this name: `ns`, `us`, `ms` or `s`.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         match name {
@@ -51,7 +51,7 @@ impl Precision {
         }
     }
 
-    /// `time` in ms, rounded down; `None` where that is no number of ms that fits.
+    /// Converts `time` to ms, rounded down; `None` if the result does not fit.
     #[must_use]
     pub fn to_ms(self, time: i64) -> Option<i64> {
         match self {

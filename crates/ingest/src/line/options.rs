@@ -1,4 +1,4 @@
-//! Where lines are listened for, and the limits of a sender.
+//! Listening addresses for lines, and the limits of a sender.
 
 use std::path::PathBuf;
 
@@ -11,16 +11,17 @@ pub struct LineOptions {
     pub tcp_listen: Option<String>,
     /// Path of a Unix socket, or none.
     pub unix_socket: Option<PathBuf>,
-    /// Permissions of that socket: who may write to it may send.
+    /// Permissions of that socket's file: a process that may write to it may send lines.
     pub unix_mode: u32,
-    /// Connections at a time, of both kinds together, 1 to 4096. For one more the one that has been idle longest makes
-    /// room; when none has, the new one is told so and closed.
+    /// Largest number of connections, of both kinds together, 1 to 4096. For one more, the connection that has been
+    /// idle longest is closed. If none is idle, the new one gets an error and is closed.
     pub connections_max: u32,
-    /// Bytes of a line without its end, 64 to 1 MiB. A connection holds one buffer of this size, at least 8 KiB.
+    /// Size of a line without its end in bytes, 64 to 1 MiB. A connection holds one buffer of this size, at least 8
+    /// KiB.
     pub line_bytes_max: usize,
-    /// Seconds after which a connection that sends nothing and waits for nothing is closed; 0: never.
+    /// Timeout in seconds after which a connection that sends nothing and waits for nothing is closed; 0: never.
     pub idle_seconds_max: u64,
-    /// Seconds that a connection which has sent something must have been idle before it makes room for another.
+    /// Seconds that a connection which has sent something must have been idle before it may be closed for a new one.
     pub make_room_seconds_min: u64,
 }
 
@@ -42,7 +43,7 @@ impl LineOptions {
     /// Checks every number against its range.
     ///
     /// # Errors
-    /// [`Error::OptionRange`] names the first that does not fit.
+    /// [`Error::OptionRange`] names the first that is out of range.
     pub fn check(&self) -> Result<(), Error> {
         let ranges = [
             ("connections_max", u64::from(self.connections_max), 1, 4096),

@@ -1,26 +1,26 @@
-//! The grammar of one line, without allocation: what is parsed borrows from the text, escapes and all.
+//! The grammar of one line, without allocation: parsed items borrow from the text, including escapes.
 
 use std::cmp::Ordering;
 
 use crate::intake::Reason;
 
-/// Tags of one line.
+/// Largest number of tags of one line.
 pub const TAGS_MAX: usize = 32;
 
-/// Fields of one line.
+/// Largest number of fields of one line.
 pub const FIELDS_MAX: usize = 256;
 
-/// A measurement, or a name or value of a tag, or a field's name, with its escapes as they stand in the line.
+/// A measurement, a name or value of a tag, or a field's name, with its escapes as in the line.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(&'a str);
 
 impl<'a> Escaped<'a> {
-    /// The characters that are meant.
+    /// Returns the characters without escapes.
     pub fn chars(self) -> impl Iterator<Item = char> + 'a {
         unescaped(self.0, is_escapable)
     }
 
-    /// Appends what is meant to `text`.
+    /// Appends the text without escapes to `text`.
     pub fn push_to(self, text: &mut String) {
         if self.0.contains('\\') {
             text.extend(self.chars());
@@ -29,10 +29,11 @@ impl<'a> Escaped<'a> {
         }
     }
 
-    /// Appends it with a backslash before each of `special`, and nothing else escaped: one way to write each name.
+    /// Appends it with a backslash before each of `special`, and nothing else escaped: this form is unique for each
+    /// name.
     pub(crate) fn push_escaped_to(self, text: &mut String, special: &[char]) {
         if !self.0.contains('\\') {
-            // What may not stand in it unescaped is not there.
+            // A text without escapes contains none of the special characters.
             text.push_str(self.0);
             return;
         }
@@ -53,12 +54,12 @@ impl<'a> Escaped<'a> {
     }
 }
 
-/// What stands between the quotes of a text, with its escapes.
+/// The content of a quoted text, with its escapes.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(&'a str);
 
 impl Quoted<'_> {
-    /// Appends what is meant to `text`.
+    /// Appends the text without escapes to `text`.
     pub fn push_to(self, text: &mut String) {
         if self.0.contains('\\') {
             text.extend(unescaped(self.0, |byte| matches!(byte, b'"' | b'\\')));
@@ -83,7 +84,7 @@ pub enum FieldValue<'a> {
     Text(Quoted<'a>),
 }
 
-/// One line that is sound as a whole.
+/// One line that is valid as a whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
     measurement: Escaped<'a>,
@@ -94,13 +95,13 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// The measurement.
+    /// Returns the measurement.
     #[must_use]
     pub fn measurement(&self) -> Escaped<'a> {
         self.measurement
     }
 
-    /// Names and values of the tags, in the order of the line.
+    /// Returns names and values of the tags, in the order of the line.
     pub fn tags(&self) -> impl Iterator<Item = (Escaped<'a>, Escaped<'a>)> + use<'a> {
         let mut rest = self.tags;
         std::iter::from_fn(move || {
@@ -113,7 +114,7 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// The value of the first tag with this name.
+    /// Returns the value of the first tag with this name.
     #[must_use]
     pub fn tag(&self, name: &str) -> Option<Escaped<'a>> {
         self.tag_pair(name).map(|(_, value)| value)
@@ -136,7 +137,7 @@ impl<'a> Line<'a> {
         });
     }
 
-    /// Appends `,name=value` for each tag, in the order of the names, as this protocol writes them.
+    /// Appends `,name=value` for each tag, in the order of the names, in the form of this protocol.
     pub(crate) fn push_tags(&self, text: &mut String) {
         self.with_sorted_tags(|tags| {
             for (name, value) in tags {
@@ -157,7 +158,7 @@ impl<'a> Line<'a> {
         take(sorted)
     }
 
-    /// Names and values of the fields, in the order of the line; at least one.
+    /// Returns names and values of the fields, in the order of the line; at least one.
     pub fn fields(&self) -> impl Iterator<Item = (Escaped<'a>, FieldValue<'a>)> + use<'a> {
         let mut rest = self.fields;
         std::iter::from_fn(move || {
@@ -170,14 +171,14 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// The timestamp, in whatever unit the sender uses.
+    /// Returns the timestamp, in the sender's unit.
     #[must_use]
     pub fn time(&self) -> Option<i64> {
         self.time
     }
 }
 
-/// Parses one line without its end. Blank lines and comments are for the caller to leave out.
+/// Parses one line without its end. The caller must skip blank lines and comments.
 ///
 /// # Errors
 /// [`Reason::LineInvalid`], [`Reason::NotFinite`] for a NaN or infinite number, [`Reason::Oversized`] for more
@@ -239,7 +240,7 @@ pub fn parse(text: &str) -> Result<Line<'_>, Reason> {
     })
 }
 
-/// Whether a tag is there twice: nobody could say which one counts.
+/// Returns whether a tag appears twice: it would be ambiguous which one counts.
 fn has_twice(tags: &str) -> bool {
     let line = Line {
         measurement: Escaped(""),
@@ -253,7 +254,7 @@ fn has_twice(tags: &str) -> bool {
     })
 }
 
-/// One `name=value`, and what follows it: nothing, or from a comma or space on.
+/// Parses one `name=value`. Returns it and the rest: nothing, or from a comma or space on.
 fn tag(text: &str) -> Result<(Escaped<'_>, Escaped<'_>, &str), Reason> {
     let (name, rest) = name(text)?;
     let (value, rest) = rest.split_at(token_end(rest, b",= "));
@@ -263,7 +264,7 @@ fn tag(text: &str) -> Result<(Escaped<'_>, Escaped<'_>, &str), Reason> {
     Ok((name, Escaped(value), rest))
 }
 
-/// One `name=value`, and what follows it: nothing, or from a comma or space on.
+/// Parses one `name=value`. Returns it and the rest: nothing, or from a comma or space on.
 fn field(text: &str) -> Result<(Escaped<'_>, FieldValue<'_>, &str), Reason> {
     let (name, rest) = name(text)?;
     if let Some(rest) = rest.strip_prefix('"') {
@@ -309,7 +310,7 @@ fn plain_value(text: &str) -> Result<FieldValue<'_>, Reason> {
     }
 }
 
-/// What stands behind a backslash in a name or in a tag's value.
+/// Characters that a backslash escapes in a name or in a tag's value.
 pub(crate) const ESCAPED: &[char] = &[',', '=', ' ', '\\'];
 
 /// Appends `,name=value`.
@@ -324,7 +325,8 @@ fn is_escapable(byte: u8) -> bool {
     matches!(byte, b',' | b'=' | b' ' | b'\\')
 }
 
-/// Bytes before the first of `stops` that is not escaped, or before a line feed, which stands in texts only.
+/// Returns the number of bytes before the first of `stops` that is not escaped, or before a line feed, which is allowed
+/// only in quoted texts.
 fn token_end(text: &str, stops: &[u8]) -> usize {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -338,7 +340,7 @@ fn token_end(text: &str, stops: &[u8]) -> usize {
     bytes.len()
 }
 
-/// Bytes before the quote that ends a text.
+/// Returns the number of bytes before the quote that ends a text.
 fn text_end(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -351,7 +353,7 @@ fn text_end(text: &str) -> Option<usize> {
     }
 }
 
-/// The characters of `text`; a backslash before a character that `escapable` names stands for that character.
+/// Returns the characters of `text`; a backslash before a character that `escapable` accepts stands for that character.
 fn unescaped(text: &str, escapable: fn(u8) -> bool) -> impl Iterator<Item = char> + '_ {
     let mut chars = text.chars().peekable();
     std::iter::from_fn(move || {

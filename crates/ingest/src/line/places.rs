@@ -1,11 +1,11 @@
-//! Who is connected, and who makes room for another.
+//! Places of connections, and which connection makes room for a new one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-/// The places of the connections, as many as there may be; and as many again can be on their way out.
+/// A limited number of places for connections; as many connections again can be closing.
 pub(super) struct Places {
     held: RefCell<Vec<Rc<Seat>>>,
     leaving: Cell<usize>,
@@ -14,7 +14,7 @@ pub(super) struct Places {
     moments: Cell<u64>,
 }
 
-/// One connection's place; given back when it is dropped.
+/// One connection's place, released when it is dropped.
 pub(super) struct Place {
     seat: Rc<Seat>,
     places: Rc<Places>,
@@ -22,19 +22,19 @@ pub(super) struct Place {
 
 #[derive(Default)]
 struct Seat {
-    /// The moment since which it has had nothing to do.
+    /// The moment since which the connection has been idle.
     idle_since: Cell<Option<u64>>,
     has_sent: Cell<bool>,
-    /// Whether it has been silent for so long that its place may be taken although it has sent something.
+    /// Whether it has been silent for so long that its place may be taken even though it has sent something.
     is_silent: Cell<bool>,
     is_leaving: Cell<bool>,
     has_to_go: Notify,
 }
 
-/// What a new connection gets.
+/// The result for a new connection.
 pub(super) enum Taken {
     Place(Place),
-    /// A place whose holder has to go.
+    /// A place whose holder must close.
     PlaceOfAnother(Place),
     Refused,
 }
@@ -49,9 +49,9 @@ impl Places {
         })
     }
 
-    /// A place for a new connection. When there is none, one makes room that has never sent anything, or else one that
-    /// has been silent for some time: of these the one that has been idle longest. So whoever opens connections and
-    /// sends nothing takes the place of no sender while others of its kind are there.
+    /// Takes a place for a new connection. If there is none, a connection that has never sent anything makes room;
+    /// otherwise one that has been silent for some time. Of these, the one that has been idle longest is chosen. So a
+    /// client that opens connections and sends nothing cannot displace a sender while other silent connections exist.
     pub(super) fn take(self: &Rc<Self>) -> Taken {
         let mut held = self.held.borrow_mut();
         let goes = if held.len() < self.places_max {
@@ -90,7 +90,7 @@ fn longest_idle(held: &[Rc<Seat>]) -> Option<usize> {
 }
 
 impl Place {
-    /// Says whether the connection has anything to do.
+    /// Records whether the connection is idle.
     pub(super) fn set_idle(&self, is_idle: bool) {
         let since = self.seat.idle_since.get().or_else(|| {
             let moment = self.places.moments.get() + 1;
@@ -100,14 +100,14 @@ impl Place {
         self.seat.idle_since.set(since.filter(|_| is_idle));
     }
 
-    /// Says that something has come.
+    /// Records that data has arrived.
     pub(super) fn has_sent(&self) {
         self.seat.has_sent.set(true);
         self.seat.is_silent.set(false);
         self.seat.idle_since.set(None);
     }
 
-    /// Says that nothing has come for so long that another may have the place.
+    /// Records that the connection has been silent long enough to give up its place.
     pub(super) fn set_silent(&self) {
         self.seat.is_silent.set(true);
     }
@@ -116,7 +116,7 @@ impl Place {
         self.seat.is_silent.get()
     }
 
-    /// Waits until another needs the place. Dropping the future loses nothing.
+    /// Waits until another connection needs the place. Dropping the future loses nothing.
     pub(super) async fn has_to_go(&self) {
         self.seat.has_to_go.notified().await;
     }
@@ -149,7 +149,7 @@ mod tests {
     fn the_longest_idle_one_makes_room_and_nobody_else() {
         let places = Places::new(3);
         let [first, second, third] = [(); 3].map(|()| place(places.take()));
-        // All are at work.
+        // All are busy.
         assert!(matches!(places.take(), Taken::Refused));
         second.set_idle(true);
         first.set_idle(true);
@@ -160,7 +160,7 @@ mod tests {
         assert!(second.seat.is_leaving.get());
         let fifth = places.take();
         assert!(first.seat.is_leaving.get() && matches!(fifth, Taken::PlaceOfAnother(_)));
-        // The third one has sent something, not long ago; the new ones are at work.
+        // The third one has sent something recently; the new ones are busy.
         assert!(matches!(places.take(), Taken::Refused));
         drop(second);
         assert!(matches!(places.take(), Taken::Refused));

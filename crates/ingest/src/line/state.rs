@@ -1,11 +1,11 @@
-//! What others may see of the listeners while they run, and their end.
+//! The observable state of the listeners, and their stop.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The listeners' figures; written by them, read from any thread.
+/// The listeners' figures; the listeners write them, any thread may read them.
 #[derive(Debug, Default)]
 pub struct LineState {
     pub(super) connections: AtomicU64,
@@ -16,7 +16,7 @@ pub struct LineState {
     pub(super) connections_ended_early: AtomicU64,
     pub(super) connections_text_open: AtomicU64,
     accept_failures: AtomicU64,
-    /// Of the latest attempt to take a connection; 0: it went well.
+    /// Error number of the latest accept; 0: it succeeded.
     accept_errno: AtomicI32,
     pub(super) waiting: AtomicU64,
     pub(super) waiting_full: AtomicU64,
@@ -30,31 +30,30 @@ pub struct LineState {
 /// [`LineState`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineFigures {
-    /// Connections that are open now.
+    /// Open connections.
     pub connections: u64,
-    /// Connections that were ever taken.
+    /// Connections accepted since the start.
     pub connections_total: u64,
-    /// Connections that were closed at once because there were `connections_max` already, none of them idle.
+    /// Connections that were closed at once because `connections_max` existed already, none of them idle.
     pub connections_refused: u64,
-    /// Connections that were closed because nothing came for too long.
+    /// Connections that were closed because they were silent for too long.
     pub connections_idle: u64,
-    /// Connections that were idle, and were closed because another needed the place. What they send next may be lost.
+    /// Idle connections that were closed because a new one needed the place. What they send next may be lost.
     pub connections_made_room: u64,
-    /// Connections that ended with a reset, vanished, or left their answers unread: what they had sent last may not
-    /// have arrived. What had is taken.
+    /// Connections that ended with a reset, vanished, or left their answers unread: their last data may not have
+    /// arrived. Data that had arrived is taken.
     pub connections_ended_early: u64,
-    /// Connections that were closed because a text with line breaks did not end.
+    /// Connections that were closed because a quoted text with line breaks did not end.
     pub connections_text_open: u64,
-    /// Attempts to take a connection that failed, for lack of descriptors for example; one every 100 ms while that
-    /// lasts.
+    /// Failed accepts, for example for lack of descriptors; one every 100 ms while that lasts.
     pub accept_failures: u64,
-    /// Whether the latest attempt failed: senders cannot connect now. [`LineState::accept_error`] says why.
+    /// Whether the latest accept failed: senders cannot connect now. [`LineState::accept_error`] says why.
     pub accept_failing: bool,
-    /// Connections whose lines wait now because the database takes nothing.
+    /// Connections whose lines wait now because the database accepts nothing.
     pub waiting: u64,
-    /// Those of them that wait because the store is full.
+    /// How many of them wait because the store is full.
     pub waiting_full: u64,
-    /// Lines done with, empty ones not counted.
+    /// Finished lines, without empty ones.
     pub lines: u64,
     /// Bytes read.
     pub bytes: u64,
@@ -62,12 +61,12 @@ pub struct LineFigures {
     pub acknowledged: u64,
     /// Lines above `line_bytes_max`.
     pub oversized: u64,
-    /// Lines that the end of their connection cut off.
+    /// Lines that were cut off by the end of their connection.
     pub unfinished: u64,
 }
 
 impl LineState {
-    /// The figures now. They are not of one instant.
+    /// Returns the current figures. They are not read at a single instant.
     #[must_use]
     pub fn figures(&self) -> LineFigures {
         LineFigures {
@@ -90,7 +89,7 @@ impl LineState {
         }
     }
 
-    /// Why no connection can be taken at the moment, for people.
+    /// Returns why no connection can be accepted at the moment, as text.
     #[must_use]
     pub fn accept_error(&self) -> Option<String> {
         match self.accept_errno.load(Relaxed) {
@@ -111,10 +110,10 @@ impl LineState {
     }
 }
 
-/// Stands for the number of an error that has none.
+/// Stands for an error without a number.
 const UNKNOWN: i32 = -1;
 
-/// One more in a gauge for as long as it lives.
+/// Increments a gauge for its lifetime.
 pub(super) struct Counted<'s>(&'s AtomicU64);
 
 impl<'s> Counted<'s> {
@@ -142,7 +141,7 @@ pub struct Control {
     receiver: watch::Receiver<Option<Duration>>,
 }
 
-/// A controller and the control to run listeners with.
+/// Creates a controller and the control to run listeners with.
 #[must_use]
 pub fn control() -> (Controller, Control) {
     let (sender, receiver) = watch::channel(None);
@@ -150,7 +149,7 @@ pub fn control() -> (Controller, Control) {
 }
 
 impl Controller {
-    /// Ends the listeners: nothing more is taken, and acknowledgements that were asked for have `wait_ms_max` to
+    /// Stops the listeners: nothing more is accepted, and acknowledgements that were asked for have `wait_ms_max` to
     /// become due and be sent.
     pub fn stop(&self, wait_ms_max: u64) {
         self.sender
@@ -159,12 +158,12 @@ impl Controller {
 }
 
 impl Control {
-    /// Waits for the wish to stop, and returns the time that is left for acknowledgements. Dropping the future
-    /// loses nothing.
+    /// Waits for the request to stop, and returns the time that is left for acknowledgements. Dropping the future loses
+    /// nothing.
     pub(super) async fn stopped(&mut self) -> Duration {
         match self.receiver.wait_for(Option::is_some).await {
             Ok(wish) => wish.unwrap_or_default(),
-            // The controller is gone, perhaps after a wish.
+            // The controller is gone, perhaps after a request.
             Err(_) => Duration::ZERO,
         }
     }

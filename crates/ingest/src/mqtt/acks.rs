@@ -1,11 +1,11 @@
-//! Acknowledgements that are due, in the order in which their messages came.
+//! Acknowledgements that are due, in the order in which their messages arrived.
 
 use std::collections::VecDeque;
 
 const PUBACK: u8 = 0x40;
 const PUBREC: u8 = 0x50;
 const PUBCOMP: u8 = 0x70;
-/// Bytes of an acknowledgement. MQTT 5 leaves out the reason when it is success, so both versions look the same.
+/// Size of an acknowledgement in bytes. MQTT 5 omits the reason code for success, so both versions look the same.
 const ACK_BYTES: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,8 @@ pub(super) struct Acks {
 }
 
 impl Acks {
-    /// A message of QoS 1 or 2 has been taken; it is durable when `lsn_end` readings are (0: nothing of it was kept).
+    /// Adds a message of QoS 1 or 2 that has been taken; it is durable when `lsn_end` readings are (0: nothing of it
+    /// was kept).
     pub(super) fn push(&mut self, packet_id: u16, qos: u8, lsn_end: u64) {
         let kind = if qos == 2 { PUBREC } else { PUBACK };
         self.queue.push_back(Ack {
@@ -32,7 +33,8 @@ impl Acks {
         });
     }
 
-    /// Appends what may be acknowledged now to `out`, as long as that stays below `out_bytes_max`. Returns how many.
+    /// Appends the acknowledgements that are allowed now to `out`, as long as that stays below `out_bytes_max`. Returns
+    /// how many.
     pub(super) fn collect(
         &mut self,
         durable_end: u64,
@@ -41,7 +43,7 @@ impl Acks {
     ) -> u64 {
         let mut count = 0;
         while let Some(ack) = self.queue.front() {
-            // A message that is not durable holds up all that came after it: brokers want their order.
+            // A message that is not durable delays all later acknowledgements: brokers want them in order.
             if ack.lsn_end > durable_end || out.len() + ACK_BYTES > out_bytes_max {
                 break;
             }
@@ -61,7 +63,7 @@ impl Acks {
     }
 }
 
-/// The last step of QoS 2, which follows the broker's PUBREL at once.
+/// Writes the last step of QoS 2, which follows the broker's PUBREL at once.
 pub(super) fn complete(out: &mut Vec<u8>, packet_id: u16) {
     append(out, PUBCOMP, packet_id);
 }

@@ -1,5 +1,4 @@
-//! The packets that are rare: written and read with the codec of `rumqttc`, which is trusted with whole packets of
-//! bounded size only.
+//! The rare packets: written and read with the codec of `rumqttc`, which only gets whole packets of bounded size.
 
 use super::options::{MqttOptions, Qos, Subscription, Version};
 use super::packet::Malformed;
@@ -17,25 +16,25 @@ pub(super) enum Farewell {
     Malformed,
 }
 
-/// The answer to CONNECT.
+/// The accepted CONNACK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Welcome {
     /// Whether the broker had kept the session.
     pub session_present: bool,
-    /// The broker's keep-alive, which overrules the node's.
+    /// The broker's keep-alive, which overrides the node's.
     pub keep_alive_seconds: Option<u16>,
-    /// Whether the broker says with each message for which subscription it is, where it was asked to.
+    /// Whether the broker names the subscription of each message, if it was asked to.
     pub names_subscriptions: bool,
 }
 
-/// What became of one filter of a SUBSCRIBE.
+/// The result for one filter of a SUBSCRIBE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Grant {
     Granted(u8),
     Refused(String),
 }
 
-/// Nothing that [`MqttOptions::check`] lets pass is too large to be written.
+/// Everything that [`MqttOptions::check`] accepts is small enough to be written.
 const UNWRITABLE: &str = "a packet could not be written";
 
 pub(super) fn connect(options: &MqttOptions) -> Result<BytesMut, &'static str> {
@@ -94,7 +93,7 @@ pub(super) fn subscribe(
                     Qos::AtLeastOnce => Qos5::AtLeastOnce,
                 };
                 let mut filter = v5::Filter::new(wanted.filter.clone(), qos);
-                // Kept messages come with a new subscription, not with each start of the node.
+                // Retained messages are sent for a new subscription, not at each start of the node.
                 filter.retain_forward_rule = v5::RetainForwardRule::OnNewSubscribe;
                 filter
             };
@@ -158,7 +157,7 @@ pub(super) fn welcome(
             Ok(v4::Packet::ConnAck(ack)) => Ok(Err(words(&format!("{:?}", ack.code)))),
             _ => Err(Malformed("a CONNACK that cannot be read")),
         },
-        // A broker that speaks 3.1.1 only answers in that version.
+        // A broker that only speaks 3.1.1 answers in that version.
         Version::V5 if packet.len() == 4 => Ok(Err("it does not speak MQTT 5".into())),
         Version::V5 => match v5::Packet::read(&mut BytesMut::from(packet), None) {
             Ok(v5::Packet::ConnAck(ack)) if ack.code == v5::ConnectReturnCode::Success => {
@@ -208,7 +207,8 @@ pub(super) fn grants(version: Version, packet: &[u8]) -> Result<(u16, Vec<Grant>
     }
 }
 
-/// What a broker's DISCONNECT says. Read here: the codec refuses one that leaves its properties out, as brokers do.
+/// Returns the reason of a broker's DISCONNECT. Parsed here because the codec refuses one without properties, which
+/// brokers do send.
 pub(super) fn reason_of_disconnect(packet: &[u8], header: usize) -> String {
     let code = packet.get(header).copied().unwrap_or(0);
     match v5::DisconnectReasonCode::try_from(code) {
@@ -217,7 +217,7 @@ pub(super) fn reason_of_disconnect(packet: &[u8], header: usize) -> String {
     }
 }
 
-/// `NotAuthorized` as a person writes it.
+/// Turns a name such as `NotAuthorized` into words.
 fn words(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 8);
     for (index, letter) in name.chars().enumerate() {

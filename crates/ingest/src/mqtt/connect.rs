@@ -1,4 +1,4 @@
-//! From nothing to the broker's consent.
+//! Opens a connection, up to the broker's CONNACK.
 
 use super::codec;
 use super::options::MqttOptions;
@@ -7,15 +7,15 @@ use super::resolve::Resolver;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A broker that has consented.
+/// A connection that the broker has accepted.
 pub(super) struct Connection {
     pub stream: TcpStream,
-    /// Holds what came behind the consent.
+    /// Holds the bytes that arrived after CONNACK.
     pub reader: Reader,
     pub session_present: bool,
-    /// Whether it names the subscriptions of a message.
+    /// Whether the broker names the subscriptions of a message.
     pub names_subscriptions: bool,
-    /// The broker's, if it insists on another one.
+    /// The broker's keep-alive in seconds, if it overrides the node's.
     pub keep_alive_seconds: Option<u16>,
 }
 
@@ -30,7 +30,8 @@ impl From<Malformed> for Refusal {
     }
 }
 
-/// Connects and waits for the broker's consent. The caller limits the time; dropping the future closes the socket.
+/// Connects and waits until the broker accepts the connection. The caller sets the timeout; dropping the future closes
+/// the socket.
 pub(super) async fn connect(
     options: &MqttOptions,
     resolver: &mut Resolver,
@@ -45,7 +46,7 @@ pub(super) async fn connect(
     let mut stream = TcpStream::connect(addresses.as_slice())
         .await
         .map_err(|error| failed("cannot connect", &error))?;
-    // Acknowledgements are written in batches already; waiting for more would only keep the broker waiting.
+    // Acknowledgements are already written in batches, so Nagle's algorithm would only delay them.
     stream
         .set_nodelay(true)
         .map_err(|error| failed("cannot set up the socket", &error))?;

@@ -1,4 +1,4 @@
-//! The wishes of the one who started a session.
+//! Requests from the owner of a session.
 
 use super::options::{MqttOptions, OptionInvalid};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Control {
     told: bool,
 }
 
-/// A controller and the control to run the session with.
+/// Creates a controller and the control to run the session with.
 #[must_use]
 pub fn control() -> (Controller, Control) {
     let (sender, receiver) = watch::channel(Wishes::default());
@@ -33,16 +33,16 @@ pub fn control() -> (Controller, Control) {
 }
 
 impl Controller {
-    /// Ends the session: reading stops at once, messages in flight have `wait_ms_max` to become durable and to be
-    /// acknowledged, then the broker is told. What was not acknowledged comes again when a session of the same client
-    /// id is started.
+    /// Stops the session: reading stops at once, messages in flight have `wait_ms_max` to become durable and to be
+    /// acknowledged, then the node disconnects. The broker sends unacknowledged messages again when a session of the
+    /// same client id is started.
     pub fn stop(&self, wait_ms_max: u64) {
         self.sender
             .send_modify(|wishes| wishes.stop = Some(Duration::from_millis(wait_ms_max)));
     }
 
-    /// Goes on with other options: changed subscriptions on the same connection, anything that only CONNECT can say
-    /// by another one.
+    /// Continues with other options: changed subscriptions on the same connection, anything that only CONNECT can say
+    /// on a new one.
     ///
     /// # Errors
     /// An option is out of its range; then nothing changes.
@@ -55,7 +55,7 @@ impl Controller {
     }
 }
 
-/// One wish.
+/// One request.
 #[derive(Debug)]
 pub(super) enum Wish {
     Stop(Duration),
@@ -63,14 +63,14 @@ pub(super) enum Wish {
 }
 
 impl Control {
-    /// Waits until there may be a wish. Dropping the future loses nothing.
+    /// Waits until there may be a request. Dropping the future loses nothing.
     pub(super) async fn wait(&mut self) {
         // An error means that the controller is gone, which `take` sees too.
         let _ = self.receiver.changed().await;
         self.told = true;
     }
 
-    /// The wish that is there now. Of several only the last of a kind counts, and stopping counts most.
+    /// Returns the current request. Of several only the last of a kind counts, and a stop has priority.
     pub(super) fn take(&mut self) -> Option<Wish> {
         match self.receiver.has_changed() {
             Err(_) => {

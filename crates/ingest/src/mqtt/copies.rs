@@ -1,12 +1,12 @@
-//! Messages that come once for each filter that fits them, as MQTT 5 lets a broker send them: the first copy is taken,
-//! the others are left out.
+//! Messages that arrive once for each matching filter, which MQTT 5 permits: the first copy is taken, the others are
+//! left out.
 //!
-//! **Invariant:** nothing is left out but what was taken a moment ago, for another subscription. Which copy comes, and
-//! whether all do, is the broker's affair: it may queue only those with QoS 1, send one for several filters, or leave
-//! some of them out. Two messages that are alike come for the same subscription, so the second is no copy. That holds
-//! as long as one subscription brings every message: a shared one does not, as others of its group get a part, nor does
-//! one that has just come or gone. So of two shared ones both are taken, and what was taken before such a change is
-//! forgotten.
+//! **Invariant:** a message is left out only if the same message was taken a moment ago for another subscription. The
+//! broker decides which copy is sent, and whether all are: it may queue only those with QoS 1, send one for several
+//! filters, or omit some. Two equal messages for the same subscription are two messages, so the second is no copy. This
+//! holds only if one subscription delivers every message. A shared one does not, since other clients of its group get a
+//! part, nor does one that was just added or removed. So with two shared subscriptions both messages are taken, and
+//! such a change clears the memory of taken messages.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -15,22 +15,23 @@ use std::time::Duration;
 
 use super::packet::Publish;
 
-/// Messages that are remembered. A broker sends the copies of a message one behind the other, or nearly so.
+/// Number of messages that are remembered. A broker sends the copies of a message in succession, or nearly so.
 const REMEMBERED_MAX: usize = 64;
 
-/// Subscriptions of one message; with more of them it is taken as it comes.
+/// Largest number of subscriptions of one message; with more of them it is always taken.
 const NAMES_MAX: usize = 16;
 
-/// The copies of a message come within this time, unless the broker is held up; later ones are taken as messages.
+/// The copies of a message arrive within this time, unless the broker is delayed; later ones are taken as messages.
 const AGE_MAX: Duration = Duration::from_secs(10);
 
-/// Subscriptions of a message, over all its copies; no broker has more of one client.
+/// Largest number of subscriptions of a message, over all its copies; no broker has more for one client.
 const NAMES_OF_ALL_MAX: usize = 1_000;
 
-/// The bit that names of shared subscriptions have.
+/// The bit that marks names of shared subscriptions.
 const SHARED: u32 = 1 << 27;
 
-/// The name of a subscription, 1 to 268,435,455: the same in each run, as messages wait at the broker meanwhile.
+/// Returns the name of a subscription, 1 to 268,435,455: the same in each run, because messages wait at the broker
+/// between runs.
 pub(super) fn name_of(filter: &str) -> u32 {
     let name = (crc32c::crc32c(filter.as_bytes()) % SHARED).max(1);
     match filter.starts_with("$share/") {
@@ -43,11 +44,11 @@ pub(super) fn name_of(filter: &str) -> u32 {
 #[derive(Debug)]
 struct Taken {
     hash: u64,
-    /// The subscriptions for which it has come.
+    /// The subscriptions for which it has arrived.
     names: Vec<u32>,
-    /// It is durable when so many readings are.
+    /// It is durable when this many readings are.
     lsn_end: u64,
-    /// When that was.
+    /// When it was taken.
     at: Duration,
 }
 
@@ -69,7 +70,7 @@ pub(super) struct Copy {
     names: Vec<u32>,
 }
 
-/// The messages that were taken last, over all connections of a session.
+/// The messages taken last, over all connections of a session.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     hasher: RandomState,
@@ -77,7 +78,8 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// `None` where the broker says for no subscription, or not so that it can be read: then it is taken.
+    /// Returns the identity of a message. `None` if the broker names no subscription, or not readably: then the message
+    /// is taken.
     pub(super) fn of(&self, publish: &Publish<'_>) -> Option<Copy> {
         let mut names = Vec::new();
         for name in publish.subscriptions() {
@@ -96,14 +98,14 @@ impl Copies {
         })
     }
 
-    /// When the message is durable of which this is another copy; `None`: it has not come.
+    /// Returns when the message that `copy` repeats is durable (its `lsn_end`); `None` if there is no such message.
     pub(super) fn before(&mut self, copy: &Copy, now: Duration) -> Option<u64> {
         let taken = self.taken.iter_mut().find(|taken| taken.is_of(copy, now))?;
         taken.names.extend_from_slice(&copy.names);
         Some(taken.lsn_end)
     }
 
-    /// A message was taken, or refused for good.
+    /// Remembers a message that was taken, or refused for good.
     pub(super) fn take(&mut self, copy: Copy, lsn_end: u64, now: Duration) {
         if self.taken.len() >= REMEMBERED_MAX {
             self.taken.pop_front();
@@ -116,8 +118,8 @@ impl Copies {
         });
     }
 
-    /// Subscriptions have come or gone, or the session is another one: what comes from now on is no copy of what came
-    /// before.
+    /// Forgets all messages, because subscriptions were added or removed, or the session is another one: later messages
+    /// are no copies of earlier ones.
     pub(super) fn forget(&mut self) {
         self.taken.clear();
     }
@@ -127,12 +129,12 @@ impl Copies {
 mod tests {
     use super::*;
 
-    /// The names of shared filters; the highest bit of what a variable byte integer holds is theirs.
+    /// Names of shared filters have the highest bit of a variable byte integer.
     const SHARED_A: u8 = 101;
     const SHARED_B: u8 = 102;
 
-    /// Plays what a broker sends, a message each second: the number of the filter and the payload; which of these are
-    /// left out.
+    /// Plays what a broker sends, one message per second: the number of the filter and the payload. Returns which of
+    /// them are left out.
     fn play(sent: &[(u8, &str)]) -> Vec<bool> {
         let mut copies = Copies::default();
         let play = |(at, (name, payload)): (usize, &(u8, &str))| {
@@ -171,9 +173,9 @@ mod tests {
                 &[false, true, true][..],
             ),
             (&[(2, "a"), (1, "a")], &[false, true]),
-            // Only the second filter brings anything.
+            // Only the second filter delivers anything.
             (&[(2, "a"), (2, "b"), (2, "a")], &[false, false, false]),
-            // The same value twice, one behind the other and mixed.
+            // The same value twice, in succession and interleaved.
             (
                 &[(1, "a"), (2, "a"), (1, "a"), (2, "a")],
                 &[false, true, false, true],
@@ -182,7 +184,7 @@ mod tests {
                 &[(1, "a"), (1, "a"), (2, "a"), (2, "a")],
                 &[false, false, true, true],
             ),
-            // Of a shared filter another client may have the copy that would stand for this one.
+            // With a shared filter another client may have got the original of this copy.
             (&[(SHARED_A, "a"), (SHARED_B, "a")], &[false, false]),
             (
                 &[(SHARED_A, "a"), (1, "a"), (SHARED_B, "a")],
@@ -205,7 +207,7 @@ mod tests {
             play(&sent).contains(&true)
         };
         assert!(others(9) && !others(10));
-        // Also by their number.
+        // Also by the number of messages.
         let mut copies = Copies::default();
         let copy = |hash, name| Copy {
             hash,

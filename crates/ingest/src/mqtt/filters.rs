@@ -1,4 +1,4 @@
-//! Which subscriptions the broker's session holds, and the packets that bring it to what is wanted.
+//! The subscriptions that the broker's session holds, and the packets that change them to the wanted ones.
 
 use super::codec::{self, Grant};
 use super::copies::name_of;
@@ -9,11 +9,11 @@ use crate::pattern;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Filters in one packet; some hosted brokers refuse more.
+/// Number of filters in one packet; some hosted brokers refuse more.
 const FILTERS_PER_PACKET: usize = 8;
 
 enum Asked {
-    /// And whether they were named.
+    /// The subscriptions, and whether they were named.
     Subscribe(Vec<Subscription>, bool),
     Unsubscribe(Vec<String>),
 }
@@ -23,7 +23,7 @@ struct Pending {
     asked: Asked,
 }
 
-/// Whether two filters fit one topic.
+/// Returns whether two filters match the same topic.
 fn have_overlap(wanted: &[Subscription]) -> bool {
     let filters: Vec<&str> = wanted.iter().map(|want| want.filter.as_str()).collect();
     let pair =
@@ -47,7 +47,7 @@ fn overlap(one: &str, other: &str) -> bool {
 
 /// A subscription that was granted.
 struct Held {
-    /// With the QoS asked for (a broker may grant less).
+    /// With the requested QoS (a broker may grant less).
     subscription: Subscription,
     /// Whether the broker names it with each message.
     is_named: bool,
@@ -57,21 +57,21 @@ struct Held {
 #[derive(Default)]
 pub(super) struct Filters {
     held: Vec<Held>,
-    /// Those of `held` that the broker granted with less than asked.
+    /// Those of `held` that the broker granted with a lower QoS than requested.
     lowered: Vec<String>,
-    /// Refused on this connection; asked for again on the next one.
+    /// Refused on this connection; requested again on the next one.
     refused: Vec<Subscription>,
     pending: Vec<Pending>,
     pending_since: Option<Duration>,
     last_id: u16,
-    /// Whether the broker names the subscriptions of a message, where it was asked to.
+    /// Whether the broker names the subscriptions of a message, if it is asked to.
     can_name: bool,
-    /// Whether two of the filters that are wanted fit one topic; `None`: not looked at yet.
+    /// Whether two of the wanted filters match the same topic; `None`: not determined yet.
     overlap: Option<bool>,
 }
 
 impl Filters {
-    /// A new connection. Without a session at the broker nothing is held there.
+    /// Handles a new connection. If the broker has no session, it holds no subscriptions.
     pub(super) fn connected(&mut self, session_present: bool, can_name: bool) {
         self.can_name = can_name;
         self.overlap = None;
@@ -89,25 +89,25 @@ impl Filters {
         *self = Self::default();
     }
 
-    /// New options: what was refused may be asked for again.
+    /// Handles new options: refused subscriptions may be requested again.
     pub(super) fn changed(&mut self) {
         self.overlap = None;
         self.refused.clear();
     }
 
-    /// Since when, on the session's clock, the broker owes an answer.
+    /// Returns since when, on the session's clock, the broker owes an answer.
     pub(super) fn pending_since(&self) -> Option<Duration> {
         self.pending_since
     }
 
-    /// Reading starts again after a pause: the broker may have answered long ago.
+    /// Handles the end of a read pause: the broker may have answered long ago.
     pub(super) fn resumed(&mut self, now: Duration) {
         if self.pending_since.is_some() {
             self.pending_since = Some(now);
         }
     }
 
-    /// Appends the packets that are due to `out`. Nothing is due while an answer is.
+    /// Appends the packets that are due to `out`. None is due while an answer is outstanding.
     pub(super) fn reconcile(
         &mut self,
         version: Version,
@@ -138,7 +138,7 @@ impl Filters {
             let asked = Asked::Unsubscribe(filters.to_vec());
             self.pending.push(Pending { packet_id, asked });
         }
-        // A name is that of all filters in a packet.
+        // A name applies to all filters in a packet.
         let together = if is_named { 1 } else { FILTERS_PER_PACKET };
         for wanted in missing.chunks(together) {
             let packet_id = self.next_id();
@@ -152,7 +152,7 @@ impl Filters {
         Ok(())
     }
 
-    /// A SUBACK has come.
+    /// Handles a SUBACK.
     pub(super) fn granted(
         &mut self,
         packet_id: u16,
@@ -196,7 +196,7 @@ impl Filters {
         Ok(())
     }
 
-    /// An UNSUBACK has come.
+    /// Handles an UNSUBACK.
     pub(super) fn released(&mut self, packet_id: u16, state: &MqttState) -> Result<(), Malformed> {
         let Some(Asked::Unsubscribe(filters)) = self.take(packet_id) else {
             return Err(Malformed("an UNSUBACK that nobody asked for"));
@@ -208,7 +208,8 @@ impl Filters {
         Ok(())
     }
 
-    /// Whether subscriptions have names: where filters overlap, a broker of MQTT 5 may send a message for each of them.
+    /// Returns whether subscriptions have names: if filters overlap, a broker of MQTT 5 may send a message for each of
+    /// them.
     fn is_named(&mut self, version: Version, wanted: &[Subscription]) -> bool {
         let overlap = &mut self.overlap;
         version == Version::V5
@@ -216,7 +217,7 @@ impl Filters {
             && *overlap.get_or_insert_with(|| have_overlap(wanted))
     }
 
-    /// Shows the numbers.
+    /// Updates the figures.
     pub(super) fn publish(&self, state: &MqttState) {
         state
             .subscriptions_held
@@ -238,7 +239,7 @@ impl Filters {
     }
 
     fn next_id(&mut self) -> u16 {
-        // 0 is no packet id. An id is free again long before the numbers come round.
+        // 0 is not a valid packet id. An id is free again long before the numbers wrap around.
         self.last_id = self.last_id.checked_add(1).unwrap_or(1);
         self.last_id
     }

@@ -1,26 +1,26 @@
-//! The socket, in one of two states: known to the runtime, or not.
+//! The socket, in one of two states: registered with the runtime, or not.
 //!
-//! A broker sends one small segment per message. As long as the runtime watches the socket, each of them wakes the
-//! thread, also while the session sleeps on purpose: several microseconds per message for nothing. Therefore a session
-//! that paces itself, or that reads nothing because the store is behind, takes the socket away from the runtime and
-//! looks at it when its own time has come.
+//! A broker sends one small segment per message. As long as the runtime watches the socket, each segment wakes the
+//! thread, even while the session sleeps on purpose: this costs several microseconds per message without benefit.
+//! Therefore a session that paces its reads, or that does not read because the store is behind, deregisters the socket
+//! and polls it at its own times.
 
 use std::io::{self, ErrorKind, Read, Write};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 pub(super) enum Link {
-    /// The runtime wakes the session when bytes come.
+    /// The runtime wakes the session when bytes arrive.
     Watched(TcpStream),
-    /// Non-blocking, and looked at only when the session does.
+    /// Non-blocking, and polled only by the session.
     Unwatched(std::net::TcpStream),
-    /// A change between the two failed.
+    /// A change between the two states failed.
     Gone,
 }
 
-/// What [`Link::wait`] waited for.
+/// The result of [`Link::wait`].
 pub(super) enum Ready {
-    /// So many bytes have been read; 0 is the end.
+    /// This many bytes have been read; 0 is the end of the stream.
     Read(io::Result<usize>),
     /// There may be room to write.
     Room,
@@ -45,8 +45,8 @@ impl Link {
         Ok(())
     }
 
-    /// Waits for bytes, or for room if `wants_room`. Needs a watched socket; another one never gets ready.
-    /// Dropping the future loses nothing.
+    /// Waits for bytes, or for room if `wants_room`. Needs a watched socket; otherwise it never returns. Dropping the
+    /// future loses nothing.
     pub(super) async fn wait(&mut self, space: &mut [u8], wants_room: bool) -> Ready {
         let Self::Watched(stream) = self else {
             return std::future::pending().await;
@@ -58,7 +58,7 @@ impl Link {
         }
     }
 
-    /// Reads what is there; `None`: nothing.
+    /// Reads the available bytes; `None` if there are none.
     pub(super) fn read(&mut self, space: &mut [u8]) -> io::Result<Option<usize>> {
         let read = match self {
             Self::Watched(stream) => stream.try_read(space),
@@ -68,7 +68,7 @@ impl Link {
         some_unless_it_would_block(read)
     }
 
-    /// Writes what fits; `None`: nothing.
+    /// Writes as much as fits; `None` if nothing does.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let written = match self {
             Self::Watched(stream) => stream.try_write(bytes),

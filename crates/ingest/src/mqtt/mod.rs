@@ -1,12 +1,11 @@
 //! The MQTT source: a session with a broker that acknowledges a message once its readings are on flash.
 //!
-//! What is promised, and why there is a session loop of its own here, stands in `MQTT.md` of this crate.
+//! `MQTT.md` of this crate explains the guarantees, and why this crate has its own session loop.
 //!
-//! **Files:** `options.rs` what a session is told, `state.rs` what others see of it, `control.rs` stopping and
-//! reloading, `run.rs` connections one after the other, `connect.rs` from nothing to the broker's consent,
-//! `resolve.rs` its name, `session.rs` one connection, `link.rs` its socket, `pace.rs` rate and back-off, `acks.rs`
-//! acknowledgements that are due, `filters.rs` subscriptions, `packet.rs` framing and PUBLISH, `codec.rs` all other
-//! packets.
+//! **Files:** `options.rs` options of a session, `state.rs` its figures, `control.rs` stop and reload, `run.rs`
+//! connections one after the other, `connect.rs` opening a connection, `resolve.rs` name resolution, `session.rs` one
+//! connection, `link.rs` its socket, `pace.rs` rate and back-off, `acks.rs` acknowledgements that are due, `filters.rs`
+//! subscriptions, `packet.rs` framing and PUBLISH, `codec.rs` all other packets.
 
 mod acks;
 mod codec;
@@ -31,15 +30,15 @@ pub use state::{MqttFigures, MqttState, Pause};
 
 use crate::intake::{Destination, Intake, Outcome, Reason};
 
-/// Who takes the messages.
+/// The receiver of the messages.
 pub trait Consumer {
-    /// Takes a message, or says why not. After [`Outcome::Wait`] the rest of the same payload is offered again; once
-    /// any of its readings has been taken, the answer to a rest must be [`Outcome::Accepted`] with a number that
-    /// covers them, also if the rest is bad: [`Outcome::Refused`] is acknowledged without waiting for anything.
-    /// `is_retained`: the broker has kept it from before the subscription. Must not block.
+    /// Takes a message, or returns why not. After [`Outcome::Wait`] the rest of the same payload is offered again. Once
+    /// any of its readings has been taken, the answer to a rest must be [`Outcome::Accepted`] with a number that covers
+    /// them, even if the rest is bad: [`Outcome::Refused`] is acknowledged without waiting for durability.
+    /// `is_retained`: the broker has kept it since before the subscription. Must not block.
     fn message(&mut self, topic: &[u8], payload: &[u8], is_retained: bool) -> Outcome;
 
-    /// Counts something that never became a message.
+    /// Counts an item that never became a message.
     fn refuse(&mut self, reason: Reason);
 }
 

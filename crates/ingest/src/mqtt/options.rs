@@ -1,9 +1,9 @@
-//! What a session is told: where the broker is, what to subscribe to, and every limit.
+//! Options of a session: the broker's address, the subscriptions, and every limit.
 
 use base::error::Code;
 use std::fmt;
 
-/// Most subscriptions of one session.
+/// Largest number of subscriptions of one session.
 pub const SUBSCRIPTIONS_MAX: usize = 1_000;
 /// Longest topic filter, in bytes.
 pub const FILTER_BYTES_MAX: usize = 1_024;
@@ -23,11 +23,11 @@ pub enum Version {
     V5,
 }
 
-/// What the broker promises for a subscription. QoS 2 is not asked for: it costs two more packets per message and
-/// protects from duplicates only while neither side restarts.
+/// The delivery guarantee of a subscription. QoS 2 is not supported here: it costs two more packets per message and
+/// prevents duplicates only while neither side restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qos {
-    /// QoS 0: a message is sent once; what is lost on the way, or while the node is away, is lost.
+    /// QoS 0: a message is sent once; it is lost if the connection fails or the node is away.
     AtMostOnce,
     /// QoS 1: a message is sent until it has been acknowledged, which happens once its readings are on flash.
     AtLeastOnce,
@@ -36,10 +36,10 @@ pub enum Qos {
 /// A topic filter and its QoS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// With `+` for one level and `#` for all further ones; `$share/NAME/` before it shares the subscription with
-    /// other clients.
+    /// With `+` for one level and `#` for all further ones; `$share/NAME/` before it shares the subscription with other
+    /// clients.
     pub filter: String,
-    /// As asked of the broker.
+    /// The requested QoS.
     pub qos: Qos,
 }
 
@@ -48,38 +48,38 @@ pub struct Subscription {
 pub struct MqttOptions {
     /// `host:port` of the broker.
     pub address: String,
-    /// Which protocol to speak.
+    /// The protocol version to use.
     pub version: Version,
     /// The name of the session at the broker; no two nodes may have the same.
     pub client_id: String,
-    /// Sent with CONNECT if there is one.
+    /// Sent with CONNECT if set.
     pub username: Option<String>,
-    /// Sent with CONNECT if there is one; MQTT 3.1.1 allows it only together with a user name.
+    /// Sent with CONNECT if set; MQTT 3.1.1 allows it only together with a user name.
     pub password: Option<String>,
-    /// The broker hears of the node at least this often. From 1.
+    /// Keep-alive interval: the node sends a packet to the broker at least this often. At least 1.
     pub keep_alive_seconds: u16,
     /// How long the broker keeps the session while the node is away; the maximum means for ever. MQTT 5 only: with
-    /// 3.1.1 the broker's own setting counts.
+    /// 3.1.1 the broker's own setting applies.
     pub session_expiry_seconds: u32,
-    /// Largest message taken, in bytes with its topic; larger ones are counted and skipped. Bounds the memory of the
-    /// session to the larger of this and 64 KiB, plus about 1 MiB at most for acknowledgements that are due.
+    /// Largest message accepted, in bytes including its topic; larger ones are counted and skipped. Limits the memory
+    /// of the session to the larger of this and 64 KiB, plus at most about 1 MiB for acknowledgements that are due.
     pub packet_bytes_max: usize,
-    /// Most messages that await their acknowledgement. MQTT 5 tells the broker; beyond it nothing more is read.
-    /// From 1.
+    /// Largest number of unacknowledged messages. MQTT 5 tells the broker; at the limit the node stops reading. At
+    /// least 1.
     pub inflight_max: u16,
-    /// Longest time from the first packet to the broker's consent, and for the answer to a SUBSCRIBE.
+    /// Timeout from the first packet to the broker's CONNACK, and for the answer to a SUBSCRIBE.
     pub connect_ms_max: u64,
     /// Wait after the first failed connection; doubled after each further one.
     pub reconnect_ms_min: u64,
-    /// Longest wait between two connections. A connection that lasted this long makes the wait start over.
+    /// Longest wait between two connections. A connection that lasted this long resets the wait.
     pub reconnect_ms_max: u64,
-    /// What to subscribe to.
+    /// The subscriptions.
     pub subscriptions: Vec<Subscription>,
 }
 
 impl MqttOptions {
-    /// The defaults: MQTT 5, 30 s keep-alive, a session that never expires, messages up to 256 KiB, 65,535 in flight,
-    /// reconnection after 0.5 to 30 s, no subscription.
+    /// Returns the defaults: MQTT 5, 30 s keep-alive, a session that never expires, messages up to 256 KiB, 65,535 in
+    /// flight, reconnection after 0.5 to 30 s, no subscription.
     #[must_use]
     pub fn new(address: impl Into<String>, client_id: impl Into<String>) -> Self {
         Self {
@@ -99,10 +99,10 @@ impl MqttOptions {
         }
     }
 
-    /// Whether every option is in its range.
+    /// Checks that every option is in its range.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first option that is out of range.
     pub fn check(&self) -> Result<(), OptionInvalid> {
         let port = self
             .address
@@ -176,7 +176,8 @@ impl MqttOptions {
         Ok(())
     }
 
-    /// Whether a session with `other` can go on with these options: nothing differs that only CONNECT can say.
+    /// Returns whether a session with `other` can continue with these options: nothing differs that only CONNECT can
+    /// say.
     #[must_use]
     pub(super) fn same_session(&self, other: &Self) -> bool {
         let without = |options: &Self| Self {
@@ -194,7 +195,7 @@ impl MqttOptions {
         without(self) == without(other)
     }
 
-    /// Whether the broker keeps the same session for both.
+    /// Returns whether the broker keeps the same session for both.
     pub(super) fn same_owner(&self, other: &Self) -> bool {
         (&self.address, &self.client_id, &self.username)
             == (&other.address, &other.client_id, &other.username)
@@ -234,7 +235,7 @@ pub struct OptionInvalid {
 }
 
 impl OptionInvalid {
-    /// Always [`Code::Invalid`].
+    /// Returns always [`Code::Invalid`].
     #[must_use]
     pub fn code(&self) -> Code {
         Code::Invalid

@@ -1,17 +1,17 @@
-//! When to read: at once while messages are few, in steps while they are many.
+//! When to read: at once while messages are few, at intervals while they are many.
 
 use std::time::Duration;
 
 /// Above this rate reads are paced.
 const PACED_ABOVE_PER_SECOND: u64 = 2_000;
-/// Below this rate they are not any more.
+/// Below this rate reads are no longer paced.
 const PROMPT_BELOW_PER_SECOND: u64 = 1_000;
-/// The rate is measured over this time at least.
+/// Shortest time over which the rate is measured.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Time between two paced reads.
+/// Interval of paced reads.
 pub(super) const STEP: Duration = Duration::from_millis(2);
 
-/// The rate of messages, and what follows from it.
+/// The rate of messages, and whether reads are paced.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// On the session's clock.
@@ -33,7 +33,7 @@ impl Pace {
         self.messages += messages;
     }
 
-    /// Whether to pace the next read.
+    /// Returns whether to pace the next read.
     pub(super) fn paced(&mut self, now: Duration) -> bool {
         let time = now.saturating_sub(self.since);
         if time >= WINDOW {
@@ -59,13 +59,13 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The connection was a good one: start over.
+    /// Resets the wait after a good connection.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// Another failure: from half of the step to all of it, and the step doubles up to the maximum. The random part
-    /// keeps nodes that lost the same broker from coming back at the same moment.
+    /// Returns the wait after another failure: between half of the step and all of it. The step doubles up to the
+    /// maximum. The random part keeps nodes that lost the same broker from reconnecting at the same moment.
     pub(super) fn next(&mut self, ms_min: u64, ms_max: u64) -> Duration {
         let step = ms_min
             .saturating_mul(1 << self.failures.min(30))
@@ -80,7 +80,7 @@ impl Backoff {
         if self.random == 0 {
             self.random = RandomState::new().build_hasher().finish() | 1;
         }
-        // xorshift64: good enough to be unlike the neighbour.
+        // xorshift64 is good enough to differ from other nodes.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

@@ -1,14 +1,14 @@
-//! Framing of what a broker sends, as pure functions of bytes: nothing is copied, nothing is allocated, and no
-//! bytes make them panic.
+//! Framing of what a broker sends, as pure functions on bytes: nothing is copied or allocated, and no bytes cause a
+//! panic.
 
 use super::Version;
 
-/// Bytes that one read from the socket asks for.
+/// Size of one read from the socket, in bytes.
 pub const READ_BYTES: usize = 64 << 10;
-/// Largest packet of any other type than PUBLISH, in bytes without the fixed header.
+/// Largest packet other than PUBLISH, in bytes without the fixed header.
 pub const CONTROL_BYTES_MAX: usize = 64 << 10;
 
-/// A packet that breaks the protocol, so that nothing after it can be trusted.
+/// A protocol error: nothing after it can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -19,21 +19,21 @@ pub struct Publish<'a> {
     pub topic: &'a [u8],
     /// As sent.
     pub payload: &'a [u8],
-    /// Those of MQTT 5, as sent.
+    /// The properties of MQTT 5, as sent.
     pub properties: &'a [u8],
-    /// 0 with QoS 0, else never 0.
+    /// 0 with QoS 0, otherwise never 0.
     pub packet_id: u16,
     /// 0, 1 or 2.
     pub qos: u8,
-    /// The broker has sent it before.
+    /// Whether the broker has sent it before.
     pub duplicate: bool,
-    /// It was kept by the broker for new subscribers.
+    /// Whether the broker has kept it for new subscribers.
     pub retained: bool,
 }
 
 impl Publish<'_> {
-    /// The identifiers of the subscriptions for which the broker sends this; `None` and the end where its properties
-    /// cannot be read.
+    /// Returns the identifiers of the subscriptions for which the broker sends this; yields `None` and ends where its
+    /// properties are unreadable.
     pub fn subscriptions(&self) -> impl Iterator<Item = Option<u32>> + '_ {
         let mut rest = self.properties;
         std::iter::from_fn(move || {
@@ -56,16 +56,17 @@ impl Publish<'_> {
     }
 }
 
-/// The first property of a PUBLISH: the identifier of a subscription, if it is one, and what comes behind it.
+/// Reads the first property of a PUBLISH. Returns the identifier of a subscription, if it is one, and the bytes after
+/// it.
 fn property(bytes: &[u8]) -> Option<(Option<u32>, &[u8])> {
     let (&kind, behind) = bytes.split_first()?;
     let text_bytes = |at| number(behind, at).map(|bytes| 2 + usize::from(bytes));
     let bytes = match kind {
-        // The format of the payload, its time to live, an alias of the topic.
+        // Payload format, expiry interval, topic alias.
         0x01 => 1,
         0x02 => 4,
         0x23 => 2,
-        // The type of its content, the topic of an answer, what the answer is to.
+        // Content type, response topic, correlation data.
         0x03 | 0x08 | 0x09 => text_bytes(0)?,
         0x26 => {
             let name = text_bytes(0)?;
@@ -81,18 +82,18 @@ fn property(bytes: &[u8]) -> Option<(Option<u32>, &[u8])> {
     Some((None, behind.get(bytes..)?))
 }
 
-/// The beginning of a PUBLISH packet that is too large to be taken.
+/// The beginning of a PUBLISH packet that is too large to be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Oversized {
-    /// 0 with QoS 0, else never 0.
+    /// 0 with QoS 0, otherwise never 0.
     pub packet_id: u16,
     /// 0, 1 or 2.
     pub qos: u8,
-    /// Bytes after this beginning that belong to it.
+    /// Number of bytes after this beginning that belong to it.
     pub skip: usize,
 }
 
-/// The types of packet, other than PUBLISH, that a broker may send here.
+/// The types of packets, other than PUBLISH, that a broker may send here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Answer to CONNECT.
@@ -112,17 +113,17 @@ pub enum Kind {
 /// What the bytes begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// Not a whole packet yet: the buffer must hold at least this many bytes before it is worth another look.
+    /// An incomplete packet: the buffer must hold at least this many bytes before the next attempt.
     More(usize),
-    /// A message, and the bytes of its whole packet.
+    /// A message, and the size of its whole packet.
     Publish(Publish<'a>, usize),
-    /// A message above the limit, and the bytes of its beginning; [`Oversized::skip`] more follow.
+    /// A message above the limit, and the size of its beginning; [`Oversized::skip`] more bytes follow.
     Oversized(Oversized, usize),
     /// Any other packet: its type, its bytes with the fixed header, and where the fixed header ends.
     Control(Kind, &'a [u8], usize),
 }
 
-/// Looks at the first packet of `bytes`. `packet_bytes_max` limits PUBLISH packets, without their fixed header.
+/// Reads the first packet of `bytes`. `packet_bytes_max` limits PUBLISH packets, without their fixed header.
 ///
 /// # Errors
 /// [`Malformed`].
@@ -185,7 +186,7 @@ fn kind_of(kind: u8, flags: u8, version: Version) -> Result<Kind, Malformed> {
     Ok(kind)
 }
 
-/// A variable byte integer: its size and its value; `None` when bytes are missing.
+/// Reads a variable byte integer: its size and its value; `None` when bytes are missing.
 fn variable_integer(bytes: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
     let mut value = 0;
     for (index, &byte) in bytes.iter().take(4).enumerate() {
@@ -278,20 +279,20 @@ fn oversized(
     Ok(Step::Oversized(found, beginning))
 }
 
-/// The packet id at the beginning of the variable header, if there is one.
+/// Returns the packet id at the beginning of the variable header, if there is one.
 #[must_use]
 pub fn packet_id(packet: &[u8], header: usize) -> Option<u16> {
     number(packet, header).filter(|id| *id != 0)
 }
 
-/// The bytes between socket and [`next`]: one buffer of [`READ_BYTES`], which grows only for a packet that is larger,
-/// up to the limit of [`next`], and shrinks again after it.
+/// The bytes between socket and [`next`]: one buffer of [`READ_BYTES`], which grows only for a larger packet, up to the
+/// limit of [`next`], and shrinks again after it.
 #[derive(Debug)]
 pub struct Reader {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Bytes of an oversized packet still to come.
+    /// Number of bytes of an oversized packet still to come.
     skip: usize,
     skipped: Option<Oversized>,
     need: usize,
@@ -304,7 +305,7 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// An empty one.
+    /// Creates an empty reader.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -317,7 +318,8 @@ impl Reader {
         }
     }
 
-    /// Where the next bytes from the socket go; never empty after [`peek`](Self::peek) has said `More`.
+    /// Returns the space for the next bytes from the socket; never empty after [`peek`](Self::peek) has returned
+    /// `More`.
     pub fn space(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -333,13 +335,13 @@ impl Reader {
         &mut self.buffer[self.end..]
     }
 
-    /// `bytes` have been put into [`space`](Self::space).
+    /// Records that `bytes` have been written to [`space`](Self::space).
     pub fn filled(&mut self, bytes: usize) {
         self.end = self.end.saturating_add(bytes).min(self.buffer.len());
     }
 
-    /// The first packet, as [`next`] gives it; it stays until [`advance`](Self::advance). An oversized one is
-    /// skipped here as its bytes come in and shown, with nothing left to skip, once the last of them is there.
+    /// Returns the first packet, as [`next`] does; it stays until [`advance`](Self::advance). An oversized packet is
+    /// skipped here as its bytes arrive. It is returned, with nothing left to skip, once its last byte has arrived.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -380,7 +382,7 @@ impl Reader {
                     self.skip = found.skip;
                     self.skipped = Some(found);
                 }
-                // Found again, so that the borrow of the buffer ends in the arm above.
+                // Parsed again below, so that the borrow of the buffer ends in the arm above.
                 Step::Publish(..) | Step::Control(..) => break,
             }
         }
@@ -391,7 +393,7 @@ impl Reader {
         )
     }
 
-    /// Done with the packet that was peeked at; `bytes` as shown with it.
+    /// Removes the packet that was peeked; `bytes` as returned with it.
     pub fn advance(&mut self, bytes: usize) {
         self.skipped = None;
         self.need = 0;

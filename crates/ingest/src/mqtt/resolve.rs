@@ -1,8 +1,8 @@
-//! From the broker's name to its addresses.
+//! Resolves the broker's name to its addresses.
 //!
-//! A look-up of the system blocks its thread for as long as name servers are silent, half a minute and more, and cannot
-//! be given up. On the runtime's few blocking threads, those of a broker that cannot be found would keep everybody else
-//! from them; so each has a thread of its own, and there is never more than one.
+//! A system look-up blocks its thread for as long as name servers are silent, half a minute or more, and cannot be
+//! cancelled. On the runtime's few blocking threads, look-ups of an unreachable broker would block all other users. So
+//! each look-up has a thread of its own, and there is never more than one.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -15,7 +15,7 @@ const STACK_BYTES: usize = 256 << 10;
 type Found = io::Result<Vec<SocketAddr>>;
 type LookUp = dyn Fn(&str) -> Found + Send + Sync;
 
-/// Looks up the addresses of brokers, one at a time.
+/// Resolves the addresses of brokers, one at a time.
 pub(super) struct Resolver {
     look_up: Arc<LookUp>,
     pending: Option<Pending>,
@@ -40,11 +40,11 @@ impl Resolver {
         }
     }
 
-    /// Addresses of `host:port`. Dropping the future gives up nothing: the next call waits for the look-up that is
-    /// under way, and takes its answer if it is about the same address.
+    /// Returns the addresses of `host:port`. Dropping the future cancels nothing: the next call waits for the current
+    /// look-up, and uses its answer if it is for the same address.
     ///
     /// # Errors
-    /// The system's; or no thread could be had.
+    /// The system's error; or no thread could be created.
     pub(super) async fn resolve(&mut self, address: &str) -> Found {
         if let Ok(literal) = address.parse() {
             return Ok(vec![literal]);
@@ -58,7 +58,7 @@ impl Resolver {
             let same = pending.address == address;
             self.pending = None;
             if same {
-                // A sender that is gone has panicked, which the system's look-up does not.
+                // A sender that is dropped without an answer has panicked, which the system's look-up does not do.
                 return answer.unwrap_or_else(|_| Err(io::Error::other("the look-up has failed")));
             }
         }
@@ -72,7 +72,7 @@ fn begin(look_up: &Arc<LookUp>, address: &str) -> io::Result<Pending> {
         .name("resolver".to_owned())
         .stack_size(STACK_BYTES)
         .spawn(move || {
-            // Nobody waits any more when the session has been stopped meanwhile.
+            // If the session has been stopped meanwhile, the receiver is gone.
             let _ = sender.send(look_up(&name));
         })?;
     Ok(Pending {
@@ -118,7 +118,7 @@ mod tests {
             assert!(is_pending(resolver.resolve("slow:1")));
         }
         assert_eq!(questions.recv(), Ok("slow:1".to_owned()));
-        // Another broker has to wait for its turn, unless it needs no look-up.
+        // Another broker must wait for its turn, unless it needs no look-up.
         assert!(is_pending(resolver.resolve("other:1")));
         let literal = block_on(resolver.resolve("127.0.0.1:5"));
         assert_eq!(literal.unwrap(), localhost(5));

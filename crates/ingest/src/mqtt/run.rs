@@ -1,4 +1,4 @@
-//! Connections to a broker, one after the other, for as long as the node wants them.
+//! Connections to a broker, one after the other, as long as the node runs the session.
 
 use super::Consumer;
 use super::connect::{Connection, Refusal, connect};
@@ -21,22 +21,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Why a session is over.
+/// Why a session has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The controller said so, or is gone.
+    /// The controller stopped it, or is gone.
     Stopped,
-    /// The log has failed for good: nothing would ever be acknowledged again.
+    /// The log has failed for good: no message can be acknowledged any more.
     LogFailed,
-    /// It never started.
+    /// The session never started.
     OptionsInvalid(OptionInvalid),
 }
 
-/// Keeps a session with the broker until the controller stops it or the log fails: connects, subscribes, hands
-/// messages to `consumer`, acknowledges them once `durable` says that they are, and comes back after each loss.
-/// Never waits for the broker to be there first. To be run on a current-thread runtime with time and network.
+/// Keeps a session with the broker until the controller stops it or the log fails. It connects, subscribes, hands
+/// messages to `consumer`, acknowledges them once `durable` says so, and reconnects after each loss. The broker need
+/// not be available at the start. Must run on a current-thread runtime with time and network.
 ///
-/// Dropping the future ends the connection as a crash would: what was not acknowledged comes again.
+/// Dropping the future ends the connection as a crash would: the broker sends unacknowledged messages again.
 pub async fn run<C: Consumer>(
     options: MqttOptions,
     consumer: Rc<RefCell<C>>,
@@ -145,8 +145,8 @@ impl<C: Consumer> Life<'_, C> {
         drop(session);
         drop(connected);
         self.options = options;
-        // Two nodes with one client id throw each other out; a wait that starts over each time would make them do so
-        // as fast as they can.
+        // Two nodes with one client id disconnect each other. If each connection reset the wait, they would do so at
+        // full speed.
         let lasted = now_of(&self.clock).saturating_sub(began);
         if lasted >= Duration::from_millis(self.options.reconnect_ms_max) {
             self.backoff.reset();
@@ -166,7 +166,7 @@ impl<C: Consumer> Life<'_, C> {
         }
     }
 
-    /// Waits before the next connection, unless there is a wish.
+    /// Waits before the next connection, unless there is a request.
     async fn rest(&mut self, wait: Duration) -> Option<Ended> {
         tokio::select! {
             () = tokio::time::sleep(wait) => None,
@@ -217,7 +217,7 @@ impl<C: Consumer> Life<'_, C> {
     }
 }
 
-/// Shows that there is a connection for as long as it lives, also when the whole future is dropped.
+/// Shows a connection in the figures for its lifetime, even when the whole future is dropped.
 struct Connected<'a>(&'a MqttState);
 
 impl<'a> Connected<'a> {

@@ -1,4 +1,4 @@
-//! One connection, from the broker's consent to its end.
+//! One connection, from the broker's CONNACK to its end.
 
 use super::Consumer;
 use super::acks::{self, Acks};
@@ -23,24 +23,24 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Acknowledgements stay in their queue while more than this waits to be written.
+/// Acknowledgements stay in their queue while more than this many bytes wait to be written.
 const OUT_BYTES_MAX: usize = 64 << 10;
 /// First and longest wait before a message that was not taken is offered again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
-/// Longest sleep of a session that has nothing to do; pings and timeouts are looked at then.
+/// Longest sleep of an idle session; pings and timeouts are checked at this interval.
 const TICK: Duration = Duration::from_secs(1);
-/// Time for what is in flight before a connection is given up for another one: what is acknowledged does not come
-/// again on that one.
+/// Time for messages in flight before a connection is replaced by another one: acknowledged messages are not sent again
+/// on the new one.
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);
-/// Longest time for the last bytes to leave, and for the broker to hang up.
+/// Longest time to send the last bytes, and for the broker to close the connection.
 const FAREWELL: Duration = Duration::from_millis(250);
-/// Between two looks at a socket on its way out.
+/// Poll interval of a socket that is closing.
 const FAREWELL_STEP: Duration = Duration::from_millis(5);
 
 /// Why a connection ended.
 pub(super) enum Leave {
     Stop(Duration),
-    /// Go on with these options, on another connection.
+    /// Continue with these options on another connection.
     Reconnect(Arc<MqttOptions>),
     Lost(String),
     Malformed(Malformed),
@@ -59,7 +59,7 @@ impl From<std::io::Error> for Leave {
     }
 }
 
-/// Time since an arbitrary moment, by this clock.
+/// Returns the time since an arbitrary moment, by this clock.
 pub(super) fn now_of(clock: &dyn Clock) -> Duration {
     Duration::from_nanos(clock.monotonic_ns())
 }
@@ -68,7 +68,7 @@ fn lost<T>(why: &str) -> Result<T, Leave> {
     Err(Leave::Lost(why.into()))
 }
 
-/// Nothing is read at the moment.
+/// State while nothing is read.
 struct Halt {
     pause: Pause,
     retry: Duration,
@@ -76,7 +76,7 @@ struct Halt {
 }
 
 pub(super) struct Session<'a, C> {
-    /// Those in force: a reload may have changed them.
+    /// The options in force: a reload may have changed them.
     pub options: Arc<MqttOptions>,
     consumer: &'a RefCell<C>,
     durable: &'a mut DurableWatch,
@@ -89,27 +89,27 @@ pub(super) struct Session<'a, C> {
     reader: Reader,
     acks: Acks,
     out: Vec<u8>,
-    /// Bytes at the beginning of `out` that have been written.
+    /// Number of bytes at the beginning of `out` that have been written.
     written: usize,
-    /// Bytes of the first payload in the reader that the consumer is done with.
+    /// Number of bytes of the first payload in the reader that the consumer has finished.
     offset: usize,
-    /// The limit under which the first message in the reader has been offered already. A lower one must not take it
-    /// back: readings of it may have been taken.
+    /// The size limit at which the first message in the reader was already offered. A lower limit must not reject it
+    /// now: some of its readings may have been taken.
     offered_bytes_max: Option<usize>,
     halt: Option<Halt>,
     pace: Pace,
-    /// The last read filled its space: there is more.
+    /// The last read filled its buffer: there is more.
     eager: bool,
     keep_alive: Duration,
-    /// This and the two below: moments of `clock`.
+    /// This and the two below are times of `clock`.
     sent: Duration,
     heard: Duration,
-    /// A ping without an answer.
+    /// When an unanswered ping was sent.
     ping: Option<Duration>,
 }
 
 impl<'a, C: Consumer> Session<'a, C> {
-    /// `reader` may hold packets that came right behind the broker's consent.
+    /// `reader` may hold packets that arrived right after CONNACK.
     pub(super) fn new(
         options: Arc<MqttOptions>,
         consumer: &'a RefCell<C>,
@@ -149,7 +149,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         }
     }
 
-    /// Serves until there is a reason to leave, and takes leave of the broker as that reason demands.
+    /// Serves until there is a reason to leave, and ends the connection as that reason demands.
     pub(super) async fn serve(&mut self, control: &mut Control) -> Leave {
         let Err(leave) = self.loop_until(control).await;
         match &leave {
@@ -168,7 +168,8 @@ impl<'a, C: Consumer> Session<'a, C> {
             if let Some(wish) = control.take() {
                 self.obey(wish)?;
             }
-            // Before messages are taken, for room in the window; and after, for those that were refused.
+            // Acknowledge before messages are taken, to make room in the window; and after, for those that were
+            // refused.
             self.acknowledge()?;
             let now = now_of(self.clock);
             self.drain(now)?;
@@ -201,7 +202,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             .or_else(lost)
     }
 
-    /// Takes what the reader holds, until it is empty or the consumer takes no more.
+    /// Takes the messages in the reader, until it is empty or the consumer accepts no more.
     fn drain(&mut self, now: Duration) -> Result<(), Leave> {
         let mut consumer = self.consumer.borrow_mut();
         let (mut taken, mut redelivered, mut retained, mut oversized) = (0, 0, 0, 0);
@@ -228,7 +229,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                     };
                     let rest = publish.payload.get(self.offset..).unwrap_or_default();
                     let copy = self.copies.of(&publish);
-                    // What has been offered in part goes on as what it was taken for.
+                    // A message that was partly offered is not checked again: it was not a copy then.
                     let other = copy
                         .as_ref()
                         .filter(|_| self.offset == 0 && before.is_none());
@@ -264,7 +265,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                     oversized += 1;
                     (found.qos, found.packet_id, 0, bytes)
                 }
-                // A broker that asks and does not read the answers has to wait.
+                // A broker that sends requests without reading the answers must wait.
                 Step::Control(Kind::PubRel, ..) if self.out.len() >= OUT_BYTES_MAX => {
                     break Ok(Some(Pause::Busy));
                 }
@@ -325,7 +326,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             (None, None) => return,
             (Some(_), None) => {
                 self.halt = None;
-                // Nothing was read for a while, so that nothing could be heard.
+                // Nothing was read during the pause, so silence does not mean that the broker is gone.
                 self.heard = now;
                 self.ping = None;
                 self.filters.resumed(now);
@@ -348,7 +349,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         self.state.set_pause(pause);
     }
 
-    /// Writes what may be acknowledged.
+    /// Writes the acknowledgements that are allowed now.
     fn acknowledge(&mut self) -> Result<(), Leave> {
         let durable = self.durable.get();
         let mut total = 0;
@@ -385,7 +386,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         Ok(())
     }
 
-    /// Pings when they are due, and finds out that the broker is gone without having said so.
+    /// Sends pings when they are due, and detects a broker that is gone without a notice.
     fn keep_alive(&mut self, now: Duration) -> Result<(), Leave> {
         let since = |moment: Duration| now.saturating_sub(moment);
         if self.keep_alive.is_zero() {
@@ -482,7 +483,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         (self.keep_alive / 8).min(TICK)
     }
 
-    /// Gives what is in flight the time to become durable, then takes leave.
+    /// Gives messages in flight the time to become durable, then disconnects.
     async fn finish(&mut self, wait: Duration) {
         let over = sleep(wait);
         tokio::pin!(over);
@@ -496,8 +497,8 @@ impl<'a, C: Consumer> Session<'a, C> {
         self.farewell(Farewell::Normal).await;
     }
 
-    /// Says goodbye and waits, for a short time, until the broker has hung up: closing the socket over unread bytes
-    /// would reset the connection and could take the last acknowledgements with it.
+    /// Sends DISCONNECT and waits for a short time until the broker has closed the connection. Closing a socket with
+    /// unread bytes would reset the connection and could lose the last acknowledgements.
     async fn farewell(&mut self, farewell: Farewell) {
         let until = now_of(self.clock) + FAREWELL;
         let bytes = codec::farewell(self.options.version, farewell);
@@ -526,7 +527,7 @@ impl<'a, C: Consumer> Session<'a, C> {
     }
 }
 
-/// The parts of a session that a control packet touches; the packet itself borrows the rest.
+/// The parts of a session that a control packet changes; the packet itself borrows the rest.
 struct Parts<'a> {
     options: &'a MqttOptions,
     filters: &'a mut Filters,
@@ -564,7 +565,7 @@ impl Parts<'_> {
                 return lost(&format!("the broker ends the connection: {reason}"));
             }
         }
-        // What was changed while the answer was due.
+        // Apply changes that were made while the answer was outstanding.
         self.filters
             .reconcile(version, &self.options.subscriptions, self.out, self.now)
             .or_else(lost)

@@ -1,9 +1,9 @@
-//! What others may see of a session while it runs.
+//! The observable state of a running session.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// Longest text of an error that is kept, in bytes.
+/// Size of the longest error text that is kept, in bytes.
 pub const ERROR_BYTES_MAX: usize = 256;
 
 /// Why nothing is read from the broker at the moment.
@@ -12,11 +12,11 @@ pub enum Pause {
     /// The queue of the database or the window of unacknowledged messages is full: the store is slower than the
     /// broker.
     Busy,
-    /// The store is full and takes nothing.
+    /// The store is full and accepts nothing.
     Full,
 }
 
-/// A session's figures; written by the session, read from any thread.
+/// A session's figures; the session writes them, any thread may read them.
 #[derive(Debug, Default)]
 pub struct MqttState {
     pub(super) connected: AtomicBool,
@@ -44,23 +44,23 @@ pub struct MqttState {
 /// [`MqttState`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MqttFigures {
-    /// Whether there is a session with the broker now.
+    /// Whether there is a connection to the broker now.
     pub connected: bool,
-    /// The log has failed for good; the session has ended and does not come back.
+    /// The log has failed for good; the session has ended and does not restart.
     pub failed: bool,
-    /// Why nothing is read at the moment, if so.
+    /// Why nothing is read at the moment; `None` while messages are read.
     pub pause: Option<Pause>,
     /// Connections that the broker accepted.
     pub connects: u64,
-    /// Connections that ended without the node's wish.
+    /// Connections that ended without a request of the node.
     pub losses: u64,
-    /// Messages done with: taken or refused, oversized ones among them.
+    /// Messages finished: taken or refused, including oversized ones.
     pub messages: u64,
     /// Bytes read from the broker.
     pub bytes: u64,
     /// Messages acknowledged to the broker (QoS 1, and QoS 2 by its PUBREC).
     pub acknowledged: u64,
-    /// Messages taken whose acknowledgement is due.
+    /// Messages taken that are not acknowledged yet.
     pub in_flight: u64,
     /// Time in which nothing was read because the store was slower than the broker, ms.
     pub paused_busy_ms: u64,
@@ -68,9 +68,9 @@ pub struct MqttFigures {
     pub paused_full_ms: u64,
     /// Messages that the broker marked as sent before.
     pub redelivered: u64,
-    /// Copies of messages that came for another filter, too; they were left out.
+    /// Copies of messages that also arrived for another filter; they were left out.
     pub copies: u64,
-    /// Messages that the broker had kept for new subscribers.
+    /// Messages that the broker had retained for new subscribers.
     pub retained: u64,
     /// Messages above `packet_bytes_max`.
     pub oversized: u64,
@@ -78,12 +78,12 @@ pub struct MqttFigures {
     pub packets_invalid: u64,
     /// Subscriptions that the broker has granted.
     pub subscriptions_held: u64,
-    /// Subscriptions that it refused, or granted with a lower QoS than asked for; `last_error` says which.
+    /// Subscriptions that the broker refused, or granted with a lower QoS than requested; `last_error` says which.
     pub subscriptions_refused: u64,
 }
 
 impl MqttState {
-    /// All figures. They are read one after the other, so that two of them can be of different moments.
+    /// Returns all figures. They are read one after the other, so that two of them can be of different moments.
     #[must_use]
     pub fn figures(&self) -> MqttFigures {
         MqttFigures {
@@ -112,7 +112,7 @@ impl MqttState {
         }
     }
 
-    /// What went wrong last, at most [`ERROR_BYTES_MAX`] bytes; it stays when things go well again.
+    /// Returns the last error, at most [`ERROR_BYTES_MAX`] bytes; it stays after a recovery.
     #[must_use]
     pub fn last_error(&self) -> Option<String> {
         let text = self

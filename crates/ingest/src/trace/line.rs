@@ -46,7 +46,7 @@ impl<R: BufRead> LineReader<R> {
         self.lines
     }
 
-    /// The next line, or `None` at the end of the source. A last line without a terminator counts as a line.
+    /// Returns the next line, or `None` at the end of the source. A last line without a terminator counts as a line.
     pub(super) fn next_line(&mut self) -> Result<Option<Line<'_>>, LineError> {
         self.line.clear();
         let mut too_long = false;
@@ -92,8 +92,8 @@ impl<R: BufRead> LineReader<R> {
     }
 }
 
-/// Splits one CSV line into exactly `N` fields; a field may stand in double quotes, with `""` for a quote.
-/// `None` when the number of fields differs or the quoting is broken.
+/// Splits one CSV line into exactly `N` fields; a field may be in double quotes, with `""` for a quote. `None` if the
+/// number of fields differs or the quoting is broken.
 pub(super) fn fields<const N: usize>(line: &str) -> Option<[String; N]> {
     let mut fields = std::array::from_fn::<String, N, _>(|_| String::new());
     let mut count = 0;
@@ -110,7 +110,7 @@ pub(super) fn fields<const N: usize>(line: &str) -> Option<[String; N]> {
     (count == N).then_some(fields)
 }
 
-/// The first field of `text` and what follows its comma, if there is a comma.
+/// Returns the first field of `text` and what follows its comma, if there is a comma.
 fn one_field(text: &str) -> Option<(String, Option<&str>)> {
     let Some(mut rest) = text.strip_prefix('"') else {
         return Some(match text.split_once(',') {
@@ -133,7 +133,7 @@ fn one_field(text: &str) -> Option<(String, Option<&str>)> {
     }
 }
 
-/// An unquoted field must not hold a quote.
+/// Returns an unquoted field; it must not contain a quote.
 fn plain(field: &str) -> Option<String> {
     (!field.contains('"')).then(|| field.to_owned())
 }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn all(source: &[u8], line_bytes_max: usize) -> Vec<Option<Vec<u8>>> {
-        // A one-byte buffer puts every boundary between two reads.
+        // With a one-byte buffer, every boundary is between two reads.
         let mut reader = LineReader::new(
             io::BufReader::with_capacity(1, source),
             line_bytes_max,

@@ -12,13 +12,13 @@ use std::io::{BufRead, BufReader, Read};
 /// Longest line of either table in bytes, without its terminator.
 pub const LINE_BYTES_MAX: usize = 256;
 
-/// Most sensors in one trace.
+/// Largest number of sensors in one trace.
 pub const SENSORS_MAX: usize = 65_535;
 
 /// Largest table in bytes, after decompression.
 pub const SOURCE_BYTES_MAX: u64 = 1 << 30;
 
-/// Most readings that a trace in memory holds (24 bytes each).
+/// Largest number of readings in a trace in memory (24 bytes each).
 pub const READINGS_MAX: usize = 4_000_000;
 
 /// Latest time of a reading, in milliseconds: one year.
@@ -37,8 +37,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads both tables; the readings may be compressed with gzip. Readings after `until_ms` are left out
-    /// without being read.
+    /// Reads both tables; the readings may be compressed with gzip. Readings after `until_ms` are left out without
+    /// being read.
     ///
     /// # Errors
     /// Any [`Error`] of either table. Bad lines of the readings are no error, see [`Trace::rejections`].
@@ -74,54 +74,55 @@ impl Trace {
         })
     }
 
-    /// The sensors.
+    /// Returns the sensors.
     #[must_use]
     pub fn sensors(&self) -> &Sensors {
         &self.sensors
     }
 
-    /// The readings, in order of time.
+    /// Returns the readings, in order of time.
     #[must_use]
     pub fn readings(&self) -> &[Reading] {
         &self.readings
     }
 
-    /// Lines that were refused, by reason.
+    /// Returns the number of refused lines, by reason.
     #[must_use]
     pub fn rejections(&self) -> Rejections {
         self.rejections
     }
 
-    /// Whether all of the source was read, or reading stopped at `until_ms`.
+    /// Returns whether the whole source was read; otherwise reading stopped at `until_ms`.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Time of the last reading in milliseconds; 0 for an empty trace.
+    /// Returns the time of the last reading in ms; 0 for an empty trace.
     #[must_use]
     pub fn duration_ms(&self) -> u64 {
         self.readings.last().map_or(0, |reading| reading.time_ms)
     }
 }
 
-/// The sensors of the burning office block; see `examples/fire/README.md`. Needs no file.
+/// Returns the sensors of the burning office block; see `examples/fire/README.md`. Needs no file.
 ///
 /// # Errors
-/// None for the bundled bytes, as a test shows; the type is that of any other table.
+/// None for the bundled bytes, as a test verifies; the type is that of any other table.
 pub fn bundled_sensors() -> Result<Sensors, Error> {
     Sensors::read(SENSORS_CSV)
 }
 
-/// The bundled trace of the burning office block up to `until_ms`; see `examples/fire/README.md`. Needs no file.
+/// Returns the bundled trace of the burning office block up to `until_ms`; see `examples/fire/README.md`. Needs no
+/// file.
 ///
 /// # Errors
-/// None for the bundled bytes, as a test shows; the type is that of any other trace.
+/// None for the bundled bytes, as a test verifies; the type is that of any other trace.
 pub fn bundled(until_ms: u64) -> Result<Trace, Error> {
     Trace::read(SENSORS_CSV, READINGS_CSV_GZ, until_ms)
 }
 
-/// Decompresses when the source starts with gzip's magic number.
+/// Decompresses the source if it starts with gzip's magic number.
 fn plain_or_gzip<'a>(mut source: impl BufRead + 'a) -> Result<Box<dyn BufRead + 'a>, Error> {
     let mut magic = [0_u8; 2];
     let mut got = 0;

@@ -1,4 +1,4 @@
-//! The readings of a trace, one per line, in order of time. A bad line costs itself and is counted.
+//! The readings of a trace, one per line, in order of time. A bad line affects itself only and is counted.
 
 use super::line::{Line, LineError, LineReader};
 use super::sensors::Sensors;
@@ -38,7 +38,7 @@ pub enum Rejection {
     UnknownSensor,
     /// The value is not a finite number.
     BadValue,
-    /// The time lies before that of an earlier accepted line.
+    /// The time is before that of an earlier accepted line.
     TimeBackwards,
 }
 
@@ -54,7 +54,7 @@ impl Rejection {
         Self::TimeBackwards,
     ];
 
-    /// The reason in words.
+    /// Returns the reason in words.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -69,18 +69,18 @@ impl Rejection {
     }
 }
 
-/// How many lines were refused, by reason.
+/// The number of refused lines, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rejections([u64; Rejection::ALL.len()]);
 
 impl Rejections {
-    /// Lines refused for this reason.
+    /// Returns the number of lines refused for this reason.
     #[must_use]
     pub fn count(&self, reason: Rejection) -> u64 {
         self.0[reason as usize]
     }
 
-    /// Lines refused for any reason.
+    /// Returns the number of lines refused for any reason.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
@@ -100,7 +100,7 @@ pub struct ReadingReader<'s, R> {
 }
 
 impl<'s, R: BufRead> ReadingReader<'s, R> {
-    /// Checks the header.
+    /// Creates a reader and checks the header.
     ///
     /// # Errors
     /// [`Error::Header`] if the first line is another, [`Error::Read`] if the source cannot be read.
@@ -124,7 +124,7 @@ impl<'s, R: BufRead> ReadingReader<'s, R> {
         })
     }
 
-    /// The next good reading, or `None` at the end. Bad lines before it are counted in
+    /// Returns the next good reading, or `None` at the end. Bad lines before it are counted in
     /// [`rejections`](Self::rejections).
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl<'s, R: BufRead> ReadingReader<'s, R> {
         }
     }
 
-    /// Lines refused so far, by reason.
+    /// Returns the number of lines refused so far, by reason.
     #[must_use]
     pub fn rejections(&self) -> Rejections {
         self.rejections

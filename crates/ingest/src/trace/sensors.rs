@@ -1,4 +1,4 @@
-//! The table of sensors: the configuration of a trace, so one unusable line refuses the whole table.
+//! The table of sensors: the configuration of a trace, so one unusable line makes the whole table unusable.
 
 use super::line::{Line, LineError, LineReader, fields};
 use super::{LINE_BYTES_MAX, SENSORS_MAX, SOURCE_BYTES_MAX};
@@ -110,31 +110,31 @@ impl Sensors {
         }
     }
 
-    /// All sensors; the position in this slice is a sensor's index.
+    /// Returns all sensors; the position in this slice is a sensor's index.
     #[must_use]
     pub fn as_slice(&self) -> &[Sensor] {
         &self.list
     }
 
-    /// How many there are.
+    /// Returns the number of sensors.
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no sensors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The sensor with this index.
+    /// Returns the sensor with this index.
     #[must_use]
     pub fn get(&self, index: u16) -> Option<&Sensor> {
         self.list.get(usize::from(index))
     }
 
-    /// The index of the sensor with this name.
+    /// Returns the index of the sensor with this name.
     #[must_use]
     pub fn index_of(&self, name: &str) -> Option<u16> {
         self.index.get(name).copied()

@@ -1,4 +1,4 @@
-//! A destination that remembers what it was given and does what a test tells it.
+//! A destination that records what it was given and behaves as a test tells it.
 
 #![allow(dead_code)]
 
@@ -22,7 +22,7 @@ pub struct Inner {
     pub keys_max: usize,
     /// Key, printed value with its kind, time.
     pub puts: Vec<(String, String, Option<i64>)>,
-    /// How many puts are taken before one has to wait; then it is back to none.
+    /// How many puts are accepted before one must wait; then it is reset to none.
     pub room: usize,
     pub full: bool,
     pub failed: bool,
@@ -30,7 +30,7 @@ pub struct Inner {
     pub durable_at_once: bool,
     pub trusted: bool,
     pub resolved: u64,
-    /// Whether puts are remembered.
+    /// Whether puts are not recorded.
     pub forget: bool,
     pub next_lsn: u64,
 }
@@ -65,7 +65,7 @@ impl Fake {
         self.with(|inner| inner.puts.clone())
     }
 
-    /// `key=value` of everything that was put.
+    /// Returns `key=value` of everything that was put.
     pub fn texts(&self) -> Vec<String> {
         let puts = self.puts();
         puts.iter()
@@ -74,7 +74,7 @@ impl Fake {
     }
 }
 
-/// With the kind, so that 1, 1i and "1" differ.
+/// Shows a value with its kind, so that 1, 1i and "1" differ.
 pub fn show(value: &[u8]) -> String {
     match Value::decode(value) {
         Some(value @ Value::Float(_)) => format!("{value}"),
@@ -192,7 +192,7 @@ pub fn intake(fake: &Arc<Fake>) -> Intake<Fake> {
     Intake::new(options(), Arc::clone(fake))
 }
 
-/// What was refused, by reason; reasons without any are left out.
+/// Returns the refusals, by reason; reasons without any are left out.
 pub fn refused(intake: &Intake<Fake>) -> BTreeMap<&'static str, u64> {
     let counters = intake.counters();
     Reason::ALL
@@ -202,7 +202,7 @@ pub fn refused(intake: &Intake<Fake>) -> BTreeMap<&'static str, u64> {
         .collect()
 }
 
-/// Offers a message until it is done with; the destination makes room each time.
+/// Offers a message until it is finished; the destination makes room each time.
 pub fn offer(intake: &mut Intake<Fake>, topic: &[u8], payload: &[u8]) -> Outcome {
     let mut rest = payload;
     loop {

@@ -1,4 +1,4 @@
-//! What the MQTT tests share: a real broker, a publisher, a store whose durability the test moves, and a session on
+//! Shared by the MQTT tests: a real broker, a publisher, a store whose durability the test controls, and a session on
 //! its own thread.
 
 // Each test file uses its own part of this.
@@ -37,7 +37,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether the broker is installed; says so if not.
+/// Returns whether the broker is installed; prints a note if not.
 pub fn installed() -> bool {
     let found = std::path::Path::new(MOSQUITTO).exists();
     if !found {
@@ -46,8 +46,8 @@ pub fn installed() -> bool {
     found
 }
 
-/// A port of the loopback interface that is kept from others without anybody listening on it: not given to another
-/// test's listener or connection, nor to the very connection that tries to reach it.
+/// A reserved port of the loopback interface without a listener: it is not given to another test's listener or
+/// connection, nor to the very connection that tries to reach it.
 pub struct Port {
     pub number: u16,
     _held: TcpSocket,
@@ -56,7 +56,7 @@ pub struct Port {
 impl Port {
     pub fn hold() -> Self {
         let held = TcpSocket::new_v4().unwrap();
-        // The broker sets it as well: then both may have the port, as long as only one listens.
+        // The broker also sets it: then both may have the port, as long as only one listens.
         held.set_reuseaddr(true).unwrap();
         held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let number = held.local_addr().unwrap().port();
@@ -67,7 +67,7 @@ impl Port {
     }
 }
 
-/// A broker of its own, with its own directory; both are gone when it is dropped.
+/// A separate broker, with its own directory; both are removed when it is dropped.
 pub struct Broker {
     pub port: u16,
     _held: Port,
@@ -102,7 +102,7 @@ impl Broker {
         broker
     }
 
-    /// A file in the broker's directory.
+    /// Returns the path of a file in the broker's directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
@@ -134,7 +134,7 @@ impl Broker {
         }
     }
 
-    /// Starts again with nobody let in but the users of this file.
+    /// Restarts the broker, which then accepts only the users of this file.
     pub fn secure(&mut self, passwords: &std::path::Path) {
         self.down();
         let path = self.file("mosquitto.conf");
@@ -167,7 +167,7 @@ impl Drop for Broker {
     }
 }
 
-/// Options for a broker on this machine, with short waits.
+/// Returns options for a broker on this machine, with short waits.
 pub fn options(port: u16, version: Version, filter: &str) -> MqttOptions {
     let mut options = MqttOptions::new(format!("127.0.0.1:{port}"), "node");
     options.version = version;
@@ -250,11 +250,11 @@ pub fn numbers(range: std::ops::Range<u64>) -> Vec<String> {
 
 #[derive(Default)]
 pub struct Inner {
-    /// Topic and payload of each message taken; its place is its number in the log.
+    /// Topic and payload of each message taken; its index is its number in the log.
     pub taken: Vec<(String, Vec<u8>)>,
     pub durable_end: u64,
     pub failed: bool,
-    /// How many more messages are taken before the store says `Wait`; `None`: any number.
+    /// How many more messages are accepted before the store returns `Wait`; `None`: any number.
     pub room: Option<usize>,
     pub full: bool,
     pub waits: u64,
@@ -263,7 +263,7 @@ pub struct Inner {
     pub refuse: Option<&'static str>,
 }
 
-/// A store whose durability the test moves.
+/// A store whose durability the test controls.
 #[derive(Default)]
 pub struct Store {
     inner: Mutex<Inner>,
@@ -288,7 +288,7 @@ impl Store {
         self.set(|inner| inner.durable_end = end);
     }
 
-    /// Payloads taken on this topic, as text.
+    /// Returns the payloads taken on this topic, as text.
     pub fn payloads(&self, topic: &str) -> Vec<String> {
         let text = |(_, payload): &(String, Vec<u8>)| String::from_utf8(payload.clone()).unwrap();
         let inner = self.lock();
@@ -339,7 +339,7 @@ impl Destination for Store {
 struct Taker(Arc<Store>);
 
 impl Consumer for Taker {
-    /// One reading per message; of a payload with lines, one per line, so that it can be taken in part.
+    /// Takes one reading per message; of a payload with lines, one per line, so that it can be taken in part.
     fn message(&mut self, topic: &[u8], payload: &[u8], _is_retained: bool) -> Outcome {
         let mut inner = self.0.lock();
         if inner.failed {
@@ -352,7 +352,7 @@ impl Consumer for Taker {
             inner.refused.push(Reason::PayloadInvalid);
             return Outcome::Refused;
         }
-        // A broker of random bytes sends any.
+        // A broker of random bytes may send any topic.
         let topic = String::from_utf8_lossy(topic).into_owned();
         let mut consumed = 0;
         for line in payload.split_inclusive(|byte| *byte == b'\n') {
@@ -390,7 +390,7 @@ impl Running {
         let state = Arc::new(MqttState::default());
         let (shown, store) = (state.clone(), store.clone());
         let thread = std::thread::spawn(move || {
-            // The session has no business on the blocking threads, which are others': here, all of them are taken.
+            // The session must not use the blocking threads, which belong to others: here, all of them are occupied.
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .max_blocking_threads(1)

@@ -1,5 +1,5 @@
-//! Boards for tests: `keel` beside network namespaces or real sshd, with the MPI that this was built with.
-//! scripts/mpi-suites.sh runs it with each MPI that is installed, and says where `keel` is.
+//! Boards for tests: `keel` on network namespaces or real sshd, with the MPI of this build. scripts/mpi-suites.sh runs
+//! them with each installed MPI, and sets the path of `keel`.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What `boards.sh` says where it is not permitted, or a tool is missing.
+/// Exit status of `boards.sh` without permission or if a tool is missing.
 const STATUS_SKIPPED: i32 = 77;
 
 /// Ranks poll: two clusters at the same time on two cores would wait for each other.
@@ -17,7 +17,7 @@ pub fn keel_mpi() -> &'static str {
     env!("CARGO_BIN_EXE_keel-mpi")
 }
 
-/// The program `keel`; none where nobody says where it is.
+/// The path of the program `keel`; `None` if it is not set.
 pub fn keel() -> Option<PathBuf> {
     let found = std::env::var_os("KEEL_PROGRAM")
         .map(PathBuf::from)
@@ -28,7 +28,7 @@ pub fn keel() -> Option<PathBuf> {
     found
 }
 
-/// A folder that goes away.
+/// A folder that is deleted on drop.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -52,7 +52,7 @@ impl Drop for Folder {
     }
 }
 
-/// Runs words beside so many boards; none where that is not permitted here.
+/// Runs a command with emulated boards; `None` if that is not permitted here.
 pub fn beside(folder: &Folder, options: &[&str], words: &[&str]) -> Option<Output> {
     let _alone = ONE_AT_A_TIME
         .lock()
@@ -64,7 +64,7 @@ pub fn beside(folder: &Folder, options: &[&str], words: &[&str]) -> Option<Outpu
         .args(options)
         .arg("--")
         .args(words)
-        // Ranks of Open MPI give their core away while they wait: there are more of them than cores.
+        // Ranks of Open MPI yield their core while they wait, because there are more ranks than cores.
         .env("OMPI_MCA_mpi_yield_when_idle", "1")
         .env("TMPDIR", std::env::temp_dir())
         .stdin(Stdio::null())
@@ -82,7 +82,7 @@ pub fn beside(folder: &Folder, options: &[&str], words: &[&str]) -> Option<Outpu
 
 pub const BRIDGE: [&str; 2] = ["10.77.0.254/24", "eth0"];
 
-/// Where boards behind sshd on loopback addresses are reached.
+/// Network of boards behind sshd on loopback addresses.
 pub const LOOPBACK: [&str; 2] = ["127.0.0.1/8", "lo"];
 
 /// Options of `keel cluster` for emulated boards: the list of boards, the program in place of ssh, and the network.

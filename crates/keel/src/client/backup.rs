@@ -1,4 +1,4 @@
-//! `keel backup`: the store of a running node, into a file.
+//! `keel backup`: backs up the store of a running node to a file.
 
 use super::{Connection, failed, strange};
 use crate::cli::BackupArgs;
@@ -11,7 +11,7 @@ use base::error::Code;
 use libkeel::protocol::{self, BackupBegun, BackupEnd, BackupFile, Failure, Kind};
 use serde_json::json;
 
-/// Exit status of a backup of a store that could not be read everywhere.
+/// Exit status of a backup that lacks unreadable parts of the store.
 const STATUS_IN_PARTS: u8 = 3;
 
 /// Makes a backup.
@@ -28,10 +28,10 @@ pub(crate) fn run(arguments: &BackupArgs) -> Result<u8, CliError> {
             (Kind::BackupBegun, _) => {
                 let begun: BackupBegun = answer.read()?;
                 let shape = shape(&begun).ok_or_else(|| strange(answer.shown, "no key"))?;
-                // What came so far is void, and its file goes first.
+                // The files received so far are void; remove their draft first.
                 drop(draft.take());
                 draft = Some(Draft::begin(to, &shape)?);
-                // One that came between two drafts is noted, and nothing else.
+                // A signal between two drafts is only noted, so check it here.
                 if signals::stop_requested() {
                     let remedy = "nothing was made; begin again";
                     return Err(CliError::failure(to.display(), "interrupted", remedy));

@@ -1,4 +1,4 @@
-//! The connection of a command to the node: [`libkeel::connection`], whose errors become the command's.
+//! The connection of a command to the node: wraps [`libkeel::connection`] and converts its errors to the command's.
 
 use super::place::Place;
 use super::{failed, strange};
@@ -15,11 +15,11 @@ use std::time::Duration;
 pub(crate) struct Connection {
     inner: connection::Connection,
     shown: Shown,
-    /// What was asked for last.
+    /// The kind of the last request.
     asked: Option<Kind>,
 }
 
-/// The node as errors name it.
+/// The node's name in errors.
 struct Shown {
     place: Place,
     name: String,
@@ -70,7 +70,7 @@ impl Connection {
         sent.map_err(|error| self.shown.told(error, None))
     }
 
-    /// Waits for the next answer. One that is an error becomes the command's.
+    /// Waits for the next answer. An error answer becomes the command's error.
     pub(super) fn answer(&mut self) -> Result<Answer<'_>, CliError> {
         let (shown, asked) = (&self.shown, self.asked);
         let answer = self.inner.answer();
@@ -78,8 +78,8 @@ impl Connection {
         Ok(shown.answer(answer))
     }
 
-    /// Waits for the next of the answers that nobody needs once standard output has lost its reader, which is `None`.
-    /// One that is an error becomes the command's.
+    /// Waits for the next answer of a stream. Returns `None` when standard output has lost its reader, so that further
+    /// answers are not needed. An error answer becomes the command's error.
     pub(super) fn answer_to_reader(&mut self) -> Result<Option<Answer<'_>>, CliError> {
         let (shown, asked) = (&self.shown, self.asked);
         let output = std::io::stdout();
@@ -92,7 +92,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request that has one answer, of this kind.
+    /// Sends a request that has one answer of this kind.
     pub(crate) fn ask<T: DeserializeOwned>(
         &mut self,
         kind: Kind,
@@ -128,7 +128,7 @@ impl Shown {
         }
     }
 
-    /// The error of the command.
+    /// Returns the error of the command.
     fn told(&self, error: ConnectionError, asked: Option<Kind>) -> CliError {
         let shown = &self.name;
         match error {
@@ -156,7 +156,7 @@ impl Shown {
         }
     }
 
-    /// Somebody holds the socket and says nothing.
+    /// Returns the error of a socket that a process holds without answering.
     fn silent(&self, patience: Duration) -> CliError {
         let wrong = format!("the node has not answered for {} s", patience.as_secs_f64());
         CliError::failure(&self.name, wrong, self.place.look_hint())

@@ -1,4 +1,4 @@
-//! `keel export`: readings of many keys as CSV or lines, from a node or from a store that none has open.
+//! `keel export`: exports readings of many keys as CSV or lines, from a node or from a store that no process has open.
 
 use super::history::csv;
 use super::{Connection, strange, value_text};
@@ -32,7 +32,7 @@ struct Readings {
     readings: Vec<Reading>,
 }
 
-/// What is asked for, and what came of it.
+/// The parameters and results of an export.
 struct Export<'a> {
     arguments: &'a ExportArgs,
     from_ms: Option<i64>,
@@ -40,10 +40,10 @@ struct Export<'a> {
     output: Output,
     progress: Progress,
     line: String,
-    /// Readings that have no form in lines, and that damage hides.
+    /// Readings that cannot be represented in lines, and readings hidden by damage.
     left_out: u64,
     damaged: u64,
-    /// Segments that retention took while keys were read.
+    /// Segments that retention deleted while keys were read.
     segments_gone: u64,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &ExportArgs) -> Result<u8, CliError> {
         None => export.node(&arguments.node),
     };
     drop(export.progress);
-    // What is written of an export that breaks off must be whole lines.
+    // The output of an aborted export must consist of whole lines.
     export.output.flush()?;
     done?;
     let (damaged, left_out) = (export.damaged, export.left_out);
@@ -120,7 +120,7 @@ impl Export<'_> {
         patterns.any(|pattern| base::pattern::matches(pattern, key))
     }
 
-    /// Key by key.
+    /// Exports key by key.
     fn node(&mut self, node: &NodeArgs) -> Result<(), CliError> {
         let mut connection = Connection::open(node)?;
         let mut keys = Vec::new();
@@ -150,7 +150,7 @@ impl Export<'_> {
                 match answer.kind {
                     Kind::End => {
                         let end: End = answer.read()?;
-                        // Each read of a damaged segment finds the same places.
+                        // Each read of a damaged segment finds the same damage, so take the maximum.
                         self.damaged = self
                             .damaged
                             .max(end.records_damaged.saturating_add(end.readings_missing));
@@ -201,7 +201,7 @@ impl Export<'_> {
         self.line(key, reading.time_ms, value)
     }
 
-    /// In the order of arrival.
+    /// Exports in the order of arrival.
     fn image(&mut self, image: &Path) -> Result<(), CliError> {
         let mut store = open_alone(image, false)?;
         let mut failed = None;
@@ -283,7 +283,7 @@ impl Export<'_> {
             "keel",
             &[("key", key)],
             &[("value", value)],
-            // Ns, as whoever reads lines takes them unless told.
+            // In ns, the default unit of programs that read lines.
             Some(time_ms.saturating_mul(1_000_000)),
         );
         self.progress.add(self.line.len() + 1);

@@ -10,7 +10,7 @@ use crate::time_text::{age_text, format_ms};
 use libkeel::protocol::{self, Kind};
 use serde::Deserialize;
 
-/// What the node says about a value, as far as it is shown to people.
+/// The parts of the node's answer that are shown to people.
 #[derive(Debug, Deserialize)]
 pub(super) struct Latest {
     pub(super) key: String,
@@ -55,10 +55,10 @@ pub(super) fn run(arguments: &GetArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// The value as a node answers it, and the way that it came.
+/// Returns the value as a node answers it, and the way by which it came.
 fn find(arguments: &GetArgs) -> Result<(serde_json::Value, &'static str), CliError> {
     let key = &arguments.key;
-    // A region may be named without a node.
+    // A region can be named without a node.
     let place = Place::of(&arguments.node);
     let values = match (&arguments.region, &place) {
         _ if arguments.via == Via::Socket => Ok(None),
@@ -92,7 +92,7 @@ fn not_announced(place: &Place) -> CliError {
     )
 }
 
-/// Where the time of a value comes from, if that is worth a remark.
+/// Returns where the time of a value comes from, if that is notable.
 pub(super) fn notes(found: &Latest) -> &'static str {
     match (found.node_time, found.clock_trusted) {
         (false, _) => "",

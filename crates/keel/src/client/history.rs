@@ -27,7 +27,7 @@ struct Readings {
     readings: Vec<Reading>,
 }
 
-/// How the readings are written.
+/// The output format of the readings.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     Lines,
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
     let mut output = Output::new();
     let mut count: u64 = 0;
     let ended = print(&mut connection, form, &mut output, &mut count);
-    // What is printed of a history that breaks off must be whole; of one that never began, nothing is printed.
+    // The output of an aborted history must consist of whole lines; if it never began, nothing is printed.
     if ended.is_ok() && count == 0 {
         output.bytes(form.head())?;
     }
@@ -90,8 +90,8 @@ pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// Hands on the time and, where it is one, the number of each reading of a key, until nobody wants more. How many
-/// readings damage hides.
+/// Passes the time and, if the value is one, the number of each reading of a key to `wanted` until it returns `false`.
+/// Returns the number of readings that damage hides.
 pub(crate) fn numbers(
     node: &NodeArgs,
     key: &str,
@@ -129,7 +129,7 @@ pub(crate) fn numbers(
     }
 }
 
-/// Prints readings as they come, and counts them; `None` when nobody reads them any more.
+/// Prints and counts readings as they arrive; `None` when the output has no reader any more.
 fn print(
     connection: &mut Connection,
     form: Form,
@@ -167,7 +167,7 @@ impl Form {
         }
     }
 
-    /// One line.
+    /// Returns one line.
     fn reading(self, reading: &Reading, is_first: bool) -> String {
         let time = format_ms(reading.time_ms);
         let text = value_text(&reading.value, &reading.kind);
@@ -209,7 +209,7 @@ impl Form {
     }
 }
 
-/// What is remarkable about the time of a reading.
+/// Returns notes about the time of a reading.
 fn notes(reading: &Reading) -> String {
     match reading.recorded_ms {
         Some(recorded_ms) => format!("  (time corrected, was {})", format_ms(recorded_ms)),
@@ -218,7 +218,7 @@ fn notes(reading: &Reading) -> String {
     }
 }
 
-/// A field of CSV (RFC 4180).
+/// Returns a field of CSV (RFC 4180).
 pub(super) fn csv(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

@@ -24,11 +24,11 @@ use libkeel::protocol::{Failure, Kind};
 pub(crate) use place::{config_in_place, find_config};
 use std::fmt::Display;
 
-/// What to do about a full store, for a node that does not say so itself.
+/// The remedy for a full store, if the node does not give one.
 const FULL_REMEDY: &str = "keep less history (store.history_mebibytes_max), or let the oldest readings make room \
                            (store.full_policy = \"drop-oldest\")";
 
-/// Runs one command; the answer is the exit status.
+/// Runs one command. Returns the exit status.
 pub(crate) fn run(command: &ClientCommand) -> Result<u8, CliError> {
     match command {
         ClientCommand::Get(arguments) => get::run(arguments),
@@ -46,8 +46,8 @@ fn strange(shown: &str, wrong: impl Display) -> CliError {
     CliError::failure(shown, wrong, "use keel of the node's version")
 }
 
-/// What the node has refused, or what has failed there. However it came to that, the command line was right: what
-/// that itself can see to be wrong is never asked.
+/// Returns the error of a request that the node refused or that failed there. It never counts as wrong usage: errors
+/// visible in the command line are found before the request.
 fn failed(failure: &Failure, asked: Option<Kind>) -> CliError {
     let is = |code: Code| failure.code == code.name();
     let remedy = match asked {
@@ -59,7 +59,7 @@ fn failed(failure: &Failure, asked: Option<Kind>) -> CliError {
         Some(Kind::Put) if is(Code::Full) && failure.remedy.is_empty() => FULL_REMEDY,
         _ => &failure.remedy,
     };
-    // An empty key has a name, too.
+    // Show an empty key as a name, too.
     let thing = match failure.thing.as_str() {
         "" => "\"\"",
         thing => thing,
@@ -67,7 +67,7 @@ fn failed(failure: &Failure, asked: Option<Kind>) -> CliError {
     CliError::failure(thing, &failure.wrong, remedy)
 }
 
-/// A value as people write it.
+/// Returns a value as people write it.
 fn value_text(value: &serde_json::Value, kind: &str) -> String {
     use db::value::Value;
     use serde_json::Value as Json;
@@ -82,7 +82,7 @@ fn value_text(value: &serde_json::Value, kind: &str) -> String {
     }
 }
 
-/// A text without what could act on a terminal.
+/// Returns a text without characters that could control a terminal.
 fn printable(text: &str) -> String {
     let escape = |letter: char| -> String {
         if letter.is_control() {
@@ -94,12 +94,12 @@ fn printable(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Now, by this machine's clock: what times such as -15m count from.
+/// Returns the current time by this machine's clock; times such as -15m count from it.
 pub(crate) fn now_ms() -> i64 {
     base::clock::Clock::wall_ms(&base::clock::SystemClock::new())
 }
 
-/// A time that the user has written.
+/// Parses a time that the user has written.
 fn time(text: &str, now_ms: i64) -> Result<i64, CliError> {
     crate::time_text::parse(text, now_ms)
         .map_err(|forms| CliError::usage(text, "is no time", forms))

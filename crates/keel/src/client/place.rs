@@ -1,4 +1,4 @@
-//! Where the node is: its socket, as the arguments or a configuration name it.
+//! The place of the node: its socket, as named by the arguments or a configuration.
 
 use crate::cli::NodeArgs;
 use crate::config::Config;
@@ -10,28 +10,28 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// Where a configuration is looked for when none is named.
+/// The usual places of a configuration.
 const CONFIG_PLACES: [&str; 2] = ["keel.toml", "/etc/keel/keel.toml"];
 
-/// The socket of a configuration that names none.
+/// The default socket of a configuration.
 const SOCKET_BY_DEFAULT: &str = "keel-data/keel.sock";
 
-/// Bytes of a configuration that are looked at when it has a mistake; the node takes no longer one.
+/// Bytes read of a configuration with a mistake, at most; the node accepts no longer one.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
-/// Lines that are no TOML, passed over on the way to the socket's name.
+/// Lines with TOML errors that are skipped while searching for the socket's name, at most.
 const LINES_PASSED_OVER_MAX: u32 = 32;
 
-/// The socket of a node, and who says that it is there.
+/// The socket of a node, and the source of this information.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) socket: PathBuf,
-    /// The configuration that names it; `None` when the arguments do.
+    /// The configuration that names it; `None` if the arguments do.
     config: Option<PathBuf>,
 }
 
-/// The configuration at one of the usual places. A file that is there and cannot be read is an error, not a reason to
-/// take another.
+/// Returns the configuration at one of the usual places. An existing file that cannot be read is an error, not a reason
+/// to take another one.
 pub(crate) fn config_in_place() -> Option<&'static Path> {
     let mut places = CONFIG_PLACES.map(Path::new).into_iter();
     places.find(|config| config.try_exists().unwrap_or(true))
@@ -45,7 +45,7 @@ fn no_config(remedy: &str) -> CliError {
     CliError::usage("node", wrong, remedy)
 }
 
-/// The configuration that is named, else the one at a usual place.
+/// Returns the named configuration, else the one at a usual place.
 pub(crate) fn find_config(named: Option<&Path>) -> Result<PathBuf, CliError> {
     let found = named.map(Path::to_path_buf);
     let found = found.or_else(|| config_in_place().map(Path::to_path_buf));
@@ -53,9 +53,9 @@ pub(crate) fn find_config(named: Option<&Path>) -> Result<PathBuf, CliError> {
 }
 
 impl Place {
-    /// The node that the arguments name. A configuration with a mistake is told on standard error, and is good
-    /// enough when it says where the socket is: a node goes on with the configuration that it has, and its clients
-    /// must be able to ask it why.
+    /// Returns the node that the arguments name. A mistake in the configuration is reported on standard error, but
+    /// accepted if the socket can still be determined. The running node keeps its former configuration, and its clients
+    /// must be able to query the reason.
     pub(super) fn of(arguments: &NodeArgs) -> Result<Self, CliError> {
         if let Some(socket) = &arguments.node {
             return Ok(Self::named(socket));
@@ -71,7 +71,7 @@ impl Place {
         }
     }
 
-    /// The node with this socket.
+    /// Returns the node with this socket.
     pub(super) fn named(socket: &Path) -> Self {
         Self {
             socket: socket.to_path_buf(),
@@ -96,12 +96,12 @@ impl Place {
         })
     }
 
-    /// The socket as errors name it.
+    /// Returns the socket's name in errors.
     pub(super) fn shown(&self) -> String {
         self.socket.display().to_string()
     }
 
-    /// What to do when nobody serves the socket.
+    /// Returns the remedy if no process serves the socket.
     fn start_hint(&self) -> String {
         match &self.config {
             Some(config) => format!(
@@ -112,7 +112,7 @@ impl Place {
         }
     }
 
-    /// What to do when the socket does not behave as a node's.
+    /// Returns the remedy if the socket does not behave like a node's.
     pub(super) fn look_hint(&self) -> &'static str {
         match self.config {
             Some(_) => "look at its process",
@@ -120,7 +120,7 @@ impl Place {
         }
     }
 
-    /// Why there is no connection.
+    /// Returns why there is no connection.
     pub(super) fn unreachable(&self, error: &io::Error) -> CliError {
         let shown = self.shown();
         let found = std::fs::metadata(&self.socket);
@@ -147,7 +147,7 @@ impl Place {
     }
 }
 
-/// The socket that a configuration with mistakes names all the same; `None` when it cannot be told.
+/// Returns the socket of a configuration with mistakes; `None` if it cannot be determined.
 fn socket_in_spite(config: &Path) -> Option<PathBuf> {
     // Opening a FIFO would wait for its other end.
     if !std::fs::metadata(config).ok()?.is_file() {
@@ -162,11 +162,11 @@ fn socket_in_spite(config: &Path) -> Option<PathBuf> {
         return None;
     }
     let socket = socket_of(&String::from_utf8_lossy(&bytes))?;
-    // As everywhere in the configuration: relative to its directory.
+    // Relative to the directory of the configuration, like every path in it.
     Some(config.parent().unwrap_or(Path::new("")).join(socket))
 }
 
-/// `node.socket` of a text that need not be TOML everywhere.
+/// Returns `node.socket` of a text that may contain TOML errors.
 fn socket_of(text: &str) -> Option<String> {
     let mut text = text.to_owned();
     for _ in 0..LINES_PASSED_OVER_MAX {
@@ -174,7 +174,7 @@ fn socket_of(text: &str) -> Option<String> {
         if let Some(named) = named_by(top.get_ref()) {
             return named;
         }
-        // A line that is no TOML may have taken the next with it: without that line, the next may be read.
+        // An invalid line may have consumed the next one: without it, the next line may be readable.
         let Some(line) = errors
             .first()
             .and_then(|error| line_at(&text, error.span()))
@@ -186,7 +186,7 @@ fn socket_of(text: &str) -> Option<String> {
     Some(SOCKET_BY_DEFAULT.to_owned())
 }
 
-/// What the table has at `node.socket`, if it has anything there; `Some(None)` for what is no path.
+/// Returns the value at `node.socket`, if there is one; `Some(None)` if it is no path.
 fn named_by(top: &DeTable<'_>) -> Option<Option<String>> {
     let DeValue::Table(node) = top.get("node")?.get_ref() else {
         return Some(None);
@@ -197,7 +197,7 @@ fn named_by(top: &DeTable<'_>) -> Option<Option<String>> {
     }
 }
 
-/// The line where a mistake begins, without its end; `None` if it holds nothing that could be taken away.
+/// Returns the line where a mistake begins, without its end; `None` if there is nothing to remove.
 fn line_at(text: &str, mistake: Option<Range<usize>>) -> Option<Range<usize>> {
     let at = mistake?.start;
     let begin = text.get(..at)?.rfind('\n').map_or(0, |end| end + 1);

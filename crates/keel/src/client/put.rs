@@ -1,4 +1,4 @@
-//! `keel put`: store one reading; returns when it is on flash, or with what has become of it instead.
+//! `keel put`: stores one reading. Returns when it is on flash, or reports its failure.
 
 use super::{Connection, failed};
 use crate::cli::PutArgs;
@@ -10,7 +10,7 @@ use ingest::intake::{TIME_MS_MAX, TIME_MS_MIN};
 use libkeel::protocol::{self, Failure, Kind, Stored};
 use serde_json::Value;
 
-/// Exit status where the node threw the reading away on purpose: nothing has failed, and nothing is stored.
+/// Exit status if the node dropped the reading on purpose: nothing failed, and nothing is stored.
 const STATUS_SHED: u8 = 3;
 
 pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
@@ -46,17 +46,17 @@ pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
     answer.map(|_| 0)
 }
 
-/// No limit of the configuration helps a time that no node takes.
+/// Replaces the remedy for a time that no node accepts: no limit of the configuration helps.
 fn with_time(mut failure: Failure, time_ms: Option<i64>) -> Failure {
     let is_impossible = time_ms.is_some_and(|ms| !(TIME_MS_MIN..TIME_MS_MAX).contains(&ms));
-    // The node says no reason that a program can read; a time that it has not looked at is no reason.
+    // The node's reason is not machine-readable. If its text does not mention the time, the failure has another reason.
     if is_impossible && failure.wrong.contains("time") {
         "give a time in the years 2000 to 2199".clone_into(&mut failure.remedy);
     }
     failure
 }
 
-/// A number, a truth value, or else the text itself.
+/// Parses a number, a truth value, or else the text itself.
 fn value(text: &str, is_text: bool) -> Result<Value, CliError> {
     if is_text {
         return Ok(text.into());
@@ -68,7 +68,7 @@ fn value(text: &str, is_text: bool) -> Result<Value, CliError> {
     }
     let Ok(number) = text.parse::<f64>() else {
         if text.starts_with('-') {
-            // Probably an option that is not known: it must not become a value.
+            // This is probably an unknown option: it must not become a value.
             let wrong = "is no number and no option";
             return Err(CliError::usage(
                 text,

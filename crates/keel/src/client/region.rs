@@ -1,4 +1,4 @@
-//! Values where the node writes them: a region of memory that this process attaches for reading.
+//! The latest values in shared memory: a region that this process attaches for reading.
 
 use super::failed;
 use crate::error::CliError;
@@ -13,19 +13,19 @@ use libkeel::whereabouts::{AT, Whereabouts, path_beside, run_text};
 use mem::Attachment;
 use std::path::{Path, PathBuf};
 
-/// Where the values are, and whose they are.
+/// The location of the values, and the run that owns them.
 pub(super) struct Values {
     region: PathBuf,
     table: String,
-    /// The run that must serve them; `None`: any.
+    /// The run that must serve them; `None` if any run may.
     run: Option<String>,
 }
 
-/// Why the values do not tell.
+/// Why the values give no answer.
 pub(super) enum Untold {
-    /// They would tell, and this is what they say of the key.
+    /// The values are usable, and this is their answer about the key.
     Refused(CliError),
-    /// They cannot be had, or nobody stands for them: the node itself has to be asked.
+    /// The values are not usable, or no node serves them: the node itself must be asked.
     Unusable(CliError),
 }
 
@@ -38,7 +38,7 @@ impl Values {
         }
     }
 
-    /// Those that the node of this socket says to have.
+    /// Returns the values that the node of this socket announces.
     pub(super) fn beside(socket: &Path) -> Result<Option<Self>, CliError> {
         let found = Whereabouts::beside(socket).map_err(|error| {
             CliError::io(path_beside(socket).display(), &error)
@@ -51,7 +51,7 @@ impl Values {
         }))
     }
 
-    /// The latest value of a key, as a node answers it.
+    /// Returns the latest value of a key, as a node answers it.
     pub(super) fn get(&self, key: &str) -> Result<serde_json::Value, Untold> {
         let unusable = |error: &mem::Error| Untold::Unusable(region_error(&self.region, error));
         let attachment =
@@ -59,7 +59,7 @@ impl Values {
         let reader = TableReader::open(&attachment, &self.table)
             .map_err(|error| Untold::Unusable(self.table_error(&error)))?;
         let found = self.look(&reader, key);
-        // Afterwards: then what was found was so while the node lived.
+        // Check this after the read: then the value was valid while the node was alive.
         let is_the_one = match (&self.run, reader.run()) {
             (Some(wanted), Some(run)) => *wanted == run_text(run),
             (wanted, _) => wanted.is_none(),
@@ -74,7 +74,7 @@ impl Values {
         }
     }
 
-    /// The outer error: the value cannot be read; the inner one: there is none.
+    /// Reads a value. The outer error: it cannot be read; the inner one: there is none.
     fn look(
         &self,
         reader: &TableReader<'_>,
@@ -110,7 +110,7 @@ impl Values {
             clock_trusted: read.wall_trusted,
             this_boot: read.boot_tag == now.boot_tag,
         };
-        // Plain structures have a form in JSON.
+        // Plain structures always convert to JSON.
         Ok(Ok(serde_json::to_value(&latest).unwrap_or_default()))
     }
 

@@ -1,4 +1,4 @@
-//! `keel status`: whether the node does what it must.
+//! `keel status`: whether the node fulfils its task.
 
 use super::{Connection, strange};
 use crate::cli::StatusArgs;
@@ -15,7 +15,7 @@ pub(super) fn run(arguments: &StatusArgs) -> Result<u8, CliError> {
         serde_json::from_value(state.clone()).map_err(|error| strange("status", error))?;
     let mut output = Output::new();
     if arguments.json {
-        // As it came: a later node may say more than this version knows.
+        // Print the answer unchanged: a later node may send more fields than this version knows.
         output.json(&state)?;
     } else {
         output.bytes(report.text().as_bytes())?;

@@ -1,4 +1,4 @@
-//! `keel top`: the node's figures in a terminal, asked over its socket once a second.
+//! `keel top`: the node's figures in a terminal, polled over its socket once per second.
 
 use super::top_view::{Seen, render};
 use super::{Connection, strange};
@@ -14,9 +14,9 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Time between two questions.
+/// Poll interval of the node.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How soon a key is heeded.
+/// Poll interval of the keyboard.
 const KEY_PERIOD: Duration = Duration::from_millis(100);
 /// Size of the picture of `--once`.
 const COLUMNS: u16 = 80;
@@ -25,7 +25,7 @@ const LINES: u16 = 24;
 pub(super) fn run(arguments: &TopArgs) -> Result<u8, CliError> {
     let mut seen = Seen::default();
     if arguments.once {
-        // Two, because rates are differences.
+        // Ask twice, because rates are differences.
         let mut connection = Connection::open(&arguments.node)?;
         seen.take(ask(&mut connection)?);
         std::thread::sleep(PERIOD);
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &TopArgs) -> Result<u8, CliError> {
         let remedy = "take --once, or `keel status`";
         return Err(CliError::usage("standard output", "is no terminal", remedy));
     }
-    // A node that is not there at the beginning is a mistake of whoever asks.
+    // A node that is not available at the start is an error of the user.
     let mut connection = Some(Connection::open(&arguments.node)?);
     signals::catch_stop();
     let mut terminal = ratatui::try_init().map_err(|error| CliError::io("terminal", &error))?;
@@ -91,7 +91,7 @@ fn watch(
         terminal
             .draw(|frame| render(frame, seen))
             .map_err(|error| CliError::io("terminal", &error))?;
-        // Once at least: a node that does not answer takes longer to ask than a period.
+        // Check at least once: a node that does not answer may delay longer than a period.
         loop {
             if signals::stop_requested() || is_ended(terminal, seen)? {
                 return Ok(());
@@ -103,7 +103,7 @@ fn watch(
     }
 }
 
-/// Waits a moment for a key; whether it asks for the end.
+/// Waits briefly for a key. Returns whether it asks for the end.
 fn is_ended(terminal: &mut ratatui::DefaultTerminal, seen: &Seen) -> Result<bool, CliError> {
     if !event::poll(KEY_PERIOD).unwrap_or(false) {
         return Ok(false);

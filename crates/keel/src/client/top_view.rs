@@ -17,25 +17,25 @@ const GOOD: Color = Color::Indexed(114);
 const WARN: Color = Color::Indexed(221);
 const BAD: Color = Color::Indexed(203);
 
-/// Seconds that the small lines reach back.
+/// Time span of the small charts, in seconds.
 const LINE_SECONDS: usize = 120;
 /// Columns of a bar.
 const BAR: usize = 12;
 
-/// What has been seen so far.
+/// The answers so far.
 #[derive(Default)]
 pub(super) struct Seen {
     report: Option<Report>,
-    /// Why there is no newer one.
+    /// Why there is no newer answer.
     lost: Option<String>,
-    /// Readings a second; not known before the second answer.
+    /// Readings per second; unknown before the second answer.
     rate: Option<f64>,
     rates: VecDeque<u64>,
     lags_ms: VecDeque<u64>,
 }
 
 impl Seen {
-    /// Takes an answer of the node.
+    /// Stores an answer of the node.
     pub(super) fn take(&mut self, report: Report) {
         if let Some(before) = &self.report {
             let (new, old) = (&report.figures, &before.figures);
@@ -54,12 +54,12 @@ impl Seen {
         self.lost = None;
     }
 
-    /// The node does not answer.
+    /// Records that the node does not answer.
     pub(super) fn lose(&mut self, why: String) {
         self.lost = Some(why);
     }
 
-    /// As that of `keel status`.
+    /// Returns the same exit status as `keel status`.
     pub(super) fn exit_status(&self) -> u8 {
         self.report
             .as_ref()
@@ -153,7 +153,7 @@ fn figures(frame: &mut Frame<'_>, area: Rect, title: &str, all: &[Figure]) {
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// Its name at the left and its value at the right edge.
+/// Returns a line with the name at the left and the value at the right edge.
 fn figure_line((name, value, colour): &Figure, width: u16) -> Line<'static> {
     let gap = usize::from(width).saturating_sub(name.chars().count() + value.chars().count());
     Line::from(vec![
@@ -227,7 +227,7 @@ fn line(frame: &mut Frame<'_>, area: Rect, name: &str, values: &VecDeque<u64>) {
     );
 }
 
-/// A number, or that it is not known.
+/// Returns a number, or the text for an unknown one.
 fn known(value: Option<f64>, unit: &str) -> String {
     value.map_or("unknown".to_owned(), |value| {
         let decimals = if value.abs() >= 100.0 { 0 } else { 2 };

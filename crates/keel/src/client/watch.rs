@@ -1,4 +1,4 @@
-//! `keel watch`: changes as they come.
+//! `keel watch`: changes as they occur.
 
 use super::get::{Latest, notes};
 use super::{Connection, printable, strange, value_text};
@@ -9,7 +9,7 @@ use crate::time_text::format_ms;
 use libkeel::protocol::{self, Kind};
 use serde::Deserialize;
 
-/// One answer of a watch; each update stays as it came.
+/// One answer of a watch; each update stays as received.
 #[derive(Debug, Deserialize)]
 struct Updates {
     updates: Vec<serde_json::Value>,
@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
     let mut output = Output::new();
     let mut left = arguments.count.unwrap_or(u64::MAX);
     while left > 0 && output.is_open() {
-        // Perhaps nothing changes for days: a reader that has gone must be noticed before the next change.
+        // There may be no change for days: a reader that has gone must be noticed before the next change.
         let Some(answer) = connection.answer_to_reader()? else {
             return Ok(0);
         };

@@ -1,5 +1,5 @@
-//! Which boards there are, with which MPI ranks get there, and whether each can be reached: asked before anything is
-//! started, because a launcher that cannot reach one says so on many lines, or not at all.
+//! The boards, their MPI, and whether each board can be reached. This is checked before anything is started, because a
+//! launcher that cannot reach a board reports it on many lines, or not at all.
 
 use crate::cli::BoardsArgs;
 use crate::error::{CliError, describe};
@@ -14,25 +14,25 @@ use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "keel-mpi";
 
-/// What a program says is read up to here.
+/// Bytes read of a program's output, at most.
 const SAID_BYTES_MAX: u64 = 64 << 10;
 
-/// How long a program of this machine may take to say what it is.
+/// Timeout for a program of this machine to identify itself.
 const ASK_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// How long is waited for what a program that has ended has said.
+/// Timeout for the remaining output of an ended program.
 const READ_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// How long a board may take to answer.
+/// Timeout for a board to answer.
 const REACH_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Boards that are asked at the same time.
+/// Boards that are queried at the same time.
 const ASKED_AT_ONCE: usize = 32;
 
-/// Boards, an MPI, and the words to start ranks with.
+/// Boards, an MPI, and the command line for starting ranks.
 pub(crate) struct Boards {
     pub(crate) hosts: Vec<HostEntry>,
-    /// What the library says of itself.
+    /// The library's own description.
     pub(crate) library_text: String,
     library: Library,
     program: PathBuf,
@@ -48,7 +48,7 @@ impl Boards {
     /// Reads the list of boards and finds the programs of this machine.
     ///
     /// # Errors
-    /// A list of another form; keel-mpi or MPI's launcher are not there or do not fit each other.
+    /// The list has an invalid form; keel-mpi or MPI's launcher are missing or do not match each other.
     pub(crate) fn find(arguments: &BoardsArgs) -> Result<Self, CliError> {
         let hosts = read_hosts(&arguments.hosts)?;
         if ranks_of(&hosts) < 2 {
@@ -107,12 +107,12 @@ impl Boards {
         })
     }
 
-    /// Ranks on all boards.
+    /// Returns the number of ranks on all boards.
     pub(crate) fn ranks(&self) -> u32 {
         ranks_of(&self.hosts)
     }
 
-    /// The launcher's command for ranks with these arguments, with the list of boards in a file of its own.
+    /// Returns the launcher's command for ranks with these arguments; the list of boards is in a separate file.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -141,15 +141,15 @@ impl Boards {
         Ok(command)
     }
 
-    /// What errors call the launcher.
+    /// Returns the launcher's name in errors.
     pub(crate) fn launcher(&self) -> &Path {
         &self.launcher
     }
 
-    /// Asks each board that is not this machine for its keel-mpi.
+    /// Queries keel-mpi on each board other than this machine.
     ///
     /// # Errors
-    /// The first that cannot be reached, lacks it, or has another one.
+    /// The first board that cannot be reached, lacks keel-mpi, or has another version.
     pub(crate) fn reach(&self) -> Result<(), CliError> {
         let far: Vec<&HostEntry> = self
             .hosts
@@ -172,7 +172,7 @@ impl Boards {
         Ok(())
     }
 
-    /// Whether launchers start ranks there without a remote shell.
+    /// Returns whether launchers start ranks there without a remote shell.
     fn is_here(&self, name: &str) -> bool {
         let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         name == "localhost" || name == "127.0.0.1" || name == own.trim()
@@ -280,7 +280,7 @@ fn read_hosts(path: &Path) -> Result<Vec<HostEntry>, CliError> {
     })
 }
 
-/// keel-mpi, at the path that boards have it at, too.
+/// Returns keel-mpi; the boards must have it at the same path.
 fn find_program(named: Option<&Path>) -> Result<PathBuf, CliError> {
     let beside = || {
         Some(std::env::current_exe().ok()?.parent()?.join(PROGRAM)).filter(|path| path.is_file())
@@ -311,7 +311,7 @@ fn ask_library(program: &Path) -> Result<String, CliError> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The launcher of that library: another's would start each rank alone.
+/// Returns the launcher of that library: another library's launcher would start each rank alone.
 fn find_launcher(named: Option<&Path>, library: Library) -> Result<PathBuf, CliError> {
     let package = match library {
         Library::Mpich => "mpich",
@@ -361,7 +361,7 @@ fn in_path(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What a program has said and how it ended; `None` where it took too long and was ended.
+/// Returns the output and exit status of a program; `None` if it took too long and was killed.
 fn output_within(command: &mut Command, time: Duration) -> io::Result<Option<Output>> {
     command
         .stdin(Stdio::null())
@@ -376,10 +376,10 @@ fn output_within(command: &mut Command, time: Duration) -> io::Result<Option<Out
     if status.is_none() {
         child.kill().ok();
         child.wait().ok();
-        // Whatever it started may hold the pipes open: they are left to themselves.
+        // Its children may hold the pipes open, so do not wait for the readers.
         return Ok(None);
     }
-    // So may something that it has left behind, such as the master connection of ssh.
+    // A process that it left behind, such as the master connection of ssh, may hold the pipes, too: use a timeout.
     let collect = |said: Option<Said>| {
         let Some(said) = said else {
             return Vec::new();
@@ -394,7 +394,7 @@ fn output_within(command: &mut Command, time: Duration) -> io::Result<Option<Out
     }))
 }
 
-/// What is read from a pipe, and whether it is all.
+/// The data read from a pipe, and whether the pipe has ended.
 struct Said {
     bytes: Arc<Mutex<Vec<u8>>>,
     ended: Receiver<()>,
@@ -407,7 +407,7 @@ fn read_all(pipe: impl Read + Send + 'static) -> Said {
     std::thread::spawn(move || {
         let mut pipe = pipe.take(SAID_BYTES_MAX);
         let mut piece = [0; 4096];
-        // What cannot be read has not been said.
+        // A read error counts as the end.
         while let Ok(count @ 1..) = pipe.read(&mut piece) {
             let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
             read.extend_from_slice(&piece[..count]);
@@ -417,7 +417,7 @@ fn read_all(pipe: impl Read + Send + 'static) -> Said {
     Said { bytes, ended }
 }
 
-/// How a child ended, if it did in time.
+/// Returns the exit status of a child that ended in time.
 pub(crate) fn wait_within(
     child: &mut Child,
     time: Duration,
@@ -436,7 +436,7 @@ pub(crate) fn wait_within(
     }
 }
 
-/// The last line that says something.
+/// Returns the last line with content.
 pub(crate) fn last_line(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let last = text

@@ -1,4 +1,5 @@
-//! `keel cluster measure`: the benchmark suite on several boards, start after start until its intervals are narrow.
+//! `keel cluster measure`: the benchmark suite on several boards, repeated in several starts until its intervals are
+//! narrow.
 
 use super::boards::Boards;
 use super::ranks::{self, Next, Ranks};
@@ -24,39 +25,39 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Starts at least, in the default mode: from so many on an interval follows from their order alone.
+/// The least number of starts in the default mode: from this number on, their order alone gives an interval.
 const STARTS_MIN: u32 = 9;
 
-/// The original's iterations in the thesis.
+/// Iterations of the original program in the thesis.
 const MPBENCH_ITERATIONS: u64 = 100;
 
-/// What the original writes over to empty caches.
+/// Bytes that the original program overwrites to empty caches.
 const FLUSH_BYTES: u64 = 16 << 20;
 
 /// Samples of a case in one start, at least and at most.
 const SAMPLES: (usize, usize) = (8, 100);
 
-/// Within a start an interval that is narrower than this is no use: starts differ by more.
+/// The narrowest useful interval within one start: starts differ by more.
 const HALF_WIDTH_WITHIN: f64 = 0.02;
 
-/// Length of a sample at least.
+/// Shortest length of a sample, in µs.
 const SAMPLE_US_MIN: f64 = 100.0;
 
-/// Time for a case in one start.
+/// Longest time for a case in one start, in ms.
 const CASE_MS_MAX: u64 = 200;
 
-/// Bytes of the names of sensors in a result file's header.
+/// Bytes of the sensors' names in a result file's header, at most.
 const SOURCES_BYTES_MAX: usize = 200;
 
-/// How long ranks live longer than they are waited for.
+/// How much longer ranks may live than the parent waits for them, in s.
 const GRACE_S: u64 = 30;
 
-/// What ranks have said of themselves in the first start.
+/// What ranks reported about themselves in the first start.
 struct World {
     library: String,
     ranks: Vec<RankFacts>,
     hosts: Vec<Host>,
-    /// What boards have used, of all starts so far.
+    /// The power of the boards in all starts so far.
     power: Vec<PowerRow>,
 }
 
@@ -81,7 +82,7 @@ pub(super) fn run(arguments: &ClusterMeasureArgs) -> Result<u8, CliError> {
         ));
     }
     boards.reach()?;
-    // Before anything runs for minutes: a file that is there already is not written over.
+    // Create the file before minutes of measuring: an existing file is not overwritten.
     let file = arguments.out.as_deref().map(new_file).transpose()?;
     signals::catch_stop();
     let done = measure(arguments, &boards, &mut collected).and_then(|world| {
@@ -107,7 +108,7 @@ pub(super) fn run(arguments: &ClusterMeasureArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// What is to be measured.
+/// Returns the cases to measure.
 fn cases(arguments: &ClusterMeasureArgs) -> Result<Vec<Case>, CliError> {
     let sizes = if arguments.sizes.is_empty() {
         &SIZES[..]
@@ -184,7 +185,7 @@ fn steps(arguments: &ClusterMeasureArgs) -> Steps {
     }
 }
 
-/// Start after start until there is enough of each case.
+/// Repeats starts until there are enough samples of each case.
 fn measure(
     arguments: &ClusterMeasureArgs,
     boards: &Boards,
@@ -205,10 +206,10 @@ fn measure(
         }
         begun = Some(Instant::now());
         if arguments.compat.is_some() {
-            // The original's order.
+            // The order of the original program.
             cases.sort_by_key(|case| (case.benchmark, case.bytes));
         } else if arguments.power {
-            // Power takes time to be read: one benchmark after the other, in the order in which they were drawn.
+            // Reading power takes time: run one benchmark after the other, in the order in which they were drawn.
             let drawn: Vec<Benchmark> = cases.iter().map(|case| case.benchmark).collect();
             cases.sort_by_key(|case| drawn.iter().position(|one| *one == case.benchmark));
         }
@@ -248,7 +249,7 @@ fn measure(
     })
 }
 
-/// Until the next start, or a signal.
+/// Waits until the next start, or a signal.
 fn wait_until(then: Instant) -> Result<(), CliError> {
     loop {
         if signals::stop_requested() {
@@ -262,7 +263,7 @@ fn wait_until(then: Instant) -> Result<(), CliError> {
     }
 }
 
-/// One start.
+/// Runs one start.
 fn start(
     arguments: &ClusterMeasureArgs,
     boards: &Boards,
@@ -275,7 +276,7 @@ fn start(
         .text()
         .map_err(|error| CliError::usage("keel cluster measure", error, "name fewer sizes"))?;
     let words = ["measure".to_owned(), text];
-    // While they wait without load, ranks say nothing.
+    // While ranks wait without load, they send nothing.
     let idle_ms = plan.power.as_ref().map_or(0, |power| power.idle_ms);
     let silence_max =
         Duration::from_secs(arguments.boards.silence_seconds_max) + Duration::from_millis(idle_ms);
@@ -306,7 +307,7 @@ fn start(
                 ranks,
                 hosts,
             } => {
-                // From here on ranks sleep for so long as idle power takes.
+                // From here on the ranks sleep for the measurement of idle power.
                 meter = arguments.meter.as_deref().map(read_meter).transpose()?;
                 world = Some(World {
                     library,
@@ -333,7 +334,7 @@ fn start(
             }
             Event::Row { row } => collected.add(row).map_err(other_version)?,
             Event::Power { rows } => power.extend(rows),
-            // Ranks that have not found each other all say so: the first counts.
+            // All ranks report it if they do not find each other: keep the first report.
             Event::Failed { why, host } => said = said.or(Some((why, host))),
             Event::End { rows } if rows == plan.cases.len() && said.is_none() => {
                 if let Some(world) = world {
@@ -387,7 +388,7 @@ fn result_file(
     }
 }
 
-/// What measured power: all sensors that gave a value.
+/// Returns the sources of power: all sensors that gave a value.
 fn power_source(arguments: &ClusterMeasureArgs, power: &[PowerRow]) -> Known<String> {
     if !arguments.power {
         return Known::Unavailable("not measured: --power".to_owned());
@@ -411,7 +412,7 @@ fn power_source(arguments: &ClusterMeasureArgs, power: &[PowerRow]) -> Known<Str
     Known::Value(text)
 }
 
-/// The meter that all boards hang on.
+/// Starts reading the meter that supplies all boards.
 fn read_meter(path: &Path) -> Result<Watts, CliError> {
     let Some(text) = path.to_str() else {
         let wrong = "is no UTF-8";
@@ -421,12 +422,12 @@ fn read_meter(path: &Path) -> Result<Watts, CliError> {
             "give the file another name",
         ));
     };
-    // A meter's file is where the user says, whatever stands for /.
+    // The meter's file is at the user's path, even if another folder stands for /.
     let meter = Meter::new(&Root::new(""), text, Arc::new(SystemClock::new()));
     Ok(Watts::start(Ok(vec![Box::new(meter)]), ALL_BOARDS))
 }
 
-/// The interval of a median in words; one sample has none.
+/// Returns the interval of a median as text; a single sample has none.
 fn interval(median: &Median) -> String {
     match median.samples {
         0 | 1 => "unknown: one sample".to_owned(),
@@ -462,7 +463,7 @@ fn show(
                 "iterations": row.iterations,
                 "samples": median.samples,
                 "median_us": median.value,
-                // One sample says nothing of how far off it is.
+                // A single sample gives no uncertainty.
                 "low_us": (median.samples > 1).then_some(median.interval.low),
                 "high_us": (median.samples > 1).then_some(median.interval.high),
                 "result": row.benchmark.result(row.bytes, median.value),

@@ -1,6 +1,6 @@
-//! `keel cluster`: several boards. `boards.rs` which boards, which MPI, and whether all of them can be reached;
-//! `ranks.rs` a run of the launcher, watched; `measure.rs` the benchmark suite; `report.rs` comparisons, `thesis.rs`
-//! the thesis's figures. Jobs are in `job_cmd`.
+//! `keel cluster`: several boards. `boards.rs` the boards, their MPI, and whether all can be reached; `ranks.rs` a
+//! supervised run of the launcher; `measure.rs` the benchmark suite; `report.rs` comparisons; `thesis.rs` the thesis's
+//! figures. Jobs are in `job_cmd`.
 
 pub(crate) mod boards;
 mod measure;
@@ -11,7 +11,7 @@ mod thesis;
 use crate::cli::ClusterCommand;
 use crate::error::CliError;
 
-/// Runs one command; the answer is the exit status.
+/// Runs one command. Returns the exit status.
 pub(crate) fn run(command: &ClusterCommand) -> Result<u8, CliError> {
     match command {
         ClusterCommand::Measure(arguments) => measure::run(arguments),

@@ -1,4 +1,4 @@
-//! A run of MPI's launcher, watched: its lines as they come, in bounded time, and who is to blame when it fails.
+//! A supervised run of MPI's launcher: its lines as they arrive, in bounded time, and the cause of a failure.
 
 use super::boards::{Boards, last_line, wait_within};
 use crate::error::CliError;
@@ -13,37 +13,37 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes of a line at most; what is longer is cut.
+/// Bytes of a line, at most; a longer line is cut.
 const LINE_BYTES_MAX: u64 = 5 << 20;
 
-/// Lines that wait to be looked at.
+/// Capacity of the queue of lines.
 const LINES_MAX: usize = 64;
 
-/// How much is kept of what launcher and libraries complain about.
+/// The most lines kept of the complaints of launcher and libraries.
 const COMPLAINT_LINES_MAX: usize = 400;
 
-/// Letters of each that are kept.
+/// The most characters kept of each line.
 const COMPLAINT_LETTERS_MAX: usize = 500;
 
-/// How long a launcher that was told to end is waited for: it ends the ranks on all boards.
+/// Timeout for a launcher that was asked to end: it ends the ranks on all boards.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How long a launcher may take to end when all ranks have done their work.
+/// Timeout for a launcher to end after all ranks have done their work.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(4);
 
-/// How often a signal of the user is looked for.
+/// Poll interval for signals of the user.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
-/// A line as it is kept.
+/// Returns a line in the form in which it is kept.
 fn cut(line: String) -> String {
     line.chars().take(COMPLAINT_LETTERS_MAX).collect()
 }
 
-/// What comes next of a run.
+/// The next event of a run.
 pub(crate) enum Next {
     /// A line of standard output.
     Line(String),
-    /// It has ended; the status says how.
+    /// The launcher has ended, with this status.
     Ended(std::process::ExitStatus),
 }
 
@@ -53,19 +53,19 @@ pub(crate) struct Ranks<'a> {
     child: Child,
     lines: Receiver<String>,
     complaints: Option<JoinHandle<VecDeque<String>>>,
-    /// Read by the launcher, and perhaps again when a board is lost.
+    /// The launcher reads it, possibly again when a board is lost.
     _folder: Folder,
     deadline: Instant,
     silence_max: Duration,
-    /// When a rank last said something.
+    /// When the last line of a rank arrived.
     heard: Instant,
     is_over: bool,
-    /// Lines of standard output that are no rank's: hydra says there how a rank has ended.
+    /// Lines of standard output that no rank wrote: hydra reports there how a rank has ended.
     others: Vec<String>,
 }
 
 impl<'a> Ranks<'a> {
-    /// Starts them.
+    /// Starts the ranks.
     ///
     /// # Errors
     /// The launcher cannot be started.
@@ -77,7 +77,7 @@ impl<'a> Ranks<'a> {
     ) -> Result<Self, CliError> {
         let folder = Folder::create("cluster")?;
         let mut command = boards.command(arguments, &folder.path().join("hosts"))?;
-        // A group of its own: Ctrl-C comes to this program, which ends the launcher, which ends the ranks.
+        // A group of its own: Ctrl-C reaches only this program, which ends the launcher, which ends the ranks.
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -119,14 +119,14 @@ impl<'a> Ranks<'a> {
         })
     }
 
-    /// The next line, or the end.
+    /// Returns the next line, or the end.
     ///
     /// # Errors
-    /// Nothing came for too long, the time is over, or the user has interrupted it. The ranks are ended then, and the
-    /// error names the board that no longer answers, if there is one.
+    /// No line came for too long, the deadline has passed, or the user interrupted the run. In these cases the ranks
+    /// are ended, and the error names a board that no longer answers, if there is one.
     pub(crate) fn next(&mut self) -> Result<Next, CliError> {
         loop {
-            // First of all, whatever comes meanwhile: a launcher that warns without end must not hide them.
+            // Check these first: they must also work while a launcher prints warnings without end.
             if signals::stop_requested() {
                 self.end();
                 return Err(interrupted());
@@ -163,8 +163,8 @@ impl<'a> Ranks<'a> {
         }
     }
 
-    /// Everything was said: waits a little for the launcher's own end. With more ranks than cores MPICH takes minutes
-    /// for it, in which nothing happens any more.
+    /// Waits briefly for the launcher to end after all results have arrived. With more ranks than cores MPICH takes
+    /// minutes for that, in which nothing happens any more.
     pub(crate) fn settle(mut self) {
         if let Ok(Some(_)) = wait_within(&mut self.child, SETTLE_TIME_MAX) {
             self.is_over = true;
@@ -172,20 +172,20 @@ impl<'a> Ranks<'a> {
         self.end();
     }
 
-    /// Keeps a line that is no rank's, for when it fails.
+    /// Keeps a line that no rank wrote, for the report of a failure.
     pub(crate) fn keep(&mut self, line: String) {
         if self.others.len() < COMPLAINT_LINES_MAX {
             self.others.push(cut(line));
         }
     }
 
-    /// Ends the ranks and asks who no longer answers.
+    /// Ends the ranks and determines which board no longer answers.
     fn give_up(&mut self, wrong: &str) -> CliError {
         let complaints = self.end();
         self.blame(wrong, &complaints)
     }
 
-    /// Why a run that ended has failed. `said`: what the ranks themselves have said, with the host, if they did.
+    /// Returns why a run that ended has failed. `said`: the report of the ranks, with the host, if there was one.
     pub(crate) fn failed(
         &mut self,
         status: std::process::ExitStatus,
@@ -228,7 +228,7 @@ impl<'a> Ranks<'a> {
         }
     }
 
-    /// Ends the launcher if it is still there; what it has complained about.
+    /// Ends the launcher if it is still running. Returns its complaints.
     fn end(&mut self) -> Vec<String> {
         if !self.is_over {
             self.is_over = true;
@@ -241,7 +241,7 @@ impl<'a> Ranks<'a> {
                 self.child.wait().ok();
             }
         }
-        // A rank that outlives the launcher may hold the pipe: it is not waited for.
+        // A rank that outlives the launcher may hold the pipe open, so wait only for a limited time.
         let complaints = self.complaints.take().filter(|thread| {
             let begun = Instant::now();
             while !thread.is_finished() && begun.elapsed() < Duration::from_secs(2) {
@@ -262,7 +262,7 @@ impl Drop for Ranks<'_> {
     }
 }
 
-/// What a run ends with that was told to.
+/// Returns the error of a run that was interrupted.
 pub(super) fn interrupted() -> CliError {
     CliError::failure(
         "cluster",
@@ -271,7 +271,7 @@ pub(super) fn interrupted() -> CliError {
     )
 }
 
-/// Hands on each line, as text, until the stream ends or nobody wants more.
+/// Passes each line as text to `wanted`, until the stream ends or `wanted` returns `false`.
 fn for_each_line(stream: impl Read, mut wanted: impl FnMut(String) -> bool) {
     let mut reader = BufReader::new(stream);
     loop {
@@ -293,7 +293,7 @@ fn for_each_line(stream: impl Read, mut wanted: impl FnMut(String) -> bool) {
     }
 }
 
-/// Which board a launcher names when a rank dies or a connection to a board is lost, and the line.
+/// Returns the board that a launcher names when a rank dies or a connection to a board is lost, and the line.
 pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, String)> {
     // Hydra: "PID 12 RUNNING AT b3"; Open MPI: "on node b3 exited on signal 9", "Remote daemon: … on node b3".
     let after = |line: &str, mark: &str| -> Option<String> {
@@ -323,7 +323,7 @@ pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, S
     if let Some(found) = complaints.iter().filter(sure).find_map(named) {
         return Some(found);
     }
-    // Hydra's helpers on the other boards complain, too ("[proxy:0:0@b1] …"): they are victims, and name nobody.
+    // Hydra's helpers on the other boards complain, too ("[proxy:0:0@b1] …"): they are victims, and name no board.
     complaints.iter().find_map(named)
 }
 

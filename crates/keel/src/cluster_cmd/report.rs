@@ -124,7 +124,7 @@ fn row_json(key: &Key, labels: &[String], cells: &[Option<Cell>]) -> serde_json:
     })
 }
 
-/// What else ran on each host of a run, as the thesis compares systems by.
+/// Returns what else ran on each host of a run; the thesis compares systems by it.
 fn hosts_json(file: &ResultFile) -> Vec<serde_json::Value> {
     let hosts = file.header.hosts.iter().map(|host| {
         json!({
@@ -192,7 +192,7 @@ fn print(comparison: &Comparison, out: &mut Output) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The result, and where it is compared the ratio of times with its interval.
+/// Returns the result and, in a comparison, the ratio of times with its interval.
 fn cell_text(cell: &Cell) -> String {
     let result = format!(
         "{:.*}",

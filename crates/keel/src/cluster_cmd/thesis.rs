@@ -8,7 +8,7 @@ use cluster::thesis::{Thesis, faults, unit};
 use serde_json::json;
 use std::path::Path;
 
-/// Boards of the column of shares that are needed.
+/// Numbers of boards for which the needed share is shown.
 const SHOWN_BOARDS: [u32; 2] = [3, 4];
 
 pub(super) fn run(arguments: &ClusterReportArgs, files: &[ResultFile]) -> Result<u8, CliError> {

@@ -1,4 +1,4 @@
-//! `[[broker]]`, `[[alarm]]` and `[[actuator]]`: what is told at once, and to whom.
+//! `[[broker]]`, `[[alarm]]` and `[[actuator]]`: urgent messages and their recipients.
 
 use super::reader::Section;
 use super::secret;
@@ -30,9 +30,9 @@ const COMMAND_QUEUE_MAX: u32 = 256;
 /// `[[broker]]`
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BrokerConfig {
-    /// Everything but the login.
+    /// All options except the login.
     pub(crate) options: BrokerOptions,
-    /// User at the broker.
+    /// User name at the broker.
     pub(crate) username: Option<String>,
     /// File whose first line is the password.
     pub(crate) password_file: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub(crate) struct BrokerConfig {
 /// `[[alarm]]`
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AlarmConfig {
-    /// Its broker by name, and everything else.
+    /// The name of its broker, and all other options.
     pub(crate) broker: Option<String>,
     pub(crate) options: AlarmOptions,
     pub(crate) pattern: String,
@@ -51,12 +51,12 @@ pub(crate) struct AlarmConfig {
 /// `[[actuator]]`
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ActuatorConfig {
-    /// Its broker by name, and everything else.
+    /// The name of its broker, and all other options.
     pub(crate) broker: String,
     pub(crate) options: ActuatorOptions,
 }
 
-/// The three of them.
+/// Brokers, alarms and actuators.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct UrgentConfig {
     pub(crate) brokers: Vec<BrokerConfig>,
@@ -64,14 +64,14 @@ pub(crate) struct UrgentConfig {
     pub(crate) actuators: Vec<ActuatorConfig>,
 }
 
-/// What the rooms are told.
+/// The options for the rooms.
 pub(crate) struct Told {
     pub(crate) rules: Vec<AlarmRule>,
     pub(crate) options: UrgentOptions,
 }
 
 impl UrgentConfig {
-    /// What the rooms are told. A broker is known: the check has seen to that.
+    /// Returns the options for the rooms. The check has made sure that each named broker exists.
     pub(crate) fn told(&self) -> Told {
         let brokers: Vec<_> = self.brokers.iter().map(BrokerConfig::to_options).collect();
         let place = |name: &str| brokers.iter().position(|broker| broker.name == name);
@@ -98,7 +98,7 @@ impl UrgentConfig {
         }
     }
 
-    /// What is done, in one sentence each.
+    /// Returns one sentence for each broker, alarm and actuator.
     pub(super) fn summary(&self) -> Vec<(&'static str, String)> {
         let mut summary = Vec::new();
         if !self.alarms.is_empty() {
@@ -116,7 +116,7 @@ impl UrgentConfig {
         summary
     }
 
-    /// What may surprise.
+    /// Returns settings that may surprise.
     pub(super) fn warnings(&self) -> Vec<String> {
         let is_used = |name: &str| {
             self.alarms
@@ -165,7 +165,7 @@ impl AlarmConfig {
         }
     }
 
-    /// `above 60, over at 55`
+    /// Returns the condition: `above 60, over at 55`.
     pub(crate) fn condition_text(&self) -> String {
         let level = |word, threshold: f64, clear: f64, raise_after_ms: u64| {
             let over = match clear == threshold {
@@ -238,7 +238,7 @@ fn deadline(ms: u64, late: Late) -> String {
     }
 }
 
-/// All of them in a document.
+/// Reads all brokers, alarms and actuators of a document.
 pub(super) fn urgent(top: &Section<'_, '_>, base_dir: &Path) -> UrgentConfig {
     let mut all = UrgentConfig::default();
     let twice = |section: &Section<'_, '_>, name: &str| {
@@ -486,7 +486,7 @@ fn alarm(
     if let Some(program) = command.first_mut()
         && program.contains('/')
     {
-        // As every path here; a bare name is looked up where programs are.
+        // A relative path starts at the configuration, like every path here; a bare name is looked up in `PATH`.
         *program = base_dir.join(&*program).display().to_string();
     }
     if broker.is_none() && !section.has("command") {
@@ -607,7 +607,7 @@ mod tests {
     fn a_password_is_read_when_it_is_needed() {
         let name = format!("keel-alarm-password-{}", std::process::id());
         let file = std::env::temp_dir().join(name);
-        // One that an ended process of this number has left.
+        // Remove a file that an ended process with this number has left.
         let _ = std::fs::remove_file(&file);
         let text = format!(
             "{BROKER}username = \"u\"\npassword_file = \"{}\"\n\

@@ -1,4 +1,4 @@
-//! `keel config check`: whether a file is right, what the node will do with it, and what its owner should know.
+//! `keel config check`: checks a file, describes what the node will do with it, and warns the owner.
 
 use super::{
     Config, HttpConfig, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig,
@@ -13,13 +13,13 @@ use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Permission bits of everybody but owner and group.
+/// Permission bits of users other than owner and group.
 const OTHERS: u32 = 0o007;
 
-/// What `[qos]` comes to on this machine: one sentence, and what its owner should know.
+/// The effect of `[qos]` on this machine: one sentence, and warnings for the owner.
 pub(crate) type QosLook = fn(&QosConfig) -> (String, Vec<String>);
 
-/// Checks a file and prints what it means; the answer is the exit status.
+/// Checks a file and prints what it means. Returns the exit status.
 pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliError> {
     let text = read(path)?;
     let origin = path.display().to_string();
@@ -60,7 +60,7 @@ pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliErr
             refused.map_or(0, |_| STATUS_FAILURE)
         }
         (Err(problems), false) => {
-            // One line each; whoever runs the program prints the last one.
+            // One line per problem; the caller prints the last one.
             let Some((last, others)) = problems.split_last() else {
                 return Err(first_of(&problems, &origin));
             };
@@ -84,7 +84,7 @@ pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliErr
     Ok(status)
 }
 
-/// Of the place of the store, or its size, which are found wrong only when all lines are right.
+/// Returns the error of the store's place or size, which is checked only when all lines are right.
 fn place_json(error: &CliError) -> serde_json::Value {
     json!({"line": null, "wrong": format!("store.image {error}"), "remedy": ""})
 }
@@ -94,7 +94,7 @@ fn problem_json(problem: &Problem) -> serde_json::Value {
 }
 
 impl Config {
-    /// What a node with this configuration does, by subject.
+    /// Returns what a node with this configuration does, by subject.
     fn summary(&self, qos: String) -> Vec<(&'static str, String)> {
         let mut summary = vec![
             ("store", self.store_sentence()),
@@ -198,7 +198,7 @@ impl Config {
         sources.join("; ")
     }
 
-    /// Bytes of the image if there is one; 0 for a device, whose size is not asked for here.
+    /// Returns the bytes of an existing image; 0 for a device, whose size is not needed here.
     fn existing_bytes(&self) -> Option<u64> {
         let metadata = std::fs::metadata(&self.store.image).ok()?;
         Some(if metadata.is_file() {
@@ -208,14 +208,14 @@ impl Config {
         })
     }
 
-    /// Refuses a store that cannot be made, or that would be of no use.
+    /// Refuses a store that cannot be made, or that would be useless.
     fn refuse_store(&self) -> Result<(), CliError> {
         lasting::refuse_no_place(&self.store.image)?;
         self.refuse_no_room()
     }
 
-    /// Refuses to make a store that has no room for the checkpoints of as many keys as are allowed: it would be found
-    /// out when the store is full. One that exists holds what it holds, and is warned of.
+    /// Refuses to make a store without room for the checkpoints of `keys_max` keys: the problem would show only when
+    /// the store is full. An existing store is accepted with a warning.
     pub(crate) fn refuse_no_room(&self) -> Result<(), CliError> {
         let store_bytes = self.store.create_mebibytes << 20;
         let fit = db::TableFit::of(self.checkpoint_bytes_max(), store_bytes);
@@ -233,7 +233,7 @@ impl Config {
         ))
     }
 
-    /// What a full table takes.
+    /// Returns the size of a full table, as a sentence.
     fn table_sentence(&self) -> String {
         format!(
             "a checkpoint of {} keys (keys.keys_max) with values of {} bytes (keys.value_bytes_max) takes up to {}",
@@ -243,9 +243,9 @@ impl Config {
         )
     }
 
-    /// What to say about a table that may become too large for its store.
+    /// Returns the warning about a table that may become too large for its store.
     fn table_warning(&self, store_bytes: u64) -> Option<String> {
-        // About so many hold files.
+        // About 15/16 of the store hold files.
         let fit = db::TableFit::of(self.checkpoint_bytes_max(), store_bytes / 16 * 15);
         let what = match fit {
             db::TableFit::Sure => return None,
@@ -262,7 +262,8 @@ impl Config {
         ))
     }
 
-    /// What is allowed and may surprise. `keel config check` prints it, and `keel run` says it at the start.
+    /// Returns allowed settings that may surprise. `keel config check` prints them, and `keel run` logs them at the
+    /// start.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let store_bytes = self
@@ -314,7 +315,7 @@ impl Config {
         warnings
     }
 
-    /// About files that hold secrets.
+    /// Returns the warnings about files that hold secrets.
     fn secret_warnings(&self) -> Vec<String> {
         let broker = self
             .mqtt
@@ -371,7 +372,7 @@ impl JobConfig {
         )
     }
 
-    /// What may surprise.
+    /// Returns settings that may surprise.
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let missing = [("hosts", &self.hosts), ("question", &self.question)];

@@ -1,6 +1,6 @@
-//! The node's configuration: what `keel.toml` can say, the defaults, the ranges, and how errors in it are told.
+//! The node's configuration: the content of `keel.toml`, the defaults, the ranges, and how errors in it are reported.
 //!
-//! One reader serves all: a key that it does not ask for is unknown, a value outside its range is refused with
+//! One reader reads all sections: a key that it does not ask for is unknown; a value outside its range is refused with
 //! its line and the remedy. Relative paths are relative to the directory of the file.
 
 pub(crate) mod alarm;
@@ -47,7 +47,7 @@ const TOKEN_FILE_BYTES_MAX: u64 = 65_536;
 /// Bytes of the longest password.
 const PASSWORD_BYTES_MAX: u64 = 65_535;
 
-/// Everything that `keel.toml` can say.
+/// The content of `keel.toml`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
     /// The node itself.
@@ -56,9 +56,9 @@ pub(crate) struct Config {
     pub(crate) store: StoreConfig,
     /// Limits of keys and values.
     pub(crate) keys: KeysConfig,
-    /// What is declared about keys; the first pattern that fits a key counts.
+    /// Declarations of keys; the first pattern that matches a key applies.
     pub(crate) key: Vec<KeyConfig>,
-    /// Which times of sensors are believed.
+    /// Which sensor times are accepted.
     pub(crate) time: TimeConfig,
     /// The broker, if there is one.
     pub(crate) mqtt: Option<MqttConfig>,
@@ -66,52 +66,52 @@ pub(crate) struct Config {
     pub(crate) line: LineConfig,
     /// The region in which other processes read values, if there is one.
     pub(crate) region: Option<RegionConfig>,
-    /// How deadlines are held.
+    /// Quality of service: how deadlines are met.
     pub(crate) qos: QosConfig,
-    /// Jobs that the node starts by itself.
+    /// Jobs that the node starts periodically.
     pub(crate) job: Vec<JobConfig>,
-    /// Trees that programs come from.
+    /// Mounts that contain programs.
     pub(crate) mount: Vec<MountConfig>,
     /// Programs that the node keeps running.
     pub(crate) task: Vec<TaskConfig>,
-    /// Where readings go.
+    /// The upstreams that readings go to.
     pub(crate) upstream: Vec<UpstreamConfig>,
     /// Brokers, alarms and actuators.
     pub(crate) urgent: UrgentConfig,
-    /// Values, history and the live page over HTTP, if they are wanted.
+    /// Values, history and the live page over HTTP, if configured.
     pub(crate) http: Option<HttpConfig>,
 }
 
 /// `[[job]]`
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct JobConfig {
-    /// What it is called in the log, in the status and on the command line.
+    /// Its name in the log, in the status and on the command line.
     pub(crate) name: String,
-    /// What is computed.
+    /// The computation.
     pub(crate) kernel: Kernel,
-    /// Key whose history it works on.
+    /// Key whose history is its input.
     pub(crate) key: String,
     /// Time between two starts.
     pub(crate) period_seconds: u32,
-    /// Length of the history that it works on.
+    /// Length of the history that is its input.
     pub(crate) history_seconds: u32,
     /// File of the result, replaced by each run.
     pub(crate) out: PathBuf,
     /// File of the whole answer as CSV, replaced by each run.
     pub(crate) table: Option<PathBuf>,
-    /// Boards beside this one; the first line is this one.
+    /// Boards beside this one; the first line names this one.
     pub(crate) hosts: Option<PathBuf>,
-    /// Ranks where it runs on this board alone.
+    /// Ranks when it runs on this board alone.
     pub(crate) ranks: u32,
     /// Whether data may go to the boards of `hosts`.
     pub(crate) is_board_only: bool,
-    /// When the result has to be there; 0: within the period.
+    /// Deadline of the result; 0: within the period.
     pub(crate) deadline_seconds: f64,
     /// Figures for the advisor.
     pub(crate) question: Option<PathBuf>,
-    /// A run is ended after so long.
+    /// A run is ended after this time.
     pub(crate) run_seconds_max: u32,
-    /// Readings in a window; 0: what the job takes by itself.
+    /// Readings in a window; 0: the job's own default.
     pub(crate) window: usize,
     /// Readings from one window to the next; 0: half a window.
     pub(crate) step: usize,
@@ -119,7 +119,7 @@ pub(crate) struct JobConfig {
     pub(crate) clusters: usize,
 }
 
-/// A file that belongs to another one, beside it.
+/// Returns the path of a file beside another one, with this ending.
 pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".");
@@ -128,7 +128,7 @@ pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
 }
 
 impl JobConfig {
-    /// Every file that it writes or holds: no other job's, and none of the node's.
+    /// Returns every file that the job writes or holds; none of them may belong to another job or to the node.
     fn files(&self) -> Vec<PathBuf> {
         let figures = beside(&self.out, "figures.json");
         let mut files = vec![
@@ -145,7 +145,7 @@ impl JobConfig {
         files
     }
 
-    /// When the result has to be there.
+    /// Returns the deadline of the result, in seconds.
     pub(crate) fn deadline_s(&self) -> f64 {
         if self.deadline_seconds > 0.0 {
             self.deadline_seconds
@@ -160,7 +160,7 @@ impl JobConfig {
 pub(crate) struct NodeConfig {
     /// Unix socket of the commands `keel get`, `put`, `watch`, `history` and `status`.
     pub(crate) socket: PathBuf,
-    /// Commands connected to it at once.
+    /// The most commands connected to it at once.
     pub(crate) connections_max: u32,
 }
 
@@ -169,7 +169,7 @@ pub(crate) struct NodeConfig {
 pub(crate) struct StoreConfig {
     /// Image file or block device.
     pub(crate) image: PathBuf,
-    /// Size of the image file that is made when there is none.
+    /// Size of the image file, if it is made.
     pub(crate) create_mebibytes: u64,
     /// Longest time from a reading to its flush.
     pub(crate) commit_interval_ms: u32,
@@ -177,24 +177,23 @@ pub(crate) struct StoreConfig {
     pub(crate) full_policy: db::FullPolicy,
     /// Age in days above which readings are deleted; 0: none.
     pub(crate) history_days_max: u32,
-    /// Size of the history in MiB above which the oldest readings are deleted; 0: nine tenths of the store, or what
-    /// is left beside its checkpoints.
+    /// Size of the history in MiB above which the oldest readings are deleted; 0: nine tenths of the store, or what its
+    /// checkpoints leave.
     pub(crate) history_mebibytes_max: u64,
-    /// Size of the log in MiB up to which readings are kept that have still to go upstream; 0: nine tenths of the
-    /// store.
+    /// Size of the log in MiB up to which readings are kept that are not yet upstream; 0: nine tenths of the store.
     pub(crate) backlog_mebibytes_max: u64,
-    /// Terabytes (10^12 bytes) that the card is rated for; 0: not known.
+    /// Terabytes (10^12 bytes) that the card is rated for; 0: unknown.
     pub(crate) card_rated_write_terabytes: f64,
-    /// What is not flushed is lost with the process, for demonstrations; no file can say it.
+    /// Unflushed data are lost with the process, for demonstrations; it cannot be set in a file.
     pub(crate) is_volatile: bool,
 }
 
 /// `[keys]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeysConfig {
-    /// Keys at most.
+    /// The most keys.
     pub(crate) keys_max: u32,
-    /// Whether a key that no `[[key]]` declares is made when its first reading comes.
+    /// Whether the first reading of a key makes it, if no `[[key]]` declares it.
     pub(crate) auto_create: bool,
     /// Bytes of the longest value.
     pub(crate) value_bytes_max: u32,
@@ -205,28 +204,28 @@ pub(crate) struct KeysConfig {
 pub(crate) struct KeyConfig {
     /// Key, or a pattern with `+` and `#`.
     pub(crate) pattern: String,
-    /// A value is fresh for so long.
+    /// How long a value is fresh, in ms.
     pub(crate) validity_ms: u32,
-    /// Whether readings are to update it, so that its freshness counts.
+    /// Whether the key is temporal: readings are expected to update it, and its freshness counts.
     pub(crate) temporal: bool,
-    /// How much its freshness counts beside that of others when updates are left out.
+    /// Weight of its freshness relative to others when updates are left out.
     pub(crate) weight: f64,
-    /// What becomes of a reading whose update is left out.
+    /// What happens to a reading whose update is left out.
     pub(crate) shed: db::ShedPolicy,
 }
 
 /// `[time]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimeConfig {
-    /// A sensor's time further in the future is refused.
+    /// A sensor time further in the future is refused.
     pub(crate) future_seconds_max: u64,
-    /// A sensor's time further in the past is refused.
+    /// A sensor time further in the past is refused.
     pub(crate) past_days_max: u64,
-    /// The wall clock is right from the start, whatever the kernel says of it.
+    /// Whether the wall clock counts as right from the start, even if the kernel does not confirm it.
     pub(crate) wall_clock_trusted: bool,
 }
 
-/// Version of the protocol spoken with the broker.
+/// Version of the MQTT protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MqttVersion {
     /// MQTT 3.1.1.
@@ -244,25 +243,25 @@ pub(crate) struct MqttConfig {
     pub(crate) port: u16,
     /// Version of the protocol.
     pub(crate) version: MqttVersion,
-    /// Name of this node's session at the broker; no other client may have it.
+    /// Client id of this node's session at the broker; no other client may have it.
     pub(crate) client_id: String,
-    /// User at the broker.
+    /// User name at the broker.
     pub(crate) username: Option<String>,
     /// File whose first line is the password.
     pub(crate) password_file: Option<PathBuf>,
-    /// Longest silence before the link is probed.
+    /// Longest idle time before the link is probed.
     pub(crate) keep_alive_seconds: u16,
-    /// Bytes of the largest packet taken.
+    /// Bytes of the largest packet accepted.
     pub(crate) packet_bytes_max: u32,
-    /// First wait before the next attempt to connect.
+    /// First pause before the next attempt to connect.
     pub(crate) reconnect_ms_min: u32,
-    /// Longest wait before the next attempt to connect.
+    /// Longest pause before the next attempt to connect.
     pub(crate) reconnect_ms_max: u32,
-    /// What is subscribed.
+    /// Subscriptions.
     pub(crate) subscribe: Vec<SubscribeConfig>,
 }
 
-/// What the payload of a message is.
+/// The format of a message's payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
     /// A number as text.
@@ -285,11 +284,11 @@ pub(crate) struct SubscribeConfig {
     pub(crate) filter: String,
     /// Delivery class, 0 or 1.
     pub(crate) qos: u8,
-    /// What the messages hold.
+    /// Format of the messages.
     pub(crate) payload: Payload,
     /// How the key is made from the topic; for lines, also from the line.
     pub(crate) key: String,
-    /// What becomes of messages that the broker has kept.
+    /// What happens to retained messages of the broker.
     pub(crate) retained: Retained,
 }
 
@@ -300,15 +299,15 @@ pub(crate) struct LineConfig {
     pub(crate) tcp_listen: Option<SocketAddr>,
     /// Path of the Unix listener, if there is one.
     pub(crate) unix_socket: Option<PathBuf>,
-    /// Connections at once, of both listeners together.
+    /// The most connections of both listeners together.
     pub(crate) connections_max: u32,
     /// Bytes of the longest line.
     pub(crate) line_bytes_max: u32,
-    /// A connection that is silent for longer is closed; 0: never.
+    /// Idle timeout of a connection; 0: none.
     pub(crate) idle_seconds_max: u32,
-    /// How long a sender must have been silent before it makes room for another.
+    /// How long a sender must have been idle before it makes room for another.
     pub(crate) make_room_seconds_min: u32,
-    /// Unit of the timestamps in lines, however they come.
+    /// Unit of the timestamps in lines, for all sources of lines.
     pub(crate) precision: ingest::line::Precision,
     /// How the key is made from a line and one of its fields.
     pub(crate) key: String,
@@ -319,13 +318,13 @@ pub(crate) struct LineConfig {
 pub(crate) struct RegionConfig {
     /// The region's file.
     pub(crate) file: PathBuf,
-    /// Size of the region that is made when there is none.
+    /// Size of the region, if it is made.
     pub(crate) create_mebibytes: u64,
     /// Name of the slot table's file in it.
     pub(crate) table: String,
-    /// Image of the flash store that its checkpoints go to.
+    /// Image of the flash store for its checkpoints.
     pub(crate) checkpoint_image: Option<PathBuf>,
-    /// Size of that image when there is none.
+    /// Size of that image, if it is made.
     pub(crate) checkpoint_create_mebibytes: u64,
     /// Time between two checkpoints.
     pub(crate) checkpoint_interval_seconds: u32,
@@ -338,22 +337,22 @@ pub(crate) struct HttpConfig {
     pub(crate) listen: SocketAddr,
     /// File of names and tokens.
     pub(crate) token_file: Option<PathBuf>,
-    /// Whether everybody may read at an address that others reach.
+    /// Whether anonymous reads are allowed at an address that other machines can reach.
     pub(crate) anonymous: bool,
-    /// Names by which browsers may call this node where there are no tokens.
+    /// Names by which browsers may address this node if there are no tokens.
     pub(crate) hosts: Vec<String>,
-    /// Connections at once.
+    /// The most connections at once.
     pub(crate) connections_max: u32,
-    /// Readers of the live stream at once, in all and of one address.
+    /// The most readers of the live stream at once, in total and per address.
     pub(crate) streams_max: u32,
     pub(crate) streams_per_client_max: u32,
-    /// What waits for one reader of it, at most.
+    /// Largest backlog of one reader of the stream.
     pub(crate) stream_kibibytes_max: u32,
-    /// Time between two of its messages.
+    /// Time between two messages of the stream.
     pub(crate) stream_period_ms: u32,
-    /// Requests a second, over all connections.
+    /// Requests per second, over all connections.
     pub(crate) requests_per_second_max: u32,
-    /// Log that one question for history reads, at most.
+    /// The most log that one history request reads.
     pub(crate) history_mebibytes_max: u32,
 }
 
@@ -362,39 +361,39 @@ pub(crate) struct HttpConfig {
 pub(crate) struct QosConfig {
     /// Which inputs are driven from the start.
     pub(crate) mode: Mode,
-    /// What `keel qos design` has made.
+    /// Gains file made by `keel qos design`.
     pub(crate) gains: Option<PathBuf>,
-    /// Mean tardiness to hold instead of what the gains say.
+    /// Set point of the mean tardiness, instead of that of the gains.
     pub(crate) tardiness: Option<f64>,
-    /// Data response ratio to hold instead of what the gains say.
+    /// Set point of the data response ratio, instead of that of the gains.
     pub(crate) data_ratio: Option<f64>,
-    /// Length of a period.
+    /// Length of a sampling period.
     pub(crate) sampling_period_ms: u32,
-    /// A period lasts until each task has finished so many.
+    /// The least instances of each task in a period; the period lasts until then.
     pub(crate) instances_min: u32,
-    /// Periods without an instance after which everything is at full.
+    /// Periods without an instance after which all inputs go to full.
     pub(crate) samples_missing_max: u32,
-    /// What a temporal key keeps a part of.
+    /// What the kept part of a temporal key refers to: its readings or its fresh time.
     pub(crate) quality: Quality,
-    /// That part at least, in percent.
+    /// The least part that is kept, in percent.
     pub(crate) admitted_percent_min: u32,
-    /// How far the admitted part goes from one period to the next.
+    /// The largest change of the admitted part from one period to the next.
     pub(crate) admitted_change_percent_max: u32,
-    /// What sets the speed.
+    /// The actuator of the speed.
     pub(crate) actuator: ActuatorKind,
-    /// Below it lie the machine's settings.
+    /// The folder below which the machine's settings lie.
     pub(crate) machine_root: PathBuf,
-    /// Least speed.
+    /// The least speed.
     pub(crate) speed_percent_min: u32,
-    /// How far the speed goes from one period to the next.
+    /// The largest change of the speed from one period to the next.
     pub(crate) speed_change_percent_max: u32,
-    /// Tasks at most.
+    /// The most tasks.
     pub(crate) tasks_max: u32,
-    /// Whether the values are kept in memory.
+    /// Whether the values are locked in memory.
     pub(crate) lock_memory: bool,
 }
 
-/// Modes of the quality of service by their names.
+/// Modes of the quality of service, by name.
 pub(crate) const MODES: [(&str, Mode); 4] = [
     ("open", Mode::Open),
     ("dvfs-only", Mode::SpeedOnly),
@@ -402,17 +401,17 @@ pub(crate) const MODES: [(&str, Mode); 4] = [
     ("mimo", Mode::Both),
 ];
 
-/// What a temporal key keeps a part of, by its names.
+/// The qualities, by name.
 pub(crate) const QUALITIES: [(&str, Quality); 2] =
     [("admitted", Quality::Admitted), ("fresh", Quality::Fresh)];
 
-/// The name of one of them.
+/// Returns the name of a quality.
 pub(crate) fn quality_name(quality: Quality) -> &'static str {
     let found = QUALITIES.iter().find(|(_, known)| *known == quality);
     found.map_or("", |(name, _)| name)
 }
 
-/// What sets the speed, by its names.
+/// The actuators, by name.
 pub(crate) const ACTUATORS: [(&str, ActuatorKind); 5] = [
     ("none", ActuatorKind::None),
     ("auto", ActuatorKind::Auto),
@@ -421,12 +420,12 @@ pub(crate) const ACTUATORS: [(&str, ActuatorKind); 5] = [
     ("deadline", ActuatorKind::Deadline),
 ];
 
-/// What sets the speed of tasks' processors.
+/// What sets the speed of the tasks' processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ActuatorKind {
     /// Nothing.
     None,
-    /// The first of the others that this machine has.
+    /// The first of the others that this machine supports.
     Auto,
     /// The processor's frequency.
     Cpufreq,
@@ -446,7 +445,7 @@ impl Config {
         Self::parse(&text, &path.display().to_string(), directory(path))
     }
 
-    /// The configuration that a node hands over, of this file.
+    /// Reads the configuration that a node hands over, which comes from this file.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -481,7 +480,7 @@ impl Config {
 }
 
 impl Config {
-    /// How long readings are kept in a store that holds `capacity_bytes` of files.
+    /// Returns how long readings are kept in a store with `capacity_bytes` of files.
     pub(crate) fn retention(&self, capacity_bytes: u64) -> db::Retention {
         let store = &self.store;
         let history_bytes_max = match store.history_mebibytes_max {
@@ -489,7 +488,7 @@ impl Config {
             mebibytes => mebibytes << 20,
         };
         let backlog_bytes_max = match store.backlog_mebibytes_max {
-            // What is not held may be kept for longer than that, too.
+            // A configured history limit may exceed the default; the backlog limit must not be lower.
             0 => self
                 .history_bytes_max_by_default(capacity_bytes)
                 .max(history_bytes_max),
@@ -503,16 +502,16 @@ impl Config {
         }
     }
 
-    /// Nine tenths; the rest holds the checkpoints and what arrives while the oldest segment goes. In a small store
-    /// with many keys a tenth is too little for that.
+    /// Returns nine tenths of the capacity. The rest holds the checkpoints and the readings that arrive while the
+    /// oldest segment is deleted. In a small store with many keys a tenth is too little for that.
     fn history_bytes_max_by_default(&self, capacity_bytes: u64) -> u64 {
         let beside = 3 * self.checkpoint_bytes_max() + (2 << 20);
         let most = (capacity_bytes / 16 * 15).saturating_sub(beside);
-        // A store that cannot hold its checkpoints keeps a little all the same.
+        // A store that cannot hold its checkpoints still keeps a quarter for history.
         (capacity_bytes / 10 * 9).min(most).max(capacity_bytes / 4)
     }
 
-    /// Bytes that a checkpoint takes when there are as many keys as allowed, all with the longest values.
+    /// Returns the bytes of a checkpoint with the allowed number of keys, all with the longest values.
     fn checkpoint_bytes_max(&self) -> u64 {
         let values_bytes = u64::from(self.keys.keys_max) * u64::from(self.keys.value_bytes_max);
         db::checkpoint_bytes_max(self.keys.keys_max, values_bytes)
@@ -520,7 +519,7 @@ impl Config {
 }
 
 impl MqttConfig {
-    /// `host:port`; an IPv6 address in its brackets.
+    /// Returns `host:port`; an IPv6 address is in brackets.
     pub(crate) fn address(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -529,7 +528,7 @@ impl MqttConfig {
         }
     }
 
-    /// The password, read from its file now.
+    /// Returns the password, read from its file now.
     ///
     /// # Errors
     /// The file cannot be read, or holds no password.
@@ -551,7 +550,7 @@ impl MqttConfig {
 }
 
 impl HttpConfig {
-    /// The tokens, read from their file now; none without a file.
+    /// Returns the tokens, read from their file now; none without a file.
     ///
     /// # Errors
     /// The file cannot be read, or is none of tokens.
@@ -571,7 +570,7 @@ impl HttpConfig {
     }
 }
 
-/// The first line of a file, which is read each time it is needed; without a file, nothing.
+/// Returns the secret in the first line of a file, which is read each time it is needed; empty without a file.
 pub(crate) fn secret(file: Option<&Path>) -> Secret {
     match file {
         None => Secret::Text(String::new()),
@@ -597,21 +596,21 @@ fn first_line(path: &Path) -> Result<String, CliError> {
     Ok(first.to_owned())
 }
 
-/// The directory that relative paths of this file start from.
+/// Returns the directory that relative paths in this file start from.
 fn directory(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-/// The text of a configuration file.
+/// Returns the text of a configuration file.
 fn read(path: &Path) -> Result<String, CliError> {
     read_bounded(path, FILE_BYTES_MAX)
 }
 
-/// The text of a regular file. Whatever stands at the path, this waits for nobody but the disk: the node reads files
-/// while it serves.
+/// Returns the text of a regular file. At any kind of path this waits only for the disk: the node reads files while it
+/// serves.
 ///
 /// # Errors
-/// It is no regular file, longer than `bytes_max`, or no UTF-8; what the system says.
+/// It is no regular file, is longer than `bytes_max`, or is not UTF-8; or the error of the system.
 pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<String, CliError> {
     String::from_utf8(read_regular(path, bytes_max)?).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -621,10 +620,10 @@ pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<String, CliErr
     })
 }
 
-/// The bytes of a regular file, as [`read_bounded`] reads it.
+/// Returns the bytes of a regular file, as [`read_bounded`] reads it.
 ///
 /// # Errors
-/// It is no regular file, or longer than `bytes_max`; what the system says.
+/// It is no regular file, or is longer than `bytes_max`; or the error of the system.
 pub(crate) fn read_regular(path: &Path, bytes_max: u64) -> Result<Vec<u8>, CliError> {
     let shown = path.display().to_string();
     let io = |error: std::io::Error| CliError::io(&shown, &error);
@@ -638,9 +637,9 @@ pub(crate) fn read_regular(path: &Path, bytes_max: u64) -> Result<Vec<u8>, CliEr
             "name a file",
         ))
     };
-    // Before it is opened, which does something to some devices.
+    // Check before opening: opening some devices has side effects.
     refuse_other(&std::fs::metadata(path).map_err(io)?)?;
-    // A FIFO may have taken its place since, and opening one waits for its other end.
+    // A FIFO may have replaced it since then, and opening a FIFO waits for its other end.
     let file = std::fs::File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -659,13 +658,13 @@ pub(crate) fn read_regular(path: &Path, bytes_max: u64) -> Result<Vec<u8>, CliEr
 }
 
 impl Problem {
-    /// As the one line of error.
+    /// Returns the problem as a one-line error.
     fn error(&self, origin: &str) -> CliError {
         CliError::failure(format!("{origin}:{}", self.line), &self.wrong, &self.remedy)
     }
 }
 
-/// The first problem as the one line of error.
+/// Returns the first problem as a one-line error.
 fn first_of(problems: &[Problem], origin: &str) -> CliError {
     match problems {
         [] => CliError::coded(Code::Io, origin, "cannot be read", ""),

@@ -1,4 +1,4 @@
-//! `[[mount]]` and `[[task]]`: programs that the node keeps running, and trees that they come from.
+//! `[[mount]]` and `[[task]]`: programs that the node keeps running, and the mounts that contain them.
 
 use super::reader::{At, Section};
 use std::net::SocketAddr;
@@ -18,33 +18,33 @@ const TEXT_BYTES_MAX: usize = 256;
 const WORDS_MAX: usize = 64;
 /// Bytes of the longest word of a command.
 const WORD_BYTES_MAX: usize = 4096;
-/// Longest period and deadline: what the node's tasks may declare.
+/// Longest period and deadline, in ms: the maximum that the node's tasks may declare.
 const TIME_MS_MAX: f64 = 3_600_000.0;
-/// Shortest of each: a microsecond.
+/// Shortest period and deadline, in ms: one microsecond.
 const TIME_MS_MIN: f64 = 0.001;
-/// A process for each instance takes a moment: no shorter period then.
+/// Shortest period of a program that is started at each release, in ms: starting a process takes a moment.
 const EACH_PERIOD_MS_MIN: f64 = 10.0;
-/// A run of a program that is started at each period may last for so many of them without any configuration.
+/// Default limit of a run of a program that is started at each period, in periods.
 const RUN_PERIODS: f64 = 10.0;
-/// And at least so long.
+/// The least default limit, in ms.
 const RUN_MS_MIN: u64 = 1_000;
-/// How to say a name.
+/// The remedy for a bad name.
 const NAME: &str = "give it a name of letters, digits, - and _";
 
 /// `[[mount]]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountConfig {
-    /// What it is called in the log, in the status and by tasks.
+    /// Its name in the log, in the status and in tasks.
     pub(crate) name: String,
     /// `host:port` of the server.
     pub(crate) server: String,
-    /// Where the tree appears.
+    /// Where the tree is mounted.
     pub(crate) directory: PathBuf,
-    /// Folder with this device's certificate; `None`: no TLS, on this machine alone.
+    /// Folder with this device's certificate; `None`: no TLS, only for this machine.
     pub(crate) identity: Option<PathBuf>,
-    /// Public key of who publishes, or the file that holds it, as it was written.
+    /// Public key of the publisher, or the file that holds it, as written.
     pub(crate) publisher: Option<String>,
-    /// Keeps what has come: a folder, or the image of a store.
+    /// Keeps received blocks: a folder, or the image of a store.
     pub(crate) cache: Option<PathBuf>,
     /// Size of the cache.
     pub(crate) cache_mebibytes_max: u32,
@@ -55,45 +55,45 @@ pub(crate) struct MountConfig {
 /// How a task's program is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// Once; it stays.
+    /// Once; the program stays.
     Stay,
-    /// Anew at each release: a run is an instance.
+    /// Again at each release: a run is an instance.
     EachPeriod,
 }
 
 /// `[[task]]`
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TaskConfig {
-    /// What it is called in the log and in the status.
+    /// Its name in the log and in the status.
     pub(crate) name: String,
-    /// The command as it was written.
+    /// The command as written.
     pub(crate) command: Vec<String>,
-    /// The program of the command: in the mount, beside the configuration, or a name to look for.
+    /// The program of the command: in the mount, beside the configuration, or a name to look up.
     pub(crate) program: PathBuf,
     /// How it is run.
     pub(crate) start: Start,
-    /// Time between two releases, ns; 0: none is known.
+    /// Time between two releases, in ns; 0: unknown.
     pub(crate) period_ns: u64,
-    /// Response time allowed, ns; 0: none is known.
+    /// Allowed response time, in ns; 0: unknown.
     pub(crate) deadline_ns: u64,
-    /// Cores that it may run on; none named: all.
+    /// Cores that it may run on; empty: all.
     pub(crate) cores: Vec<u16>,
-    /// Name of the mount that its program comes from.
+    /// Name of the mount that contains its program.
     pub(crate) mount: Option<String>,
-    /// Where it sees the files of the region.
+    /// Path at which it sees the files of the region.
     pub(crate) region_at: Option<PathBuf>,
     /// First pause before the next start.
     pub(crate) restart_ms_min: u32,
     /// Longest pause before the next start.
     pub(crate) restart_ms_max: u32,
-    /// Restarts one after another, after which it is given up; 0: never.
+    /// Consecutive restarts after which it is given up; 0: never.
     pub(crate) restarts_max: u32,
-    /// A run of a program that is started at each period is ended after so long.
+    /// A run of a program that is started at each period is ended after this time.
     pub(crate) run_ms_max: u64,
 }
 
 impl TaskConfig {
-    /// The command as one text, for people.
+    /// Returns the command as one text, for people.
     pub(crate) fn shown(&self) -> String {
         self.command.join(" ")
     }
@@ -124,7 +124,7 @@ impl TaskConfig {
     }
 }
 
-/// `core 1`, `cores 0,2`.
+/// Returns the cores as text: `core 1`, `cores 0,2`.
 pub(crate) fn cores_text(cores: &[u16]) -> Option<String> {
     let names: Vec<String> = cores.iter().map(u16::to_string).collect();
     match names.len() {
@@ -134,7 +134,7 @@ pub(crate) fn cores_text(cores: &[u16]) -> Option<String> {
     }
 }
 
-/// Milliseconds, with a fraction only where there is one.
+/// Returns milliseconds, with a fraction only if there is one.
 pub(crate) fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
@@ -161,7 +161,7 @@ impl MountConfig {
     }
 }
 
-/// What `keel config check` says of mounts and tasks, by subject.
+/// Returns what `keel config check` prints about mounts and tasks, by subject.
 pub(super) fn summary(mounts: &[MountConfig], tasks: &[TaskConfig]) -> Vec<(&'static str, String)> {
     let mut summary = Vec::new();
     if !mounts.is_empty() {
@@ -175,7 +175,7 @@ pub(super) fn summary(mounts: &[MountConfig], tasks: &[TaskConfig]) -> Vec<(&'st
     summary
 }
 
-/// What may surprise.
+/// Returns settings that may surprise.
 pub(super) fn warnings(mounts: &[MountConfig], tasks: &[TaskConfig]) -> Vec<String> {
     let mut warnings = Vec::new();
     if !mounts.is_empty() && !Path::new("/dev/fuse").exists() {
@@ -227,7 +227,7 @@ pub(super) fn warnings(mounts: &[MountConfig], tasks: &[TaskConfig]) -> Vec<Stri
     warnings
 }
 
-/// The mounts of a document.
+/// Reads the mounts of a document.
 pub(super) fn mounts(top: &Section<'_, '_>, base_dir: &Path) -> Vec<MountConfig> {
     let mut all: Vec<MountConfig> = Vec::new();
     for one in top.sections("mount", MOUNTS_MAX) {
@@ -320,7 +320,7 @@ fn name(section: &Section<'_, '_>) -> String {
     name.value
 }
 
-/// The tasks of a document.
+/// Reads the tasks of a document.
 pub(super) fn tasks(
     top: &Section<'_, '_>,
     base_dir: &Path,
@@ -441,8 +441,8 @@ fn task(
     task
 }
 
-/// A name without a folder is looked for as a shell does; any other path is one in the mount, or beside the
-/// configuration.
+/// Returns the program's path. A name without a folder is looked up in `PATH`, as a shell does; any other path is in
+/// the mount, or beside the configuration.
 fn program(first: Option<&String>, from: Option<&MountConfig>, base_dir: &Path) -> PathBuf {
     let Some(first) = first else {
         return PathBuf::new();

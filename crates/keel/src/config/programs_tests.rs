@@ -1,4 +1,4 @@
-//! What is wrong with `[[mount]]` and `[[task]]` is told with its line and the remedy.
+//! Problems of `[[mount]]` and `[[task]]` are reported with their line and the remedy.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! A TOML document read key by key: every value is asked for by name, with its default and its range, and what
-//! nobody asked for is unknown. So what the program knows and what it accepts cannot drift apart, and each
+//! Reads a TOML document key by key: each value is requested by name, with its default and its range, and a key that is
+//! never requested is unknown. So the keys that the program knows and those that it accepts cannot diverge, and each
 //! problem has a line.
 
 use std::cell::RefCell;
@@ -7,32 +7,32 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Names as far from each other as this share of their length are no spelling mistakes any more.
+/// The least similarity of two names, as a share of their length, for a suspected spelling mistake.
 const SIMILARITY_MIN: f64 = 0.7;
 
-/// Characters of a value or key of the user that an error repeats.
+/// Characters of a user's value or key that an error repeats, at most.
 const SHOWN_LETTERS_MAX: usize = 80;
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// Line from 1.
+    /// Line, from 1.
     pub(crate) line: usize,
-    /// Key and what is wrong with it.
+    /// Key and problem.
     pub(crate) wrong: String,
-    /// What to do.
+    /// The remedy.
     pub(crate) remedy: String,
-    /// A misspelt key is told before what follows from it, such as a missing key.
+    /// Whether it is reported first: a misspelt key comes before its consequences, such as a missing key.
     pub(super) first: bool,
 }
 
-/// A document while it is read.
+/// A document that is being read.
 pub(super) struct Document<'t> {
     text: &'t str,
-    /// Where each line ends. Each setting's line is asked for: to count them anew would be quadratic.
+    /// The end of each line. Kept because each setting needs its line: counting again each time would be quadratic.
     line_ends: Vec<usize>,
     problems: RefCell<Vec<Problem>>,
-    /// Every key that was asked for: `store.image`.
+    /// Every key that was requested, such as `store.image`.
     known: RefCell<Vec<String>>,
 }
 
@@ -46,7 +46,7 @@ impl<'t> Document<'t> {
         }
     }
 
-    /// The top of the document, or the problem why it is no TOML.
+    /// Returns the top of the document; notes a problem if it is no TOML.
     pub(super) fn parse(&self) -> Option<Spanned<DeTable<'t>>> {
         match DeTable::parse(self.text) {
             Ok(table) => Some(table),
@@ -72,7 +72,7 @@ impl<'t> Document<'t> {
         });
     }
 
-    /// What is wrong, misspelt keys first, then by line; and the keys that were asked for.
+    /// Returns the problems, misspelt keys first, then by line, and the requested keys.
     pub(super) fn finish(self) -> (Vec<Problem>, Vec<String>) {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| (!problem.first, problem.line));
@@ -80,7 +80,7 @@ impl<'t> Document<'t> {
     }
 }
 
-/// One table of the document, or one that is not there and has only defaults.
+/// A table of the document, or an absent one that has only defaults.
 pub(super) struct Section<'d, 't> {
     document: &'d Document<'t>,
     /// `store`, or empty at the top.
@@ -91,7 +91,7 @@ pub(super) struct Section<'d, 't> {
     asked: RefCell<Vec<&'static str>>,
 }
 
-/// A value where it stands.
+/// A value and its position.
 pub(super) struct At<T> {
     pub(super) line: usize,
     pub(super) value: T,
@@ -117,12 +117,12 @@ impl<'d, 't> Section<'d, 't> {
         }
     }
 
-    /// Line of its heading.
+    /// Returns the line of its heading.
     pub(super) fn line(&self) -> usize {
         self.line
     }
 
-    /// The full name of a key: `store.image`.
+    /// Returns the full name of a key, such as `store.image`.
     fn path(&self, key: &str) -> String {
         if self.name.is_empty() {
             key.to_owned()
@@ -131,7 +131,7 @@ impl<'d, 't> Section<'d, 't> {
         }
     }
 
-    /// Whether the key is there, whatever its value.
+    /// Returns whether the key is present, with any value.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table
             .is_some_and(|table| table.keys().any(|name| name.get_ref().as_ref() == key))
@@ -171,13 +171,13 @@ impl<'d, 't> Section<'d, 't> {
         );
     }
 
-    /// A table in this one; without it, all its keys have their defaults.
+    /// Returns a table in this one; if it is absent, all its keys have their defaults.
     pub(super) fn section(&self, key: &'static str) -> Self {
         self.section_if_there(key)
             .unwrap_or_else(|| Self::new(self.document, self.path(key), self.line, None))
     }
 
-    /// A table in this one, if it is there.
+    /// Returns a table in this one, if it is present.
     pub(super) fn section_if_there(&self, key: &'static str) -> Option<Self> {
         let (line, value) = self.find(key)?;
         if let DeValue::Table(table) = value {
@@ -187,7 +187,7 @@ impl<'d, 't> Section<'d, 't> {
         None
     }
 
-    /// The tables of an array of tables, at most `count_max`.
+    /// Returns the tables of an array of tables, at most `count_max`.
     pub(super) fn sections(&self, key: &'static str, count_max: usize) -> Vec<Self> {
         let Some((line, value)) = self.find(key) else {
             return Vec::new();
@@ -216,7 +216,7 @@ impl<'d, 't> Section<'d, 't> {
         sections
     }
 
-    /// A whole number in a range.
+    /// Reads an integer in a range.
     pub(super) fn integer(&self, key: &'static str, default: u64, range: (u64, u64)) -> u64 {
         let Some((line, value)) = self.find(key) else {
             return default;
@@ -237,7 +237,7 @@ impl<'d, 't> Section<'d, 't> {
         }
     }
 
-    /// A number in a range, with or without a fraction.
+    /// Reads a number in a range, with or without a fraction.
     pub(super) fn number(&self, key: &'static str, default: f64, range: (f64, f64)) -> f64 {
         let Some((line, value)) = self.find(key) else {
             return default;
@@ -273,7 +273,7 @@ impl<'d, 't> Section<'d, 't> {
         }
     }
 
-    /// A text that is not empty, of at most `bytes_max` bytes.
+    /// Reads a non-empty text of at most `bytes_max` bytes.
     pub(super) fn text(&self, key: &'static str, bytes_max: usize) -> Option<At<String>> {
         let at = self.text_or_empty(key, bytes_max)?;
         if at.value.is_empty() {
@@ -283,7 +283,7 @@ impl<'d, 't> Section<'d, 't> {
         Some(at)
     }
 
-    /// A text of at most `bytes_max` bytes without control characters.
+    /// Reads a text of at most `bytes_max` bytes without control characters.
     pub(super) fn text_or_empty(&self, key: &'static str, bytes_max: usize) -> Option<At<String>> {
         let (line, value) = self.find(key)?;
         let DeValue::String(text) = value else {
@@ -305,7 +305,7 @@ impl<'d, 't> Section<'d, 't> {
         })
     }
 
-    /// A text without which the section makes no sense; empty when it is missing, which is a problem noted.
+    /// Reads a mandatory text. If it is missing, notes a problem and returns an empty text.
     pub(super) fn required(&self, key: &'static str, bytes_max: usize, remedy: &str) -> At<String> {
         if !self.has(key) {
             self.wrong(self.line, key, "is missing", remedy);
@@ -316,7 +316,7 @@ impl<'d, 't> Section<'d, 't> {
         })
     }
 
-    /// Texts in an array: at most as many, of at most as many bytes each, as `limits` say.
+    /// Reads an array of texts; `limits`: the most texts, and the most bytes of each.
     pub(super) fn words(
         &self,
         key: &'static str,
@@ -344,7 +344,7 @@ impl<'d, 't> Section<'d, 't> {
         Some(At { line, value })
     }
 
-    /// Whole numbers in an array; `limits`: how many at most, and the least and the greatest.
+    /// Reads an array of integers; `limits`: the most integers, and the least and the greatest value.
     pub(super) fn integers(&self, key: &'static str, limits: (usize, u64, u64)) -> Vec<u64> {
         let (count_max, low, high) = limits;
         let expected = format!("whole numbers from {low} to {high}");
@@ -375,7 +375,7 @@ impl<'d, 't> Section<'d, 't> {
         numbers
     }
 
-    /// The elements of an array and its line; `None` also where there are too many, or it is none.
+    /// Returns the elements of an array and its line; `None` also if there are too many, or if it is no array.
     fn array(
         &self,
         key: &'static str,
@@ -395,7 +395,7 @@ impl<'d, 't> Section<'d, 't> {
         Some((line, array.iter().collect()))
     }
 
-    /// One of a few words.
+    /// Reads one of several words.
     pub(super) fn choice<T: Copy>(
         &self,
         key: &'static str,
@@ -422,7 +422,7 @@ impl<'d, 't> Section<'d, 't> {
         default
     }
 
-    /// Notes every key of this table that nobody asked for.
+    /// Notes every key of this table that was not requested.
     pub(super) fn finish(self) {
         let asked = self.asked.borrow();
         for (name, _) in self.table.into_iter().flat_map(DeTable::iter) {
@@ -441,7 +441,7 @@ impl<'d, 't> Section<'d, 't> {
     }
 }
 
-/// What the user may have meant.
+/// Returns the key that the user may have meant.
 fn nearest(key: &str, known: &[&'static str]) -> String {
     let likeness = |one: &&str| strsim::jaro_winkler(one, key);
     let best = known
@@ -454,7 +454,7 @@ fn nearest(key: &str, known: &[&'static str]) -> String {
     }
 }
 
-/// A text of the user, cut to what fits in a line.
+/// Returns a text of the user, cut to fit a line.
 fn shorten(text: &str) -> String {
     if text.chars().count() <= SHOWN_LETTERS_MAX {
         return text.to_owned();

@@ -7,9 +7,9 @@ use super::Config;
 pub(crate) struct Changes {
     /// Keys that a running node can change.
     pub(crate) applied: Vec<&'static str>,
-    /// Keys that wait for the next start.
+    /// Keys that take effect at the next start.
     pub(crate) needs_restart: Vec<&'static str>,
-    /// The configuration that is in force from now on: the new one, with the old values of what needs a restart.
+    /// The configuration now in force: the new one, with the old values of the keys that need a restart.
     pub(crate) effective: Config,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     if old.mqtt.is_some() == new.mqtt.is_some() {
         can_change!(mqtt, "mqtt");
     } else {
-        // A session begins and ends with the node.
+        // A session lasts as long as the node.
         needs_restart!(mqtt, "mqtt");
     }
     needs_restart!(line.tcp_listen, "line.tcp_listen");

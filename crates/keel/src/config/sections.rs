@@ -1,5 +1,5 @@
-//! From the sections of the document to the structures of the configuration. Defaults and ranges stand here and
-//! nowhere else.
+//! Converts the sections of the document to the structures of the configuration. All defaults and ranges are defined
+//! here.
 
 use super::alarm::urgent;
 use super::programs;
@@ -35,20 +35,20 @@ const SUBSCRIPTIONS_MAX: usize = 256;
 const JOBS_MAX: usize = 64;
 /// Bytes of the longest name of a job.
 const JOB_NAME_BYTES_MAX: usize = 64;
-/// A value without a declaration is fresh for so long.
+/// Default validity of a value, in ms.
 pub(crate) const VALIDITY_MS: u32 = 60_000;
-/// Listener of the line protocol without any configuration.
+/// Default listener of the line protocol.
 const LINE_TCP: &str = "127.0.0.1:8094";
-/// Listener of the HTTP side without another one.
+/// Default listener of the HTTP side.
 const HTTP_LISTEN: &str = "127.0.0.1:8095";
-/// Bytes of the longest name of a file in a region, with what its draft has in addition.
+/// Bytes of the longest name of a file in a region; it leaves room for the suffix of the file's draft.
 const FILE_NAME_BYTES_MAX: usize = 250;
-/// Name of the slot table's file in a region without any configuration.
+/// Default name of the slot table's file in a region.
 pub(crate) const REGION_TABLE: &str = "keel-latest";
-/// Key of a line without any configuration.
+/// Default key of a line.
 const LINE_KEY: &str = "{measurement}/{tags}/{field}";
 
-/// Reads a whole document; its problems stay with it.
+/// Reads a whole document; its problems stay in the document.
 pub(super) fn config(document: &Document<'_>, base_dir: &Path) -> Option<Config> {
     let table = document.parse()?;
     let top = Section::top(document, table.get_ref());
@@ -59,7 +59,7 @@ struct Reader<'p> {
     base_dir: &'p Path,
 }
 
-/// Files that something of the node is in, or is read from, by the key that names them: no job may replace one.
+/// Returns the files that the node uses or reads, by the key that names them: no job may replace one.
 fn files_of_node<'c>(
     config: &'c Config,
     region: Option<&'c RegionConfig>,
@@ -323,7 +323,7 @@ impl Reader<'_> {
         const REMEDY: &str = "name the keys that are meant, such as \"hall/+/temperature\"";
         let pattern = section.required("pattern", pattern::PATTERN_BYTES_MAX, REMEDY);
         check_pattern(&section, "pattern", &pattern);
-        // What stands for one key is made at the start, so it must be one that can be made.
+        // A pattern for exactly one key is made at the start, so it must be a valid key.
         let bytes = pattern.value.len();
         if bytes > db::KEY_BYTES_MAX && pattern::is_exact(&pattern.value) {
             let wrong = format!("is a key of {bytes} bytes");
@@ -672,7 +672,7 @@ impl Reader<'_> {
             .join(given.map_or(default.to_owned(), |at| at.value))
     }
 
-    /// A path of a Unix socket; an empty one stands for none where that is allowed.
+    /// Reads a path of a Unix socket; an empty one means none, where that is allowed.
     fn socket(&self, section: &Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {
         let given = if key == "unix_socket" {
             section.text_or_empty(key, PATH_BYTES_MAX)
@@ -706,7 +706,7 @@ fn check_pattern(section: &Section<'_, '_>, key: &'static str, pattern: &At<Stri
     }
 }
 
-/// A shared subscription is `$share/GROUP/FILTER`; the broker takes nothing else that begins so.
+/// Checks a shared subscription `$share/GROUP/FILTER`; the broker accepts no other form with this beginning.
 fn check_shared(section: &Section<'_, '_>, filter: &At<String>) {
     let Some(rest) = filter.value.strip_prefix("$share/") else {
         return;
@@ -731,7 +731,7 @@ fn key_template(section: &Section<'_, '_>, kind: TemplateKind, default: &str) ->
     at.value
 }
 
-/// Why a pattern or template does not fit, without the text that stands there already.
+/// Returns why a pattern or template is invalid, without repeating its text.
 fn reason(error: &ingest::Error) -> String {
     match error {
         ingest::Error::Pattern { reason, .. } | ingest::Error::Template { reason, .. } => {
@@ -741,7 +741,7 @@ fn reason(error: &ingest::Error) -> String {
     }
 }
 
-/// `host:port`, `[::1]:1883`.
+/// Parses `host:port` or `[::1]:1883`.
 pub(super) fn host_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port: u16 = port.parse().ok().filter(|port| *port != 0)?;
@@ -754,14 +754,14 @@ pub(super) fn host_port(text: &str) -> Option<(String, u16)> {
     is_plain.then(|| (host.to_owned(), port))
 }
 
-/// Whether two paths lead to one file, which need not be there yet.
+/// Returns whether two paths lead to one file, which need not exist yet.
 fn is_same_place(one: &Path, other: &Path) -> bool {
     let plain = |path: &Path| -> PathBuf {
         let parts = path.components();
         parts.filter(|part| *part != Component::CurDir).collect()
     };
     let resolved = |path: &Path| {
-        // Without a folder it lies in this one.
+        // A path without a folder is in the current one.
         let path = Path::new(".").join(path);
         Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
     };

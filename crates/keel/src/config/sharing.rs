@@ -1,12 +1,12 @@
-//! What parts of a configuration must not share: a name at a broker, a port, and a topic that readings come from with
-//! one that they go to.
+//! Checks what parts of a configuration must not share: a client id at a broker, a port, and a topic as both the origin
+//! and the destination of readings.
 
 use super::{Config, Payload};
 use egress::forward::Target;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What its owner should know.
+/// Returns the warnings for the owner.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = clients(config);
     warnings.extend(ports(config));
@@ -16,7 +16,7 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// Numbers of several keys that go to one topic: nobody there can tell whose they are.
+/// Warns of several keys whose numbers go to one topic: a subscriber cannot tell the keys apart.
 fn topics(config: &Config) -> Vec<String> {
     let unclear = config
         .upstream
@@ -33,7 +33,8 @@ fn topics(config: &Config) -> Vec<String> {
         .collect()
 }
 
-/// Topics of one value each that come to one key: nobody can tell them apart later. Lines have keys of their own.
+/// Warns of several single-value topics with one key: their readings cannot be told apart later. Lines have their own
+/// keys.
 fn keys(config: &Config) -> Vec<String> {
     let subscribe = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscribe);
     let rules: Vec<_> = subscribe
@@ -56,7 +57,7 @@ fn keys(config: &Config) -> Vec<String> {
             let pairs = || levels.iter().zip(theirs).enumerate();
             let is_other =
                 |(at, (one, other)): (usize, (&&str, &&str))| one != other && !is_drawn(at);
-            // What the key tells apart, as far as both have one.
+            // Whether the key distinguishes two topics by a level that both have.
             let is_clear = |(at, (one, other)): (usize, (&&str, &&str))| {
                 one != other && !is_wild(one) && !is_wild(other) && is_drawn(at)
             };
@@ -73,7 +74,7 @@ fn keys(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// Levels of what a filter takes.
+/// Returns the levels of the topics that a filter matches.
 fn levels(filter: &str) -> Vec<&str> {
     of_group(filter).split('/').collect()
 }
@@ -82,7 +83,7 @@ fn is_wild(level: &str) -> bool {
     matches!(level, "+" | "#")
 }
 
-/// A filter without the name of the group that shares what it takes.
+/// Returns a shared filter without the name of its group.
 fn of_group(filter: &str) -> &str {
     match filter.strip_prefix("$share/") {
         Some(rest) => rest.split_once('/').map_or("", |(_, filter)| filter),
@@ -99,7 +100,7 @@ fn input_broker(config: &Config) -> Option<String> {
     })
 }
 
-/// A broker ends the connection of a client when another one of the same name comes.
+/// Warns of a shared client id: a broker disconnects a client when another one with the same id connects.
 fn clients(config: &Config) -> Vec<String> {
     let mut users: BTreeMap<(String, &str), Vec<String>> = BTreeMap::new();
     if let (Some(address), Some(mqtt)) = (input_broker(config), &config.mqtt) {
@@ -137,7 +138,7 @@ fn clients(config: &Config) -> Vec<String> {
 
 fn ports(config: &Config) -> Option<String> {
     let (line, http) = (config.line.tcp_listen?, config.http.as_ref()?.listen);
-    // `::` takes connections to addresses of IPv4, too.
+    // `::` also accepts IPv4 connections.
     let takes_all =
         |one: IpAddr, other: IpAddr| one.is_unspecified() && (one.is_ipv6() || other.is_ipv4());
     let same_address = line.ip() == http.ip()
@@ -148,7 +149,8 @@ fn ports(config: &Config) -> Option<String> {
     })
 }
 
-/// What goes to a topic that the node subscribes to comes back as another reading, and goes again.
+/// Warns of a circle: a reading sent to a topic that the node subscribes to returns as another reading, and is sent
+/// again.
 fn circles(config: &Config) -> Vec<String> {
     let (Some(input), Some(mqtt)) = (input_broker(config), &config.mqtt) else {
         return Vec::new();
@@ -172,7 +174,7 @@ fn circles(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// Whether a filter takes a topic that is made from a template.
+/// Returns whether a filter matches a topic that is made from a template.
 fn may_fit(filter: &str, template: &str) -> bool {
     let (mut filter, mut topic) = (of_group(filter).split('/'), template.split('/'));
     loop {
@@ -239,7 +241,7 @@ mod tests {
             &[("a/+/t", &second), ("b/+/t", &second)],
             &[("a/+", "key = \"a/{2}\""), ("b/+", "key = \"b/{2}\"")],
             &[("a/#", "payload = \"line\""), ("b/#", "payload = \"line\"")],
-            // An exception beside its rule, and two groups: one key is of one topic.
+            // An exception beside its rule, and two groups: each key belongs to one topic.
             &[("p/7/state", &first), ("p/+/state", &first)],
             &[("$share/g/a/+", &first), ("$share/h/a/+", &first)],
         ] {

@@ -16,7 +16,7 @@ fn error(text: &str) -> String {
     parse(text).expect_err(text)
 }
 
-/// The example with every setting switched on. Settings that are off have no space behind their `#`.
+/// Returns the example with every setting enabled. Disabled settings have no space behind their `#`.
 fn everything_on() -> String {
     let on = |line: &str| match line.strip_prefix('#') {
         Some(rest) if !rest.is_empty() && !rest.starts_with(' ') => rest.to_owned(),
@@ -40,7 +40,7 @@ fn the_example_with_everything_on_says_the_defaults_too() {
     assert_eq!(config.mqtt.as_ref().unwrap().subscribe.len(), 2);
     assert_eq!(config.key.len(), 1);
     assert_eq!(config.upstream.len(), 2);
-    // Without the settings that are at their default, nothing changes.
+    // Removing the settings that have their default changes nothing.
     let mut needed = String::new();
     let mut is_needed = false;
     for line in all.lines() {
@@ -101,7 +101,7 @@ fn a_misspelt_key_is_told_with_its_line_and_the_nearest_one() {
         error("zzz = 1\n"),
         "keel.toml:1: unknown key zzz; remove it; `keel config example` shows every key"
     );
-    // The misspelt key comes first, not what follows from it.
+    // The misspelt key comes first, not its consequences.
     let text = "[mqtt]\nclient_id = \"x\"\nadress = \"h:1\"\n[[mqtt.subscribe]]\nfilter = \"#\"\n";
     assert_eq!(
         error(text),
@@ -312,7 +312,7 @@ fn the_broker_is_checked() {
 
 #[test]
 fn what_is_declared_as_one_key_is_one_that_can_be_made() {
-    // As long as a key can be, in bytes; and a pattern, which stands for keys that can be shorter than it is.
+    // A key of the greatest length in bytes; and a pattern, which may match keys that are shorter than the pattern.
     for pattern in [
         "x".repeat(64),
         "é".repeat(32),
@@ -410,14 +410,14 @@ fn a_store_without_room_for_its_table_is_not_made() {
         let refused = parse(&text).unwrap().refuse_no_room();
         refused.map_err(|error| error.to_string())
     };
-    // 176 bytes for each key, and 4,096.
+    // 176 bytes per key, plus 4,096.
     assert_eq!(made(95_301, 32), Ok(()));
     let error = made(95_302, 32).unwrap_err();
     for part in ["32.0 MiB", "95302 keys", "16.0 MiB", "create_mebibytes"] {
         assert!(error.contains(part), "{error}");
     }
     assert_eq!(made(95_302, 33), Ok(()));
-    // One that is there is warned of and used: what it holds can be read.
+    // An existing store causes a warning and is used: its content can be read.
     let there = "[keys]\nkeys_max = 100000\n[store]\ncreate_mebibytes = 16\nimage = \"Cargo.toml\"";
     assert!(parse(there).unwrap().refuse_no_room().is_ok());
 }
@@ -499,7 +499,7 @@ fn what_the_example_marks_needs_a_restart_and_nothing_else_does() {
             let changes = reload(&parse("").unwrap(), &new);
             let name = format!("{}.{key}", section.trim_matches(['[', ']']));
             let mut found = (changes.applied, changes.needs_restart);
-            // A mode comes with gains.
+            // A mode requires gains.
             found.0.retain(|name| *name != "qos.gains");
             let expected = if marked {
                 (vec![], vec![&*name])

@@ -1,4 +1,4 @@
-//! `[[upstream]]`: where readings go. One set of keys for both kinds; a key of the other kind is told.
+//! `[[upstream]]`: where readings go. Both kinds share one set of keys; a key of the other kind is reported.
 
 use super::reader::{At, Section};
 use super::secret;
@@ -15,17 +15,17 @@ const PATH_BYTES_MAX: usize = 4095;
 const CREDENTIAL_BYTES_MAX: usize = 4096;
 /// Bytes of names and tags.
 const TEXT_BYTES_MAX: usize = 256;
-/// Longest wait, ms.
+/// Longest wait, in ms.
 const WAIT_MS_MAX: u64 = options::WAIT_MS_MAX;
-/// Topic without any configuration.
+/// Default topic.
 const TOPIC: &str = "keel/{key}";
 
-/// Which protocol.
+/// The protocol of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamKind {
     /// A broker.
     Mqtt,
-    /// A server that takes line protocol.
+    /// A server that accepts line protocol.
     Http,
 }
 
@@ -33,18 +33,18 @@ pub(crate) enum UpstreamKind {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct UpstreamConfig {
     pub(crate) kind: UpstreamKind,
-    /// Everything but what stands in files.
+    /// All options except those read from files.
     pub(crate) options: UpstreamOptions,
-    /// User at the broker.
+    /// User name at the broker.
     pub(crate) username: Option<String>,
     /// File whose first line is the password.
     pub(crate) password_file: Option<PathBuf>,
-    /// File whose first line is the header `Authorization`.
+    /// File whose first line is the `Authorization` header.
     pub(crate) authorization_file: Option<PathBuf>,
 }
 
 impl UpstreamConfig {
-    /// The options, with the files that are read for each connection.
+    /// Returns the options, with the files that are read for each connection.
     pub(crate) fn to_options(&self) -> UpstreamOptions {
         let mut given = self.options.clone();
         match &mut given.target {
@@ -60,7 +60,7 @@ impl UpstreamConfig {
         given
     }
 
-    /// What it does, in one sentence.
+    /// Returns what it does, in one sentence.
     pub(crate) fn sentence(&self) -> String {
         let given = &self.options;
         let what = match &given.target {
@@ -83,7 +83,7 @@ impl UpstreamConfig {
     }
 }
 
-/// Every upstream of a document.
+/// Reads every upstream of a document.
 pub(super) fn upstreams(top: &Section<'_, '_>, base_dir: &Path) -> Vec<UpstreamConfig> {
     let mut all: Vec<UpstreamConfig> = Vec::new();
     for section in top.sections("upstream", options::UPSTREAMS_MAX) {
@@ -301,7 +301,7 @@ fn http(section: &Section<'_, '_>, is_it: bool) -> Target {
     }
 }
 
-/// Address, header `Host`, and path with the unit of times.
+/// Splits a URL into the address, the `Host` header, and the path with the unit of times.
 fn split_url(url: &str) -> Result<(String, String, String), Option<&'static str>> {
     if url.starts_with("https://") {
         return Err(Some(
@@ -337,7 +337,7 @@ fn split_url(url: &str) -> Result<(String, String, String), Option<&'static str>
     Ok((address, host.to_owned(), path))
 }
 
-/// `site=north,line=2`.
+/// Reads tags such as `site=north,line=2`.
 fn tags(section: &Section<'_, '_>) -> Vec<(String, String)> {
     let Some(at) = section.text_or_empty("tags", TEXT_BYTES_MAX) else {
         return Vec::new();

@@ -1,8 +1,8 @@
-//! The analysis task: which rooms can be survived, where the fire heads, and which way out is open.
+//! The analysis task: which rooms are survivable, where the fire is heading, and which way out is open.
 //!
-//! A two-zone view of each room: hot smoke above `layer height`, clearer air below. What a person breathes
-//! and sees is the layer that their head is in, [`HEAD_HEIGHT_M`] above the floor. The limits are published
-//! ones; each names its source. Nothing here allocates after construction.
+//! Each room has two zones: hot smoke above `layer height`, clearer air below. A person breathes and sees the layer at
+//! head height, [`HEAD_HEIGHT_M`] above the floor. The limits are published values; each names its source. Nothing here
+//! allocates after construction.
 
 use super::building::{NEIGHBOURS_MAX, Quantity, ROOMS, Room, RoomSensors, STOREYS};
 use std::fmt;
@@ -10,8 +10,8 @@ use std::fmt;
 /// Height of the nose and eyes of a person who stoops a little (SFPE Handbook: 1.5 m is the usual design value).
 const HEAD_HEIGHT_M: f64 = 1.5;
 
-/// Gas temperature at the head. ISO 13571: convected heat of 60 °C, saturated with water, is the highest
-/// temperature that can be breathed for long.
+/// Gas temperature at the head. ISO 13571: 60 °C of convected heat, saturated with water, is the highest temperature
+/// that can be breathed for long.
 const TEMPERATURE_C_MAX: f64 = 60.0;
 
 /// Oxygen. SFPE Handbook, "Combustion Toxicity" (Purser): below 15 % judgement and movement fail.
@@ -21,8 +21,8 @@ const OXYGEN_MOL_PERCENT_MIN: f64 = 15.0;
 /// gas model, 35,000 ppm·min at an FED of 1, with a margin for exertion).
 const MONOXIDE_MOL_PERCENT_MAX: f64 = 0.14;
 
-/// Optical density per metre. Jin, in the SFPE Handbook: at an extinction coefficient of 1.15 1/m, which is
-/// this density, people walk as slowly as in the dark.
+/// Optical density per metre. Jin, in the SFPE Handbook: at an extinction coefficient of 1.15 1/m, which equals this
+/// density, people walk as slowly as in the dark.
 const SMOKE_PER_M_MAX: f64 = 0.5;
 
 /// Radiant flux on the skin. ISO 13571: 2.5 kW/m² is the tolerance limit; above it pain comes within seconds.
@@ -31,15 +31,15 @@ const FLUX_KW_PER_M2_MAX: f64 = 2.5;
 /// A smoke layer this low touches the door heads (2.05 m) and will be at head height soon.
 const LAYER_NEAR_M: f64 = 2.1;
 
-/// From this share of the way to a limit on, a room is called threatened.
+/// Share of the way to a limit from which a room counts as threatened.
 const THREAT_SHARE: f64 = 0.5;
 
-/// Ambient values that the share is counted from.
+/// Ambient values at which the share is 0.
 const AMBIENT_TEMPERATURE_C: f64 = 20.0;
 const AMBIENT_OXYGEN_MOL_PERCENT: f64 = 20.9;
 
-/// Hot enough above to count as burning when asking where the fire heads next (SFPE Handbook: a layer of
-/// 200 °C radiates the tolerance limit; half of the rise towards it marks a room that feeds its neighbours).
+/// Upper layer temperature from which a room counts as burning in the forecast of the next room (SFPE Handbook: a layer
+/// of 200 °C radiates the tolerance limit; half of the rise towards it marks a room that feeds its neighbours).
 const SPREADING_TEMPERATURE_C: f64 = 110.0;
 
 /// Time over which the rate of rise is averaged, in milliseconds of the trace.
@@ -48,7 +48,7 @@ const RISE_WINDOW_MS: f64 = 30_000.0;
 /// Slower rises are noise of the sensors' resolution (0.1 °C in up to 10 s).
 const RISE_C_PER_S_MIN: f64 = 0.02;
 
-/// What makes a room unsurvivable.
+/// What makes a room not survivable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Cause {
@@ -68,7 +68,7 @@ impl Cause {
         Self::Radiation,
     ];
 
-    /// The cause whose number this is.
+    /// Returns the cause with this number.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
@@ -86,10 +86,10 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Whether a room can be survived.
+/// Whether a room is survivable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Too few readings yet.
+    /// Too few readings so far.
     #[default]
     Unknown,
     /// Nothing is near a limit.
@@ -101,7 +101,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Whether a way out may lead through the room.
+    /// Returns whether a way out may lead through the room.
     pub(crate) fn is_passable(self) -> bool {
         matches!(self, Self::Safe | Self::Threatened(_))
     }
@@ -110,18 +110,18 @@ impl Verdict {
 /// Whether the people of a storey have a way out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WayOut {
-    /// Too few readings yet.
+    /// Too few readings so far.
     #[default]
     Unknown,
-    /// From the storey's corridor down to the main door, through safe rooms alone.
+    /// From the storey's corridor down to the main door, only through safe rooms.
     Open,
-    /// There is one, but it passes a threatened room.
+    /// A way exists, but it passes a threatened room.
     Threatened,
-    /// None through rooms that can be survived.
+    /// No way through survivable rooms exists.
     Cut,
 }
 
-/// What is known about one room.
+/// The state of one room.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct RoomPicture {
     pub(crate) verdict: Verdict,
@@ -137,12 +137,12 @@ pub(crate) struct Picture {
     pub(crate) hottest: Option<Room>,
     /// The room that the fire reaches next.
     pub(crate) heading_to: Option<Room>,
-    /// For each storey.
+    /// The way out of each storey.
     pub(crate) ways_out: [WayOut; STOREYS],
 }
 
 impl Picture {
-    /// Before the first instance.
+    /// The picture before the first instance.
     pub(crate) const UNKNOWN: Self = Self {
         rooms: [RoomPicture {
             verdict: Verdict::Unknown,
@@ -160,7 +160,7 @@ impl Default for Picture {
     }
 }
 
-/// What the sensors of one room say; `None` where nothing was received yet.
+/// The values of one room's sensors; `None` where nothing was received yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Zone {
     quantity: [Option<f64>; super::building::QUANTITIES],
@@ -171,7 +171,7 @@ impl Zone {
         self.quantity[quantity as usize]
     }
 
-    /// The quantity in the layer that the head is in.
+    /// Returns the quantity in the layer at head height.
     fn at_head(&self, upper: Quantity, lower: Quantity) -> Option<f64> {
         let in_smoke = self.get(Quantity::LayerHeight)? < HEAD_HEIGHT_M;
         self.get(if in_smoke { upper } else { lower })
@@ -179,7 +179,7 @@ impl Zone {
 
     fn verdict(&self) -> Verdict {
         use Quantity::*;
-        // (share of the way from ambient to the limit, cause); 1 is the limit itself.
+        // (share of the way from ambient to the limit, cause); 1 is the limit.
         let shares = [
             (
                 self.at_head(UpperTemperature, LowerTemperature).map(|t| {
@@ -219,7 +219,7 @@ impl Zone {
             }
         }
         match worst {
-            // One value past its limit is enough to call a room lost; calling it safe takes all of them.
+            // One value beyond its limit makes a room lost; only all values together make it safe.
             Some((share, cause)) if share > 1.0 => Verdict::Lost(cause),
             _ if known < shares.len() => Verdict::Unknown,
             Some((share, cause)) if share > THREAT_SHARE => Verdict::Threatened(cause),
@@ -247,7 +247,7 @@ pub(crate) struct Analysis {
 }
 
 impl Analysis {
-    /// For sensors assigned to rooms by [`super::building::assign`].
+    /// Creates the task for sensors assigned to rooms by [`super::building::assign`].
     pub(crate) fn new(sensors: [RoomSensors; ROOMS]) -> Self {
         Self {
             sensors,
@@ -257,8 +257,8 @@ impl Analysis {
         }
     }
 
-    /// One instance at `now_ms` of the trace. `latest` gives the last value of a sensor, `None` before its first;
-    /// stale values are used as they are, because the last known state of a burning room is better than none.
+    /// Runs one instance at `now_ms` of the trace. `latest` returns the last value of a sensor, `None` before its
+    /// first. Stale values are used, because the last known state of a burning room is better than none.
     pub(crate) fn step(
         &mut self,
         now_ms: u64,
@@ -292,7 +292,7 @@ impl Analysis {
                 verdict: zone.verdict(),
                 hottest_c,
             };
-            // A tie goes to the earlier room; before the fire all are at 20 °C and none is the hottest.
+            // A tie goes to the earlier room. Before the fire all rooms are at 20 °C, and none is the hottest.
             let most_c = hottest.map_or(AMBIENT_TEMPERATURE_C, |room| {
                 self.picture.rooms[room.index()].hottest_c
             });
@@ -307,7 +307,8 @@ impl Analysis {
         &self.picture
     }
 
-    /// Rate of rise in °C/s against an exponentially trailing average, which lags a steady ramp by the window.
+    /// Returns the rate of rise in °C/s against an exponential trailing average, which lags a steady ramp by the
+    /// window.
     fn rise(&mut self, index: usize, upper_c: Option<f64>, elapsed_ms: f64) -> f64 {
         let Some(now_c) = upper_c else { return 0.0 };
         let trailing_c = self.trailing_c[index].get_or_insert(now_c);
@@ -316,8 +317,8 @@ impl Analysis {
     }
 }
 
-/// The room whose upper layer warms fastest among those that adjoin the burning ones, which are the seat of the fire
-/// and every room connected to it through rooms that are hot enough to feed their neighbours.
+/// Returns the room whose upper layer warms fastest among the neighbours of the burning rooms. Burning are the seat of
+/// the fire and every room connected to it through rooms that are hot enough to feed their neighbours.
 fn heading_to(
     seat: Room,
     upper_c: &[Option<f64>; ROOMS],
@@ -346,12 +347,12 @@ fn heading_to(
     next
 }
 
-/// For each storey, the best way from its corridor to the main door: breadth-first from the main door inwards,
-/// first through safe rooms alone, then through any that can be survived.
+/// Returns the best way from each storey's corridor to the main door: a breadth-first search from the main door
+/// inwards, first only through safe rooms, then through all survivable rooms.
 fn ways_out(rooms: &[RoomPicture; ROOMS]) -> [WayOut; STOREYS] {
     let safely = reached(|room| rooms[room.index()].verdict == Verdict::Safe);
     let somehow = reached(|room| rooms[room.index()].verdict.is_passable());
-    // A storey is cut off only when the rooms known to be lost cut it off.
+    // A storey counts as cut off only if rooms known to be lost cut it off.
     let perhaps = reached(|room| !matches!(rooms[room.index()].verdict, Verdict::Lost(_)));
     std::array::from_fn(|storey| {
         let corridor = Room::corridor(storey).index();
@@ -367,7 +368,7 @@ fn ways_out(rooms: &[RoomPicture; ROOMS]) -> [WayOut; STOREYS] {
     })
 }
 
-/// The rooms that are reached from outside through rooms that `passable` lets pass.
+/// Returns the rooms that can be reached from outside through rooms for which `passable` is true.
 fn reached(passable: impl Fn(Room) -> bool) -> [bool; ROOMS] {
     let mut reached = [false; ROOMS];
     let mut queue = Queue::starting_at(Room::AT_MAIN_DOOR);
@@ -381,7 +382,7 @@ fn reached(passable: impl Fn(Room) -> bool) -> [bool; ROOMS] {
     reached
 }
 
-/// Rooms to visit, without allocation. A room may be pushed once by each of its neighbours, which bounds it.
+/// Rooms to visit, without allocation. Each neighbour may push a room once, which bounds the size.
 struct Queue {
     rooms: [Room; ROOMS * NEIGHBOURS_MAX],
     first: usize,
@@ -488,7 +489,7 @@ mod tests {
             ("upper-co", "lower-co", 0.141, Cause::Monoxide),
             ("upper-smoke", "lower-smoke", 0.51, Cause::Smoke),
         ] {
-            // Smoke above the head: the upper layer does no harm yet, the lower one does.
+            // Smoke above the head: the upper layer is still harmless, the lower one is not.
             let mut values = Values::at_rest();
             values.set(&format!("office-31/{upper}"), value);
             assert!(
@@ -501,7 +502,7 @@ mod tests {
                 Verdict::Lost(cause),
                 "{lower}"
             );
-            // Smoke around the head: the upper layer is what is breathed.
+            // Smoke around the head: the upper layer is breathed.
             let mut values = Values::at_rest();
             values.set("office-31/layer-height", 1.49);
             values.set(&format!("office-31/{upper}"), value);
@@ -585,13 +586,13 @@ mod tests {
             let t = step as f64;
             values.set("office-23/upper-temperature", 20.0 + 8.0 * t);
             values.set("corridor-2/upper-temperature", 20.0 + 0.5 * t);
-            // Warms faster, but no door joins it to the fire.
+            // It warms faster, but no door connects it to the fire.
             values.set("office-44/upper-temperature", 20.0 + 1.0 * t);
             analysis.step(second * 1_000, |sensor| values.values[usize::from(sensor)]);
         }
         assert_eq!(analysis.picture.hottest, Room::from_name("office 23"));
         assert_eq!(analysis.picture.heading_to, Room::from_name("corridor 2"));
-        // Once the corridor feeds the fire on, its neighbours are next.
+        // Once the corridor burns, its neighbours are next.
         for second in 60_u64..90 {
             values.set("corridor-2/upper-temperature", 150.0);
             values.set(
@@ -630,7 +631,7 @@ mod tests {
         }
         assert_eq!(lost.first(), Room::from_name("office 23").as_ref());
         assert!(lost.len() > 10, "{lost:?}");
-        // Corridor 2 fills with smoke ten minutes into the fire and takes the storeys above with it.
+        // Corridor 2 fills with smoke ten minutes into the fire and cuts off the storeys above.
         assert!(cut_at_ms.is_some_and(|ms| ms > 500_000), "{cut_at_ms:?}");
         assert_eq!(analysis.picture.ways_out[0], WayOut::Open);
     }

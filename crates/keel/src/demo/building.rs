@@ -1,4 +1,4 @@
-//! The office block of the bundled trace: its rooms, who adjoins whom, and where the way out is.
+//! The office block of the bundled trace: its rooms, which rooms adjoin, and where the way out is.
 //!
 //! Source: `examples/fire/building.in`. Each office opens to the corridor of its storey, the corridors are
 //! joined by the stairs, and the main door leads out of corridor 1. Doors count as passable at any time:
@@ -34,37 +34,37 @@ impl Room {
         (0..ROOMS).map(|index| Self(index as u8))
     }
 
-    /// The corridor of a storey counted from 0.
+    /// Returns the corridor of a storey, counted from 0.
     pub(crate) fn corridor(storey: usize) -> Self {
         Self((storey * ROOMS_PER_STOREY) as u8)
     }
 
-    /// Position in an array of [`ROOMS`] elements.
+    /// Returns the position in an array of [`ROOMS`] elements.
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// The storey counted from 0.
+    /// Returns the storey, counted from 0.
     pub(crate) fn storey(self) -> usize {
         self.index() / ROOMS_PER_STOREY
     }
 
-    /// Number of the office on its storey, from 1; `None` for a corridor.
+    /// Returns the number of the office on its storey, from 1; `None` for a corridor.
     pub(crate) fn office(self) -> Option<usize> {
         Some(self.index() % ROOMS_PER_STOREY).filter(|office| *office > 0)
     }
 
-    /// The room whose number this is, if there is one.
+    /// Returns the room with this number, if there is one.
     pub(crate) fn from_index(index: u8) -> Option<Self> {
         (usize::from(index) < ROOMS).then_some(Self(index))
     }
 
-    /// The room with this name in the trace, such as `Office 23` or `Corridor 2`.
+    /// Returns the room with this name in the trace, such as `Office 23` or `Corridor 2`.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::all().find(|room| room.to_string().eq_ignore_ascii_case(name))
     }
 
-    /// The rooms that smoke and people reach from here through doors and stairs.
+    /// Returns the rooms that smoke and people reach from here through doors and stairs.
     pub(crate) fn neighbours(self) -> impl Iterator<Item = Self> {
         let storey = self.storey();
         let corridor = Self::corridor(storey);
@@ -88,7 +88,7 @@ impl std::fmt::Display for Room {
     }
 }
 
-/// What a room's sensors tell, as far as the analysis uses it.
+/// The quantities of a room's sensors that the analysis uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Quantity {
@@ -104,7 +104,7 @@ pub(crate) enum Quantity {
     HeatFlux,
 }
 
-/// How many quantities there are.
+/// The number of quantities.
 pub(crate) const QUANTITIES: usize = 10;
 
 /// Thermocouples in each room.
@@ -128,7 +128,7 @@ impl Quantity {
     }
 }
 
-/// Which sensor tells what about a room.
+/// The sensors of a room.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoomSensors {
     /// Sensor of each [`Quantity`].
@@ -138,7 +138,7 @@ pub(crate) struct RoomSensors {
     pub(crate) thermocouple_count: usize,
 }
 
-/// Assigns the sensors of the trace to the rooms. Sensors that fit nowhere are left out.
+/// Assigns the sensors of the trace to the rooms. Ignores sensors that belong to no room.
 pub(crate) fn assign(sensors: &Sensors) -> [RoomSensors; ROOMS] {
     let mut rooms = [RoomSensors::default(); ROOMS];
     for (index, sensor) in sensors.as_slice().iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The store that a run leaves behind, reopened and compared with the parent's record only: its whole log, and the
+//! The store that a run leaves behind, reopened and compared only with the parent's record: its whole log, and the
 //! tables that a start rebuilds from it.
 
 use super::recorder::{Comparison, Record, TablesFound};
@@ -21,17 +21,17 @@ use std::sync::Arc;
 /// What the reopened store showed.
 pub(crate) struct Reopened {
     pub(crate) comparison: Comparison,
-    /// Records, pieces and files of the log that are damaged.
+    /// Damaged records, pieces and files of the log.
     pub(crate) log_damaged: u64,
-    /// Readings that the numbering of the log shows to be missing.
+    /// Missing readings, according to the numbering of the log.
     pub(crate) log_readings_missing: u64,
-    /// Files that the log consists of.
+    /// Files of the log.
     pub(crate) log_segments: u64,
 }
 
-/// Reopens the store, without writing to it, and compares it with the record three times: its log, read whole; the
-/// table of a start; and the table of a start without checkpoints. The run ends with a checkpoint, so only the
-/// last of these shows that the log alone gives every reading back.
+/// Reopens the store without writing to it and compares it with the record three times: its whole log; the table of a
+/// start; and the table of a start without checkpoints. The run ends with a checkpoint, so only the last one shows that
+/// the log alone restores every reading.
 pub(crate) fn reopen(image: &Path, record: &Record) -> Result<Reopened, CliError> {
     let failed = |error: &dyn Error| {
         CliError::failure(
@@ -95,7 +95,7 @@ pub(crate) fn reopen(image: &Path, record: &Record) -> Result<Reopened, CliError
     })
 }
 
-/// Starts a database on the store and compares its table; nothing is written.
+/// Starts a database on the store and compares its table, without writing.
 fn table<S: SegmentStore>(
     store: S,
     sensors: &Sensors,
@@ -114,7 +114,7 @@ fn table<S: SegmentStore>(
     Ok((store, found))
 }
 
-/// A device whose writes stay in memory: what lies below is left as it is.
+/// A device whose writes stay in memory: the device below is unchanged.
 struct Overlay<D> {
     below: D,
     written: HashMap<u64, Box<[u8]>>,

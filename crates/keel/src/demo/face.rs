@@ -1,4 +1,4 @@
-//! How a run shows itself while it goes on: live in a terminal, in plain lines, or not at all.
+//! The display of a run while it goes on: live in a terminal, in plain lines, or none.
 
 use super::analysis::{Verdict, WayOut};
 use super::building::STOREYS;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Time between two plain lines.
 const LINE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Whoever watches.
+/// The display.
 pub(crate) enum Face {
     Live(Box<View>),
     Lines(Lines),
@@ -21,7 +21,8 @@ pub(crate) enum Face {
 }
 
 impl Face {
-    /// The live view if `live`, otherwise plain lines. A terminal that cannot be taken over gets plain lines too.
+    /// Opens the live view if `live`, otherwise plain lines. If the terminal cannot be taken over, plain lines are
+    /// used, too.
     pub(crate) fn open(live: bool) -> Result<Self, CliError> {
         if live && let Ok(view) = View::new() {
             return Ok(Self::Live(Box::new(view)));
@@ -32,7 +33,7 @@ impl Face {
         }))
     }
 
-    /// Says what will be done.
+    /// Shows the plan of the run.
     pub(crate) fn begin(&mut self, options: &RunOptions) -> Result<(), CliError> {
         let Self::Lines(lines) = self else {
             return Ok(());
@@ -50,7 +51,7 @@ impl Face {
         lines.out.flush()
     }
 
-    /// Shows a moment; answers whether the watcher wants to stop.
+    /// Shows a snapshot. Returns whether the user wants to stop.
     pub(crate) fn show(&mut self, snapshot: &Snapshot<'_>) -> Result<bool, CliError> {
         match self {
             Self::Live(view) => view.draw(snapshot),
@@ -77,18 +78,18 @@ impl Lines {
             self.out.line(line(snapshot))?;
             self.out.flush()?;
         }
-        // Nobody reads any more: there is no one to run for.
+        // Without a reader of the output there is no reason to continue.
         Ok(!self.out.is_open())
     }
 }
 
-/// One moment in one line.
+/// Returns a snapshot as one line.
 fn line(snapshot: &Snapshot<'_>) -> String {
     let picture = snapshot.picture();
     let rooms = picture.rooms.iter();
     let lost = rooms.filter(|room| matches!(room.verdict, Verdict::Lost(_)));
     let lost = lost.count();
-    // After a kill the analysis begins anew: what it has not looked at yet may burn all the same.
+    // After a kill the analysis starts again: rooms without readings so far may be burning.
     let is_partial = picture
         .rooms
         .iter()

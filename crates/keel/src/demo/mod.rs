@@ -1,8 +1,8 @@
 //! `keel demo`: the main job from end to end, with a record that proves it.
 //!
-//! The parent (this process) records what passes through a pipe; the writer, a child process, alone touches the
-//! store. At the end the store is reopened and compared with the parent's record only. A reading counts as
-//! acknowledged only if the parent received its acknowledgement.
+//! The parent (this process) records the messages of a pipe; only the writer, a child process, accesses the store. At
+//! the end the store is reopened and compared only with the parent's record. A reading counts as acknowledged only if
+//! the parent received its acknowledgement.
 
 pub(crate) mod analysis;
 mod building;
@@ -28,7 +28,7 @@ use place::Place;
 use run::{Run, RunOptions};
 use std::io::IsTerminal;
 
-/// Runs the demo; the answer is the exit status.
+/// Runs the demo. Returns the exit status.
 pub(crate) fn run(arguments: &DemoArgs) -> Result<u8, CliError> {
     signals::catch_stop();
     if arguments.full {
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &DemoArgs) -> Result<u8, CliError> {
     let seed = match (arguments.kill, arguments.seed) {
         (false, _) => None,
         (true, Some(seed)) => Some(seed),
-        // Short enough to be typed again.
+        // Only 32 bits, so that the seed is short enough to type again.
         (true, None) => Some(u64::from(u32::from_le_bytes(crate::random::bytes()?))),
     };
     let place = Place::new(arguments.dir.as_deref())?;
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &DemoArgs) -> Result<u8, CliError> {
     };
     face.begin(&options)?;
     let figures = Run::new(&place, &options).run(&mut face);
-    // The terminal first: whatever follows is to be seen.
+    // Release the terminal first, so that all further output is visible.
     drop(face);
     let mut figures = figures?;
     if place.temporary_dir().is_none() {
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &DemoArgs) -> Result<u8, CliError> {
     match figures.failures().as_slice() {
         [] => Ok(0),
         failures if arguments.json => {
-            // The reasons stand in the object; standard error names the first for whoever reads that alone.
+            // The reasons are in the object; standard error repeats them for users who read only that.
             eprintln!(
                 "keel: {}",
                 CliError::failure("demo", failures.join("; "), "see the figures")

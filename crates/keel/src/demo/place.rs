@@ -1,4 +1,4 @@
-//! Where the demo's store lies: in a directory that the user names, or in one that is removed afterwards.
+//! The place of the demo's store: a directory that the user names, or one that is removed afterwards.
 
 use crate::error::CliError;
 use std::os::unix::fs::DirBuilderExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Name of the device image.
 const IMAGE: &str = "demo.img";
 
-/// The directory; if it is temporary, dropping this removes it, on every exit path.
+/// The directory; if it is temporary, dropping this removes it on every exit path.
 #[derive(Debug)]
 pub(crate) struct Place {
     dir: PathBuf,
@@ -15,7 +15,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Uses `dir`, making it if absent, or makes a temporary directory.
+    /// Uses `dir`, creating it if absent, or creates a temporary directory.
     pub(crate) fn new(dir: Option<&Path>) -> Result<Self, CliError> {
         let Some(dir) = dir else {
             return Self::temporary();
@@ -39,7 +39,7 @@ impl Place {
         let mut failure = None;
         for parent in candidates() {
             let dir = parent.join(format!("keel-demo-{}", std::process::id()));
-            // Only for this user, and never one that somebody has prepared.
+            // Only for this user, and never a directory that another user has prepared.
             match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Ok(()) => {
                     return Ok(Self {
@@ -55,17 +55,17 @@ impl Place {
         }))
     }
 
-    /// The device image in it.
+    /// Returns the path of the device image in it.
     pub(crate) fn image(&self) -> PathBuf {
         self.dir.join(IMAGE)
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub(crate) fn folder(&self) -> &Path {
         &self.dir
     }
 
-    /// The directory, if it is to be removed.
+    /// Returns the directory, if it must be removed.
     pub(crate) fn temporary_dir(&self) -> Option<&Path> {
         self.temporary.then_some(&*self.dir)
     }
@@ -79,7 +79,7 @@ impl Drop for Place {
     }
 }
 
-/// TMPDIR if set; otherwise /var/tmp before /tmp, because the latter often lies in memory, which is no flash.
+/// Returns TMPDIR if set; otherwise /var/tmp before /tmp, because /tmp is often in memory, which is no flash.
 fn candidates() -> Vec<PathBuf> {
     match std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()) {
         Some(dir) => vec![dir.into()],

@@ -1,7 +1,7 @@
-//! What the writer tells the parent, and the parent the writer: frames of [`base::wire`] through two pipes.
+//! The messages between the writer and the parent: frames of [`base::wire`] through two pipes.
 //!
-//! A reading is announced (`OFFERED`) before it is put and acknowledged (`ACKNOWLEDGED`) after its ticket has
-//! completed. A frame that a killed writer left unfinished ends the stream; what came before it stands.
+//! A reading is announced (`OFFERED`) before it is put, and acknowledged (`ACKNOWLEDGED`) after its ticket has
+//! completed. An unfinished frame of a killed writer ends the stream; the frames before it are valid.
 
 use super::analysis::{Cause, Picture, RoomPicture, Verdict, WayOut};
 use super::building::{ROOMS, Room, STOREYS};
@@ -9,7 +9,7 @@ use base::histogram::Histogram;
 use base::wire::{self, Decoded, WireError};
 use std::io::{self, Read, Write};
 
-/// Version of every frame here.
+/// Version of all frames here.
 const VERSION: u16 = 1;
 
 /// Largest payload of a frame in bytes.
@@ -63,10 +63,10 @@ pub(crate) struct TableRow {
 const TABLE_ROW_BYTES: usize = 2 + 8 + VALUE_BYTES;
 const _: () = assert!(BATCH_MAX * TABLE_ROW_BYTES <= PAYLOAD_BYTES_MAX);
 
-/// The writer has opened its store and begins.
+/// The writer has opened its store and starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Ready {
-    /// Whether the store was formatted just now, rather than recovered.
+    /// Whether the store was just formatted rather than recovered.
     pub(crate) formatted: bool,
     /// Whether the device bypasses the page cache (`O_DIRECT`).
     pub(crate) direct: bool,
@@ -76,32 +76,32 @@ pub(crate) struct Ready {
     pub(crate) records_recovered: u64,
     /// Log records that were damaged.
     pub(crate) records_damaged: u64,
-    /// Device operations up to here: formatting, recovery, declaring the objects.
+    /// Device operations so far: formatting, recovery, declaring the objects.
     pub(crate) setup_writes: u64,
     pub(crate) setup_flushes: u64,
 }
 
-/// Figures of one life of the writer, all counted from its start.
+/// Figures of one life of the writer, counted from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Stats {
     /// The clock of the trace.
     pub(crate) trace_ms: u64,
-    /// Age of the oldest reading that is not durable yet.
+    /// Age of the oldest reading that is not yet durable.
     pub(crate) lag_ns: u64,
     /// Instances of the analysis task.
     pub(crate) instances: u64,
-    /// Of those, the ones that ended after their deadline.
+    /// The instances that ended after their deadline.
     pub(crate) deadline_misses: u64,
-    /// Releases without an instance of their own: they passed while an earlier one ran.
+    /// Releases without their own instance: they passed during an earlier one.
     pub(crate) releases_missed: u64,
-    /// Sum over instances of response time divided by deadline.
+    /// Sum of response time divided by deadline, over all instances.
     pub(crate) tardiness_sum: f64,
-    /// The same of the instances since the last report; without one, that of the instance that runs so far, or
-    /// the last known.
+    /// The same for the instances since the last report. If there is none, the value of the instance that is running,
+    /// or the last known one.
     pub(crate) tardiness_last: f64,
     /// The longest response time.
     pub(crate) response_ns_max: u64,
-    /// Sum over reports of the share of objects that were fresh.
+    /// Sum of the share of fresh objects, over all reports.
     pub(crate) fresh_sum: f64,
     /// Reports, this one included.
     pub(crate) fresh_samples: u64,
@@ -111,11 +111,11 @@ pub(crate) struct Stats {
     pub(crate) device_writes: u64,
     pub(crate) device_blocks_written: u64,
     pub(crate) device_flushes: u64,
-    /// What the analysis found.
+    /// The result of the analysis.
     pub(crate) picture: Picture,
 }
 
-/// Which latency a histogram is of.
+/// The latency that a histogram shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum LatencyOf {
@@ -134,7 +134,7 @@ impl LatencyOf {
 /// A message of the writer.
 #[derive(Debug)]
 pub(crate) enum FromWriter {
-    /// Part of the table that was recovered; the rest follows, then [`Ready`].
+    /// Part of the recovered table; the rest follows, then [`Ready`].
     Table(Vec<TableRow>),
     Ready(Ready),
     Offered(Vec<Offered>),
@@ -145,18 +145,18 @@ pub(crate) enum FromWriter {
     Finished,
 }
 
-/// What a life of the writer is to do.
+/// The task of one life of the writer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Start {
-    /// Last time of the trace to offer.
+    /// Last trace time to offer.
     pub(crate) end_ms: u64,
-    /// At that time: wait for [`FromParent::Stop`], or to be killed, instead of finishing.
+    /// At `end_ms`: wait for [`FromParent::Stop`], or to be killed, instead of finishing.
     pub(crate) hold: bool,
     /// Speed of the replay.
     pub(crate) speed: f64,
-    /// First reading to offer that was never offered.
+    /// First reading to offer that was not offered before.
     pub(crate) first: u64,
-    /// Where the clock of the trace stands at the start.
+    /// Trace time at the start.
     pub(crate) origin_ms: u64,
 }
 
@@ -164,15 +164,15 @@ pub(crate) struct Start {
 #[derive(Debug, PartialEq)]
 pub(crate) enum FromParent {
     Start(Start),
-    /// Offer these again: they were never acknowledged.
+    /// Offer these again: they were not acknowledged.
     Again(Vec<u64>),
-    /// No more [`FromParent::Again`]; begin.
+    /// No more [`FromParent::Again`] follows; start.
     Go,
-    /// Offer nothing more, finish.
+    /// Offer nothing more and finish.
     Stop,
 }
 
-/// Why a stream cannot be read on.
+/// Why reading a stream cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StreamError {
     /// The pipe failed.
@@ -181,7 +181,7 @@ pub(crate) enum StreamError {
     /// A frame is damaged.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// A frame is whole, but not one of these messages.
+    /// A frame is intact, but not one of these messages.
     #[error("a message of kind {kind} version {version} is not understood")]
     Message { kind: u16, version: u16 },
 }
@@ -204,7 +204,7 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
-    /// The next message made by `parse`; `None` at the end of the stream, be it within a frame.
+    /// Returns the next message made by `parse`; `None` at the end of the stream, even within a frame.
     fn next_with<T>(
         &mut self,
         parse: impl Fn(u16, &mut Fields<'_>) -> Option<T>,
@@ -240,7 +240,7 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
-    /// The next message of the writer.
+    /// Returns the next message of the writer.
     pub(crate) fn next_from_writer(&mut self) -> Result<Option<FromWriter>, StreamError> {
         self.next_with(|kind, fields| {
             Some(match kind {
@@ -259,7 +259,7 @@ impl<R: Read> FrameReader<R> {
         })
     }
 
-    /// The next message of the parent.
+    /// Returns the next message of the parent.
     pub(crate) fn next_from_parent(&mut self) -> Result<Option<FromParent>, StreamError> {
         self.next_with(|kind, fields| {
             Some(match kind {
@@ -397,7 +397,7 @@ impl<W: Write> FrameWriter<W> {
         self.send(STATS)
     }
 
-    /// Sends the buckets of a histogram; percentiles survive exactly, the maximum too.
+    /// Sends the buckets of a histogram; percentiles and maximum are preserved exactly.
     pub(crate) fn latency(&mut self, of: LatencyOf, histogram: &Histogram) -> io::Result<()> {
         self.payload.push(of as u8);
         self.put_u64(histogram.max());
@@ -464,7 +464,7 @@ impl Fields<'_> {
         self.bytes().map(f64::from_le_bytes)
     }
 
-    /// Items up to the end of the payload.
+    /// Reads items up to the end of the payload.
     fn list<T>(&mut self, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let mut items = Vec::new();
         while !self.0.is_empty() {
@@ -551,7 +551,7 @@ impl Fields<'_> {
         let max = self.u64()?;
         let mut histogram = Histogram::new();
         for (value, count) in self.list(|fields| Some((fields.u64()?, fields.u64()?)))? {
-            // The last bucket ends above the exact maximum; a bucket's end is never below its values.
+            // The last bucket ends above the exact maximum; the end of a bucket is never below its values.
             histogram.record_n(value.min(max), count);
         }
         Some((of, histogram))
@@ -690,7 +690,7 @@ mod tests {
             FrameReader::new(&damaged[..]).next_from_writer(),
             Err(StreamError::Wire(_))
         ));
-        // A message of the wrong direction, or with a tail, is refused.
+        // A message of the wrong direction, or with extra bytes, is refused.
         assert!(matches!(
             FrameReader::new(&pipe[..]).next_from_parent(),
             Err(StreamError::Message { kind: 3, .. })

@@ -1,10 +1,10 @@
-//! The parent's own record of every reading: what was offered, what was acknowledged, and at the end what the
-//! store gives back. It knows only what came through the pipe.
+//! The parent's own record of every reading: whether it was offered, acknowledged, and at the end found in the store.
+//! It contains only what came through the pipe.
 
 use super::protocol::{Offered, TableRow, VALUE_BYTES};
 use std::collections::HashMap;
 
-/// Most readings of one run; 24 bytes each are kept.
+/// The most readings of one run; each takes 24 bytes.
 pub(crate) const READINGS_MAX: usize = 4_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +12,7 @@ struct Entry {
     time_ms: u64,
     value: [u8; VALUE_BYTES],
     sensor: u16,
-    /// The life of the writer that offered it last.
+    /// The life of the writer that last offered it.
     life: u16,
     acknowledged: bool,
 }
@@ -30,35 +30,35 @@ pub(crate) enum RecordError {
     TooMany,
 }
 
-/// Everything that passed through the pipe.
+/// All that passed through the pipe.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     entries: Vec<Entry>,
     acknowledged: u64,
     again: u64,
-    /// The present life of the writer, and how many readings it has offered that are open.
+    /// The current life of the writer, and the number of open readings that it has offered.
     life: u16,
     open_in_life: u64,
 }
 
-/// What the comparison with the reopened store found.
+/// The result of the comparison with the reopened store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
     /// Acknowledged, but not in the store.
     pub(crate) missing: u64,
     /// In the store with a value that was not offered for that sensor and time.
     pub(crate) altered: u64,
-    /// In the store, but never offered for any value.
+    /// In the store, but never offered with any value.
     pub(crate) unexpected: u64,
     /// Records found in the store, repetitions included.
     pub(crate) found: u64,
-    /// Offered, never acknowledged, and in the store all the same: allowed.
+    /// Offered, never acknowledged, but in the store: allowed.
     pub(crate) unacknowledged_found: u64,
-    /// What the recovered tables showed.
+    /// The result of the comparison with recovered tables.
     pub(crate) tables: TablesFound,
 }
 
-/// What the comparison with tables found that were rebuilt from the store, summed over them.
+/// The result of the comparison with tables rebuilt from the store, summed over them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TablesFound {
     /// Tables compared.
@@ -72,7 +72,7 @@ pub(crate) struct TablesFound {
 }
 
 impl TablesFound {
-    /// Adds what another table showed.
+    /// Adds the result of another table.
     pub(crate) fn add(&mut self, other: &Self) {
         self.compared += other.compared;
         self.stale += other.stale;
@@ -82,13 +82,13 @@ impl TablesFound {
 }
 
 impl Record {
-    /// A writer was started: what is open from before has no ticket in this one.
+    /// Records the start of a writer: it has no tickets of readings that are open from before.
     pub(crate) fn begin_life(&mut self) {
         self.life = self.life.saturating_add(1);
         self.open_in_life = 0;
     }
 
-    /// The writer announced a reading: the next one, or one that it offers again.
+    /// Records that the writer announced a reading: the next one, or a repeated one.
     pub(crate) fn offered(&mut self, reading: &Offered) -> Result<(), RecordError> {
         let expected = self.entries.len() as u64;
         if reading.number > expected {
@@ -124,7 +124,7 @@ impl Record {
         Ok(())
     }
 
-    /// The writer acknowledged a reading. Doing so twice counts once.
+    /// Records that the writer acknowledged a reading. A repetition does not count.
     pub(crate) fn acknowledged(&mut self, number: u64) -> Result<(), RecordError> {
         let life = self.life;
         let entry = self
@@ -141,37 +141,37 @@ impl Record {
         self.entries.get_mut(usize::try_from(number).ok()?)
     }
 
-    /// Readings offered, each counted once.
+    /// Returns the number of offered readings, each counted once.
     pub(crate) fn offered_count(&self) -> u64 {
         self.entries.len() as u64
     }
 
-    /// Readings acknowledged, each counted once.
+    /// Returns the number of acknowledged readings, each counted once.
     pub(crate) fn acknowledged_count(&self) -> u64 {
         self.acknowledged
     }
 
-    /// Readings offered and not acknowledged.
+    /// Returns the number of readings offered and not acknowledged.
     pub(crate) fn open_count(&self) -> u64 {
         self.offered_count() - self.acknowledged
     }
 
-    /// Readings that the present writer has offered and not acknowledged: its open tickets.
+    /// Returns the number of readings that the current writer has offered and not acknowledged: its open tickets.
     pub(crate) fn open_in_life_count(&self) -> u64 {
         self.open_in_life
     }
 
-    /// How often a reading was offered again after a restart.
+    /// Returns how often a reading was offered again after a restart.
     pub(crate) fn again_count(&self) -> u64 {
         self.again
     }
 
-    /// Time of the latest reading offered; 0 before the first.
+    /// Returns the time of the latest offered reading; 0 before the first.
     pub(crate) fn time_ms_last(&self) -> u64 {
         self.entries.last().map_or(0, |entry| entry.time_ms)
     }
 
-    /// Numbers of the readings that are open, in order.
+    /// Returns the numbers of the open readings, in order.
     pub(crate) fn open(&self) -> Vec<u64> {
         let open = self
             .entries
@@ -181,10 +181,10 @@ impl Record {
         open.map(|(number, _)| number as u64).collect()
     }
 
-    /// Compares a table that was rebuilt from the store: every sensor shows its newest acknowledged reading, or
-    /// a newer one that was offered.
+    /// Compares a table rebuilt from the store: every sensor must show its newest acknowledged reading, or a newer one
+    /// that was offered.
     pub(crate) fn compare_table(&self, rows: &[TableRow]) -> TablesFound {
-        /// What is known of one sensor.
+        /// The known readings of one sensor.
         #[derive(Clone, Copy, Default)]
         struct Known<'r> {
             row: Option<&'r TableRow>,
@@ -245,7 +245,7 @@ impl Record {
     }
 }
 
-/// A comparison under way: feed it every record of the store, in any order.
+/// A comparison in progress: pass it every record of the store, in any order.
 pub(crate) struct Comparing<'r> {
     record: &'r Record,
     index: HashMap<(u16, u64), usize>,
@@ -254,7 +254,7 @@ pub(crate) struct Comparing<'r> {
 }
 
 impl Comparing<'_> {
-    /// The store holds `value` for this sensor and time; `sensor` is `None` for a key that names none.
+    /// Notes that the store contains `value` for this sensor and time; `sensor` is `None` for a key of no sensor.
     pub(crate) fn found(&mut self, sensor: Option<u16>, time_ms: i64, value: &[u8]) {
         self.comparison.found += 1;
         let key = sensor.zip(u64::try_from(time_ms).ok());
@@ -267,7 +267,7 @@ impl Comparing<'_> {
         }
     }
 
-    /// All records have been fed.
+    /// Finishes the comparison after the last record.
     pub(crate) fn finish(mut self) -> Comparison {
         for (entry, seen) in self.record.entries.iter().zip(&self.seen) {
             self.comparison.missing += u64::from(entry.acknowledged && !seen);
@@ -345,7 +345,7 @@ mod tests {
             reading.sensor = (number % 2) as u16;
             record.offered(&reading).unwrap();
         }
-        // Sensor 0 has readings 0 and 2, sensor 1 has 1 and 3; 3 is open.
+        // Sensor 0 has readings 0 and 2, sensor 1 has readings 1 and 3; reading 3 is open.
         (0..3).for_each(|number| record.acknowledged(number).unwrap());
         let row = |sensor: u16, number: u64| TableRow {
             sensor,
@@ -365,7 +365,7 @@ mod tests {
         let mut changed = row(0, 2);
         changed.value[7] ^= 1;
         assert_eq!(counts(&[changed, row(1, 1)]), (0, 1, 0));
-        // The reading of another sensor, and times of no reading.
+        // A reading of another sensor, and times without a reading.
         assert_eq!(counts(&[row(0, 2), row(1, 2)]), (0, 0, 1));
         assert_eq!(counts(&[row(0, 2), row(1, 1), row(9, 1)]), (0, 0, 1));
         let mut early = row(0, 2);

@@ -13,25 +13,25 @@ use crate::signals;
 use base::histogram::Histogram;
 use std::time::{Duration, Instant};
 
-/// Time between two pictures of the live view.
+/// Time between two frames of the live view.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// How long a writer may take to finish when asked to.
+/// Timeout for a writer that was asked to finish.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a kill waits for a reading that is not durable yet: two commits, between which readings come.
+/// How long a kill waits for a reading that is not yet durable: two commits, between which readings arrive.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a writer may be silent; it reports ten times a second.
+/// Timeout for a silent writer; it reports ten times per second.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What was asked for.
+/// The requested run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunOptions {
     /// Time of the trace to replay.
     pub(crate) end_ms: u64,
     pub(crate) speed: f64,
-    /// Seed of the kills; no kills without.
+    /// Seed of the kills; `None`: no kills.
     pub(crate) seed: Option<u64>,
 }
 
@@ -41,10 +41,10 @@ enum Ended {
     Killed,
 }
 
-/// What the present writer has said.
+/// Messages of the current writer.
 #[derive(Default)]
 struct Present {
-    /// The table that it recovered.
+    /// The recovered table.
     table: Vec<TableRow>,
     ready: Option<Ready>,
     stats: Option<Box<Stats>>,
@@ -62,7 +62,7 @@ pub(crate) struct Run<'p> {
     lag_history: Vec<u64>,
     totals: Totals,
     present: Present,
-    /// The last report of an ended life, shown while the next one starts.
+    /// The last report of an ended life, shown during the next start.
     last_stats: Option<Box<Stats>>,
     phase: Phase,
     direct: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Run<'p> {
     kills_with_open_tickets: u64,
     kills_during_recovery: u64,
     kills_after_acknowledgement: u64,
-    /// What the tables showed that the writers recovered.
+    /// Results of the tables that the writers recovered.
     tables: TablesFound,
     killed_at: Option<Instant>,
     downtime: Duration,
@@ -107,7 +107,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// Runs all lives and compares.
+    /// Runs all lives, then compares.
     pub(crate) fn run(mut self, face: &mut Face) -> Result<Figures, CliError> {
         let lives = plan(self.options.end_ms, self.options.speed, self.options.seed);
         self.kills_planned = lives.iter().filter(|life| life.kill.is_some()).count() as u64;
@@ -118,8 +118,8 @@ impl<'p> Run<'p> {
             self.live(planned, face)?;
         }
         if self.stop_wanted && self.killed_at.is_some() {
-            // Stopped between a kill and the next start: recover once more, so that what is compared is a store
-            // that has been reopened by its owner.
+            // Stopped between a kill and the next start: recover once more, so that the compared store has been
+            // reopened by its owner.
             self.live(
                 &PlannedLife {
                     end_ms: self.record.time_ms_last(),
@@ -138,7 +138,7 @@ impl<'p> Run<'p> {
         Ok(self.figures(seconds, &reopened, reopen_ns))
     }
 
-    /// One life of the writer.
+    /// Runs one life of the writer.
     fn live(&mut self, planned: &PlannedLife, face: &mut Face) -> Result<(), CliError> {
         self.record.begin_life();
         let open = self.record.open();
@@ -167,7 +167,7 @@ impl<'p> Run<'p> {
         if killed || (finished && status.is_some_and(|status| status.success())) {
             return Ok(());
         }
-        // The writer's own line names thing and remedy already.
+        // The writer's own message already names the object and the remedy.
         if let Some(said) = complaint
             .lines()
             .last()
@@ -181,7 +181,7 @@ impl<'p> Run<'p> {
         Err(CliError::failure("demo writer", how, "run the demo again"))
     }
 
-    /// Listens to a life until it ends, kills it when its time has come.
+    /// Receives the messages of a life until it ends; kills it when its time has come.
     fn watch(
         &mut self,
         life: &mut Life,
@@ -192,7 +192,7 @@ impl<'p> Run<'p> {
             Some(KillAt::Start { delay }) => Some(life.begun + delay),
             _ => None,
         };
-        // The acknowledgement that a kill has waited for, plus its delay.
+        // The time of the acknowledgement that the kill waited for, plus its delay.
         let mut struck_at: Option<Instant> = None;
         let mut stopped_at: Option<Instant> = None;
         let mut heard_at = Instant::now();
@@ -270,13 +270,13 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// SIGKILL, then everything that the writer had said before it died.
+    /// Sends SIGKILL, then reads all that the writer had sent before it died.
     fn kill(&mut self, life: &mut Life) -> Result<Ended, CliError> {
         let recovering = self.present.ready.is_none();
         let knew_of_open = self.record.open_in_life_count() > 0;
         life.kill();
         let now = Instant::now();
-        // A start that was killed continues the downtime that began with the kill before.
+        // Killing a start continues the downtime that began with the previous kill.
         self.killed_at.get_or_insert(now);
         loop {
             match life.next_event(SILENCE_TIMEOUT) {
@@ -296,7 +296,7 @@ impl<'p> Run<'p> {
         if recovering {
             self.kills_during_recovery += 1;
         } else if knew_of_open && self.record.open_in_life_count() > 0 {
-            // Open when it was decided, and still open when all that it had said was heard.
+            // Open when the kill was decided, and still open after all messages were read.
             self.kills_with_open_tickets += 1;
         }
         self.phase = Phase::Recovering;
@@ -354,7 +354,7 @@ impl<'p> Run<'p> {
         Ok(())
     }
 
-    /// Adds what the present writer said last to the totals.
+    /// Adds the last figures of the current writer to the totals.
     fn end_of_life(&mut self) {
         if let Some(stats) = self.present.stats.take() {
             self.totals.add(&stats);
@@ -372,7 +372,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// Shows the moment if it is time for the next picture; notes whether a stop is wanted.
+    /// Shows the snapshot if it is time for the next frame; notes whether a stop is wanted.
     fn show(&mut self, face: &mut Face, now_please: bool) -> Result<(), CliError> {
         self.stop_wanted |= signals::stop_requested();
         let now = Instant::now();
@@ -440,17 +440,17 @@ impl<'p> Run<'p> {
     }
 }
 
-/// How long to wait for the next event.
+/// Returns how long to wait for the next event.
 fn pause(kill_at: Option<Instant>) -> Duration {
     let now = Instant::now();
     let until_kill = kill_at.map_or(FRAME, |at| at.saturating_duration_since(now));
     until_kill.clamp(Duration::from_micros(200), FRAME / 2)
 }
 
-/// One pass of the bundled trace; longer runs begin it again.
+/// Duration of one pass of the bundled trace, in ms; longer runs repeat it.
 const BUNDLED_TRACE_MS: u64 = 597_996;
 
-/// The writer broke the protocol: a defect, not a matter of the device.
+/// Returns the error of a writer that broke the protocol: a defect, not a problem of the device.
 fn nonsense(error: &dyn std::error::Error) -> CliError {
     CliError::failure(
         "demo writer",

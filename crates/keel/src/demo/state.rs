@@ -1,4 +1,4 @@
-//! What a run looks like at one moment, for whoever shows it.
+//! The state of a run at one moment, for its display.
 
 use super::analysis::Picture;
 use super::protocol::Stats;
@@ -6,22 +6,22 @@ use super::summary::Totals;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What is going on.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The store is being made.
     Starting,
-    /// Readings flow.
+    /// Readings are replayed.
     Running,
-    /// The writer was killed and is coming back.
+    /// The writer was killed and is restarting.
     Recovering,
-    /// The last readings become durable.
+    /// The last readings are becoming durable.
     Finishing,
-    /// The store has been reopened and is compared with the record.
+    /// The reopened store is being compared with the record.
     Comparing,
 }
 
-/// One moment.
+/// One moment of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot<'r> {
     pub(crate) phase: Phase,
@@ -30,23 +30,23 @@ pub(crate) struct Snapshot<'r> {
     pub(crate) elapsed_s: f64,
     pub(crate) acknowledged: u64,
     pub(crate) open: u64,
-    /// Readings acknowledged in the last second.
+    /// Readings acknowledged within the last second.
     pub(crate) rate_per_s: u64,
     /// The durable lag in ns at each report of the writer, oldest first.
     pub(crate) lag_history: &'r [u64],
-    /// The last report of the present writer, or of the one before while it recovers.
+    /// The last report of the current writer, or of the previous one during recovery.
     pub(crate) stats: Option<&'r Stats>,
-    /// Sums over all lives, the present one included.
+    /// Sums over all lives, the current one included.
     pub(crate) figures: Sums,
     pub(crate) kills: u64,
     pub(crate) kills_planned: u64,
     pub(crate) direct: bool,
 }
 
-/// The few sums that are shown while a run goes on.
+/// The sums that are shown during a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
-    /// Instances that ended late, and releases that no instance of their own followed.
+    /// Instances that ended late, and releases without their own instance.
     pub(crate) late: u64,
     /// Releases of the task.
     pub(crate) releases: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// The sums of ended lives and of the present one.
+    /// Returns the sums of the ended lives and the current one.
     pub(crate) fn of(ended: &Totals, present: Option<&Stats>) -> Self {
         let zero = Stats::default();
         let now = present.unwrap_or(&zero);
@@ -73,19 +73,19 @@ impl Sums {
 static NOTHING_YET: Picture = Picture::UNKNOWN;
 
 impl Snapshot<'_> {
-    /// What the analysis found last.
+    /// Returns the latest result of the analysis.
     pub(crate) fn picture(&self) -> &Picture {
         self.stats.map_or(&NOTHING_YET, |stats| &stats.picture)
     }
 
-    /// The clock of the trace, at most its end.
+    /// Returns the time of the trace, at most its end.
     pub(crate) fn trace_ms(&self) -> u64 {
         self.stats
             .map_or(0, |stats| stats.trace_ms)
             .min(self.end_ms)
     }
 
-    /// How much of the trace is done, from 0 to 1.
+    /// Returns how much of the trace is done, from 0 to 1.
     pub(crate) fn share_done(&self) -> f64 {
         if self.end_ms == 0 {
             1.0
@@ -95,7 +95,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// Values of a history: more than the widest chart.
+/// Values of a history: more than the widest chart shows.
 const HISTORY_MAX: usize = 120;
 
 /// Adds a value to a history of bounded length.
@@ -113,17 +113,17 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Notes how many there are in all.
+    /// Records the total number of readings.
     pub(crate) fn note(&mut self, now: Instant, count: u64) {
         self.marks.push_back((now, count));
         let is_old = |mark: &(Instant, u64)| now.duration_since(mark.0) > Duration::from_secs(1);
-        // One mark of at least a second ago stays: the rate is measured from it.
+        // Keep one mark that is at least one second old: the rate is measured from it.
         while self.marks.get(1).is_some_and(is_old) {
             self.marks.pop_front();
         }
     }
 
-    /// Readings per second.
+    /// Returns the readings per second.
     pub(crate) fn per_s(&self) -> u64 {
         let (Some((from, before)), Some((to, now))) = (self.marks.front(), self.marks.back())
         else {
@@ -167,7 +167,7 @@ mod tests {
         let mut rate = Rate::default();
         assert_eq!(rate.per_s(), 0);
         for tenth in 0..50_u64 {
-            // 100 a second for two seconds, then 1,000 a second.
+            // 100 per second for two seconds, then 1,000 per second.
             let count = if tenth <= 20 {
                 10 * tenth
             } else {

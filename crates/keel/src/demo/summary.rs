@@ -6,16 +6,16 @@ use base::histogram::Histogram;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The share of offered readings that must have been acknowledged when the writer was killed.
+/// The least share of offered readings that must be acknowledged if the writer was killed.
 pub(crate) const ACKNOWLEDGED_SHARE_MIN: f64 = 0.9;
 
-/// So many releases cannot pass before the first instance of a task that works.
+/// The most releases before the first instance of a working task.
 const RELEASES_WITHOUT_INSTANCE_MAX: u64 = 10;
 
 /// Fewest kills of a run with `--kill`.
 pub(crate) const KILLS_MIN: u64 = 10;
 
-/// Sums over all lives of the writer, as far as it has told them.
+/// Sums over all lives of the writer, as far as it has reported them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) instances: u64,
@@ -53,12 +53,12 @@ impl Totals {
         self.device_flushes += stats.device_flushes;
     }
 
-    /// Mean over all instances of response time ÷ deadline; 0 before the first.
+    /// Returns the mean of response time ÷ deadline over all instances; 0 before the first.
     pub(crate) fn tardiness_mean(&self) -> f64 {
         ratio(self.tardiness_sum, self.instances)
     }
 
-    /// Mean over all reports of the share of fresh objects; 0 before the first.
+    /// Returns the mean share of fresh objects over all reports; 0 before the first.
     pub(crate) fn fresh_mean(&self) -> f64 {
         ratio(self.fresh_sum, self.fresh_samples)
     }
@@ -68,19 +68,19 @@ fn ratio(sum: f64, count: u64) -> f64 {
     if count == 0 { 0.0 } else { sum / count as f64 }
 }
 
-/// Everything that a finished run has to say.
+/// All results of a finished run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) offered: u64,
     pub(crate) acknowledged: u64,
-    /// Offers repeated after a restart.
+    /// Repeated offers after a restart.
     pub(crate) offered_again: u64,
     pub(crate) comparison: Comparison,
     pub(crate) totals: Totals,
     pub(crate) seconds: f64,
     pub(crate) trace_seconds: f64,
     pub(crate) speed: f64,
-    /// Passes through the trace, when it was shorter than asked for.
+    /// Passes through the trace; more than one if the trace is shorter than requested.
     pub(crate) passes: u64,
     pub(crate) stopped_early: bool,
     pub(crate) kill_asked: bool,
@@ -90,22 +90,22 @@ pub(crate) struct Figures {
     /// Kills within 5 ms after an acknowledgement arrived.
     pub(crate) kills_after_acknowledgement: u64,
     pub(crate) seed: Option<u64>,
-    /// Time between a kill and the writer's readiness, summed.
+    /// Total time between the kills and the writer's next readiness.
     pub(crate) downtime_s: f64,
-    /// Records, pieces or files of the log that were damaged at the end.
+    /// Damaged records, pieces or files of the log at the end.
     pub(crate) log_damaged: u64,
-    /// Readings that the numbering of the log showed to be missing at the end.
+    /// Missing readings at the end, according to the numbering of the log.
     pub(crate) log_readings_missing: u64,
     /// Files of the log at the end.
     pub(crate) log_segments: u64,
     pub(crate) reopen_ns: u64,
     pub(crate) direct: bool,
-    /// Where the store was left, if it was.
+    /// Where the store was left, if it was kept.
     pub(crate) kept_image: Option<String>,
 }
 
 impl Figures {
-    /// Why the run has failed; empty when it has not.
+    /// Returns why the run has failed; empty if it has not.
     pub(crate) fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         let found = &self.comparison;
@@ -175,12 +175,12 @@ impl Figures {
         failures
     }
 
-    /// Readings altered in the log, and sensors altered in a table.
+    /// Returns the readings altered in the log plus the sensors altered in a table.
     fn altered(&self) -> u64 {
         self.comparison.altered + self.comparison.tables.altered
     }
 
-    /// The same of those that were never offered.
+    /// Returns the readings and sensors with values that were never offered.
     fn unexpected(&self) -> u64 {
         self.comparison.unexpected + self.comparison.tables.unexpected
     }
@@ -189,7 +189,7 @@ impl Figures {
         &self.totals.latency[of as usize]
     }
 
-    /// The one object of `--json`.
+    /// Returns the object of `--json`.
     pub(crate) fn json(&self) -> Value {
         let latency = |of| {
             let histogram = self.latency(of);
@@ -227,7 +227,7 @@ impl Figures {
             "stopped_early": self.stopped_early,
             "failures": self.failures(),
         });
-        // In two parts: the macro has a limit.
+        // Split in two because of a limit of the macro.
         let recovery = json!({
             "kills": self.kills,
             "kills_with_open_tickets": self.kills_with_open_tickets,
@@ -251,10 +251,10 @@ impl Figures {
         figures
     }
 
-    /// The summary for people, several lines.
+    /// Returns the summary for people, in several lines.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
-        // Writing to a string cannot fail.
+        // Writing to a string never fails.
         self.write_text(&mut text).ok();
         text
     }
@@ -367,7 +367,7 @@ impl Figures {
         }
     }
 
-    /// p50, p99, p99.9 and maximum in words.
+    /// Returns p50, p99, p99.9 and maximum as text.
     fn percentiles(&self, of: LatencyOf) -> [String; 4] {
         let histogram = self.latency(of);
         [50.0, 99.0, 99.9, 100.0].map(|percent| duration(histogram.percentile(percent)))
@@ -415,7 +415,7 @@ impl Figures {
     }
 }
 
-/// A duration with three digits: `742 µs`, `1.24 ms`.
+/// Returns a duration with three digits: `742 µs`, `1.24 ms`.
 pub(crate) fn duration(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -433,7 +433,7 @@ pub(crate) fn duration(ns: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A number with its thousands separated: `155,499`.
+/// Returns a number with separated thousands: `155,499`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -542,7 +542,7 @@ mod tests {
         assert_eq!(kill(10, 4, 100).failures().len(), 1);
         assert_eq!(kill(10, 5, 89).failures().len(), 1);
         assert!(kill(10, 10, 100).text().contains("crash suite"));
-        // Without kills, a stop by the user leaves readings open, which is no failure.
+        // Without kills, a user's stop leaves readings open, which is no failure.
         assert!(
             Figures {
                 acknowledged: 50,

@@ -1,4 +1,4 @@
-//! One life of the writer, as the parent sees it: start, messages, end; and the plan of when to kill it.
+//! One life of the writer from the parent's view: start, messages, end; and the plan of the kills.
 
 use super::protocol::{FrameReader, FrameWriter, FromWriter, Start, StreamError};
 use crate::error::CliError;
@@ -11,21 +11,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Messages that may wait between the reading thread and the parent; a full channel slows the writer down.
+/// Messages that may wait between the reading thread and the parent; a full channel slows down the writer.
 const EVENTS_MAX: usize = 256;
 
-/// Bytes kept of what the writer says on standard error.
+/// Bytes kept of the writer's standard error.
 const COMPLAINT_BYTES_MAX: usize = 4096;
 
-/// What the reading thread passes on.
+/// The events of the reading thread.
 #[derive(Debug)]
 pub(crate) enum Event {
     Message(FromWriter),
-    /// The stream has ended: the writer is gone, or makes no sense.
+    /// The stream has ended: the writer has gone, or broke the protocol.
     Ended(Result<(), StreamError>),
 }
 
-/// A running writer. Dropping it kills the process: no exit path leaves one behind.
+/// A running writer. Dropping it kills the process, so no exit path leaves a writer behind.
 pub(crate) struct Life {
     child: Child,
     commands: FrameWriter<ChildStdin>,
@@ -38,7 +38,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Starts this program again as the writer, and tells it what to do.
+    /// Starts this program again as the writer, and sends it its task.
     pub(crate) fn begin(
         image: &Path,
         orphan_dir: Option<&Path>,
@@ -52,7 +52,7 @@ impl Life {
         if let Some(dir) = orphan_dir {
             command.arg("--orphan-dir").arg(dir);
         }
-        // Its own process group: Ctrl-C in the terminal is for the parent, which then stops the writer in order.
+        // Its own process group: Ctrl-C in the terminal reaches only the parent, which then stops the writer in order.
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -87,7 +87,7 @@ impl Life {
         life.reader = Some(reading.map_err(|error| failed(&error))?);
         let complaining = thread("demo-complaint").spawn(move || read_tail(stderr));
         life.complaint = Some(complaining.map_err(|error| failed(&error))?);
-        // A writer that died before it listened is noticed by the end of its stream.
+        // If the writer died before it read this, the end of its stream shows it.
         let told = life
             .commands
             .start(start)
@@ -96,7 +96,7 @@ impl Life {
         Ok(life)
     }
 
-    /// The next event, or `None` when `timeout` has passed.
+    /// Returns the next event, or `None` after `timeout`.
     pub(crate) fn next_event(&mut self, timeout: Duration) -> Option<Event> {
         let event = match self.events.recv_timeout(timeout) {
             Ok(event) => event,
@@ -107,20 +107,20 @@ impl Life {
         Some(event)
     }
 
-    /// Asks the writer to finish what it has begun.
+    /// Asks the writer to finish.
     pub(crate) fn stop(&mut self) {
         self.commands.stop().ok();
     }
 
-    /// SIGKILL, now. What the writer had already said is still to be read with [`Life::next_event`].
+    /// Sends SIGKILL. The caller must still read the earlier messages of the writer with [`Life::next_event`].
     pub(crate) fn kill(&mut self) {
         self.child.kill().ok();
     }
 
-    /// Waits for the end of the process; answers its status and the last of what it said on standard error.
+    /// Waits for the end of the process. Returns its status and the last part of its standard error.
     pub(crate) fn end(mut self) -> (Option<ExitStatus>, String) {
         let status = self.child.wait().ok();
-        // Whatever waits in the channel must not block the reading thread.
+        // Drain the channel, so that the reading thread does not block.
         while !self.ended && self.next_event(Duration::from_secs(1)).is_some() {}
         let complaint = self
             .complaint
@@ -152,7 +152,7 @@ fn read_all(mut frames: FrameReader<impl Read>, events: &SyncSender<Event>) {
     }
 }
 
-/// Reads to the end, keeps the last bytes: a writer that fails says why in its last line.
+/// Reads to the end and keeps the last bytes: a failing writer gives the reason in its last line.
 fn read_tail(mut source: impl Read) -> String {
     let mut tail = Vec::new();
     let mut piece = [0; 1024];
@@ -164,27 +164,27 @@ fn read_tail(mut source: impl Read) -> String {
     String::from_utf8_lossy(&tail).trim().to_owned()
 }
 
-/// When a life is to end.
+/// When a life must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillAt {
-    /// So long after the first reading at or after this time of the trace.
+    /// After `delay`, counted from the first reading at or after `time_ms` of the trace.
     Trace {
         time_ms: u64,
         delay: Duration,
-        /// So long after an acknowledgement that arrives then: where one that came too early shows.
+        /// If set, kill this long after the next acknowledgement: this reveals an acknowledgement sent too early.
         acknowledged: Option<Duration>,
-        /// Only at a moment when tickets are open; and, so that there is one, at the first such moment from this
-        /// time of the trace on, whatever is left of the delay and whether or not an acknowledgement came.
+        /// Kill only while tickets are open. To make sure that some are, kill at the first such moment from this trace
+        /// time on, even if the delay is not over or no acknowledgement came.
         open_by_ms: u64,
     },
-    /// So long after the start of the process: while it recovers.
+    /// This long after the start of the process, during its recovery.
     Start { delay: Duration },
 }
 
-/// A life of the plan.
+/// A planned life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedLife {
-    /// Last time of the trace that this life may offer.
+    /// Last trace time that this life may offer.
     pub(crate) end_ms: u64,
     pub(crate) kill: Option<KillAt>,
 }
@@ -192,24 +192,25 @@ pub(crate) struct PlannedLife {
 /// Kills during replay.
 const KILLS_IN_REPLAY: u64 = 10;
 
-/// Kills during start-up, in addition.
+/// Additional kills during start-up.
 const KILLS_IN_RECOVERY: usize = 2;
 
-/// Of those, the ones that follow an acknowledgement.
+/// Kills during replay that follow an acknowledgement.
 const KILLS_AFTER_ACKNOWLEDGEMENT: u64 = 4;
 
-/// Longest time between that acknowledgement and the kill. Every other kill comes at once.
+/// The longest time between that acknowledgement and the kill, in µs. Every second such kill follows immediately.
 const AFTER_ACKNOWLEDGEMENT_US_MAX: u64 = 5_000;
 
-/// The longest wait between reaching the chosen place of the trace and the kill: longer than one commit interval,
-/// so that kills fall into every phase of a commit.
+/// The longest wait between reaching the chosen trace time and the kill, in ms. It exceeds one commit interval, so that
+/// kills occur in every phase of a commit.
 const DELAY_MS_MAX: u64 = 300;
 
-/// A start takes about this long at most; kills during recovery fall into it.
+/// The usual upper limit of a start, in ms; kills during recovery occur within it.
 const START_MS_MAX: u64 = 60;
 
-/// The lives of a run: one without kills; otherwise the trace is cut into equal parts, each part but the last ends
-/// in a kill at a random place and moment, and two further kills come while the writer recovers.
+/// Returns the lives of a run. Without a seed it is one life without a kill. Otherwise the trace is divided into equal
+/// parts; each part except the last ends with a kill at a random trace time, and two further kills occur during
+/// recovery.
 pub(crate) fn plan(end_ms: u64, speed: f64, seed: Option<u64>) -> Vec<PlannedLife> {
     let Some(seed) = seed else {
         return vec![PlannedLife { end_ms, kill: None }];
@@ -226,7 +227,7 @@ pub(crate) fn plan(end_ms: u64, speed: f64, seed: Option<u64>) -> Vec<PlannedLif
     for part in 0..=KILLS_IN_REPLAY {
         let begin_ms = end_ms * part / (KILLS_IN_REPLAY + 1);
         let part_end_ms = end_ms * (part + 1) / (KILLS_IN_REPLAY + 1);
-        // A start is killed only when there is a store to recover, which the first life makes.
+        // A start is killed only if there is a store to recover; the first life makes it.
         if in_recovery.contains(&part) {
             let delay = Duration::from_millis(random.below(START_MS_MAX));
             lives.push(PlannedLife {
@@ -236,12 +237,12 @@ pub(crate) fn plan(end_ms: u64, speed: f64, seed: Option<u64>) -> Vec<PlannedLif
         }
         let kill = (part < KILLS_IN_REPLAY).then(|| {
             let after = aimed.binary_search(&part).ok();
-            // Never in the last tenth of the part: there must be a reading at or after it. Early in the part where
-            // an acknowledgement is still to come.
+            // Not in the last tenth of the part: a reading at or after this time must exist. Earlier in the part if the
+            // kill must still wait for an acknowledgement.
             let tenths = if after.is_some() { 2 } else { 9 };
             let time_ms = begin_ms + random.below((part_end_ms - begin_ms) * tenths / 10 + 1);
             let left_ms = part_end_ms - time_ms;
-            // At the end of its part the writer waits, and soon nothing is open any more: the kill comes before.
+            // The writer waits at the end of its part, and soon nothing is open: the kill must come earlier.
             let delay_ms_max = (DELAY_MS_MAX as f64).min(left_ms as f64 / speed * 0.75) as u64;
             let delay = Duration::from_millis(random.below(delay_ms_max + 1));
             let after_us = random.below(AFTER_ACKNOWLEDGEMENT_US_MAX + 1);
@@ -317,7 +318,7 @@ mod tests {
             assert_eq!(delays.len() as u64, KILLS_AFTER_ACKNOWLEDGEMENT);
             assert!(delays.iter().all(|delay| delay.as_micros() <= 5_000));
         }
-        // However short a part is, its kill comes before its end.
+        // The kill comes before the end of a part, even if the part is very short.
         for speed in [0.1, 20.0, 1_000.0] {
             for life in plan(20_000, speed, Some(1)) {
                 if let Some(KillAt::Trace {

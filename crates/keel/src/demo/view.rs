@@ -1,7 +1,7 @@
 //! The live view: the building, the data path and the way out, in 80 columns and 24 lines.
 //!
-//! Every state is a letter as well as a colour. The terminal is given back on every exit path: when this is
-//! dropped, and by ratatui's panic hook.
+//! Every state has a letter as well as a colour. The terminal is restored on every exit path: when this is dropped, and
+//! by ratatui's panic hook.
 
 use super::analysis::{Picture, Verdict, WayOut};
 use super::building::{OFFICES, Room, STOREYS};
@@ -25,32 +25,32 @@ const GOOD: Color = Color::Indexed(114);
 const WARN: Color = Color::Indexed(221);
 const BAD: Color = Color::Indexed(203);
 
-/// Columns and lines that the view is made for; a larger terminal shows it with air around it.
+/// Size that the view is made for, in columns and lines; a larger terminal shows it with a margin.
 const COLUMNS: u16 = 80;
 const LINES: u16 = 24;
 
-/// Columns of an office on the map.
+/// Columns per office on the map.
 const OFFICE_COLUMNS: usize = 6;
 
-/// The chart of the lag reaches at least to one commit interval.
+/// The least range of the lag chart: one commit interval, in ns.
 const LAG_NS_USUAL: u64 = 250_000_000;
 
-/// A durable lag above this is unusual: two commit intervals.
+/// A durable lag above this is unusual: two commit intervals, in ns.
 const LAG_NS_HIGH: u64 = 500_000_000;
 
-/// The terminal, in the view's hands.
+/// The terminal, controlled by the view.
 pub(crate) struct View {
     terminal: DefaultTerminal,
 }
 
 impl View {
-    /// Takes the terminal over.
+    /// Takes over the terminal.
     pub(crate) fn new() -> Result<Self, CliError> {
         let terminal = ratatui::try_init().map_err(|error| CliError::io("terminal", &error))?;
         Ok(Self { terminal })
     }
 
-    /// Draws; answers whether the user wants to stop.
+    /// Draws the snapshot. Returns whether the user wants to stop.
     pub(crate) fn draw(&mut self, snapshot: &Snapshot<'_>) -> Result<bool, CliError> {
         self.terminal
             .draw(|frame| render(frame, snapshot))
@@ -74,7 +74,7 @@ impl Drop for View {
     }
 }
 
-/// Draws the whole view into the middle of the frame.
+/// Draws the whole view in the middle of the frame.
 fn render(frame: &mut Frame<'_>, snapshot: &Snapshot<'_>) {
     let whole = frame.area();
     let area = Rect {
@@ -161,8 +161,8 @@ fn progress_line(snapshot: &Snapshot<'_>, width: u16) -> Paragraph<'static> {
     ]))
 }
 
-/// Letter and colours of a room's state: the letter alone tells it, too. Corridors are a shade darker than offices,
-/// which sets the storeys apart.
+/// Returns the letter and colours of a room's state; the letter alone is sufficient. Corridors are a shade darker than
+/// offices, which separates the storeys.
 fn room_style(verdict: Verdict, corridor: bool) -> (char, Style) {
     let shade = |office: u8, corridor_shade: u8| {
         Color::Indexed(if corridor { corridor_shade } else { office })
@@ -234,7 +234,7 @@ fn render_map(frame: &mut Frame<'_>, area: Rect, picture: &Picture) {
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// A figure with its name at the left and its value at the right edge.
+/// Returns a line with a figure's name at the left and its value at the right edge.
 fn figure(name: &str, value: String, colour: Color, width: u16) -> Line<'static> {
     let gap = usize::from(width).saturating_sub(name.chars().count() + value.chars().count());
     Line::from(vec![

@@ -1,5 +1,5 @@
-//! The child process: it alone writes the store. It replays the trace into the database, runs the analysis task, and
-//! tells the parent about every reading before it is put and after it is durable.
+//! The child process, which alone writes the store. It replays the trace into the database and runs the analysis task.
+//! It reports every reading to the parent before it is put and after it is durable.
 
 use super::analysis::{Analysis, Picture};
 use super::building;
@@ -32,35 +32,35 @@ const STORE_BYTES: u64 = 256 << 20;
 /// Files of the store: log segments and checkpoints, with room.
 const FILES_MAX: u64 = 1_024;
 
-/// Period of the analysis task, on the clock of the machine.
+/// Period of the analysis task, by the machine's clock.
 const TASK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Its deadline.
 const TASK_DEADLINE: Duration = Duration::from_millis(50);
 
-/// Longest sleep of the replaying loop: it also passes acknowledgements on.
+/// The longest sleep of the replay loop, which also forwards acknowledgements.
 const NAP: Duration = Duration::from_millis(5);
 
 /// Time between two reports of figures.
 const STATS_PERIOD: Duration = Duration::from_millis(100);
 
-/// Every so many reports carry the histograms, too.
+/// Reports per histogram report: every second report also carries the histograms.
 const LATENCY_EVERY: u64 = 2;
 
-/// How long the last readings may take to become durable.
+/// Timeout for the last readings to become durable.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Device = CountedDevice<FileDevice>;
 type Db = Database<Store<Device>>;
 
-/// Runs until the trace has ended, the parent says stop, or the parent is gone.
+/// Runs until the trace has ended, the parent asks to stop, or the parent has gone.
 pub(crate) fn run(image: &Path, orphan_dir: Option<&Path>) -> Result<u8, CliError> {
     let mut commands = FrameReader::new(io::stdin());
     let Some((start, again)) = read_start(&mut commands)? else {
         return Ok(crate::error::STATUS_FAILURE);
     };
     let stop = watch_parent(commands, orphan_dir)?;
-    // Not `Stdout`, which looks for line ends and would cut frames into several writes.
+    // Do not use `Stdout`: it searches for line ends and would split frames into several writes.
     let stdout = io::stdout()
         .as_fd()
         .try_clone_to_owned()
@@ -91,7 +91,7 @@ fn part_error(part: &'static str) -> impl Fn(&dyn std::error::Error) -> CliError
     }
 }
 
-/// What to do, from the parent; `None` when it is gone already.
+/// Reads the task from the parent; `None` if the parent has already gone.
 fn read_start(commands: &mut FrameReader<Stdin>) -> Result<Option<(Start, Vec<u64>)>, CliError> {
     let mut start = None;
     let mut again = Vec::new();
@@ -108,8 +108,8 @@ fn read_start(commands: &mut FrameReader<Stdin>) -> Result<Option<(Start, Vec<u6
     }
 }
 
-/// Listens to the parent for the rest of this life: `stop` becomes true when it says so; when it has died, nobody
-/// wants the readings, and this process removes what the parent cannot remove any more and ends.
+/// Listens to the parent for the rest of this life. `stop` becomes true when the parent asks for it. When the parent
+/// has died, the readings are not needed any more: this process removes what the parent no longer can, and ends.
 fn watch_parent(
     mut commands: FrameReader<Stdin>,
     orphan_dir: Option<&Path>,
@@ -138,8 +138,8 @@ fn watch_parent(
     Ok(stop)
 }
 
-/// The options of the demo's database. Segments and the log between two checkpoints are kept short, so that a run
-/// rolls many of them and kills fall on that, too.
+/// Returns the options of the demo's database. Segments and the log between two checkpoints are short, so that a run
+/// rolls many of them and kills also occur during that.
 pub(crate) fn db_options(sensors: &Sensors) -> DbOptions {
     DbOptions {
         objects_max: u32::try_from(sensors.len()).unwrap_or(u32::MAX).max(1),
@@ -150,12 +150,12 @@ pub(crate) fn db_options(sensors: &Sensors) -> DbOptions {
     }
 }
 
-/// The latest reading of every sensor that has one, as the database shows it.
+/// Returns the latest reading of every sensor that has one, according to the database.
 pub(crate) fn table_rows<S: SegmentStore>(db: &Database<S>, sensors: &Sensors) -> Vec<TableRow> {
     let mut value = [0; sink::VALUE_BYTES];
     let row = |(sensor, name): (usize, &str)| {
         let got = db.get_at(db.lookup(name)?, 0, &mut value).ok()?;
-        // A shorter value is none of ours; without a row its sensor counts as stale.
+        // A shorter value was not written by this demo; without a row its sensor counts as stale.
         (got.value_bytes == value.len()).then_some(TableRow {
             sensor: u16::try_from(sensor).ok()?,
             time_ms: got.timestamp_ms,
@@ -166,11 +166,11 @@ pub(crate) fn table_rows<S: SegmentStore>(db: &Database<S>, sensors: &Sensors) -
     names.enumerate().filter_map(row).collect()
 }
 
-/// A reading on its way to flash.
+/// A reading that is not yet durable.
 struct Waiting {
     number: u64,
     ticket: Ticket,
-    /// When the put was tried first.
+    /// When the put was first tried.
     put_ns: u64,
 }
 
@@ -184,9 +184,9 @@ struct Life {
     counts_at_ready: CountsNow,
     ready: Ready,
     waiting: VecDeque<Waiting>,
-    /// Numbers to acknowledge, reused.
+    /// Numbers to acknowledge; the buffer is reused.
     done: Vec<u64>,
-    /// From the first try of a put to its ticket, seen complete.
+    /// Time from the first try of a put until its ticket is seen complete.
     put_durable_ns: Histogram,
 }
 
@@ -283,7 +283,7 @@ impl Life {
         Ok((task, reporter))
     }
 
-    /// Offers what is due until the end, and passes acknowledgements and figures on.
+    /// Offers the due readings until the end, and forwards acknowledgements and figures.
     fn replay(
         &mut self,
         pipe: &mut FrameWriter<File>,
@@ -354,7 +354,7 @@ impl Life {
         Ok((task, reporter))
     }
 
-    /// Announces the readings, then puts them: the parent must never learn of one from the store alone.
+    /// Announces the readings, then puts them: the parent must not learn of a reading first from the store.
     fn offer(&mut self, pipe: &mut FrameWriter<File>, offers: &[Offer]) -> Result<(), CliError> {
         if offers.is_empty() {
             return Ok(());
@@ -375,7 +375,7 @@ impl Life {
             let ticket = loop {
                 match self.objects.put(&self.db, offer, Durability::Batched) {
                     Ok(ticket) => break ticket,
-                    // The store does not keep up for a moment: a sensor with QoS 1 waits too.
+                    // The store cannot keep up at the moment: a sensor with QoS 1 would wait, too.
                     Err(ingest::Error::Database(db::Error::Busy)) => {
                         self.acknowledge(pipe)?;
                         std::thread::sleep(Duration::from_millis(1));
@@ -392,7 +392,7 @@ impl Life {
         Ok(())
     }
 
-    /// Tells the parent which readings are on flash now. Tickets complete in the order of their puts.
+    /// Reports to the parent which readings are now on flash. Tickets complete in the order of their puts.
     fn acknowledge(&mut self, pipe: &mut FrameWriter<File>) -> Result<(), CliError> {
         loop {
             self.done.clear();
@@ -433,7 +433,7 @@ impl Life {
         Ok(())
     }
 
-    /// The figures now; the releases are those until `until_ns`.
+    /// Returns the current figures; releases are counted until `until_ns`.
     fn stats(&self, reporter: &mut Reporter, monitor: &Monitor, until_ns: u64) -> Stats {
         let now_ns = self.clock.monotonic_ns();
         let trace_ms = reporter.time.now_ms(&*self.clock);
@@ -453,7 +453,7 @@ impl Life {
             let age_ns = now_ns.saturating_sub(running_since_ns);
             tardiness_last = tardiness_last.max(age_ns as f64 / TASK_DEADLINE.as_nanos() as f64);
         }
-        // A release whose deadline is still to come need not have an instance yet.
+        // A release whose deadline has not passed need not have an instance yet.
         let counted_ns = until_ns.saturating_sub(TASK_DEADLINE.as_nanos() as u64);
         let running = (1..counted_ns).contains(&running_since_ns);
         let now = self.counts.now();
@@ -486,7 +486,7 @@ impl Life {
         pipe.latency(LatencyOf::Response, &monitor.response_ns)
     }
 
-    /// Ends the task, closes database and store, and reports once more: closing writes a checkpoint.
+    /// Ends the task, closes database and store, and sends a last report, because closing writes a checkpoint.
     fn close(
         self,
         pipe: &mut FrameWriter<File>,
@@ -494,7 +494,7 @@ impl Life {
         mut reporter: Reporter,
     ) -> Result<u8, CliError> {
         let lost = |error: io::Error| pipe_error(&error);
-        // Died between two looks at it, or in the instance that the stop waited for.
+        // The task may have died between two checks, or in the instance that `stop` waited for.
         let until_ns = self.clock.monotonic_ns();
         check_runs(&task)?;
         let monitor = task.stop();
@@ -520,7 +520,7 @@ impl Life {
     }
 }
 
-/// Releases of the analysis task from the first one until `until_ns`.
+/// Returns the number of releases of the analysis task from the first one until `until_ns`.
 fn releases(first_ns: u64, until_ns: u64) -> u64 {
     until_ns
         .checked_sub(first_ns)
@@ -535,8 +535,8 @@ fn task_died() -> CliError {
     )
 }
 
-/// The clock of the trace, which stands still at the end of what this life may offer: while it waits there to be
-/// killed, no sensor reports, and readings must not age.
+/// The clock of the trace. It stops at the end of what this life may offer: while the writer waits there to be killed,
+/// no sensor reports, and readings must not age.
 #[derive(Clone, Copy)]
 struct TraceClock {
     time: TraceTime,
@@ -549,26 +549,26 @@ impl TraceClock {
     }
 }
 
-/// What reports need besides the monitor of the task.
+/// The data of the reports besides the task's monitor.
 struct Reporter {
     time: TraceClock,
-    /// The release that an instance must have followed first: one period after the start, which itself may pass
-    /// before the task's thread runs.
+    /// The first release that must be followed by an instance: one period after the start. The release at the start may
+    /// pass before the task's thread runs.
     first_release_ns: u64,
-    /// What the last instance saw.
+    /// The result of the last instance.
     picture: Arc<Mutex<Picture>>,
-    /// Release of the instance that runs; 0 between two.
+    /// Release time of the running instance; 0 between two instances.
     running_since_ns: Arc<AtomicU64>,
     reports: u64,
     /// Instances and sum of tardiness at the last report.
     last: (u64, f64),
-    /// Mean tardiness of the instances that ended last.
+    /// Mean tardiness of the most recently ended instances.
     tardiness: f64,
     fresh_sum: f64,
     fresh_samples: u64,
 }
 
-/// A task that has died is never late: without this its figures would look the better for it.
+/// Checks that the task is alive. A dead task is never late, so its figures would look better without this check.
 fn check_runs(task: &TaskHandle) -> Result<(), CliError> {
     if task.is_running() {
         Ok(())
@@ -583,7 +583,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Opens the store in the image; formats one where there is none yet.
+/// Opens the store in the image, or formats one if there is none.
 fn open_store(image: &Path) -> Result<(Store<Device>, Arc<Counts>, bool, bool), CliError> {
     let failed = part_error("flash store");
     let is_new = !image.exists();
@@ -595,7 +595,7 @@ fn open_store(image: &Path) -> Result<(Store<Device>, Arc<Counts>, bool, bool), 
     };
     let mut device = FileDevice::open(image, &options).map_err(|error| failed(&error))?;
     if is_new {
-        // The figures are to be those of the store, not of the file system below allocating blocks.
+        // Preallocate the blocks: the figures must show the store, not block allocation of the file system below.
         device
             .write_zeros(&mut |_| {})
             .map_err(|error| failed(&error))?;

@@ -1,4 +1,4 @@
-//! How long the card takes for a write that lasts: a small file, written and flushed as the log of a node is.
+//! Measures durable writes on the card: a small file is written and flushed like a node's log.
 
 use super::Finding;
 use crate::error::CliError;
@@ -12,20 +12,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Bytes of the file.
+/// Size of the file, in bytes.
 const FILE_BYTES: u64 = 4 << 20;
 
-/// Writes at most, and the time after which there are no more.
+/// The most writes, and the longest time for them.
 const WRITES_MAX: u32 = 500;
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A write and flush that takes longer makes commits at the default interval of 250 ms late.
+/// A slower write and flush delays commits at the default interval of 250 ms, in ns.
 const SLOW_NS: u64 = 250_000_000;
 
-/// What the finding is about.
+/// The subject of the finding.
 pub(super) const SUBJECT: &str = "write latency";
 
-/// What was measured.
+/// The result of the measurement.
 pub(super) struct Card {
     histogram: Histogram,
     is_direct: bool,
@@ -34,7 +34,7 @@ pub(super) struct Card {
     kind: String,
 }
 
-/// Removes the file whatever happens.
+/// Removes the file on drop, in any case.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
@@ -43,7 +43,7 @@ impl Drop for Removed {
     }
 }
 
-/// Writes a block and flushes, again and again, in a new file in this folder.
+/// Repeatedly writes a block and flushes, in a new file in this folder.
 pub(super) fn measure(folder: &Path) -> Result<Card, CliError> {
     let path = folder.join(format!(".keel-doctor-{}.tmp", std::process::id()));
     let progress = Progress::start("measuring the card".to_owned());
@@ -86,8 +86,8 @@ pub(super) fn measure(folder: &Path) -> Result<Card, CliError> {
     Ok(card)
 }
 
-/// The file system of a folder, and the kind of device below it, such as `mmcblk` with the card's product name. No
-/// names of this machine's disks, no serial numbers.
+/// Returns the file system of a folder, and the kind of device below it, such as `mmcblk` with the card's product name.
+/// It contains no names of this machine's disks and no serial numbers.
 fn below(folder: &Path) -> (String, String) {
     let unknown = || "unknown".to_owned();
     let Ok(found) = std::fs::metadata(folder) else {
@@ -107,7 +107,7 @@ fn below(folder: &Path) -> (String, String) {
         let bus = ["mmc", "nvme", "ata", "usb", "virtio", "loop"]
             .into_iter()
             .find(|bus| parts.clone().any(|part| part.starts_with(bus)));
-        // Of a partition, the disk is the folder above.
+        // For a partition, the disk is the parent folder.
         let product = [device.as_path(), device.parent().unwrap_or(&device)]
             .into_iter()
             .find_map(|disk| {

@@ -1,4 +1,4 @@
-//! What this machine permits, found without writing anything.
+//! Determines what this machine permits, without writing anything.
 
 use super::Finding;
 use base::clock::{Clock, SystemClock};
@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 
-/// Priority that is tried; a task of a node has one of 1 to 99.
+/// The tested priority; a task of a node has a priority of 1 to 99.
 const PRIORITY: u8 = 50;
 
-/// Memory that is tried: more than the tables of a node with 4,096 keys.
+/// The tested size of locked memory: more than the tables of a node with 4,096 keys.
 const LOCKED_BYTES: usize = 4 << 20;
 
-/// Open files that the largest configuration of a node may need, and some.
+/// Open files that the largest configuration of a node may need, with a margin.
 const FILES_MIN: u64 = 1024;
 
-/// Between two looks at a counter of energy.
+/// Time between two reads of an energy counter.
 const COUNTER_PAUSE: Duration = Duration::from_millis(20);
 
-/// Where the processors' frequencies are set.
+/// The folder in which the processors' frequencies are set.
 const CPUFREQ: &str = "/sys/devices/system/cpu/cpufreq";
 
-/// Every line but that of the card.
+/// Returns all findings except that of the card.
 pub(super) fn all() -> Vec<Finding> {
     vec![
         real_time(),
@@ -43,7 +43,7 @@ fn text_of(path: &str) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// What a try on a thread of its own says, which then ends.
+/// Returns the result of a test on a separate thread, which then ends.
 fn on_a_thread(tried: impl FnOnce() -> Option<String> + Send) -> Option<String> {
     std::thread::scope(|scope| scope.spawn(tried).join())
         .unwrap_or_else(|_| Some("it broke off".to_owned()))
@@ -188,7 +188,7 @@ fn power() -> Finding {
     let mut found = discover(&root);
     let count = found.len();
     for source in &mut found {
-        // What is a counter gives its first value with the second look.
+        // A counter gives its first value only at the second read.
         source.read(now_ns);
         std::thread::sleep(COUNTER_PAUSE);
         let later_ns = SystemClock::new().monotonic_ns();
@@ -262,7 +262,7 @@ fn open_files() -> Finding {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: a plain question to the system, which writes the structure.
+    // SAFETY: a plain system call, which writes the structure.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     #[allow(clippy::useless_conversion, reason = "it has 32 bits on some boards")]
     let files_max = u64::from(limit.rlim_max);
@@ -276,7 +276,7 @@ fn open_files() -> Finding {
     )
 }
 
-/// What this machine is, without a name.
+/// Returns a description of this machine, without a name.
 pub(super) fn machine() -> Value {
     let info = text_of("/proc/cpuinfo").unwrap_or_default();
     let named = |name: &str| {

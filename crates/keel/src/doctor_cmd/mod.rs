@@ -1,7 +1,7 @@
-//! `keel doctor`: what this machine permits a node, and what to change.
+//! `keel doctor`: what this machine permits a node to do, and what to change.
 //!
-//! **Files:** `look.rs` what is found without writing anything, `card.rs` how long the card takes for a write,
-//! `page.rs` the page that can be sent to others, with the short benches.
+//! **Files:** `look.rs` findings without writing anything, `card.rs` the duration of writes on the card, `page.rs` the
+//! page for sending to others, with the short benches.
 
 mod card;
 mod look;
@@ -15,14 +15,14 @@ use crate::output::Output;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Exit status where something is limited or missing.
+/// Exit status if something is limited or missing.
 const STATUS_LIMITED: u8 = 3;
 
-/// How well something is there.
+/// The state of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Ok,
-    /// It is there, and does less than it could.
+    /// It is available, but limited.
     Limited,
     Missing,
 }
@@ -37,15 +37,15 @@ impl Verdict {
     }
 }
 
-/// One line.
+/// One finding.
 #[derive(Clone, Debug)]
 struct Finding {
-    /// What it is about; names are stable.
+    /// Its subject; names are stable.
     subject: &'static str,
     verdict: Verdict,
-    /// What is so. Names no host, address, path of this machine or serial number.
+    /// The condition. It names no host, address, path of this machine or serial number.
     text: String,
-    /// What to change; empty where nothing is to be.
+    /// The remedy; empty if none is needed.
     remedy: String,
 }
 
@@ -76,7 +76,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything, prints it, and writes the page if one is wanted.
+/// Checks everything, prints the findings, and writes the page if requested.
 pub(crate) fn run(arguments: &DoctorArgs) -> Result<u8, CliError> {
     if let Some(report) = &arguments.report {
         page::refuse(report)?;
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<u8, CliError> {
     let mut findings = look::all();
     let card = match card::measure(&dir) {
         Ok(card) => Some(card),
-        // A page without a card tells nobody what a board would do.
+        // A page without the card's figures would not describe the board.
         Err(error) if arguments.report.is_some() => return Err(error),
         Err(error) => {
             let remedy = "name a folder on the card that you may write to with --dir, or run it as the node's user";
@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<u8, CliError> {
     Ok(if is_ok { 0 } else { STATUS_LIMITED })
 }
 
-/// Where the card is to be measured.
+/// Returns the folder in which the card is measured.
 fn folder(arguments: &DoctorArgs) -> Result<PathBuf, CliError> {
     if let Some(dir) = &arguments.dir {
         if !dir.is_dir() {
@@ -156,7 +156,7 @@ fn folder(arguments: &DoctorArgs) -> Result<PathBuf, CliError> {
     let Some(config) = client::config_in_place() else {
         return Ok(here);
     };
-    // One with a mistake is for `keel config check` to tell.
+    // Ignore a configuration with a mistake: `keel config check` reports it.
     let image = Config::load(config).map(|config| config.store.image);
     let folder = image
         .ok()

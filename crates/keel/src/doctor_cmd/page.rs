@@ -1,7 +1,7 @@
-//! The page of `keel doctor --report`: what was found and the figures of the short benches, for somebody else to read.
+//! The page of `keel doctor --report`: the findings and the figures of the short benches, for other readers.
 //!
-//! **Invariants:** it holds what is written here and figures, and copies no text of this machine but the names of
-//! processor, board, kernel, file system and card: no host, address, path or serial number gets into it.
+//! **Invariants:** it contains only texts of this file and figures. From this machine it copies only the names of
+//! processor, board, kernel, file system and card: no host, address, path or serial number.
 
 use super::card::Card;
 use super::{Finding, look};
@@ -14,13 +14,13 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The benches that are run, all of them with `--quick`.
+/// The benches, all of them with `--quick`.
 const BENCHES: [&str; 3] = ["flash", "mem", "node"];
 
-/// Bytes of what a bench writes at most.
+/// Bytes read of a bench's output, at most.
 const FIGURES_BYTES_MAX: u64 = 4 << 20;
 
-/// Letters of a name in the figures at most.
+/// Characters of a name in the figures, at most.
 const NAME_LETTERS_MAX: usize = 60;
 
 /// One bench: its figures, or why there are none.
@@ -29,7 +29,7 @@ struct Bench {
     figures: Result<Value, String>,
 }
 
-/// Refuses a page that could not be written in the end.
+/// Refuses in advance a page that could not be written at the end.
 pub(super) fn refuse(report: &Path) -> Result<(), CliError> {
     let extension = report.extension().and_then(|extension| extension.to_str());
     if !matches!(extension, Some("md" | "html")) {
@@ -104,7 +104,7 @@ fn run(name: &str, dir: &Path) -> Result<Value, String> {
         Err(error) => Err(crate::error::describe(&error)),
         Ok(status) => {
             let figures = text.and_then(|text| serde_json::from_str(&text).ok());
-            // Its words may name paths; whoever wants them runs it by hand.
+            // Omit the bench's messages: they may name paths. The user can run the bench to see them.
             figures.ok_or_else(|| {
                 let code = status.code().map_or_else(
                     || "a signal".to_owned(),
@@ -123,7 +123,7 @@ struct Page<'a> {
     benches: &'a [Bench],
 }
 
-/// A name of the machine or of a figure as a cell of a table: one line, of limited length, no mark-up.
+/// Returns a name of the machine or of a figure as a table cell: one line, of limited length, without mark-up.
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::String(text) => text.clone(),
@@ -176,7 +176,7 @@ impl Page<'_> {
     }
 }
 
-/// The rows and ratios of one bench.
+/// Returns the rows and ratios of one bench.
 fn table(figures: &Value) -> String {
     let list = |name: &str| figures[name].as_array().cloned().unwrap_or_default();
     let mut text =
@@ -195,7 +195,7 @@ fn table(figures: &Value) -> String {
     text
 }
 
-/// The page for browsers: of the mark-up just what is written above.
+/// Returns the page for browsers; it converts only the mark-up that is used above.
 fn html(markdown: &str) -> String {
     let escaped = |text: &str| {
         let text = text

@@ -1,4 +1,4 @@
-//! The file of a backup while it is made: a store that is none before it is whole, under a name of its own until then.
+//! The file of a backup while it is written: until it is complete it is no store, and has a temporary name.
 
 use super::interruption::Interruption;
 use super::unfinished::Unfinished;
@@ -11,16 +11,16 @@ use base::block::{BLOCK_BYTES, BlockDevice, FileDevice};
 use flash::{FileHandle, OpenOptions, PAYLOAD_BYTES, Store};
 use std::path::{Path, PathBuf};
 
-/// Blocks beside those of files: what the store itself needs, and a margin.
+/// Additional blocks: what the store itself needs, and a margin.
 const BLOCKS_BESIDES: u64 = 1024;
 
 /// Blocks that a file may take ahead of its content.
 const BLOCKS_PER_FILE: u64 = 72;
 
-/// Names beside those that were announced.
+/// Additional names beyond the announced ones.
 const FILES_BESIDES: u64 = 16;
 
-/// What is to be stored.
+/// The size of the data to store.
 pub(crate) struct Shape {
     pub(crate) hash_key: [u8; 16],
     pub(crate) name_bytes_max: u16,
@@ -29,7 +29,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Bytes of an image that has room for it. What is not used takes no room on the disk: the file is sparse.
+    /// Returns the bytes of an image with room for it. Unused blocks take no disk space: the file is sparse.
     fn image_bytes(&self) -> u64 {
         let blocks = self.bytes_max.div_ceil(PAYLOAD_BYTES as u64);
         let addresses = blocks / 16;
@@ -42,29 +42,29 @@ impl Shape {
     }
 }
 
-/// A backup that is not whole yet. Dropped, it leaves nothing.
+/// An incomplete backup. Dropping it leaves nothing behind.
 pub(crate) struct Draft {
     to: PathBuf,
-    /// Its path until it is whole.
+    /// Its path until it is complete.
     part: PathBuf,
     store: Store<Withheld<FileDevice>>,
     file: Option<(String, FileHandle)>,
     created: Unfinished,
     interruption: Interruption,
     _held: Option<FileDevice>,
-    /// What it takes the place of, so that nobody uses it meanwhile.
+    /// The file that it replaces, held so that no process uses it meanwhile.
     replaced: Option<FileDevice>,
 }
 
-/// What has been made.
+/// The result.
 pub(crate) struct Made {
     pub(crate) files: u64,
     pub(crate) size_bytes: u64,
 }
 
 impl Draft {
-    /// Where a backup goes, through links. Refuses what is there, unless it is a file that may be replaced and that
-    /// nobody holds: the store of a running node is one, and would be lost.
+    /// Returns the target path of a backup, with links resolved. Refuses an existing file, unless it may be replaced
+    /// and no process holds it: otherwise the store of a running node could be lost.
     pub(crate) fn target(to: &Path, force: bool) -> Result<PathBuf, CliError> {
         let to = super::behind_links(to)?;
         match std::fs::metadata(&to) {
@@ -91,7 +91,7 @@ impl Draft {
         Ok(to)
     }
 
-    /// For a path that [`target`](Self::target) has given.
+    /// Begins a backup at a path that [`target`](Self::target) has returned.
     pub(crate) fn begin(to: &Path, shape: &Shape) -> Result<Self, CliError> {
         let is_there = super::find_image(to)?.is_some();
         let replaced = is_there.then(|| super::open_device(to, Access::Write));
@@ -136,18 +136,18 @@ impl Draft {
         }
     }
 
-    /// What follows is of this file.
+    /// Begins a file; the following pieces belong to it.
     pub(crate) fn file(&mut self, name: &str) -> Result<(), CliError> {
         self.end_file();
         let made = self.store.create(name);
-        // However it came to that, the command line was right.
+        // Never report wrong usage here: the command line was right.
         let failed = |error| file_error(&self.to, name, &error).with_status(STATUS_FAILURE);
         let file = made.map_err(failed)?;
         self.file = Some((name.to_owned(), file));
         Ok(())
     }
 
-    /// Adds bytes to it.
+    /// Adds bytes to the current file.
     pub(crate) fn piece(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         let Some((name, file)) = &self.file else {
             return Err(CliError::failure(
@@ -166,15 +166,15 @@ impl Draft {
         }
     }
 
-    /// This file, of which a part came last, is none.
+    /// Deletes the current, incomplete file: it no longer exists in the node.
     pub(crate) fn forget(&mut self, name: &str) -> Result<(), CliError> {
         self.end_file();
         let deleted = self.store.delete(name);
         deleted.map_err(|error| file_error(&self.to, name, &error))
     }
 
-    /// Reads all of it back from the disk, makes it a store, and gives it its name if it has as many files as were
-    /// sent.
+    /// Reads the backup back from the disk and checks it. If it has as many files as were sent, turns it into a store
+    /// and gives it its name.
     pub(crate) fn finish(mut self, files: u64, progress: &Progress) -> Result<Made, CliError> {
         self.end_file();
         let Self {
@@ -237,7 +237,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("keel-backup-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let to = dir.join("a.backup");
-        // Many small files, one large one, and none.
+        // Many small files, one large file, and no file.
         for (number, files, bytes) in [(0, 200, 10_u64), (1, 1, 9 << 20), (2, 0, 0)] {
             let mut draft = Draft::begin(&to, &shape(files * bytes, files)).unwrap();
             let content = vec![5; bytes as usize];
@@ -268,7 +268,7 @@ mod tests {
         draft.file("log-00000000").unwrap();
         draft.piece(&[1; 5000]).unwrap();
         draft.store.sync().unwrap();
-        // As a process that is killed leaves it: what is there is no store.
+        // A killed process leaves such a file: it is no store.
         let part = with_suffix(&to, ".part");
         let copy = dir.join("copy");
         std::fs::copy(&part, &copy).unwrap();

@@ -17,7 +17,7 @@ use std::path::Path;
 /// Bytes read at a time: whole blocks.
 const PIECE_BYTES: usize = 256 * PAYLOAD_BYTES;
 
-/// What the copy is to be; what is not said is as in the store that is copied.
+/// The parameters of the copy; the others are those of the source store.
 pub(super) struct Wanted {
     pub(super) size: Option<u64>,
     pub(super) files: Option<u64>,
@@ -47,11 +47,11 @@ pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Re
     let progress = Progress::start(format!("formatting {}", to.display()));
     let prepared = make::prepare(to, &made, bytes, &progress)?;
     drop(progress);
-    // From here on the loops below look whether a signal has come.
+    // From here on the loops below poll for a signal.
     drop(prepared.interruption);
     let progress = Progress::start(format!("copying and comparing {}", from.display()));
     let device = Withheld::new(prepared.device);
-    // A layer above may have bound its bytes to it, as the log of a node is.
+    // Keep the key: a higher layer may have bound its bytes to it, like a node's log.
     let options = FormatOptions {
         hash_key: layout.hash_key,
         ..prepared.options
@@ -63,7 +63,7 @@ pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Re
         !signals::stop_requested()
     };
     let device = fill(&mut source, store, &files, &mut note).map_err(failed)?;
-    // Opened once more: what is compared is what the device holds.
+    // Open the copy again, so that the comparison reads from the device.
     let store = compare(&mut source, device, &files, &mut note).map_err(failed)?;
     drop(progress);
     let statistics = store.statistics();
@@ -117,13 +117,13 @@ pub(super) fn list<D: BlockDevice>(store: &mut Store<D>) -> flash::Result<Vec<Li
     Ok(files)
 }
 
-/// Why a copy was given up.
+/// Why a copy was aborted.
 pub(super) enum Stop {
-    /// The store that is copied, at this file.
+    /// The source store failed at this file.
     Source(String, flash::Error),
-    /// The new store, at this file, or as a whole.
+    /// The new store failed, at this file or as a whole.
     Target(Option<String>, flash::Error),
-    /// This file came back with other content.
+    /// This file was read back with different content.
     Differs(String),
     Interrupted,
 }
@@ -162,7 +162,7 @@ pub(super) fn stop_error(from: &Path, to: &Path, stop: Stop) -> CliError {
     }
 }
 
-/// Copies every file. `note` is told the bytes done and answers whether to go on.
+/// Copies every file. `note` gets the bytes done and returns whether to continue.
 pub(super) fn fill<S: BlockDevice, D: BlockDevice>(
     source: &mut Store<S>,
     mut target: Store<D>,
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Without a pattern, so that no part of it is found elsewhere.
+    /// Returns content without a pattern, so that no part of it is equal to another part.
     fn content(index: usize) -> Vec<u8> {
         let mut state = index as u32;
         let next = |_| {
@@ -268,7 +268,7 @@ mod tests {
         (0..index * 5000).map(next).collect()
     }
 
-    /// A store with five files, the first of them empty.
+    /// Returns a store with five files; the first of them is empty.
     fn source() -> Store<SimDevice> {
         let mut store = Store::format(SimDevice::new(BLOCKS, 1), &format_options(1)).unwrap();
         for index in 0..5 {
@@ -279,7 +279,7 @@ mod tests {
         store
     }
 
-    /// Copies onto `device`; the device afterwards, whatever came of it.
+    /// Copies to `device` and keeps the device with any result.
     fn copy_onto(device: &mut SimDevice) -> Result<(), Stop> {
         let mut source = source();
         let files = list(&mut source).unwrap_or_default();
@@ -292,7 +292,7 @@ mod tests {
         released.map(|_| ()).map_err(|error| whole(error.into()))
     }
 
-    /// Whether the device holds a store; then it must be the whole copy.
+    /// Returns whether the device holds a store; then it must be the complete copy.
     fn is_whole_copy(device: SimDevice) -> bool {
         let Ok(mut store) = Store::open(device, &OpenOptions::default()) else {
             return false;
@@ -308,7 +308,7 @@ mod tests {
             assert_eq!(store.read(file, 0, &mut read).unwrap(), expected.len());
             assert!(read[..expected.len()] == expected);
         }
-        // The cut may have torn copies of the superblock, but not all of them.
+        // The cut may have damaged copies of the superblock, but not all of them.
         let report = store.check().unwrap();
         let is_torn = |problem: &flash::Problem| problem.text.contains("copy of the superblock");
         assert!(report.problems.iter().all(is_torn), "{:?}", report.problems);

@@ -16,7 +16,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Most bytes of one piece of an append.
+/// The largest piece of an append, in bytes.
 const COPY_BYTES: usize = 1 << 20;
 
 pub(super) fn ls(image: &Path, as_json: bool) -> Result<u8, CliError> {
@@ -42,17 +42,17 @@ pub(super) fn ls(image: &Path, as_json: bool) -> Result<u8, CliError> {
         out.json(&json!(list))?;
     }
     out.flush()?;
-    // What could be read has been listed; now say that it was not all.
+    // The readable files have been listed; now report that some were not.
     visited.map_err(|error| read_error(image, &error, store_error(image, &error)))?;
     Ok(0)
 }
 
-/// Where bytes come from.
+/// A source of bytes.
 struct Source {
     reader: Box<dyn Read>,
     /// Its name in errors.
     shown: String,
-    /// Of a regular file.
+    /// The length, if it is a regular file.
     length: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ impl Source {
         if found.as_ref().is_some_and(Metadata::is_dir) {
             return Err(CliError::failure(shown, "is a directory", "name a file"));
         }
-        // Standard input may stand anywhere in its file.
+        // Standard input may be at any position in its file.
         let length = found
             .filter(|found| found.is_file() && !is_dash(from))
             .map(|found| found.len());
@@ -83,7 +83,7 @@ impl Source {
         })
     }
 
-    /// Reads what is there, at least one byte unless the input has ended.
+    /// Reads the available bytes, at least one unless the input has ended.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.reader.read(buffer) {
@@ -96,12 +96,12 @@ impl Source {
 
 pub(super) fn put(image: &Path, name: &OsStr, from: &Path) -> Result<u8, CliError> {
     let name = name_text(name)?;
-    // Opening may wait already, for the other end of a FIFO.
+    // Do this first: opening a FIFO already waits for its other end.
     let mut interruption = Some(Interruption::heed(name, "nothing was stored"));
     let mut source = Source::open(image, from)?;
     let mut store = open(image, Access::Write)?;
     let progress = Progress::start(format!("storing {name}"));
-    // The new content lies beside the old one until the replacement is done, so it must fit the free blocks.
+    // The new content is stored beside the old one until the replacement, so it must fit into the free blocks.
     let bytes_max = store
         .statistics()
         .blocks_free
@@ -120,7 +120,7 @@ pub(super) fn put(image: &Path, name: &OsStr, from: &Path) -> Result<u8, CliErro
     let stored = store.replace_from(name, &mut |buffer| {
         let bytes = source.read(buffer)?;
         if bytes == 0 {
-            // The input is complete: the next step makes it the file, and no signal comes between.
+            // The input is complete: the next step makes it the file, and must not be interrupted.
             drop(interruption.take());
         }
         progress.add(bytes);
@@ -139,7 +139,7 @@ pub(super) fn append(image: &Path, name: &OsStr, from: &Path) -> Result<u8, CliE
     let mut source = Source::open(image, from)?;
     let mut store = open(image, Access::Write)?;
     let progress = Progress::start(format!("appending to {name}"));
-    // Read before the file is made: input that cannot be read leaves no trace.
+    // Read before the file is created: unreadable input leaves no trace.
     let mut buffer = vec![0; COPY_BYTES.max(APPEND_ATOMIC_BYTES_MAX)];
     let first = source
         .read(&mut buffer)
@@ -160,7 +160,7 @@ pub(super) fn append(image: &Path, name: &OsStr, from: &Path) -> Result<u8, CliE
             if let (flash::Error::Full, Ok(before), Ok(after)) =
                 (&error, length, store.length(file))
             {
-                // A long piece may have been stored in part.
+                // A part of a long piece may have been stored.
                 stored += after - before;
             }
             break Some(file_error(image, name, &error));
@@ -198,7 +198,7 @@ pub(super) fn rm(image: &Path, name: &OsStr) -> Result<u8, CliError> {
 pub(super) fn mv(image: &Path, old: &OsStr, new: &OsStr) -> Result<u8, CliError> {
     let (old, new) = (name_text(old)?, name_text(new)?);
     let mut store = open(image, Access::Write)?;
-    // Asked for apart, so that the error names the right one of the two.
+    // Check it separately, so that the error names the right one of the two files.
     store
         .stat(old)
         .map_err(|error| file_error(image, old, &error))?;

@@ -1,4 +1,4 @@
-//! `keel flash get`: a file of the store to standard output or to a file, and what can be saved of a damaged one.
+//! `keel flash get`: copies a file of the store to standard output or to a file, and salvages a damaged one.
 
 use super::{
     Access, file_error, is_dash, is_held, name_text, open, read_error, refuse_the_image,
@@ -16,7 +16,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-/// Bytes read at a time: whole blocks, so that a read that fails can be repeated block by block.
+/// Bytes per read: whole blocks, so that a failed read can be repeated block by block.
 const READ_BYTES: usize = 256 * PAYLOAD_BYTES;
 
 pub(super) fn get(image: &Path, name: &OsStr, to: &Path, salvage: bool) -> Result<u8, CliError> {
@@ -30,7 +30,7 @@ pub(super) fn get(image: &Path, name: &OsStr, to: &Path, salvage: bool) -> Resul
         (std::fs::metadata(to).ok(), to.display().to_string())
     };
     refuse_the_image(image, target.as_ref(), &shown)?;
-    // Zeros for what only looks damaged, because somebody is changing it, would be wrong.
+    // Salvage must lock: a file that another process is changing only looks damaged, and must not be filled with zeros.
     let mut access = if salvage {
         Access::ReadAll
     } else {
@@ -46,7 +46,7 @@ pub(super) fn get(image: &Path, name: &OsStr, to: &Path, salvage: bool) -> Resul
             none => none.insert(Sink::open(to)?),
         };
         match copy.run(&mut store, file, salvage, sink, &progress) {
-            // Damaged, or changed meanwhile: the lock will tell.
+            // The file is damaged, or was changed meanwhile: reading with the lock tells which.
             Err(Stop::Store(error)) if access == Access::Read && is_unreadable(&error) => {
                 access = Access::ReadAll;
             }
@@ -58,7 +58,7 @@ pub(super) fn get(image: &Path, name: &OsStr, to: &Path, salvage: bool) -> Resul
     match copied {
         Ok(()) => {}
         Err(Stop::Store(error)) => {
-            // What lies before the damage has been read: it goes out.
+            // The content before the damage has been read: output it.
             sink.hand_over()?;
             return Err(damage_error(image, name, &error));
         }
@@ -95,19 +95,19 @@ enum Stop {
     Sink(CliError),
 }
 
-/// How far a copy has come.
+/// The progress of a copy.
 #[derive(Default)]
 struct Copy {
-    /// Identity of the content, once it is known.
+    /// Identity of the content, once known.
     file_id: Option<u64>,
     length: u64,
     offset: u64,
-    /// Bytes for which zeros were written.
+    /// Bytes that were replaced by zeros.
     unreadable: u64,
 }
 
 impl Copy {
-    /// Opens the store and the file in it, which must be the one that the copy has begun with.
+    /// Opens the store and the file in it, which must be the same file as at the begin of the copy.
     fn open(
         &mut self,
         image: &Path,
@@ -151,7 +151,7 @@ impl Copy {
         progress: &Progress,
     ) -> Result<(), Stop> {
         let mut buffer = vec![0; READ_BYTES];
-        // Up to here block by block, because something in between cannot be read.
+        // Read block by block up to here, because some block before it cannot be read.
         let mut blockwise_end = 0;
         while self.offset < self.length && sink.is_open() {
             sink.check_stop().map_err(Stop::Sink)?;
@@ -159,7 +159,7 @@ impl Copy {
             let step = if blockwise { PAYLOAD_BYTES } else { READ_BYTES } as u64;
             let bytes = step.min(self.length - self.offset) as usize;
             match store.read(file, self.offset, &mut buffer[..bytes]) {
-                // As many as there are: the store has looked up the length when it was opened.
+                // All bytes were read: the store checked the length when it was opened.
                 Ok(_) => {}
                 Err(error) if !is_unreadable(&error) => return Err(Stop::Store(error)),
                 Err(_) if bytes > PAYLOAD_BYTES => {
@@ -180,7 +180,7 @@ impl Copy {
     }
 }
 
-/// Whether the failure is that of single blocks, so that others may still be read.
+/// Returns whether single blocks failed, so that others may still be readable.
 fn is_unreadable(error: &flash::Error) -> bool {
     use base::block::DeviceError;
     matches!(
@@ -193,14 +193,14 @@ fn is_unreadable(error: &flash::Error) -> bool {
     )
 }
 
-/// Where bytes go.
+/// A destination of bytes.
 enum Sink {
     Output(Output),
-    /// Something that cannot be replaced: a terminal, a pipe, `/dev/null`.
+    /// A destination that cannot be replaced: a terminal, a pipe, `/dev/null`.
     Special {
         file: File,
         shown: String,
-        /// Whether its reader, if it is a pipe, has not gone away.
+        /// Whether a pipe still has its reader.
         is_open: bool,
     },
     File(Replacement),
@@ -214,7 +214,7 @@ impl Sink {
         let shown = to.display().to_string();
         let failed = |error: io::Error| CliError::io(&shown, &error);
         let begin = |target: &Path, old: Option<&Metadata>| {
-            // What is half written has to go when somebody interrupts.
+            // Catch signals, so that an interruption removes the partial file.
             signals::catch_stop();
             Replacement::begin(to, target, old, "get").map(Self::File)
         };
@@ -239,7 +239,7 @@ impl Sink {
                 "name a file in it",
             ));
         }
-        // Also where the file will be replaced: who may not write to it may not do that either.
+        // Check this even if the file will be replaced: a user who may not write to it may not replace it either.
         let file = File::options().write(true).open(to).map_err(failed)?;
         if found.is_file() {
             let target = to.canonicalize().map_err(failed)?;
@@ -279,7 +279,7 @@ impl Sink {
         }
     }
 
-    /// The temporary file has to go when somebody interrupts.
+    /// Fails on a signal, so that the temporary file is removed.
     fn check_stop(&self) -> Result<(), CliError> {
         match self {
             Self::File(file) if signals::stop_requested() => Err(CliError::failure(
@@ -291,7 +291,7 @@ impl Sink {
         }
     }
 
-    /// Lets out what has been written so far, to where that is of use.
+    /// Outputs what has been written so far, if that is useful at the destination.
     fn hand_over(&mut self) -> Result<(), CliError> {
         match self {
             Self::Output(out) => out.flush(),

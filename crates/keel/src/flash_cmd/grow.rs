@@ -21,7 +21,7 @@ pub(super) fn grow(
     let file_bytes = found.filter(Metadata::is_file).map(|found| found.len());
     let shown = image.display();
     let held = open_device(image, Access::Write)?;
-    // Only a store is made larger: whatever else this file may be keeps its length.
+    // Only a store is enlarged: any other file keeps its length.
     let store_bytes = open_held(image)?.layout().block_count * BLOCK_BYTES as u64;
     let (device, held) = match (size, file_bytes) {
         (Some(_), None) => {
@@ -31,7 +31,7 @@ pub(super) fn grow(
                 "leave --size away",
             ));
         }
-        // Before the file is made as large as that.
+        // Check before the file is enlarged.
         (Some(size), Some(_)) if size / BLOCK_BYTES as u64 > DEVICE_BLOCKS_MAX => {
             return Err(CliError::failure(
                 shown,
@@ -54,7 +54,7 @@ pub(super) fn grow(
         (None, _) => (held, None),
     };
     let (report, device) = Store::grow(device).map_err(|error| store_error(image, &error))?;
-    // The lock goes with them.
+    // This releases the lock.
     drop((device, held));
     let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
     let free_bytes = bytes(open(image, Access::Read)?.statistics().blocks_free);
@@ -124,7 +124,7 @@ fn refuse_smaller(
     Err(CliError::usage(image.display(), wrong, remedy))
 }
 
-/// Makes the file longer; it has its former length again when that fails or is interrupted.
+/// Enlarges the file. Restores its former length on failure or interruption.
 fn enlarge(
     image: &Path,
     bytes: u64,
@@ -140,7 +140,8 @@ fn enlarge(
     let progress = Progress::start(format!("enlarging {shown}"));
     let done = make::resize(image, bytes, file_bytes).and_then(|mut device| {
         if !sparse {
-            // What lies behind the store in its file is nobody's, and may have no room on the disk yet.
+            // Write also the blocks behind the store in its file: they are unused, and may not be allocated on the
+            // disk.
             let first_block = store_bytes.min(file_bytes) / BLOCK_BYTES as u64;
             make::fill_from(image, &mut device, first_block, file_bytes, &progress)?;
         }
@@ -149,7 +150,7 @@ fn enlarge(
     if done.is_err() {
         make::set_length(image, file_bytes).ok();
     }
-    // From here on it takes no time, and an end in the middle would leave it to the next opening to clear up.
+    // The remaining steps take no time. If they were interrupted, the next opening would have to clear up.
     drop(interruption);
     done
 }

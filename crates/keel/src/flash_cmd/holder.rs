@@ -1,10 +1,10 @@
-//! Which process has a store open, for a message: the system's table of locks says it.
+//! Finds the process that has a store open, for a message, in the system's table of locks.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// `keel, process 4711`: whoever has locked the image. `None` when the system does not say, because the process is
-/// one of another container, or because its lock is on another name of the same bytes.
+/// Returns the process that has locked the image: `keel, process 4711`. `None` if the system does not tell, because the
+/// process is in another container, or because its lock is on another name of the same bytes.
 pub(super) fn holder(image: &Path) -> Option<String> {
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let process = locker(&locks, image).or_else(|| locker(&locks, &file_below(image)?))?;
@@ -18,10 +18,10 @@ fn locker(locks: &str, path: &Path) -> Option<u32> {
     locks.lines().find_map(of)
 }
 
-/// The process in a line such as `1: FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF`, if the lock is on this file.
+/// Returns the process in a line such as `1: FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF`, if the lock is on this file.
 fn locker_in(line: &str, device: u64, inode: u64) -> Option<u32> {
     let mut fields = line.split_whitespace().skip(1);
-    // Of whoever waits for a lock the line says `->` here.
+    // In the line of a waiting process, this field is `->`.
     if fields.next() != Some("FLOCK") {
         return None;
     }
@@ -32,7 +32,7 @@ fn locker_in(line: &str, device: u64, inode: u64) -> Option<u32> {
     (number == device && file.next()? == inode.to_string() && process != 0).then_some(process)
 }
 
-/// The file that a loop device shows.
+/// Returns the file behind a loop device.
 fn file_below(image: &Path) -> Option<PathBuf> {
     let found = std::fs::metadata(image).ok()?;
     if !found.file_type().is_block_device() {
@@ -61,7 +61,7 @@ mod tests {
             "1: -> FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF",
             "1: POSIX  ADVISORY  WRITE 4711 fe:01:131 0 EOF",
             "1: FLOCK  ADVISORY  WRITE x fe:01:131 0 EOF",
-            // A process that cannot be seen from here.
+            // A process that is not visible from here.
             "1: FLOCK  ADVISORY  WRITE 0 fe:01:131 0 EOF",
             "1: FLOCK  ADVISORY  WRITE 4711 <none>:0",
             "1: FLOCK  ADVISORY  WRITE 4711 fe:01",

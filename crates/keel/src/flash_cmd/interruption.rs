@@ -1,5 +1,6 @@
-//! What a signal does to a command that takes long: it puts back what can be put back, says in one line what is left,
-//! and ends with exit status 1. At once, wherever the command is: waiting for a slow disk or for its input.
+//! Handles a signal in a command that takes long. The handler undoes what can be undone, reports the remaining state in
+//! one line, and ends with exit status 1. It works immediately, even while the command waits for a slow disk or for its
+//! input.
 
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::signals;
@@ -17,10 +18,10 @@ use libc::{ftruncate, off_t};
 #[cfg(target_env = "gnu")]
 use libc::{ftruncate64 as ftruncate, off64_t as off_t};
 
-/// Goes back to the begin of a terminal's line, which may show progress, and clears it.
+/// Moves to the start of a terminal's line, which may show progress, and clears it.
 const CLEAR_LINE: &[u8] = b"\r\x1b[2K";
 
-/// What there is to put back.
+/// What must be undone.
 enum Undo {
     Nothing,
     Remove(CString),
@@ -32,14 +33,14 @@ struct Plan {
     text: Vec<u8>,
 }
 
-/// What the next signal carries out. What it leads to is never given back: a signal may come at any time, and a command
-/// makes only a few.
+/// The plan that the next signal executes. Plans are never freed: a signal may arrive at any time, and a command makes
+/// only a few.
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(std::ptr::null_mut());
 
 extern "C" fn carry_out(signal: c_int) {
     let plan = PLAN.swap(std::ptr::null_mut(), Ordering::Acquire);
     if plan.is_null() {
-        // Too late, or so early that nothing is begun: the command looks at the flag, or is about to end.
+        // Too late, or too early: the command polls the flag, or is about to end.
         signals::note(signal);
         return;
     }
@@ -67,25 +68,26 @@ extern "C" fn carry_out(signal: c_int) {
     }
 }
 
-/// While this is alive, a signal ends the command. Afterwards it is only noted, for the command is about to end.
+/// While this exists, a signal ends the command. Afterwards a signal is only noted, because the command is about to
+/// end.
 pub(crate) struct Interruption(());
 
 impl Interruption {
-    /// Nothing is to be put back; `left` says what is there then, or what to do.
+    /// Undoes nothing; `left` describes the remaining state, or the remedy.
     pub(crate) fn heed(thing: impl std::fmt::Display, left: &str) -> Self {
         Self::plan(Undo::Nothing, thing, left)
     }
 
-    /// The file at this path, which this command has made, goes.
+    /// Removes the file at this path, which this command has made.
     pub(crate) fn remove(image: &Path) -> Self {
         let path = CString::new(image.as_os_str().as_bytes());
         let undo = path.map_or(Undo::Nothing, Undo::Remove);
         Self::plan(undo, image.display(), "nothing was made")
     }
 
-    /// The file gets back the length `bytes`. `file` stays open until the end of the process.
+    /// Cuts the file back to `bytes`. `file` stays open until the end of the process.
     pub(crate) fn cut_back(image: &Path, file: File, bytes: u64, left: &str) -> Self {
-        // No file is longer than this type can say.
+        // No file can be longer than this type's maximum.
         let undo = Undo::CutBack(file.into_raw_fd(), bytes as off_t);
         Self::plan(undo, image.display(), left)
     }

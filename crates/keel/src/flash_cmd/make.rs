@@ -1,5 +1,5 @@
-//! `keel flash format`, and what it shares with `copy`: deciding what may be overwritten, and getting a file or
-//! device ready for a new store.
+//! `keel flash format`, and its common part with `copy`: deciding what may be overwritten, and preparing a file or
+//! device for a new store.
 
 use super::interruption::Interruption;
 use super::unfinished::Unfinished;
@@ -22,21 +22,21 @@ use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Size of a new image when none is given.
+/// Default size of a new image.
 const IMAGE_BYTES: u64 = 256 << 20;
 
-/// What an interruption leaves where something was before.
+/// The state after an interruption if there was something before.
 const LEFT_IN_PARTS: &str =
     "what it held may be gone, and it holds no new store; begin again with --force";
 
-/// What is to be made.
+/// The store to make.
 pub(super) struct Wanted {
     pub(super) size: Option<u64>,
     pub(super) files: u64,
     pub(super) name_bytes: u16,
     pub(super) force: bool,
     pub(super) sparse: bool,
-    /// A new file is for its owner alone: a store holds the key by which it tells its own bytes from others'.
+    /// Whether only the owner may access a new file: a store contains the key by which it recognizes its own bytes.
     pub(super) is_private: bool,
 }
 
@@ -78,26 +78,26 @@ pub(super) fn format(image: &Path, wanted: &Wanted, as_json: bool) -> Result<u8,
     Ok(0)
 }
 
-/// Says on standard error that the store which was just made does not outlive a reboot, if so.
+/// Warns on standard error if the new store does not outlive a reboot.
 pub(super) fn warn_of_memory(image: &Path) {
     if let Some(warning) = lasting::memory_warning(image) {
         eprintln!("keel: {warning}");
     }
 }
 
-/// A file or device that may be formatted, held alone.
+/// A file or device that may be formatted, opened exclusively.
 pub(super) struct Prepared {
     pub(super) device: FileDevice,
     pub(super) options: FormatOptions,
     pub(super) created: Unfinished,
-    /// What a signal does until the store is made.
+    /// The handling of a signal until the store is made.
     pub(super) interruption: Interruption,
-    /// Of a file, what holds it: from before it was looked at until the store is made.
+    /// The lock of a file: held from before its check until the store is made.
     pub(super) held: Option<FileDevice>,
 }
 
-/// Gets `image` ready to be formatted as `wanted`; `bytes_min` is what the store must at least have room for.
-/// What cannot become such a store, or must not, is as it was when this fails.
+/// Prepares `image` for formatting as `wanted`; the store needs room for at least `bytes_min`. If it cannot or must not
+/// become such a store, this fails and leaves it unchanged.
 pub(super) fn prepare(
     image: &Path,
     wanted: &Wanted,
@@ -124,7 +124,7 @@ pub(super) fn prepare(
         ));
     }
     lasting::refuse_no_place(image)?;
-    // Whoever has it keeps it, --force or not; and what is mounted has content that --force is not meant for.
+    // Even --force does not override another holder. A mounted device has content that --force is not meant for.
     let held = found.as_ref().map(|_| open_device(image, Access::Write));
     let held = held.transpose()?;
     if !wanted.force && held.is_some() {
@@ -145,7 +145,7 @@ pub(super) fn prepare(
         uuid: crate::random::bytes()?,
         hash_key: crate::random::bytes()?,
     };
-    // What cannot become a store must not cost the old one, so this comes before anything is changed.
+    // Check before any change: an impossible new store must not destroy the old one.
     let geometry = match &held {
         Some(device) if is_device => device.geometry(),
         _ => Geometry {
@@ -183,7 +183,7 @@ pub(super) fn prepare(
             (resize(image, bytes, file_bytes)?, Some(held))
         }
         None => {
-            // Noted from here on: a signal that came between the next two lines would leave the file.
+            // Catch signals from here on: otherwise a signal between the next two lines would leave the file behind.
             signals::catch_stop();
             let held = create(image, wanted.is_private)?;
             (created, interruption) = Unfinished::new(image);
@@ -208,7 +208,7 @@ pub(super) fn prepare(
     })
 }
 
-/// Why a store of this shape cannot be: of one that is too small, which size would do.
+/// Returns why a store of this shape is impossible; for a too small one, also the required size.
 fn shape_error(
     image: &Path,
     options: &FormatOptions,
@@ -253,7 +253,7 @@ fn shape_error(
     )
 }
 
-/// What an interruption leaves of a file that was there before.
+/// Returns the handling of an interruption for an existing file.
 fn interruption_of_old(image: &Path, file_bytes: u64) -> Result<Interruption, CliError> {
     if file_bytes > 0 {
         return Ok(Interruption::heed(image.display(), LEFT_IN_PARTS));
@@ -264,18 +264,18 @@ fn interruption_of_old(image: &Path, file_bytes: u64) -> Result<Interruption, Cl
     Ok(Interruption::cut_back(image, file, 0, left))
 }
 
-/// Creates an empty file and holds it; its name is durable.
+/// Creates an empty file and opens it exclusively; its name is durable.
 fn create(image: &Path, is_private: bool) -> Result<FileDevice, CliError> {
     create_empty(image, is_private).map_err(|error| CliError::io(image.display(), &error))?;
     let held = FileDevice::open(image, &device_options(Access::Write)).map_err(|error| {
-        // Whoever was quicker to hold it may keep it.
+        // If another process locked it first, that process may keep it.
         if !matches!(error, DeviceError::InUse { .. }) {
             std::fs::remove_file(image).ok();
         }
         device_error(image, &error)
     })?;
     if file_length(image)? > 0 {
-        // It was held, and a store made in it, between the two calls above.
+        // Between the two calls above, another process locked it and made a store in it.
         refuse_content(image)?;
     }
     Ok(held)
@@ -305,10 +305,10 @@ pub(super) fn set_length(image: &Path, bytes: u64) -> std::io::Result<()> {
     file.and_then(|file| file.set_len(bytes))
 }
 
-/// Opens the file, which the caller holds, with the length `bytes`.
+/// Opens the file with the length `bytes`; the caller holds its lock.
 pub(super) fn resize(image: &Path, bytes: u64, file_bytes: u64) -> Result<FileDevice, CliError> {
     if file_bytes > bytes {
-        // A device is only ever extended.
+        // Opening a device only ever extends it.
         set_length(image, bytes).map_err(|error| CliError::io(image.display(), &error))?;
     }
     let options = FileDeviceOptions {
@@ -320,7 +320,7 @@ pub(super) fn resize(image: &Path, bytes: u64, file_bytes: u64) -> Result<FileDe
     FileDevice::open(image, &options).map_err(|error| device_error(image, &error))
 }
 
-/// Gives every block of a file its place on the disk below.
+/// Allocates every block of a file on the disk below.
 fn fill(
     image: &Path,
     device: &mut FileDevice,
@@ -334,8 +334,8 @@ fn fill(
     fill_from(image, device, 0, file_bytes, progress)
 }
 
-/// Gives the blocks from `first_block` on their places; a file that had `file_bytes` has them again when there is no
-/// room.
+/// Allocates the blocks from `first_block` on. If there is no room, a file that had `file_bytes` gets this length
+/// again.
 pub(super) fn fill_from(
     image: &Path,
     device: &mut FileDevice,
@@ -350,7 +350,7 @@ pub(super) fn fill_from(
         return Err(device_error(image, &error));
     }
     if file_bytes > 0 && file_bytes < bytes {
-        // Nothing was written to it: the old content is as it was, once its length is.
+        // Nothing was overwritten: restoring the length restores the old content.
         set_length(image, file_bytes).ok();
     }
     Err(CliError::failure(
@@ -360,7 +360,7 @@ pub(super) fn fill_from(
     ))
 }
 
-/// Without `--force` only a missing or an empty file is formatted, or a device that begins with zeros.
+/// Refuses content unless the file is missing or empty, or the device begins with zeros. `--force` skips this check.
 fn refuse_content(image: &Path) -> Result<(), CliError> {
     let content = find_content(image).map_err(|error| CliError::io(image.display(), &error))?;
     let found = find_store(image);
@@ -371,7 +371,7 @@ fn refuse_content(image: &Path) -> Result<(), CliError> {
     };
     let wrong = match content {
         Content::Missing | Content::Empty => return Ok(()),
-        // The rest of a store that somebody has written over, or a store with a file that looks like one.
+        // The rest of a store that was overwritten, or a store with a file that looks like one.
         Content::Known(known) if holds_store => {
             format!("holds {} and a store{version}", known.join(" and "))
         }
@@ -386,11 +386,11 @@ fn refuse_content(image: &Path) -> Result<(), CliError> {
     ))
 }
 
-/// A store that is there.
+/// An existing store.
 enum Found {
-    /// Of the format that this program makes, be it damaged.
+    /// It has the format of this program, even if it is damaged.
     Known,
-    /// Of another format, which has this number.
+    /// It has another format, with this number.
     Other(u32),
 }
 

@@ -1,4 +1,4 @@
-//! `keel flash`: a store in an image file or on a block device, from the command line.
+//! `keel flash`: commands on a store in an image file or on a block device.
 
 pub(crate) mod backup;
 mod copy;
@@ -27,21 +27,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Makes a limit of this user on the size of files (`ulimit -f`) an error that is explained, not the end.
+/// Turns a limit of this user on the size of files (`ulimit -f`) into an explained error instead of ending the process.
 pub(crate) fn explain_file_limit() {
     // SAFETY: no handler is set, only a signal of this process is ignored.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Takes away the draft that a killed run has left, so that the next one is made anew. Of what is no regular file, a
-/// link above all, nobody knows that it is ours.
+/// Removes the draft of a killed run, so that the next one can be made. Refuses anything but a regular file, in
+/// particular a link: it may not be a draft of this program.
 fn remove_old_draft(draft: &Path) -> Result<(), CliError> {
     let failed = |error: &std::io::Error| CliError::io(draft.display(), error);
     match draft.symlink_metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed(&error)),
         Ok(found) if found.is_file() => {
-            // Another run may be at work with it.
+            // Another run may be using it.
             let held = open_device(draft, Access::Write)?;
             std::fs::remove_file(draft).map_err(|error| failed(&error))?;
             drop(held);
@@ -55,7 +55,8 @@ fn remove_old_draft(draft: &Path) -> Result<(), CliError> {
     }
 }
 
-/// Gives a draft its name; where nothing is to be replaced, nothing is: a node may have made a store meanwhile.
+/// Gives a draft its final name. If it must not replace a file, it fails if one exists: a node may have made a store
+/// meanwhile.
 fn put_in_place(draft: &Path, to: &Path, replaces: bool) -> std::io::Result<()> {
     if replaces {
         std::fs::rename(draft, to)?;
@@ -82,15 +83,15 @@ fn rename_to_nothing(from: &Path, to: &Path) -> std::io::Result<()> {
         return Ok(());
     }
     let error = std::io::Error::last_os_error();
-    // Some file systems cannot.
+    // Some file systems do not support this flag.
     if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) && !to.exists() {
         return std::fs::rename(from, to);
     }
     Err(error)
 }
 
-/// The file that a path stands for, through links: a draft lies beside it, and takes its place. A link to nothing is
-/// refused, since nobody knows what was meant.
+/// Returns the target of a path, with links resolved: a draft lies beside it and replaces it. A dangling link is
+/// refused, because its intention is unknown.
 fn behind_links(path: &Path) -> Result<PathBuf, CliError> {
     let is_link = path
         .symlink_metadata()
@@ -109,7 +110,7 @@ fn behind_links(path: &Path) -> Result<PathBuf, CliError> {
     }
 }
 
-/// Runs one command; the answer is the exit status.
+/// Runs one command. Returns the exit status.
 pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
     explain_file_limit();
     match command {
@@ -198,12 +199,12 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
     }
 }
 
-/// What a command will do with the store.
+/// How a command uses the store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// Look at it as it is, whoever is writing to it.
+    /// Look at its current state, even if another process writes to it.
     Read,
-    /// Read all of it, which needs it to stay as it is.
+    /// Read all of it, which requires that it does not change.
     ReadAll,
     Write,
 }
@@ -221,7 +222,7 @@ fn open(image: &Path, access: Access) -> Result<Store<FileDevice>, CliError> {
     })
 }
 
-/// Opens a store that nobody else may change meanwhile, to read from it or to change it.
+/// Opens a store exclusively for reading or changing it.
 pub(crate) fn open_alone(image: &Path, writes: bool) -> Result<Store<FileDevice>, CliError> {
     let access = if writes {
         Access::Write
@@ -231,7 +232,7 @@ pub(crate) fn open_alone(image: &Path, writes: bool) -> Result<Store<FileDevice>
     open(image, access)
 }
 
-/// Looks at a store that this process holds already.
+/// Opens a store read-only that this process has already locked.
 fn open_held(image: &Path) -> Result<Store<FileDevice>, CliError> {
     let device = open_device(image, Access::Read)?;
     let options = OpenOptions {
@@ -241,8 +242,8 @@ fn open_held(image: &Path) -> Result<Store<FileDevice>, CliError> {
     Store::open(device, &options).map_err(|error| store_error(image, &error))
 }
 
-/// The error of a look at the store, which takes no lock: while another program writes, what looks damaged may only
-/// be on its way from one state to the next.
+/// Returns the error of reading the store without a lock: while another program writes, a transitional state may look
+/// damaged.
 fn read_error(image: &Path, error: &flash::Error, otherwise: CliError) -> CliError {
     let is_doubtful = matches!(
         error,
@@ -258,14 +259,15 @@ fn read_error(image: &Path, error: &flash::Error, otherwise: CliError) -> CliErr
     otherwise
 }
 
-/// Whether another program has the store open for writing. Whoever has it open for writing must not ask.
+/// Returns whether another program has the store open for writing. A caller that has it open for writing itself must
+/// not call this.
 fn is_held(image: &Path) -> bool {
     let device = FileDevice::open(image, &device_options(Access::ReadAll));
     matches!(device, Err(DeviceError::InUse { .. }))
 }
 
-/// What is at `image`, if anything. Refuses what can be no store before anybody opens it: opening a FIFO waits
-/// for its other end.
+/// Returns the metadata of `image`, if it exists. Refuses what cannot be a store before it is opened: opening a FIFO
+/// waits for its other end.
 fn find_image(image: &Path) -> Result<Option<Metadata>, CliError> {
     let found = match std::fs::metadata(image) {
         Ok(found) => found,
@@ -291,20 +293,20 @@ fn find_image(image: &Path) -> Result<Option<Metadata>, CliError> {
     ))
 }
 
-/// Makes the names in the folder of this file durable.
+/// Makes the names in this file's folder durable.
 fn sync_folder(file: &Path) -> std::io::Result<()> {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     match File::open(folder)?.sync_all() {
-        // Some file systems have directories that cannot be synchronised; they then need no such thing.
+        // Some file systems cannot sync directories, and do not need it.
         Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
         done => done,
     }
 }
 
-/// What is known of standard input or output.
+/// Returns the metadata of standard input or output.
 fn standard_metadata(stream: &impl AsFd) -> Option<Metadata> {
     let same = stream.as_fd().try_clone_to_owned().ok()?;
     File::from(same).metadata().ok()
@@ -344,7 +346,7 @@ fn device_options(access: Access) -> FileDeviceOptions {
     }
 }
 
-/// An error of the device, in the words of the command line.
+/// Returns the error of the device, in terms of the command line.
 pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
     let shown = image.display();
     let (number, is_open) = match error {
@@ -352,13 +354,13 @@ pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
         DeviceError::Io { source, .. } => (source.raw_os_error(), false),
         _ => (None, false),
     };
-    // Only the permission to write is missing if the image can be read.
+    // If the image can be read, only the permission to write is missing.
     let is_read_only = match number {
         Some(libc::EROFS) => true,
         Some(libc::EACCES | libc::EPERM) => !is_open || File::open(image).is_ok(),
         _ => false,
     };
-    // To whoever opens a device that is mounted some systems say no more than that it is not permitted.
+    // For a mounted device, some systems only report that opening is not permitted.
     let refused = matches!(number, Some(libc::EPERM | libc::EACCES | libc::EBUSY)) && is_open;
     let holder = find_image(image)
         .ok()
@@ -408,7 +410,7 @@ fn held_error(image: &Path, holder: &str) -> CliError {
     )
 }
 
-/// An error of the store as a whole.
+/// Returns the error of the store as a whole.
 pub(crate) fn store_error(image: &Path, error: &flash::Error) -> CliError {
     use flash::Part;
     let image_shown = &image.display();
@@ -430,7 +432,7 @@ pub(crate) fn store_error(image: &Path, error: &flash::Error) -> CliError {
             );
             CliError::failure(image_shown, error, mend)
         }
-        // Without these no other command can open the store.
+        // Without these records no other command can open the store.
         flash::Error::Damaged {
             part: Part::Record, ..
         } => CliError::failure(
@@ -452,7 +454,7 @@ pub(crate) fn store_error(image: &Path, error: &flash::Error) -> CliError {
     }
 }
 
-/// An error of `keel flash check` itself, which cannot advise to run it.
+/// Returns the error of `keel flash check`, which must not advise to run itself.
 fn check_error(image: &Path, error: &flash::Error) -> CliError {
     match error {
         flash::Error::Damaged { .. } => CliError::failure(
@@ -464,7 +466,7 @@ fn check_error(image: &Path, error: &flash::Error) -> CliError {
     }
 }
 
-/// An error about one file of the store.
+/// Returns the error about one file of the store.
 fn file_error(image: &Path, name: &str, error: &flash::Error) -> CliError {
     let name = if name.is_empty() { "''" } else { name };
     match error {
@@ -488,12 +490,12 @@ fn file_error(image: &Path, name: &str, error: &flash::Error) -> CliError {
         | flash::Error::NotAStore
         | flash::Error::Version { .. }
         | flash::Error::Truncated { .. } => store_error(image, error),
-        // The remedy stands in the store's own text.
+        // The store's own text contains the remedy.
         other => CliError::failure(name, other, ""),
     }
 }
 
-/// Names in a store are UTF-8; everything else about them the store itself judges.
+/// Returns a name as text. Names in a store are UTF-8; the store checks all other rules.
 fn name_text(name: &OsStr) -> Result<&str, CliError> {
     name.to_str().ok_or_else(|| {
         CliError::usage(
@@ -504,10 +506,10 @@ fn name_text(name: &OsStr) -> Result<&str, CliError> {
     })
 }
 
-/// A name for people: what would steer their terminal is escaped, and so is the backslash of the escapes.
+/// Returns a name for people: characters that could control the terminal are escaped, and so is the backslash.
 pub(crate) fn shown_name(name: &str) -> String {
     let quotes = ['\'', '"'];
-    // Quotes steer nothing, but Rust would escape them.
+    // Quotes are harmless, but Rust would escape them.
     let escaped = |piece: &str| {
         let text = piece.trim_end_matches(quotes);
         format!("{}{}", text.escape_debug(), &piece[text.len()..])
@@ -515,12 +517,12 @@ pub(crate) fn shown_name(name: &str) -> String {
     name.split_inclusive(quotes).map(escaped).collect()
 }
 
-/// A path for people, the same.
+/// Returns a path for people, in the same way.
 fn shown_path(path: &Path) -> String {
     shown_name(&path.display().to_string())
 }
 
-/// Whether the path stands for standard input or output.
+/// Returns whether the path stands for standard input or output.
 fn is_dash(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

@@ -16,11 +16,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
-/// Runs until the end of the mount.
+/// Runs until the mount ends.
 pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
     let (image, directory) = (&arguments.image, &arguments.directory);
     let wrong = |error: MountError| mount_error(image, directory, &error);
-    // First what costs nothing: a mistyped directory should not open the store.
+    // Cheap checks first: a mistyped directory should not open the store.
     base::mount::check_directory(directory).map_err(|error| wrong(error.into()))?;
     let store = open(arguments)?;
     let (uid, gid) = base::mount::effective_ids();
@@ -41,7 +41,7 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
         .build()
         .map_err(|error| CliError::io("signals", &error))?;
     runtime.block_on(async {
-        // Signals count from here on: whoever starts this may stop it as soon as it is mounted.
+        // Catch signals from here on: the parent may stop this process as soon as it is mounted.
         let mut stops = Stops::heed()?;
         let unmounted = Arc::new(Notify::new());
         let tell = Arc::clone(&unmounted);
@@ -71,7 +71,7 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
                 directory.display()
             ))
             .and_then(|()| out.flush());
-        // A mount whose starter does not listen is a mount all the same.
+        // The mount is valid even if its parent does not read the message.
         said.ok();
         let mut ticks = tokio::time::interval(Duration::from_secs(arguments.sync_seconds.into()));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -101,13 +101,13 @@ fn open(arguments: &MountArgs) -> Result<Store<FileDevice>, CliError> {
         create_bytes: None,
         read_only: arguments.read_only,
         direct: true,
-        // Also to read: what the kernel has cached must not change behind its back.
+        // Also for reading: the data that the kernel caches must not change on the device.
         exclusive: true,
     };
     let device =
         FileDevice::open(image, &device_options).map_err(|error| device_error(image, &error))?;
     let options = OpenOptions {
-        // One more than programs may have: files are opened for a moment to be changed by name.
+        // One more than programs may have: a file is opened briefly when it is changed by name.
         open_files_max: usize::from(arguments.open_files) + 1,
         read_only: arguments.read_only,
         ..OpenOptions::default()
@@ -115,7 +115,7 @@ fn open(arguments: &MountArgs) -> Result<Store<FileDevice>, CliError> {
     Store::open(device, &options).map_err(|error| store_error(image, &error))
 }
 
-/// Says once that the device failed. Programs see EIO, which says less.
+/// Reports once that the device failed. Programs see EIO, which is less specific.
 fn tell_failure(image: &Path, mounted: &Mounted<FileDevice>, is_told: &mut bool) {
     if let Some(failure) = mounted.failure().filter(|_| !*is_told) {
         eprintln!(

@@ -1,4 +1,4 @@
-//! A device that tells how much has been read of it: for work of which only the device knows how far it is.
+//! A device that reports how much has been read from it: for work whose progress only the device knows.
 
 use crate::progress::Progress;
 use base::block::{BlockDevice, Counters, DeviceError, Geometry};

@@ -34,7 +34,7 @@ pub(super) fn repair(image: &Path, as_json: bool) -> Result<u8, CliError> {
     Ok(if is_well { 0 } else { STATUS_FAILURE })
 }
 
-/// What a check finds afterwards, without writing.
+/// Returns the findings of a check afterwards, without writing.
 fn check_again(device: FileDevice) -> flash::Result<CheckReport> {
     let options = OpenOptions {
         read_only: true,

@@ -1,4 +1,4 @@
-//! `keel restore`: the store of a node from a backup.
+//! `keel restore`: restores the store of a node from a backup.
 
 use super::copy::{self, Stop};
 use super::withheld::Withheld;
@@ -20,10 +20,10 @@ use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a store where nothing says how many.
+/// Default size of a store, in bytes.
 const IMAGE_BYTES: u64 = 256 << 20;
 
-/// What begins the name of a file that a node has in its store, one of which there must be.
+/// Prefixes of the names of a node's log files; a node's store contains at least one of them.
 const LOG_PREFIXES: [&str; 2] = [db::log::SEGMENT_PREFIX, db::log::CHECKPOINT_PREFIX];
 
 pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
@@ -35,7 +35,7 @@ pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
     let found = find_image(&image)?;
     refuse_the_image(backup, found.as_ref(), &shown.to_string())?;
     let is_device = found.as_ref().is_some_and(|found| !found.is_file());
-    // Held to the end, so that no node can begin with what is replaced.
+    // Held to the end, so that no node can start with the store that is being replaced.
     let held = found.as_ref().map(|_| open_device(&image, Access::Write));
     let held = held.transpose()?;
     if held.is_some() && !arguments.force {
@@ -77,7 +77,7 @@ pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
         sparse: false,
         is_private: !is_device,
     };
-    // A file takes the place of the old one when it is whole. A device is its own place.
+    // A file is replaced when the new one is complete. A device is overwritten in place.
     let draft = if is_device {
         image.clone()
     } else {
@@ -86,7 +86,7 @@ pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
     if !is_device {
         super::remove_old_draft(&draft)?;
     }
-    // The preparation of a device holds it by itself.
+    // `prepare` locks a device itself.
     let held = held.filter(|_| !is_device);
     let needed = bytes / PAYLOAD_BYTES as u64 * BLOCK_BYTES as u64;
     let progress = Progress::start(format!("making {shown}"));
@@ -98,9 +98,9 @@ pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
         held: draft_held,
     } = make::prepare(&draft, &wanted, needed, &progress)?;
     drop(progress);
-    // Names and seals of the log are bound to it.
+    // Names and seals of the log are bound to this key.
     options.hash_key = layout.hash_key;
-    // From here on the loops below look whether a signal has come.
+    // From here on the loops below poll for a signal.
     drop(interruption);
     let progress = Progress::start(format!("restoring and comparing {}", backup.display()));
     let failed = |stop: Stop| copy::stop_error(backup, &image, stop);
@@ -150,14 +150,14 @@ pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// The image and its size, as the arguments or the configuration say.
+/// Returns the image and its size from the arguments or the configuration.
 fn target(arguments: &RestoreArgs) -> Result<(PathBuf, u64), CliError> {
     if let Some(image) = &arguments.image {
         return Ok((image.clone(), arguments.size.unwrap_or(IMAGE_BYTES)));
     }
     let path = crate::client::find_config(arguments.config.as_deref())?;
     let config = Config::load(&path)?;
-    // As a node does that makes its store.
+    // Create the folder, as a node does when it makes its store.
     if let Some(folder) = config.store.image.parent()
         && folder != Path::new("")
     {
@@ -169,8 +169,8 @@ fn target(arguments: &RestoreArgs) -> Result<(PathBuf, u64), CliError> {
     Ok((config.store.image, size))
 }
 
-/// A store that root restores belongs to whom the old one belonged to, else to the owner of its folder: a node that is
-/// a user of its own must be able to open it. It has the permissions of the old one, else those of a new file.
+/// Sets the owner of a store that root restores: the owner of the old one, else the owner of the folder. A node that
+/// runs as its own user must be able to open it. The permissions are those of the old one, else those of a new file.
 fn give_away(draft: &Path, image: &Path, old: Option<&Metadata>) -> Result<(), CliError> {
     let failed = |error: std::io::Error| CliError::io(draft.display(), &error);
     if base::mount::effective_ids().0 == 0 {
@@ -188,7 +188,7 @@ fn give_away(draft: &Path, image: &Path, old: Option<&Metadata>) -> Result<(), C
     std::fs::set_permissions(draft, std::fs::Permissions::from_mode(mode)).map_err(failed)
 }
 
-/// What a new file of this process may not be permitted.
+/// Returns the umask of this process.
 fn umask() -> u32 {
     // SAFETY: no memory is involved; the second call puts back what the first has changed, and this program has no
     // other thread that makes files meanwhile.

@@ -1,18 +1,18 @@
-//! An image that has just been created, and that goes again unless a store is made in it.
+//! An image that has just been created, and is removed unless a store is made in it.
 
 use super::interruption::Interruption;
 use std::path::{Path, PathBuf};
 
-/// A file that was created for a store and goes again unless the store is made.
+/// A file that was created for a store, and is removed unless the store is made.
 pub(super) struct Unfinished(Option<PathBuf>);
 
 impl Unfinished {
-    /// Nothing to remove.
+    /// Returns a value that removes nothing.
     pub(super) fn nothing() -> Self {
         Self(None)
     }
 
-    /// The file goes when this is dropped, and when a signal interrupts.
+    /// Removes the file when this is dropped, and when a signal interrupts.
     pub(super) fn new(image: &Path) -> (Self, Interruption) {
         let interruption = Interruption::remove(image);
         (Self(Some(image.to_path_buf())), interruption)

@@ -11,7 +11,7 @@ use flash::{OpenOptions, Store};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The usual text of an identity.
+/// Returns the usual text form of an identity.
 pub(super) fn uuid_text(uuid: [u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     [

@@ -1,18 +1,17 @@
-//! A device on which a store cannot be recognised before it is released: for a store that is worth nothing until
-//! it is complete.
+//! A device on which a store cannot be recognised before its release: for a store that is useless until it is complete.
 
 use base::block::{BLOCK_BYTES, BlockDevice, Counters, DeviceError, Geometry};
 use std::collections::BTreeMap;
 
-/// What a superblock of a store begins with, and no other block of one does (`SPEC.md` of the store).
+/// The first bytes of a store's superblock; no other block of a store begins with them (`SPEC.md` of the store).
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"KEELFLSH";
 
-/// Superblocks that are kept back; a store has two.
+/// Superblocks that are withheld, at most; a store has two.
 const HELD_MAX: usize = 16;
 
 type Block = [u8; BLOCK_BYTES];
 
-/// Keeps superblocks in memory and writes everything else.
+/// Withholds superblocks in memory and writes everything else.
 pub(super) struct Withheld<D> {
     below: D,
     held: BTreeMap<u64, Box<Block>>,
@@ -26,13 +25,13 @@ impl<D: BlockDevice> Withheld<D> {
         }
     }
 
-    /// The device below, on which the store is still withheld.
+    /// Returns the device below, on which the store is still withheld.
     #[cfg(test)]
     pub(super) fn below(&self) -> &D {
         &self.below
     }
 
-    /// Makes everything else durable, and only then writes the superblocks.
+    /// Makes everything else durable, then writes the superblocks.
     pub(super) fn release(mut self) -> Result<D, DeviceError> {
         self.below.flush()?;
         for (block, content) in &self.held {
@@ -42,7 +41,7 @@ impl<D: BlockDevice> Withheld<D> {
         Ok(self.below)
     }
 
-    /// Takes the superblocks out of `data`; what is left of it goes to the device.
+    /// Takes the superblocks out of `data`. Returns the rest, which goes to the device.
     fn hold(&mut self, first_block: u64, data: &[u8]) -> Result<Option<Vec<u8>>, DeviceError> {
         let mut rest = None;
         for (index, content) in data.chunks_exact(BLOCK_BYTES).enumerate() {

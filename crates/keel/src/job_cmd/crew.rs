@@ -1,5 +1,5 @@
-//! The processes of a job: each rank one of this machine, or MPI's launcher, which has the ranks. What they say comes
-//! as events; how they end is asked. None of them outlives the crew.
+//! The processes of a job: each is one rank of this machine, or MPI's launcher, which has the ranks. Their output
+//! arrives as events; their exit statuses are polled. No process outlives the crew.
 
 use crate::cluster_cmd::boards::{Boards, wait_within};
 use crate::error::CliError;
@@ -16,19 +16,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines that wait to be looked at.
+/// Capacity of the queue of lines.
 const LINES_MAX: usize = 256;
 
-/// How much is kept of what launcher and libraries complain about.
+/// The most lines kept of the complaints of launcher and libraries.
 const COMPLAINT_LINES_MAX: usize = 200;
 
-/// Letters of each that are kept.
+/// The most characters kept of each line.
 const COMPLAINT_LETTERS_MAX: usize = 500;
 
-/// How long a launcher that was told to end is waited for: it ends the ranks on all boards.
+/// Timeout for a launcher that was asked to end: it ends the ranks on all boards.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Seconds that a local rank waits for another: longer than any job lasts, since the crew looks who is silent.
+/// Seconds that a local rank waits for another one. Longer than any job, because the crew itself detects silent ranks.
 const PATIENCE_SECONDS: u64 = 90_000;
 
 /// A process of the crew.
@@ -37,27 +37,27 @@ struct Process {
     status: Option<ExitStatus>,
 }
 
-/// What is heard.
+/// The events of a crew.
 pub(super) enum Heard {
     /// A rank's line.
     Line(Line),
-    /// Nothing for a while.
+    /// Nothing within the timeout.
     Nothing,
-    /// Nobody is left who could say anything.
+    /// All outputs are closed.
     End,
 }
 
-/// The processes.
+/// The processes of a job.
 pub(super) struct Crew {
     processes: Vec<Process>,
     lines: Receiver<Line>,
     complaints: Arc<Mutex<VecDeque<String>>>,
-    /// Goes last, with what is in it.
+    /// Dropped last, with its content.
     _folder: Folder,
 }
 
 impl Crew {
-    /// So many ranks on this machine.
+    /// Starts this number of ranks on this machine.
     pub(super) fn local(
         ranks: usize,
         order: &Arc<Order>,
@@ -98,7 +98,7 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Ranks on boards, started by MPI's launcher, which hands standard input on to rank 0.
+    /// Starts ranks on boards through MPI's launcher, which forwards standard input to rank 0.
     pub(super) fn on(
         boards: &Boards,
         order: &Arc<Order>,
@@ -136,7 +136,7 @@ impl Crew {
         } else {
             Stdio::null()
         };
-        // A group of its own: Ctrl-C comes to this program, which ends the others.
+        // A group of its own: Ctrl-C reaches only this program, which ends the others.
         command
             .stdin(input)
             .stdout(Stdio::piped())
@@ -160,9 +160,9 @@ impl Crew {
                         true
                     }
                     Some(Ok(line)) => sender.send(line).is_ok(),
-                    // Torn: who says nothing that can be read is silent.
+                    // Ignore a damaged line: a rank without readable lines counts as silent.
                     Some(Err(_)) => true,
-                    // Somebody else's: hydra says here on which board a rank has died.
+                    // A line of another program: hydra reports here on which board a rank has died.
                     None => {
                         keep(&complaints, text);
                         true
@@ -187,7 +187,7 @@ impl Crew {
         Ok(())
     }
 
-    /// What comes next, within a time.
+    /// Returns the next event, with a timeout.
     pub(super) fn hear(&self, within: Duration) -> Heard {
         match self.lines.recv_timeout(within) {
             Ok(line) => Heard::Line(line),
@@ -196,7 +196,7 @@ impl Crew {
         }
     }
 
-    /// How each process has ended, so far; of local ranks in their order.
+    /// Returns the exit status of each process so far; local ranks are in order.
     pub(super) fn statuses(&mut self) -> Vec<Option<ExitStatus>> {
         for process in &mut self.processes {
             if process.status.is_none() {
@@ -209,7 +209,7 @@ impl Crew {
             .collect()
     }
 
-    /// What was complained about.
+    /// Returns the complaints.
     pub(super) fn complaints(&self) -> Vec<String> {
         let kept = self
             .complaints
@@ -218,7 +218,7 @@ impl Crew {
         kept.iter().cloned().collect()
     }
 
-    /// Ends all that are still there.
+    /// Ends all remaining processes.
     pub(super) fn end(&mut self) {
         self.statuses();
         for process in self
@@ -239,7 +239,7 @@ impl Crew {
             let ended = wait_within(&mut process.child, left).ok().flatten();
             process.status = ended.or_else(|| {
                 let group = process.child.id() as libc::pid_t;
-                // SAFETY: as above; with the group of its own go those whom it has started here.
+                // SAFETY: as above; the signal to its own group also ends its children on this machine.
                 unsafe { libc::kill(-group, libc::SIGKILL) };
                 process.child.wait().ok()
             });
@@ -261,10 +261,10 @@ fn keep(complaints: &Mutex<VecDeque<String>>, text: String) {
     kept.push_back(text.chars().take(COMPLAINT_LETTERS_MAX).collect());
 }
 
-/// How much of the order rank 0 has read, which it says.
+/// How much of the order rank 0 has read, according to its reports.
 #[derive(Default)]
 struct Taken {
-    /// Bytes, and whether nothing more will be said.
+    /// Bytes, and whether no more reports will come.
     state: Mutex<(u64, bool)>,
     changed: Condvar,
 }
@@ -281,7 +281,7 @@ impl Taken {
         self.changed.notify_all();
     }
 
-    /// How many bytes may follow the first `sent`; waits for at least one.
+    /// Returns how many bytes may follow the first `sent`; waits for at least one.
     fn room(&self, sent: u64) -> std::io::Result<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -300,7 +300,7 @@ impl Taken {
     }
 }
 
-/// Standard input of rank 0, which never gets more than is told to be on the way at most.
+/// Standard input of rank 0, with a limit on unread bytes.
 struct Paced<'a> {
     input: ChildStdin,
     taken: &'a Taken,
@@ -320,7 +320,7 @@ impl Write for Paced<'_> {
     }
 }
 
-/// Rank 0 may be gone in the middle: others see that.
+/// Writes the order. Rank 0 may die meanwhile; this is detected elsewhere.
 fn hand_over(order: &Order, input: ChildStdin, taken: &Taken) {
     let paced = Paced {
         input,
@@ -330,7 +330,7 @@ fn hand_over(order: &Order, input: ChildStdin, taken: &Taken) {
     order.write(&mut BufWriter::new(paced)).ok();
 }
 
-/// Hands on each line, as text, until the stream ends or nobody wants more.
+/// Passes each line as text to `wanted`, until the stream ends or `wanted` returns `false`.
 fn for_each_line(stream: impl Read, mut wanted: impl FnMut(String) -> bool) {
     let mut reader = BufReader::new(stream);
     let mut bytes = Vec::new();

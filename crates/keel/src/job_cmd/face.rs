@@ -1,5 +1,5 @@
-//! What `keel cluster run` prints: the answer, whether one rank finds the same, bytes moved, parallel fraction, time,
-//! energy, and where such a job belongs.
+//! The output of `keel cluster run`: the answer, whether one rank gets the same, bytes moved, parallel fraction, time,
+//! energy, and where such a job should run.
 
 use super::state::State;
 use crate::error::CliError;
@@ -13,14 +13,14 @@ use cluster::jobs::{LeftOut, Order, Sameness};
 use cluster::results::Known;
 use serde_json::{Value, json};
 
-/// Everything that is known at the end.
+/// All results at the end of a run.
 pub(super) struct Shown<'a> {
     pub(super) order: &'a Order,
     pub(super) left_out: &'a LeftOut,
-    /// Times of the rows, or none.
+    /// Times of the rows; may be empty.
     pub(super) times: &'a [f64],
     pub(super) state: &'a State,
-    /// Boards that were lost on the way, and how.
+    /// Boards that were lost during the run, and how.
     pub(super) lost: &'a [(String, String)],
     pub(super) deadline_s: Option<f64>,
 }
@@ -46,7 +46,7 @@ pub(super) fn print(shown: &Shown<'_>, is_json: bool) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// The same as JSON, for whoever goes on with it.
+/// Returns the same as JSON, for programs.
 pub(super) fn json(shown: &Shown<'_>) -> Result<Value, CliError> {
     let Some(report) = &shown.state.report else {
         return Err(CliError::failure(
@@ -61,7 +61,7 @@ pub(super) fn json(shown: &Shown<'_>) -> Result<Value, CliError> {
     Ok(as_json(shown, report, &fraction, &energy, &advice))
 }
 
-/// The figure of all boards, where each has one.
+/// Returns the energy of all boards, if each has a figure.
 fn energy(shown: &Shown<'_>) -> Result<(f64, String), String> {
     let boards = &shown.state.energy;
     let (mut joules, mut sources) = (0.0, Vec::new());
@@ -87,13 +87,13 @@ fn source_text(host: &str, board: &BoardEnergy) -> String {
     }
 }
 
-/// A parallel fraction and where it is from.
+/// A parallel fraction and its origin.
 struct Fraction {
     value: f64,
     from: String,
 }
 
-/// The fitted one, if the ranks had a core each; else that of the sections.
+/// Returns the fitted fraction, if each rank had its own core; else the fraction of the sections.
 fn fraction(shown: &Shown<'_>, report: &Report) -> Fraction {
     let sections = |why: &str| Fraction {
         value: report.shared_fraction,
@@ -111,7 +111,7 @@ fn fraction(shown: &Shown<'_>, report: &Report) -> Fraction {
     }
 }
 
-/// Where such a job belongs, least energy and least time.
+/// Where such a job should run, for least energy and for least time.
 struct Advised {
     energy: Advice,
     time: Advice,
@@ -129,7 +129,7 @@ impl Advised {
             |error: cluster::Error| CliError::failure("advice", error, "see docs/cluster.md");
         let mut question = Question::new(report.kernel.clone());
         question.boards_max = (report.ranks.max(2) as u32).min(cluster::advisor::BOARDS_MAX);
-        // Nothing is known of a data centre here: `keel advise --kernel` asks about it.
+        // The data centre is unknown here: `keel advise --kernel` asks about it.
         question.privacy = Privacy::Neighbours;
         question.deadline_s = shown.deadline_s;
         let mut give = |input: Input, value: f64, origin: Origin| {
@@ -159,7 +159,7 @@ impl Advised {
             give(Input::BoardActiveW, board.average_w, measured(&by)).map_err(wrong)?;
             give(Input::BoardCommunicatingW, board.average_w, measured(&by)).map_err(wrong)?;
             if let Known::Value(idle_w) = board.idle_w {
-                // Noise may put idle power above that of a light load.
+                // By noise, the measured idle power may exceed that of a light load.
                 give(
                     Input::BoardIdleW,
                     idle_w.min(board.average_w),
@@ -199,9 +199,9 @@ impl Advised {
         })
     }
 
-    /// One side of it in words: the option with the least of a figure, of those that fit. The advisor's own choice
-    /// goes by what is expected with all that is uncertain, and may be another where two are nearly the same; beside
-    /// the figures themselves that would read as a mistake.
+    /// Returns one side in words: the fitting option with the least value of a figure. The advisor itself chooses by
+    /// expected values under uncertainty. If two options are nearly the same, its choice may differ, which would look
+    /// like an error beside the figures.
     fn text(advice: &Advice, figure: impl Fn(&Estimate) -> f64) -> String {
         let Some(at) = advice.choice.advised else {
             return advice.why_none().unwrap_or_default();
@@ -227,7 +227,7 @@ fn sameness_text(compared: Sameness) -> String {
     }
 }
 
-/// A row of the readings, with its time.
+/// Returns a row of the readings, with its time.
 fn row_text(shown: &Shown<'_>, row: &Value) -> String {
     let Some(row) = row.as_u64() else {
         return "-".to_owned();

@@ -1,4 +1,4 @@
-//! Readings for a job: from a CSV file, or from the history of a node, which reads it out of its database.
+//! Readings for a job: from a CSV file, or from the history of a node, which reads it from its database.
 
 use crate::cli::ReadingsArgs;
 use crate::client::history_numbers;
@@ -7,7 +7,7 @@ use cluster::jobs::{LeftOut, Readings, Taker};
 use std::io::BufReader;
 use std::path::Path;
 
-/// The readings, and what was left out of them.
+/// Returns the readings, and how many were left out.
 pub(crate) fn read(arguments: &ReadingsArgs) -> Result<(Readings, LeftOut), CliError> {
     match (&arguments.input, &arguments.key) {
         (Some(path), _) => from_file(path, &arguments.column),
@@ -20,7 +20,7 @@ pub(crate) fn read(arguments: &ReadingsArgs) -> Result<(Readings, LeftOut), CliE
     }
 }
 
-/// What the readings are called in sentences.
+/// Returns the name of the readings for use in sentences.
 pub(crate) fn name(arguments: &ReadingsArgs) -> String {
     let path = arguments
         .input
@@ -46,7 +46,7 @@ fn from_file(path: &Path, columns: &[String]) -> Result<(Readings, LeftOut), Cli
     })
 }
 
-/// Readings arrive in another order than that of their times; a job wants that of their times.
+/// Reads from a node. Readings arrive in another order than that of their times; a job needs them sorted by time.
 fn from_node(arguments: &ReadingsArgs, key: &str) -> Result<(Readings, LeftOut), CliError> {
     let mut rows: Vec<(i64, Option<f64>)> = Vec::new();
     let limit = cluster::jobs::readings::VALUES_MAX;

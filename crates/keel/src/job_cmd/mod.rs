@@ -1,7 +1,7 @@
 //! `keel cluster run`: a job on several boards, or on several ranks of this machine.
 //!
-//! **Files:** `input.rs` where readings come from, `crew.rs` the processes, `state.rs` what is known of the ranks and
-//! who is to blame, `face.rs` what is printed, `rank.rs` one rank of this machine, `periodic.rs` a job of the
+//! **Files:** `input.rs` the origin of readings, `crew.rs` the processes, `state.rs` the state of the ranks and the
+//! cause of a failure, `face.rs` the output, `rank.rs` one rank of this machine, `periodic.rs` a job of the
 //! configuration, placed by the advisor.
 
 mod crew;
@@ -29,22 +29,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often is looked for signals of the user and for processes that have ended.
+/// Poll interval for signals of the user and for processes that have ended.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// After the first sign of a failure, time for further signs of who it was.
+/// Time after the first sign of a failure for further signs of the failed rank.
 const SETTLE: Duration = Duration::from_millis(700);
 
-/// A launcher says what happened a while after it has happened.
+/// The same with a launcher, which reports events with a delay.
 const SETTLE_LAUNCHER: Duration = Duration::from_secs(5);
 
-/// How long a launcher may take to end when all ranks have said that they are done.
+/// Timeout for a launcher to end after all ranks have reported that they are done.
 const END_LAUNCHER: Duration = Duration::from_secs(4);
 
-/// How much longer than they are waited for ranks live at most.
+/// How much longer ranks may live than the parent waits for them, in s.
 const GRACE_S: u64 = 60;
 
-/// Has the kernel end this process with the one that has started it; `false` where that is gone already.
+/// Makes the kernel end this process together with its parent. Returns `false` if the parent has already gone.
 fn end_with(parent: i32, signal: libc::c_int) -> bool {
     // SAFETY: a plain system call about this process.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) };
@@ -52,7 +52,7 @@ fn end_with(parent: i32, signal: libc::c_int) -> bool {
     parent == unsafe { libc::getppid() }
 }
 
-/// The boards of an attempt: how many ranks each has, and how they are reached.
+/// The boards of an attempt: the number of ranks of each, and how they are reached.
 enum Place {
     /// Ranks of this machine, by the numbers that they had in the first attempt.
     Local(Vec<usize>),
@@ -68,7 +68,7 @@ impl Place {
         }
     }
 
-    /// Boards, by name; each of this machine's ranks stands for one.
+    /// Returns the names of the boards; each rank of this machine stands for one board.
     fn names(&self) -> Vec<String> {
         match self {
             Self::Local(names) => names
@@ -79,7 +79,7 @@ impl Place {
         }
     }
 
-    /// Which of its boards a rank is on: launchers fill one after the other.
+    /// Returns the board of a rank: launchers fill one board after the other.
     fn board(&self, rank: usize) -> usize {
         match self {
             Self::Local(_) => rank,
@@ -94,7 +94,7 @@ impl Place {
         }
     }
 
-    /// First rank of a board.
+    /// Returns the first rank of a board.
     fn first_rank(&self, board: usize) -> usize {
         match self {
             Self::Local(_) => board,
@@ -107,7 +107,7 @@ impl Place {
         }
     }
 
-    /// Leaves out boards; whether any is left.
+    /// Removes boards. Returns whether any are left.
     fn without(&mut self, lost: &[usize]) -> bool {
         let mut at = 0;
         let mut is_kept = || {
@@ -122,7 +122,7 @@ impl Place {
     }
 }
 
-/// What an attempt has come to.
+/// The result of an attempt.
 enum Outcome {
     Done(Box<State>),
     Lost { boards: Vec<usize>, how: String },
@@ -132,7 +132,7 @@ pub(crate) fn run(arguments: &ClusterRunArgs) -> Result<u8, CliError> {
     run_with(arguments, |shown| face::print(shown, arguments.json))
 }
 
-/// Runs a job; what comes of it is given to `seen`.
+/// Runs a job and passes its result to `seen`.
 fn run_with<T>(
     arguments: &ClusterRunArgs,
     seen: impl FnOnce(&face::Shown<'_>) -> Result<T, CliError>,
@@ -203,7 +203,7 @@ fn run_with<T>(
     seen(&shown)
 }
 
-/// One try on the boards that there are.
+/// Runs one attempt on the current boards.
 fn attempt(
     arguments: &ClusterRunArgs,
     place: &Place,
@@ -248,7 +248,7 @@ fn attempt(
             }
             Heard::Line(line) => state.hear(line, now),
             Heard::Nothing => {}
-            // The pipes are closed; the processes end at once.
+            // The pipes are closed; the processes will end very soon.
             Heard::End => std::thread::sleep(LOOK),
         }
         if let Some(name) = &state.twin {
@@ -279,8 +279,8 @@ fn attempt(
         let has_died = statuses.iter().flatten().any(|status| !status.success());
         let is_over = statuses.iter().all(Option::is_some);
         if state.is_done() {
-            // The last line of each rank says so. How MPI ends after that changes nothing any more: with more ranks
-            // than cores it takes minutes, and a launcher whose ranks do not wait for that complains.
+            // The last line of each rank reports this. The end of MPI no longer matters: with more ranks than cores it
+            // takes minutes, and a launcher whose ranks do not wait for that complains.
             let since = *done_since.get_or_insert(now);
             let is_late = now.saturating_duration_since(since) > END_LAUNCHER;
             let is_launched = matches!(place, Place::Boards(_));
@@ -300,13 +300,13 @@ fn attempt(
                 return judge(place, &mut crew, &state, silence_max, now);
             }
         } else {
-            // A rank that was silent for long speaks again.
+            // A rank that was silent for long has spoken again.
             failing_since = None;
         }
     }
 }
 
-/// Who is to blame for a failure.
+/// Determines the cause of a failure.
 fn judge(
     place: &Place,
     crew: &mut Crew,
@@ -325,7 +325,7 @@ fn judge(
         let ended: Vec<_> = ended.filter(|(_, status)| !status.success()).collect();
         let by_signal = ended.iter().filter(|(_, status)| status.code().is_none());
         died.extend(by_signal.map(|(rank, status)| (*rank, format!("was ended by {status}"))));
-        // One that ends by itself without a word could not begin; so could not another one in its place.
+        // A rank that ends by itself without a line could not start; its replacement could not start either.
         let by_itself = ended
             .iter()
             .find(|(rank, status)| status.code().is_some() && !state.has_word(*rank));
@@ -385,7 +385,7 @@ fn judge(
     }
 }
 
-/// The answer's table as a file, which is there as a whole or not at all.
+/// The answer's table as a file, written completely or not at all.
 struct Table {
     writer: BufWriter<File>,
     path: std::path::PathBuf,
@@ -407,7 +407,7 @@ impl Table {
         CliError::io(self.path.display(), error)
     }
 
-    /// What a lost attempt has written goes.
+    /// Removes what a lost attempt has written.
     fn restart(&mut self) -> Result<(), CliError> {
         use std::io::Seek;
         self.rows = 0;
@@ -418,7 +418,7 @@ impl Table {
         done.map_err(|error| self.failed(&error))
     }
 
-    /// The line with this number; launchers cut lines that come fast, and a table with a gap is none.
+    /// Writes the line with this number. Launchers may cut lines that come fast, and a table with a gap is invalid.
     fn line(&mut self, at: usize, text: &str) -> Result<(), CliError> {
         if at != self.rows {
             return Err(self.incomplete(at + 1));
@@ -428,7 +428,7 @@ impl Table {
         done.map_err(|error| self.failed(&error))
     }
 
-    /// That all lines have come.
+    /// Checks that all lines have arrived.
     fn check(&self, rows: usize) -> Result<(), CliError> {
         if rows == self.rows {
             Ok(())

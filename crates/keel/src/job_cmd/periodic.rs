@@ -1,9 +1,9 @@
-//! `keel cluster job`: a job of the configuration, once. The advisor places it, by what was measured of it on this
-//! board.
+//! `keel cluster job`: runs a job of the configuration once. The advisor places it, based on measurements of the job on
+//! this board.
 //!
-//! What was measured stands beside the result, in a file that `keel advise --job` reads too. It is measured anew where
-//! there is none, or where the history is another amount than then; each run mends the time on one rank and, where the
-//! board has a sensor, its power.
+//! The measurements are stored beside the result, in a file that `keel advise --job` can also read. The job is measured
+//! again if there is no such file, or if the amount of history has changed. Each run updates the time on one rank and,
+//! if the board has a sensor, its power.
 
 use super::face;
 use super::input;
@@ -23,7 +23,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// What is measured of a job, and kept.
+/// The figures of a job that are measured and kept.
 const MEASURED: [Input; 6] = [
     Input::SingleS,
     Input::ParallelFraction,
@@ -33,27 +33,27 @@ const MEASURED: [Input; 6] = [
     Input::OutputBytes,
 ];
 
-/// What a run says of this board where it has a sensor.
+/// The figures of this board that a run gives if there is a sensor.
 const POWER: [Input; 3] = [
     Input::BoardActiveW,
     Input::BoardIdleW,
     Input::BoardCommunicatingW,
 ];
 
-/// An amount of history that differs by more than this part from the one that was measured is measured anew.
+/// The job is measured again if the amount of history differs from the measured one by more than this part.
 const AMOUNT_DIFFERENCE_MAX: f64 = 0.1;
 
-/// A measurement takes this part of the period at most, and no longer than so many seconds.
+/// The longest measurement, as a part of the period, and in seconds.
 const MEASURE_PART: f64 = 0.1;
 const MEASURE_SECONDS_MAX: f64 = 20.0;
 
-/// Ranks on which a job is measured, at most.
+/// The most ranks on which a job is measured.
 const MEASURE_RANKS_MAX: usize = 4;
 
-/// Bytes of a file of figures or boards.
+/// The largest file of figures or boards, in bytes.
 const FILE_BYTES_MAX: u64 = 2 << 20;
 
-/// How much lower the priority of a job in the background is.
+/// How much the priority of a background job is lowered.
 const NICE: libc::c_int = 10;
 
 pub(crate) fn run(arguments: &ClusterJobArgs) -> Result<u8, CliError> {
@@ -75,9 +75,9 @@ pub(crate) fn run(arguments: &ClusterJobArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// The node may be a real-time process, which its children would be, too.
+/// Lowers the priority. The node may be a real-time process, and its children would be real-time processes, too.
 fn go_to_background() {
-    // SAFETY: all zero is a valid `sched_param`, and the one that SCHED_BATCH takes.
+    // SAFETY: all zeros are a valid `sched_param`, and the one that SCHED_BATCH takes.
     let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
     // SAFETY: plain system calls about this process; `parameters` is valid for the first. Where one is refused the job
     // runs as it is.
@@ -89,7 +89,7 @@ fn go_to_background() {
 
 fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
     let origin = arguments.config.display().to_string();
-    // The node hands over what it goes by: the file may have been changed since it read it.
+    // The node sends its current configuration: the file may have changed since the node read it.
     let config = match arguments.background {
         Some(_) => Config::from_reader(std::io::stdin(), &arguments.config)?,
         None => Config::load(&arguments.config)?,
@@ -134,7 +134,7 @@ fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
         .as_deref()
         .map(|table| (table, beside(table, "new")));
     if let Some((_, new)) = &table {
-        // Of a run that was ended in the middle.
+        // Left over from a run that was ended in the middle.
         std::fs::remove_file(new).ok();
     }
     let hosts = match placed.place {
@@ -184,8 +184,8 @@ fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
     }
 }
 
-/// Two runs of one job write the same files: one by hand waits for that of the node, and the other way round. Held
-/// until the file is closed.
+/// Locks the job. Two runs of one job write the same files, so a manual run waits for a run of the node, and vice
+/// versa. The lock is held until the file is closed.
 fn alone(job: &JobConfig) -> Result<File, CliError> {
     create_folder_of(&job.out)?;
     if let Some(table) = &job.table {
@@ -223,7 +223,7 @@ fn create_folder_of(path: &Path) -> Result<(), CliError> {
 fn settings(job: &JobConfig) -> KernelArgs {
     KernelArgs {
         window: (job.window > 0).then_some(job.window),
-        // The configuration has these for every job.
+        // The configuration has these settings for every job, but some kernels do not use them.
         step: (job.step > 0 && job.kernel != Kernel::MatrixProfile).then_some(job.step),
         clusters: Some(job.clusters).filter(|_| job.kernel == Kernel::KMeans),
         rounds: None,
@@ -235,13 +235,13 @@ fn settings(job: &JobConfig) -> KernelArgs {
 struct Placed {
     place: Place,
     advice: Advice,
-    /// Of the configuration; the advisor has what the check leaves of it.
+    /// The configured deadline; the advisor gets the part that the check leaves.
     deadline_s: f64,
     hosts: Vec<HostEntry>,
-    /// What was measured of the job, for the file.
+    /// The measured figures of the job, for the file.
     kept: Question,
     is_measured_anew: bool,
-    /// What the advisor would say of a data centre, where the file of figures has it.
+    /// The advisor's answer about a data centre, if the file of figures includes one.
     elsewhere: Option<String>,
 }
 
@@ -283,7 +283,7 @@ impl Placed {
         not_above(&mut question);
         let wants_elsewhere = question.privacy == Privacy::Anywhere && job.question.is_some();
         question.boards_max = (hosts.len().max(1) as u32).min(cluster::advisor::BOARDS_MAX);
-        // The answer is there when it was checked on one rank, too.
+        // The answer must also be checked on one rank before the deadline.
         let check_s = question.given[Input::SingleS as usize]
             .as_ref()
             .map_or(0.0, |given| given.value);
@@ -303,7 +303,7 @@ impl Placed {
                 .likeliest
                 .map(|at| advice.choice.options[at].place)
         });
-        // A question about the data centre that lacks a figure has no answer, and nobody has asked for one.
+        // A question about the data centre that lacks a figure has no answer; ignore it, since it is optional.
         let elsewhere = elsewhere.and_then(|question| advise(&question).ok()?.advised());
         Ok(Self {
             place: place.unwrap_or(Place::Boards(1)),
@@ -344,7 +344,7 @@ impl Placed {
     }
 }
 
-/// Time on this board is that of all of its ranks, by the part of the job that is shared out.
+/// Replaces the time on one rank by that on all ranks of this board, according to the parallel fraction.
 fn on_ranks(question: &mut Question, ranks: u32) -> Result<(), cluster::Error> {
     let of = |input: Input| question.given[input as usize].clone();
     let (Some(single), Some(fraction)) = (of(Input::SingleS), of(Input::ParallelFraction)) else {
@@ -360,7 +360,7 @@ fn on_ranks(question: &mut Question, ranks: u32) -> Result<(), cluster::Error> {
     question.give_with_spread(Input::SingleS, single.value * part, by, single.spread)
 }
 
-/// Noise may put idle power, or the file's, above that of a light load.
+/// Limits idle power: by noise, or in the file, it may exceed the power of a light load.
 fn not_above(question: &mut Question) {
     let active = question.given[Input::BoardActiveW as usize]
         .as_ref()
@@ -376,18 +376,18 @@ fn figures_path(job: &JobConfig) -> PathBuf {
     beside(&job.out, "figures.json")
 }
 
-/// What was measured before; a file that cannot be read is measured anew, and replaced.
+/// Returns the earlier measurements. A file that cannot be read is measured again and replaced.
 fn kept(job: &JobConfig) -> Option<Question> {
     let question = parse_question(&read(&figures_path(job)).ok()?).ok()?;
     let is_whole = MEASURED
         .into_iter()
         .all(|input| question.given[input as usize].is_some());
-    // Another job by the same name.
+    // Otherwise it belongs to another job with the same name.
     (is_whole && question.name == kept_name(job)).then_some(question)
 }
 
 fn kept_name(job: &JobConfig) -> String {
-    // First what can differ while the name stays: a long key is cut.
+    // Put the settings first, since a long key is cut.
     let (window, step, clusters) = (job.window, job.step, job.clusters);
     let all = format!(
         "{}: {} ({window}, {step}, {clusters}) of {}",
@@ -420,7 +420,7 @@ fn write_kept(job: &JobConfig, kept: &Question) -> Result<(), CliError> {
     replace(&figures_path(job), &text)
 }
 
-/// Takes the time on one rank, and power where it was measured, from a run.
+/// Updates the time on one rank, and the power if it was measured, from a run.
 fn mend(job: &JobConfig, mut kept: Question, result: &Value) -> Result<(), CliError> {
     let inputs = result["advice"]["least_energy"]["inputs"].as_array();
     for given in inputs.into_iter().flatten() {
@@ -431,7 +431,7 @@ fn mend(job: &JobConfig, mut kept: Question, result: &Value) -> Result<(), CliEr
             continue;
         };
         if input == Input::SingleS || POWER.contains(&input) {
-            // What is out of range is left as it was.
+            // A value out of range does not replace the old one.
             kept.give(input, value, Origin::Measured(by.to_owned()))
                 .ok();
         }
@@ -439,7 +439,8 @@ fn mend(job: &JobConfig, mut kept: Question, result: &Value) -> Result<(), CliEr
     write_kept(job, &kept)
 }
 
-/// Each board with as many ranks as this one, by which it was placed, or more where the file says so.
+/// Returns the list of boards. Each has the ranks of this board, by which the job was placed, or more if the file says
+/// so.
 fn hosts_text(hosts: &[HostEntry], ranks: u32) -> String {
     hosts
         .iter()
@@ -465,7 +466,7 @@ fn write(path: &Path, text: &str) -> Result<(), CliError> {
         .map_err(failed)
 }
 
-/// A file that is there as a whole, before or after.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) -> Result<(), CliError> {
     let new = beside(path, "new");
     write(&new, text)?;

@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &ClusterRankArgs) -> Result<u8, CliError> {
             "it is started by `keel cluster run --local`",
         )
     })?;
-    // Until the ranks have met, nobody else would notice that whoever started them is gone.
+    // Until the ranks have connected, no other process would notice that the parent has gone.
     let is_alone = |parent| !super::end_with(parent, libc::SIGKILL);
     if arguments.parent.is_some_and(is_alone) {
         return Ok(STATUS_FAILURE);
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &ClusterRankArgs) -> Result<u8, CliError> {
         &options,
         std::io::stdin(),
         std::io::stdout(),
-        // Nobody reads what it says: whoever started it is gone, and nobody will end it.
+        // The output has no reader: the parent has gone, and no process will end this one.
         || std::process::exit(STATUS_ALONE),
     );
     Ok(if is_done { 0 } else { STATUS_FAILURE })

@@ -1,57 +1,57 @@
-//! What is known of the ranks of a job, from what they say and how their processes end, and who is to blame when it
-//! fails. No clock and no process of its own: it is told both.
+//! The state of a job's ranks, from their lines and the ends of their processes, and the cause of a failure. It has no
+//! clock and no processes of its own: the caller passes both.
 
 use cluster::jobs::energy::BoardEnergy;
 use cluster::jobs::lines::{Line, Report};
 use cluster::results::Known;
 use std::time::{Duration, Instant};
 
-/// One rank.
+/// The state of one rank.
 #[derive(Clone, Debug)]
 struct Rank {
-    /// When it last said something.
+    /// When its last line arrived.
     heard: Option<Instant>,
-    /// Its board's name, start of the kernel and cores.
+    /// Its board's name, kernel start and cores.
     board: Option<(String, String, usize)>,
     done: f64,
     has_ended: bool,
-    /// Whom it blames, and why.
+    /// The rank that it blames, and why.
     failed: Option<(Option<usize>, String)>,
 }
 
-/// What is known.
+/// The state of the ranks.
 #[derive(Debug)]
 pub(super) struct State {
     ranks: Vec<Rank>,
     begun: Instant,
-    /// When each said so first, in order.
+    /// The report of the job, once it has arrived.
     pub(super) report: Option<Report>,
     pub(super) energy: Vec<(String, Known<BoardEnergy>)>,
-    /// Lines of the answer's table that rank 0 has said.
+    /// Lines of the answer's table received from rank 0.
     pub(super) table_rows: usize,
-    /// Name of two boards: their ranks cannot be told apart.
+    /// The common name of two boards: their ranks cannot be told apart.
     pub(super) twin: Option<String>,
     is_checking: bool,
 }
 
-/// Why a job has not been done.
+/// Why a job failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
-    /// These ranks are lost; how the first was.
+    /// These ranks are lost; `how` tells how the first was lost.
     Lost {
-        /// Which.
+        /// The lost ranks.
         ranks: Vec<usize>,
-        /// How it is known.
+        /// The evidence.
         how: String,
     },
-    /// All are there, and it cannot be done.
+    /// All ranks are present, but the job is impossible.
     Job(String),
-    /// Nobody knows who it was.
+    /// The cause is unknown.
     Unknown(String),
 }
 
 impl State {
-    /// So many ranks, begun now.
+    /// Creates the state of this number of ranks that start now.
     pub(super) fn new(ranks: usize, now: Instant) -> Self {
         let rank = Rank {
             heard: None,
@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    /// A rank has said something. Ranks that there are not are left alone.
+    /// Processes a rank's line. Ignores lines of ranks that do not exist.
     pub(super) fn hear(&mut self, line: Line, now: Instant) {
         let who = match &line {
             Line::Begin { rank, .. }
@@ -79,7 +79,7 @@ impl State {
             | Line::Energy { rank, .. }
             | Line::Done { rank, .. }
             | Line::Failed { rank, .. } => *rank,
-            // Rank 0 alone says these.
+            // Only rank 0 sends these.
             Line::Report { .. } | Line::Row { .. } | Line::Taken { .. } => 0,
         };
         let count = self.ranks.len();
@@ -113,12 +113,12 @@ impl State {
         }
     }
 
-    /// A rank is there. Boards are told apart by their names.
+    /// Records the start of a rank. Boards are distinguished by their names.
     fn begin(&mut self, who: usize, host: String, boot: String, cores: usize) {
         let others = self.ranks.iter().enumerate().filter(|(at, _)| *at != who);
         let is_twin = others.map(|(_, other)| other).any(|other| {
             let board = other.board.as_ref();
-            // Where a kernel does not tell its start, nothing is known.
+            // If a kernel does not tell its start, nothing is known.
             let is_known = |start: &String| !start.is_empty() && !boot.is_empty();
             board.is_some_and(|(name, start, _)| *name == host && is_known(start) && *start != boot)
         });
@@ -128,7 +128,7 @@ impl State {
         self.ranks[who].board = Some((host, boot, cores));
     }
 
-    /// Whether each rank has a core that no other one needs.
+    /// Returns whether each rank has a core of its own.
     pub(super) fn has_core_each(&self) -> bool {
         self.ranks.iter().all(|rank| {
             rank.board.as_ref().is_some_and(|(host, boot, cores)| {
@@ -146,19 +146,19 @@ impl State {
         })
     }
 
-    /// Whether a rank has said how it ends.
+    /// Returns whether a rank has reported how it ends.
     pub(super) fn has_word(&self, at: usize) -> bool {
         self.ranks
             .get(at)
             .is_some_and(|rank| rank.failed.is_some() || rank.has_ended)
     }
 
-    /// Whether all have done their part.
+    /// Returns whether all ranks are done.
     pub(super) fn is_done(&self) -> bool {
         self.report.is_some() && self.ranks.iter().all(|rank| rank.has_ended)
     }
 
-    /// How far it is, for a person.
+    /// Returns the progress as text for people.
     pub(super) fn progress(&self) -> String {
         if self.is_checking {
             let done = self.ranks.first().map_or(0.0, |rank| rank.done);
@@ -175,12 +175,12 @@ impl State {
         format!("{:.0} %", self.done() * 100.0)
     }
 
-    /// Mean over the ranks of what is done.
+    /// Returns the mean progress of the ranks.
     pub(super) fn done(&self) -> f64 {
         self.ranks.iter().map(|rank| rank.done).sum::<f64>() / self.ranks.len().max(1) as f64
     }
 
-    /// Ranks that have been silent for so long and have not ended.
+    /// Returns the ranks that have been silent for `silence_max` and have not ended.
     fn silent(&self, silence_max: Duration, now: Instant) -> Vec<usize> {
         let is_silent = |rank: &Rank| {
             let since = rank.heard.unwrap_or(self.begun);
@@ -195,14 +195,14 @@ impl State {
             .collect()
     }
 
-    /// Whether something has gone wrong; who is to blame may become clear a little later.
+    /// Returns whether something has gone wrong; the cause may become clear a little later.
     pub(super) fn is_failing(&self, silence_max: Duration, now: Instant) -> bool {
         self.ranks.iter().any(|rank| rank.failed.is_some())
             || !self.silent(silence_max, now).is_empty()
     }
 
-    /// Who is to blame. `died`: ranks whose processes have ended otherwise than they should, with how, where processes
-    /// are known by rank; `named`: the rank that a launcher names, with its words.
+    /// Determines the cause of a failure. `died`: ranks whose processes ended abnormally, and how, if processes are
+    /// known by rank; `named`: the ranks that a launcher names, with its text.
     pub(super) fn judge(
         &self,
         died: &[(usize, String)],
@@ -210,7 +210,7 @@ impl State {
         silence_max: Duration,
         now: Instant,
     ) -> Failed {
-        // Who says of itself that it cannot go on is there.
+        // A rank that reports that it cannot continue is present, so the job itself fails.
         let own = self
             .ranks
             .iter()
@@ -222,7 +222,7 @@ impl State {
         if let Some(why) = own {
             return Failed::Job(why);
         }
-        // Whoever has ended without a word has been ended.
+        // A rank that ended without a report was killed.
         let mut killed = died.iter().filter(|(rank, _)| !self.has_word(*rank));
         if let Some((rank, how)) = killed.next() {
             let ranks = std::iter::once(*rank).chain(killed.map(|(rank, _)| *rank));
@@ -315,7 +315,7 @@ mod tests {
             state.judge(&died, None, SILENCE, now),
             lost(&[2], "signal: 9")
         );
-        // Without processes to look at, the others' word counts.
+        // Without processes to examine, the report of the other ranks decides.
         assert_eq!(
             state.judge(&[], None, SILENCE, now),
             lost(&[2], "has ended in the middle of the job")
@@ -385,7 +385,7 @@ mod tests {
         state.hear(begin(1, "b1", "4c5d", 2), now);
         state.hear(begin(2, "b2", "9e0f", 1), now);
         assert!(state.has_core_each() && !state.is_failing(SILENCE, now));
-        // Emulated boards have names of their own, and share a kernel with its cores.
+        // Emulated boards have different names, but share a kernel and its cores.
         state.hear(begin(2, "b2", "4c5d", 2), now);
         assert!(!state.has_core_each() && !state.is_failing(SILENCE, now));
         assert_eq!(state.twin, None);
@@ -430,7 +430,7 @@ mod tests {
         state.hear(Line::Done { rank: 0, rows: 3 }, now);
         state.hear(Line::Done { rank: 1, rows: 0 }, now);
         assert_eq!(state.table_rows, 3);
-        // Without a report nothing is done.
+        // The job is not done without a report.
         assert!(!state.is_done());
     }
 }

@@ -1,4 +1,4 @@
-//! What the memory of a region at a path is, or would be, and how much of it there is.
+//! The kind of memory of a region at a path, existing or not, and how much of it there is.
 
 use crate::error::CliError;
 use crate::progress::bytes_text;
@@ -8,27 +8,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The file systems that this process sees, one a line.
+/// The file systems that this process sees, one per line.
 const TABLE: &str = "/proc/self/mountinfo";
 
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// A folder's file system, as far as regions care.
+/// The properties of a folder's file system that matter for regions.
 pub(crate) struct Ground {
     pub(super) backing: Backing,
-    /// Of tmpfs: what its mount says of huge pages, such as `always`; none if nothing.
+    /// For tmpfs: the mount option for huge pages, such as `always`; `None` if not set.
     huge: Option<String>,
-    /// Where it is mounted.
+    /// Its mount point.
     point: PathBuf,
     free_bytes: u64,
     block_bytes: u64,
-    /// Whether it says to have no room at all, as those do that hold no files of users: /proc, /sys.
+    /// Whether it reports a size of zero, like file systems without users' files: /proc, /sys.
     counts_nothing: bool,
 }
 
 impl Ground {
-    /// The file system that a file at `path` lies on, or would.
+    /// Returns the file system of a file at `path`, existing or not.
     pub(super) fn of(path: &Path) -> Result<Self, CliError> {
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -39,7 +39,8 @@ impl Ground {
         let found = statfs(folder).map_err(failed)?;
         let (point, huge) = mount_of(device).unwrap_or_default();
         Ok(Self {
-            // Signed on some systems, unsigned on others, and of 32 bits on a few; the numbers have 32 bits.
+            // The field is signed on some systems, unsigned on others, and has 32 bits on a few; the numbers have 32
+            // bits.
             backing: match found.f_type as u64 & 0xffff_ffff {
                 HUGETLBFS_MAGIC => Backing::HugePages,
                 TMPFS_MAGIC => Backing::SharedMemory,
@@ -47,7 +48,7 @@ impl Ground {
             },
             huge,
             point,
-            // hugetlbfs counts nothing where its mount sets no limit.
+            // hugetlbfs reports zero blocks if its mount sets no limit.
             free_bytes: match found.f_blocks {
                 0 => u64::MAX,
                 _ => found.f_bavail.saturating_mul(found.f_bsize as u64),
@@ -57,17 +58,17 @@ impl Ground {
         })
     }
 
-    /// Where it is mounted.
+    /// Returns its mount point.
     pub(super) fn point(&self) -> &Path {
         &self.point
     }
 
-    /// Whether it may be one of those in which the kernel shows things of its own.
+    /// Returns whether it may be a file system in which the kernel shows its own objects.
     pub(super) fn is_of_the_kernel(&self) -> bool {
         self.counts_nothing && self.backing == Backing::File
     }
 
-    /// Its name in `--json`.
+    /// Returns its name in `--json`.
     pub(super) fn name(&self) -> &'static str {
         match self.backing {
             Backing::HugePages => "hugetlbfs",
@@ -76,7 +77,7 @@ impl Ground {
         }
     }
 
-    /// Whether its pages are, or may be, huge ones.
+    /// Returns whether its pages are, or may be, huge ones.
     pub(super) fn has_huge_pages(&self) -> bool {
         match self.backing {
             Backing::HugePages => true,
@@ -85,7 +86,7 @@ impl Ground {
         }
     }
 
-    /// What it is, in a few words.
+    /// Returns a short description.
     pub(super) fn short(&self) -> String {
         match self.backing {
             Backing::HugePages => "huge pages (hugetlbfs)".to_owned(),
@@ -95,7 +96,7 @@ impl Ground {
         }
     }
 
-    /// What it is and what that means.
+    /// Returns a description and its consequence.
     pub(super) fn meaning(&self) -> String {
         let point = self.point.display();
         match self.backing {
@@ -118,7 +119,7 @@ impl Ground {
         }
     }
 
-    /// Whether `bytes` of memory can be had there, in words if not; `smaller` says how to ask for less.
+    /// Checks that `bytes` of memory are available there. The error explains it; `smaller` says how to request less.
     pub(super) fn require(&self, region: &Path, bytes: u64, smaller: &str) -> Result<(), CliError> {
         let shown = region.display();
         if self.backing == Backing::HugePages {
@@ -156,7 +157,7 @@ impl Ground {
             ));
         }
         let wanted = bytes / PAGE_BYTES;
-        // What the machine has; the mount may have a limit of its own, which `free_bytes` says.
+        // Checks the pages of the machine; the mount may have its own limit, which `free_bytes` contains.
         let pages = huge_pages();
         let free = pages.free.saturating_sub(pages.reserved);
         if free < wanted {
@@ -211,7 +212,7 @@ fn huge_pages() -> HugePages {
 
 fn statfs(folder: &Path) -> std::io::Result<libc::statfs64> {
     let path = CString::new(folder.as_os_str().as_bytes())?;
-    // SAFETY: all zero is a valid value of this plain structure.
+    // SAFETY: all zeros are a valid value of this plain structure.
     let mut found: libc::statfs64 = unsafe { std::mem::zeroed() };
     // SAFETY: a C string and a structure that live as long as the call.
     if unsafe { libc::statfs64(path.as_ptr(), &raw mut found) } != 0 {
@@ -220,7 +221,7 @@ fn statfs(folder: &Path) -> std::io::Result<libc::statfs64> {
     Ok(found)
 }
 
-/// Where a device is mounted, and what its options say of huge pages.
+/// Returns the mount point of a device, and its option for huge pages.
 fn mount_of(device: u64) -> Option<(PathBuf, Option<String>)> {
     let table = std::fs::read_to_string(TABLE).ok()?;
     let number = format!("{}:{}", libc::major(device), libc::minor(device));
@@ -234,7 +235,7 @@ fn mount_of(device: u64) -> Option<(PathBuf, Option<String>)> {
         let huge = options
             .split(',')
             .find_map(|option| option.strip_prefix("huge="));
-        // Of several mounts the one of the whole file system, not of a part of it.
+        // Of several mounts, prefer the one of the whole file system.
         if found.is_none() || fields.get(3) == Some(&"/") {
             found = Some((
                 PathBuf::from(fields.get(4).copied().unwrap_or_default()),

@@ -1,4 +1,4 @@
-//! `keel mem check`: whether all tables of a region agree, and making them so.
+//! `keel mem check`: checks whether all tables of a region agree, and repairs them.
 
 use super::region_error;
 use crate::error::{CliError, STATUS_FAILURE};
@@ -14,7 +14,7 @@ pub(super) fn check(region: &Path, repairs: bool, as_json: bool) -> Result<u8, C
     let interruption = (!repairs)
         .then(|| Interruption::heed(region.display(), "nothing was changed; check it again"));
     let failed = |error: Error| match error {
-        // This is what others send to for all damage: there is nobody to send to from here.
+        // Other commands refer to this command for damage, so its own error must not.
         Error::Damaged { .. } => CliError::failure(
             region.display(),
             error,
@@ -81,7 +81,7 @@ fn tell(
     for loss in &report.losses {
         out.line(format_args!("lost: {loss}"))?;
     }
-    // Threads that end at rest leave their places behind, and are nothing to worry about.
+    // Threads that end while idle leave their places behind, which is harmless.
     if report.interrupted > 0 {
         out.line(format_args!(
             "{shown}: {} had died in the middle of a change, which is finished or undone",

@@ -1,4 +1,4 @@
-//! `keel mem checkpoint`: a region's files in a flash store, which outlives the power.
+//! `keel mem checkpoint`: saves a region's files to a flash store, which survives power loss.
 
 use super::region_error;
 use super::storage::FlashStorage;
@@ -13,7 +13,7 @@ use mem::{Attachment, Node};
 use serde_json::json;
 use std::path::Path;
 
-/// Where the region appears, for these commands: links are kept as they are.
+/// Where the region appears for these commands; links are kept unchanged.
 pub(super) const AT: &[u8] = b"/keel";
 
 pub(super) fn open(image: &Path, writes: bool) -> Result<FlashStorage<FileDevice>, CliError> {
@@ -55,7 +55,7 @@ fn no_room(image: &Path, what_is_there: &str) -> CliError {
     )
 }
 
-/// Takes a checkpoint without these files, and closes the store again.
+/// Takes a checkpoint without these files, and closes the store.
 pub(super) fn save(
     attachment: &Attachment,
     image: &Path,
@@ -93,7 +93,7 @@ pub(super) fn save(
     Ok(report)
 }
 
-/// Takes a checkpoint without these files, for who shows no progress.
+/// Takes a checkpoint without these files, for callers that show no progress.
 pub(crate) fn checkpoint_now(
     attachment: &Attachment,
     image: &Path,
@@ -155,13 +155,13 @@ pub(super) fn checkpoint(
     Ok(u8::from(report.missed_count > 0))
 }
 
-/// The newest checkpoint, which says what a power cut would take.
+/// Returns the newest checkpoint, which shows what a power cut would lose.
 pub(super) fn newest(region: &Path, image: &Path, name: &str) -> Result<Option<Taken>, CliError> {
     let mut storage = open(image, false)?;
     checkpoint::newest(&mut storage, name).map_err(|error| checkpoint_error(region, image, &error))
 }
 
-/// What a checkpoint came to, in one line.
+/// Returns the result of a checkpoint, in one line.
 pub(super) fn saved_text(region: &Path, image: &Path, report: &SaveReport) -> String {
     let (region, image) = (region.display(), image.display());
     if report.is_unchanged {

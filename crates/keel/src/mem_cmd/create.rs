@@ -11,14 +11,14 @@ use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// What is to be made.
+/// The region to make.
 pub(super) struct Wanted {
     pub(super) size: u64,
     pub(super) files: Option<u64>,
-    /// As a region of this size should have, if none.
+    /// `None`: the default of a region of this size.
     pub(super) lanes: Option<u32>,
     pub(super) mode: u16,
-    /// As the file's memory wants it, if none.
+    /// `None`: the default of the file's memory.
     pub(super) flush: Option<Flush>,
 }
 
@@ -71,7 +71,7 @@ fn meaning(region: &Region, ground: &Ground) -> String {
     }
 }
 
-/// What makes changes of a region durable, and whether it can.
+/// Returns how changes of a region are made durable, and whether that is possible.
 pub(super) fn flush_text(region: &Region) -> Option<String> {
     let instruction = mem::instruction_name();
     match (region.flush(), region.is_persistent()) {
@@ -85,7 +85,7 @@ pub(super) fn flush_text(region: &Region) -> Option<String> {
     }
 }
 
-/// Makes a region, and takes its memory; `smaller` says how to get a smaller one.
+/// Makes a region and allocates its memory; `smaller` says how to make a smaller one.
 pub(super) fn make(
     region: &Path,
     options: &RegionOptions,
@@ -93,7 +93,7 @@ pub(super) fn make(
     flush: Option<Flush>,
     smaller: &str,
 ) -> Result<(Region, Ground), CliError> {
-    // What no region can be is said before anything is looked for.
+    // Report impossible options before checking the file system.
     let layout = mem::Layout::new(options).map_err(|error| CliError::usage("--size", error, ""))?;
     if region.is_dir() {
         return Err(CliError::failure(
@@ -120,7 +120,7 @@ pub(super) fn make(
     Ok(made)
 }
 
-/// As [`make`], for who heeds signals by himself.
+/// Like [`make`], for callers that handle signals themselves.
 pub(crate) fn make_plainly(
     region: &Path,
     options: &RegionOptions,
@@ -144,7 +144,7 @@ fn fill(
     let progress = Progress::start(format!("taking memory for {}", region.display()));
     let (user, group) = base::mount::effective_ids();
     let root = NewInode {
-        // Whoever may write to the region may make files in it.
+        // Users who may write to the region may make files in it.
         mode: libc::S_IFDIR | 0o755 | u32::from(mode) & 0o022,
         user,
         group,
@@ -153,7 +153,7 @@ fn fill(
     let made = Region::create_with_flush(region, options, &root, flush);
     drop(progress);
     let made = made.map_err(|error| match &error {
-        // The folder is there, or the ground could not have been looked at.
+        // The folder exists; otherwise `Ground::of` would have failed.
         mem::Error::System { source, .. }
             if ground.is_of_the_kernel()
                 && matches!(
@@ -171,7 +171,7 @@ fn fill(
     })?;
     let mode = u32::from(mode);
     let stubs = mem::stubs_path(region);
-    // Whoever may read the region may enter the folder of its stubs, and whoever may write to it makes some.
+    // Users who may read the region may enter the folder of its stubs; users who may write to it may create stubs.
     for (path, bits) in [
         (region, mode),
         (stubs.as_path(), mode | (mode & 0o444) >> 2),

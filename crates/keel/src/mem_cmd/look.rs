@@ -14,17 +14,17 @@ use serde_json::{Value, json};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Where the region appears, for these commands: links to absolute paths lead elsewhere for each program.
+/// Where the region appears for these commands; links to absolute paths lead elsewhere for each program.
 const AT: &[u8] = b"/keel";
 
-/// Names that are taken from a directory at a time.
+/// Names read from a directory at a time.
 const NAMES_AT_ONCE: usize = 512;
 
-/// Bytes of a path, which a symbolic link may lead to.
+/// Bytes of the longest path, which may be the target of a symbolic link.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Calls `look`, at first with the region open for reading only. Where a writer has died in the middle of a change,
-/// whoever may write has to finish it.
+/// Calls `look`, first with the region open only for reading. If a writer has died during a change, the region must be
+/// opened for writing, so that the change is finished.
 fn looking<T>(
     region: &Path,
     look: impl Fn(&Attachment) -> Result<T, Error>,
@@ -60,7 +60,7 @@ fn walk(attachment: &Attachment, path: &Path, last: Last) -> Result<Option<Attri
 }
 
 fn path_error(region: &Path, path: &Path, error: &Error) -> CliError {
-    // The directory that all paths begin in is always there.
+    // The root directory of all paths always exists.
     let is_root = matches!(path.as_os_str().as_bytes(), b"/" | b"." | b"/keel");
     match error {
         Error::NotFound if is_root => CliError::failure(
@@ -104,7 +104,7 @@ fn names(attachment: &Attachment, directory: u64) -> Result<Vec<Entry>, Error> {
     }
 }
 
-/// What a line of a listing says.
+/// The content of a line of a listing.
 struct Line {
     name: Vec<u8>,
     attributes: Attributes,
@@ -151,8 +151,8 @@ impl Line {
     }
 }
 
-/// A name for people: what is no UTF-8 byte by byte, as `\xff`. A backslash of a name is shown as two, so no two names
-/// look the same.
+/// Returns a name for people: bytes that are no UTF-8 are shown as `\xff`. A backslash in a name is doubled, so no two
+/// names look the same.
 pub(crate) fn shown(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
@@ -164,7 +164,7 @@ pub(crate) fn shown(name: &[u8]) -> String {
     text
 }
 
-/// The bytes of a name that is no UTF-8, for programs; nothing of others.
+/// Returns the bytes of a name that is no UTF-8, for programs; `None` for other names.
 pub(crate) fn hex(name: &[u8]) -> Option<String> {
     let is_text = std::str::from_utf8(name).is_ok();
     (!is_text).then(|| name.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -182,7 +182,7 @@ fn type_text(mode: u32) -> &'static str {
     }
 }
 
-/// As `ls -l` shows it: `drwxr-xr-x`.
+/// Returns the mode as `ls -l` shows it: `drwxr-xr-x`.
 pub(crate) fn mode_text(mode: u32) -> String {
     let kind = match mode & libc::S_IFMT {
         libc::S_IFDIR => 'd',
@@ -208,7 +208,7 @@ pub(crate) fn mode_text(mode: u32) -> String {
     text
 }
 
-/// A name of a directory whose file cannot be looked at, and why.
+/// A name in a directory whose file cannot be examined, and the reason.
 struct Damaged {
     name: Vec<u8>,
     inode: u64,
@@ -237,7 +237,7 @@ impl Damaged {
     }
 }
 
-/// The lines of a listing, and what of it is damaged; nothing where the path leads out of the region.
+/// The lines of a listing, and its damaged names; `None` if the path leads out of the region.
 type Listed = Option<(Vec<Line>, Vec<Damaged>)>;
 
 fn list(attachment: &Attachment, path: &Path, last: Last) -> Result<Listed, Error> {
@@ -259,7 +259,7 @@ fn list(attachment: &Attachment, path: &Path, last: Last) -> Result<Listed, Erro
             .and_then(|attributes| Line::new(attachment, name.clone(), attributes));
         match line {
             Ok(line) => lines.push(line),
-            // What has gone since is left out.
+            // Skip a file that was deleted meanwhile.
             Err(Error::Stale) => {}
             Err(error) => damaged.push(Damaged { name, inode, error }),
         }
@@ -279,7 +279,7 @@ pub(super) fn ls(region: &Path, path: &Path, is_long: bool, as_json: bool) -> Re
         && damaged.iter().any(is_left_undone)
         && let Ok(attachment) = Attachment::open(region, AT, true)
     {
-        // What a dead writer was doing is finished by who may write.
+        // A dead writer's change is unfinished: open for writing to finish it.
         listed = list(&attachment, path, last);
     }
     let (mut lines, mut damaged) = listed
@@ -406,7 +406,7 @@ pub(super) fn stat_region(
     let layout = seen.layout();
     let data_bytes = layout.data_pages() * mem::PAGE_BYTES;
     let used_bytes = data_bytes.saturating_sub(seen.free_bytes());
-    // Those that are deleted and still open have numbers, too, and so has the root.
+    // Deleted files that are still open have inode numbers, too, and so has the root.
     let files = seen.inodes().saturating_sub(seen.orphans() + 1);
     let mut out = Output::new();
     if as_json {

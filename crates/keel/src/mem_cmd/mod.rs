@@ -1,7 +1,7 @@
 //! `keel mem`: commands on regions. `create.rs` makes one, `run.rs` runs programs with it, `saver.rs` saves it
-//! meanwhile, `mount.rs` shows it to all others, `look.rs` says what is in it, `check.rs` whether it is whole,
-//! `checkpoint.rs` saves it, `restore.rs` makes it from what was saved; `backing.rs` what its memory is, `program.rs`
-//! whether a program can be served, `storage.rs` a flash store as the place for checkpoints.
+//! meanwhile, `mount.rs` shows it to all other programs, `look.rs` lists its content, `check.rs` checks its integrity,
+//! `checkpoint.rs` saves it, `restore.rs` restores it; `backing.rs` determines its kind of memory, `program.rs` whether
+//! a program can be served, `storage.rs` uses a flash store for checkpoints.
 
 mod backing;
 mod check;
@@ -27,7 +27,7 @@ use crate::error::{CliError, describe};
 use mem::{Error, Flush};
 use std::path::Path;
 
-/// Runs one command; the answer is the exit status.
+/// Runs one command. Returns the exit status.
 pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
     match command {
         MemCommand::Create {
@@ -116,14 +116,14 @@ fn named_flush(flush: MemFlush) -> Flush {
     }
 }
 
-/// An error of the region as a whole.
+/// Returns the error of the region as a whole.
 pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
     let shown = region.display();
     match error {
         Error::System { source, .. } if source.raw_os_error() == Some(libc::EMFILE) => {
             limit_of_descriptors(source)
         }
-        // Address space, and not memory, which the region has already.
+        // This is about address space, not about memory, which the region has already.
         Error::System { source, what, .. }
             if source.raw_os_error() == Some(libc::ENOMEM) && *what == "cannot be mapped" =>
         {
@@ -164,7 +164,7 @@ pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
             error,
             "end some of them, or make a region with more --lanes",
         ),
-        // The remedy stands in its own text.
+        // The error's own text holds the remedy, too: the line needs the two apart.
         Error::Namespace { .. } => CliError::failure(
             shown,
             "used in another namespace of processes",
@@ -184,24 +184,24 @@ pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
     }
 }
 
-/// A number of the C library, which has 32 bits on some boards.
+/// Widens a number of the C library, which has 32 bits on some boards.
 fn wide(number: impl Into<u64>) -> u64 {
     number.into()
 }
 
-/// The limit of this process, as the kernel counts it; `None` when there is none.
+/// Returns the limit of this process, as the kernel counts it; `None` if there is none.
 fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut found = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: room for what is asked for.
+    // SAFETY: a valid structure for the result.
     let answer = unsafe { libc::getrlimit(resource, &raw mut found) };
     let is_limited = answer == 0 && found.rlim_cur != libc::RLIM_INFINITY;
     is_limited.then(|| wide(found.rlim_cur))
 }
 
-/// Too few descriptors are allowed.
+/// Returns the error of a too low limit of descriptors.
 fn limit_of_descriptors(error: &std::io::Error) -> CliError {
     match limit(libc::RLIMIT_NOFILE) {
         Some(allowed) => CliError::failure(
@@ -213,7 +213,7 @@ fn limit_of_descriptors(error: &std::io::Error) -> CliError {
     }
 }
 
-/// The region does not fit into the address space that is allowed.
+/// Returns the error of a region that does not fit into the permitted address space.
 fn limit_of_address_space(region: &Path, error: &std::io::Error) -> CliError {
     let wanted = region.metadata().map_or(0, |metadata| metadata.len());
     match limit(libc::RLIMIT_AS) {

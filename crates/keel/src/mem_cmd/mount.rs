@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Time between two looks whether something fails.
+/// Poll interval for failures.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Runs until the end of the mount.
+/// Runs until the mount ends.
 pub(super) fn mount(
     region: &Path,
     directory: &Path,
@@ -28,7 +28,7 @@ pub(super) fn mount(
         MountError::Region(error) => region_error(region, error),
         _ => CliError::failure(directory.display(), &error, ""),
     };
-    // First what costs nothing: a mistyped directory should not open the region.
+    // Cheap checks first: a mistyped directory should not open the region.
     base::mount::check_directory(directory).map_err(|error| wrong(error.into()))?;
     let shown_at = directory
         .canonicalize()
@@ -50,7 +50,7 @@ pub(super) fn mount(
         attachment.region().inodes().saturating_sub(1),
         attachment.region().free_bytes(),
     );
-    // Each file that a program opens through the mount takes a descriptor here.
+    // Each file that a program opens through the mount takes one descriptor here.
     crate::descriptors::raise_limit();
     let options = MountOptions {
         source: region.display().to_string(),
@@ -61,7 +61,7 @@ pub(super) fn mount(
         .build()
         .map_err(|error| CliError::io("signals", &error))?;
     runtime.block_on(async {
-        // Signals count from here on: whoever starts this may stop it as soon as it is mounted.
+        // Catch signals from here on: the parent may stop this process as soon as it is mounted.
         let mut stops = Stops::heed()?;
         let unmounted = Arc::new(Notify::new());
         let tell = Arc::clone(&unmounted);
@@ -83,7 +83,7 @@ pub(super) fn mount(
                 directory.display()
             ))
             .and_then(|()| out.flush());
-        // A mount whose starter does not listen is a mount all the same.
+        // The mount is valid even if its parent does not read the message.
         said.ok();
         let mut ticks = tokio::time::interval(LOOK_INTERVAL);
         let mut told = None;
@@ -116,7 +116,7 @@ fn is_denied(error: &std::io::Error) -> bool {
 
 fn tell_leftovers(region: &Path, found: Swept) {
     let region = region.display();
-    // Places of writers are left by every program that ends, and are nothing to worry about.
+    // Every program that ends leaves writer places behind, which is harmless.
     if found.files > 0 {
         eprintln!(
             "keel: {region}: freed {} that programs had open when they died",

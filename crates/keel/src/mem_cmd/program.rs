@@ -1,4 +1,4 @@
-//! Whether a program can be served by a preloaded library, as its file says.
+//! Determines from a program's file whether a preloaded library can serve it.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -6,33 +6,33 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Scripts whose interpreter is a script, as far as the kernel follows them.
+/// The longest chain of scripts as interpreters that the kernel follows.
 const SCRIPTS_MAX: u32 = 5;
 
-/// Bytes of a script's first line that the kernel looks at.
+/// Bytes of a script's first line that the kernel reads.
 const SCRIPT_LINE_BYTES: usize = 256;
 
-/// Parts of a program that are looked at; real ones have about a dozen.
+/// Program headers that are checked, at most; real programs have about a dozen.
 const HEADERS_MAX: u64 = 64;
 
-/// Bytes of a program's notes that are looked at.
+/// Bytes of a program's notes that are checked, at most.
 const NOTE_BYTES_MAX: u64 = 4096;
 
-/// Why a program does not load what it is told to.
+/// Why a program does not load a preloaded library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unserved {
-    /// Nothing is loaded into it.
+    /// Nothing is loaded into a static program.
     Static,
     /// Its calls do not go through the C library.
     Go,
-    /// It runs with more rights than who starts it.
+    /// It runs with more privileges than its caller.
     Privileged,
-    /// Its C library is another one.
+    /// It uses a different C library.
     Foreign,
 }
 
 impl Unserved {
-    /// In words: the program …
+    /// Returns the reason in words: the program …
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Static => "is linked statically",
@@ -45,7 +45,7 @@ impl Unserved {
     }
 }
 
-/// The file of a program, as a shell finds it.
+/// Returns the file of a program, looked up as a shell does.
 pub(super) fn find(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(name.into());
@@ -59,7 +59,7 @@ pub(super) fn find(name: &OsStr) -> Option<PathBuf> {
         })
 }
 
-/// Why the program at `path` cannot be served; nothing when it can, or its file does not tell.
+/// Returns why the program at `path` cannot be served; `None` if it can, or if its file does not tell.
 pub(super) fn unserved(path: &Path) -> Option<Unserved> {
     let mut path = path.to_owned();
     for _ in 0..SCRIPTS_MAX {
@@ -78,7 +78,7 @@ pub(super) fn unserved(path: &Path) -> Option<Unserved> {
     None
 }
 
-/// The interpreter of a script.
+/// Returns the interpreter of a script.
 fn interpreter(begin: &[u8]) -> Option<PathBuf> {
     let line = begin.strip_prefix(b"#!")?;
     let line = line.split(|byte| *byte == b'\n').next()?;
@@ -99,7 +99,7 @@ fn has_more_rights(path: &Path, file: &File) -> bool {
     {
         return true;
     }
-    // To root capabilities of files give nothing new.
+    // File capabilities give root no additional privileges.
     if user == 0 {
         return false;
     }
@@ -107,12 +107,12 @@ fn has_more_rights(path: &Path, file: &File) -> bool {
         return false;
     };
     let name = c"security.capability";
-    // SAFETY: two C strings that live as long as the call; with no buffer only the length is told.
+    // SAFETY: two C strings that live as long as the call; without a buffer only the length is returned.
     let length = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
     length > 0
 }
 
-/// A part of a program: kind, where, how long.
+/// A part of a program: kind, offset, length.
 struct Part {
     kind: u32,
     at: u64,
@@ -146,7 +146,7 @@ fn of_binary(file: &File) -> Option<Unserved> {
     is_foreign.then_some(Unserved::Foreign)
 }
 
-/// The parts that an ELF file names; nothing when it is none of this machine's byte order.
+/// Returns the parts that an ELF file names; `None` if it is no ELF file of this machine's byte order.
 fn parts(file: &File) -> Option<Vec<Part>> {
     let mut header = [0; 64];
     let length = file.read_at(&mut header, 0).ok()?;
@@ -189,7 +189,7 @@ fn parts(file: &File) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-/// The number of `bytes` bytes at `at`, in this machine's order.
+/// Returns the number of `bytes` bytes at `at`, in this machine's byte order.
 fn number(from: &[u8], at: usize, bytes: usize) -> Option<u64> {
     let part = from.get(at..at + bytes)?;
     let mut word = [0; 8];
@@ -201,7 +201,7 @@ fn number(from: &[u8], at: usize, bytes: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(word))
 }
 
-/// Whether one of these notes is of `name`.
+/// Returns whether one of these notes is of `name`.
 fn has_note(mut notes: &[u8], name: &[u8]) -> bool {
     while let (Some(name_bytes), Some(bytes)) = (number(notes, 0, 4), number(notes, 4, 4)) {
         let (name_bytes, bytes) = (name_bytes as usize, bytes as usize);
@@ -224,7 +224,7 @@ fn has_note(mut notes: &[u8], name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// An ELF file of 64 bits with these parts, each with its bytes.
+    /// Returns a 64-bit ELF file with these parts, each with its bytes.
     fn elf(parts: &[(u32, &[u8])]) -> Vec<u8> {
         let mut file = vec![0; 64];
         file[..4].copy_from_slice(b"\x7fELF");
@@ -262,7 +262,7 @@ mod tests {
     fn what_cannot_be_served_is_told_by_its_file() {
         let glibc = &b"/lib64/ld-linux-x86-64.so.2\0"[..];
         let mut go = Vec::new();
-        // One note of another before it.
+        // A note of another owner comes first.
         for (name, kind) in [(b"GNU\0", 3_u32), (b"Go\0\0", 4)] {
             go.extend(4_u32.to_ne_bytes());
             go.extend(3_u32.to_ne_bytes());
@@ -289,7 +289,7 @@ mod tests {
         ] {
             assert_eq!(judged(&content, 0o755), expected);
         }
-        // Cut off anywhere it is no program, and no reason to fail.
+        // Truncated at any length, it is no program, and must not cause a failure.
         let whole = elf(&[(PART_LOADER, glibc), (PART_NOTES, &go)]);
         for length in 0..whole.len() {
             judged(&whole[..length], 0o755);

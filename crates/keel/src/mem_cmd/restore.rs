@@ -1,4 +1,4 @@
-//! `keel mem restore`: a region from what a flash store has kept of it.
+//! `keel mem restore`: restores a region from a checkpoint in a flash store.
 
 use super::backing::Ground;
 use super::checkpoint::{AT, checkpoint_error, close, open};
@@ -13,24 +13,24 @@ use mem::{Attachment, Flush, Region, RegionOptions};
 use serde_json::json;
 use std::path::Path;
 
-/// Exit status of a restore after which there is a region, but not all that was in it; that of `keel status` for a node
-/// that works with a reservation.
+/// Exit status of a restore that made a region without all of its content; the same as that of `keel status` for a
+/// degraded node.
 const STATUS_DEGRADED: u8 = 3;
 
-/// Names of lost files that are printed.
+/// Names of lost files that are printed, at most.
 const SHOWN_MAX: usize = 20;
 
-/// What is to be restored.
+/// The parameters of a restore.
 pub(super) struct Wanted<'a> {
     pub(super) name: &'a str,
-    /// Size of the region that is made where no checkpoint can be read.
+    /// Size of the region that is made if no checkpoint can be read.
     pub(super) size: Option<u64>,
     pub(super) mode: u16,
-    /// As the file's memory wants it, if none.
+    /// `None`: the default of the file's memory.
     pub(super) flush: Option<Flush>,
 }
 
-/// The region that is made where no checkpoint can be read.
+/// Returns the options of the region that is made if no checkpoint can be read.
 fn empty_of(size: u64) -> RegionOptions {
     RegionOptions {
         capacity_bytes: size / mem::PAGE_BYTES * mem::PAGE_BYTES,
@@ -46,10 +46,10 @@ pub(super) fn restore(
     as_json: bool,
 ) -> Result<u8, CliError> {
     if let Some(size) = wanted.size {
-        // Also where it is not needed today: it will be on the day on which the checkpoint cannot be read.
+        // Check it even if it is not needed today: it will be when the checkpoint cannot be read.
         mem::Layout::new(&empty_of(size)).map_err(|error| CliError::usage("--size", error, ""))?;
     }
-    // A machine that boots must go on without what cannot be restored, if it was told the size of the region.
+    // If the size of the region is given, a booting machine must continue without a checkpoint that cannot be restored.
     let opened = open(image, false).and_then(|mut storage| {
         let failed = |error| checkpoint_error(region, image, &error);
         let shape = checkpoint::shape(&mut storage, wanted.name).map_err(failed)?;
@@ -118,7 +118,7 @@ pub(super) fn restore(
     })
 }
 
-/// Whether a region flushes is decided when it is made.
+/// Refuses to change whether a region flushes: this is fixed when it is made.
 fn refuse_other_flush(path: &Path, region: &Region, wanted: Option<Flush>) -> Result<(), CliError> {
     match wanted {
         Some(wanted) if wanted != region.flush() => Err(CliError::failure(
@@ -130,16 +130,16 @@ fn refuse_other_flush(path: &Path, region: &Region, wanted: Option<Flush>) -> Re
     }
 }
 
-/// What the region does so that its changes outlive the machine, and what the one did that was saved.
+/// How the region makes its changes durable, and how the saved one did.
 struct Flushes<'a> {
     made: &'a Region,
     saved: Option<Flush>,
-    /// Whether somebody has asked for it.
+    /// Whether the user has chosen it.
     is_as_wanted: bool,
 }
 
 impl Flushes<'_> {
-    /// That they differ, if nobody has asked for that.
+    /// Returns a message that they differ, unless the user has chosen that.
     fn difference(&self) -> Option<String> {
         let (made, saved) = (self.made.flush(), self.saved?);
         (made != saved && !self.is_as_wanted).then(|| {

@@ -19,33 +19,33 @@ use std::time::{Duration, Instant};
 /// Name of the library, beside this program, or in `../lib/keel`.
 const LIBRARY: &str = "libkeelmem.so";
 
-/// Names where the library is, for whoever has put it elsewhere.
+/// Environment variable with the path of the library, if it is installed elsewhere.
 const LIBRARY_VARIABLE: &str = "KEEL_MEM_LIBRARY";
 
-/// Tells the library where the region appears.
+/// Environment variable that tells the library where the region appears.
 const AT_VARIABLE: &str = "KEEL_MEM_AT";
 
-/// Time between two looks for what dead processes have left.
+/// Time between two sweeps for what dead processes have left.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Sweeps to each time that the memory is locked.
+/// Sweeps per memory lock: every tenth sweep also locks the memory.
 const SWEEPS_PER_LOCK: u32 = 10;
 
-/// A program that has not greeted by then does not use the library.
+/// Timeout of the greeting: a program that has not greeted by then does not use the library.
 const GREETING_MAX: Duration = Duration::from_secs(5);
 
-/// The lowest number that the greeting's descriptor may have in the program, which has its own plans for low ones.
+/// The lowest number of the greeting's descriptor in the program, which may need low ones itself.
 const GREETING_DESCRIPTOR_MIN: libc::c_int = 100;
 
-/// Longest path that the region may appear at: the kernel takes none that is longer, and something stands behind it.
+/// Longest path at which the region may appear: the kernel accepts no longer path, and a name follows it.
 const AT_BYTES_MAX: usize = libc::PATH_MAX as usize - 2;
 
-/// Exit statuses as shells have them.
+/// Exit statuses, the same as a shell's.
 const STATUS_NOT_STARTED: u8 = 126;
 const STATUS_NOT_FOUND: u8 = 127;
 const STATUS_SIGNAL: i32 = 128;
 
-/// Signals that are passed on when somebody sends them to this process. Those of the terminal reach the program anyway.
+/// Signals sent to this process that are forwarded. The terminal's signals reach the program anyway.
 const PASSED_ON: [libc::c_int; 7] = [
     libc::SIGTERM,
     libc::SIGINT,
@@ -58,7 +58,7 @@ const PASSED_ON: [libc::c_int; 7] = [
 
 pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
     let region = &arguments.region;
-    // What was typed is judged before what is installed.
+    // Check the arguments before the installation.
     let attachment = Arc::new(attach(region, &arguments.at)?);
     let library = library()?;
     let plan = arguments.checkpoint.as_ref().map(|image| Plan {
@@ -72,11 +72,11 @@ pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
     for warning in warnings.into_iter().flatten() {
         eprintln!("keel: {warning}");
     }
-    // Relative paths would mean something else wherever the program goes.
+    // Relative paths would change their meaning when the program changes its directory.
     let absolute =
         std::fs::canonicalize(region).map_err(|error| CliError::io(region.display(), &error))?;
     let (name, rest) = arguments.command.split_first().unwrap_or((
-        // The command line demands one.
+        // The command line parser requires a command.
         &arguments.command[0],
         &[],
     ));
@@ -111,7 +111,7 @@ pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
         &mut greeting,
         saver.as_ref(),
     );
-    // What it leaves behind is nobody's any more.
+    // Clear up what the program has left behind.
     clear_up(&attachment, false);
     drop(saver);
     let status = attended?;
@@ -132,7 +132,7 @@ fn attach(region: &Path, at: &Path) -> Result<Attachment, CliError> {
         ));
     }
     let opened = match Attachment::open(region, at, true) {
-        // Who may only read may still run programs that read.
+        // A user who may only read can still run programs that read.
         Err(mem::Error::System { source, .. })
             if matches!(
                 source.raw_os_error(),
@@ -149,10 +149,10 @@ fn attach(region: &Path, at: &Path) -> Result<Attachment, CliError> {
     })
 }
 
-/// What the program will not see, because the region appears in its place.
+/// Returns a warning about files that the program does not see, because the region appears in their place.
 fn hidden(attachment: &Attachment) -> Option<String> {
     let at = Path::new(OsStr::from_bytes(attachment.at()));
-    // The source of a mount is the path by which whoever mounted it has named it.
+    // The source of a mount is the path that was used for mounting it.
     let is_mounted = base::mount::Place::source_at(at).is_some_and(|source| {
         let region = attachment.region().path().canonicalize();
         region.is_ok_and(|region| region.ends_with(source))
@@ -160,7 +160,7 @@ fn hidden(attachment: &Attachment) -> Option<String> {
     let is_the_region =
         is_mounted || std::env::var_os(AT_VARIABLE).is_some_and(|shown| shown == at);
     if is_the_region {
-        // By the kernel's way, or in a program that is served itself: these are the same files.
+        // The region is mounted there, or this program is served itself: these are the same files.
         return None;
     }
     let what = match std::fs::read_dir(at) {
@@ -174,7 +174,7 @@ fn hidden(attachment: &Attachment) -> Option<String> {
     ))
 }
 
-/// Where the library is.
+/// Returns the path of the library.
 fn library() -> Result<PathBuf, CliError> {
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
         let named = PathBuf::from(named);
@@ -200,7 +200,7 @@ fn library() -> Result<PathBuf, CliError> {
         .flatten()
         .find_map(|path| checked(&path).ok())
         .ok_or_else(|| {
-            // It comes with this program, so who has one only has put the other elsewhere, or has not built it.
+            // The library is built and installed together with this program, so it is either elsewhere or not built.
             let folder = folder.unwrap_or_else(|| "the folder of keel".into());
             CliError::failure(
                 LIBRARY,
@@ -224,7 +224,7 @@ fn checked(library: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The library, in front of what is to be preloaded anyway.
+/// Returns the library, followed by the libraries that `LD_PRELOAD` already names.
 fn preload(library: &Path) -> OsString {
     let mut list = library.as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -252,7 +252,7 @@ fn not_started(name: &OsStr, attachment: &Attachment, error: &io::Error) -> Resu
     })
 }
 
-/// Waits for the end of the program; meanwhile passes signals on and clears up behind dead processes.
+/// Waits for the end of the program. Meanwhile it forwards signals and clears up after dead processes.
 fn attend(
     child: &mut Child,
     signals: &Signals,
@@ -271,10 +271,10 @@ fn attend(
         }
         let pause = next_sweep.saturating_duration_since(Instant::now());
         if let Some(signal) = signals.wait(pause) {
-            // SAFETY: plain numbers. The child has not been waited for, so its number is nobody else's.
+            // SAFETY: plain numbers. The child has not been waited for, so its number is its own.
             unsafe { libc::kill(child.id() as libc::pid_t, signal) };
             if let (libc::SIGTERM, Some(saver)) = (signal, saver) {
-                // The program may take its time, and the power may not.
+                // Save now: the program may take its time to end, but the power may not last.
                 saver.save_now();
             }
         }
@@ -292,15 +292,15 @@ fn attend(
     }
 }
 
-/// Gives back what dead processes have left, and perhaps keeps the region out of swap.
+/// Frees what dead processes have left. With `locks` it also keeps the region out of swap.
 pub(crate) fn clear_up(attachment: &Attachment, locks: bool) {
     if !attachment.region().is_writable() {
         return;
     }
-    // What cannot be cleared up now is tried again by whoever comes next.
+    // If this fails, the next sweep retries.
     attachment.sweep().ok();
     if locks && attachment.region().may_be_swapped() {
-        // A limit of this user: the region works as well, more slowly once it was swapped out.
+        // This fails at a limit of this user: the region works as well, but more slowly after it was swapped out.
         attachment
             .writer()
             .and_then(|writer| writer.keep_resident())
@@ -308,7 +308,8 @@ pub(crate) fn clear_up(attachment: &Attachment, locks: bool) {
     }
 }
 
-/// The library writes one byte when it is loaded. Who does not hear from it would look for files that are not there.
+/// The greeting: the library writes one byte when it is loaded. A program without it would look for files that do not
+/// exist.
 struct Greeting<'a> {
     arguments: &'a MemRunArgs,
     receiver: OwnedFd,
@@ -328,14 +329,14 @@ impl<'a> Greeting<'a> {
             }
         };
         let mut ends = [0; 2];
-        // SAFETY: room for two descriptors.
+        // SAFETY: a buffer for two descriptors.
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
             return Err(failed());
         }
-        // SAFETY: both were opened just now, and nobody else knows them.
+        // SAFETY: both were just opened, and no other code has them.
         let (receiver, low) =
             unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-        // This one the program inherits.
+        // The program inherits this one.
         // SAFETY: plain numbers.
         let sender =
             unsafe { libc::fcntl(low.as_raw_fd(), libc::F_DUPFD, GREETING_DESCRIPTOR_MIN) };
@@ -363,12 +364,12 @@ impl<'a> Greeting<'a> {
 
     fn receive(&mut self) {
         let mut byte = 0_u8;
-        // SAFETY: room for one byte.
+        // SAFETY: a buffer of one byte.
         let count = unsafe { libc::read(self.receiver.as_raw_fd(), (&raw mut byte).cast(), 1) };
         self.has_come |= count == 1;
     }
 
-    /// To be called now and then while the program runs.
+    /// Checks for the greeting; to be called repeatedly while the program runs.
     fn look(&mut self) -> Result<(), CliError> {
         self.receive();
         if self.has_come || self.is_told || self.begun.elapsed() < GREETING_MAX {
@@ -377,7 +378,7 @@ impl<'a> Greeting<'a> {
         self.tell_unserved(None)
     }
 
-    /// To be called when the program has ended.
+    /// Checks for the greeting; to be called when the program has ended.
     fn end(&mut self) -> Result<(), CliError> {
         self.receive();
         if self.has_come || self.is_told {
@@ -386,7 +387,7 @@ impl<'a> Greeting<'a> {
         self.tell_unserved(None)
     }
 
-    /// Says that the program does not find the region's files, and fails where that was asked for.
+    /// Reports that the program does not find the region's files, and fails if the arguments ask for that.
     fn tell_unserved(&mut self, why: Option<&Unserved>) -> Result<(), CliError> {
         self.is_told = true;
         let program = self.arguments.command.first().cloned().unwrap_or_default();
@@ -410,17 +411,17 @@ impl<'a> Greeting<'a> {
     }
 }
 
-/// The signals of this process, taken one by one instead of interrupting it.
+/// The signals of this process, received one by one instead of interrupting it.
 struct Signals {
     waited_for: libc::sigset_t,
-    /// Those that were blocked before: whoever started this process wanted it so.
+    /// The signals that were blocked before, as the parent process wanted.
     blocked_before: libc::sigset_t,
 }
 
 impl Signals {
-    /// From now on they wait.
+    /// Blocks the signals; from then on they stay pending.
     fn block() -> Self {
-        // SAFETY: all zero is a valid set, and all calls get sets that live until they return.
+        // SAFETY: all zeros are a valid set, and all calls get sets that live until they return.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -437,11 +438,11 @@ impl Signals {
         }
     }
 
-    /// The program begins with the signals that this process had blocked at its start.
+    /// Lets the program start with the signal mask that this process had at its start.
     fn stay_here(&self, command: &mut Command) {
         use std::os::unix::process::CommandExt;
         let before = self.blocked_before;
-        // SAFETY: what runs in the child is one call that is allowed after fork, with a set that was copied.
+        // SAFETY: the child runs only one call that is allowed after fork, with a copied set.
         unsafe {
             command.pre_exec(move || {
                 match libc::pthread_sigmask(
@@ -456,19 +457,19 @@ impl Signals {
         };
     }
 
-    /// Waits so long for a signal that somebody has sent to this process.
+    /// Waits at most `time` for a signal that was sent to this process.
     fn wait(&self, time: Duration) -> Option<libc::c_int> {
         let time = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos() as _,
         };
-        // SAFETY: all zero is a valid value of this plain structure.
+        // SAFETY: all zeros are a valid value of this plain structure.
         let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: a set, room for what is found, and a time, which all live as long as the call.
+        // SAFETY: a set, a structure for the result, and a time, which all live as long as the call.
         let signal = unsafe {
             libc::sigtimedwait(&raw const self.waited_for, &raw mut found, &raw const time)
         };
-        // What the kernel sends, the terminal's interrupt for one, it has sent to the program as well.
+        // Signals from the kernel, such as the terminal's interrupt, also reach the program directly.
         let is_sent = found.si_code <= 0;
         (signal > 0 && signal != libc::SIGCHLD && is_sent).then_some(signal)
     }

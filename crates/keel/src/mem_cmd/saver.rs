@@ -10,13 +10,13 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Another `keel mem run` with this image is done with it by then, as it closes the image after each checkpoint.
+/// How long to wait for the image: another `keel mem run` closes it after each checkpoint.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Time between two looks whether the image is free.
+/// Poll interval while the image is in use.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What is saved where, and how often.
+/// What is saved, where, and how often.
 #[derive(Clone)]
 pub(super) struct Plan {
     pub(super) region: PathBuf,
@@ -26,8 +26,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Looks at the image before there is something to lose: a mistyped place is an error. One that another program has
-    /// open is none, for it may have it for no longer than a checkpoint takes; the answer says that, in words.
+    /// Checks the image before there is data to lose: a mistyped place is an error. An image that another program has
+    /// open is no error, because it may be open only for one checkpoint. In that case a warning is returned.
     pub(super) fn look(&self) -> Result<Option<String>, CliError> {
         match checkpoint::newest(&self.region, &self.image, &self.name) {
             Ok(_) => Ok(None),
@@ -53,7 +53,7 @@ impl Plan {
         error.with_remedy(text).to_string()
     }
 
-    /// Takes a checkpoint, as soon as nobody else has the image open.
+    /// Takes a checkpoint once no other process has the image open.
     fn save(&self, attachment: &Attachment) -> Result<SaveReport, CliError> {
         let begun = Instant::now();
         loop {
@@ -68,14 +68,14 @@ impl Plan {
     }
 }
 
-/// The thread that takes checkpoints: now and then, when told to, and once more when this is dropped.
+/// The thread that takes checkpoints: periodically, on request, and once more when this is dropped.
 pub(super) struct Saver {
     sender: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Saver {
-    /// Starts it; `told` is what was said of the image already.
+    /// Starts the thread; `told` is the warning about the image that was already printed.
     pub(super) fn start(
         attachment: &Arc<Attachment>,
         plan: Plan,
@@ -98,7 +98,7 @@ impl Saver {
                         Err(error) if error.is_busy() => plan.put_off(error),
                         Err(error) => error.to_string(),
                     };
-                    // Failures once each, and the last one in any case.
+                    // Report each failure once, and the last result in any case.
                     if is_over || (!is_saved && said != told) {
                         eprintln!("keel: {said}");
                     }
@@ -118,7 +118,7 @@ impl Saver {
 
     pub(super) fn save_now(&self) {
         if let Some(sender) = &self.sender {
-            // One that waits already is as good.
+            // A request that is already pending is sufficient.
             sender.try_send(()).ok();
         }
     }

@@ -1,4 +1,4 @@
-//! A flash store as the place for checkpoints of a region.
+//! A flash store as the storage of a region's checkpoints.
 
 use base::block::BlockDevice;
 use base::error::Code;
@@ -58,7 +58,7 @@ impl<D: BlockDevice> Storage for FlashStorage<D> {
             .store
             .list(&mut |name, stat| visit(name, stat.length_bytes));
         match listed {
-            // What could be read has been listed.
+            // The readable files have been listed.
             Err(flash::Error::Damaged { .. }) => Ok(()),
             other => other.map_err(|error| failed(&error)),
         }

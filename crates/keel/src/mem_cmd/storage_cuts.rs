@@ -1,4 +1,4 @@
-//! Checkpoints on a device that loses its power at each of its writes.
+//! Checkpoints on a device that loses power at each of its writes.
 
 use super::FlashStorage;
 use base::sim::SimDevice;
@@ -74,7 +74,7 @@ fn files(writer: &Writer<'_>) -> Files {
     entries.into_iter().map(|entry| read(entry.name)).collect()
 }
 
-/// A file that stays, one that changes in its middle, one that is new, one that goes.
+/// Changes files: one stays, one changes in its middle, one is new, one is deleted.
 fn change(writer: &Writer<'_>, step: u64) {
     let put = |name: &str, offset: u64, bytes: &[u8]| {
         let name = name.as_bytes();
@@ -110,7 +110,7 @@ fn store(cut: Option<u64>) -> FlashStorage<SimDevice> {
     FlashStorage::new(store)
 }
 
-/// Takes checkpoints until the power goes; what the region held at each, and whether it went.
+/// Takes checkpoints until the power fails. Returns the region's content at each of them, and whether the power failed.
 fn run(storage: &mut FlashStorage<SimDevice>) -> (Vec<Files>, bool) {
     let scratch = Scratch::new();
     let region = scratch.region();

@@ -1,5 +1,5 @@
-//! Alarms and actuators: from the configuration to the threads that tell of them, and what the status shows. What
-//! cannot be used never keeps the node from starting.
+//! Alarms and actuators: builds the delivery threads from the configuration and reports their state in the status. An
+//! alarm that cannot be used never keeps the node from starting.
 
 use super::image::Device;
 use super::raised::{self, Raised};
@@ -15,35 +15,35 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
 
-/// Changes of alarms on their way from the table to those who deliver them.
+/// Capacity of the queue of alarm changes between the table and the delivery threads.
 const TRANSITIONS_MAX: u32 = 4096;
-/// Time without a look at what is to be delivered, after which delivery counts as stalled, ms.
+/// A delivery thread that has not polled its queue for this long counts as stalled, in ms.
 const LOOKED_MS_MAX: u64 = 10_000;
 
-/// Alarms that are watched already, before anything is delivered.
+/// Alarms that are already watched, before delivery starts.
 pub(crate) struct Alarms {
     prepared: Option<Prepared<Store<Device>>>,
     shown: Shown,
 }
 
-/// What the status shows of them.
+/// What the status shows of alarms.
 #[derive(Default)]
 pub(crate) struct Shown {
-    /// Names, patterns and conditions.
+    /// Names, patterns and conditions of the alarms.
     alarms: Vec<AlarmFigures>,
     error: Option<String>,
     delivery: Option<(Arc<UrgentOptions>, Arc<UrgentState>)>,
-    /// What keeps which alarms are raised; nothing where there are none.
+    /// Stores which alarms are raised; `None` if there are no alarms.
     raised: Option<Arc<Raised>>,
 }
 
-/// Delivery at work.
+/// The running delivery.
 pub(crate) struct Running {
     urgent: Option<Urgent>,
 }
 
 impl Alarms {
-    /// Begins to watch: to be called before readings are taken.
+    /// Begins to watch. The caller must call this before the node takes readings.
     pub(crate) fn prepare(config: &Config, db: &Arc<Db>, clock: &Arc<dyn Clock>) -> Self {
         let told = config.urgent.told();
         let alarms = config.urgent.alarms.iter().map(|alarm| AlarmFigures {
@@ -62,7 +62,7 @@ impl Alarms {
         let raised = Raised::new(Arc::clone(db), names.clone(), before.clone());
         let before = before.unwrap_or_default();
         if told.rules.is_empty() {
-            // What was raised once must not go on if there are such alarms again one day.
+            // Clear what was raised: otherwise it would still be raised if such an alarm is configured again later.
             raised.look(true);
             if told.options.is_empty() {
                 return Self {
@@ -82,7 +82,7 @@ impl Alarms {
                 set.map_err(|error| error.to_string())
             }
         };
-        // Alarms that are not watched are not over.
+        // Alarms that could not be watched stay raised.
         if watched.is_ok() && !told.rules.is_empty() {
             shown.raised = Some(Arc::new(raised));
         }
@@ -94,12 +94,12 @@ impl Alarms {
         Self { prepared, shown }
     }
 
-    /// What keeps which alarms are raised; nothing where there are none.
+    /// Returns the store of raised alarms; `None` if there are no alarms.
     pub(crate) fn raised(&self) -> Option<Arc<Raised>> {
         self.shown.raised.clone()
     }
 
-    /// Starts what delivers. Commands begin in `folder`.
+    /// Starts the delivery threads. Commands run in `folder`.
     pub(crate) fn start(self, folder: PathBuf) -> (Running, Shown) {
         let Self {
             prepared,
@@ -127,14 +127,14 @@ impl Alarms {
 }
 
 impl Running {
-    /// Begins the end.
+    /// Asks the delivery threads to end.
     pub(crate) fn stop(&self) {
         if let Some(urgent) = &self.urgent {
             urgent.stop();
         }
     }
 
-    /// Waits for the end, and says what was not delivered: it is in memory alone.
+    /// Waits for the delivery threads to end and logs what was not delivered: it exists only in memory.
     pub(crate) fn finish(self) {
         let Some(urgent) = self.urgent else {
             return;
@@ -221,7 +221,7 @@ impl Shown {
     }
 }
 
-/// Makes the keys whose silence is watched by name: one that never comes is silent, too.
+/// Declares the keys that a silence alarm watches by name, so that a key that never arrives counts as silent, too.
 pub(crate) fn declare(config: &Config, destination: &NodeDestination<Store<Device>>) {
     for alarm in &config.urgent.alarms {
         let is_stale = matches!(alarm.options.condition, AlarmCondition::Stale { .. });
@@ -239,7 +239,7 @@ pub(crate) fn declare(config: &Config, destination: &NodeDestination<Store<Devic
     }
 }
 
-/// Ends a command, and with its group what it has started.
+/// Kills a command and the process group that it leads.
 fn end_group(child: &mut Child) {
     let group = child.id() as libc::pid_t;
     // SAFETY: a plain system call. The child has not been waited for, so its number and its group's are its own.

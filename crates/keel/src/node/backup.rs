@@ -1,6 +1,5 @@
-//! What a backup is sent: the store's files, read piece by piece on blocking threads between two rounds of the commit
-//! thread. A slow client holds up neither a commit nor retention; what is replaced meanwhile makes the backup begin
-//! anew.
+//! Sends a backup: the store's files, read piece by piece on blocking threads between two rounds of the commit thread.
+//! A slow client delays neither a commit nor retention. If a file is replaced meanwhile, the backup begins again.
 
 use super::session::{failure, framed};
 use super::wire::{Fault, Wire};
@@ -11,20 +10,20 @@ use libkeel::protocol::{BackupBegun, BackupEnd, BackupFile, Failure, Kind, backu
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Bytes of a piece: whole blocks of the store. A commit waits for one of them at most.
+/// Bytes of a piece: whole blocks of the store. A commit waits for at most one piece.
 const PIECE_BYTES: usize = 16 * flash::PAYLOAD_BYTES;
 
-/// So often a backup is begun before the node says that it writes too much.
+/// Attempts at a backup before the node reports that it writes too much.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// How one attempt has ended.
+/// How one attempt ended.
 enum Ended {
     Whole,
-    /// What a start needs has been replaced.
+    /// A file that a start needs was replaced.
     Replaced,
 }
 
-/// Sends a backup, then the end.
+/// Sends a backup, then the end message.
 pub(crate) async fn run(node: &Node, wire: &mut Wire) -> Result<(), Fault> {
     let Ok(_turn) = node.backups.try_acquire() else {
         let wrong = "another backup is being made";
@@ -59,7 +58,7 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire) -> Result<(), Fault> {
         .await
 }
 
-/// Why there is no backup.
+/// Why a backup was not sent.
 enum Stop {
     Fault(Fault),
     Told(Failure),
@@ -77,7 +76,7 @@ impl From<db::Error> for Stop {
     }
 }
 
-/// What belongs to it, and the words that begin it.
+/// Returns a snapshot of the files of the backup, and the message that begins it.
 fn begin(db: &Db) -> Result<(Snapshot, BackupBegun), db::Error> {
     let snapshot = db.snapshot()?;
     let layout = db.with_store(|store| store.layout().clone());
@@ -126,7 +125,7 @@ async fn send(node: &Node, wire: &mut Wire, snapshot: Snapshot) -> Result<Ended,
             return Ok(Ended::Replaced);
         } else {
             wire.send(&named(&name, true)?).await?;
-            // The oldest goes first and comes last: of the rest nothing is there either.
+            // The oldest segment is deleted first and read last: the remaining ones are gone, too.
             end.segments_gone = 1 + left.len() as u64;
             break;
         }
@@ -136,7 +135,7 @@ async fn send(node: &Node, wire: &mut Wire, snapshot: Snapshot) -> Result<Ended,
     Ok(Ended::Whole)
 }
 
-/// Sends one file; `false` when it has gone.
+/// Sends one file. Returns `false` if the file no longer exists.
 async fn send_file(
     node: &Node,
     wire: &mut Wire,
@@ -158,7 +157,7 @@ async fn send_file(
             let read = db.read_snapshot(&of, offset, &mut piece);
             (piece, read)
         });
-        // A panic there has been reported by the thread itself.
+        // The blocking thread has already reported its panic.
         let (piece, read) = read.await.map_err(|_| Stop::Fault(Fault::Gone))?;
         match read? {
             SnapshotRead::Gone => return Ok(false),

@@ -1,5 +1,5 @@
-//! Counts the puts of every object on their way into the database, so that watchers find what has changed, and how
-//! often, without a look at any value. It costs a put one addition.
+//! Counts the puts of every object on their way into the database. Watchers find from the counts which objects have
+//! changed, and how often, without reading any value. A put costs one addition.
 
 use base::seeded_bug::SeededBug;
 use ingest::intake::{Destination, LogGone, PutError, Reason};
@@ -7,27 +7,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Puts per object since the start; they wrap.
+/// Puts per object since the start; the counts wrap.
 #[derive(Debug)]
 pub(crate) struct Changes {
     counts: Box<[AtomicU32]>,
 }
 
 impl Changes {
-    /// For so many objects.
+    /// Creates counts for `objects_max` objects.
     pub(crate) fn new(objects_max: u32) -> Arc<Self> {
         let counts = (0..objects_max).map(|_| AtomicU32::new(0)).collect();
         Arc::new(Self { counts })
     }
 
-    /// One more put.
+    /// Counts one more put.
     pub(crate) fn add(&self, object: u32) {
         if let Some(count) = self.counts.get(object as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Puts of this object, 0 for an unknown one.
+    /// Returns the number of puts of this object, 0 for an unknown one.
     pub(crate) fn get(&self, object: u32) -> u32 {
         self.counts
             .get(object as usize)
@@ -40,7 +40,7 @@ impl Changes {
 pub(crate) struct Counted<D> {
     inner: D,
     changes: Arc<Changes>,
-    /// Number of the latest put and one, for [`SeededBug::AckWhenPut`] alone.
+    /// LSN of the latest put plus one, used only by [`SeededBug::AckWhenPut`].
     put_end: AtomicU64,
 }
 
@@ -81,7 +81,8 @@ impl<D: Destination> Destination for Counted<D> {
     }
     fn wait_durable_past(&self, seen: u64, timeout: Duration) -> Result<u64, LogGone> {
         if SeededBug::AckWhenPut.is_on() {
-            // The watch must look often: otherwise it acknowledges at the pace of the commits all the same.
+            // A short timeout is necessary: with a longer one, acknowledgements would still follow the pace of the
+            // commits.
             let end = self
                 .inner
                 .wait_durable_past(seen, Duration::from_millis(1))?;

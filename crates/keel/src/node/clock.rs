@@ -1,8 +1,8 @@
-//! The machine's clock, with the operator's word on whether it is right.
+//! The machine's clock, with the operator's setting that its wall time can be trusted.
 
 use base::clock::{Clock, SystemClock};
 
-/// As [`SystemClock`]; `wall_trusted` vouches for its wall time whatever the kernel knows.
+/// Like [`SystemClock`]; with `wall_trusted`, its wall time counts as trusted even if the kernel does not confirm it.
 #[derive(Debug)]
 pub(crate) struct NodeClock {
     pub(crate) system: SystemClock,

@@ -1,5 +1,5 @@
-//! The figures of a running node: gathered when somebody asks, sampled for the spans of the status, and added to those
-//! that outlive it.
+//! The figures of a running node: gathered on request, sampled for the time windows of the status, and added to the
+//! totals that outlive the run.
 
 use super::region::NodeRegion;
 use super::upstreams::Shown;
@@ -19,29 +19,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of the file of totals at most; what is longer is none.
+/// The largest size of the totals file, in bytes; a longer file is ignored.
 const TOTALS_BYTES_MAX: usize = 4096;
 
 /// Time between two samples.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(5);
 
-/// What this run adds to the totals; read by the keeper's thread, too.
+/// What this run adds to the totals; the keeper's thread reads it, too.
 pub(crate) struct Lifetime {
-    /// Before this start.
+    /// The totals before this start.
     before: Totals,
     db: Arc<Db>,
     counts: Arc<Counts>,
-    /// What the device had done when the node began to serve.
+    /// The device counters when the node began to serve.
     counts_first: CountsNow,
     intake: Arc<IntakeCounters>,
     begun: Instant,
-    /// Bytes that are free in the store, when the keeper looked last.
+    /// Free bytes in the store at the keeper's last check.
     free_bytes: AtomicU64,
-    /// Why the keeper cannot do its work, until it can.
+    /// Why the keeper cannot do its work; `None` while it can.
     history_failing: Mutex<Option<String>>,
 }
 
-/// The totals in a store; damaged ones begin anew, and that is said.
+/// Reads the totals from a store. Damaged totals start again at zero, and the log says so.
 pub(crate) fn read_totals<D: BlockDevice>(store: &mut Store<D>) -> Totals {
     let Ok(file) = store.open_file(TOTALS_NAME) else {
         return Totals::default();
@@ -56,7 +56,7 @@ pub(crate) fn read_totals<D: BlockDevice>(store: &mut Store<D>) -> Totals {
     })
 }
 
-/// Bytes that files of a store can still take.
+/// Returns the bytes that files of a store can still take.
 pub(crate) fn free_bytes<D: BlockDevice>(store: &Store<D>) -> u64 {
     store.statistics().blocks_free * flash::PAYLOAD_BYTES as u64
 }
@@ -90,7 +90,7 @@ impl Lifetime {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The totals now, with what this run has added.
+    /// Returns the totals now, including this run.
     fn now(&self, stats: &db::Stats) -> Totals {
         self.before.plus(&Totals {
             starts: 1,
@@ -106,7 +106,7 @@ impl Lifetime {
         })
     }
 
-    /// Writes the totals into the store.
+    /// Writes the totals to the store.
     pub(crate) fn save(&self) {
         let bytes = self.now(&self.db.stats()).encode();
         let saved = self
@@ -117,14 +117,14 @@ impl Lifetime {
         }
     }
 
-    /// Looks how much is free; waits while the commit thread works.
+    /// Updates the free bytes; waits while the commit thread works.
     pub(crate) fn look(&self) {
         if let Some(bytes) = self.db.with_store(|store| free_bytes(store)) {
             self.free_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Why index and retention do not advance; `None`: they do.
+    /// Sets why index and retention do not advance; `None` if they do.
     pub(crate) fn set_history_failing(&self, why: Option<String>) {
         *self.lock_failing() = why;
     }
@@ -136,7 +136,7 @@ impl Lifetime {
     }
 }
 
-/// What the figures of a node are taken from, besides the node itself.
+/// The sources of a node's figures, besides the node itself.
 pub(crate) struct Figures {
     pub(crate) lifetime: Arc<Lifetime>,
     pub(crate) config_file: PathBuf,
@@ -145,14 +145,14 @@ pub(crate) struct Figures {
     pub(crate) queue_bytes_max: u64,
     pub(crate) line: Arc<LineState>,
     pub(crate) mqtt: Option<Arc<MqttState>>,
-    /// Addresses and paths of the line protocol, and connections at a time.
+    /// Addresses and paths of the line protocol, and the limit of simultaneous connections.
     pub(crate) listen: Vec<String>,
     pub(crate) line_connections_max: u32,
     pub(crate) window: RefCell<Window>,
     pub(crate) region: Option<Arc<NodeRegion>>,
     pub(crate) upstreams: Shown,
     pub(crate) alarms: super::alarms::Shown,
-    /// What calls on the store may cost.
+    /// Cost bounds of calls on the store.
     pub(crate) bounds: flash::Bounds,
     /// The HTTP side, if one is configured.
     pub(crate) http: Option<egress::http::Running>,
@@ -160,13 +160,13 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// A window that begins now, with these counters.
+    /// Returns a window that begins now, with these counters.
     pub(crate) fn window(begun: status::Sample) -> RefCell<Window> {
         RefCell::new(Window::new(begun))
     }
 }
 
-/// Everything, judged.
+/// Returns the complete report with its judgement.
 pub(crate) fn report(node: &Node) -> Report {
     let mut figures = gather(node);
     let window = node.figures.window.borrow();
@@ -244,7 +244,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures.lifetime = from.lifetime.now(&stats);
     figures.listeners_failed = counters.listener_failed.get() + from.line.figures().accept_failures;
     figures.qos = node.qos.look();
-    // It may be long, and whoever wants it asks for it.
+    // The list may be long; a client that needs it asks for it separately.
     figures.qos.identification.profiled = Vec::new();
     figures.qos.identification.driven = Vec::new();
     figures.shedding = figures.qos.is_shedding();
@@ -260,7 +260,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures
 }
 
-/// What was done beside what the bounds of the store allow for the same calls.
+/// Compares what was done with what the bounds of the store allow for the same calls.
 fn flash_figures(
     bounds: &flash::Bounds,
     lifetime: &Lifetime,
@@ -270,14 +270,14 @@ fn flash_figures(
 ) -> FlashFigures {
     let of = |bound: flash::Bound| bound.writes + bound.flushes;
     let options = DbOptions::default();
-    // A call of so many bytes costs a first group and further ones: an append of a long piece shows what those cost.
+    // An append costs a first group and further ones: a long append shows the cost of the further ones.
     let first = of(bounds.append(1));
     let group_bytes = flash::APPEND_ATOMIC_BYTES_MAX as u64;
     let further = of(bounds.append(64 * group_bytes)).div_ceil(64);
     let appends = |calls: u64, bytes: u64| calls * first + bytes.div_ceil(group_bytes) * further;
     let checkpoints = stats.checkpoints + stats.checkpoints_failed + 1;
     let pieces = stats.checkpoint_bytes / options.checkpoint_piece_bytes_max as u64 + checkpoints;
-    // Each file of the log is made, indexed by another one, and deleted with it.
+    // Each log file is created, indexed in another file, and deleted together with it.
     let segments =
         stats.log_bytes / options.segment_bytes_max.min(1 << 20) + 2 + stats.segments_expired;
     let made = of(bounds.create()) + of(bounds.delete());
@@ -287,7 +287,7 @@ fn flash_figures(
         + checkpoints * made
         + segments * (2 * made + first)
         + hours * of(bounds.replace(TOTALS_BYTES_MAX as u64))
-        // One more may be on its way.
+        // One more write may be in flight.
         + (raised_writes + 1) * of(bounds.replace(raised_bytes_max.max(1)));
     let before = &lifetime.counts_first;
     let operations = counts.writes - before.writes + counts.flushes - before.flushes;
@@ -304,7 +304,7 @@ fn owned(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Memory of this process that is resident, 0 where the kernel does not tell.
+/// Returns the resident memory of this process in bytes, 0 if the kernel does not report it.
 fn resident_bytes() -> u64 {
     let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
         return 0;
@@ -314,12 +314,12 @@ fn resident_bytes() -> u64 {
         .nth(1)
         .and_then(|pages| pages.parse().ok())
         .unwrap_or(0);
-    // SAFETY: a plain question to the system.
+    // SAFETY: a plain system call.
     let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     pages.saturating_mul(u64::try_from(page_bytes).unwrap_or(4096))
 }
 
-/// What to say when checkpoints begin to fail, and when they do no more.
+/// Returns the log text for when checkpoints begin to fail, and for when they succeed again.
 fn checkpoint_text(report: &Report) -> String {
     let mut reasons = report.reasons.iter();
     let failing = reasons.find(|reason| reason.code == "checkpoint_failing");
@@ -329,9 +329,9 @@ fn checkpoint_text(report: &Report) -> String {
     )
 }
 
-/// Samples the counters, and says when the judgement changes. Never returns.
+/// Samples the counters and logs changes of the judgement. Never returns.
 pub(crate) async fn sample(node: &Node) {
-    // Not at once: the link to a broker takes a moment.
+    // Delay the first sample: the link to a broker takes a moment.
     let first = tokio::time::Instant::now() + SAMPLE_PERIOD;
     let mut ticks = tokio::time::interval_at(first, SAMPLE_PERIOD);
     let mut said: Vec<String> = Vec::new();
@@ -363,7 +363,8 @@ pub(crate) async fn sample(node: &Node) {
                 format!(": {}", shown.join(", "))
             };
             log::event("state", format!("{}{why}", report.state.name()));
-            // Afterwards nobody can ask what it was. Of several with one code nobody knows which are new.
+            // Log the reasons now: they cannot be queried later. Reasons with the same code are not distinguishable, so
+            // compare counts.
             let now = |code: &str| codes.iter().filter(|one| **one == code).count();
             let before = |code: &str| said.iter().filter(|one| *one == code).count();
             let is_new = |reason: &&Reason| now(&reason.code) > before(&reason.code);

@@ -1,5 +1,5 @@
-//! Readings of a key, read in slices on blocking threads and sent slice by slice: a slow client holds up neither a
-//! commit nor another reader, and costs the memory of one slice. Whoever wants the next slice queues anew.
+//! Readings of a key, read in slices on blocking threads and sent slice by slice. A slow client delays neither a commit
+//! nor another reader, and costs the memory of one slice. A reader queues again for each slice.
 
 use super::session::{failure, framed, object};
 use super::wire::{Fault, Wire};
@@ -10,7 +10,7 @@ use libkeel::protocol::{End, History, Kind, LIST_BYTES, Reading, Shown, readings
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Sends what was asked for, then the end.
+/// Sends the requested readings, then the end message.
 pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &History) -> Result<(), Fault> {
     let id = match object(node, &asked.key) {
         Ok(id) => id,
@@ -48,11 +48,11 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &History) -> Result
             let more = read.slice(&db);
             (read, more)
         });
-        // A panic there has been reported by the thread itself.
+        // The blocking thread has already reported its panic.
         let Ok((back, more)) = slice.await else {
             return Err(Fault::Gone);
         };
-        // Not while this client takes its slice, which may last as long as it likes.
+        // Release the turn before sending: this client may take any time to receive its slice.
         drop(turn);
         read = back;
         let more = match more {
@@ -83,7 +83,7 @@ struct Read {
 }
 
 impl Read {
-    /// Reads one slice into frames; whether there is more.
+    /// Reads one slice into frames. Returns whether there is more.
     fn slice(&mut self, db: &Db) -> Result<bool, db::Error> {
         if self.left == 0 {
             return Ok(false);
@@ -104,7 +104,7 @@ impl Read {
             if !list.is_empty() {
                 list.push(b',');
             }
-            // Writing plain structures to memory cannot fail.
+            // Writing plain structures to memory never fails.
             serde_json::to_writer(&mut *list, &reading).ok();
             *sent += 1;
             *left -= 1;

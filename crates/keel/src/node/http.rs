@@ -1,4 +1,4 @@
-//! The HTTP side of the node: what it is handed of database and status. What it does with them is `egress`'s.
+//! The HTTP side of the node: what it receives from database and status. The crate `egress` implements the rest.
 
 use super::{Db, Node, Target, figures, log};
 use crate::config::{Config, HttpConfig};
@@ -19,17 +19,17 @@ use tokio::sync::watch as latest;
 /// A bound listener.
 pub(crate) struct Http(http::Bound);
 
-/// What is to be awaited.
+/// The future that serves.
 type Serves = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What serves.
+/// The running HTTP side.
 pub(crate) struct Serving {
     pub(crate) running: Running,
     pub(crate) serves: Serves,
     pub(crate) questions: Questions,
 }
 
-/// The database as the HTTP side reads it.
+/// The database as the HTTP side sees it.
 struct NodeSource {
     db: Arc<Db>,
     target: Arc<Target>,
@@ -90,8 +90,8 @@ fn options(config: &HttpConfig, tokens: Tokens) -> HttpOptions {
 }
 
 impl Http {
-    /// Binds what the configuration names, if it does. Without its tokens nothing is served, and the reason is the
-    /// second answer: a damaged file of tokens must not cost readings.
+    /// Binds the configured listener, if there is one. Without its tokens nothing is served, and the second value is
+    /// the reason: a damaged token file must not cost readings.
     pub(crate) fn bind(config: &Config) -> Result<(Option<Self>, Option<String>), CliError> {
         let Some(config) = &config.http else {
             return Ok((None, None));
@@ -114,7 +114,7 @@ impl Http {
         Ok((Some(Self(bound)), None))
     }
 
-    /// Begins; nothing is served before what it returns is awaited.
+    /// Starts the HTTP side; it serves nothing until the returned future is awaited.
     pub(crate) fn start(
         self,
         db: &Arc<Db>,
@@ -140,7 +140,7 @@ impl Http {
     }
 }
 
-/// Answers the HTTP side's questions after the node's status. Never returns while it asks.
+/// Answers the HTTP side's questions about the node's status. Returns when the HTTP side stops asking.
 pub(crate) async fn answer(node: Rc<Node>, mut questions: Questions) {
     while let Some(question) = questions.next().await {
         tell(&node, question);
@@ -154,7 +154,7 @@ fn tell(node: &Node, question: Question) {
         status::State::Degraded => State::Degraded,
         status::State::Failed => State::Failed,
     };
-    // Plain structures become JSON in any case.
+    // Plain structures always convert to JSON.
     let json = serde_json::to_value(&report).unwrap_or_default();
     question.answer(Status::new(state, json));
 }

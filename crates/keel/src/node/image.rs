@@ -1,5 +1,5 @@
-//! The store's image: opened alone, or made whole before it gets its name, so that a start which is interrupted
-//! leaves no half store behind.
+//! The store's image: opened exclusively, or completed before it gets its final name, so that an interrupted start
+//! leaves no partial store behind.
 
 use crate::config::StoreConfig;
 use crate::device::{CountedDevice, Counts};
@@ -20,24 +20,24 @@ pub(crate) type Device = CountedDevice<Volatile<FileDevice>>;
 /// Longest file name in the store.
 const NAME_BYTES_MAX: u16 = 64;
 
-/// Bytes of the image for each file of the store at most: segments of the log have 4 MiB.
+/// Bytes of the image per file of the store, at most: log segments have 4 MiB.
 const BYTES_PER_FILE: u64 = 512 << 10;
 
 /// An open store.
 pub(crate) struct Image {
     pub(crate) store: Store<Device>,
     pub(crate) counts: Arc<Counts>,
-    /// Whether this start made it.
+    /// Whether this start created the image.
     pub(crate) is_new: bool,
     /// Whether transfers bypass the page cache.
     pub(crate) is_direct: bool,
-    /// Bytes that its files can hold.
+    /// The capacity of the store's files, in bytes.
     pub(crate) capacity_bytes: u64,
-    /// Says who holds the image, while this is alive.
+    /// Names the process that holds the image, while this value exists.
     pub(crate) holder: Holder,
 }
 
-/// Opens the store of a node, or makes it where there is none.
+/// Opens the store of a node, or makes it if it does not exist.
 pub(crate) fn open(config: &StoreConfig) -> Result<Image, CliError> {
     let path = &config.image;
     let is_new = !exists(path)?;
@@ -74,7 +74,7 @@ pub(crate) fn exists(path: &Path) -> Result<bool, CliError> {
         .try_exists()
         .map_err(|error| CliError::io(path.display(), &error))?;
     if !exists && std::fs::symlink_metadata(path).is_ok() {
-        // A card that is not mounted, most likely. A new store in its place would lie on another disk.
+        // The link most likely points to a card that is not mounted. A new store would land on another disk.
         return Err(CliError::failure(
             path.display(),
             "is a symbolic link to nothing",
@@ -114,7 +114,7 @@ fn in_use(path: &Path) -> CliError {
 
 pub(crate) type Made = (Store<Device>, Arc<Counts>, bool);
 
-/// Makes a store of this size.
+/// Makes a store of `create_mebibytes`.
 pub(crate) fn make(path: &Path, create_mebibytes: u64) -> Result<Made, CliError> {
     make_as(path, create_mebibytes, false)
 }
@@ -130,19 +130,19 @@ fn make_as(path: &Path, create_mebibytes: u64, is_volatile: bool) -> Result<Made
     );
     let mut device = open_device(&draft, Some(bytes))?;
     if device.geometry().block_count * base::block::BLOCK_BYTES as u64 > bytes {
-        // Left by a start that was interrupted when the configuration said more.
+        // This draft is left over from an interrupted start with a larger configured size.
         drop(device);
         remove(&draft)?;
         device = open_device(&draft, Some(bytes))?;
     }
-    // Another node may have made the store since this one looked; the draft is locked now.
+    // Another node may have made the store since the check above; from here on the draft is locked.
     if exists(path)? {
         remove(&draft)?;
         return Err(in_use(path));
     }
     let result = fill(device, &draft, path, is_volatile);
     if result.is_err() {
-        // What is half made would only fill the disk.
+        // A partial draft would only occupy the disk.
         std::fs::remove_file(&draft).ok();
     }
     result
@@ -174,18 +174,18 @@ fn fill(
     Ok((store, counts, is_direct))
 }
 
-/// Files that the store of a node has room for in its table.
+/// Returns the number of files that a node's store has room for in its table.
 pub(crate) fn files_max(image_bytes: u64) -> u64 {
     (image_bytes / BYTES_PER_FILE).max(64)
 }
 
-/// Makes the directories above a file, and says so.
+/// Creates the parent directories of a file and logs it.
 pub(crate) fn make_parent(path: &Path) -> Result<(), CliError> {
     match path.parent() {
         Some(parent) if parent != Path::new("") && !parent.is_dir() => {
             std::fs::create_dir_all(parent)
                 .map_err(|error| CliError::io(parent.display(), &error))?;
-            // A mistyped path, or something that is not mounted, shows here.
+            // Log it: this reveals a mistyped path or a file system that is not mounted.
             let text = format!("{} is new, for {}", parent.display(), path.display());
             super::log::event("folder", text);
             Ok(())
@@ -206,15 +206,15 @@ fn remove(path: &Path) -> Result<(), CliError> {
     std::fs::remove_file(path).map_err(|error| CliError::io(path.display(), &error))
 }
 
-/// The path of a file beside the image.
+/// Returns the path of a file beside the image.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
 }
 
-/// A file beside the image that holds the process id of the node which has it. The lock on the image decides who has
-/// it; this file only tells.
+/// A file beside the image with the process id of the node that holds it. The lock on the image decides who holds it;
+/// this file is only informative.
 #[derive(Debug)]
 pub(crate) struct Holder {
     path: PathBuf,
@@ -223,7 +223,7 @@ pub(crate) struct Holder {
 impl Holder {
     fn announce(image: &Path) -> Self {
         let path = with_suffix(image, ".lock");
-        // Made anew: what lies there may be a link to somebody's file, or a pipe that nobody reads.
+        // Create a new file: an existing one may be a link to another file, or a pipe without a reader.
         std::fs::remove_file(&path).ok();
         let write = std::fs::OpenOptions::new()
             .write(true)
@@ -231,17 +231,17 @@ impl Holder {
             .open(&path)
             .and_then(|mut file| writeln!(file, "{}", std::process::id()));
         if write.is_err() {
-            // A second node will be refused all the same, with fewer words.
+            // A second node is refused in any case, only with a less detailed message.
             std::fs::remove_file(&path).ok();
         }
         Self { path }
     }
 
-    /// Process id of the node that holds the image, if the file tells one that lives.
+    /// Returns the process id of the node that holds the image, if the file names a live process.
     fn of(image: &Path) -> Option<u32> {
         let text = std::fs::read_to_string(with_suffix(image, ".lock")).ok()?;
         let pid: u32 = text.trim().parse().ok()?;
-        // Killed nodes leave the file behind.
+        // The file may be left over from a killed node.
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         let own = std::fs::read_to_string("/proc/self/comm").ok()?;
         (name == own).then_some(pid)

@@ -1,7 +1,7 @@
-//! Jobs of the configuration: started at their periods, each as a process of its own (`keel cluster job`), which asks
-//! the node for the history like any other client, lowers its own priority, and lets the advisor place it.
+//! Periodic jobs of the configuration. Each run is a process of its own (`keel cluster job`). It asks the node for the
+//! history like any other client, lowers its own priority, and lets the advisor place it.
 //!
-//! One thread looks after them, and waits most of the time. It holds nothing that a put needs.
+//! One thread supervises the jobs and is idle most of the time. It holds nothing that a put needs.
 
 use super::log;
 use crate::config::{Config, JobConfig};
@@ -16,31 +16,31 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The first run waits for so long at most: sources need a moment.
+/// The longest delay of the first run: sources need a moment.
 const FIRST_MAX: Duration = Duration::from_secs(60);
 
-/// How often is looked whether a job has ended.
+/// Poll interval for the end of a job.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a job that has ended has said is waited for so long at most; as a rule it has come.
+/// Timeout for the remaining output of an ended job; normally it has arrived already.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What a job says is read up to here.
+/// The longest line read from a job, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Lines of a job that wait to be looked at.
+/// Lines of a job that may wait to be processed.
 const LINES_MAX: usize = 16;
 
-/// A job that was told to end is waited for so long: it waits for 5 s for a launcher that does not end, and kills it.
+/// Timeout for a job that was asked to end: the job itself waits 5 s for a launcher that does not end, then kills it.
 const END_TIME_MAX: Duration = Duration::from_secs(7);
 
-/// How much longer than `run_seconds_max`, which it keeps itself, a job may last.
+/// How much longer than `run_seconds_max` a job may last. The job enforces `run_seconds_max` itself.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Stack of the threads; what they do needs little.
+/// Stack of the threads; they need little.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Jobs run until this is dropped.
+/// The jobs; they run until this is dropped.
 pub(crate) struct Jobs {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -57,7 +57,7 @@ impl Shared {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits; returns whether the thread must end.
+    /// Waits for `pause`. Returns whether the thread must end.
     fn pause(&self, pause: Duration) -> bool {
         let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(stop, pause, |stop| !*stop);
@@ -97,7 +97,7 @@ impl Jobs {
                     running: None,
                 })
                 .collect();
-            // Jobs go by what the node has read, whatever becomes of the file: it was checked a moment ago.
+            // Jobs get the text as it is now, even if the file changes later: it was checked a moment ago.
             let text: Arc<str> = std::fs::read_to_string(config_file)?.into();
             let config_file = config_file.to_path_buf();
             let look_after = move || {
@@ -110,7 +110,7 @@ impl Jobs {
                         break;
                     }
                 }
-                // All at once, then one after the other.
+                // Ask all jobs first, then wait for each one.
                 for running in all.iter_mut().filter_map(|one| one.running.as_mut()) {
                     running.ask_to_end();
                 }
@@ -126,12 +126,12 @@ impl Jobs {
         Ok(jobs)
     }
 
-    /// For the status.
+    /// Returns the figures for the status.
     pub(crate) fn figures(&self) -> Vec<JobFigures> {
         self.shared.figures().clone()
     }
 
-    /// Asks for the end, and waits for nothing.
+    /// Asks the thread to end, without waiting.
     pub(crate) fn finish(&self) {
         *self
             .shared
@@ -170,7 +170,7 @@ struct Running {
 }
 
 impl Periodic {
-    /// Looks what has come of a run, and starts one that is due; how long there is nothing to do.
+    /// Checks a running run and starts one that is due. Returns how long there is nothing to do.
     fn look(
         &mut self,
         at: usize,
@@ -180,7 +180,7 @@ impl Periodic {
     ) -> Duration {
         let now = Instant::now();
         if let Some(running) = &mut self.running {
-            // The status is asked for by whoever takes readings, and must not wait for this.
+            // Copy the figures: the thread that takes readings locks them for the status and must not wait for this.
             let mut figures = shared.figures()[at].clone();
             let is_over = running.look(&self.job, now, &mut figures);
             shared.figures()[at] = figures;
@@ -189,7 +189,7 @@ impl Periodic {
             }
         }
         if now >= self.due {
-            // Starts that were slept through, with the machine, are not made up for.
+            // Skip the starts that were missed while the machine was suspended.
             while self.due <= now {
                 self.due += period(&self.job);
             }
@@ -232,12 +232,12 @@ fn fail(job: &JobConfig, figures: &mut JobFigures, why: String) {
     figures.last_error = Some(why);
 }
 
-/// Hands a job its configuration, and reads what it says.
+/// Sends a job its configuration and starts to read its output.
 fn attend(child: &mut Child, text: &Arc<str>) -> std::io::Result<Receiver<String>> {
     if let Some(mut input) = child.stdin.take() {
         let text = Arc::clone(text);
         let write = move || {
-            // Who is gone does not need it.
+            // A job that has ended does not need it.
             input.write_all(text.as_bytes()).ok();
         };
         std::thread::Builder::new()
@@ -278,12 +278,12 @@ impl Running {
             .arg("--config")
             .arg(absolute(config_file))
             .arg(&job.name)
-            // The node may be a program of another one, and this is none.
+            // The node may be a program of another node, but the job is not.
             .env_remove("KEEL_TASK")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // A group of its own: Ctrl-C comes to the node, which ends it.
+            // A group of its own: Ctrl-C reaches only the node, which then ends the job.
             .process_group(0)
             .spawn()?;
         let lines = match attend(&mut child, text) {
@@ -303,10 +303,10 @@ impl Running {
         })
     }
 
-    /// Takes in what it has said; whether it has ended.
+    /// Processes the job's output. Returns whether the job has ended.
     fn look(&mut self, job: &JobConfig, now: Instant, figures: &mut JobFigures) -> bool {
         let ended = self.child.try_wait();
-        // Once it has ended all that it said is on the way; a line that lags behind would be lost with the thread.
+        // After the end all output is in the pipe. A late line would be lost with the reader thread, so wait for it.
         let patience = if matches!(ended, Ok(None)) {
             Duration::ZERO
         } else {
@@ -371,7 +371,7 @@ impl Running {
             .flatten()
             .filter_map(Value::as_str)
             .collect();
-        // Said when it changes: a job of every minute would fill the log.
+        // Log the placement only when it changes: a job that runs every minute would fill the log.
         if figures.place.as_deref() != Some(place) || figures.why.as_deref() != Some(why) {
             let expected = placed["expected_s"]
                 .as_f64()
@@ -399,7 +399,7 @@ impl Running {
 }
 
 impl Running {
-    /// It ends the ranks that it has started, and itself.
+    /// Asks the job to end; it ends the ranks that it started, then itself.
     fn ask_to_end(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let process = self.child.id() as libc::pid_t;
@@ -429,7 +429,7 @@ impl Drop for Running {
     }
 }
 
-/// The child has the same folder, but for the day when it has not.
+/// Makes a path absolute. The child has the same working directory today; this keeps it correct if that changes.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

@@ -1,5 +1,5 @@
-//! The thread that keeps the log in order: index and retention, step by step, and the figures and alarms that
-//! outlive a start.
+//! The keeper thread: advances index and retention of the log step by step, and saves the figures and alarms that
+//! outlive the run.
 
 use super::figures::Lifetime;
 use super::raised::Raised;
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 /// Pause when there is nothing to do.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause after a failure: what is broken now will not be whole in a second.
+/// Pause after a failure: its cause rarely goes away within a second.
 const FAILED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Time between two writes of the totals.
 const TOTALS_PERIOD: Duration = Duration::from_secs(3600);
 
-/// Stack of the thread; its steps need little.
+/// Stack of the thread; it needs little.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Runs until it is dropped.
+/// The keeper; it runs until this is dropped.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -36,7 +36,7 @@ impl Shared {
         self.stop.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits; returns whether the thread must end.
+    /// Waits for `pause`. Returns whether the thread must end.
     fn pause(&self, pause: Duration) -> bool {
         let waited = self
             .changed

@@ -1,7 +1,7 @@
-//! What the node says: one line per event on standard error, with the time, for a terminal or a journal.
+//! The node's log: one line per event on standard error, with the time, for a terminal or a journal.
 //!
-//! The lines go through a thread of their own: whoever reads them may stall, and must not stop what the node does. What
-//! does not fit meanwhile is left out, and how much that was is said afterwards.
+//! A separate thread writes the lines: their reader may stall, and must not block the node. Lines that do not fit into
+//! the queue are dropped, and their number is logged afterwards.
 
 use crate::time_text::format_ms;
 use std::fmt;
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Events that may wait for their reader.
+/// Capacity of the queue of events.
 const WAITING_MAX: usize = 256;
-/// How long the end of the node waits for a reader that stalls.
+/// How long the end of the node waits for a stalled reader.
 const FINISH: Duration = Duration::from_millis(200);
 
 enum Message {
     Line(String),
-    /// Tell when everything before it is written.
+    /// Signal when all earlier messages are written.
     Finish(SyncSender<()>),
 }
 
-/// The way to the writing thread; `None` when the system refused the thread.
+/// The channel to the writing thread; `None` if the system refused the thread.
 static SENDER: OnceLock<Option<SyncSender<Message>>> = OnceLock::new();
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
@@ -41,7 +41,7 @@ fn sender() -> Option<&'static SyncSender<Message>> {
 fn write_all(receiver: &Receiver<Message>, out: &mut dyn Write) {
     while let Ok(message) = receiver.recv() {
         match message {
-            // Whoever reads this may have gone; the node goes on.
+            // The reader may have gone; the node continues.
             Message::Line(line) => drop(writeln!(out, "{line}")),
             Message::Finish(done) => drop(done.try_send(())),
         }
@@ -57,7 +57,7 @@ fn write_all(receiver: &Receiver<Message>, out: &mut dyn Write) {
 }
 
 fn line(word: &str, text: impl fmt::Display) -> String {
-    // The boot's identity is not asked for here, so a default clock would read a file for nothing.
+    // Use the system time directly: a default clock would also read the boot id from a file, which is not needed here.
     let now_ms = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| {
@@ -69,7 +69,7 @@ fn line(word: &str, text: impl fmt::Display) -> String {
     format!("{} {word}: {text}", format_ms(now_ms))
 }
 
-/// Says that something has happened. `word` names the kind of event, such as `ready`. Never waits.
+/// Logs an event. `word` names its kind, such as `ready`. Never waits.
 pub(crate) fn event(word: &str, text: impl fmt::Display) {
     let line = line(word, text);
     match sender() {
@@ -82,7 +82,7 @@ pub(crate) fn event(word: &str, text: impl fmt::Display) {
     }
 }
 
-/// Waits until what was said is written, but not for a reader that stalls.
+/// Waits until all events are written, at most [`FINISH`].
 pub(crate) fn finish() {
     if let Some(sender) = SENDER.get().and_then(Option::as_ref) {
         let (done, written) = sync_channel(1);

@@ -1,22 +1,21 @@
-//! `keel run`: the node. Sources bring readings into the database, clients ask for them over a Unix socket.
+//! `keel run`: the node. Sources bring readings into the database; clients query them over a Unix socket.
 //!
-//! **Threads**, the main ones: the first runs everything that talks (one runtime: sources, socket, signals); the
-//! database's own commits; one announces how far the log is durable; the keeper indexes and deletes; one looks after
-//! jobs, if there are any; at most [`BLOCKING_THREADS_MAX`] read history. None but the commit thread waits for the
+//! **Threads**, the main ones: the first runs all communication (one runtime: sources, socket, signals); the database
+//! has its commit thread; one announces the durable end of the log; the keeper indexes and deletes; one supervises
+//! jobs, if there are any; at most [`BLOCKING_THREADS_MAX`] threads read history. Only the commit thread waits for the
 //! device while it holds anything that a put needs.
 //!
-//! **Files:** `start.rs` the start, `signals.rs` the signals, `image.rs` the store's image and who holds it,
-//! `settings.rs` from the configuration to the options of the rooms, `sources.rs` line protocol and MQTT, `server.rs`
-//! the socket, `wire.rs` one connection, `session.rs` get and status, `puts.rs` puts,
-//! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper,
-//! `backup.rs` what a backup is sent, `notify.rs` what the service manager is told,
-//! `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `raised.rs` which of them are raised over a start,
-//! `http.rs` what the HTTP side is handed, `region.rs` the region in which others read values, `qos/` quality of
-//! service, `figures.rs` what the status shows, `jobs.rs` periodic jobs, `programs/` programs
-//! that the node keeps running, `clock.rs` the clock with the operator's word, `log.rs` events.
+//! **Files:** `start.rs` the start, `signals.rs` the signals, `image.rs` the store's image and its holder,
+//! `settings.rs` the options of the rooms from the configuration, `sources.rs` line protocol and MQTT, `server.rs` the
+//! socket, `wire.rs` one connection, `session.rs` get and status, `puts.rs` puts, `watch.rs` and `changes.rs` changes,
+//! `history.rs` range reads, `keeper.rs` the keeper, `backup.rs` backups, `notify.rs` messages to the service manager,
+//! `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `raised.rs` raised alarms kept over a start, `http.rs`
+//! what the HTTP side receives, `region.rs` the region in which other processes read values, `qos/` quality of service,
+//! `figures.rs` the figures of the status, `jobs.rs` periodic jobs, `programs/` programs that the node keeps running,
+//! `clock.rs` the clock with the operator's setting, `log.rs` events.
 //!
-//! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
-//! database writes a checkpoint and closes, then the image is free for another node.
+//! **Order of the end:** sources and clients stop reading; what they hold is made durable and acknowledged. Then the
+//! database writes a checkpoint and closes, and the image is free for another node.
 
 mod alarms;
 mod backup;
@@ -74,28 +73,28 @@ use tokio::task::LocalSet;
 /// The database of a node.
 pub(crate) type Db = Database<Store<Device>>;
 
-/// Where its sources put readings.
+/// Where sources put readings.
 pub(crate) type Target = Counted<NodeDestination<Store<Device>>>;
 
 /// Threads that read history.
 const BLOCKING_THREADS_MAX: usize = 2;
 
-/// Reads of history that hold memory at once; others wait for their turn.
+/// History reads that hold memory at once; further ones wait for their turn.
 const HISTORY_READS_MAX: usize = 4;
 
 /// Backups at once.
 const BACKUPS_MAX: usize = 1;
 
-/// How long the end waits for sources and clients; what they have not acknowledged by then, they will send again.
+/// How long the end waits for sources and clients; they send again what is not acknowledged by then.
 const GRACE: Duration = Duration::from_millis(1_000);
 
-/// How long the end waits for those who do not keep to it.
+/// How long the end waits for sources and clients that do not finish within [`GRACE`].
 const GRACE_MAX: Duration = Duration::from_millis(1_300);
 
-/// How long the end waits for programs: each is asked, then killed, and mounts after them.
+/// How long the end waits for programs: each is asked to end, then killed, and the mounts follow.
 const PROGRAMS_GRACE_MAX: Duration = Duration::from_millis(6_500);
 
-/// What the socket counts, for the status.
+/// Counters of the socket, for the status.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) connections: Cell<u32>,
@@ -103,64 +102,64 @@ pub(crate) struct Counters {
     pub(crate) requests: Cell<u64>,
     pub(crate) puts: Cell<u64>,
     pub(crate) watchers: Cell<u32>,
-    /// Connections that the system did not hand over, and why the latest.
+    /// Connections that the system failed to hand over, and the reason of the latest failure.
     pub(crate) listener_failed: Cell<u64>,
     pub(crate) listener_error: RefCell<Option<String>>,
 }
 
-/// What clients are served from.
+/// The state from which clients are served.
 pub(crate) struct Node {
     pub(crate) config: RefCell<Config>,
     pub(crate) db: Arc<Db>,
     pub(crate) target: Arc<Target>,
     pub(crate) durable: DurableWatch,
-    /// Counts what is refused, whichever way it came.
+    /// Counts refused readings of all paths.
     pub(crate) intake: sources::Shared,
     /// Becomes true when the node stops.
     pub(crate) stop: latest::Receiver<bool>,
     pub(crate) history_reads: Semaphore,
     pub(crate) backups: Semaphore,
     pub(crate) counters: Counters,
-    /// Why the last reload was refused, until one is not.
+    /// Why the last reload was refused; `None` after one that succeeded.
     pub(crate) reload_error: RefCell<Option<String>>,
-    /// Which declared keys could not be made, until they can.
+    /// Which declared keys could not be made; `None` once they exist.
     pub(crate) declare_error: RefCell<Option<String>>,
-    /// Keys of the configuration that wait for the next start.
+    /// Keys of the configuration that take effect at the next start.
     pub(crate) pending_restart: RefCell<Vec<&'static str>>,
     pub(crate) figures: Figures,
-    /// Tasks, and how their deadlines are held.
+    /// Tasks, and how well they meet their deadlines.
     pub(crate) qos: qos::Qos,
-    /// Jobs that it starts by itself.
+    /// Jobs that the node starts.
     pub(crate) jobs: jobs::Jobs,
-    /// Programs that it keeps running.
+    /// Programs that the node keeps running.
     pub(crate) programs: programs::Programs,
     pub(crate) notify: Notify,
 }
 
 impl Node {
-    /// The answer to a question for the status.
+    /// Returns the answer to a status request.
     pub(crate) fn state(&self) -> Result<Vec<u8>, Failure> {
         session::framed(Kind::State, &figures::report(self))
     }
 
-    /// What of the configuration is not in force, and why.
+    /// Returns which part of the configuration is not in force, and why.
     pub(crate) fn config_error(&self) -> Option<String> {
         let refused = self.reload_error.borrow().clone();
         refused.or_else(|| self.declare_error.borrow().clone())
     }
 }
 
-/// As [`run`]; what it said is written before this returns.
+/// Like [`run`], but returns only after the log is written.
 pub(crate) fn run_and_finish(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
     let result = run(path, is_volatile);
     log::finish();
     result
 }
 
-/// Runs the node that this file configures until a signal ends it.
+/// Runs the node with this configuration file until a signal ends it.
 fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
     let begun = Instant::now();
-    // Connections of all kinds together may be more than a shell's limit.
+    // The connections of all kinds may exceed a shell's default limit.
     crate::descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -168,7 +167,7 @@ fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
         .thread_stack_size(256 << 10)
         .build()
         .map_err(|error| CliError::io("node", &error))?;
-    // Before anything that takes time: a reload that is asked for early must not kill.
+    // Install the handlers before anything that takes time: an early reload signal must not kill the process.
     let mut signals = {
         let _inside = runtime.enter();
         Signals::new()?
@@ -203,7 +202,7 @@ fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
         holder.run(opened, &mut signals).await
     })?;
     runtime.shutdown_timeout(Duration::from_millis(200));
-    // What it says is true as long as the image is locked, and another node's word is not this one's to remove.
+    // Remove the holder file while the image is still locked: afterwards it may belong to another node.
     drop(holder);
     let store = match db.close() {
         Ok(store) => Some(store),
@@ -219,11 +218,11 @@ fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
             .close()
             .map_err(|error| store_error(&image_path, &error))?;
     }
-    // The database reads its table to the end.
+    // Remove the table only now: the database reads it until it is closed.
     if let Some(region) = region {
         region.remove_table();
     }
-    // Once its last checkpoint is there.
+    // This waits for the last checkpoint of the region.
     drop(attendants);
     log::event("stopped", "everything that was acknowledged is on flash");
     Ok(0)
@@ -235,13 +234,13 @@ struct Serving<'p> {
     config: Config,
     plan: Plan,
     begun: Instant,
-    /// Whether a reload was asked for during the start.
+    /// Whether a reload was requested during the start.
     is_reload_due: bool,
     notify: Notify,
 }
 
 impl Serving<'_> {
-    /// Serves until a signal asks for the end; what then remains is to close the database.
+    /// Serves until a signal asks for the end. Afterwards the caller only has to close the database.
     async fn run(
         self,
         opened: Opened,
@@ -275,7 +274,7 @@ impl Serving<'_> {
             begun,
             opened.free_bytes,
         ));
-        // Stands before what is awaited, so that it is taken back whatever becomes of that.
+        // Create this before the first `await`, so that it is withdrawn however the run ends.
         let announcement = opened
             .region
             .as_ref()
@@ -395,9 +394,9 @@ impl Serving<'_> {
         node.jobs.finish();
         feeder.abort();
         node.notify.stopping();
-        // Programs that were failing end now: that does not make the node well.
+        // Stop sampling: programs that were failing end now, which would look as if the node recovered.
         sampler.abort();
-        // First of all: what they report and put while they end is still taken.
+        // End programs first: the node still takes what they report and put while they end.
         if let Some(ended) = node.programs.finish()
             && tokio::time::timeout(PROGRAMS_GRACE_MAX, ended)
                 .await
@@ -405,7 +404,8 @@ impl Serving<'_> {
         {
             log::event("stopping", "without programs that do not end");
         }
-        // Programs may write to the region still, and the power may not wait for the end of the log.
+        // Only now, because programs may still write to the region. Not later, because the power may not last until the
+        // log ends.
         if let Some(attendants) = &mut attendants {
             attendants.finish();
         }
@@ -422,9 +422,9 @@ impl Serving<'_> {
         if tokio::time::timeout(GRACE_MAX, ended).await.is_err() {
             log::event("stopping", "without those who do not finish");
         }
-        // What the last readings have raised is still told.
+        // Deliver what the last readings raised before stopping.
         urgent.stop();
-        // Its thread has half a second for what is on its way, which has begun with the stop of the sources.
+        // The forwarding thread has half a second for in-flight data, counted from the stop of the sources.
         drop(forwarding);
         urgent.finish();
         if let Some(answers) = answers {
@@ -441,7 +441,7 @@ impl Serving<'_> {
     }
 }
 
-/// The identity of the store and of its file, which a copy shares with none.
+/// Returns the identity of the store and of its file; a copy of the file has a different one.
 fn store_identity(db: &Db, image: &Path) -> String {
     let identity = db.with_store(|store| store.layout().uuid);
     let digits = identity
@@ -451,14 +451,14 @@ fn store_identity(db: &Db, image: &Path) -> String {
     format!("{}-{:x}-{:x}", digits.concat(), file.0, file.1)
 }
 
-/// Says what is allowed in a configuration and may surprise.
+/// Logs settings of the configuration that are allowed but may surprise.
 fn say_warnings(config: &Config) {
     for warning in config.warnings() {
         log::event("warning", warning);
     }
 }
 
-/// Reads the configuration again. One that is wrong changes nothing; what needs a restart is named.
+/// Reads the configuration again. An invalid one changes nothing; keys that need a restart are named.
 fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) {
     let refused = |error: CliError| {
         log::event("reload", format!("refused, nothing changes: {error}"));
@@ -476,7 +476,7 @@ fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) 
     let rules = settings::key_rules(&changes.effective);
     node.db
         .set_retention(changes.effective.retention(capacity_bytes));
-    // The rules hold whatever becomes of single keys.
+    // The rules apply even if single keys cannot be declared.
     let declared = node.target.inner().set_rules(rules).map(drop);
     let failures = node.target.inner().declare_failures();
     let declare_error = settings::declare_error(declared, failures);

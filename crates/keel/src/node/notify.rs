@@ -1,10 +1,10 @@
-//! What the service manager is told (`sd_notify(3)`): that the node is ready, reloads, ends, what it does, and, for
-//! its watchdog, that data flow.
+//! Messages to the service manager (`sd_notify(3)`): that the node is ready, reloads or stops, its status, and, for its
+//! watchdog, that data flow.
 //!
-//! **Invariants:** `READY=1` comes once the log is recovered and the sources are open. `WATCHDOG=1` comes from the
-//! thread that talks to the network, and only while the commit thread ends rounds or has nothing to do; so it stays
-//! out when either of them hangs, when the device does not answer, and when the log has failed. Whoever is told
-//! nothing (`NOTIFY_SOCKET` is not set) costs nothing.
+//! **Invariants:** `READY=1` is sent once the log is recovered and the sources are open. `WATCHDOG=1` is sent by the
+//! thread that talks to the network, and only while the commit thread completes rounds or is idle. So it is not sent
+//! when either thread hangs, when the device does not answer, or when the log has failed. Without a manager
+//! (`NOTIFY_SOCKET` is not set) notification costs nothing.
 
 use super::{Node, log};
 use crate::status::{Report, State};
@@ -14,31 +14,31 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-/// How long the manager may take to take a message.
+/// Timeout of the manager for receiving a message.
 const SEND_MAX: Duration = Duration::from_secs(1);
 
-/// Messages in the time within which the manager wants one.
+/// Messages per watchdog interval of the manager.
 const MESSAGES_PER_WATCHDOG: u32 = 4;
 
-/// Bytes of a line of status at most.
+/// The longest status line, in bytes.
 const STATUS_BYTES_MAX: usize = 300;
 
-/// The way to the service manager, if there is one.
+/// The connection to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Notify {
     socket: Option<UnixDatagram>,
-    /// Within this time the manager wants to hear that data flow.
+    /// The watchdog interval: the manager expects to hear within it that data flow.
     watchdog: Option<Duration>,
 }
 
 impl Notify {
-    /// As the environment says. A manager that cannot be reached is said, once.
+    /// Configures it from the environment. A manager that cannot be reached is logged once.
     pub(crate) fn from_environment() -> Self {
         let Some(address) = std::env::var_os("NOTIFY_SOCKET") else {
             return Self::default();
         };
         let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
-        // The variables may have been meant for whoever started this process.
+        // The variables may be meant for the parent process.
         let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let watchdog = number("WATCHDOG_USEC").filter(|_| is_ours);
         match connect(address.as_encoded_bytes()) {
@@ -58,32 +58,32 @@ impl Notify {
 
     fn send(&self, message: &str) {
         if let Some(socket) = &self.socket {
-            // Whoever does not take it will act as if it had not come, which is what there is to be done.
+            // A manager that does not take the message acts as if it was never sent, and nothing better is possible.
             socket.send(message.as_bytes()).ok();
         }
     }
 
-    /// The store is being opened, or made.
+    /// Reports that the store is being opened or made.
     pub(crate) fn starting(&self) {
         self.send("STATUS=opening the store");
     }
 
-    /// It serves.
+    /// Reports that the node serves.
     pub(crate) fn ready(&self) {
         self.send("READY=1\nSTATUS=ready");
     }
 
-    /// The configuration is read again; [`ready`](Self::ready) ends it.
+    /// Reports that the configuration is being read again; [`ready`](Self::ready) ends this state.
     pub(crate) fn reloading(&self) {
         self.send("RELOADING=1");
     }
 
-    /// It ends.
+    /// Reports that the node is stopping.
     pub(crate) fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=stopping");
     }
 
-    /// One line for `systemctl status`.
+    /// Sends one line for `systemctl status`.
     pub(crate) fn status(&self, report: &Report) {
         if self.socket.is_some() {
             self.send(&format!("STATUS={}", status_line(report)));
@@ -91,7 +91,7 @@ impl Notify {
     }
 }
 
-/// A socket of the manager's: a path, or, after `@`, a name without a file.
+/// Connects to a socket of the manager: a path, or, after `@`, an abstract name.
 fn connect(address: &[u8]) -> io::Result<UnixDatagram> {
     let address = match address {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
@@ -125,16 +125,16 @@ fn status_line(report: &Report) -> String {
         .collect()
 }
 
-/// Whether data flow, looked at again and again.
+/// Checks repeatedly whether data flow.
 #[derive(Debug, Default)]
 struct Flow {
     rounds: u64,
-    /// Since when something has waited and no round has ended.
+    /// Since when something has been waiting without a completed round.
     stuck_since: Option<Instant>,
 }
 
 impl Flow {
-    /// `patience`: how long something may wait without the end of a round.
+    /// Returns whether data flow. `patience`: how long something may wait without a completed round.
     fn goes_on(&mut self, pulse: &Pulse, now: Instant, patience: Duration) -> bool {
         if pulse.is_over {
             return false;
@@ -162,7 +162,7 @@ pub(crate) async fn feed(node: &Node) {
     loop {
         ticks.tick().await;
         let commit_interval_ms = node.config.borrow().store.commit_interval_ms;
-        // A reading may wait for its commit as long as the configuration says, and a commit for a slow card.
+        // A reading may wait for its commit for the configured interval, and a commit may wait for a slow card.
         let patience = Duration::from_millis(u64::from(commit_interval_ms)) + watchdog / 2;
         let flows = flow.goes_on(&node.db.pulse(), Instant::now(), patience);
         if flows {
@@ -199,15 +199,15 @@ mod tests {
         let mut flow = Flow::default();
         let start = Instant::now();
         let mut at = |tick: u32, pulse: &Pulse| flow.goes_on(pulse, start + TICK * tick, TICK * 3);
-        // Nothing to do, for however long.
+        // Idle, for any time.
         assert!(at(0, &pulse(0, false)) && at(100, &pulse(0, false)));
-        // Always something to do, and always done.
+        // Always something to do, and always completed.
         assert!((101..200).all(|tick| at(tick, &pulse(u64::from(tick), true))));
-        // A long flush is not the end.
+        // A long flush does not count as stuck.
         assert!(at(200, &pulse(199, true)) && at(202, &pulse(199, true)));
-        // One that does not end is.
+        // A flush that does not end does.
         assert!(!at(203, &pulse(199, true)) && !at(300, &pulse(199, true)));
-        // Until it ends all the same.
+        // Until it ends after all.
         assert!(at(301, &pulse(200, true)));
         let over = Pulse {
             is_over: true,

@@ -1,6 +1,6 @@
-//! Puts of one client: all that it has sent one behind the other are handed on to the log before the first of them is
-//! waited for, so that they share a flush. The answers keep the order of the requests. What an instance of a firm task
-//! has put comes in one request, and is stored whole and in time or not at all.
+//! Puts of one client. Puts that it has sent back to back are all handed to the log before the first is waited for, so
+//! that they share a flush. The answers keep the order of the requests. The puts of an instance of a firm task come in
+//! one request; they are stored all together and in time, or not at all.
 
 use super::qos::requests::Guest;
 use super::session::{Answer, failure, framed, read};
@@ -16,31 +16,31 @@ use libkeel::protocol::{Failure, Kind, Put, REQUEST_BYTES_MAX, Stored, Together}
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How long puts may take to become durable; only a device that stalls needs as much.
+/// Timeout for puts to become durable; only a stalled device needs this long.
 const DURABLE_MAX: Duration = Duration::from_secs(60);
 
-/// Pause before a put that found no room is tried again.
+/// Retry interval of a put that found no room.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// How long puts that are handed on together wait for room.
+/// How long puts that are handed over together wait for room.
 const ROOM_MAX: Duration = Duration::from_secs(10);
 
-/// Puts that are handed on together, at most.
+/// Puts that are handed over together, at most.
 const TOGETHER_MAX: usize = 1024;
 
-/// Bytes of their requests, at most; the last one may pass it. An answer may be about as long as its request.
+/// Bytes of their requests, at most; the last request may exceed it. An answer may be about as long as its request.
 const TOGETHER_BYTES: usize = REQUEST_BYTES_MAX;
 
 /// A reading in the queue to the log.
 struct Taken {
     key: String,
     ticket: Ticket,
-    /// Its number in the log.
+    /// LSN of the reading.
     lsn: u64,
 }
 
-/// Stores a reading, and those of the puts that have been received behind it, without waiting for readings of others
-/// to share their flush.
+/// Stores a reading and the puts already received behind it. It does not wait for other clients' readings to share
+/// their flush.
 pub(crate) async fn answer(node: &Node, wire: &mut Wire, first: Request) -> Result<(), Fault> {
     let room_end = Instant::now() + ROOM_MAX;
     let mut together = Vec::new();
@@ -53,7 +53,7 @@ pub(crate) async fn answer(node: &Node, wire: &mut Wire, first: Request) -> Resu
             true => None,
             false => wire.received(Kind::Put),
         };
-        // The flush begins with the last one, or each of them might have its own.
+        // Only the last put starts the flush; otherwise each of them might get its own.
         let durability = match next {
             Some(_) => Durability::Batched,
             None => Durability::Now,
@@ -63,7 +63,7 @@ pub(crate) async fn answer(node: &Node, wire: &mut Wire, first: Request) -> Resu
             Err(failure) => Err(failure),
         };
         if next.is_none() && taken.is_err() {
-            // It has begun none for those before it.
+            // The last put was refused, so no flush was started for the earlier ones.
             node.db.hurry();
         }
         together.push(taken);
@@ -89,13 +89,13 @@ pub(crate) async fn answer(node: &Node, wire: &mut Wire, first: Request) -> Resu
     wire.send(&frames).await
 }
 
-/// Stores what an instance of a firm task has put: all of it, or nothing.
+/// Stores the puts of an instance of a firm task: all of them, or none.
 pub(crate) async fn together(node: &Node, guest: &Guest, asked: &Together) -> Answer {
     let first = asked.puts.first().map_or("request", |put| &put.key);
     let (ticket, lsn) = match take_together(node, asked).await {
         Ok(taken) => taken,
         Err(failure) => {
-            // Its program has gone on, and holds the instance for one that was in time.
+            // The program has continued and counts the instance as in time, so correct that here.
             let is_late = failure.code == Code::Late.name();
             node.qos.abort(&guest.tasks, is_late);
             return Err(failure);
@@ -107,8 +107,8 @@ pub(crate) async fn together(node: &Node, guest: &Guest, asked: &Together) -> An
     stored(node, lsn, asked.puts.len() as u64)
 }
 
-/// Hands readings on to the log, if all of them are taken and the deadline has not passed; the ticket and the number of
-/// the last one.
+/// Hands readings to the log, if all of them are accepted and the deadline has not passed. Returns the ticket and the
+/// LSN of the last one.
 async fn take_together(node: &Node, asked: &Together) -> Result<(Ticket, u64), Failure> {
     let puts = &asked.puts;
     if puts.is_empty() || puts.len() > STAGED_PUTS_MAX as usize {
@@ -117,7 +117,7 @@ async fn take_together(node: &Node, asked: &Together) -> Result<(Ticket, u64), F
         return Err(failure(Code::Invalid, "request", wrong, remedy));
     }
     let first = &puts[0].key;
-    // Looked at again when they are stored. Here it keeps one that is late from making keys.
+    // The log checks the deadline again. This early check keeps a late request from making keys.
     if node.db.now_ns() > asked.deadline_ns {
         return Err(too_late(first));
     }
@@ -138,7 +138,7 @@ async fn take_together(node: &Node, asked: &Together) -> Result<(Ticket, u64), F
     let ticket = loop {
         match node.db.put_together(&readings, asked.deadline_ns) {
             Ok(ticket) => break ticket,
-            // Until there is room or the deadline has passed.
+            // Retry until there is room or the deadline has passed.
             Err(db::Error::Busy) if Instant::now() < room_end => {
                 node.db.hurry();
                 sleep(RETRY).await;
@@ -160,7 +160,7 @@ async fn take_together(node: &Node, asked: &Together) -> Result<(Ticket, u64), F
     for reading in &readings {
         node.target.changes().add(reading.id.0);
     }
-    // Readings that are put together are logged, whatever is admitted.
+    // Readings that are put together are always logged; admission does not apply to them.
     let lsn = ticket.lsn();
     lsn.map(|lsn| (ticket, lsn))
         .ok_or_else(|| not_durable(first, &db::Error::Closed))
@@ -171,8 +171,8 @@ fn too_late(key: &str) -> Failure {
     failure(Code::Late, key, db::Error::TooLate, remedy)
 }
 
-/// What a client is told whose readings were taken in time, all of them, and are not on flash. Neither `late` nor
-/// `full`, which say that nothing was stored.
+/// Returns the failure for readings that were all taken in time but are not on flash. It is neither `late` nor `full`:
+/// these codes say that nothing was stored.
 fn not_durable(key: &str, error: &db::Error) -> Failure {
     let code = match error.code() {
         Code::Gone => Code::Gone,
@@ -188,7 +188,7 @@ fn not_durable(key: &str, error: &db::Error) -> Failure {
     )
 }
 
-/// Hands a reading on to the log.
+/// Hands a reading to the log.
 async fn take(
     node: &Node,
     put: Put,
@@ -229,7 +229,7 @@ async fn take(
     })
 }
 
-/// The object and the bytes of a reading, if its key, its value and its time are taken. A new key is made here.
+/// Returns the object and the bytes of a reading, if its key, value and time are accepted. Makes a new key.
 fn reading(node: &Node, put: &Put) -> Result<(ObjectId, Vec<u8>), Failure> {
     let refused = |reason: Reason| refused(node, &put.key, reason);
     let value = match &put.value {
@@ -249,7 +249,7 @@ fn reading(node: &Node, put: &Put) -> Result<(ObjectId, Vec<u8>), Failure> {
     if let Some(time_ms) = put.time_ms {
         check_time(node, time_ms).map_err(refused)?;
     }
-    // Before the key, which would be made for a reading that is not taken.
+    // Check this before the key: otherwise the key would be made for a refused reading.
     if length > node.config.borrow().keys.value_bytes_max as usize {
         return Err(refused(Reason::ValueTooLong));
     }
@@ -257,14 +257,14 @@ fn reading(node: &Node, put: &Put) -> Result<(ObjectId, Vec<u8>), Failure> {
     Ok((ObjectId(object), bytes[..length].to_vec()))
 }
 
-/// Counts a reading that is not taken; what its client is told.
+/// Counts a refused reading and returns the failure for its client.
 fn refused(node: &Node, key: &str, reason: Reason) -> Failure {
     let mut intake = node.intake.borrow_mut();
     intake.refuse_with(reason, key.as_bytes());
     refusal(key, reason)
 }
 
-/// Waits until the reading of a ticket is on flash, which has this number.
+/// Waits until the reading with this ticket and LSN is on flash.
 async fn wait_durable(
     durable: &mut DurableWatch,
     (ticket, lsn): (&Ticket, u64),
@@ -281,13 +281,13 @@ async fn wait_durable(
     Ok(())
 }
 
-/// Counts readings that are on flash; the answer that says so of the last one.
+/// Counts readings that are on flash and returns the answer for the last one.
 fn stored(node: &Node, lsn: u64, readings: u64) -> Answer {
     node.counters.puts.set(node.counters.puts.get() + readings);
     framed(Kind::Stored, &Stored { lsn })
 }
 
-/// The rules that sources apply to times of sensors, for times that a person gives.
+/// Checks a time given by a person by the rules that sources apply to sensor times.
 fn check_time(node: &Node, time_ms: i64) -> Result<(), Reason> {
     let limits = node.config.borrow().time;
     let is_plausible = (TIME_MS_MIN..TIME_MS_MAX).contains(&time_ms);
@@ -360,7 +360,7 @@ mod tests {
     use super::*;
     use db::LogFailure;
 
-    /// `late` and `full` of readings that are put together say that none was stored.
+    /// `late` and `full` of readings that are put together mean that none was stored.
     #[test]
     fn what_was_taken_in_time_is_not_said_to_be_refused() {
         for (error, code) in [

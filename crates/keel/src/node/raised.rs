@@ -1,5 +1,6 @@
-//! Which alarms are raised, kept in the store over a start: one that stands between its two thresholds is then still
-//! raised, and one that is over is told so. `RAISED.md` beside this crate's manifest is the specification.
+//! Raised alarms, kept in the store over a start. So an alarm whose value lies between its two thresholds is still
+//! raised after the start, and the end of an alarm is still reported. `RAISED.md` beside this crate's manifest is the
+//! specification.
 
 use super::image::Device;
 use super::{Db, log};
@@ -16,27 +17,27 @@ const MAGIC: [u8; 8] = *b"keelrais";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 16;
 const CHECK_BYTES: usize = 4;
-/// Alarms in the file at most; what is beyond is forgotten by a start.
+/// The most alarms in the file; a start forgets alarms beyond it.
 const RAISED_MAX: usize = 4096;
-/// Bytes of it at most: two names of 255 bytes with their lengths for each.
+/// The largest size of the file, in bytes: two names of 255 bytes with their lengths per alarm.
 const BYTES_MAX: usize = HEADER_BYTES + RAISED_MAX * 512 + CHECK_BYTES;
-/// Time between two writes, for each piece of the file that is begun: an alarm that flaps must not wear the card.
+/// Time between two writes, for each begun piece of the file: a flapping alarm must not wear out the card.
 const PERIOD: Duration = Duration::from_secs(10);
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Names of an alarm and of the key at which it is raised.
+/// Names of an alarm and of the key for which it is raised.
 pub(crate) type Pair = (String, String);
 
-/// The file, kept up to date: those who are told believe that these alarms are raised. One that is over stays in it
-/// until they have been told.
+/// The file of alarms that their recipients believe to be raised, kept up to date. An alarm that is over stays in it
+/// until its recipients have been told.
 pub(crate) struct Raised {
     db: Arc<Db>,
-    /// Names of the alarms, by the places of their rules.
+    /// Names of the alarms, by the index of their rules.
     alarms: Vec<String>,
-    /// Who delivers; nobody yet, or for good.
+    /// The delivery; unset before it starts, or if there is none in this run.
     delivery: OnceLock<Arc<UrgentState>>,
     state: Mutex<State>,
-    /// Times that the file was written in this run, and the most bytes of it.
+    /// The number of writes of the file in this run, and its largest size in bytes.
     writes: AtomicU64,
     bytes_max: AtomicU64,
 }
@@ -44,15 +45,15 @@ pub(crate) struct Raised {
 struct State {
     kept: BTreeSet<Pair>,
     written: Vec<u8>,
-    /// Changes of each alarm that had been counted at the last look.
+    /// The count of changes of each alarm at the last look.
     changes: Vec<u64>,
-    /// Nothing is to be written until alarms change.
+    /// Whether nothing needs to be written until alarms change.
     is_settled: bool,
     tried: Option<Instant>,
     is_failing: bool,
 }
 
-/// What the last run has left; `None` where it is damaged, or of another version, which is said.
+/// Returns what the last run left; `None` if it is damaged or of another version, which is logged.
 pub(crate) fn read(db: &Db) -> Option<BTreeSet<Pair>> {
     let bytes = db.with_store(content).flatten();
     let Some(bytes) = bytes else {
@@ -68,12 +69,12 @@ pub(crate) fn read(db: &Db) -> Option<BTreeSet<Pair>> {
     found.ok()
 }
 
-/// The bytes of the file; `None`: there is none.
+/// Returns the bytes of the file; `None` if it does not exist.
 fn content(store: &mut Store<Device>) -> Option<Vec<u8>> {
     let file = match store.open_file(NAME) {
         Ok(file) => file,
         Err(flash::Error::NotFound) => return None,
-        // What cannot be read is as good as damaged.
+        // Treat an unreadable file like a damaged one.
         Err(_) => return Some(Vec::new()),
     };
     let length = store.length(file).unwrap_or(0).min(BYTES_MAX as u64) as usize;
@@ -84,14 +85,14 @@ fn content(store: &mut Store<Device>) -> Option<Vec<u8>> {
 }
 
 impl Raised {
-    /// `before`: what the last run has left.
+    /// Creates the file's state. `before`: what the last run left.
     pub(crate) fn new(db: Arc<Db>, alarms: Vec<String>, before: Option<BTreeSet<Pair>>) -> Self {
         Self {
             db,
             alarms,
             delivery: OnceLock::new(),
             state: Mutex::new(State {
-                // What is damaged is replaced.
+                // A damaged file is replaced.
                 written: before.as_ref().map(encode).unwrap_or_default(),
                 kept: before.unwrap_or_default(),
                 changes: Vec::new(),
@@ -104,20 +105,19 @@ impl Raised {
         }
     }
 
-    /// These deliver from now on.
+    /// Sets the delivery.
     pub(crate) fn delivered_by(&self, state: &Arc<UrgentState>) {
-        // There is one for a run.
+        // It is set only once in a run.
         self.delivery.set(Arc::clone(state)).ok();
     }
 
-    /// Times that the file was written in this run, and the most bytes of it.
+    /// Returns the number of writes of the file in this run, and its largest size in bytes.
     pub(crate) fn writes(&self) -> (u64, u64) {
         let of = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         (of(&self.writes), of(&self.bytes_max))
     }
 
-    /// Writes the file if alarms have changed, and not too often. `is_last`: at once, and nothing is delivered any
-    /// more.
+    /// Writes the file if alarms have changed, but not too often. `is_last`: writes at once; delivery has ended.
     pub(crate) fn look(&self, is_last: bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
@@ -133,18 +133,18 @@ impl Raised {
         if !is_last && state.tried.is_some_and(|tried| tried.elapsed() < period) {
             return;
         }
-        // Those that were raised and are over since the last look are among them.
+        // The list includes alarms that were raised and cleared since the last look.
         let active = self.db.raised_alarms(RAISED_MAX);
-        // Counted afterwards, so that nothing changes unseen.
+        // Read the counts after the list, so that no change is missed.
         let counted = self.db.alarm_figures();
         let before = std::mem::replace(&mut state.changes, changes(&counted));
         let delivered = self.delivery.get().map(|state| state.figures().alarms);
         let delivered = delivered.unwrap_or_default();
         let is_told: Vec<bool> = (0..self.alarms.len())
             .map(|rule| {
-                // A change of this moment may be between queues, and counted nowhere.
+                // A change at this moment may be between two queues and in neither count.
                 let is_quiet = before.get(rule) == state.changes.get(rule);
-                // Without figures nobody delivers.
+                // Without figures there is no delivery.
                 let is_delivered = delivered
                     .get(rule)
                     .is_some_and(|alarm| alarm.mqtt.waiting + alarm.command.waiting == 0);
@@ -291,7 +291,7 @@ mod tests {
         let mut later = body.to_vec();
         later[8] = 2;
         assert!(decode(&sealed(later)).unwrap_err().contains("version 2"));
-        // A count and lengths beyond what is there, with a checksum that is right.
+        // A count and lengths beyond the content, with a correct checksum.
         for (at, value) in [(12, 200), (16, 255), (20, 255)] {
             let mut wrong = body.to_vec();
             wrong[at] = value;

@@ -1,7 +1,7 @@
-//! The node's region: opened, made, or restored from its newest checkpoint at the start; the slot table in it, for
-//! other processes to read; checkpoints while the node runs.
+//! The node's region: at the start it is opened, made, or restored from its newest checkpoint. It contains the slot
+//! table, which other processes read. Checkpoints are taken while the node runs.
 //!
-//! Nothing here keeps the node from starting: what cannot be had is said, and the node goes on without.
+//! Nothing here keeps the node from starting: a failure is reported, and the node runs without the region.
 
 use super::{image, log};
 use crate::config::{Config, RegionConfig};
@@ -25,46 +25,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Permissions of a region that the node makes: whoever may use its socket may read.
+/// Permissions of a region that the node makes: users who may use its socket may read it.
 const MODE: u16 = 0o640;
 
-/// Time between two looks for what dead processes have left.
+/// Time between two sweeps for what dead processes have left.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Sweeps to each time that the memory is locked.
+/// Sweeps per memory lock: every tenth sweep also locks the memory.
 const SWEEPS_PER_LOCK: u32 = 10;
 
-/// What is known of checkpoints.
+/// What is known about checkpoints.
 #[derive(Default)]
 struct Saved {
-    /// When the last finished one was begun in this run, or else the restoring: what is older is saved.
+    /// When the last finished checkpoint of this run was begun, else when the restore was begun: older data are saved.
     begun: Option<Instant>,
     generation: u64,
     count: u64,
     failed: u64,
     is_failing: bool,
     error: Option<String>,
-    /// Why none is taken: what is saved was not restored, and would be pushed out.
+    /// Why no checkpoint is taken: the saved ones were not restored, and a new one would push them out.
     suspended: Option<String>,
 }
 
-/// The region of a node that is configured to have one.
+/// The configured region of a node.
 pub(crate) struct NodeRegion {
     config: RegionConfig,
-    /// `None`: it cannot be used. For the whole run of the program, as the table's memory is.
+    /// `None` if the region cannot be used. It lives as long as the program, because the table's memory does.
     attachment: Option<&'static Attachment>,
     table: Option<&'static SharedTable<'static>>,
     run: [u8; 16],
-    /// Why the region or the table in it is not used.
+    /// Why the region or its table is not used.
     error: Mutex<Option<String>>,
     saved: Mutex<Saved>,
     restored: Option<RestoreReport>,
-    /// Whether what is in it was written before this run, some of it perhaps after its newest checkpoint.
+    /// Whether its content was written before this run, possibly in part after its newest checkpoint.
     is_of_before: bool,
 }
 
 impl NodeRegion {
-    /// Opens, makes or restores the region that is configured, and makes room for the table in it.
+    /// Opens, makes or restores the configured region, and makes room for the table in it.
     pub(crate) fn open(config: &Config) -> Option<Arc<Self>> {
         let wanted = config.region.as_ref()?;
         let mut region = Self {
@@ -89,7 +89,7 @@ impl NodeRegion {
         Some(Arc::new(region))
     }
 
-    /// Takes the table away, which nobody needs any more.
+    /// Removes the table, which is no longer needed.
     pub(crate) fn remove_table(&self) {
         if let Some(table) = self.table {
             table.remove();
@@ -113,7 +113,7 @@ impl NodeRegion {
     fn attach(&mut self) -> Result<(), CliError> {
         let file = self.config.file.clone();
         if file.symlink_metadata().is_err() {
-            // Under another name until it is whole: who is killed meanwhile leaves no half of it.
+            // Use another name until the region is complete: a killed start then leaves no partial region.
             let draft = image::with_suffix(&file, ".new");
             image::make_parent(&file)?;
             std::fs::remove_file(&draft).ok();
@@ -136,7 +136,7 @@ impl NodeRegion {
         }
         let attachment =
             Attachment::open(&file, AT, true).map_err(|error| region_error(&file, &error))?;
-        // What runs of the node, and programs, have left that were killed.
+        // Free what killed runs of the node and killed programs have left.
         attachment.sweep().ok();
         if let Some((generation, _)) = attachment.region().newest_checkpoint() {
             self.lock_saved().generation = generation;
@@ -146,7 +146,7 @@ impl NodeRegion {
         Ok(())
     }
 
-    /// What a new region is made with: what is configured, and no less than what was saved needs.
+    /// Returns the options of a new region: as configured, but at least the size that the checkpoint needs.
     fn options(&self) -> RegionOptions {
         let configured = RegionOptions {
             capacity_bytes: (self.config.create_mebibytes << 20) / PAGE_BYTES * PAGE_BYTES,
@@ -168,7 +168,7 @@ impl NodeRegion {
         image.try_exists().unwrap_or(true).then_some(image)
     }
 
-    /// Restores the newest checkpoint, if the region is empty and there is one; says what came of it.
+    /// Restores the newest checkpoint, if the region is empty and there is one; logs the result.
     fn restore(&mut self, region: &Path) -> Result<(), CliError> {
         let Some(image) = self.existing_image() else {
             return Ok(());
@@ -211,7 +211,7 @@ impl NodeRegion {
             Ok(None) => return Ok(()),
             Ok(Some(Ok(report))) => {
                 tell_restored(&self.config.file, image, &report);
-                // All that is in it is saved, as of now: nobody could write to it before.
+                // The whole content is saved as of now: no program could write to it before.
                 if report.generation != 0 {
                     self.lock_saved().begun = Some(begun);
                 }
@@ -269,12 +269,12 @@ impl NodeRegion {
         }
     }
 
-    /// Memory for the slot table, if it lies in the region.
+    /// Returns memory for the slot table, if the table is in the region.
     pub(crate) fn lines(&self) -> Option<&'static [Line]> {
         Some(self.table?.lines())
     }
 
-    /// Lets readers find the values, which are there now.
+    /// Lets readers find the values, which are now present.
     pub(crate) fn publish(&self) {
         if let Some(table) = self.table
             && let Err(error) = table.publish(self.run)
@@ -287,10 +287,10 @@ impl NodeRegion {
         self.table.is_some() && self.lock_error().is_none()
     }
 
-    /// Says beside the socket where the values are; until it is dropped.
+    /// Writes a file beside the socket that says where the values are; the returned value removes it when dropped.
     pub(crate) fn announce(self: &Arc<Self>, socket: &Path) -> Announcement {
         let path = path_beside(socket);
-        // Of a run that was killed.
+        // Left over from a killed run.
         std::fs::remove_file(&path).ok();
         let region = std::fs::canonicalize(&self.config.file).ok();
         let shown = region.as_deref().and_then(Path::to_str);
@@ -318,7 +318,7 @@ impl NodeRegion {
         }
     }
 
-    /// Takes a checkpoint; what came of it is kept for the status.
+    /// Takes a checkpoint; keeps its result for the status.
     fn save(&self) {
         let (Some(attachment), Some(image)) =
             (self.attachment, self.config.checkpoint_image.as_deref())
@@ -329,7 +329,7 @@ impl NodeRegion {
             return;
         }
         let begun = Instant::now();
-        // What the table holds is in the log, and older than that by the time anybody reads it.
+        // Leave out the table: its values are in the log, and outdated by the time a checkpoint is read.
         let left_out: Vec<_> = self.table.map(SharedTable::node).into_iter().collect();
         let saved = make_image(image, self.config.checkpoint_create_mebibytes)
             .and_then(|()| checkpoint_now(attachment, image, CHECKPOINT_NAME, &left_out));
@@ -356,11 +356,11 @@ impl NodeRegion {
         }
     }
 
-    /// What the status shows.
+    /// Returns the figures for the status.
     pub(crate) fn figures(&self) -> RegionFigures {
         let saved = self.lock_saved();
         let region = self.attachment.map(Attachment::region);
-        // Of a checkpoint before this run the wall clock has to tell.
+        // For a checkpoint from before this run, only the wall clock gives the age.
         let earlier = region.and_then(mem::Region::newest_checkpoint);
         let now_ns = mem::now_ns();
         let loss_window_seconds = match (saved.begun, earlier) {
@@ -396,7 +396,7 @@ impl NodeRegion {
     }
 }
 
-/// Number of the newest checkpoint in an image.
+/// Returns the number of the newest checkpoint in an image.
 fn checkpoint_there(image: &Path) -> Result<Option<u64>, CliError> {
     let mut storage = FlashStorage::new(open_alone(image, false)?);
     let newest = mem::checkpoint::newest(&mut storage, CHECKPOINT_NAME)
@@ -415,7 +415,7 @@ fn not_of_them(image: &Path, generation: u64) -> CliError {
     )
 }
 
-/// Says what a restored checkpoint came to.
+/// Logs what was restored from a checkpoint.
 fn tell_restored(region: &Path, image: &Path, report: &RestoreReport) {
     let (region, image) = (region.display(), image.display());
     if report.generation == 0 {
@@ -459,7 +459,7 @@ fn tell_restored(region: &Path, image: &Path, report: &RestoreReport) {
     }
 }
 
-/// Makes the image for checkpoints where there is none.
+/// Makes the image for checkpoints if it does not exist.
 fn make_image(image: &Path, create_mebibytes: u64) -> Result<(), CliError> {
     if image::exists(image)? {
         return Ok(());
@@ -471,7 +471,7 @@ fn make_image(image: &Path, create_mebibytes: u64) -> Result<(), CliError> {
         .map_err(|error| store_error(image, &error))
 }
 
-/// Writes the file beside the socket so that nobody finds a half of it.
+/// Writes the file beside the socket atomically, so that no reader finds a partial file.
 fn write_whole(path: &Path, whereabouts: &Whereabouts) -> std::io::Result<()> {
     let draft = image::with_suffix(path, ".new");
     std::fs::remove_file(&draft).ok();
@@ -484,7 +484,7 @@ fn write_whole(path: &Path, whereabouts: &Whereabouts) -> std::io::Result<()> {
     std::fs::rename(&draft, path)
 }
 
-/// The word beside the socket; dropped, it is taken back, and readers are told that the values are served no more.
+/// The file beside the socket. Dropping this removes it and tells readers that the values are no longer served.
 pub(crate) struct Announcement {
     region: Arc<NodeRegion>,
     path: PathBuf,
@@ -505,15 +505,15 @@ impl Drop for Announcement {
     }
 }
 
-/// The threads of a region: one gives back what dead processes have left, one takes checkpoints. Dropped, the second
-/// takes a last one, and this waits for it.
+/// The threads of a region: one frees what dead processes have left, one takes checkpoints. On drop, the second takes a
+/// last checkpoint, and the drop waits for it.
 pub(crate) struct Attendants {
     senders: Vec<SyncSender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Attendants {
-    /// Starts them.
+    /// Starts the threads.
     pub(crate) fn start(region: &Arc<NodeRegion>) -> std::io::Result<Self> {
         let mut attendants = Self {
             senders: Vec::new(),
@@ -532,7 +532,7 @@ impl Attendants {
         if region.config.checkpoint_image.is_some() {
             let interval = Duration::from_secs(region.config.checkpoint_interval_seconds.into());
             let region = Arc::clone(region);
-            // What a run before has not saved any more has waited long enough.
+            // Data that an earlier run did not save have waited long enough.
             let first = match region.is_of_before {
                 true => Duration::ZERO,
                 false => interval,
@@ -571,7 +571,7 @@ impl Attendants {
         Ok(())
     }
 
-    /// Lets them end, the one with its last checkpoint, without waiting for it.
+    /// Tells the threads to end, without waiting; the checkpoint thread takes a last checkpoint.
     pub(crate) fn finish(&mut self) {
         self.senders.clear();
     }

@@ -1,6 +1,6 @@
-//! The node's socket: accepts clients up to a limit, and gives the place of the one that has been silent longest to a
-//! newcomer when there is no other. Beyond the limit is room for whoever runs the node, to look at it and to tell it
-//! what to drive, and for nothing else.
+//! The node's socket. It accepts clients up to a limit. When the limit is reached, a new client gets the place of the
+//! client that has been idle longest. Beyond the limit there are places only for the operator, who may read the status
+//! and control the quality of service, and nothing else.
 
 use super::image::make_parent;
 use super::qos::requests::Guest;
@@ -21,23 +21,23 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Pause after the system has refused a connection, for lack of descriptors for example.
+/// Pause after the system refused a connection, for example for lack of descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections beyond the limit, for the requests of an operator alone.
+/// Connections beyond the limit, only for requests of an operator.
 const OPERATORS_MAX: usize = 4;
 
-/// One of them that is silent for longer is closed.
+/// An operator's connection that is idle for longer is closed.
 const OPERATOR_IDLE_MAX: Duration = Duration::from_secs(2);
 
-/// None of them is sent away for another one before it had time to say what it wants.
+/// An operator's connection gives its place to another one only after this time, so that it can send its request.
 const OPERATOR_SETTLES: Duration = Duration::from_millis(100);
 
-/// A bound socket, whose file goes away with it.
+/// A bound socket; dropping it removes its file.
 pub(crate) struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and number of the file, by which it is told from one that has taken its place.
+    /// Device and inode number of the file, to distinguish it from a file that has replaced it.
     identity: Option<(u64, u64)>,
 }
 
@@ -54,7 +54,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// Binds the socket, readable and writable for user and group. One that nobody listens on is replaced.
+/// Binds the socket, readable and writable for user and group. Replaces a socket that no process listens on.
 pub(crate) async fn bind(path: &Path) -> Result<Socket, CliError> {
     let failed = |error: io::Error| CliError::io(path.display(), &error);
     make_parent(path)?;
@@ -68,12 +68,12 @@ pub(crate) async fn bind(path: &Path) -> Result<Socket, CliError> {
             ));
         }
         Ok(_) => match UnixStream::connect(path).await {
-            // Left behind by a node that was killed.
+            // Left over from a killed node.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path).map_err(failed)?;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // No room in the queue of one that has stopped is somebody, too.
+            // A full queue (`WouldBlock`) means that the socket has an owner, even if it is stopped.
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                 let wrong = format!(
                     "whether another node serves this socket cannot be told ({})",
@@ -94,7 +94,7 @@ pub(crate) async fn bind(path: &Path) -> Result<Socket, CliError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
-    // Not wider for a moment and then changed: the mode holds from the first instant.
+    // Set the mask before binding instead of the mode afterwards: the mode holds from the first instant.
     // SAFETY: a plain system call that cannot fail; no other thread makes files now.
     let before = unsafe { libc::umask(0o117) };
     let bound = UnixListener::bind(path);
@@ -109,20 +109,20 @@ pub(crate) async fn bind(path: &Path) -> Result<Socket, CliError> {
 
 /// One client.
 struct Client {
-    /// Since when it has been silent; `None` while it is served.
+    /// Since when the client has been idle; `None` while it is served.
     idle_since: Cell<Option<Instant>>,
-    /// Its place is given away.
+    /// Notified when its place is given to another client.
     leave: Notify,
-    /// It has a place beyond the limit.
+    /// Whether it has a place beyond the limit.
     is_operator: bool,
 }
 
-/// Serves clients until the node stops, then lets those that are being served finish.
+/// Serves clients until the node stops, then lets current requests finish.
 pub(crate) async fn run(node: Rc<Node>, socket: Socket) {
     let clients: Rc<RefCell<Vec<Rc<Client>>>> = Rc::default();
     let mut tasks = JoinSet::new();
     let mut stop = node.stop.clone();
-    // Attempts that failed since the last one that did not.
+    // Failed attempts since the last successful one.
     let mut failures: u64 = 0;
     loop {
         let accepted = tokio::select! {
@@ -133,7 +133,7 @@ pub(crate) async fn run(node: Rc<Node>, socket: Socket) {
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Once per episode: it may last for hours, and is tried again ten times a second.
+                // Log once per episode: it may last for hours, with ten attempts per second.
                 if failures == 0 {
                     log::event("refused", format!("no client can connect ({error})"));
                 }
@@ -177,7 +177,7 @@ pub(crate) async fn run(node: Rc<Node>, socket: Socket) {
             count(&node, &clients.borrow());
         });
     }
-    // No client finds the socket any more; those inside get their answers.
+    // From here on no new client finds the socket; connected clients still get their answers.
     drop(socket);
     while tasks.join_next().await.is_some() {}
 }
@@ -186,13 +186,13 @@ pub(super) fn add(count: &Cell<u64>) {
     count.set(count.get() + 1);
 }
 
-/// Those within the limit.
+/// Counts the clients within the limit.
 fn count(node: &Node, clients: &[Rc<Client>]) {
     let within = clients.iter().filter(|client| !client.is_operator).count();
     node.counters.connections.set(within as u32);
 }
 
-/// Makes sure that one more fits, and says whether it is one beyond the limit; `None`: there is no place for it.
+/// Makes room for one more client. Returns whether its place is beyond the limit; `None` if there is no place.
 fn admit(clients: &mut Vec<Rc<Client>>, stream: &UnixStream, node: &Node) -> Option<bool> {
     let connections_max = node.config.borrow().node.connections_max as usize;
     if make_room(clients, false, connections_max, Duration::ZERO) {
@@ -202,14 +202,14 @@ fn admit(clients: &mut Vec<Rc<Client>>, stream: &UnixStream, node: &Node) -> Opt
     (may_operate(user) && make_room(clients, true, OPERATORS_MAX, OPERATOR_SETTLES)).then_some(true)
 }
 
-/// Whether this user may stop the node, too: root and the node's own.
+/// Returns whether this user may also stop the node: root and the node's own user.
 fn may_operate(user: libc::uid_t) -> bool {
-    // SAFETY: a plain question to the system, which cannot fail.
+    // SAFETY: a plain system call, which cannot fail.
     user == 0 || user == unsafe { libc::geteuid() }
 }
 
-/// Makes sure that there are fewer than so many of one kind: the one that has been silent longest, and for as long as
-/// `settled`, goes if need be.
+/// Makes sure that fewer than `places` clients of one kind exist. If necessary, it removes the one that has been idle
+/// longest, if it has been idle for `settled`.
 fn make_room(
     clients: &mut Vec<Rc<Client>>,
     is_operator: bool,
@@ -233,7 +233,7 @@ fn make_room(
     true
 }
 
-/// What one is told that has no place.
+/// Returns the failure for a client that gets no place.
 fn no_place(node: &Node) -> Failure {
     let connections_max = node.config.borrow().node.connections_max;
     let wrong = format!("{connections_max} clients are being served already");
@@ -241,7 +241,7 @@ fn no_place(node: &Node) -> Failure {
     failure(Code::Busy, "node", wrong, remedy)
 }
 
-/// What one beyond the limit may ask for.
+/// Returns whether a client beyond the limit may send this request.
 fn is_of_operator(kind: u16) -> bool {
     matches!(Kind::of(kind), Some(Kind::Status | Kind::Qos))
 }
@@ -262,7 +262,7 @@ async fn converse(node: &Node, stream: UnixStream, client: &Client, guest: &mut 
     let mut wire = Wire::new(stream);
     let mut stop = node.stop.clone();
     loop {
-        // A task that is silent for long has a long period; its place is nobody else's.
+        // A connection with tasks may be silent because of a long period, so it keeps its place.
         let is_lasting = !guest.tasks.is_empty();
         client.idle_since.set((!is_lasting).then(Instant::now));
         let request = tokio::select! {
@@ -295,7 +295,8 @@ async fn converse(node: &Node, stream: UnixStream, client: &Client, guest: &mut 
     }
 }
 
-/// One beyond the limit is told what it would have been told at the door; another one has been silent for long.
+/// Ends a connection that lost its place. One beyond the limit is told the same as at connecting; others were merely
+/// idle.
 async fn turn_away(node: &Node, wire: &mut Wire, client: &Client) {
     if client.is_operator {
         add(&node.counters.connections_refused);
@@ -313,7 +314,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("keel-server-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("keel.sock");
-        // Its owner takes nobody, so that its queue is full in the end.
+        // The owner accepts no connection, so its queue becomes full.
         let owner = StdListener::bind(&path).unwrap();
         let mut waiting = Vec::new();
         while let Ok(stream) = UnixStream::connect(&path).await {
@@ -324,7 +325,7 @@ mod tests {
         drop(waiting);
         drop(owner);
         let socket = bind(&path).await.unwrap();
-        // A file that has taken its place is not this socket's to remove.
+        // The socket must not remove a file that has replaced it.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "other").unwrap();
         drop(socket);
@@ -366,7 +367,7 @@ mod tests {
 
     #[test]
     fn an_operator_is_who_may_stop_the_node() {
-        // SAFETY: a plain question to the system, which cannot fail.
+        // SAFETY: a plain system call, which cannot fail.
         let own = unsafe { libc::geteuid() };
         assert!(may_operate(0) && may_operate(own));
         assert!(!may_operate(own + 1) && !may_operate(u32::MAX));

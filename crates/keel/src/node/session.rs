@@ -1,4 +1,4 @@
-//! What a client asks for, answered from the database.
+//! Requests of clients, answered from the database.
 
 use super::qos::requests::{self, Guest};
 use super::wire::{Fault, Request, Wire};
@@ -12,7 +12,7 @@ use libkeel::protocol::{
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
 
-/// One answer that is no stream, or why there is none.
+/// The answer to a request, unless it is a stream, or the failure.
 pub(crate) type Answer = Result<Vec<u8>, Failure>;
 
 /// Answers one request.
@@ -63,7 +63,8 @@ pub(crate) async fn answer(
                 Err(failure) => Err(failure),
             },
             Some(Kind::Backup) => match read(&request) {
-                // It holds the key by which the store tells its own bytes from others'.
+                // The backup contains the key by which the store recognizes its own bytes, so only operators may have
+                // it.
                 Ok(protocol::Backup {}) if guest.may_operate => {
                     return backup::run(node, wire).await;
                 }
@@ -117,7 +118,7 @@ pub(crate) fn read<T: DeserializeOwned>(request: &Request) -> Result<T, Failure>
     })
 }
 
-/// The frame of an answer.
+/// Returns the frame of an answer.
 pub(crate) fn framed(kind: Kind, message: &impl serde::Serialize) -> Answer {
     protocol::frame(kind, message, ANSWER_BYTES_MAX).ok_or_else(|| {
         let wrong = format!("has more than {ANSWER_BYTES_MAX} bytes");
@@ -125,18 +126,18 @@ pub(crate) fn framed(kind: Kind, message: &impl serde::Serialize) -> Answer {
     })
 }
 
-/// The object of a key that must exist.
+/// Returns the object of a key that must exist.
 pub(crate) fn object(node: &Node, key: &str) -> Result<ObjectId, Failure> {
     node.db.lookup(key).ok_or_else(|| no_such_key(key))
 }
 
-/// What a client is told that asks for a key that is none.
+/// Returns the failure for a request with an unknown key.
 pub(crate) fn no_such_key(key: &str) -> Failure {
     let remedy = "see the keys that have values with `keel watch '#' --current`";
     failure(Code::NotFound, key, "no such key", remedy)
 }
 
-/// What a client is told whose value cannot be had.
+/// Returns the failure for a value that cannot be read.
 pub(crate) fn unreadable(key: &str, error: &db::Error) -> Failure {
     let remedy = match error {
         db::Error::NoValue => "wait for its first reading",
@@ -148,10 +149,10 @@ pub(crate) fn unreadable(key: &str, error: &db::Error) -> Failure {
     failure(error.code(), key, error, remedy)
 }
 
-/// Keys looked at for one answer.
+/// The most keys checked for one answer.
 const KEYS_LOOKED_AT_MAX: u32 = 4096;
 
-/// A part of the keys that fit a pattern.
+/// Returns a part of the keys that match a pattern.
 fn keys(node: &Node, asked: &Keys) -> Answer {
     if let Err(error) = ingest::pattern::check(&asked.pattern) {
         let remedy = "write a key, + for one level, or # for the rest";
@@ -186,7 +187,7 @@ fn latest(node: &Node, key: &str) -> Answer {
     .unwrap_or_else(|error| Err(unreadable(key, &error)))
 }
 
-/// Passes an object's latest value on.
+/// Passes an object's latest value to a closure.
 pub(crate) fn with_latest<R>(
     node: &Node,
     id: ObjectId,

@@ -1,4 +1,4 @@
-//! From the configuration to the options of the rooms.
+//! Converts the configuration to the options of the rooms.
 
 use crate::config::{
     Config, KeyConfig, MqttConfig, MqttVersion, Payload, SubscribeConfig, VALIDITY_MS,
@@ -11,15 +11,15 @@ use ingest::intake::{
 use ingest::line::LineOptions;
 use ingest::mqtt::{MqttOptions, Qos, Subscription, Version};
 
-/// Options of the database of a store with this capacity.
+/// Returns the options of the database for a store of this capacity.
 pub(crate) fn database(config: &Config, capacity_bytes: u64) -> DbOptions {
     DbOptions {
         objects_max: config.keys.keys_max,
         value_bytes_max: config.keys.value_bytes_max as usize,
         commit_interval_ms: config.store.commit_interval_ms,
-        // Several segments fit any store, so that the oldest can go before it is full.
+        // Any store has room for several segments, so that the oldest can be deleted before the store is full.
         segment_bytes_max: (4 << 20).min(capacity_bytes / 8),
-        // At full speed what waits for a commit goes to flash in one append and one flush instead of six.
+        // At full speed the data that wait for a commit go to flash in one append and one flush instead of six.
         append_bytes_max: 512 << 10,
         retention: config.retention(capacity_bytes),
         admission_percent_min: config.qos.admitted_percent_min,
@@ -28,7 +28,7 @@ pub(crate) fn database(config: &Config, capacity_bytes: u64) -> DbOptions {
     }
 }
 
-/// What a database's error says, and what helps, in the words of the configuration; the remedy may be empty.
+/// Returns the text of a database error and its remedy, in terms of the configuration; the remedy may be empty.
 pub(crate) fn told(error: &db::Error) -> (String, String) {
     let name = |option: &str| match option {
         "objects_max" => "keys.keys_max".to_owned(),
@@ -74,12 +74,12 @@ pub(crate) fn told(error: &db::Error) -> (String, String) {
     }
 }
 
-/// What has been left undone by a declaration of keys, for the operator; none of it stops a node.
+/// Returns what a declaration of keys left undone, for the operator; none of it stops a node.
 pub(crate) fn declare_error(
     declared: Result<(), db::Error>,
     failures: Option<String>,
 ) -> Option<String> {
-    // Its text comes from the database, which calls the limit by a name of its own.
+    // The text comes from the database, which has its own name for the limit.
     let failures = failures.map(|text| text.replace("objects_max", "keys.keys_max"));
     let general = declared.err().map(|error| {
         let (wrong, _) = told(&error);
@@ -88,7 +88,7 @@ pub(crate) fn declare_error(
     failures.or(general)
 }
 
-/// What is declared about keys.
+/// Returns the rules for keys.
 pub(crate) fn key_rules(config: &Config) -> KeyRules {
     let rule = |key: &KeyConfig| KeyRule {
         pattern: key.pattern.clone(),
@@ -105,7 +105,7 @@ pub(crate) fn key_rules(config: &Config) -> KeyRules {
     }
 }
 
-/// How messages and lines become readings.
+/// Returns how messages and lines become readings.
 pub(crate) fn intake(config: &Config) -> Result<IntakeOptions, CliError> {
     let subscribed = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscribe);
     Ok(IntakeOptions {
@@ -141,7 +141,7 @@ fn template(text: &str, kind: TemplateKind) -> Result<Template, CliError> {
         .map_err(|error| CliError::failure("key", error, "correct the configuration"))
 }
 
-/// Where lines are listened for.
+/// Returns where to listen for lines.
 pub(crate) fn line(config: &Config) -> LineOptions {
     let line = &config.line;
     LineOptions {
@@ -155,7 +155,7 @@ pub(crate) fn line(config: &Config) -> LineOptions {
     }
 }
 
-/// The broker's address as it is written.
+/// Returns the broker's address in the usual notation.
 pub(crate) fn broker(config: &MqttConfig) -> String {
     // An IPv6 address needs its brackets back.
     if config.host.contains(':') {
@@ -165,7 +165,7 @@ pub(crate) fn broker(config: &MqttConfig) -> String {
     }
 }
 
-/// The session with the broker. Reads the password.
+/// Returns the options of the session with the broker. Reads the password.
 pub(crate) fn mqtt(config: &MqttConfig) -> Result<MqttOptions, CliError> {
     let address = broker(config);
     let subscription = |subscribe: &SubscribeConfig| Subscription {

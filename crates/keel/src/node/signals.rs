@@ -1,11 +1,11 @@
-//! Signals: which ones the node heeds, and what each asks for.
+//! Signals: which ones the node handles, and what each one requests.
 
 use crate::error::CliError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal asks for.
+/// What a signal requests.
 pub(crate) enum What {
-    /// The end; with the signal's name.
+    /// The end of the node, with the signal's name.
     Stop(&'static str),
     Reload,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From here on these signals do what the node makes of them. To be called inside a runtime.
+    /// Installs the handlers of these signals. The caller must be inside a runtime.
     pub(crate) fn new() -> Result<Self, CliError> {
         let on = |kind| signal(kind).map_err(|error| CliError::io("signals", &error));
         Ok(Self {
@@ -27,7 +27,7 @@ impl Signals {
         })
     }
 
-    /// The next one. Dropping the future loses none.
+    /// Waits for the next signal. Dropping the future loses none.
     pub(crate) async fn next(&mut self) -> What {
         tokio::select! {
             biased;

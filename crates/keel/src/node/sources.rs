@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_local};
 
-/// How often the state of the broker's link is looked at, to say what has changed.
+/// Poll interval of the broker link's state, to log its changes.
 const LINK_PERIOD: Duration = Duration::from_millis(500);
 
 /// The one intake of a node.
@@ -31,7 +31,7 @@ impl mqtt::Consumer for Messages {
     }
 }
 
-/// What of the configuration the sources need, checked.
+/// The checked parts of the configuration that the sources need.
 pub(crate) struct Plan {
     intake: IntakeOptions,
     line: line::LineOptions,
@@ -39,7 +39,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Translates and checks everything, and reads the password.
+    /// Converts and checks everything, and reads the password.
     pub(crate) fn of(config: &Config) -> Result<Self, CliError> {
         let mqtt = config.mqtt.as_ref().map(settings::mqtt).transpose()?;
         if let Some(options) = &mqtt {
@@ -61,7 +61,7 @@ pub(crate) struct Sources {
     pub(crate) counters: Arc<IntakeCounters>,
     pub(crate) line: Arc<LineState>,
     pub(crate) mqtt: Option<Arc<MqttState>>,
-    /// Addresses and paths that are listened on.
+    /// Addresses and paths of the listeners.
     pub(crate) listen: Vec<String>,
     line_control: line::Controller,
     mqtt_control: Option<mqtt::Controller>,
@@ -69,7 +69,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Binds the listeners and starts everything. To be called on the main thread's runtime.
+    /// Binds the listeners and starts everything. Must be called on the main thread's runtime.
     pub(crate) fn start(
         plan: Plan,
         target: &Arc<Target>,
@@ -139,7 +139,7 @@ impl Sources {
         })
     }
 
-    /// Goes on with another configuration, as far as a running node can.
+    /// Applies another configuration, as far as a running node can.
     pub(crate) fn reload(&mut self, plan: Plan) {
         self.intake.borrow_mut().reload(plan.intake);
         if let (Some(control), Some(options)) = (&self.mqtt_control, plan.mqtt)
@@ -149,7 +149,7 @@ impl Sources {
         }
     }
 
-    /// Nothing more is read; what has been taken has so long to become durable and to be acknowledged.
+    /// Stops reading. Readings already taken have `wait_ms_max` to become durable and to be acknowledged.
     pub(crate) fn stop(&self, wait_ms_max: u64) {
         self.line_control.stop(wait_ms_max);
         if let Some(control) = &self.mqtt_control {
@@ -157,16 +157,16 @@ impl Sources {
         }
     }
 
-    /// Returns when all have ended.
+    /// Returns when all sources have ended.
     pub(crate) async fn ended(&mut self) {
         for task in &mut self.tasks {
-            // A panic there has been reported by the runtime.
+            // The runtime has already reported its panic.
             task.await.ok();
         }
     }
 }
 
-/// Says when the link to the broker comes and goes. Never returns.
+/// Logs when the link to the broker is established and lost. Never returns.
 async fn say_link(state: &MqttState, address: &str) {
     let mut was = None;
     let mut ticks = tokio::time::interval(LINK_PERIOD);

@@ -1,5 +1,5 @@
-//! The start, up to the point where the node can serve: the store is opened or made, and the database recovered. Both
-//! may take minutes, so a thread of their own does it while signals are heeded.
+//! The start, until the node can serve: the store is opened or made, and the database recovered. Both may take minutes,
+//! so a separate thread does it while the node handles signals.
 
 use super::alarms::{self, Alarms};
 use super::changes::{Changes, Counted};
@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 /// An open store with its database.
 pub(crate) struct Opened {
-    /// Stands first: it goes before the image is free for another node, whose file it would remove otherwise.
+    /// Must stay the first field: it drops before the image is free, else it could remove another node's holder file.
     pub(crate) holder: Holder,
     pub(crate) db: Arc<Db>,
     pub(crate) target: Arc<Target>,
@@ -34,22 +34,22 @@ pub(crate) struct Opened {
     pub(crate) capacity_bytes: u64,
     pub(crate) free_bytes: u64,
     pub(crate) queue_bytes_max: u64,
-    /// What calls on the store may cost.
+    /// Cost bounds of calls on the store.
     pub(crate) bounds: flash::Bounds,
     /// The region, if one is configured.
     pub(crate) region: Option<Arc<NodeRegion>>,
-    /// What could not be declared.
+    /// Keys that could not be declared.
     pub(crate) declare_error: Option<String>,
-    /// What a real-time node should have and was not permitted.
+    /// Permissions that a real-time node needs and did not get.
     pub(crate) not_permitted: Vec<String>,
-    /// Where readings go: found before any is taken, so that a new upstream misses none.
+    /// Upstreams; their cursors are found before any reading is taken, so that a new upstream misses none.
     pub(crate) upstreams: Upstreams,
     /// Alarms, watched before any reading is taken.
     pub(crate) alarms: Alarms,
 }
 
-/// Opens what the configuration names. The flag says whether a signal has asked for a reload meanwhile; `None`: one has
-/// asked for the end.
+/// Opens what the configuration names. The flag says whether a signal requested a reload meanwhile; `None` if a signal
+/// requested the end.
 pub(crate) async fn open(
     config: &Config,
     signals: &mut Signals,
@@ -57,7 +57,7 @@ pub(crate) async fn open(
     let (done, mut opened) = oneshot::channel();
     let theirs = config.clone();
     let work = move || {
-        // Nobody waits any more when the node ends during its start.
+        // The receiver is gone if the node ends during its start.
         done.send(open_now(&theirs)).ok();
     };
     std::thread::Builder::new()
@@ -79,7 +79,8 @@ pub(crate) async fn open(
             What::Reload => is_reload_due = true,
             What::Stop(name) => {
                 log::event("stopping", format!("on {name}, during the start"));
-                // Later it ends as if the power failed, which harms neither a store nor half of a new one.
+                // A start that takes longer ends as if the power failed, which harms neither a store nor a partly made
+                // one.
                 drop(tokio::time::timeout(GRACE, opened).await);
                 return Ok(None);
             }

@@ -1,5 +1,5 @@
-//! Forwarding: from the configuration to the thread that does it, and what the status shows of it. An upstream that
-//! cannot be used never keeps the node from starting.
+//! Forwarding: builds the forwarding thread from the configuration and reports its state in the status. An upstream
+//! that cannot be used never keeps the node from starting.
 
 use super::image::Device;
 use super::{Db, log};
@@ -9,14 +9,14 @@ use base::clock::Clock;
 use egress::forward::{Counters, Forwarding, Prepared, Upstream};
 use std::sync::Arc;
 
-/// Upstreams whose cursors have been found.
+/// Upstreams whose cursors are found.
 pub(crate) struct Upstreams {
     prepared: Prepared<Device>,
     unusable: Vec<(String, String)>,
 }
 
 impl Upstreams {
-    /// Finds or makes the cursors.
+    /// Finds or creates the cursors.
     pub(crate) fn prepare(config: &Config, db: &Arc<Db>, clock: &Arc<dyn Clock>) -> Self {
         let upstreams = config.upstream.iter().map(UpstreamConfig::to_options);
         let (prepared, failed) = Prepared::new(Arc::clone(db), clock, upstreams.collect());
@@ -56,14 +56,14 @@ impl Upstreams {
     }
 }
 
-/// Forwarding at work.
+/// The running forwarding.
 pub(crate) struct Running {
     forwarding: Option<Forwarding>,
     unusable: Vec<(String, String)>,
 }
 
 impl Running {
-    /// What the status shows.
+    /// Returns what the status shows.
     pub(crate) fn shown(&self) -> Shown {
         let upstreams = self.forwarding.as_ref().map(Forwarding::upstreams);
         Shown {
@@ -72,7 +72,7 @@ impl Running {
         }
     }
 
-    /// Begins the end.
+    /// Asks the forwarding thread to end.
     pub(crate) fn stop(&self) {
         if let Some(forwarding) = &self.forwarding {
             forwarding.stop();
@@ -87,7 +87,7 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// The counters of a node that has just started: what earlier runs have lost is no news of this one.
+    /// Returns the counters at the start of the node: losses of earlier runs are not news of this run.
     pub(crate) fn begun(&self) -> Sample {
         let sum = |of: fn(&Counters) -> u64| {
             let all = self.upstreams.iter().map(|one| of(&one.begun));

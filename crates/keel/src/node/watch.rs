@@ -1,13 +1,13 @@
-//! Changes of latest values, sent to a client as they come.
+//! Changes of latest values, sent to a client as they occur.
 //!
-//! **Method.** Puts are counted per object on their way in, one addition each ([`super::changes`]). While a client
-//! watches, its task compares these counts [`SCANS_PER_SECOND`] times a second with those that it has seen, and
-//! reads the values of the objects that differ. So nobody pays when nobody watches; a value that is replaced within
-//! one scan's period, or while the client does not take what was sent, is not shown but counted as missed, and so is
-//! a reading that is older than the value in its slot.
+//! **Method.** Puts are counted per object on their way in, at one addition each ([`super::changes`]). While a client
+//! watches, its task compares these counts [`SCANS_PER_SECOND`] times per second with the counts that it saw last. It
+//! reads the values of the objects that differ, so there is no cost without a watcher. Some values are not shown but
+//! counted as missed: a value replaced within one scan period or while the client does not read, and a reading that is
+//! older than the value in its slot.
 //!
-//! **Limits.** A scan goes in slices of [`SLICE_OBJECTS`] and sends each frame before it fills the next, so a watch of
-//! every key of a large node holds up nobody, and a client that does not read costs one frame of memory.
+//! **Limits.** A scan works in slices of [`SLICE_OBJECTS`] and sends each frame before it fills the next. So a watch of
+//! every key of a large node delays no other client, and a client that does not read costs one frame of memory.
 
 use super::Node;
 use super::session::{failure, framed, with_latest};
@@ -18,16 +18,16 @@ use libkeel::protocol::{End, Kind, LIST_BYTES, Watch, updates_frame};
 use std::time::Duration;
 use tokio::sync::watch as latest;
 
-/// Looks at the counts in a second.
+/// Scans of the counts per second.
 const SCANS_PER_SECOND: u64 = 20;
 
-/// Objects looked at before others get their turn.
+/// Objects scanned before other tasks get their turn.
 const SLICE_OBJECTS: u32 = 2048;
 
 /// Clients that watch at once.
 const WATCHERS_MAX: u32 = 16;
 
-/// Counts a watcher for as long as it lives.
+/// Counts a watcher while this exists.
 struct Place<'n>(&'n Node);
 
 impl<'n> Place<'n> {
@@ -47,16 +47,16 @@ impl Drop for Place<'_> {
     }
 }
 
-/// What a watcher knows of an object that it watches.
+/// What a watcher knows about an object.
 struct Seen {
     id: ObjectId,
-    /// Puts, as counted when its value was read last.
+    /// The count of puts when its value was last read.
     puts: u32,
     /// Arrival of the value that was sent last.
     arrival_ns: Option<u64>,
 }
 
-/// Sends changes until the client sends something or goes, or the node stops.
+/// Sends changes until the client sends something or disconnects, or the node stops.
 pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &Watch) -> Result<(), Fault> {
     if let Err(error) = ingest::pattern::check(&asked.pattern) {
         let remedy = "write a key, + for one level, or # for the rest";
@@ -79,14 +79,14 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &Watch) -> Result<(
         bytes: vec![0; VALUE_BYTES_LIMIT],
     };
     let mut stop = node.stop.clone();
-    // What there is now; what is made while it is taken up is new.
+    // Objects that exist now; objects created during this loop count as new.
     let objects = node.db.objects();
     while watcher.meet(node, objects, true) {
         tokio::task::yield_now().await;
     }
     let mut ticks = tokio::time::interval(Duration::from_millis(1000 / SCANS_PER_SECOND));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    // The first answer says that from now on nothing is overlooked, even if it shows nothing.
+    // The first answer says that from now on no change is missed, even if it contains no value.
     let mut is_answered = false;
     while !is_over(wire, &mut stop, ticks.tick()).await {
         let objects = node.db.objects();
@@ -108,7 +108,7 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &Watch) -> Result<(
     wire.send(&frame).await
 }
 
-/// Whether the watch is over before `pause` is.
+/// Returns whether the watch ends before `pause` does.
 async fn is_over(
     wire: &mut Wire,
     stop: &mut latest::Receiver<bool>,
@@ -124,12 +124,12 @@ async fn is_over(
 
 struct Watcher<'a> {
     asked: &'a Watch,
-    /// Objects taken up so far: new ones come behind.
+    /// Number of objects included so far: new ones are appended.
     objects: u32,
     seen: Vec<Seen>,
-    /// Where in `seen` the scan goes on.
+    /// The position in `seen` where the scan continues.
     at: usize,
-    /// Updates that wait for their frame, as JSON, and changes missed since the frame before.
+    /// Updates that wait for their frame, as JSON, and the number of changes missed since the last frame.
     list: Vec<u8>,
     missed: u64,
     end: End,
@@ -137,8 +137,8 @@ struct Watcher<'a> {
 }
 
 impl Watcher<'_> {
-    /// Takes up one slice of the first `objects`; whether there are more. `is_begin`: the watch begins with them, so
-    /// what they hold is shown only if the client has asked for that.
+    /// Includes one slice of the first `objects`. Returns whether there are more. `is_begin`: the objects exist at the
+    /// begin of the watch, so their values are sent only if the client has asked for that.
     fn meet(&mut self, node: &Node, objects: u32, is_begin: bool) -> bool {
         let slice_end = objects.min(self.objects.saturating_add(SLICE_OBJECTS));
         for number in self.objects..slice_end {
@@ -155,7 +155,7 @@ impl Watcher<'_> {
                 seen.puts = node.target.changes().get(number);
                 if let Ok(got) = node.db.get(id, &mut self.bytes) {
                     if self.asked.current {
-                        // One behind: the first scan shows its value.
+                        // Store the count less one, so that the first scan sends the value.
                         seen.puts = seen.puts.wrapping_sub(1);
                     } else {
                         seen.arrival_ns = Some(got.arrival_ns);
@@ -168,7 +168,7 @@ impl Watcher<'_> {
         self.objects < objects
     }
 
-    /// Looks on for changes, until a frame is full or a slice is over; whether every object has been looked at.
+    /// Continues the scan until a frame is full or a slice is over. Returns whether every object has been checked.
     fn look(&mut self, node: &Node) -> bool {
         let slice_end = self
             .seen
@@ -190,7 +190,7 @@ impl Watcher<'_> {
             let got = node.db.get(seen.id, &mut self.bytes);
             let arrival_ns = got.ok().map(|got| got.arrival_ns);
             if arrival_ns.is_none() || arrival_ns == last {
-                // Older than what the slot holds: stored, but never the latest value.
+                // The reading is older than the value in the slot: it is stored, but was never the latest value.
                 self.missed += u64::from(new);
                 continue;
             }
@@ -217,7 +217,7 @@ impl Watcher<'_> {
         is_whole
     }
 
-    /// The frame of what has been found, if it is full, or if the scan is whole and has found something or must answer.
+    /// Returns the frame if it is full, or if the scan is complete and found something or must answer.
     fn frame(&mut self, is_whole: bool, must_answer: bool) -> Option<Vec<u8>> {
         let has_some = !self.list.is_empty() || self.missed > 0 || must_answer;
         if self.list.len() < LIST_BYTES && !(is_whole && has_some) {

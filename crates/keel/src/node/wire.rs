@@ -9,20 +9,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// A connection without a request for longer is closed.
+/// Timeout of a connection without a request.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 
-/// One of a task without a report for longer is closed, too: the longest period is an hour, of which a report may have
-/// ten.
+/// Timeout of a connection with tasks without a report. The longest period is one hour, and a report may cover ten
+/// periods.
 const LASTING_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// A request must arrive within this time of its first byte.
+/// Timeout of a request, from its first byte.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 
-/// An answer must be taken within this time.
+/// Timeout for the client to receive an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 4096;
 
 /// One request.
@@ -35,9 +35,9 @@ pub(crate) struct Request {
 /// Why a connection ends.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The client has gone, or does not take its answers.
+    /// The client has gone, or does not receive its answers.
     Gone,
-    /// What the client sent cannot be gone on from; it is told why.
+    /// The client's data make it impossible to continue; the client is told why.
     Told(Failure),
 }
 
@@ -60,8 +60,8 @@ impl Wire {
         }
     }
 
-    /// The next request; `None` when the client has closed the connection between two, or has been silent too long.
-    /// Dropping the future loses nothing. `is_lasting`: it may be silent for as long as it likes.
+    /// Returns the next request; `None` if the client has closed the connection between two requests, or was idle too
+    /// long. Dropping the future loses nothing. `is_lasting`: the timeout is [`LASTING_MAX`].
     pub(crate) async fn request(&mut self, is_lasting: bool) -> Result<Option<Request>, Fault> {
         let idle_max = if is_lasting { LASTING_MAX } else { IDLE_MAX };
         let idle_end = Instant::now() + idle_max;
@@ -81,7 +81,7 @@ impl Wire {
             let read = timeout_at(end, limited.read_buf(&mut self.input)).await;
             match read.map(|read| read.unwrap_or(0)) {
                 Ok(1..) => {}
-                // Half a request, and an error of the connection, are nobody's to answer either.
+                // A partial request or a connection error cannot be answered either.
                 Ok(0) => return Ok(None),
                 Err(_) if is_begun => {
                     return Err(told(Code::Late, "did not arrive whole within 10 s"));
@@ -91,8 +91,8 @@ impl Wire {
         }
     }
 
-    /// The next request, if it has been received whole and is one of this kind. Waits for nothing; whatever else is
-    /// there stays for [`request`](Self::request).
+    /// Returns the next request, if it has been received completely and is of this kind. Never waits; all other data
+    /// stay for [`request`](Self::request).
     pub(crate) fn received(&mut self, kind: Kind) -> Option<Request> {
         loop {
             match wire::decode(&self.input, REQUEST_BYTES_MAX) {
@@ -111,12 +111,12 @@ impl Wire {
         }
     }
 
-    /// A whole request at the front of the input, or the number of bytes that are missing at least.
+    /// Returns a complete request at the front of the input, or the minimum number of missing bytes.
     fn decode(&mut self) -> Result<(Option<Request>, usize), Fault> {
         match wire::decode(&self.input, REQUEST_BYTES_MAX) {
             Ok(Decoded::NeedMore(missing)) => {
                 if self.input.is_empty() {
-                    // An idle connection holds no memory.
+                    // Free the buffer: an idle connection holds no memory.
                     self.input = Vec::new();
                 }
                 Ok((None, missing))
@@ -135,7 +135,7 @@ impl Wire {
         }
     }
 
-    /// Sends frames. A client that takes nothing for too long is given up.
+    /// Sends frames. Gives up a client that receives nothing for too long.
     pub(crate) async fn send(&mut self, frames: &[u8]) -> Result<(), Fault> {
         for part in frames.chunks(REQUEST_BYTES_MAX) {
             timeout(ANSWER_MAX, self.stream.write_all(part))
@@ -150,8 +150,8 @@ impl Wire {
         self.send(&failed(failure)).await
     }
 
-    /// Returns when the client has gone. One that only sends no more still waits for its answer, and one that has sent
-    /// its next request is found out by an answer that cannot be sent.
+    /// Returns when the client has gone. A client that only shut down its sending side still waits for its answer. A
+    /// client that has sent its next request is detected only when an answer cannot be sent.
     pub(crate) async fn left(&mut self) {
         while self.input.is_empty() {
             if self.stream.readable().await.is_err() {
@@ -178,14 +178,14 @@ impl Wire {
             }
             match self.stream.try_read_buf(&mut self.input) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Bytes, the end or an error: the next request will find out.
+                // Bytes, the end or an error: the next request handles it.
                 _ => return,
             }
         }
     }
 }
 
-/// The frame of an error.
+/// Returns the frame of an error.
 pub(crate) fn failed(failure: &Failure) -> Vec<u8> {
     protocol::frame(Kind::Error, failure, protocol::ANSWER_BYTES_MAX).unwrap_or_default()
 }

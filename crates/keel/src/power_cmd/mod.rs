@@ -1,5 +1,5 @@
-//! `keel power`: what this machine uses. `watch.rs` prints values, `record.rs` sums them up, `sources.rs` finds
-//! sensors.
+//! `keel power`: the power use of this machine. `watch.rs` prints values, `record.rs` summarizes them, `sources.rs`
+//! finds sensors.
 
 mod record;
 mod sources;
@@ -8,7 +8,7 @@ mod watch;
 use crate::cli::PowerCommand;
 use crate::error::CliError;
 
-/// Runs one command; the answer is the exit status.
+/// Runs one command. Returns the exit status.
 pub(crate) fn run(command: &PowerCommand) -> Result<u8, CliError> {
     match command {
         PowerCommand::Watch(arguments) => watch::run(arguments),

@@ -15,7 +15,7 @@ use std::io::Write;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// How long a program that was told to stop is waited for.
+/// Timeout for a program that was told to stop.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
 
 pub(super) fn run(arguments: &PowerRecordArgs) -> Result<u8, CliError> {
@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &PowerRecordArgs) -> Result<u8, CliError> {
         .iter()
         .map(|source| source.name().to_owned())
         .collect();
-    // Before anything runs for hours: a file that is there already is not written over.
+    // Create the file before anything runs for hours: an existing file is not overwritten.
     let mut file = new_file(&arguments.out)?;
     signals::catch_stop();
     let recorded = parts(arguments).and_then(|parts| record_all(arguments, &parts, found, &clock));
@@ -93,10 +93,10 @@ pub(super) fn run(arguments: &PowerRecordArgs) -> Result<u8, CliError> {
 
 type Recorded = (Vec<Summary>, Option<std::process::ExitStatus>);
 
-/// What ran, and what each sensor said meanwhile.
+/// The program that ran, and the values of each sensor during the run.
 type During = (String, Vec<Summary>);
 
-/// What is to be run, by what it is called: the program as it stands, or once for each benchmark.
+/// Returns the commands to run, by name: the program itself, or one run per benchmark.
 fn parts(arguments: &PowerRecordArgs) -> Result<Vec<(String, Vec<OsString>)>, CliError> {
     let command = &arguments.command;
     if !arguments.per_benchmark {
@@ -124,7 +124,7 @@ fn parts(arguments: &PowerRecordArgs) -> Result<Vec<(String, Vec<OsString>)>, Cl
     Ok(Benchmark::ALL.into_iter().map(of).collect())
 }
 
-/// Records each part, until one fails; its figures are the last.
+/// Records each part until one fails; the figures of that part come last.
 fn record_all(
     arguments: &PowerRecordArgs,
     parts: &[(String, Vec<OsString>)],
@@ -134,7 +134,7 @@ fn record_all(
     let (mut all, mut last) = (Vec::new(), None);
     let mut found = Some(found);
     for (during, command) in parts {
-        // Each part begins with sensors that have no past.
+        // Each part starts with new sensors.
         let sources = match found.take() {
             Some(found) => found,
             None => sources::find(&arguments.sources)?,
@@ -149,7 +149,7 @@ fn record_all(
     Ok((all, last))
 }
 
-/// Idle, load, idle.
+/// Records idle, load, idle.
 fn record(
     arguments: &PowerRecordArgs,
     command: &[OsString],
@@ -176,7 +176,7 @@ fn record(
     Ok((sampler.finish(clock.monotonic_ns()), status))
 }
 
-/// Samples for a length of time, or until told to stop.
+/// Samples for a length of time, or until a stop is requested.
 fn wait(sampler: &mut Sampler, clock: &SystemClock, interval: Duration, length: Duration) {
     let end_ns = clock.monotonic_ns() + length.as_nanos() as u64;
     while !signals::stop_requested() {
@@ -189,7 +189,7 @@ fn wait(sampler: &mut Sampler, clock: &SystemClock, interval: Duration, length: 
     }
 }
 
-/// Samples until a program has ended. It gets Ctrl-C itself; what was sent to this process alone is handed on.
+/// Samples until a program has ended. The program gets Ctrl-C itself; a signal sent only to this process is forwarded.
 fn follow(
     child: &mut Child,
     sampler: &mut Sampler,
@@ -214,7 +214,7 @@ fn follow(
                 child.kill().map_err(failed)?;
             }
         }
-        // The end of a short program is noticed sooner than the next sample is due.
+        // Poll faster than the sampling interval, so that the end of a short program is noticed early.
         std::thread::sleep(interval.min(Duration::from_millis(20)));
         if clock.monotonic_ns() - sampled_ns >= interval.as_nanos() as u64 {
             sampled_ns = clock.monotonic_ns();
@@ -223,7 +223,7 @@ fn follow(
     }
 }
 
-/// A name as a result file takes it.
+/// Returns a name in a form that a result file accepts.
 fn clean(text: &str) -> String {
     text.chars()
         .filter(|letter| !letter.is_control())
@@ -283,7 +283,7 @@ fn as_json(during: &str, summary: &Summary) -> serde_json::Value {
         Origin::Modelled(after) => ("modelled", Some(after)),
         Origin::Unavailable(why) => ("unavailable", Some(why)),
     };
-    // A value beside "unavailable" would be read as one.
+    // A value beside "unavailable" would be taken for a measurement.
     let value = |watts: f64| {
         if origin == "unavailable" {
             None

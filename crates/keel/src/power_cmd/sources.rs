@@ -1,4 +1,4 @@
-//! Which sensors a command reads.
+//! Selects the sensors that a command reads.
 
 use crate::cli::PowerSourceArgs;
 use crate::error::CliError;
@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The firmware answers within milliseconds; a program that does not is not waited for.
+/// Timeout of the firmware's program; the firmware answers within milliseconds.
 const PMIC_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Bytes of its answer that are read.
+/// Bytes of its answer that are read, at most.
 const PMIC_BYTES_MAX: u64 = 64 << 10;
 
-/// The sensors, at least one.
+/// Returns the sensors, at least one.
 pub(super) fn find(arguments: &PowerSourceArgs) -> Result<Vec<Box<dyn Source>>, CliError> {
     let root = Root::new(&arguments.root);
     let mut found = discover(&root);
@@ -27,7 +27,7 @@ pub(super) fn find(arguments: &PowerSourceArgs) -> Result<Vec<Box<dyn Source>>, 
                 "give the file another name",
             ));
         };
-        // A meter's file is where the user says, whatever stands for /.
+        // The meter's file is at the user's path, even if another folder stands for /.
         found.insert(
             0,
             Box::new(Meter::new(
@@ -70,7 +70,7 @@ fn pmic_text() -> Result<String, String> {
         .spawn()
         .map_err(|error| format!("vcgencmd: {}", crate::error::describe(&error)))?;
     let start = Instant::now();
-    // Its answer is smaller than the pipe, so it can end before anybody reads.
+    // Its answer is smaller than the pipe, so it can end before the answer is read.
     let ended = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Ok(status),

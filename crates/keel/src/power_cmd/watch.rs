@@ -1,4 +1,4 @@
-//! `keel power watch`: what each sensor says.
+//! `keel power watch`: prints the values of each sensor.
 
 use super::sources;
 use crate::cli::PowerWatchArgs;
@@ -16,7 +16,7 @@ pub(super) fn run(arguments: &PowerWatchArgs) -> Result<u8, CliError> {
     let clock = SystemClock::new();
     let interval = Duration::from_millis(arguments.interval_ms);
     let mut out = Output::new();
-    // A first round that is not shown: counters have no power before their second reading.
+    // Do not show the first round: counters give power only from their second reading on.
     for source in &mut found {
         source.read(clock.monotonic_ns());
     }

@@ -1,5 +1,5 @@
-//! What may stand in a model or gains file; `QOS.md` gives every range. What is none of these was not written by
-//! `keel qos`, or by one that measured nonsense, and would drive the node by it.
+//! The valid content of a model or gains file; `QOS.md` gives every range. Content outside the ranges was not written
+//! by `keel qos`, or was written after a nonsensical measurement, and the node must not be driven by it.
 
 use super::file::{AGAIN, Identified, Limits, SAMPLES_MAX, Wrong};
 use crate::config::{ACTUATORS, ActuatorKind};
@@ -8,22 +8,22 @@ use db::qos::design::NUMBER_MAX;
 use db::qos::identify::{Model, SAMPLES_MIN};
 use std::ops::RangeInclusive;
 
-/// Mean tardiness to hold, and data response ratio: also of the configuration.
+/// Ranges of the set points: mean tardiness, and data response ratio; also used for the configuration.
 pub(crate) const TARDINESS: RangeInclusive<f64> = 0.05..=10.0;
 pub(crate) const DATA_RATIO: RangeInclusive<f64> = 0.001..=0.999;
 
 /// Bytes of the longest text.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Greatest tardiness that is one: an instance of an hour with a deadline of a few seconds.
+/// The greatest plausible tardiness: an instance of an hour with a deadline of a few seconds.
 const TARDINESS_MAX: f64 = 1_000.0;
 
-/// How far the outputs that a model settles at may be beyond what outputs can be: they are an estimate.
+/// How far a model's settled outputs may exceed the possible range: they are an estimate.
 const ESTIMATE: f64 = 0.1;
 
-/// The first of these numbers that lies outside of its range.
+/// Returns the error of the first of these numbers that is outside its range.
 fn check_ranges(numbers: &[(&str, f64, RangeInclusive<f64>)]) -> Result<(), Wrong> {
-    // What is no number lies in no range.
+    // NaN is in no range.
     let wrong = numbers
         .iter()
         .find(|(_, number, range)| !range.contains(number));
@@ -41,7 +41,7 @@ fn check_ranges(numbers: &[(&str, f64, RangeInclusive<f64>)]) -> Result<(), Wron
     }
 }
 
-/// A line for people, which may be shown on a terminal.
+/// Checks a line for people, which may be shown on a terminal.
 fn check_text(name: &str, text: &str) -> Result<(), Wrong> {
     if text.len() > TEXT_BYTES_MAX {
         return Err((
@@ -55,7 +55,7 @@ fn check_text(name: &str, text: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// A text as it may stand in a file.
+/// Returns a text with only the characters that a file may contain.
 pub(crate) fn clean(text: &str) -> String {
     let mut clean: String = text.chars().filter(|letter| !letter.is_control()).collect();
     let end = (0..=TEXT_BYTES_MAX.min(clean.len()))
@@ -96,7 +96,7 @@ impl Identified {
         check_model(&self.model)
     }
 
-    /// What set the speed when this was measured.
+    /// Returns the actuator that was used for the measurement.
     pub(crate) fn kind(&self) -> Result<ActuatorKind, Wrong> {
         let found = ACTUATORS.iter().find(|(name, _)| *name == self.actuator);
         match found {
@@ -142,7 +142,7 @@ fn check_model(model: &Model) -> Result<(), Wrong> {
             ("residual", model.residual[output], 0.0..=NUMBER_MAX),
         ])?;
     }
-    // Both are open above or below, and the end itself is no number to compute with.
+    // Both ranges are open at one end, and an infinite value cannot be used in computations.
     let open = [model.condition, model.r2[0], model.r2[1]];
     if !open.iter().all(|number| number.is_finite()) {
         return Err(("condition or r2 is no number".to_owned(), AGAIN));
@@ -157,7 +157,7 @@ fn check_model(model: &Model) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The periods that a model was fitted to: tardiness, data response ratio, speed, admitted fraction.
+/// Checks the periods that a model was fitted to: tardiness, data response ratio, speed, admitted fraction.
 pub(super) fn check_run(run: &[[f64; 4]]) -> Result<(), Wrong> {
     if run.is_empty() {
         return Err(("its run is missing or empty".to_owned(), AGAIN));
@@ -177,7 +177,7 @@ pub(super) fn check_run(run: &[[f64; 4]]) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// What is to be held.
+/// Checks set points.
 pub(super) fn check_set_points(wanted: SetPoints) -> Result<(), Wrong> {
     check_ranges(&[
         ("set_points: tardiness", wanted.tardiness, TARDINESS),

@@ -1,8 +1,8 @@
-//! The model file and the gains file, version 1; `QOS.md` says every field.
+//! The model file and the gains file, version 1; `QOS.md` describes every field.
 //!
-//! Both are TOML, because people look into them and copy them between boards. What a node loads decides how fast it
-//! runs, so nothing in it is taken on trust: numbers lie in their ranges (`check.rs`), and the closed loop's poles are
-//! computed anew from the model and the gains that stand there.
+//! Both are TOML, because people read them and copy them between boards. The loaded file decides how fast a node runs,
+//! so its content is not trusted: numbers must be in their ranges (`check.rs`), and the poles of the closed loop are
+//! computed again from the model and the gains in the file.
 
 use super::check::{check_run, check_set_points};
 use crate::config::read_bounded;
@@ -23,14 +23,14 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Samples of the longest run that a model file holds.
 pub(super) const SAMPLES_MAX: usize = 4_000;
 
-/// What was identified, and on what.
+/// An identified model, and the machine on which it was identified.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Identified {
     pub(crate) model: Model,
     /// The profiled minimum of the data response ratio.
     pub(crate) data_ratio_min: f64,
     pub(crate) limits: Limits,
-    /// Which way the speed was set.
+    /// The actuator that set the speed.
     pub(crate) actuator: String,
     /// Length of a sampling period.
     pub(crate) sampling_period_ms: u32,
@@ -40,19 +40,19 @@ pub(crate) struct Identified {
     pub(crate) made: String,
 }
 
-/// What the inputs may be.
+/// Limits of the inputs.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Limits {
-    /// Least speed, a part of the greatest one.
+    /// Least speed, as a part of the greatest one.
     pub(crate) speed_min: f64,
-    /// Smallest change of speed that does anything.
+    /// Smallest change of speed that has an effect.
     pub(crate) speed_step: f64,
     /// Least admitted fraction.
     pub(crate) admission_min: f64,
 }
 
-/// Gains with everything that they were made from.
+/// Gains with all data that they were made from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Gains {
     pub(crate) identified: Identified,
@@ -122,7 +122,7 @@ struct SingleTable {
     pole_max: f64,
 }
 
-/// Why a file is none.
+/// Why a file is invalid, and the remedy.
 pub(super) type Wrong = (String, &'static str);
 
 pub(super) const AGAIN: &str = "make it anew with `keel qos identify` and `keel qos design`";
@@ -136,12 +136,12 @@ impl Identified {
             .map_err(|(wrong, remedy)| CliError::failure(path.display(), wrong, remedy))
     }
 
-    /// The model of a file's text.
+    /// Parses the text of a model file.
     pub(crate) fn parse(text: &str) -> Result<Self, Wrong> {
         Ok(parse(text, "model")?.0)
     }
 
-    /// The text of a model file. `run`: what it was fitted to.
+    /// Returns the text of a model file. `run`: the samples that the model was fitted to.
     pub(crate) fn text(&self, run: &[Sample]) -> String {
         let mut text = String::from(
             "# A model of an Evenkeel node, made by `keel qos identify`. `keel qos design` makes gains of it.\n",
@@ -162,10 +162,10 @@ impl Identified {
         text
     }
 
-    /// `run` stands before the first table, or it would belong to the last one.
+    /// Writes the model. `run` must come before the first table; otherwise it would belong to the last one.
     fn write(&self, text: &mut String, kind: &str, run: &str) {
         let model = &self.model;
-        // Writing to a text cannot fail.
+        // Writing to a string never fails.
         let _ = write!(
             text,
             "version = {VERSION}\nkind = \"{kind}\"\nmade = {made}\nmachine = {machine}\nactuator = {actuator}\n\
@@ -204,7 +204,7 @@ impl Gains {
             .map_err(|(wrong, remedy)| CliError::failure(path.display(), wrong, remedy))
     }
 
-    /// The gains of a file's text.
+    /// Parses the text of a gains file.
     pub(crate) fn parse(text: &str) -> Result<Self, Wrong> {
         let (identified, rest) = parse(text, "gains")?;
         let (Some(set_points), Some(gains)) = (rest.set_points, rest.gains) else {
@@ -268,19 +268,19 @@ impl Gains {
                 check_single(&gains.identified.model, input, single)?;
             }
         }
-        // Whatever else a controller refuses.
+        // A controller may refuse the gains for other reasons.
         gains
             .controller([1.0; 2], 3)
             .map_err(|error| (error, AGAIN))?;
         Ok(gains)
     }
 
-    /// Whether the model explains both outputs, as a controller of both needs it.
+    /// Returns whether the model explains both outputs, which a controller of both requires.
     pub(crate) fn explains_both(&self) -> bool {
         self.design.is_for_both && self.identified.model.check().is_ok()
     }
 
-    /// Whether there are gains for what a mode drives.
+    /// Returns whether there are gains for the inputs that a mode drives.
     pub(crate) fn is_for(&self, mode: Mode) -> bool {
         match mode {
             Mode::Open => true,
@@ -290,7 +290,8 @@ impl Gains {
         }
     }
 
-    /// The law with these gains. `change_max`: how far an input goes from one sample to the next.
+    /// Returns the controller with these gains. `change_max`: the largest change of an input from one sample to the
+    /// next.
     pub(crate) fn controller(
         &self,
         change_max: [f64; 2],
@@ -321,7 +322,7 @@ impl Gains {
         .map_err(|error| error.to_string())
     }
 
-    /// The text of a gains file.
+    /// Returns the text of a gains file.
     pub(crate) fn text(&self) -> String {
         let mut text = String::from(
             "# Gains of an Evenkeel node's quality of service, made by `keel qos design`; qos.gains of the\n\
@@ -356,14 +357,14 @@ impl Gains {
     }
 }
 
-/// Tables of the gains for one input alone, by input.
+/// Tables of the gains for a single input, by input.
 const SINGLE_NAMES: [&str; 2] = ["speed_alone", "admission_alone"];
 
-/// How far a pole in a file may be from the computed one: processors add in different orders, and a multiple pole moves
-/// by the root of what rounding leaves.
+/// Largest difference between a pole in a file and the computed one. Processors add in different orders, and a multiple
+/// pole moves by the root of the rounding error.
 const POLE_DIFFERENCE_MAX: f64 = 1e-6;
 
-/// Whether the loop of one input alone is quick enough, and has the pole that the file says.
+/// Checks whether the loop of a single input is fast enough, and has the pole that the file gives.
 fn check_single(model: &Model, input: usize, single: &SingleGains) -> Result<(), Wrong> {
     let name = SINGLE_NAMES.get(input).copied().unwrap_or_default();
     let pole = single
@@ -377,7 +378,7 @@ fn check_single(model: &Model, input: usize, single: &SingleGains) -> Result<(),
         return Err((wrong, AGAIN));
     }
     let said = single.pole_max;
-    // Gains or model have been changed since, or are of another file.
+    // Gains or model were changed later, or belong to another file.
     let is_same = (said - pole).abs() <= POLE_DIFFERENCE_MAX;
     if !is_same {
         let wrong = format!("pole_max of {name} is {said:.6}, but its gains have {pole:.6}");
@@ -386,7 +387,7 @@ fn check_single(model: &Model, input: usize, single: &SingleGains) -> Result<(),
     Ok(())
 }
 
-/// What stands behind the model in a file.
+/// The fields after the model in a file.
 struct Rest {
     set_points: Option<SetPointsTable>,
     gains: Option<GainsTable>,
@@ -397,7 +398,7 @@ fn parse(text: &str, kind: &str) -> Result<(Identified, Rest), Wrong> {
         let line = error.span().map_or(1, |span| {
             text[..span.start.min(text.len())].lines().count().max(1)
         });
-        // All that could stand there instead is a long list, and stands in QOS.md.
+        // The expected names would make a long list; they are in QOS.md.
         let message = error.message();
         let message = message
             .split_once(", expected one of")
@@ -465,7 +466,7 @@ fn parse(text: &str, kind: &str) -> Result<(Identified, Rest), Wrong> {
     Ok((identified, Rest { set_points, gains }))
 }
 
-/// A text as TOML has it.
+/// Returns a text in TOML notation.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
@@ -481,9 +482,9 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// More bytes than a model file of so many periods has.
+/// Returns an upper bound of the bytes of a model file with this number of periods.
 pub(crate) fn model_bytes(periods: u32) -> usize {
-    // Four numbers of at most 24 digits, and what stands around them.
+    // Four numbers of at most 24 digits, plus the surrounding characters.
     4_096 + periods as usize * 112
 }
 

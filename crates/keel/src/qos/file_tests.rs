@@ -1,4 +1,5 @@
-//! Files of model and gains: what is written is read, byte for byte as before; what is wrong is refused in words.
+//! Model and gains files: a written file is read back and written again byte for byte; an invalid one is refused with a
+//! reason.
 
 use super::*;
 use db::qos::design::Weights;
@@ -64,7 +65,7 @@ fn run() -> [Sample; 2] {
     ]
 }
 
-/// Equal but for the last digits, which depend on the order in which a processor adds.
+/// Asserts equality except for the last digits, which depend on the processor's order of additions.
 fn assert_like(found: &Gains, expected: &Gains) {
     let near = |one: &[[f64; 2]; 2], other: &[[f64; 2]; 2]| {
         let pairs = one.iter().flatten().zip(other.iter().flatten());
@@ -83,7 +84,7 @@ fn files_of_version_1_are_read_and_written_as_before() {
     assert_eq!(Identified::parse(MODEL_GOLDEN), Ok(identified()));
     let golden = Gains::parse(GAINS_EXAMPLE).unwrap();
     assert_like(&golden, &gains());
-    // The numbers of the file as they are, so that all of it is compared.
+    // Use the numbers of the file unchanged, so that all of it is compared.
     assert_eq!(
         golden.text(),
         GAINS_EXAMPLE,
@@ -200,10 +201,10 @@ fn what_is_wrong_is_refused_in_words() {
             "run = []\n\n[limits]",
             "run does not belong into a gains file",
         ),
-        // Backwards: the loop would run away.
+        // With the opposite sign the loop would be unstable.
         ("proportional = [[0.", "proportional = [[-90.", "a pole at"),
         ("proportional = [[0.", "proportional = [[nan, 0.", "none"),
-        // Of one input alone: another pole than that of the gains, and gains whose loop is too slow or runs away.
+        // For a single input: a pole that differs from that of the gains, and gains whose loop is too slow or unstable.
         (
             "pole_max = 0.506",
             "pole_max = 0.516",
@@ -306,7 +307,7 @@ fn a_model_of_tardiness_alone_is_no_model_for_both() {
     let none = GAINS_EXAMPLE.replacen("r2 = [0.992, 0.9873]", "r2 = [0.5, 0.9]", 1);
     let model = Gains::parse(&none).unwrap().identified.model;
     assert!(model.check_tardiness().is_err());
-    // Gains of it are for one input at a time, and a file that has none is refused.
+    // Its gains are for one input at a time; a file without them is refused.
     let alone = Gains {
         design: Design::alone(&identified().model, &Weights::default()).unwrap(),
         ..self::gains()
@@ -337,7 +338,7 @@ proptest! {
         text.push_str(&with);
         let end = (at + length).min(GAINS_EXAMPLE.len());
         text.push_str(&String::from_utf8_lossy(&GAINS_EXAMPLE.as_bytes()[end..]));
-        // What is accepted can be controlled with.
+        // Accepted gains must be usable by a controller.
         if let Ok(gains) = Gains::parse(&text) {
             prop_assert!(gains.design.pole_max() < POLE_MAX);
             let mut controller = gains.controller([1.0; 2], 3).unwrap();
@@ -357,7 +358,7 @@ proptest! {
         if is_shown {
             prop_assert_eq!(read, Ok(named));
         } else {
-            // It is a text of TOML, and none to show on a terminal.
+            // It is a TOML text, but must not be shown on a terminal.
             prop_assert!(read.is_err_and(|(wrong, _)| wrong.contains("control character")));
             let named = Identified { machine: super::super::clean(&named.machine), ..named };
             prop_assert_eq!(Identified::parse(&named.text(&run())), Ok(named));

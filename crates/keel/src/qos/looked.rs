@@ -1,5 +1,5 @@
-//! What `[qos]` of a configuration comes to: the gains with which a node drives anything, or why it cannot; the mode in
-//! which it starts; what of the machine is not there. `keel config check` says it, and the node at its start.
+//! The effect of `[qos]` in a configuration: the gains that drive a node, or why there are none; the mode in which it
+//! starts; missing features of the machine. `keel config check` prints it, and the node logs it at its start.
 
 use super::{Gains, actuator_name, mode_name};
 use crate::config::{ActuatorKind, QosConfig};
@@ -11,12 +11,12 @@ use std::path::Path;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Loaded {
     pub(crate) gains: Option<Gains>,
-    /// Why those that are named cannot be used.
+    /// Why the named gains cannot be used.
     pub(crate) error: Option<String>,
 }
 
 impl Loaded {
-    /// Reads the file that the configuration names, if it names one.
+    /// Reads the gains file that the configuration names, if any.
     pub(crate) fn of(config: &QosConfig) -> Self {
         let Some(path) = &config.gains else {
             return Self::default();
@@ -38,7 +38,7 @@ impl Loaded {
         }
     }
 
-    /// The mode that the configuration asks for, or `open` and why it cannot be that one.
+    /// Returns the mode that the configuration requests, or `open` and the reason.
     pub(crate) fn mode(&self, config: &QosConfig) -> (Mode, Option<String>) {
         let wanted = config.mode;
         match mode_refused(wanted, self.gains.as_ref(), self.error.as_deref(), config) {
@@ -52,8 +52,8 @@ impl Loaded {
     }
 }
 
-/// Why gains are not for a node that is configured so. A model that was measured over another sampling period, or by
-/// another way of setting the speed, predicts another machine: its gains would answer errors too late, or too much.
+/// Returns why gains do not fit this configuration. A model that was measured with another sampling period or another
+/// actuator describes a different system: its gains would react too late, or too strongly.
 fn foreign(gains: &Gains, config: &QosConfig) -> Option<String> {
     let made = &gains.identified;
     let again = "identify and design again";
@@ -63,7 +63,7 @@ fn foreign(gains: &Gains, config: &QosConfig) -> Option<String> {
             made.sampling_period_ms, config.sampling_period_ms
         ));
     }
-    // With `none` only the updates are driven, and `auto` takes what the gains are for.
+    // With `none` only the updates are driven, and `auto` takes the actuator of the gains.
     let is_any = matches!(config.actuator, ActuatorKind::None | ActuatorKind::Auto);
     let is_same = made.kind().is_ok_and(|kind| kind == config.actuator);
     (!is_any && !is_same).then(|| {
@@ -75,7 +75,7 @@ fn foreign(gains: &Gains, config: &QosConfig) -> Option<String> {
     })
 }
 
-/// Why a node cannot be in a mode, and the remedy. `error`: why its gains cannot be used.
+/// Returns why a node cannot be in a mode, and the remedy. `error`: why its gains cannot be used.
 pub(crate) fn mode_refused(
     mode: Mode,
     gains: Option<&Gains>,
@@ -131,7 +131,7 @@ pub(crate) fn mode_refused(
     None
 }
 
-/// One sentence on what a node drives, and how. `mode`: the one in force.
+/// Returns one sentence on what a node drives, and how. `mode`: the mode in force.
 pub(crate) fn sentence(config: &QosConfig, gains: Option<&Gains>, mode: Mode) -> String {
     let mut said = format!("mode {}", mode_name(mode));
     if mode != config.mode {
@@ -153,7 +153,7 @@ pub(crate) fn sentence(config: &QosConfig, gains: Option<&Gains>, mode: Mode) ->
     said
 }
 
-/// What is not there of what the configuration says of the machine.
+/// Returns configured features that the machine lacks.
 pub(crate) fn machine_warnings(config: &QosConfig) -> Vec<String> {
     let root = &config.machine_root;
     let shown = root.display();
@@ -178,7 +178,7 @@ pub(crate) fn machine_warnings(config: &QosConfig) -> Vec<String> {
         ActuatorKind::RtGroup if !rtgroup.iter().any(|file| file.exists()) => {
             format!("there is no {}", rtgroup[0].display())
         }
-        // Threads are scheduled by deadline wherever there is Linux; whether this user may, the node will know.
+        // All Linux systems schedule by deadline; the node finds out whether this user may use it.
         _ => return Vec::new(),
     };
     vec![format!(
@@ -187,18 +187,18 @@ pub(crate) fn machine_warnings(config: &QosConfig) -> Vec<String> {
     )]
 }
 
-/// That nothing is driven although it was asked for, and why.
+/// Returns the message that nothing is driven although it is configured, and the reason.
 pub(crate) fn undriven(gains: Option<&Gains>, why: &str) -> String {
     let of = if gains.is_none() { "qos.gains: " } else { "" };
     format!("nothing is driven: {of}{why}")
 }
 
-/// For `keel config check`: the sentence, and what the owner should know.
+/// Returns the sentence and the warnings for `keel config check`.
 pub(crate) fn look(config: &QosConfig) -> (String, Vec<String>) {
     let loaded = Loaded::of(config);
     let (mode, refused) = loaded.mode(config);
     let mut warnings = machine_warnings(config);
-    // A mode that cannot be because of the gains would say the same once more.
+    // If the gains are unusable, the mode is refused for the same reason: report it only once.
     let why = loaded.error.clone().or(refused);
     warnings.extend(why.map(|why| undriven(loaded.gains.as_ref(), &why)));
     (sentence(config, loaded.gains.as_ref(), mode), warnings)

@@ -1,8 +1,8 @@
-//! Quality of service as files and words: what `keel qos identify` and `design` write and a node reads (`QOS.md`
-//! specifies both), the names of modes, and what a configuration comes to.
+//! Quality of service as files and texts: the files that `keel qos identify` and `design` write and a node reads
+//! (`QOS.md` specifies both), the names of modes, and the effect of a configuration.
 //!
-//! **Files:** `file.rs` model and gains, `check.rs` what may stand in them, `out.rs` where they are written,
-//! `looked.rs` what `[qos]` comes to, `state.rs` what a node says.
+//! **Files:** `file.rs` model and gains, `check.rs` their valid content, `out.rs` writing them, `looked.rs` the effect
+//! of `[qos]`, `state.rs` the state that a node reports.
 
 mod check;
 mod file;
@@ -22,13 +22,13 @@ pub(crate) use state::{
 use crate::config::{ACTUATORS, ActuatorKind, MODES};
 use db::qos::controller::Mode;
 
-/// The name of a mode.
+/// Returns the name of a mode.
 pub(crate) fn mode_name(mode: Mode) -> &'static str {
     let found = MODES.iter().find(|(_, other)| *other == mode);
     found.map_or("open", |(name, _)| name)
 }
 
-/// The name of what sets the speed.
+/// Returns the name of an actuator.
 pub(crate) fn actuator_name(kind: ActuatorKind) -> &'static str {
     let found = ACTUATORS.iter().find(|(_, other)| *other == kind);
     found.map_or("none", |(name, _)| name)

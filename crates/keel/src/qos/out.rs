@@ -1,4 +1,4 @@
-//! Where `keel qos identify` and `design` put what they have made: a new file, or one that takes the place of another.
+//! Writes the files of `keel qos identify` and `design`: a new file, or one that replaces another.
 
 use crate::error::CliError;
 use crate::replacement::Replacement;
@@ -9,19 +9,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A path that has been looked at: there is nothing yet, or a regular file.
+/// A checked path: there is no file yet, or a regular one.
 pub(crate) struct Out {
     given: PathBuf,
-    /// Where links lead to: the file is replaced, the link stays.
+    /// The target of links: the file is replaced, the link stays.
     target: PathBuf,
     old: Option<Metadata>,
 }
 
 impl Out {
-    /// Looks at `given`. `input` is what the command reads: that is not to be lost by a slip.
+    /// Checks `given`. `input` is the file that the command reads; it must not be overwritten by mistake.
     ///
     /// # Errors
-    /// What is there is no regular file, is `input` or where standard output goes, or may not be written.
+    /// The path is no regular file, is `input` or the destination of standard output, or must not be written.
     pub(crate) fn look(given: &Path, input: Option<&Path>) -> Result<Self, CliError> {
         let shown = &given.display();
         let refused = |wrong: &str| Err(CliError::failure(shown, wrong, "name another file"));
@@ -54,11 +54,12 @@ impl Out {
         if is(input.and_then(|input| std::fs::metadata(input).ok())) {
             return refused("is the file that is read");
         }
-        // A file that is replaced takes along what is written to it by others.
+        // Replacing this file would lose what other streams write to it.
         if is(open_file(&std::io::stdout())) || is(open_file(&std::io::stderr())) {
             return refused("is where the command's words go");
         }
-        // Who may not write to it may not replace it either. What has taken its place since must not hold this up.
+        // A user who may not write to the file must not replace it either. Do not block if a FIFO has taken its place
+        // meanwhile.
         File::options()
             .write(true)
             .custom_flags(libc::O_NONBLOCK)
@@ -71,20 +72,20 @@ impl Out {
         })
     }
 
-    /// Whether a file of so many bytes can be made there; nothing is left of the trial.
+    /// Checks whether a file of this size can be made there; the trial leaves nothing behind.
     ///
     /// # Errors
-    /// What [`write`](Self::write) would say.
+    /// The error that [`write`](Self::write) would return.
     pub(crate) fn try_bytes(&self, bytes: usize) -> Result<(), CliError> {
         let mut trial = self.begin()?;
         trial.write(&vec![b'#'; bytes])?;
         trial.sync()
     }
 
-    /// Writes the file whole or not at all.
+    /// Writes the file completely or not at all.
     ///
     /// # Errors
-    /// What the system says; what was there before stays then.
+    /// The error of the system; the old file then stays.
     pub(crate) fn write(&self, text: &str) -> Result<(), CliError> {
         let mut file = self.begin()?;
         file.write(text.as_bytes())?;
@@ -96,7 +97,7 @@ impl Out {
     }
 }
 
-/// The file that a stream of this program leads to.
+/// Returns the metadata of the file behind a stream of this program.
 fn open_file(stream: &impl AsFd) -> Option<Metadata> {
     let same = stream.as_fd().try_clone_to_owned().ok()?;
     File::from(same).metadata().ok()
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A folder that goes with the test.
+    /// A folder that is removed after the test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -161,7 +162,8 @@ mod tests {
         let fifo = std::ffi::CString::new(at("fifo").as_os_str().as_bytes()).unwrap();
         // SAFETY: the path ends with a zero and lives until the call returns.
         assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
-        // One of its own: were it replaced, a link to the system's would cost everybody the device.
+        // Use a device node of its own: if the test replaced it through a link to the system's, all programs would lose
+        // the device.
         let device = std::ffi::CString::new(at("device").as_os_str().as_bytes()).unwrap();
         // SAFETY: as above.
         let made =
@@ -227,7 +229,7 @@ mod tests {
         );
         let found = std::fs::metadata(at("behind/gains")).unwrap();
         assert_eq!(found.permissions().mode() & 0o777, 0o640);
-        // Nothing is left beside it, and where nothing was, there is a file now.
+        // Nothing is left beside it, and the missing file exists now.
         assert_eq!(std::fs::read_dir(at("behind")).unwrap().count(), 1);
         Out::look(&at("fresh"), None).unwrap().write("1\n").unwrap();
         assert_eq!(folder.names(), ["behind", "fresh", "link"]);

@@ -1,4 +1,4 @@
-//! `keel qos design`: gains of a model, in the file that a node loads.
+//! `keel qos design`: computes gains from a model and writes them to the file that a node loads.
 
 use super::{matrix_lines, model_json};
 use crate::error::CliError;
@@ -9,7 +9,7 @@ use db::qos::design::{Design, TARDINESS_GAIN_MAX, Weights};
 use serde_json::json;
 use std::path::Path;
 
-/// What is to be held, and what it may cost.
+/// The set points and weights of the design.
 pub(super) struct Wanted {
     pub(super) tardiness: f64,
     pub(super) data_ratio: Option<f64>,
@@ -37,7 +37,7 @@ impl Wanted {
 
 pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Result<u8, CliError> {
     wanted.check()?;
-    // The model is what seven minutes of driving have made.
+    // Check first: the model is the result of seven minutes of driving and must not be overwritten.
     let file = Out::look(out, Some(model))?;
     let identified = Identified::load(model)?;
     let refused =
@@ -55,7 +55,7 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
         integral: wanted.integral.into(),
         effort: wanted.effort.into(),
     };
-    // Of a model that explains tardiness alone only gains for one input are worth anything.
+    // If the model explains only tardiness, only gains for a single input are useful.
     let alone = || Design::alone(&identified.model, &weights);
     let design = if wanted.tardiness_only || identified.model.check().is_err() {
         alone().map_err(|error| refused(error.to_string()))?
@@ -77,7 +77,7 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
         set_points,
     };
     let text = gains.text();
-    // What is written can be loaded.
+    // Make sure that the written file can be loaded.
     Gains::parse(&text).map_err(|(wrong, _)| refused(wrong))?;
     file.write(&text)?;
     let mut output = Output::new();

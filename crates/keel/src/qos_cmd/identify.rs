@@ -17,14 +17,14 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at how far it is, or a sampling period where that is shorter; the node ends an identification
-/// that nobody looks at for ten seconds.
+/// Poll interval of the progress, unless a sampling period is shorter. The node ends an identification that is not
+/// polled for ten seconds.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What a node says that drives no speed.
+/// The actuator's name from a node that drives no speed.
 const NO_ACTUATOR: &str = "none";
 
-/// What the command line asks for; percentages.
+/// The request of the command line; in percent.
 pub(super) struct Asked {
     pub(super) periods: u32,
     pub(super) profile: u32,
@@ -53,7 +53,7 @@ impl Asked {
 }
 
 pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Result<u8, CliError> {
-    // Seven minutes of driving must not end with a file that cannot be written.
+    // Check this first: seven minutes of driving must not end with a file that cannot be written.
     Out::look(out, None)?.try_bytes(model_bytes(asked.periods))?;
     let mut connection = Connection::open(node)?;
     let begin = Qos {
@@ -107,12 +107,13 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
     finish(out, &state, asked.tardiness_only, json)
 }
 
-/// What set the speed last, and in which steps: tasks that end with the identification take theirs along.
+/// The last actuator and its step: when the tasks end together with the identification, the node no longer reports
+/// them.
 #[derive(Default)]
 struct Driven(Option<(String, f64)>);
 
 impl Driven {
-    /// Notes what sets the speed, or says what did.
+    /// Stores the actuator from the state, or restores the stored one in it.
     fn complete(&mut self, state: &mut QosState) {
         if state.actuator != NO_ACTUATOR {
             self.0 = Some((state.actuator.clone(), state.speed_step));
@@ -123,7 +124,7 @@ impl Driven {
     }
 }
 
-/// Fits the model, writes it, says what it is worth.
+/// Fits the model, writes it, and prints its quality.
 fn finish(out: &Path, state: &QosState, tardiness_only: bool, json: bool) -> Result<u8, CliError> {
     let measured = Run {
         profiled: state.identification.profiled.clone(),
@@ -156,7 +157,7 @@ fn finish(out: &Path, state: &QosState, tardiness_only: bool, json: bool) -> Res
         is_enough
     }
     .map_err(|error| refused(error.to_string()))?;
-    // What may be asked for at least is another figure each time where freshness decides; so much was tried.
+    // With `fresh` the possible minimum changes every time, so take the least fraction that was tried.
     let admitted = measured
         .driven
         .iter()
@@ -178,7 +179,7 @@ fn finish(out: &Path, state: &QosState, tardiness_only: bool, json: bool) -> Res
         made: crate::time_text::format_ms(crate::client::now_ms()),
     };
     let text = identified.text(&measured.driven);
-    // What is written can be read.
+    // Make sure that the written file can be read.
     Identified::parse(&text).map_err(|(wrong, _)| refused(wrong))?;
     Out::look(out, None)?.write(&text)?;
     if json {
@@ -221,7 +222,7 @@ fn said(output: &mut Output, model: &Model) -> Result<(), CliError> {
     ))
 }
 
-/// Processor and kernel.
+/// Returns processor and kernel.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let text = read("/proc/cpuinfo");
@@ -238,7 +239,7 @@ fn machine() -> String {
     ))
 }
 
-/// How far it is, where a person looks on.
+/// The progress, if there is a terminal.
 #[derive(Default)]
 struct Line {
     is_shown: bool,

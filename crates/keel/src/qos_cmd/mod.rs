@@ -9,7 +9,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use serde_json::{Map, Value, json};
 
-/// Runs one command; the answer is the exit status.
+/// Runs one command. Returns the exit status.
 pub(crate) fn run(command: &QosCommand) -> Result<u8, CliError> {
     match command {
         QosCommand::Status { json, node } => status::run(*json, node),
@@ -58,7 +58,7 @@ pub(crate) fn run(command: &QosCommand) -> Result<u8, CliError> {
     }
 }
 
-/// Two rows of a matrix, as people read them.
+/// Prints the two rows of a matrix, as people read them.
 fn matrix_lines(output: &mut Output, name: &str, rows: &[[f64; 2]; 2]) -> Result<(), CliError> {
     for (row, [one, other]) in rows.iter().enumerate() {
         let name = if row == 0 { name } else { "" };
@@ -67,7 +67,7 @@ fn matrix_lines(output: &mut Output, name: &str, rows: &[[f64; 2]; 2]) -> Result
     Ok(())
 }
 
-/// A model as JSON.
+/// Returns a model as JSON.
 fn model_json(model: &db::qos::identify::Model) -> Map<String, Value> {
     let value = json!({
         "a": model.a,

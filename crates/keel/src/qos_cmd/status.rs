@@ -42,7 +42,7 @@ fn print(state: serde_json::Value, json: bool) -> Result<u8, CliError> {
     let mut output = Output::new();
     let read = understood(&state)?;
     if json {
-        // As it came: a later node may say more than this version knows.
+        // Print the answer unchanged: a later node may send more fields than this version knows.
         output.json(&state)?;
     } else {
         output.bytes(text(&read).as_bytes())?;
@@ -56,7 +56,7 @@ fn print(state: serde_json::Value, json: bool) -> Result<u8, CliError> {
     Ok(if is_well { 0 } else { STATUS_DEGRADED })
 }
 
-/// For people; also in tests.
+/// Returns the text for people; tests use it, too.
 fn text(state: &QosState) -> String {
     let mut lines = vec![mode_line(state)];
     for warning in &state.warnings {
@@ -164,14 +164,14 @@ fn text(state: &QosState) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What a mode that has just been chosen comes to.
+/// Returns the effect of a mode that has just been chosen.
 fn mode_now(state: &QosState) -> String {
     let mode = &state.mode;
     if is_identifying(state) {
         return mode_line(state);
     }
     let with = match state.actuator.as_str() {
-        // The actuator follows the tasks.
+        // The actuator is chosen once there are tasks.
         "none" if state.tasks.is_empty() => "speed",
         "none" => match &state.actuator_error {
             Some(error) => &format!("speed (CANNOT BE SET: {error})"),
@@ -236,7 +236,7 @@ fn target(target: Option<f64>) -> String {
     target.map_or_else(String::new, |target| format!(" (to be {target:.3})"))
 }
 
-/// How long a period was, and how long ago it ended.
+/// Returns the length of a period, and how long ago it ended.
 fn length(last: &PeriodState, age_ms: Option<u64>) -> String {
     let seconds = |ms: u64| ms as f64 / 1e3;
     age_ms.map_or_else(String::new, |age_ms| {
@@ -256,7 +256,7 @@ fn us(us: f64) -> String {
     }
 }
 
-/// Names come from programs, and could steer the terminal.
+/// Returns a name without control characters: names come from programs, and could control the terminal.
 fn printable(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }
@@ -321,11 +321,11 @@ mod tests {
             assert!(said.contains(part), "{part}: {said}");
         }
         assert!(!said.contains('\u{1b}'));
-        // With all the time there is nothing is wrong.
+        // The least speed together with all updates is no problem.
         (state.speed_held, state.admitted_held) = ("low".to_owned(), "high".to_owned());
         let said = text(&state);
         assert!(said.contains("mimo: the least speed is enough\n"), "{said}");
-        // Where nothing could be opened, nothing was tried.
+        // If no actuator could be opened, no speed was set.
         state.actuator_error = Some("no policy".to_owned());
         state.settings_left = vec!["write schedutil to it".to_owned()];
         let said = text(&state);
@@ -388,7 +388,7 @@ mod tests {
             said("qod-only", false),
             "mode      qod-only: drives updates, once a task is declared"
         );
-        // A machine that has not what is configured.
+        // A machine that lacks the configured actuator.
         state.tasks = vec![TaskState::default()];
         state.actuator_error = Some("this machine has no cpufreq".to_owned());
         "mimo".clone_into(&mut state.mode);

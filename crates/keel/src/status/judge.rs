@@ -1,18 +1,18 @@
-//! Whether a node is well. A node that drops, lags or guesses must not look healthy, so every rule here only ever
-//! makes the state worse.
+//! Judges whether a node is well. A node that drops, lags or guesses must not look healthy, so every rule here can only
+//! make the state worse.
 
 use super::{Judgement, NO_ROOM, NodeFigures, Reason, RefusalReason, State, UpstreamFigures};
 use crate::progress::bytes_text;
 
-/// A reading may wait for flash so many commit intervals before the node lags.
+/// The longest wait of a reading for flash, in commit intervals, before the node counts as lagging.
 const LAG_INTERVALS: f64 = 4.0;
-/// And at least so long: shorter stalls are what cards do every day.
+/// The shortest wait that counts as lagging, in ms: shorter stalls are normal for cards.
 const LAG_MS_MIN: f64 = 1_000.0;
-/// What a new upstream may keep waiting before it counts as away.
+/// How long readings may wait for a new upstream before it counts as unreachable, in ms.
 const UPSTREAM_NEW_MS: u64 = 10_000;
 
-/// What an upstream that takes readings may keep waiting before it is behind, beside the time for which readings wait
-/// for each other.
+/// How long readings may wait for an upstream that accepts readings before it counts as behind, in ms. The time for
+/// which readings wait to be sent together comes on top.
 const UPSTREAM_BEHIND_MS: u64 = 120_000;
 
 /// Every code and what it means; `docs/operate.md` must explain each.
@@ -293,7 +293,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     }
     upstream(figures, &mut add);
     let recent = &figures.last_ten_minutes;
-    // What a store without room turns away would have been taken.
+    // A store without room refuses readings that would otherwise be taken, so this says nothing about the input.
     let is_for_input = !figures.store.full
         && figures.log.failed.is_none()
         && recent.refused_full == 0
@@ -345,7 +345,7 @@ fn checkpoint_failing(figures: &NodeFigures) -> String {
     )
 }
 
-/// What to say about latest values whose checkpoint is large for the store.
+/// Returns the warning about a latest-value checkpoint that is large for the store; `None` if there is no problem.
 pub(crate) fn table_large(checkpoint_bytes: u64, store_bytes: u64) -> Option<String> {
     let (part, finds) = match db::TableFit::of(checkpoint_bytes, store_bytes) {
         db::TableFit::Sure => return None,
@@ -509,7 +509,7 @@ fn mqtt(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
 }
 
 fn keys(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
-    // Of the last minute: what was refused once is counted for ever, but over when nobody asks any more.
+    // Use the last minute: the total keeps old refusals, but they are over once no sender offers such readings.
     let refused = figures.last_minute.refused_keys_max;
     let keys = &figures.keys;
     if refused > 0 && keys.count >= keys.count_max {
@@ -552,7 +552,7 @@ fn region(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     }
 }
 
-/// Bad input is its senders' fault and no reason, but for so much of it while no reading is taken.
+/// Bad input is the senders' fault and no reason, except for this many refused pieces while no reading is taken.
 const REFUSED_INPUT_MIN: u64 = 3;
 
 fn intake_refused(figures: &NodeFigures) -> String {
@@ -575,7 +575,7 @@ fn intake_refused(figures: &NodeFigures) -> String {
     )
 }
 
-/// What makes room in a store that is full.
+/// Returns the remedy for a full store.
 fn room_remedy(figures: &NodeFigures) -> String {
     let waiting = figures
         .upstream
@@ -606,7 +606,7 @@ fn upstream(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             );
             continue;
         }
-        // One that has not been asked yet has nothing to complain of.
+        // An upstream that has not been contacted yet is no problem.
         let is_new = one.last_error.is_none() && one.connects == 0;
         let is_young = one
             .backlog_age_ms
@@ -673,7 +673,7 @@ fn upstream(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     }
 }
 
-/// By upstream and reason, and what was said last.
+/// Returns the refusals by upstream and reason, and the last message.
 fn refusals(figures: &NodeFigures) -> String {
     let of_one = |one: &UpstreamFigures| {
         let counts = one.refused.iter().filter(|(_, count)| **count > 0);

@@ -1,7 +1,7 @@
-//! What a node says about itself: its figures, the judgement over them, wear, and both as text and as JSON.
+//! The status of a node: its figures, the judgement of them, wear, and both as text and as JSON.
 //!
-//! The node fills [`NodeFigures`]; [`Report::new`] judges them. The JSON form is the report as it is: names are
-//! stable, units stand last in them, what is not known is null. `docs/operate.md` explains the codes of the reasons.
+//! The node fills [`NodeFigures`]; [`Report::new`] judges them. The JSON form is the report as it is: names are stable
+//! and end with their unit; unknown values are null. `docs/operate.md` explains the codes of the reasons.
 
 mod judge;
 mod programs;
@@ -30,24 +30,24 @@ use std::collections::BTreeMap;
 /// Exit status of `keel status` for a node that is degraded. Failed or unreachable is 1, wrong usage 2.
 pub(crate) const STATUS_DEGRADED: u8 = 3;
 
-/// A checkpoint failed for want of room.
+/// The code of a checkpoint that failed for lack of room.
 const NO_ROOM: &str = "no_room";
 
-/// Whether the node does what it must.
+/// Whether the node fulfils its task.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
     /// It does.
     Ok,
-    /// It does, with a reservation that its owner should know.
+    /// It does, with a restriction that its owner should know.
     Degraded,
-    /// No reading becomes durable any more.
+    /// Readings no longer become durable.
     #[default]
     Failed,
 }
 
 impl State {
-    /// `ok`, `degraded` or `failed`.
+    /// Returns `ok`, `degraded` or `failed`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    /// Exit status of `keel status`.
+    /// Returns the exit status of `keel status`.
     pub(crate) fn exit_status(self) -> u8 {
         match self {
             Self::Ok => 0,
@@ -69,18 +69,18 @@ impl State {
 /// One reason why the state is not ok.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Reason {
-    /// A code of `docs/operate.md`; of a later node perhaps another.
+    /// A code of `docs/operate.md`; a later node may send other codes.
     pub(crate) code: String,
-    /// What is so, and what to do.
+    /// What the condition is, and the remedy.
     pub(crate) text: String,
 }
 
-/// The judgement over a node's figures.
+/// The judgement of a node's figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Judgement {
     /// The state.
     pub(crate) state: State,
-    /// Why; empty if and only if the state is ok.
+    /// The reasons; empty if and only if the state is ok.
     pub(crate) reasons: Vec<Reason>,
 }
 
@@ -90,12 +90,12 @@ pub(crate) struct Judgement {
 pub(crate) struct Report {
     /// The judgement.
     pub(crate) state: State,
-    /// Why.
+    /// The reasons.
     pub(crate) reasons: Vec<Reason>,
-    /// What the node counts.
+    /// The counters of the node.
     #[serde(flatten)]
     pub(crate) figures: NodeFigures,
-    /// What writing does to the card.
+    /// The wear of the card by writing.
     pub(crate) wear: Wear,
 }
 
@@ -113,7 +113,7 @@ impl Report {
     }
 }
 
-/// What a node counts. Counts run from its start unless their names say otherwise.
+/// The counters of a node. They start at zero with the node unless their names say otherwise.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct NodeFigures {
@@ -123,7 +123,7 @@ pub(crate) struct NodeFigures {
     pub(crate) history: HistoryFigures,
     pub(crate) keys: KeyFigures,
     pub(crate) intake: IntakeFigures,
-    /// `None`: no broker is configured.
+    /// `None` if no broker is configured.
     pub(crate) mqtt: Option<MqttFigures>,
     pub(crate) line: LineState,
     pub(crate) commands: CommandFigures,
@@ -131,38 +131,38 @@ pub(crate) struct NodeFigures {
     pub(crate) device: DeviceFigures,
     /// One for each `[[upstream]]`.
     pub(crate) upstream: Vec<UpstreamFigures>,
-    /// Brokers, alarms and actuators, each in a list of its own.
+    /// Brokers, alarms and actuators, each in its own list.
     #[serde(flatten)]
     pub(crate) urgent: UrgentFigures,
-    /// `None`: no region is configured.
+    /// `None` if no region is configured.
     pub(crate) region: Option<RegionFigures>,
-    /// What the last minute added.
+    /// Changes within the last minute.
     pub(crate) last_minute: Delta,
-    /// What the last ten minutes added.
+    /// Changes within the last ten minutes.
     pub(crate) last_ten_minutes: Delta,
-    /// Since the store was made, this run included.
+    /// Totals since the store was made, this run included.
     pub(crate) lifetime: Totals,
     pub(crate) flash: FlashFigures,
-    /// `None`: no HTTP is configured.
+    /// `None` if no HTTP is configured.
     pub(crate) http: Option<egress::http::HttpFigures>,
     /// Why nothing is served over HTTP although it is configured.
     pub(crate) http_unusable: Option<String>,
-    /// Updates are left out on purpose to keep deadlines.
+    /// Whether updates are dropped on purpose to meet deadlines.
     pub(crate) shedding: bool,
-    /// Tasks, and how their deadlines are held.
+    /// Tasks, and how well they meet their deadlines.
     pub(crate) qos: QosState,
     /// Jobs of the configuration.
     pub(crate) jobs: Vec<JobFigures>,
-    /// Trees that programs come from, and programs that the node keeps running.
+    /// Mounts that contain programs, and programs that the node keeps running.
     pub(crate) mounts: Vec<MountFigures>,
     pub(crate) tasks: Vec<TaskFigures>,
-    /// Programs of an earlier run that are, or may be, still there; null: none.
+    /// Programs of an earlier run that are, or may be, still running; null if there are none.
     pub(crate) task_leftover: Option<String>,
-    /// Why index and retention do not go on; null while they do.
+    /// Why index and retention do not advance; null while they do.
     pub(crate) history_failing: Option<String>,
-    /// Connections that no listener could take over, of commands and of line protocol together: each failed accept.
+    /// Failed accepts of the command and line protocol listeners together.
     pub(crate) listeners_failed: u64,
-    /// What the latest of them failed with, with the address or path of its listener; it stays.
+    /// The error of the latest failed accept, with its listener's address or path; it is never cleared.
     pub(crate) listener_error: Option<String>,
 }
 
@@ -175,7 +175,7 @@ pub(crate) struct ProcessFigures {
     pub(crate) uptime_ms: u64,
     pub(crate) memory_resident_bytes: u64,
     pub(crate) config_file: String,
-    /// Keys of the configuration that wait for the next start.
+    /// Keys of the configuration that take effect at the next start.
     pub(crate) config_pending_restart: Vec<String>,
     /// Why the last reload was refused or a declared key could not be made, until a reload succeeds.
     pub(crate) config_error: Option<String>,
@@ -186,14 +186,14 @@ pub(crate) struct ProcessFigures {
 #[serde(default)]
 pub(crate) struct StoreFigures {
     pub(crate) image: String,
-    /// Bytes that files can hold, and how many of them are free.
+    /// Capacity of the files, and the free part of it.
     pub(crate) capacity_bytes: u64,
     pub(crate) free_bytes: u64,
     /// Whether transfers bypass the page cache.
     pub(crate) direct: bool,
-    /// Whether new readings are refused because there is no room.
+    /// Whether new readings are refused for lack of room.
     pub(crate) full: bool,
-    /// Terabytes (10^12 bytes) that the card is rated for; 0: not known.
+    /// Terabytes (10^12 bytes) that the card is rated for; 0 if unknown.
     pub(crate) card_rated_write_terabytes: f64,
 }
 
@@ -204,15 +204,15 @@ pub(crate) struct LogFigures {
     /// Readings taken, and those of them that are on flash.
     pub(crate) readings_taken: u64,
     pub(crate) readings_durable: u64,
-    /// Readings taken and not yet on flash, what they take in the queue, and what the queue can take.
+    /// Readings taken and not yet on flash, the bytes that they occupy in the queue, and the queue's capacity.
     pub(crate) readings_outstanding: u64,
     pub(crate) queue_bytes: u64,
     pub(crate) queue_bytes_max: u64,
-    /// Age of the oldest reading that is not on flash yet.
+    /// Age of the oldest reading that is not yet on flash.
     pub(crate) durable_lag_ms: f64,
     pub(crate) commit_interval_ms: u32,
-    /// Offers refused because the queue was full, because the store was full, and because the log had failed. A source
-    /// that waits offers the same reading again.
+    /// Offers refused because the queue was full, because the store was full, and because the log had failed. A waiting
+    /// source offers the same reading again.
     pub(crate) refused_busy: u64,
     pub(crate) refused_full: u64,
     pub(crate) refused_failed: u64,
@@ -226,23 +226,23 @@ pub(crate) struct LogFigures {
     /// Whether the last checkpoint could not be written, and why: `no_room` or `table_spoilt`.
     pub(crate) checkpoint_failing: bool,
     pub(crate) checkpoint_error: Option<String>,
-    /// Log behind the last checkpoint, which a start would read.
+    /// Bytes of log after the last checkpoint; a start would read them.
     pub(crate) replay_bytes: u64,
-    /// What a checkpoint of the latest values takes now, at most.
+    /// The largest size of a checkpoint of the current latest values, in bytes.
     pub(crate) table_checkpoint_bytes: u64,
-    /// Why the log takes nothing any more: `device`, `full` or `closed`.
+    /// Why the log takes no more readings: `device`, `full` or `closed`.
     pub(crate) failed: Option<String>,
-    /// Damage found at the start and since.
+    /// Damage found at the start and later.
     pub(crate) records_damaged: u64,
     pub(crate) pieces_unreadable: u64,
     pub(crate) files_unreadable: u64,
     pub(crate) readings_missing: u64,
-    /// From the call of an append to its return, and from a reading's arrival to flash.
+    /// Duration of an append, and time from a reading's arrival until it is on flash.
     pub(crate) append_us: Latency,
     pub(crate) put_durable_us: Latency,
 }
 
-/// A distribution of times in µs; all 0 when nothing was measured.
+/// A distribution of times in µs; all 0 if nothing was measured.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct Latency {
@@ -254,7 +254,7 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// Of a histogram of ns.
+    /// Returns the distribution of a histogram of ns.
     pub(crate) fn of(histogram: &base::histogram::Histogram) -> Self {
         let us = |ns: u64| ns as f64 / 1e3;
         if histogram.count() == 0 {
@@ -276,7 +276,7 @@ impl Latency {
 pub(crate) struct HistoryFigures {
     pub(crate) segments: u64,
     pub(crate) bytes: u64,
-    /// Limits; 0: none.
+    /// Limits; 0 means none.
     pub(crate) bytes_max: u64,
     pub(crate) days_max: u32,
     /// `reject-new` or `drop-oldest`.
@@ -295,32 +295,32 @@ pub(crate) struct KeyFigures {
     pub(crate) auto_create: bool,
 }
 
-/// What came in by any source.
+/// Input of all sources.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct IntakeFigures {
     pub(crate) readings: u64,
-    /// Thrown away to lessen load, and not among the readings.
+    /// Readings dropped to reduce load; not included in `readings`.
     pub(crate) readings_shed: u64,
     pub(crate) messages: u64,
     pub(crate) lines: u64,
-    /// Messages that the broker had kept and that `retained = "skip"` leaves out.
+    /// Retained messages of the broker, skipped because of `retained = "skip"`.
     pub(crate) retained_skipped: u64,
-    /// Bad input, in all and by reason.
+    /// Bad input, in total and by reason.
     pub(crate) refused_total: u64,
     pub(crate) refused: BTreeMap<String, u64>,
-    /// The beginning of the latest refused thing by reason, where one is kept.
+    /// The beginning of the latest refused input by reason, if one is kept.
     pub(crate) refused_last: BTreeMap<String, String>,
 }
 
 impl IntakeFigures {
-    /// Bad input of one reason.
+    /// Returns the bad input of one reason.
     fn refused_for(&self, reason: RefusalReason) -> u64 {
         self.refused.get(reason.name()).copied().unwrap_or_default()
     }
 }
 
-/// A job that the node starts by itself.
+/// A job that the node starts periodically.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct JobFigures {
@@ -329,19 +329,19 @@ pub(crate) struct JobFigures {
     pub(crate) key: String,
     pub(crate) period_seconds: u32,
     pub(crate) running: bool,
-    /// Runs that were started, and of these those that failed, and that ended after the deadline.
+    /// Runs that were started, runs that failed, and runs that ended after the deadline.
     pub(crate) runs: u64,
     pub(crate) failed: u64,
     pub(crate) late: u64,
-    /// Starts that came while the run before lasted.
+    /// Starts skipped because the previous run had not ended.
     pub(crate) skipped: u64,
-    /// Where the advisor has placed the last run, why, and which figures it had to assume.
+    /// Where the advisor placed the last run, why, and which figures it had to assume.
     pub(crate) place: Option<String>,
     pub(crate) why: Option<String>,
     pub(crate) assumed: Vec<String>,
-    /// How long the last run took.
+    /// Duration of the last run.
     pub(crate) last_seconds: Option<f64>,
-    /// Whether the last run failed, and why the last one failed that did; that stays.
+    /// Whether the last run failed, and why the latest failed run failed; the latter is never cleared.
     pub(crate) failing: bool,
     pub(crate) last_error: Option<String>,
 }
@@ -353,7 +353,7 @@ pub(crate) struct MqttFigures {
     /// `host:port`
     pub(crate) address: String,
     pub(crate) connected: bool,
-    /// What went wrong last; it stays when things go well again.
+    /// The last error; it is not cleared when things go well again.
     pub(crate) last_error: Option<String>,
     pub(crate) subscriptions_wanted: u64,
     pub(crate) subscriptions_held: u64,
@@ -369,12 +369,12 @@ pub(crate) struct MqttFigures {
     pub(crate) copies: u64,
     pub(crate) oversized: u64,
     pub(crate) packets_invalid: u64,
-    /// Time in which nothing was read because the store was slower than the broker, and because it was full.
+    /// Time in which nothing was read because the store was slower than the broker, and because the store was full.
     pub(crate) paused_busy_ms: u64,
     pub(crate) paused_full_ms: u64,
 }
 
-/// One upstream. Counts of readings run since its cursor was made, all others from the node's start.
+/// One upstream. Counts of readings start with its cursor, all others with the node.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct UpstreamFigures {
@@ -383,41 +383,42 @@ pub(crate) struct UpstreamFigures {
     pub(crate) kind: String,
     /// `host:port`
     pub(crate) address: String,
-    /// Whether the latest attempt to reach it worked.
+    /// Whether the latest connection attempt succeeded.
     pub(crate) connected: bool,
     pub(crate) connects: u64,
     pub(crate) losses: u64,
-    /// Readings of the log that it has not acknowledged, wanted or not, and the age of the oldest.
+    /// Readings of the log that it has not acknowledged, selected or not, and the age of the oldest.
     pub(crate) backlog_readings: u64,
     pub(crate) backlog_age_ms: Option<u64>,
-    /// How long the oldest has been the oldest, and how long a reading may wait for others to go with it.
+    /// How long the oldest has not changed, and how long a reading may wait to be sent together with others.
     pub(crate) unmoved_ms: u64,
     pub(crate) linger_ms: u64,
-    /// Whether the log is kept for it.
+    /// Whether the log is kept until the upstream has its readings.
     pub(crate) hold: bool,
-    /// Nothing goes yet, because the wall clock has not been set.
+    /// Whether nothing is sent because the wall clock has not been set yet.
     pub(crate) waits_for_clock: bool,
     pub(crate) in_flight: u64,
-    /// Readings handed to it, each time; acknowledged; and handed to it again, or after a crash perhaps again.
+    /// Readings sent, repetitions included; readings acknowledged; and readings sent again, or after a crash possibly
+    /// sent again.
     pub(crate) sent: u64,
     pub(crate) acknowledged: u64,
     pub(crate) sent_twice: u64,
-    /// Readings deleted before they went, and hidden by damage.
+    /// Readings deleted before they were sent, and readings hidden by damage.
     pub(crate) forward_lost: u64,
     pub(crate) missing: u64,
-    /// Readings older than their deadline, sent and left out.
+    /// Readings older than their deadline: sent, and skipped.
     pub(crate) late_sent: u64,
     pub(crate) late_skipped: u64,
-    /// Readings left out by down-sampling.
+    /// Readings dropped by down-sampling.
     pub(crate) thinned: u64,
-    /// Readings that could not be sent, or were not taken, in all and by reason.
+    /// Readings that could not be sent or were not accepted, in total and by reason.
     pub(crate) refused_total: u64,
     pub(crate) refused: BTreeMap<String, u64>,
-    /// What went wrong last; it stays when things go well again.
+    /// The last error; it is not cleared when things go well again.
     pub(crate) last_error: Option<String>,
     /// Why the cursor cannot be written.
     pub(crate) cursor_error: Option<String>,
-    /// The cursor could not be used: forwarding began with the oldest reading.
+    /// Whether the cursor was unusable, so that forwarding began with the oldest reading.
     pub(crate) cursor_was_lost: bool,
     pub(crate) cursor_writes: u64,
     pub(crate) answers_unknown: u64,
@@ -431,25 +432,25 @@ pub(crate) struct UpstreamFigures {
 pub(crate) struct RegionFigures {
     pub(crate) file: String,
     pub(crate) table: String,
-    /// Whether other processes read the latest values there.
+    /// Whether other processes can read the latest values there.
     pub(crate) served: bool,
     /// Why the region, or the table in it, is not used.
     pub(crate) error: Option<String>,
     pub(crate) capacity_bytes: u64,
     pub(crate) free_bytes: u64,
-    /// Null: its files are not saved.
+    /// Null if its files are not saved.
     pub(crate) checkpoint_image: Option<String>,
     pub(crate) checkpoint_interval_seconds: u32,
-    /// Of the newest checkpoint; 0: none.
+    /// Generation of the newest checkpoint; 0 if there is none.
     pub(crate) checkpoint_generation: u64,
     pub(crate) checkpoints: u64,
     pub(crate) checkpoints_failed: u64,
-    /// Whether the last one failed, and why the last one failed that did; that stays.
+    /// Whether the last checkpoint failed, and why the latest failed one failed; the latter is never cleared.
     pub(crate) checkpoint_failing: bool,
     pub(crate) checkpoint_error: Option<String>,
-    /// What a power cut would take: time since the last finished checkpoint was begun; null: none was.
+    /// What a power cut would lose: time since the begin of the last finished checkpoint; null if there is none.
     pub(crate) loss_window_seconds: Option<f64>,
-    /// What this start restored; 0: nothing.
+    /// The generation that this start restored; 0 if none.
     pub(crate) restored_generation: u64,
     pub(crate) restored_files: u64,
     pub(crate) restored_files_lost: u64,
@@ -459,26 +460,27 @@ pub(crate) struct RegionFigures {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct LineState {
-    /// Addresses and paths that are listened on.
+    /// Addresses and paths of the listeners.
     pub(crate) listen: Vec<String>,
     pub(crate) connections_max: u64,
     pub(crate) connections: u64,
     pub(crate) connections_total: u64,
-    /// Closed at once because there were too many, closed because they were silent, and closed, after they had sent
-    /// something, because another needed the place.
+    /// Connections closed at once because there were too many; closed because they were idle; and closed, after they
+    /// had sent something, because another one needed the place.
     pub(crate) connections_refused: u64,
     pub(crate) connections_idle: u64,
     pub(crate) connections_made_room: u64,
-    /// Ended with a reset, vanished, or left answers unread; and closed because a text did not end.
+    /// Connections that were reset, vanished, or left answers unread; and connections closed because of an unterminated
+    /// text.
     pub(crate) connections_ended_early: u64,
     pub(crate) connections_text_open: u64,
-    /// Connections whose lines wait now for the store.
+    /// Connections whose lines currently wait for the store.
     pub(crate) waiting: u64,
     pub(crate) lines: u64,
     pub(crate) bytes: u64,
     pub(crate) acknowledged: u64,
     pub(crate) oversized: u64,
-    /// Lines that the end of their connection cut off.
+    /// Lines cut off by the end of their connection.
     pub(crate) unfinished: u64,
 }
 
@@ -499,35 +501,35 @@ pub(crate) struct CommandFigures {
 #[serde(default)]
 pub(crate) struct ClockFigures {
     pub(crate) trusted: bool,
-    /// Steps of more than a second.
+    /// Steps of more than one second.
     pub(crate) steps: u64,
 }
 
-/// What the node handed to the device.
+/// What the node sent to the device.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct DeviceFigures {
     pub(crate) bytes_written: u64,
     pub(crate) flushes: u64,
-    /// Requests.
+    /// Number of requests.
     pub(crate) reads: u64,
     pub(crate) writes: u64,
 }
 
-/// What the store's bounds say beside what was done. Operations are writes and flushes of the device since the node
-/// began to serve; null without a reading.
+/// The actual number of operations beside the bound of the store. Operations are writes and flushes of the device since
+/// the node began to serve; null without a reading.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct FlashFigures {
     pub(crate) operations: u64,
-    /// What the same calls may cost at most.
+    /// The upper bound of the same calls.
     pub(crate) operations_bound: u64,
     pub(crate) operations_per_reading: Option<f64>,
     pub(crate) operations_per_reading_bound: Option<f64>,
 }
 
 impl NodeFigures {
-    /// Takes over what the database counts. What its start found broken must be added to `log` by the caller.
+    /// Copies the counters of the database. The caller must add the damage found at the start to `log`.
     pub(crate) fn take_stats(&mut self, stats: &db::Stats) {
         self.log = LogFigures {
             readings_taken: stats.puts,
@@ -577,7 +579,7 @@ impl NodeFigures {
         self.clock.steps = stats.clock_steps;
     }
 
-    /// Adds damage that was found when the log was opened.
+    /// Adds the damage that was found when the log was opened.
     pub(crate) fn add_damage(&mut self, damage: &db::Damage) {
         self.log.records_damaged += damage.records_damaged;
         self.log.pieces_unreadable += damage.pieces_unreadable;
@@ -585,7 +587,7 @@ impl NodeFigures {
         self.log.readings_missing += damage.readings_missing;
     }
 
-    /// Takes over what the intake counts.
+    /// Copies the counters of the intake.
     pub(crate) fn take_intake(&mut self, counters: &IntakeCounters) {
         self.intake = IntakeFigures {
             readings: counters.readings(),
@@ -606,7 +608,7 @@ impl NodeFigures {
         }
     }
 
-    /// Takes over what the listeners count.
+    /// Copies the counters of the listeners.
     pub(crate) fn take_line(&mut self, figures: &LineFigures) {
         self.line = LineState {
             listen: std::mem::take(&mut self.line.listen),
@@ -627,7 +629,7 @@ impl NodeFigures {
         };
     }
 
-    /// Takes over what the session with the broker counts.
+    /// Copies the counters of the session with the broker.
     pub(crate) fn take_mqtt(
         &mut self,
         address: &str,
@@ -657,7 +659,7 @@ impl NodeFigures {
         });
     }
 
-    /// Takes over what one upstream counts; the log is durable up to `durable_end`.
+    /// Copies the counters of one upstream; the log is durable up to `durable_end`.
     pub(crate) fn take_upstream(&mut self, upstream: &egress::forward::Upstream, durable_end: u64) {
         let found = upstream.state.figures();
         let counters = &found.counters;
@@ -707,7 +709,7 @@ impl NodeFigures {
         all.fold(0, u64::saturating_add)
     }
 
-    /// The counters that [`Window`] keeps, now.
+    /// Returns the current values of the counters that [`Window`] keeps.
     pub(crate) fn sample(&self) -> Sample {
         Sample {
             uptime_ms: self.node.uptime_ms,
@@ -731,7 +733,7 @@ impl NodeFigures {
                 .intake
                 .readings
                 .saturating_add(self.intake.readings_shed),
-            // Values that a broker has retained come again with each connection.
+            // Leave out retained values: the broker sends them again at each connection.
             refused_input: self
                 .intake
                 .refused_total

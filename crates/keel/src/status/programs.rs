@@ -1,4 +1,4 @@
-//! Programs that the node keeps running, and mounts that they come from: figures, judgement, lines.
+//! Programs that the node keeps running, and the mounts that contain them: figures, judgement, lines.
 
 use super::text::{grouped, span};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ pub(crate) struct TaskFigures {
     pub(crate) command: String,
     /// `stay` or `each-period`.
     pub(crate) start: String,
-    /// Null: none is configured.
+    /// Null if none is configured.
     pub(crate) period_ms: Option<f64>,
     pub(crate) deadline_ms: Option<f64>,
     pub(crate) cores: Vec<u16>,
@@ -21,26 +21,26 @@ pub(crate) struct TaskFigures {
     pub(crate) state: String,
     pub(crate) process: Option<u32>,
     pub(crate) running_since_ms: Option<u64>,
-    /// Starts; ends that nobody had asked for, and runs at a period that failed; starts after such an end.
+    /// Starts; unrequested ends and failed periodic runs; starts after such an end.
     pub(crate) starts: u64,
     pub(crate) failed: u64,
     pub(crate) restarts: u64,
-    /// Restarts one after another; whoever has run for the longest pause begins anew.
+    /// Consecutive restarts; the count restarts at zero once the program has run for the longest pause.
     pub(crate) restarts_in_row: u32,
-    /// Of runs at a period: those that ended after the deadline, and releases that passed while one ran.
+    /// For periodic runs: runs that ended after the deadline, and releases that passed during a run.
     pub(crate) late: u64,
     pub(crate) releases_missed: u64,
-    /// `program`, `node`, or null: no task is declared for it.
+    /// `program` or `node`; null if no task is declared for it.
     pub(crate) declared_by: Option<String>,
     /// Why the node could not declare it.
     pub(crate) declare_error: Option<String>,
-    /// The cores that it runs on are not those of the configuration.
+    /// Whether the cores that it runs on differ from the configured ones.
     pub(crate) cores_refused: bool,
-    /// Lines that it has written, and those that are not in the log because there were too many.
+    /// Lines that it has written, and lines left out of the log because there were too many.
     pub(crate) output_lines: u64,
     pub(crate) output_lines_left_out: u64,
-    /// Whether it has ended and not run for long enough since, or its last run has failed; and why that was the last
-    /// time; this stays.
+    /// Whether it has ended and not run long enough since, or its last run failed; and the reason of the latest
+    /// failure, which is never cleared.
     pub(crate) failing: bool,
     pub(crate) last_error: Option<String>,
 }
@@ -52,20 +52,20 @@ pub(crate) struct MountFigures {
     pub(crate) name: String,
     pub(crate) server: String,
     pub(crate) directory: String,
-    /// Whether the tree is there.
+    /// Whether the tree is mounted.
     pub(crate) mounted: bool,
     pub(crate) process: Option<u32>,
-    /// Starts of `keel stream mount`, and ends of it that nobody had asked for.
+    /// Starts of `keel stream mount`, and its unrequested ends.
     pub(crate) starts: u64,
     pub(crate) failed: u64,
-    /// Whether it is not there and should be, and why it was not the last time; this stays.
+    /// Whether it should be mounted and is not; and the latest reason, which is never cleared.
     pub(crate) failing: bool,
     pub(crate) last_error: Option<String>,
 }
 
 const UNKNOWN: &str = "it is not known why";
 
-/// Reasons of tasks and mounts.
+/// Adds the reasons of tasks and mounts.
 pub(super) fn judge(
     tasks: &[TaskFigures],
     mounts: &[MountFigures],
@@ -111,7 +111,7 @@ pub(super) fn judge(
 }
 
 impl MountFigures {
-    /// One line for people.
+    /// Returns one line for people.
     pub(super) fn line(&self) -> String {
         let state = match (self.mounted, self.failing) {
             (true, _) => "mounted",
@@ -130,7 +130,7 @@ impl MountFigures {
 }
 
 impl TaskFigures {
-    /// One line for people.
+    /// Returns one line for people.
     pub(super) fn line(&self) -> String {
         let mut when = String::new();
         if let Some(period) = self.period_ms {

@@ -1,7 +1,7 @@
 use super::urgent::BrokerFigures;
 use super::*;
 
-/// A node that has run for an hour and is well: 260 readings a second, a broker, a clock.
+/// Returns a healthy node that has run for an hour: 260 readings per second, a broker, a clock.
 fn well() -> NodeFigures {
     let readings = 260 * 3600;
     NodeFigures {
@@ -196,7 +196,7 @@ fn region(figures: &mut NodeFigures) -> &mut RegionFigures {
     figures.region.as_mut().unwrap()
 }
 
-/// The codes of a node that is well but for one change.
+/// Returns the codes of a healthy node with one change.
 fn codes(change: impl FnOnce(&mut NodeFigures)) -> (State, Vec<String>) {
     let mut figures = well();
     change(&mut figures);
@@ -227,13 +227,13 @@ fn fine(change: impl FnOnce(&mut NodeFigures)) {
 #[test]
 fn a_node_that_is_well_is_ok() {
     fine(|_| {});
-    // Bad input is the sender's; it is shown, and no fault of the node.
+    // Bad input is the sender's fault; it is shown, but does not degrade the node.
     fine(|f| f.intake.refused_total = 1_000_000);
     // No broker is configured.
     fine(|f| f.mqtt = None);
-    // Retention by a configured limit is what the owner wants.
+    // Retention by a configured limit is intended.
     fine(|f| f.history.readings_expired = 1_000_000);
-    // What was refused an hour ago is counted, and over.
+    // A refusal of an hour ago is counted, but over.
     fine(|f| {
         (
             f.log.refused_busy,
@@ -267,7 +267,7 @@ fn each_reason_shows() {
         f.qos.admitted_held = admitted.to_owned();
     };
     degraded("qos_at_limit", |f| held(f, "high", "low"));
-    // Tasks that are in time at the least speed, with all updates, want nobody.
+    // Tasks that meet their deadlines at the least speed, with all updates, need no attention.
     fine(|f| held(f, "low", "high"));
     degraded("qos_blind", |f| {
         (f.qos.tasks, f.qos.blind, f.qos.periods) = (vec![task()], true, 9);
@@ -329,7 +329,7 @@ fn each_reason_shows() {
             ..JobFigures::default()
         }]
     });
-    // What failed once and succeeds again is counted, and is no reason.
+    // A job that failed once and succeeds again is counted, but is no reason.
     fine(|f| {
         f.jobs = vec![JobFigures {
             runs: 9,
@@ -345,7 +345,7 @@ fn each_reason_shows() {
         region(f).checkpoint_failing = true
     });
     fine(|f| f.region = None);
-    // What failed once and went well since is counted, and over.
+    // A checkpoint that failed once and succeeded since is counted, but over.
     fine(|f| region(f).checkpoint_error = Some("x".to_owned()));
     fine(|f| region(f).checkpoints_failed = 3);
     degraded("clock_untrusted", |f| f.clock.trusted = false);
@@ -381,7 +381,7 @@ fn each_reason_shows() {
         f.upstream[0].backlog_age_ms = Some(120_001);
     });
     degraded("upstream_behind", |f| {
-        // Nobody can say how old they are.
+        // The age of the readings is unknown.
         f.upstream[0].backlog_readings = 3;
         f.upstream[0].backlog_age_ms = None;
         f.upstream[0].unmoved_ms = 120_001;
@@ -400,7 +400,7 @@ fn each_reason_shows() {
         f.last_ten_minutes.forward_refused = 1
     });
     fine(|f| {
-        // Nothing has been asked of it yet.
+        // The upstream has not been contacted yet.
         f.upstream[0].connected = false;
         f.upstream[0].connects = 0;
         f.upstream[0].backlog_readings = 0;
@@ -422,7 +422,7 @@ fn each_reason_shows() {
     });
     degraded("alarm_unwatched", |f| f.urgent.alarms[0].unwatched = 1);
     degraded("alarm_unwatched", |f| f.urgent.actuators[0].keys_unused = 1);
-    // An alarm says something of the world, and nothing of the node.
+    // An alarm is about the monitored process, not about the node.
     fine(|f| f.urgent.alarms[0].active = 3);
     fine(|f| {
         f.urgent.brokers[0].connected = false;
@@ -434,14 +434,14 @@ fn each_reason_shows() {
             f.last_ten_minutes.taken_input,
         ) = (3, 0);
     });
-    // It is the senders' fault, unless nothing else comes.
+    // Bad input is the senders' fault, unless no other input arrives.
     fine(|f| {
         (
             f.last_ten_minutes.refused_input,
             f.last_ten_minutes.taken_input,
         ) = (1_000_000, 1)
     });
-    // Nor is it where there is no room for what is good.
+    // Nor does bad input matter when there is no room for good input.
     degraded("dropping", |f| {
         f.last_minute.refused_full = 5;
         (
@@ -511,7 +511,7 @@ fn programs_that_do_not_run_are_a_reason() {
         task(|task| task.declare_error = Some("x".to_owned())),
     );
     degraded("task_failing", task(|task| task.cores_refused = true));
-    // What ended once and runs well is counted, and over.
+    // A task that ended once and runs well is counted, but over.
     fine(task(|task| {
         (task.failed, task.restarts) = (3, 3);
         task.last_error = Some("x".to_owned());
@@ -546,7 +546,7 @@ fn a_lag_is_one_from_some_intervals_on() {
     degraded("lagging", |f| {
         (f.log.durable_lag_ms, f.log.commit_interval_ms) = (40_001.0, 10_000)
     });
-    // A short interval does not make an ordinary stall of a card a lag.
+    // With a short interval, an ordinary stall of a card does not count as a lag.
     fine(|f| (f.log.durable_lag_ms, f.log.commit_interval_ms) = (999.0, 1));
     fine(|f| f.log.queue_bytes = 1 << 19);
     degraded("lagging", |f| f.log.queue_bytes = (1 << 19) + 1);
@@ -666,7 +666,7 @@ fn wear_is_arithmetic() {
     near(wear.gigabytes_per_day_recent, 0.029 * 144.0);
     near(Some(wear.card_written_terabytes), 1.2);
     near(wear.card_years_left, 28_800.0 / 4.32 / 365.25);
-    // A card that is past its rating has none left.
+    // A card beyond its rating has no years left.
     let mut worn = well();
     worn.lifetime.bytes_written = 31_000_000_000_000;
     assert_eq!(Wear::of(&worn).card_years_left, Some(0.0));
@@ -768,7 +768,7 @@ fn the_json_form_comes_back_and_later_nodes_are_understood() {
     later["new"] = serde_json::json!({"figure": 1});
     later["log"]["new"] = serde_json::json!(1);
     assert_eq!(serde_json::from_value::<Report>(later).unwrap(), report);
-    // An answer that says nothing is not an answer that all is well.
+    // An empty answer must not count as a healthy state.
     let empty: Report = serde_json::from_str("{}").unwrap();
     assert_eq!(empty.state, State::Failed);
 }

@@ -1,4 +1,4 @@
-//! A report for people: the first line is the state and why, then one line or two for each subject.
+//! A report for people: the first line shows the state and its reasons; one or two lines follow for each subject.
 
 use super::{NodeFigures, Report, State};
 use crate::progress::bytes_text;
@@ -7,14 +7,14 @@ use std::fmt::Display;
 /// Width of the first column.
 const SUBJECT_WIDTH: usize = 9;
 
-/// Below so many readings, what the start of a node writes hides what a reading costs.
+/// Below this number of readings, the writes of the node's start hide the cost of a reading.
 const READINGS_MIN: u64 = 1_000;
 
-/// What stands for a figure that is not known.
+/// Placeholder of an unknown figure.
 const UNKNOWN: &str = "unknown";
 
 impl Report {
-    /// The text form, with a line end after each line.
+    /// Returns the text form; each line ends with a line feed.
     pub(crate) fn text(&self) -> String {
         let mut page = Page::default();
         page.state(self);
@@ -129,7 +129,7 @@ impl Page {
                 log.commit_interval_ms
             ),
         );
-        // A node of an earlier version does not say.
+        // A node of an earlier version does not report it.
         if log.table_checkpoint_bytes > 0 {
             let failed = if log.checkpoint_failing {
                 "; the last try of another FAILED"
@@ -458,12 +458,12 @@ impl Page {
     }
 }
 
-/// `1,234 readings`
+/// Returns a count with its noun: `1,234 readings`.
 pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 
-/// A number with its thousands separated.
+/// Returns a number with separated thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -476,7 +476,7 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// Bytes in the units of data sheets of cards, which are powers of ten.
+/// Returns bytes in the units of card data sheets, which are powers of ten.
 fn decimal(bytes: u64) -> String {
     match bytes as f64 {
         bytes if bytes < 1e6 => format!("{} kB", digits(bytes / 1e3)),
@@ -486,7 +486,7 @@ fn decimal(bytes: u64) -> String {
     }
 }
 
-/// Three digits that mean something.
+/// Returns a number with three significant digits.
 fn digits(value: f64) -> String {
     let places = match value.abs() {
         size if size >= 99.5 || size == 0.0 => 0,
@@ -502,7 +502,7 @@ fn digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// Microseconds for people.
+/// Returns a time in µs for people.
 fn us(us: f64) -> String {
     match us {
         us if us < 999.5 => format!("{} µs", digits(us)),
@@ -511,7 +511,7 @@ fn us(us: f64) -> String {
     }
 }
 
-/// `3 d 4 h`, `5 min 12 s`
+/// Returns a duration: `3 d 4 h`, `5 min 12 s`.
 pub(crate) fn span(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {

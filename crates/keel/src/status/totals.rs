@@ -11,7 +11,7 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 16;
 const CHECK_BYTES: usize = 4;
 const FIELDS: usize = 10;
-/// Fields that a later version may have.
+/// The most fields that a later version may have.
 const FIELDS_MAX: usize = 64;
 
 /// Figures since the store was made.
@@ -20,9 +20,9 @@ const FIELDS_MAX: usize = 64;
 pub(crate) struct Totals {
     /// Starts of a node on this store.
     pub(crate) starts: u64,
-    /// Time that nodes have run, ms.
+    /// Total run time of nodes, in ms.
     pub(crate) run_ms: u64,
-    /// Bytes handed to the device, and flushes of it.
+    /// Bytes written to the device, and its flushes.
     pub(crate) bytes_written: u64,
     pub(crate) flushes: u64,
     /// Readings that became durable.
@@ -41,10 +41,10 @@ pub(crate) struct Totals {
 /// Why a file holds no totals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TotalsError {
-    /// It is damaged, or is something else.
+    /// It is damaged, or of another kind.
     #[error("the lifetime totals are damaged; they begin anew")]
     Damaged,
-    /// A later version wrote it.
+    /// It was written by a later version.
     #[error(
         "the lifetime totals have version {found}, this program knows {VERSION}; they begin anew"
     )]
@@ -97,7 +97,7 @@ impl Totals {
         }
     }
 
-    /// These and what a run has added.
+    /// Returns these totals plus those of a run.
     pub(crate) fn plus(&self, run: &Self) -> Self {
         let mut sum = self.fields();
         for (total, more) in sum.iter_mut().zip(run.fields()) {
@@ -106,7 +106,7 @@ impl Totals {
         Self::of_fields(sum)
     }
 
-    /// The content of the file.
+    /// Returns the content of the file.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + FIELDS * 8 + CHECK_BYTES);
         bytes.extend_from_slice(&MAGIC);
@@ -201,7 +201,7 @@ mod tests {
             Totals::decode(&sealed(later)),
             Err(TotalsError::Version { found: 2 })
         );
-        // Fields that this version does not know, and fields that an earlier one did not have.
+        // Fields unknown to this version, and fields missing in an earlier one.
         let mut more = body.to_vec();
         more[12] += 1;
         more.extend_from_slice(&5_u64.to_le_bytes());

@@ -3,47 +3,47 @@
 use super::text::{grouped, plural, span};
 use serde::{Deserialize, Serialize};
 
-/// An alarm, or a value, that has waited so long is no longer on its way: something is wrong.
+/// An alarm or value that has waited this long, in ms, counts as stuck.
 const WAITING_MS_MAX: u64 = 10_000;
-/// Active alarms that the status names; the rest is counted.
+/// Active alarms that the status names; further ones are counted.
 pub(crate) const ACTIVE_MAX: usize = 100;
-/// Of those, how many the text names.
+/// Of these, the number that the text names.
 const ACTIVE_SHOWN_MAX: usize = 10;
 
-/// A broker that alarms and actuators go to. Counts run from the node's start.
+/// A broker for alarms and actuators. Counts start with the node.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct BrokerFigures {
     pub(crate) name: String,
     /// `host:port`
     pub(crate) address: String,
-    /// Whether the latest attempt to reach it worked.
+    /// Whether the latest connection attempt succeeded.
     pub(crate) connected: bool,
     pub(crate) connects: u64,
     pub(crate) losses: u64,
-    /// Messages that wait or are on their way, and the age of the oldest.
+    /// Messages that wait or are in flight, and the age of the oldest.
     pub(crate) waiting: u64,
     pub(crate) waiting_age_ms: Option<u64>,
-    /// Messages sent once more because the connection broke before their acknowledgement.
+    /// Messages sent again because the connection broke before their acknowledgement.
     pub(crate) sent_twice: u64,
     pub(crate) answers_unknown: u64,
-    /// What went wrong last; it stays when things go well again.
+    /// The last error; it is not cleared when things go well again.
     pub(crate) last_error: Option<String>,
 }
 
-/// What has become of messages, or of runs of a command.
+/// The outcomes of messages, or of runs of a command.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct DeliveryFigures {
     pub(crate) delivered: u64,
-    /// Of the delivered ones, those that were so after their deadline.
+    /// Those of the delivered ones that were delivered after their deadline.
     pub(crate) late: u64,
-    /// Left out because they were late.
+    /// Skipped because they were late.
     pub(crate) skipped: u64,
     pub(crate) failed: u64,
-    /// Too many waited.
+    /// Dropped because too many waited.
     pub(crate) dropped: u64,
-    /// Values of actuators that a later one replaced.
+    /// Values of actuators that were replaced by a later one.
     pub(crate) superseded: u64,
     pub(crate) waiting: u64,
 }
@@ -87,16 +87,16 @@ pub(crate) struct AlarmFigures {
     pub(crate) pattern: String,
     /// `above 60, over at 55`
     pub(crate) condition: String,
-    /// Keys that are watched, and that fit and are not.
+    /// Watched keys, and matching keys that are not watched.
     pub(crate) watched: u64,
     pub(crate) unwatched: u64,
-    /// Raised now; raised and over since the start.
+    /// Currently raised; raised and cleared since the start.
     pub(crate) active: u64,
     pub(crate) raised: u64,
     pub(crate) cleared: u64,
-    /// Readings that no threshold can be compared with.
+    /// Readings that cannot be compared with a threshold.
     pub(crate) values_unusable: u64,
-    /// Null: not configured.
+    /// Null if not configured.
     pub(crate) mqtt: Option<DeliveryFigures>,
     pub(crate) command: Option<DeliveryFigures>,
     pub(crate) last_error: Option<String>,
@@ -108,7 +108,7 @@ pub(crate) struct AlarmFigures {
 pub(crate) struct ActiveFigures {
     pub(crate) alarm: String,
     pub(crate) key: String,
-    /// The last number of the key, as text: exact, whatever its kind.
+    /// The last number of the key, as text: exact for any kind of number.
     pub(crate) value: Option<String>,
     pub(crate) time_ms: i64,
     pub(crate) since_ms: u64,
@@ -121,25 +121,25 @@ pub(crate) struct ActuatorFigures {
     pub(crate) name: String,
     pub(crate) pattern: String,
     pub(crate) keys: u64,
-    /// Keys that fit and are not used, because there are too many, or because they make no topic.
+    /// Matching keys that are not used, because there are too many, or because they cannot form a topic.
     pub(crate) keys_unused: u64,
     #[serde(flatten)]
     pub(crate) delivery: DeliveryFigures,
     pub(crate) last_error: Option<String>,
 }
 
-/// All of them.
+/// Figures of all brokers, alarms and actuators.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct UrgentFigures {
     pub(crate) brokers: Vec<BrokerFigures>,
     pub(crate) alarms: Vec<AlarmFigures>,
-    /// Alarms that are raised, a hundred at most; each alarm's `active` counts all.
+    /// Raised alarms, at most a hundred; each alarm's `active` counts all.
     pub(crate) alarms_active: Vec<ActiveFigures>,
-    /// Changes that found no room on their way to delivery, and of these those that nobody will be told of.
+    /// Changes that found no room in the delivery queue, and those of them that will never be delivered.
     pub(crate) alarms_queue_full: u64,
     pub(crate) alarms_lost: u64,
-    /// Times that the file of raised alarms was written since the start, and the most bytes of it.
+    /// Writes of the file of raised alarms since the start, and its largest size in bytes.
     pub(crate) alarms_raised_writes: u64,
     pub(crate) alarms_raised_bytes_max: u64,
     pub(crate) actuators: Vec<ActuatorFigures>,
@@ -148,7 +148,7 @@ pub(crate) struct UrgentFigures {
 }
 
 impl UrgentFigures {
-    /// Takes over what delivery counts; names and conditions stand there already.
+    /// Copies the counters of delivery; names and conditions are already present.
     pub(crate) fn take(
         &mut self,
         options: &egress::urgent::UrgentOptions,
@@ -190,7 +190,7 @@ impl UrgentFigures {
         }
     }
 
-    /// Changes of alarms that somebody should have been told of and was not, since the start.
+    /// Returns the changes of alarms since the start that should have been delivered and were not.
     pub(super) fn alarms_undelivered(&self) -> u64 {
         let ways = self
             .alarms
@@ -200,13 +200,13 @@ impl UrgentFigures {
         missed.fold(self.alarms_lost, u64::saturating_add)
     }
 
-    /// Values that should have driven something and did not, since the start.
+    /// Returns the actuator values since the start that should have been delivered and were not.
     pub(super) fn actuators_undelivered(&self) -> u64 {
         let missed = self.actuators.iter().map(|one| one.delivery.undelivered());
         missed.fold(0, u64::saturating_add)
     }
 
-    /// `alarms` and `actuators` are what was not delivered within the last ten minutes.
+    /// Adds the reasons. `alarms` and `actuators`: the numbers not delivered within the last ten minutes.
     pub(super) fn judge(&self, alarms: u64, actuators: u64, add: &mut impl FnMut(&str, String)) {
         if let Some(error) = &self.urgent_error {
             add(
@@ -216,7 +216,7 @@ impl UrgentFigures {
         }
         for broker in &self.brokers {
             let name = &broker.name;
-            // One that has not been asked yet has nothing to complain of.
+            // A broker that has not been contacted yet is no problem.
             let is_new = broker.last_error.is_none() && broker.connects == 0;
             let is_stuck = broker
                 .waiting_age_ms
@@ -285,7 +285,7 @@ impl UrgentFigures {
         }
     }
 
-    /// Lines for people: subject and text.
+    /// Returns lines for people: subject and text.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         for broker in &self.brokers {

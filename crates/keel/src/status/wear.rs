@@ -1,4 +1,4 @@
-//! What writing does to the card: rates over the run and over a window of samples, and the years that are left.
+//! The wear of the card by writing: rates over the run and over a window of samples, and the remaining years.
 
 use super::NodeFigures;
 use serde::{Deserialize, Serialize};
@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 const WINDOW_MS: u64 = 600_000;
 /// Time between two samples that are kept.
 const SAMPLE_MS: u64 = 5_000;
-/// Below so long a run, a rate for a day would be a guess.
+/// Shortest run, in ms, for a rate per day that is more than a guess.
 const RATE_MS_MIN: u64 = 60_000;
-/// Below so long a run, years would be a guess.
+/// Shortest run, in ms, for an estimate of years that is more than a guess.
 const YEARS_MS_MIN: u64 = 600_000;
 
 const DAY_MS: f64 = 86_400_000.0;
@@ -42,11 +42,11 @@ pub(crate) struct Sample {
     pub(crate) taken_input: u64,
 }
 
-/// What a span of time added to the counters.
+/// The increase of the counters within a time span.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default)]
 pub(crate) struct Delta {
-    /// The span; shorter than its name says while the node has not run for so long.
+    /// The span in ms; it is shorter than its name says until the node has run that long.
     pub(crate) span_ms: u64,
     pub(crate) bytes_written: u64,
     pub(crate) flushes: u64,
@@ -57,44 +57,44 @@ pub(crate) struct Delta {
     /// Readings refused because there were `keys_max` keys, and because another series has their key.
     pub(crate) refused_keys_max: u64,
     pub(crate) refused_key_shared: u64,
-    /// Accepts that failed; senders of line protocol that were turned away, and those that made room for others.
+    /// Failed accepts; line protocol connections that were refused, and those closed to make room for others.
     pub(crate) listeners_failed: u64,
     pub(crate) connections_refused: u64,
     pub(crate) connections_made_room: u64,
-    /// Deadlines that no sampling period shows as missed.
+    /// Missed deadlines that no sampling period shows.
     pub(crate) deadline_misses_apart: u64,
-    /// Readings that were gone before they went upstream, and that an upstream did not get or take.
+    /// Readings deleted or damaged before they went upstream, and readings that could not be sent or were not accepted.
     pub(crate) forward_lost: u64,
     pub(crate) forward_refused: u64,
-    /// Changes of alarms that nobody was told of, and values that reached no actuator.
+    /// Changes of alarms that were not delivered, and values that reached no actuator.
     pub(crate) alarms_undelivered: u64,
     pub(crate) actuators_undelivered: u64,
-    /// Bad input, and readings from the same sources that were good.
+    /// Bad input, and good readings from the same sources.
     pub(crate) refused_input: u64,
     pub(crate) taken_input: u64,
 }
 
-/// The counters of the last ten minutes, a sample each 5 s; some 19 KiB.
+/// The counters of the last ten minutes, one sample every 5 s; about 19 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     samples: VecDeque<Sample>,
 }
 
 impl Window {
-    /// Begins with the counters of a node that has just started: what comes later is all of this run.
+    /// Creates a window with the counters of a node that has just started, so that all increases belong to this run.
     pub(crate) fn new(start: Sample) -> Self {
         let mut samples = VecDeque::with_capacity((WINDOW_MS / SAMPLE_MS + 3) as usize);
         samples.push_back(start);
         Self { samples }
     }
 
-    /// Offers a sample; call this every second or so. Only what the window needs is kept.
+    /// Offers a sample; call this about every second. Only what the window needs is kept.
     pub(crate) fn offer(&mut self, sample: Sample) {
         let last_ms = self.samples.back().map_or(0, |last| last.uptime_ms);
         if sample.uptime_ms < last_ms + SAMPLE_MS {
             return;
         }
-        // One sample that is old enough must stay: it is what the whole window is compared with.
+        // Keep one sample that is old enough: the whole window is compared with it.
         while let Some(second) = self.samples.get(1) {
             if second.uptime_ms + WINDOW_MS > sample.uptime_ms {
                 break;
@@ -104,7 +104,7 @@ impl Window {
         self.samples.push_back(sample);
     }
 
-    /// What the last `span_ms` before `now` added: at least so much, and at most one sample more.
+    /// Returns the increase within the last `span_ms` before `now`. The actual span is at most one sample longer.
     pub(crate) fn delta(&self, now: &Sample, span_ms: u64) -> Delta {
         let begin_ms = now.uptime_ms.saturating_sub(span_ms);
         let mut newest_first = self.samples.iter().rev();
@@ -145,28 +145,28 @@ impl Window {
         }
     }
 
-    /// What the last minute added.
+    /// Returns the increase within the last minute.
     pub(crate) fn last_minute(&self, now: &Sample) -> Delta {
         self.delta(now, 60_000)
     }
 
-    /// What the last ten minutes added.
+    /// Returns the increase within the last ten minutes.
     pub(crate) fn last_ten_minutes(&self, now: &Sample) -> Delta {
         self.delta(now, WINDOW_MS)
     }
 }
 
-/// Wear. What is not known, or would be a guess, is `None`.
+/// Wear. Unknown values and mere guesses are `None`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct Wear {
-    /// Of this run, for each reading that became durable.
+    /// Bytes written per durable reading in this run.
     pub(crate) bytes_per_reading: Option<f64>,
     pub(crate) flushes_per_reading: Option<f64>,
-    /// Gigabytes (10^9 bytes) a day at the rate of this run, and of the last ten minutes.
+    /// Gigabytes (10^9 bytes) per day at the rate of this run, and of the last ten minutes.
     pub(crate) gigabytes_per_day: Option<f64>,
     pub(crate) gigabytes_per_day_recent: Option<f64>,
-    /// Terabytes (10^12 bytes) written since the store was made, and what the card is rated for.
+    /// Terabytes (10^12 bytes) written since the store was made, and the rating of the card.
     pub(crate) card_written_terabytes: f64,
     pub(crate) card_rated_terabytes: Option<f64>,
     /// Years until the rating is reached at the rate of this run.
@@ -174,7 +174,7 @@ pub(crate) struct Wear {
 }
 
 impl Wear {
-    /// Of these figures.
+    /// Returns the wear of these figures.
     pub(crate) fn of(figures: &NodeFigures) -> Self {
         let device = &figures.device;
         let readings = figures.log.readings_durable;

@@ -1,4 +1,4 @@
-//! `keel stream actions`: what was learned, and how it is forgotten.
+//! `keel stream actions`: shows what was learned, and forgets it on request.
 
 use super::store_error::store_error;
 use crate::cli::StreamActionsArgs;
@@ -16,7 +16,7 @@ use stream::server::Names;
 use stream::server::learned::{self, LearnedError, Lock};
 use stream::store::{Store, StoreError};
 
-/// The modes that learn, and what they are called.
+/// The modes that learn, with their names.
 const MODES: [(Mode, &str); 2] = [(Mode::Task, "task"), (Mode::Paper, "paper")];
 
 pub(super) fn run(arguments: &StreamActionsArgs) -> Result<u8, CliError> {
@@ -202,7 +202,7 @@ fn unreadable(error: &LearnedError) -> CliError {
     CliError::coded(error.code(), "learned actions", error, remedy)
 }
 
-/// What to do where the operating system refused.
+/// Returns the remedy if the operating system refused.
 fn remedy(error: &LearnedError) -> &'static str {
     error
         .remedy()

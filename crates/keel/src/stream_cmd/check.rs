@@ -1,4 +1,4 @@
-//! `keel stream check`: every byte of a store, and what is damaged.
+//! `keel stream check`: checks every byte of a store and reports the damage.
 
 use super::store_error::store_error;
 use crate::cli::StreamCheckArgs;
@@ -23,7 +23,7 @@ pub(super) fn run(arguments: &StreamCheckArgs) -> Result<u8, CliError> {
         tell(store, &report, &mut out)?;
     }
     out.flush()?;
-    // Content that no version leads to is of use to nobody.
+    // Content without a version is useless.
     let has_versions = report.versions > 0 || report.packs == 0;
     Ok(if report.is_whole() && has_versions {
         0
@@ -101,7 +101,7 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
             remedy(store, report)
         ))?;
     }
-    // A damaged store is not pruned: what its damage hides would count as needed by nobody.
+    // Do not advise to prune a damaged store: content needed by damaged versions would count as unused.
     if report.is_whole()
         && !has_lost_versions
         && (report.leftovers > 0 || report.contents_unused > 0)
@@ -116,7 +116,7 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
     Ok(())
 }
 
-/// What helps, by what is damaged: what can be mended where it is asks for no new store.
+/// Returns the remedy for this damage; damage that can be repaired in place does not require a new store.
 fn remedy(store: &Path, report: &CheckReport) -> String {
     let damage = &report.damage;
     let shown = store.display();
@@ -150,7 +150,7 @@ fn remedy(store: &Path, report: &CheckReport) -> String {
             "first take publisher.pub away, if it is there; `keel stream pack TREE {shown}` with the same key writes \
              it again, and then this command can verify the versions"
         ),
-        // Without its versions nothing says what a store's packs are needed for: a prune would drop them all.
+        // Without versions it is unknown which packs are needed: a prune would drop them all.
         _ if report.versions == 0 && report.finding_count > 1 => format!(
             "put its manifests back, if there is a copy of them; else publish the tree with `keel stream pack TREE \
              {shown} --version-min {next}`"

@@ -1,11 +1,10 @@
-//! `keel stream mount --complete`: what a task may need in its next start is brought into the cache when nothing
-//! else is to be
-//! done.
+//! `keel stream mount --complete`: fetches what a task may need in its next start into the cache while there is nothing
+//! else to do.
 //!
 //! No two starts of a virtual machine read the same blocks: a collector or a compiler thread runs in one and not in the
-//! other. What another start reads and this one did not lies beside what this one read, nearly always in the same
-//! run of 32 blocks; so these runs are filled up, and a program that ran once starts without a network. The rest of
-//! the files is left where it is unless it is asked for, as programs arrive only as far as they run.
+//! other. The blocks that only another start reads are near the blocks that this start read, nearly always in the same
+//! run of 32 blocks. Therefore these runs are fetched completely, and a program that ran once starts without a network.
+//! The rest of the files is fetched only on request, because programs arrive only as far as they run.
 
 use crate::cli::StreamComplete;
 use crate::error::CliError;
@@ -14,13 +13,13 @@ use std::time::Duration;
 use stream::device::{Device, DeviceError};
 use stream::{BLOCK_BYTES, BlockAt, FileId, SEGMENT_BLOCKS};
 
-/// Time between two looks for tasks that have run.
+/// Poll interval for tasks that have run.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time before the next attempt when the cache has failed.
+/// Retry interval after the cache has failed.
 const FAILED_PAUSE: Duration = Duration::from_secs(60);
 
-/// Blocks that are fetched before it is looked at again whether there is room.
+/// Blocks that are fetched between two checks for free space.
 const FETCHED_AT_ONCE: usize = 256;
 
 /// Starts a thread, which ends with the process.
@@ -31,7 +30,7 @@ pub(super) fn start(device: Device, what: StreamComplete) -> Result<(), CliError
         loop {
             std::thread::sleep(LOOK_INTERVAL);
             let starts = device.starts();
-            // Another start of a task may have read what none before it did.
+            // Another start of a task may have read blocks that no earlier start read.
             if starts == done {
                 continue;
             }
@@ -43,8 +42,9 @@ pub(super) fn start(device: Device, what: StreamComplete) -> Result<(), CliError
                     Err(DeviceError::Stopped) => return,
                     Err(error) => {
                         is_done = false;
-                        // A cache that keeps nothing has all of it fetched each time, and what is damaged at the
-                        // server stays so for a while. Any other failure: without a network, or not learned yet; later.
+                        // Pause: a cache that keeps nothing would cause all blocks to be fetched each time, and damage
+                        // at the server lasts for some time. Any other failure (no network, nothing learned yet) is
+                        // retried at the next poll.
                         if matches!(error, DeviceError::Cache(_) | DeviceError::Damaged { .. }) {
                             std::thread::sleep(FAILED_PAUSE);
                         }
@@ -81,7 +81,7 @@ fn complete(device: &Device, task: FileId, what: StreamComplete) -> Result<(), D
         .filter(|at| !device.is_cached(*at))
         .collect();
     for chunk in missing.chunks(FETCHED_AT_ONCE) {
-        // What may be read makes no room for itself at the cost of what was.
+        // Blocks that may be read must not evict blocks that were read.
         if what == StreamComplete::Near && !has_room(device, chunk.len()) {
             break;
         }
@@ -95,11 +95,11 @@ fn has_room(device: &Device, blocks: usize) -> bool {
         return false;
     };
     let needed = cache.bytes + (blocks * BLOCK_BYTES) as u64;
-    // A cache makes room before it is full, a whole log of it at a time.
+    // A cache evicts before it is full, one whole log at a time.
     needed < cache.bytes_max - cache.bytes_max / 4
 }
 
-/// All blocks of the aligned runs in which blocks of a plan lie.
+/// Returns all blocks of the aligned runs that contain blocks of a plan.
 fn near(plan: &[BlockAt], blocks_of: &dyn Fn(FileId) -> u32) -> Vec<BlockAt> {
     let runs: BTreeSet<(FileId, u32)> = plan
         .iter()

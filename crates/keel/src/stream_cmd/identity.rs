@@ -81,12 +81,12 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether a file is the list of devices.
+/// Returns whether a file is the list of devices.
 fn is_list(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == DEVICES_FILE)
 }
 
-/// What is wrong, and what to do about it; for all commands that use an identity.
+/// Returns the failure with its remedy, for all commands that use an identity.
 pub(super) fn failure(error: TlsError) -> CliError {
     let code = error.code();
     let coded = |thing: &dyn std::fmt::Display, wrong: &dyn std::fmt::Display, remedy: &str| {
@@ -156,7 +156,7 @@ pub(super) fn failure(error: TlsError) -> CliError {
             &"is being changed by another process",
             "try again when it has ended",
         ),
-        // One that this command does not know.
+        // An error that this command does not know.
         other => coded(&"identity", other, "try again"),
     }
 }

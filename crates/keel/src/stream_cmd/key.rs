@@ -1,4 +1,4 @@
-//! `keel stream key`: a key that manifests are signed with.
+//! `keel stream key`: makes a key for signing manifests.
 
 use super::store_error::publish_error;
 use crate::cli::StreamKeyArgs;
@@ -21,7 +21,7 @@ pub(super) fn run(arguments: &StreamKeyArgs) -> Result<u8, CliError> {
     }
     let public = key::create(file).map_err(|error| publish_error(file, &error))?;
     write(&beside, &format!("{public}\n")).map_err(|error| {
-        // Half a pair is in the way of the next try.
+        // Half a pair would block the next attempt.
         std::fs::remove_file(file).ok();
         CliError::io(beside.display(), &error)
     })?;
@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &StreamKeyArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// Makes a file that is not there yet, whole or not at all.
+/// Creates a new file, completely or not at all.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::create_new(path)?;
     let written = file

@@ -1,4 +1,4 @@
-//! A device's end of a connection, as the arguments of `keel stream mount` and `keel stream pin` say it.
+//! A device's end of a connection, as given by the arguments of `keel stream mount` and `keel stream pin`.
 
 use super::identity::failure;
 use super::storage::FlashStorage;
@@ -17,19 +17,19 @@ use stream::manifest::PublicKey;
 use stream::tls;
 use stream::wire::Refusal;
 
-/// What a cache is to a command.
+/// Whether a command needs the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// A help: without it all is fetched each time.
+    /// Optional: without it all blocks are fetched each time.
     May,
-    /// What it is about.
+    /// Required: the command fills it.
     Must,
 }
 
 /// Bytes of a file that holds a public key, at most.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
 
-/// The settings of a device that talks to `server`, with the cache opened.
+/// Returns the settings of a device that talks to `server`, with the cache opened.
 pub(super) fn settings(
     server: &str,
     arguments: &StreamLinkArgs,
@@ -56,7 +56,7 @@ pub(super) fn settings(
     Ok(settings)
 }
 
-/// What no connection has to be tried for.
+/// Checks the server's address before any attempt to connect.
 fn check_server(server: &str, arguments: &StreamLinkArgs) -> Result<(), CliError> {
     let (host, port) = server.rsplit_once(':').unwrap_or((server, ""));
     let is_in_brackets = host.starts_with('[') && host.ends_with(']');
@@ -90,7 +90,7 @@ fn check_server(server: &str, arguments: &StreamLinkArgs) -> Result<(), CliError
     }
 }
 
-/// What is wrong with a cache that is not there yet: it is found before anything is made.
+/// Checks the arguments of the cache before anything is created.
 fn check_cache(arguments: &StreamLinkArgs) -> Result<(), CliError> {
     let Some(place) = &arguments.cache else {
         return Ok(());
@@ -112,7 +112,7 @@ fn check_cache(arguments: &StreamLinkArgs) -> Result<(), CliError> {
             "name one of them with --cache",
         ));
     }
-    // The name says that an image was meant, and a directory would be made.
+    // The name shows that an image was meant, but a directory would be created.
     let is_image = place.extension().is_some_and(|end| end == "img");
     if is_image && matches!(place.try_exists(), Ok(false)) {
         let shown = place.display();
@@ -125,8 +125,8 @@ fn check_cache(arguments: &StreamLinkArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Refuses a cache or notes in the directory that the mount covers: they would keep it from being empty, and could not
-/// be reached.
+/// Refuses a cache or notes in the directory that the mount covers: the directory would not be empty, and the mount
+/// would hide them.
 pub(super) fn check_places(directory: &Path, arguments: &StreamLinkArgs) -> Result<(), CliError> {
     let covered = whole_path(directory);
     let places = [("--cache", &arguments.cache), ("--state", &arguments.state)];
@@ -145,7 +145,7 @@ pub(super) fn check_places(directory: &Path, arguments: &StreamLinkArgs) -> Resu
     Ok(())
 }
 
-/// A path without links, as far as it is there.
+/// Returns a path with links resolved, as far as it exists.
 fn whole_path(path: &Path) -> PathBuf {
     for there in path.ancestors() {
         let named = if there.as_os_str().is_empty() {
@@ -164,7 +164,7 @@ fn whole_path(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// A directory, or the image of a flash store.
+/// Opens a directory, or the image of a flash store, as the cache.
 fn open_cache(place: &Path, bytes_max: u64, need: Need) -> Result<Arc<dyn Cache>, CliError> {
     let options = CacheOptions {
         bytes_max,
@@ -178,7 +178,7 @@ fn open_cache(place: &Path, bytes_max: u64, need: Need) -> Result<Arc<dyn Cache>
     };
     match cache {
         Ok(cache) => Ok(Arc::new(cache)),
-        // A disk that cannot be read or written to costs what is kept, not the start; `failure` says so.
+        // If the disk cannot be read or written, only the cache is lost, not the start; `failure` reports it.
         Err(error @ CacheError::Io { .. }) if need == Need::May => {
             Ok(Arc::new(UnusableCache::new(error.to_string())))
         }
@@ -186,8 +186,8 @@ fn open_cache(place: &Path, bytes_max: u64, need: Need) -> Result<Arc<dyn Cache>
     }
 }
 
-/// Says what the cache has failed to do until now, and that nobody's manifests are told apart. Who does not listen
-/// stops nothing.
+/// Warns of the cache's failures so far, and if any publisher is trusted. A missing reader of the warnings stops
+/// nothing.
 pub(super) fn warn(server: &str, arguments: &StreamLinkArgs, device: &Device) {
     let mut out = std::io::stderr();
     if let (Some(place), Some(failure)) = (&arguments.cache, device.cache_failure()) {
@@ -209,12 +209,12 @@ pub(super) fn warn(server: &str, arguments: &StreamLinkArgs, device: &Device) {
     tell_trust(server, arguments, device);
 }
 
-/// Whether publisher and version of what was seen are kept for the next start.
+/// Returns whether the publisher and the version seen are kept for the next start.
 pub(super) fn is_noted(arguments: &StreamLinkArgs, device: &Device) -> bool {
     arguments.state.is_some() || (arguments.cache.is_some() && device.counters().notes_failed == 0)
 }
 
-/// Says whom this device believes from now on, as nobody was known before; or that it believes anybody.
+/// Reports which publisher this device trusts from now on, if none was known before; or that it trusts any publisher.
 pub(super) fn tell_trust(server: &str, arguments: &StreamLinkArgs, device: &Device) {
     let is_noted = is_noted(arguments, device);
     let mut out = std::io::stderr();
@@ -231,7 +231,7 @@ pub(super) fn tell_trust(server: &str, arguments: &StreamLinkArgs, device: &Devi
         ),
         _ => Ok(()),
     };
-    // Who does not listen stops nothing.
+    // A missing reader of the message stops nothing.
     said.ok();
 }
 
@@ -248,7 +248,7 @@ fn cache_error(place: &Path, error: &CacheError, need: Need) -> CliError {
     CliError::failure(place.display(), error, remedy)
 }
 
-/// A key, or the file that holds one.
+/// Parses a key, or reads the file that contains one.
 fn key(text: &str) -> Result<PublicKey, CliError> {
     if let Ok(key) = text.parse() {
         return Ok(key);
@@ -267,7 +267,7 @@ fn key(text: &str) -> Result<PublicKey, CliError> {
         .map_err(|error| CliError::failure(path.display(), error, remedy))
 }
 
-/// What is to be done where there is no server.
+/// Returns the remedy if there is no server.
 pub(super) fn server_remedy(kind: FailureKind) -> &'static str {
     match kind {
         FailureKind::Name => {
@@ -316,7 +316,7 @@ pub(super) fn server_remedy(kind: FailureKind) -> &'static str {
     }
 }
 
-/// Why a device did not start, or not do what it was asked for.
+/// Returns why a device did not start, or did not do what was requested.
 pub(super) fn device_error(
     server: &str,
     arguments: &StreamLinkArgs,
@@ -369,7 +369,7 @@ pub(super) fn device_error(
     CliError::coded(error.code(), server, error, remedy)
 }
 
-/// Where it is noted which version was seen.
+/// Returns where the version seen is noted.
 fn noted_in(arguments: &StreamLinkArgs) -> String {
     match (&arguments.state, &arguments.cache) {
         (Some(folder), Some(cache)) => format!(

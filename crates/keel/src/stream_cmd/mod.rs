@@ -1,7 +1,7 @@
 //! `keel stream`: programs that run from the network. `key.rs`, `pack.rs`, `ls.rs`, `check.rs` and `prune.rs` publish,
-//! with the errors of `store_error.rs`, `identity.rs` makes certificates, `serve.rs` and `actions.rs` are the server's,
-//! `mount.rs`, `complete.rs`, `pin.rs` and `status.rs` the device's, with `link.rs`; `storage.rs` is a flash store as
-//! the place for a device's cache.
+//! with the errors of `store_error.rs`; `identity.rs` makes certificates; `serve.rs` and `actions.rs` belong to the
+//! server; `mount.rs`, `complete.rs`, `pin.rs` and `status.rs` belong to the device, with `link.rs`; `storage.rs` is a
+//! flash store as the storage of a device's cache.
 
 mod actions;
 mod check;
@@ -23,7 +23,7 @@ use crate::cli::StreamCommand;
 use crate::descriptors;
 use crate::error::CliError;
 
-/// Runs one command; the answer is the exit status.
+/// Runs one command. Returns the exit status.
 pub(crate) fn run(command: &StreamCommand) -> Result<u8, CliError> {
     let opens_many = matches!(
         command,

@@ -12,20 +12,20 @@ use stream::device::{Device, DeviceError, FailureKind, Settings};
 use stream_mount::{Guard, MountError, MountOptions};
 use tokio::sync::{Notify, oneshot};
 
-/// Connections of a mount, at most: as many as a server allows one device.
+/// Connections of a mount, at most: the number that a server allows one device.
 const CONNECTIONS_MAX: u32 = 16;
 
-/// How often it is looked whether there is a server, and how long nothing more is said behind a line on it.
+/// Poll interval of the server's state, and the pause after a message about it.
 const LOOK: Duration = Duration::from_secs(1);
 const TOLD_PAUSE: Duration = Duration::from_secs(5);
 
-/// Failures of the cache that are said, at most; `keel stream status` says the last one.
+/// Failures of the cache that are reported, at most; `keel stream status` shows the last one.
 const CACHE_TOLD_MAX: usize = 8;
 
-/// What each failure for want of room says.
+/// The text in each failure for lack of room.
 const DISK_FULL: &str = "the disk is full";
 
-/// Runs until the end of the mount.
+/// Runs until the mount ends.
 pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
     let directory = arguments.directory.as_path();
     let wrong = |error: MountError| match &error {
@@ -36,9 +36,10 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
         ),
         _ => mounting::mount_error(directory, &error),
     };
-    // While this process is small and has one thread.
+    // Start it while this process is small and has only one thread.
     let guard = Guard::start().map_err(|error| CliError::io("guard process", &error))?;
-    // What a killed mount has left is taken away; then what costs nothing: a mistyped directory asks no server.
+    // First remove what a killed mount has left. Then the cheap checks: a mistyped directory should not contact a
+    // server.
     if stream_mount::clear_dead(directory).map_err(wrong)? {
         eprintln!(
             "keel: {}: the mount of a process that has ended was there, and is taken away",
@@ -51,7 +52,7 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
     settings.pool_pages = arguments.pool_pages as usize;
     settings.connections = connections(&arguments.connections)?;
     settings.deadline = Duration::from_secs(arguments.deadline_s);
-    // Where the kernel reads ahead, nothing else does: what is compared with is that alone.
+    // If the kernel reads ahead, keel does not: this mode is for comparison with the kernel's read-ahead alone.
     settings.around = arguments.readahead_kb == 0;
     let options = MountOptions {
         source: arguments.server.clone(),
@@ -64,7 +65,7 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
         .build()
         .map_err(|error| CliError::io("signals", &error))?;
     runtime.block_on(async {
-        // Signals count from here on: whoever starts this may stop it as soon as it is mounted.
+        // Catch signals from here on: the parent may stop this process as soon as it is mounted.
         let mut stops = Stops::heed()?;
         let starting = started(settings)?;
         let device = tokio::select! {
@@ -103,8 +104,8 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
     })
 }
 
-/// The device, started on a thread of its own, which is left alone when a signal comes: a name that is looked up or a
-/// server that is silent may take long.
+/// Starts the device on a thread of its own. On a signal that thread is abandoned, because a name lookup or a silent
+/// server may take long.
 fn started(settings: Settings) -> Result<oneshot::Receiver<Result<Device, DeviceError>>, CliError> {
     let (tell, told) = oneshot::channel();
     std::thread::Builder::new()
@@ -116,18 +117,18 @@ fn started(settings: Settings) -> Result<oneshot::Receiver<Result<Device, Device
     Ok(told)
 }
 
-/// The exit status of a command that a signal has ended before it did anything, as shells have it.
+/// Returns the exit status of a command that a signal ended before it did anything, as shells define it.
 fn interrupted(signal: libc::c_int) -> u8 {
     u8::try_from(128 + signal).unwrap_or(1)
 }
 
-/// Says why there is no server, what it cannot give, and what the cache fails to do: once for each reason, and when
-/// that is over. Never ends.
+/// Reports why there is no server, what the server cannot give, and failures of the cache: once for each reason, and
+/// when it is over. Never returns.
 async fn tell_failures(arguments: &StreamMountArgs, device: &Device) {
     let server = arguments.server.as_str();
     let mut told: Option<FailureKind> = None;
     let place = arguments.link.cache.as_deref().unwrap_or(Path::new(""));
-    // What was there at the start was said then.
+    // Failures at the start have already been reported.
     let mut told_of_cache: Vec<String> = device.cache_failure().map(kind_of).into_iter().collect();
     loop {
         let cache_failure = device.cache_failure();
@@ -172,12 +173,12 @@ async fn tell_failures(arguments: &StreamMountArgs, device: &Device) {
                 continue;
             }
         }
-        // A server that comes and goes does not fill a log.
+        // Pause, so that an unstable server does not fill a log.
         tokio::time::sleep(TOLD_PAUSE).await;
     }
 }
 
-/// The same failure in other words is said once.
+/// Returns the kind of a failure: the same failure in other words is reported once.
 fn kind_of(failure: String) -> String {
     match failure.contains(DISK_FULL) {
         true => DISK_FULL.to_owned(),
@@ -185,7 +186,7 @@ fn kind_of(failure: String) -> String {
     }
 }
 
-/// Says that what is to end is in use.
+/// Warns that programs still run from the mount that must end.
 fn tell_running(directory: &Path, device: &Device) {
     let running = device.counters().tasks_now;
     if running > 0 {
@@ -215,7 +216,7 @@ fn say_ready(arguments: &StreamMountArgs, device: &Device) {
             arguments.directory.display()
         ))
         .and_then(|()| out.flush());
-    // A mount whose starter does not listen is a mount all the same.
+    // The mount is valid even if its parent does not read the message.
     said.ok();
 }
 

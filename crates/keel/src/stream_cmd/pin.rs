@@ -1,4 +1,4 @@
-//! `keel stream pin`: what a task needs, or the whole tree, into the cache ahead of the first run.
+//! `keel stream pin`: fetches what a task needs, or the whole tree, into the cache before the first run.
 
 use super::link::{self, Need};
 use crate::cli::StreamPinArgs;
@@ -14,10 +14,10 @@ use stream::device::{Cache, CacheError, Device, DeviceError};
 use stream::manifest::{Kind, Manifest, PublicKey, ROOT};
 use stream::{BLOCK_BYTES, BlockAt, FileId};
 
-/// Links that are followed on the way to a program, as the kernel does.
+/// The most links on the way to a program, the same as the kernel's limit.
 const LINKS_MAX: u32 = 40;
 
-/// Runs the command; 1: not all is in the cache.
+/// Runs the command. Returns 1 if some blocks are not in the cache.
 pub(super) fn run(arguments: &StreamPinArgs) -> Result<u8, CliError> {
     let server = &arguments.server;
     if arguments.link.cache.is_none() {
@@ -81,15 +81,15 @@ pub(super) fn run(arguments: &StreamPinArgs) -> Result<u8, CliError> {
     Ok(u8::from(!is_complete))
 }
 
-/// What came of it.
+/// The result of a run.
 struct Pinned {
     version: u64,
-    /// Who publishes, where nobody was known to before.
+    /// The publisher, if none was known before.
     first_seen: Option<PublicKey>,
     wanted: u64,
-    /// Of these, those that the cache has at the end.
+    /// Of these, the number in the cache at the end.
     there: u64,
-    /// Those that had to come for it.
+    /// The number of blocks that were fetched.
     fetched: u64,
     is_learned: bool,
     error: Option<DeviceError>,
@@ -136,7 +136,7 @@ fn pin(
         before = done;
     });
     drop(progress);
-    // Not what has come is what counts, but what has stayed.
+    // The blocks that stay in the cache count, not the blocks that were received.
     device.flush_cache();
     let there = blocks.iter().filter(|at| device.is_cached(**at)).count();
     Ok(Pinned {
@@ -152,8 +152,7 @@ fn pin(
     })
 }
 
-/// Refuses what the cache cannot keep the lists of hashes of, before anything is fetched: without them blocks are of no
-/// use.
+/// Fails before anything is fetched if the cache cannot keep the lists of hashes: blocks are useless without them.
 fn check_lists(
     device: &Device,
     cache: Option<&dyn Cache>,
@@ -196,7 +195,7 @@ fn whole(manifest: &Manifest, file: FileId) -> impl Iterator<Item = BlockAt> {
     (0..manifest.blocks(file)).map(move |index| BlockAt { file, index })
 }
 
-/// The regular file that a path names, following links that stay in the tree.
+/// Returns the regular file that a path names, following links that stay in the tree.
 fn program(manifest: &Manifest, path: &Path) -> Result<FileId, CliError> {
     let none = || {
         CliError::failure(
@@ -230,7 +229,7 @@ fn program(manifest: &Manifest, path: &Path) -> Result<FileId, CliError> {
     manifest.file(found).map(|_| found).ok_or_else(none)
 }
 
-/// The parts of a path, the last first.
+/// Returns the parts of a path, the last one first.
 fn parts(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|byte| *byte == b'/')
         .filter(|part| !part.is_empty() && *part != b".")

@@ -1,4 +1,4 @@
-//! `keel stream serve`: a server of a store, until a signal ends it.
+//! `keel stream serve`: serves a store until a signal ends it.
 
 use super::identity::failure;
 use super::store_error::store_error;
@@ -17,7 +17,7 @@ use stream::tls::{CERTIFICATE_FILE, DEVICES_FILE, TlsError};
 /// Threads that read the disk and compress.
 const BLOCKING_THREADS_MAX: usize = 4;
 
-/// Of the memory that is given, the part for compressed pieces of plans; the rest is for content.
+/// One part in `BUNDLE_SHARE` of the given memory is for compressed pieces of plans; the rest is for content.
 const BUNDLE_SHARE: u64 = 4;
 
 pub(super) fn run(arguments: &StreamServeArgs) -> Result<u8, CliError> {
@@ -28,7 +28,7 @@ pub(super) fn run(arguments: &StreamServeArgs) -> Result<u8, CliError> {
         .map_err(|error| CliError::io("stream serve", &error))?;
     let settings = settings(arguments)?;
     runtime.block_on(async {
-        // Before anything that takes time: who starts this may end it at once.
+        // Do this before anything that takes time: the parent may end this process at once.
         let mut stops = Stops::heed()?;
         let failed = |error| server_error(arguments, &error);
         let server = Server::bind(settings).await.map_err(failed)?;
@@ -80,7 +80,7 @@ fn settings(arguments: &StreamServeArgs) -> Result<Settings, CliError> {
     Ok(settings)
 }
 
-/// The server's certificate, and the devices that are let in.
+/// Returns the server's certificate, and the devices that may connect.
 fn identity(folder: &Path, devices: Option<&Path>) -> Result<Identity, CliError> {
     let beside = folder.join(DEVICES_FILE);
     let is_server = folder.join(CERTIFICATE_FILE);
@@ -90,7 +90,7 @@ fn identity(folder: &Path, devices: Option<&Path>) -> Result<Identity, CliError>
         ));
     }
     Identity::load(folder, devices.unwrap_or(&beside)).map_err(|error| match &error {
-        // A copied folder has a link into the authority's folder, and that of a device has no list at all.
+        // In a copied folder the link to the authority's folder is dangling; the folder of a device has no list at all.
         TlsError::File { path, source }
             if devices.is_none() && *path == beside && source.kind() == ErrorKind::NotFound =>
         {
@@ -102,7 +102,7 @@ fn identity(folder: &Path, devices: Option<&Path>) -> Result<Identity, CliError>
     })
 }
 
-/// How to predict.
+/// Returns how to predict.
 pub(super) fn mode(predict: StreamPredict) -> Mode {
     match predict {
         StreamPredict::Task => Mode::Task,

@@ -1,4 +1,4 @@
-//! `keel stream status`: what a mount has done so far.
+//! `keel stream status`: shows what a mount has done so far.
 
 use crate::cli::StreamStatusArgs;
 use crate::error::{CliError, one_line};
@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// Leaves, of the loaders that are not in the tree, those that are not on this machine either, as `loaders_missing`.
+/// Keeps only the loaders that are missing both in the tree and on this machine, as `loaders_missing`.
 fn keep_missing(value: &mut Value) {
     let Some(Value::Array(mut loaders)) =
         value.as_object_mut().and_then(|all| all.remove("loaders"))
@@ -104,7 +104,7 @@ fn start_line(start: &Value) -> String {
     let said = |name: &str| start[name].as_u64().unwrap_or_default();
     format!(
         "start of {}: {} blocks read, {} sent ahead, {} of them not seen read{}, {} requests, {} round trips",
-        // A name comes from whoever publishes.
+        // The name comes from the publisher, so it is untrusted.
         one_line(&start["task"].as_str().unwrap_or_default()),
         said("read"),
         said("pushed"),
@@ -119,12 +119,12 @@ fn start_line(start: &Value) -> String {
     )
 }
 
-/// The counters of a mount, as JSON.
+/// Returns the counters of a mount, as JSON.
 fn attribute(directory: &Path) -> io::Result<Vec<u8>> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let name = CString::new(COUNTERS_NAME)?;
     let mut value = vec![0_u8; VALUE_BYTES_MAX];
-    // SAFETY: two C strings and as much room as is said, all alive until the call returns.
+    // SAFETY: two C strings and a buffer of the given size, all alive until the call returns.
     let length = unsafe {
         libc::getxattr(
             path.as_ptr(),

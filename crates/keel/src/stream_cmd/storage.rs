@@ -1,4 +1,4 @@
-//! A flash store as the place for a device's cache.
+//! A flash store as the storage of a device's cache.
 
 use base::block::BlockDevice;
 use base::error::Code;
@@ -6,13 +6,13 @@ use flash::{FileHandle, Store};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use stream::device::cache::{Storage, StorageError};
 
-/// The files of a store. One of them is kept open: logs are added to and read many times.
+/// The files of a store. One of them is kept open: logs are appended to and read many times.
 pub(super) struct FlashStorage<D: BlockDevice> {
     open: Mutex<Open<D>>,
 }
 
 struct Open<D: BlockDevice> {
-    /// None: it is closed.
+    /// `None` if it is closed.
     store: Option<Store<D>>,
     file: Option<(String, FileHandle)>,
 }
@@ -37,7 +37,7 @@ impl<D: BlockDevice> Drop for FlashStorage<D> {
         let mut open = self.lock();
         open.release();
         if let Some(store) = open.store.take() {
-            // What was synced is there; a device that fails now has nothing left to say.
+            // Synced data are safe, so a failure of the device now is irrelevant.
             let _ = store.close();
         }
     }
@@ -93,7 +93,7 @@ impl<D: BlockDevice + Send> Storage for FlashStorage<D> {
             .store()?
             .list(&mut |name, stat| files.push((name.to_owned(), stat.length_bytes)));
         match listed {
-            // What could be read has been listed.
+            // The readable files have been listed.
             Ok(()) | Err(flash::Error::Damaged { .. }) => Ok(files),
             Err(error) => Err(failed(&error)),
         }

@@ -1,4 +1,4 @@
-//! Errors of stores and of publishing, with what to do about them.
+//! Errors of stores and of publishing, with their remedies.
 
 use crate::descriptors::too_few;
 use crate::error::{CliError, describe};
@@ -7,7 +7,7 @@ use std::path::Path;
 use stream::publish::PublishError;
 use stream::store::{StoreError, format_line};
 
-/// An error of a store.
+/// Returns the error of a store.
 pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
     let shown = store.display();
     match error {
@@ -67,13 +67,13 @@ pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
     }
 }
 
-/// Whether something was published there.
+/// Returns whether something was published there.
 fn has_manifests(store: &Path) -> bool {
     let manifests = std::fs::read_dir(store.join("manifests"));
     manifests.is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// An error of publishing or pruning.
+/// Returns the error of publishing or pruning.
 pub(super) fn publish_error(store: &Path, error: &PublishError) -> CliError {
     match error {
         PublishError::Tree { path, what, source } => system(path, what, source),
@@ -143,11 +143,11 @@ fn system(path: &Path, what: &str, source: &io::Error) -> CliError {
         return told;
     }
     let error = CliError::io(path.display(), source);
-    // What stands in the file system needs no more words than the reason.
+    // For a problem in the file system, the reason is sufficient.
     match source.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::EPERM | libc::EEXIST)
         | Some(libc::EISDIR) => error,
-        // A path that is good, and names something else than a directory.
+        // The path exists, but it is no directory.
         None if source.kind() == io::ErrorKind::NotADirectory => {
             error.with_remedy("name a directory")
         }

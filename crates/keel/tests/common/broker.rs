@@ -1,4 +1,4 @@
-//! A broker of the test's own, and a publisher that knows what the broker has acknowledged.
+//! A broker for one test, and a publisher that knows what the broker has acknowledged.
 
 use super::{TempDir, wait_until};
 use std::io::{BufReader, Read, Write};
@@ -10,13 +10,13 @@ use std::time::Duration;
 
 const MOSQUITTO: &str = "/usr/sbin/mosquitto";
 
-/// A free port of the loopback interface.
+/// Returns a free port of the loopback interface.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
 
-/// A mosquitto with its own directory; both are gone when it is dropped.
+/// A mosquitto with its own directory; both are removed when this is dropped.
 pub struct Broker {
     pub port: u16,
     child: Child,
@@ -24,7 +24,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts one; `None`, and a line that says so, where mosquitto is not installed.
+    /// Starts a broker. Returns `None`, and prints a line that says so, if mosquitto is not installed.
     pub fn start() -> Option<Self> {
         if !Path::new(MOSQUITTO).exists() {
             println!("skipped: mosquitto is not installed");
@@ -33,7 +33,7 @@ impl Broker {
         let dir = TempDir::new();
         let port = free_port();
         let path = dir.path().display();
-        // What is queued for a node that is away has no limit, and neither has what is on its way to it.
+        // Neither the queue for a disconnected node nor the messages in flight to it are limited.
         let text = format!(
             "listener {port} 127.0.0.1\nallow_anonymous true\npersistence true\n\
              persistence_location {path}/\nmax_inflight_messages 0\nmax_queued_messages 0\n\
@@ -72,7 +72,7 @@ pub struct Publisher {
     stream: TcpStream,
     input: Vec<u8>,
     next_id: u16,
-    /// Messages that the broker has acknowledged, and those on their way.
+    /// Messages that the broker has acknowledged, and messages in flight.
     pub acknowledged: u64,
     pub in_flight: u64,
 }
@@ -107,7 +107,7 @@ impl Publisher {
         let mut packets = Vec::new();
         for payload in payloads {
             let length = 2 + topic.len() + 2 + payload.len();
-            // One byte of length is enough for what tests publish.
+            // One byte of length suffices for the messages of the tests.
             packets.extend_from_slice(&[0x32, u8::try_from(length).unwrap()]);
             assert!(length < 128);
             packets.extend_from_slice(&(topic.len() as u16).to_be_bytes());
@@ -120,7 +120,7 @@ impl Publisher {
         self.stream.write_all(&packets).unwrap();
     }
 
-    /// Waits until at most so many messages are on their way.
+    /// Waits until at most `in_flight_max` messages are in flight.
     pub fn settle(&mut self, in_flight_max: u64) {
         while self.in_flight > in_flight_max {
             let mut buffer = [0; 4096];
@@ -138,7 +138,7 @@ impl Publisher {
     }
 }
 
-/// A subscriber of everything, and what it was sent.
+/// A subscriber of all topics, and the messages that it received.
 pub struct Subscriber {
     got: Arc<Mutex<Vec<(String, String)>>>,
 }

@@ -1,4 +1,4 @@
-//! A client that speaks HTTP by hand, so that it can also speak it badly.
+//! A hand-written HTTP client, so that it can also violate the protocol.
 
 use super::node::Node;
 use super::wait_until;
@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A small node with an HTTP side, at a port that the system chooses.
+/// The configuration of a small node with an HTTP server, at a port that the system chooses.
 pub const HTTP: &str = "
 [store]
 create_mebibytes = 16
@@ -19,7 +19,7 @@ unix_socket = \"line.sock\"
 listen = \"127.0.0.1:0\"
 ";
 
-/// Where a node listens, as its log says.
+/// Returns the address of a node's HTTP server, from its log.
 pub fn address(node: &Node) -> String {
     let mut found = None;
     wait_until("the address of the HTTP side", || {
@@ -34,7 +34,7 @@ pub fn address(node: &Node) -> String {
     found.unwrap()
 }
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -55,14 +55,14 @@ impl Answer {
 /// A connection.
 pub fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    // Not a measurement: a test that waits for ever would never end.
+    // Only a safeguard: without a timeout a failing test would never end.
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
     stream
 }
 
-/// Asks for something, with further header lines.
+/// Sends a GET request with further header lines.
 pub fn get_with(address: &str, path: &str, headers: &str) -> Answer {
     let mut stream = connect(address);
     let request =
@@ -75,14 +75,14 @@ pub fn get(address: &str, path: &str) -> Answer {
     get_with(address, path, "")
 }
 
-/// The same, which must succeed; the answer in JSON.
+/// The same, for a request that must succeed; returns the JSON of the response.
 pub fn json(address: &str, path: &str) -> Value {
     let answer = get(address, path);
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()
 }
 
-/// Everything until the end of the connection.
+/// Returns all bytes until the end of the connection.
 pub fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 65536];
@@ -96,7 +96,7 @@ pub fn rest(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// The answer on a connection that ends with it.
+/// Returns the response on a connection that ends with it.
 pub fn answer(stream: &mut TcpStream) -> Answer {
     let bytes = rest(stream);
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
@@ -142,7 +142,7 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A stream of events, read as they come.
+/// A stream of events, read as they arrive.
 pub struct Events {
     stream: TcpStream,
     raw: Vec<u8>,
@@ -166,7 +166,7 @@ impl Events {
         }
     }
 
-    /// The next event, its id and its data; `None` at the end of the stream.
+    /// Returns the next event, its id and its data; `None` at the end of the stream.
     pub fn next(&mut self) -> Option<(String, String, Value)> {
         loop {
             if let Some(end) = self.text.find("\n\n") {
@@ -217,7 +217,7 @@ impl Events {
         }
     }
 
-    /// Reads on until an event satisfies.
+    /// Reads until an event satisfies `is_it`.
     pub fn until(&mut self, what: &str, mut is_it: impl FnMut(&str, &Value) -> bool) -> Value {
         loop {
             let Some((event, _, data)) = self.next() else {

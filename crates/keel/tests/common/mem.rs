@@ -1,17 +1,17 @@
-//! Regions, and the library that is preloaded.
+//! Regions, and the preloaded library.
 
 use super::{TempDir, keel, ok};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// An empty region of 32 MiB.
+/// Creates an empty region of 32 MiB.
 pub fn region(dir: &TempDir) -> String {
     let region = dir.file("region").display().to_string();
     ok(&["mem", "create", &region, "--size", "32M", "--files", "500"]);
     region
 }
 
-/// The library of this build; nothing where it is not built.
+/// Returns the library of this build; `None` if it was not built.
 pub fn library() -> Option<PathBuf> {
     let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
     let found = [programs.to_owned(), programs.join("deps")]
@@ -24,7 +24,7 @@ pub fn library() -> Option<PathBuf> {
     found
 }
 
-/// `keel mem run REGION`, with the options and the program.
+/// Returns the command `keel mem run REGION` with the options and the program.
 pub fn running(library: &Path, region: &str, arguments: &[&str]) -> Command {
     let mut command = keel();
     command

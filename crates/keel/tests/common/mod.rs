@@ -1,4 +1,4 @@
-//! What the tests of the command line share: the program, a directory that goes away, and what a failure looks like.
+//! What the tests of the command line share: the program, a temporary directory, and checks of failures.
 
 #![allow(dead_code)]
 
@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A directory that is removed with everything in it.
+/// A directory that is removed with all its content.
 pub struct TempDir(PathBuf);
 
 impl TempDir {
@@ -27,7 +27,7 @@ impl TempDir {
             let path = std::env::temp_dir().join(name);
             match std::fs::create_dir(&path) {
                 Ok(()) => return Self(path),
-                // Of a test that was killed, whose number this process has now.
+                // Left by a killed test that had the process ID of this process.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("{}: {error}", path.display()),
             }
@@ -56,11 +56,11 @@ impl Drop for TempDir {
     }
 }
 
-/// The program under test. Signals do to it what they do by themselves: whoever runs the tests in the background of a
-/// script has SIGINT switched off, which children inherit.
+/// Returns a command for the program under test, with default signal dispositions: tests in the background of a script
+/// have SIGINT ignored, and children inherit that.
 pub fn keel() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keel"));
-    // SAFETY: between fork and exec plain system calls, which are async-signal-safe.
+    // SAFETY: between fork and exec, only plain system calls that are async-signal-safe.
     unsafe {
         command.pre_exec(|| {
             for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -72,7 +72,7 @@ pub fn keel() -> Command {
     command
 }
 
-/// Runs it with these arguments.
+/// Runs the program with these arguments.
 pub fn run(arguments: &[&str]) -> Output {
     keel()
         .args(arguments)
@@ -81,7 +81,7 @@ pub fn run(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Runs it with bytes on standard input.
+/// Runs the program with bytes on standard input.
 pub fn run_with_input(arguments: &[&str], input: &[u8]) -> Output {
     let mut child = keel()
         .args(arguments)
@@ -94,10 +94,10 @@ pub fn run_with_input(arguments: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What `keel flash format` and `copy` add where the directories of the tests lie in memory.
+/// The note that `keel flash format` and `copy` add if the directories of the tests lie in memory.
 const IN_MEMORY: &str = "this store lies in memory and is gone at the next boot";
 
-/// Runs it and demands success; answers standard output.
+/// Runs the program and requires success. Returns standard output.
 pub fn ok(arguments: &[&str]) -> Vec<u8> {
     let output = run(arguments);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
@@ -107,12 +107,12 @@ pub fn ok(arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Success, with standard output as one JSON value.
+/// The same; returns standard output as one JSON value.
 pub fn ok_json(arguments: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&ok(arguments)).unwrap()
 }
 
-/// Demands this exit status and one line of error, and answers the line.
+/// Requires this exit status and one line of error. Returns the line.
 pub fn fails(arguments: &[&str], status: i32) -> String {
     let output = run(arguments);
     assert_eq!(
@@ -123,7 +123,7 @@ pub fn fails(arguments: &[&str], status: i32) -> String {
     one_line(&output.stderr)
 }
 
-/// Standard error as the one line that it must be.
+/// Returns standard error, which must be one line.
 pub fn one_line(stderr: &[u8]) -> String {
     let text = std::str::from_utf8(stderr).unwrap();
     let line = text
@@ -134,7 +134,7 @@ pub fn one_line(stderr: &[u8]) -> String {
     line.to_owned()
 }
 
-/// Exit status, standard output and standard error.
+/// Returns exit status, standard output and standard error.
 pub fn text(output: &Output) -> (Option<i32>, &str, &str) {
     (
         output.status.code(),
@@ -143,10 +143,10 @@ pub fn text(output: &Output) -> (Option<i32>, &str, &str) {
     )
 }
 
-/// A user who owns nothing, and has no rights that others have not.
+/// A user without files and without special rights.
 pub const NOBODY: u32 = 65_534;
 
-/// What the program says to a user who may do nothing; none where this test cannot be such a user.
+/// Runs the program as an unprivileged user. Returns `None` if this test cannot become such a user.
 pub fn as_nobody(arguments: &[&str], dir: &TempDir) -> Option<Output> {
     if base::mount::effective_ids().0 != 0 {
         println!("skipped: only root can be somebody else");
@@ -168,7 +168,7 @@ pub fn as_nobody(arguments: &[&str], dir: &TempDir) -> Option<Output> {
     }
 }
 
-/// Waits until `done`; panics after a minute, which is no measurement, only an end.
+/// Waits until `done` returns true. Panics after one minute, which is only a safeguard.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
@@ -182,6 +182,6 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Sends a signal to a child of this test.
 pub fn signal(child: &Child, signal: libc::c_int) {
-    // SAFETY: a plain system call; the child has not been waited for, so the number is still its own.
+    // SAFETY: a plain system call; the child has not been waited for, so its process ID is not reused.
     unsafe { libc::kill(child.id() as libc::pid_t, signal) };
 }

@@ -1,4 +1,4 @@
-//! A node under test: started with a configuration in a directory of its own, spoken to over its socket, ended.
+//! A node under test: it is started with a configuration in its own directory, used through its socket, and ended.
 
 use super::{TempDir, keel, signal, wait_until};
 use base::wire::{self, Decoded};
@@ -29,7 +29,7 @@ pub const BACKUP_BEGUN: u16 = 266;
 pub const KEY_LIST: u16 = 270;
 pub const ERROR: u16 = 511;
 
-/// A small store, and no listener that another test could have, too.
+/// A configuration with a small store, and without a listener that could conflict with other tests.
 pub const SMALL: &str = "
 [store]
 create_mebibytes = 16
@@ -38,24 +38,24 @@ tcp_listen = \"\"
 unix_socket = \"line.sock\"
 ";
 
-/// A directory with a configuration, and the node that runs there.
+/// A directory with a configuration, and the node that runs in it.
 pub struct Node {
     pub dir: TempDir,
-    /// Set in the environment of the node.
+    /// Environment variables of the node.
     pub variables: Vec<(&'static str, String)>,
     child: Option<Child>,
     starts: u32,
 }
 
 impl Node {
-    /// Starts a node and waits until it serves.
+    /// Starts a node and waits until it is ready.
     pub fn start(config: &str) -> Self {
         let mut node = Self::prepare(config);
         node.restart();
         node
     }
 
-    /// The directory without a node.
+    /// Creates the directory without a node.
     pub fn prepare(config: &str) -> Self {
         let dir = TempDir::new();
         std::fs::write(dir.file("keel.toml"), config).unwrap();
@@ -67,7 +67,7 @@ impl Node {
         }
     }
 
-    /// Starts a node where none runs, and waits until it serves.
+    /// Starts a node if none runs, and waits until it is ready.
     pub fn restart(&mut self) {
         self.spawn();
         wait_until("the ready line", || {
@@ -77,7 +77,7 @@ impl Node {
         });
     }
 
-    /// Starts a node and waits for nothing.
+    /// Starts a node without waiting.
     pub fn spawn(&mut self) {
         assert!(self.child.is_none());
         self.starts += 1;
@@ -97,7 +97,7 @@ impl Node {
         self.dir.file(&format!("log.{}", self.starts))
     }
 
-    /// What the node has said since its last start.
+    /// Returns the node's log since its last start.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
@@ -110,20 +110,20 @@ impl Node {
         signal(self.child.as_ref().unwrap(), number);
     }
 
-    /// Ends it with SIGKILL.
+    /// Ends the node with SIGKILL.
     pub fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// Ends it with SIGTERM and waits for its end.
+    /// Ends the node with SIGTERM and waits for its end.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(libc::SIGTERM);
         self.ended()
     }
 
-    /// Waits for its end.
+    /// Waits for the node's end.
     pub fn ended(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the end of the node", || {
@@ -144,24 +144,24 @@ impl Node {
             .unwrap()
     }
 
-    /// The same, which must succeed; answers standard output.
+    /// The same, for a command that must succeed; returns standard output.
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The same, with one JSON value on standard output.
+    /// The same; returns standard output as one JSON value.
     pub fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.ok(arguments)).unwrap()
     }
 
-    /// One JSON value on standard output, whatever the exit status says of the node's health.
+    /// Returns standard output as one JSON value, whatever the exit status says of the node's health.
     pub fn json_degraded(&self, arguments: &[&str]) -> Value {
         serde_json::from_slice(&self.run(arguments).stdout).unwrap()
     }
 
-    /// The same, which must fail with this status and one line; answers the line.
+    /// The same, for a command that must fail with this status and one line; returns the line.
     pub fn fails(&self, arguments: &[&str], status: i32) -> String {
         let output = self.run(arguments);
         assert_eq!(
@@ -176,7 +176,7 @@ impl Node {
         self.dir.file("keel-data/keel.sock")
     }
 
-    /// A connection to its socket.
+    /// Opens a connection to its socket.
     pub fn connect(&self) -> Raw {
         Raw::new(UnixStream::connect(self.socket()).unwrap())
     }
@@ -191,13 +191,13 @@ impl Drop for Node {
     }
 }
 
-/// A connection that speaks the node's protocol as it is specified, apart from the program's own client.
+/// A connection that implements the node's protocol as specified, independently of the program's own client.
 pub struct Raw {
     pub stream: UnixStream,
     input: Vec<u8>,
 }
 
-/// The bytes of a frame.
+/// Encodes a frame.
 pub fn frame(kind: u16, version: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; wire::frame_bytes(payload.len())];
     wire::encode(kind, version, payload, &mut bytes).unwrap();
@@ -206,7 +206,7 @@ pub fn frame(kind: u16, version: u16, payload: &[u8]) -> Vec<u8> {
 
 impl Raw {
     pub fn new(stream: UnixStream) -> Self {
-        // Not a measurement: a test that waits for an answer for ever would never end.
+        // Only a safeguard: without a timeout a failing test would never end.
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
@@ -222,13 +222,13 @@ impl Raw {
             .unwrap();
     }
 
-    /// The next answer; `None` when the node has closed the connection.
+    /// Returns the next answer; `None` if the node has closed the connection.
     pub fn answer(&mut self) -> Option<(u16, Value)> {
         let (kind, payload) = self.bytes()?;
         Some((kind, serde_json::from_slice(&payload).unwrap()))
     }
 
-    /// The next answer as it came.
+    /// Returns the next answer as raw bytes.
     pub fn bytes(&mut self) -> Option<(u16, Vec<u8>)> {
         loop {
             if let Decoded::Frame(frame) = wire::decode(&self.input, 256 << 10).unwrap() {

@@ -1,4 +1,4 @@
-//! A tree of files that is a processor with 19 speeds, what tasks report, and a thread that plays a task.
+//! A tree of files that represents a processor with 19 speeds, task reports, and a thread that simulates a task.
 
 use super::node::Node;
 use base::histogram::Histogram;
@@ -14,7 +14,7 @@ use std::time::Duration;
 const POLICY: &str = "machine/sys/devices/system/cpu/cpufreq/policy0";
 pub const KHZ_MAX: u64 = 2_000_000;
 
-/// A processor whose frequency can be told, in a folder.
+/// Creates, in a folder, a processor with a settable frequency.
 pub fn machine(node: &Node) -> PathBuf {
     let folder = node.dir.file(POLICY);
     std::fs::create_dir_all(&folder).unwrap();
@@ -38,12 +38,12 @@ pub fn machine(node: &Node) -> PathBuf {
         std::fs::write(folder.join(name), text + "\n").unwrap();
     }
     started_as(node, "6b7c3c64-9f3b-4c7e-8f55-2b0d1f6a9e10");
-    // What was told is what it does.
+    // The processor runs at the speed that is set.
     std::os::unix::fs::symlink("scaling_setspeed", folder.join("scaling_cur_freq")).unwrap();
     folder
 }
 
-/// The machine's start, which is another one after each.
+/// Sets the boot ID of the machine, which differs for each boot.
 pub fn started_as(node: &Node, boot_id: &str) {
     let path = node.dir.file("machine/proc/sys/kernel/random/boot_id");
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -55,7 +55,7 @@ pub fn setting(folder: &Path, name: &str) -> String {
     text.trim().to_owned()
 }
 
-/// Ten instances with this tardiness and data response ratio.
+/// Returns a report of ten instances with this tardiness and data response ratio.
 pub fn report(id: u64, tardiness: f64, ratio: f64) -> TaskPeriod {
     let mut histograms = [(); 4].map(|()| Histogram::new());
     for _ in 0..10 {
@@ -84,15 +84,15 @@ pub fn report(id: u64, tardiness: f64, ratio: f64) -> TaskPeriod {
     TaskPeriod::of(id, &figures.to_sum()).unwrap()
 }
 
-/// A connection that speaks for a task of this process, until this is dropped or the node ends.
+/// A connection that reports for a task of this process, until this is dropped or the node ends.
 pub struct Played {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Played {
-    /// Declares the task, then reports ten instances again and again, with this pause in between. `next` says their
-    /// tardiness and data response ratio; nothing: the node has ended.
+    /// Declares the task, then repeatedly reports ten instances, with this pause in between. `next` returns their
+    /// tardiness and data response ratio, or `None` if the node has ended.
     pub fn start(
         node: &Node,
         name: &str,

@@ -1,18 +1,18 @@
-//! What the tests of `keel flash` share: stores, bytes to put into them, a program that writes, loop devices.
+//! What the tests of `keel flash` share: stores, test data, a writing program, loop devices.
 
-// Each test program uses a part of it.
+// Each test program uses only a part of this file.
 #![allow(dead_code)]
 
 use crate::common::{TempDir, keel, ok, run, run_with_input, wait_until};
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
-/// Bytes without a pattern that a fault could hide in.
+/// Returns bytes without a pattern that could hide an error.
 pub fn bytes(count: usize) -> Vec<u8> {
     bytes_of(1, count)
 }
 
-/// The same, other ones for each seed.
+/// The same, with different bytes for each seed.
 pub fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
     let mut state = seed;
     let next = |_| {
@@ -22,7 +22,7 @@ pub fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
     (0..count).map(next).collect()
 }
 
-/// A store in a directory; answers its path.
+/// Creates a store in a directory. Returns its path.
 pub fn store(dir: &TempDir, size: &str) -> String {
     let image = dir.file("store.img").display().to_string();
     ok(&["flash", "format", &image, "--size", size, "--files", "100"]);
@@ -70,14 +70,14 @@ impl Drop for Writer {
     }
 }
 
-/// A loop device; detached, and unmounted before that, at the end.
+/// A loop device; unmounted and detached at the end.
 pub struct Loop {
     pub path: String,
     pub mounted: Option<String>,
 }
 
 impl Loop {
-    /// `None`, with the reason printed, where this machine gives none.
+    /// Attaches a loop device. Returns `None`, and prints the reason, if this machine does not allow it.
     pub fn attach(file: &str, options: &[&str]) -> Option<Self> {
         let output = Command::new("losetup")
             .args(["--find", "--show"])
@@ -114,7 +114,7 @@ impl Drop for Loop {
     }
 }
 
-/// A file of zeros that takes no room; answers its path.
+/// Creates a sparse file of zeros. Returns its path.
 pub fn sparse_file(dir: &TempDir, bytes: u64) -> String {
     let path = dir.file("backing");
     let file = std::fs::File::create(&path).unwrap();

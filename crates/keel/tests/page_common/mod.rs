@@ -1,13 +1,13 @@
-//! Running the commands of a page, and comparing what they print with what it shows.
+//! Runs the commands of a page, and compares their output with the output on the page.
 
 use std::path::Path;
 use std::process::Command;
 
-/// A command of the page and what it shows of the output.
+/// A command of the page and the output that the page shows.
 struct Block {
     commands: String,
     shown: Option<String>,
-    /// What a line `<!-- needs: THINGS -->` before it says.
+    /// The things named in a line `<!-- needs: THINGS -->` before the block.
     needs: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ fn blocks(page: &str) -> Vec<Block> {
                 open = Some(language);
                 match (language, blocks.last_mut()) {
                     ("text", Some(last)) => last.shown = Some(String::new()),
-                    // A file to copy: nothing runs it, and nothing prints it.
+                    // A file to copy: it is neither run nor printed.
                     ("ini", _) => {}
                     ("sh", _) => blocks.push(Block {
                         commands: String::new(),
@@ -58,7 +58,7 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// Whether a line is what the page shows; … stands for anything within it.
+/// Whether a line matches the page; … stands for any text within the line.
 fn line_fits(shown: &str, line: &str) -> bool {
     let Some((before, after)) = shown.split_once('…') else {
         return shown == line;
@@ -71,7 +71,7 @@ fn line_fits(shown: &str, line: &str) -> bool {
     rests.any(|rest| line_fits(after, rest))
 }
 
-/// Whether lines are what the page shows; a line of … alone stands for any number of them.
+/// Whether lines match the page; a line of … alone stands for any number of lines.
 fn fits(shown: &[&str], lines: &[&str]) -> bool {
     match (shown, lines) {
         ([], []) => true,
@@ -81,8 +81,9 @@ fn fits(shown: &[&str], lines: &[&str]) -> bool {
     }
 }
 
-/// Runs the blocks of a page in their order in a directory. `has` says whether what a block needs is there; without it
-/// the block is left out. `variables` are set for all of them. How many outputs were compared.
+/// Runs the blocks of a page in their order in a directory. `has` returns whether a thing that a block needs is
+/// available; without it the block is skipped. `variables` are set for all blocks. Returns how many outputs were
+/// compared.
 #[allow(dead_code)]
 pub fn run_page(
     name: &str,
@@ -93,13 +94,13 @@ pub fn run_page(
     run_text(&text(name), directory, variables, has)
 }
 
-/// The text of a page.
+/// Returns the text of a page.
 pub fn text(name: &str) -> String {
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     std::fs::read_to_string(pages.join(name)).unwrap()
 }
 
-/// The same for the text of a page, in which a test may have put other ports.
+/// As [`run_page`], for the text of a page in which a test may have replaced ports.
 pub fn run_text(
     page: &str,
     directory: &Path,

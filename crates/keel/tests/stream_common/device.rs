@@ -1,4 +1,4 @@
-//! What the tests of a device share: its cache and what becomes of it, mounts that fail, being without a server.
+//! What the tests of a device share: its cache and damage to it, mounts that fail, operation without a server.
 
 use super::{Mount, TABLE_BLOCKS, run_within};
 use crate::common::{TempDir, keel, ok, one_line, wait_until};
@@ -7,34 +7,34 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What a start needs of the program's table in these tests.
+/// The blocks of the program's table that a start reads in these tests.
 pub const ARGUMENTS: &[&str] = &["300-340", "17", "100-130"];
 
-/// All of the table.
+/// Returns the range of all blocks of the table.
 pub fn all_blocks() -> String {
     format!("0-{}", TABLE_BLOCKS - 1)
 }
 
-/// The path of a name in a directory, as an argument.
+/// Returns the path of a name in a directory, as an argument.
 pub fn path(dir: &TempDir, name: &str) -> String {
     dir.file(name).display().to_string()
 }
 
-/// An empty flash store in a directory, for a cache.
+/// Creates an empty flash store for a cache in a directory.
 pub fn flash_image(dir: &TempDir, name: &str, size: &str) -> String {
     let image = path(dir, name);
     ok(&["flash", "format", &image, "--size", size, "--files", "100"]);
     image
 }
 
-/// What a mount says that does not come about, in one line.
+/// Runs a mount that must fail. Returns its error, which must be one line.
 pub fn fails_to_mount(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> String {
     let mut all = vec!["--insecure"];
     all.extend(options);
     fails_to_mount_as(dir, at, server, &all)
 }
 
-/// The same with options that say who it is.
+/// As [`fails_to_mount`], with options for the identity.
 pub fn fails_to_mount_as(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> String {
     let at = dir.file(at);
     std::fs::create_dir_all(&at).unwrap();
@@ -50,13 +50,13 @@ pub fn fails_to_mount_as(dir: &TempDir, at: &str, server: SocketAddr, options: &
     one_line(&output.stderr)
 }
 
-/// Waits until a mount has a server.
+/// Waits until a mount is connected to its server.
 pub fn wait_connected(mount: &Mount) {
     wait_until("a connection", || mount.count("connected") == 1);
 }
 
-/// A block that is neither here nor to be had is an error by the deadline: EIO for a call, SIGBUS for a program, and
-/// nothing that it could compute with.
+/// Checks that a block that is neither cached nor available from a server is an error by the deadline: EIO for a call,
+/// SIGBUS for a program, and no data that the program could use.
 pub fn fails_by_the_deadline(mount: &Mount, file: &str, block: &str) {
     let error = std::fs::read(mount.at.join(file)).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
@@ -71,13 +71,13 @@ pub fn fails_by_the_deadline(mount: &Mount, file: &str, block: &str) {
     assert!(mount.count("reads_late") >= 2);
 }
 
-/// A copy of a folder.
+/// Copies a folder.
 pub fn copy_folder(from: &Path, to: &Path) {
     let status = Command::new("cp").arg("-a").args([from, to]).status();
     assert!(status.unwrap().success());
 }
 
-/// The files of a cache in a directory whose names begin so.
+/// Returns the files of a cache directory whose names begin with `kind`.
 pub fn logs(cache: &Path, kind: &str) -> Vec<PathBuf> {
     let mut logs: Vec<_> = std::fs::read_dir(cache)
         .unwrap()
@@ -94,7 +94,7 @@ pub fn logs(cache: &Path, kind: &str) -> Vec<PathBuf> {
     logs
 }
 
-/// A file system in memory of its own, until this is dropped.
+/// A separate file system in memory; unmounted on drop.
 pub struct MemoryDisk(pub PathBuf);
 
 impl MemoryDisk {

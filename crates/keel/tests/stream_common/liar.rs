@@ -1,4 +1,4 @@
-//! A server that lies: what a true one answers, changed on the way.
+//! A lying server: it forwards the answers of a real one, and changes them on the way.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use stream::manifest::Manifest;
 use stream::wire::{Answer, FrameReader, PROTOCOL_VERSION, Request, pack_blocks, unpack};
 use stream::{BlockAt, FileId};
 
-/// What is said in place of an answer.
+/// What is sent in place of an answer.
 pub enum Said {
     /// These bytes.
     Bytes(Vec<u8>),
@@ -20,20 +20,20 @@ pub enum Said {
     Last(Vec<u8>),
 }
 
-/// None: this answer is passed on as it is.
+/// A lie about an answer; `None` if the answer is forwarded unchanged.
 pub type Lie = Arc<dyn Fn(&Answer) -> Option<Said> + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
     lie: Mutex<Option<Lie>>,
-    /// How many more lies are told.
+    /// The number of lies that remain to be told.
     left: AtomicU64,
     told: AtomicU64,
     is_over: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
 }
 
-/// Passes the words of a server on until it is dropped, and lies when it is told to.
+/// Forwards the messages of a server until it is dropped, and lies when requested.
 pub struct Liar {
     pub address: SocketAddr,
     shared: Arc<Shared>,
@@ -58,19 +58,19 @@ impl Liar {
         Self { address, shared }
     }
 
-    /// The next answers that the lie is about are lies, so many.
+    /// Replaces the next `count` answers to which the lie applies.
     pub fn tell(&self, lie: &Lie, count: u64) {
         *self.shared.lie.lock().unwrap() = Some(Arc::clone(lie));
         self.shared.told.store(0, Ordering::SeqCst);
         self.shared.left.store(count, Ordering::SeqCst);
     }
 
-    /// No more lies.
+    /// Stops lying.
     pub fn be_honest(&self) {
         self.shared.left.store(0, Ordering::SeqCst);
     }
 
-    /// Lies since it was told to.
+    /// The number of lies since the last request to lie.
     pub fn told(&self) -> u64 {
         self.shared.told.load(Ordering::SeqCst)
     }
@@ -146,14 +146,15 @@ impl Shared {
     }
 }
 
-/// The bytes of an answer.
+/// Returns the bytes of an answer.
 pub fn said(answer: &Answer) -> Vec<u8> {
     let mut bytes = Vec::new();
     answer.encode(&mut bytes);
     bytes
 }
 
-/// What a server says of its newest version: the signed manifest, in as many answers as it comes in, and itself.
+/// Returns a server's answers about its newest version: the encoded signed manifest, in as many answers as it is split
+/// into, and the manifest itself.
 pub fn greeting(server: SocketAddr) -> (Vec<u8>, Manifest) {
     let mut socket = TcpStream::connect(server).unwrap();
     socket
@@ -189,7 +190,7 @@ pub fn greeting(server: SocketAddr) -> (Vec<u8>, Manifest) {
     (signed, manifest)
 }
 
-/// The blocks of an answer, each by itself.
+/// Returns the single blocks of an answer.
 pub fn bytes_of_blocks(manifest: &Manifest, blocks: &[BlockAt], compressed: &[u8]) -> Vec<Vec<u8>> {
     let length = |at: &BlockAt| block_bytes(manifest.file(at.file).unwrap().0, at.index);
     let lengths: Vec<usize> = blocks.iter().map(length).collect();
@@ -204,13 +205,13 @@ pub fn bytes_of_blocks(manifest: &Manifest, blocks: &[BlockAt], compressed: &[u8
     each
 }
 
-/// The compressed bytes of blocks.
+/// Returns the compressed bytes of blocks.
 pub fn packed(blocks: &[Vec<u8>]) -> Vec<u8> {
     let slices: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
     pack_blocks(&slices, 1).unwrap()
 }
 
-/// A file of the tree, by its path.
+/// Returns a file of the tree by its path.
 pub fn file(manifest: &Manifest, path: &str) -> FileId {
     manifest.find(path.as_bytes()).unwrap()
 }

@@ -1,7 +1,7 @@
 //! What the tests of `keel stream` share: a published program whose reads are known, a server, a mount, and a
-//! connection between them that can be made bad.
+//! connection between them that can be disturbed.
 
-// Each test program uses a part of it.
+// Each test program uses only a part of this file.
 #![allow(dead_code)]
 
 pub mod device;
@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Blocks of the table in the program of [`tree`].
+/// The number of blocks in the table of the program of [`tree`].
 pub const TABLE_BLOCKS: usize = 600;
 
-/// A program with a table of [`TABLE_BLOCKS`] blocks. Its arguments are runs of blocks (`10-20`), which it reads in
-/// order, or pauses (`sleep:250`, milliseconds; `wait`: until its input ends, which it says); it prints a number made
-/// of all bytes that it read.
+/// A program with a table of [`TABLE_BLOCKS`] blocks. Its arguments are ranges of blocks (`10-20`), which it reads in
+/// order, or pauses (`sleep:250`, milliseconds; `wait`: prints a message, then waits until its input ends). It prints a
+/// number computed from all bytes that it has read.
 const PROGRAM: &str = r#"
 #include <stdint.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ int main(int count, char **arguments) {
 }
 "#;
 
-/// Bytes without a pattern that a fault could hide in, half of them zero, so that they compress.
+/// Returns bytes without a pattern that could hide an error, half of them zero, so that they compress.
 pub fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -74,7 +74,7 @@ pub fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Why a mount cannot be made here; prints that the test is skipped.
+/// Returns whether a mount is impossible here; prints that the test is skipped.
 pub fn cannot_mount() -> bool {
     let reason = if !Path::new("/dev/fuse").exists() {
         "no /dev/fuse"
@@ -87,7 +87,7 @@ pub fn cannot_mount() -> bool {
     true
 }
 
-/// A number that `make soak` sets for a longer run; where it does not, that of the test command.
+/// Returns the number that `make soak` sets for a longer run, or else the short one.
 pub fn longer(variable: &str, short: u64) -> u64 {
     match std::env::var(variable) {
         Ok(text) => text
@@ -97,12 +97,12 @@ pub fn longer(variable: &str, short: u64) -> u64 {
     }
 }
 
-/// A tree with the program `bin/task` and some files; in the folder `tree` of a directory.
+/// Creates a tree with the program `bin/task` and some files, in the folder `tree` of a directory.
 pub fn tree(dir: &TempDir) -> PathBuf {
     tree_of(dir, TABLE_BLOCKS)
 }
 
-/// The same with so many blocks in the program's table.
+/// The same with `table_blocks` blocks in the program's table.
 pub fn tree_of(dir: &TempDir, table_blocks: usize) -> PathBuf {
     let tree = dir.file("tree");
     std::fs::create_dir_all(tree.join("bin")).unwrap();
@@ -141,14 +141,14 @@ pub fn publish(dir: &TempDir) -> PathBuf {
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
-    /// Where its metrics are, with `--metrics`.
+    /// The address of its metrics, with `--metrics`.
     pub metrics: Option<SocketAddr>,
     store: PathBuf,
     options: Vec<String>,
 }
 
 impl Server {
-    /// On loopback, without TLS.
+    /// Starts a server on loopback, without TLS.
     pub fn start(store: &Path, options: &[&str]) -> Self {
         let mut all = vec!["--insecure"];
         all.extend(options);
@@ -171,7 +171,7 @@ impl Server {
         self.child.wait().ok();
     }
 
-    /// At the address where it was.
+    /// Restarts the server at the same address.
     pub fn restart(&mut self) {
         self.kill();
         let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
@@ -179,7 +179,7 @@ impl Server {
         (self.child, _, self.metrics) = start_server(&self.store, &address, &options);
     }
 
-    /// One of its metrics, with its labels.
+    /// Returns one of its metrics; `name` includes the labels.
     pub fn metric(&self, name: &str) -> u64 {
         let mut socket = TcpStream::connect(self.metrics.unwrap()).unwrap();
         socket.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
@@ -190,12 +190,12 @@ impl Server {
         value.trim().parse().unwrap()
     }
 
-    /// How often it has refused for this reason.
+    /// Returns how often it has refused for this reason.
     pub fn refused(&self, reason: &str) -> u64 {
         self.metric(&format!("keel_stream_refused_total{{reason=\"{reason}\"}}"))
     }
 
-    /// Ends it in order, so that all that it has learned is saved.
+    /// Ends the server in order, so that all that it has learned is saved.
     pub fn end(mut self) {
         signal(&self.child, libc::SIGTERM);
         let status = self.child.wait().unwrap();
@@ -244,36 +244,36 @@ fn start_server(
     (child, address, metrics)
 }
 
-/// Reads what nobody looks at, so that whoever writes it is never held up.
+/// Reads and discards output, so that its writer is never blocked.
 fn drain(mut from: impl Read + Send + 'static) {
     std::thread::spawn(move || std::io::copy(&mut from, &mut std::io::sink()));
 }
 
-/// A mount as a process; unmounted and ended when this goes.
+/// A mount as a process; unmounted and ended on drop.
 pub struct Mount {
     child: Child,
     pub at: PathBuf,
 }
 
 impl Mount {
-    /// Sends its process a signal.
+    /// Sends a signal to its process.
     pub fn signal(&self, signal: libc::c_int) {
         crate::common::signal(&self.child, signal);
     }
 
-    /// On the folder `at` of a directory, without TLS; returns when it is there.
+    /// Mounts on the folder `at` of a directory, without TLS; returns when it is mounted.
     pub fn start(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> Self {
         let mut all = vec!["--insecure"];
         all.extend(options);
         Self::start_as(dir, at, server, &all)
     }
 
-    /// The same with options that say who it is.
+    /// As [`start`](Self::start), with options for the identity.
     pub fn start_as(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> Self {
         Self::start_saying(dir, at, server, options, None)
     }
 
-    /// The same with a file for what it says on standard error.
+    /// As [`start_as`](Self::start_as), with a file for its standard error.
     pub fn start_saying(
         dir: &TempDir,
         at: &str,
@@ -305,12 +305,12 @@ impl Mount {
         Self { child, at }
     }
 
-    /// The counters that `keel stream status --json` shows.
+    /// Returns the counters that `keel stream status --json` shows.
     pub fn status(&self) -> serde_json::Value {
         crate::common::ok_json(&["stream", "status", self.at.to_str().unwrap(), "--json"])
     }
 
-    /// One counter.
+    /// Returns one counter.
     pub fn count(&self, name: &str) -> u64 {
         let status = self.status();
         let count = status[name].as_u64();
@@ -325,13 +325,13 @@ impl Mount {
         self.child.id()
     }
 
-    /// Ends it by a signal; its exit status.
+    /// Ends the mount by a signal. Returns its exit status.
     pub fn end(&mut self, number: libc::c_int) -> Option<i32> {
         signal(&self.child, number);
         self.child.wait().unwrap().code()
     }
 
-    /// SIGKILL, and nothing cleared up.
+    /// Kills the mount with SIGKILL, without clearing the mount point.
     pub fn kill(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
@@ -354,7 +354,7 @@ impl Drop for Mount {
     }
 }
 
-/// Takes a mount away, whatever is left of it.
+/// Detaches a mount, whatever its state.
 pub fn detach(directory: &Path) {
     Command::new("umount")
         .arg("-l")
@@ -364,12 +364,12 @@ pub fn detach(directory: &Path) {
         .ok();
 }
 
-/// What a program did within a limit; `None`: it was stopped because it had not ended.
+/// Runs a program within a time limit. Returns `None` if it was killed because it had not ended.
 pub fn run_within(command: &mut Command, limit: Duration) -> Option<Output> {
     try_run_within(command, limit).unwrap()
 }
 
-/// The same; an error where the program could not be started, as a block of its beginning is missing.
+/// As [`run_within`]; returns an error if the program could not be started because a block of its beginning is missing.
 pub fn try_run_within(command: &mut Command, limit: Duration) -> std::io::Result<Option<Output>> {
     let mut child = command
         .stdin(Stdio::null())
@@ -387,13 +387,13 @@ pub fn try_run_within(command: &mut Command, limit: Duration) -> std::io::Result
     Ok(Some(child.wait_with_output()?))
 }
 
-/// A run of the program that has read its blocks and stays, so that they stay mapped: some kernels give pages of files
-/// back that nobody maps as soon as they have not been read for a minute, although memory is free, and a test that
-/// demands what the page cache has would demand too much.
+/// A run of the program that has read its blocks and does not end, so that they stay mapped. Some kernels drop unmapped
+/// file pages that have not been read for one minute, although memory is free. Without the mapping, a test that
+/// requires pages in the page cache would fail.
 pub struct Holder(Child);
 
 impl Holder {
-    /// Starts it, as often as a short deadline ends it; it has read the blocks when this returns.
+    /// Starts the program, repeatedly if a short deadline ends it. The program has read the blocks when this returns.
     pub fn start(mount: &Mount, blocks: &str) -> Self {
         use std::io::BufRead;
         let mut started = None;
@@ -422,7 +422,7 @@ impl Drop for Holder {
     }
 }
 
-/// What the program of the tree prints for these arguments where it lies on a disk.
+/// Returns what the program of the tree prints for these arguments when it runs from disk.
 pub fn expected(dir: &TempDir, arguments: &[&str]) -> Vec<u8> {
     let output = Command::new(dir.file("tree/bin/task"))
         .args(
@@ -436,13 +436,13 @@ pub fn expected(dir: &TempDir, arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Runs the program of a mount, and demands that it does what it does on a disk. A shell starts it: a child that waits
-/// for its program holds what this process has open until it has it, and with that the pipes of other tests.
+/// Runs the program from a mount, and requires the same result as from disk. A shell starts it: until the exec
+/// succeeds, a forked child keeps inherited descriptors open, and with them the pipes of other tests.
 pub fn runs_well(dir: &TempDir, mount: &Mount, arguments: &[&str]) {
     runs_well_within(dir, mount, arguments, Duration::from_secs(60));
 }
 
-/// The same with another limit than a minute.
+/// As [`runs_well`], with a limit other than one minute.
 pub fn runs_well_within(dir: &TempDir, mount: &Mount, arguments: &[&str], limit: Duration) {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "exec \"$0\" \"$@\""]);
@@ -455,8 +455,8 @@ pub fn runs_well_within(dir: &TempDir, mount: &Mount, arguments: &[&str], limit:
     );
 }
 
-/// The same for a mount with a short deadline: on a busy machine that may pass although the link is good, and is an end
-/// by a signal. The program is started until it has what it needs.
+/// As [`runs_well`], for a mount with a short deadline. On a busy machine this deadline may pass although the link is
+/// good, which ends the program by a signal. The program is started again until it has all its blocks.
 pub fn runs_well_at_last(dir: &TempDir, mount: &Mount, arguments: &[&str]) {
     wait_until("all that a program needs", || {
         let mut program = Command::new(mount.program());
@@ -477,7 +477,7 @@ pub fn runs_well_at_last(dir: &TempDir, mount: &Mount, arguments: &[&str]) {
     });
 }
 
-/// Demands that every file of the mount has the bytes of the tree, as soon as it can be read.
+/// Requires that each file of the mount has the bytes of the tree, as soon as it can be read.
 pub fn is_whole_at_last(dir: &TempDir, mount: &Mount) {
     for name in ["bin/task", "share/long", "share/short", "share/nothing"] {
         wait_until(name, || match std::fs::read(mount.at.join(name)) {
@@ -494,7 +494,7 @@ pub fn is_whole_at_last(dir: &TempDir, mount: &Mount) {
     }
 }
 
-/// Demands that every file of the mount has the bytes of the tree.
+/// Requires that each file of the mount has the bytes of the tree.
 pub fn is_whole(dir: &TempDir, mount: &Mount) {
     for name in ["bin/task", "share/long", "share/short", "share/nothing"] {
         let there = std::fs::read(mount.at.join(name)).unwrap();
@@ -503,7 +503,7 @@ pub fn is_whole(dir: &TempDir, mount: &Mount) {
     }
 }
 
-/// Waits until the server has learned so many tasks.
+/// Waits until the server has learned `tasks` tasks.
 pub fn wait_learned(store: &Path, tasks: usize) {
     wait_until("what was learned", || {
         let listed = crate::common::run(&["stream", "actions", store.to_str().unwrap(), "--json"]);

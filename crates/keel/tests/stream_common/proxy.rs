@@ -1,4 +1,4 @@
-//! A connection that can be made bad: cut, held up, broken in the middle.
+//! A connection that can be disturbed: cut, stalled, closed or corrupted in the middle.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What happens to bytes on their way from the server.
+/// The disturbance of the bytes from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     None,
-    /// Nothing passes, either way, and nobody is told.
+    /// No bytes pass in either direction, without notice to the ends.
     Stall,
-    /// New connections are closed, and so are those there are.
+    /// Existing and new connections are closed.
     Cut,
     /// The byte with this number, counted from when this was set, is changed.
     Flip(u64),
-    /// Connections are closed when so many more bytes have passed.
+    /// Connections are closed after this number of further bytes.
     CloseAfter(u64),
-    /// Nothing passes any more when so many more bytes have.
+    /// No bytes pass after this number of further bytes.
     StallAfter(u64),
 }
 
@@ -29,7 +29,7 @@ struct Shared {
     open: Mutex<Vec<TcpStream>>,
 }
 
-/// Passes connections on to a server until it is dropped.
+/// Forwards connections to a server until it is dropped.
 pub struct Proxy {
     pub address: SocketAddr,
     shared: Arc<Shared>,
@@ -62,7 +62,7 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// Bytes that have come from the server since the trouble was set.
+    /// The number of bytes from the server since the disturbance was set.
     pub fn passed(&self) -> u64 {
         self.shared.passed.load(Ordering::SeqCst)
     }
@@ -138,7 +138,7 @@ fn copy(shared: &Shared, mut from: TcpStream, mut to: TcpStream, is_answer: bool
     to.shutdown(Shutdown::Both).ok();
 }
 
-/// Whether the connection is to be closed.
+/// Applies the disturbance to bytes. Returns whether the connection must be closed.
 fn spoil(shared: &Shared, trouble: Trouble, bytes: &mut [u8]) -> bool {
     let count = bytes.len() as u64;
     let before = shared.passed.fetch_add(count, Ordering::SeqCst);

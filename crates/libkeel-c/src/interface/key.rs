@@ -191,7 +191,7 @@ pub unsafe extern "C" fn keel_read(
     })
 }
 
-/// Copies bytes and what ends them; answers how many there are without the end.
+/// Copies bytes and their terminator; returns the number of bytes without the terminator.
 fn fill(buffer: &mut [u8], bytes: &[u8], end: &[u8]) -> Result<usize, Failure> {
     let needed = bytes.len() + end.len();
     let Some(room) = buffer.get_mut(..needed) else {

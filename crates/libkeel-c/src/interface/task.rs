@@ -74,7 +74,7 @@ pub struct keel_task_counts {
     pub reports_lost: u64,
 }
 
-/// The task of a handle, unless another thread runs it.
+/// Returns the task of a handle, unless another thread runs it.
 fn task(handle: *mut keel_task) -> Result<SharedTask, Failure> {
     TASKS.get(handle.addr())
 }
@@ -90,7 +90,7 @@ fn own(task: &SharedTask) -> Result<MutexGuard<'_, Task>, Failure> {
     }
 }
 
-/// The task of whoever runs it, which a child after fork() does not.
+/// Returns the task for the thread that runs it; a child after fork() does not run it.
 fn run_by_caller(task: &SharedTask) -> Result<MutexGuard<'_, Task>, Failure> {
     let task = own(task)?;
     task.usable()?;
@@ -143,7 +143,7 @@ impl keel_task_spec {
         if self.flags & KEEL_FIRM != 0 {
             wanted.kind = TaskKind::Firm;
         }
-        // Exactly zero is what a structure that was filled with zeros has.
+        // Only a structure filled with zeros has exactly zero here.
         if self.weight.to_bits() != 0 {
             wanted.weight = self.weight;
         }

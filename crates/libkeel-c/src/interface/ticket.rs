@@ -17,12 +17,12 @@ pub struct keel_ticket {
     _opaque: [u8; 0],
 }
 
-/// The time as the library has it.
+/// Converts a time of the interface to one of the library.
 pub(crate) fn time(time_ms: i64) -> Option<i64> {
     (time_ms != KEEL_NOW).then_some(time_ms)
 }
 
-/// Gives a ticket to a caller who wants it.
+/// Hands a ticket to the caller, if the caller wants it.
 ///
 /// # Safety
 /// `output` has passed [`check_optional`] and is NULL or leads to memory that can be written.

@@ -1,4 +1,4 @@
-//! What the node and its clients say to each other; `crates/keel/NODE.md` specifies every field.
+//! Messages between the node and its clients; `crates/keel/NODE.md` specifies every field.
 
 use db::value::Value;
 use serde::{Deserialize, Serialize, Serializer};
@@ -17,16 +17,16 @@ pub use task::{
 /// Version of every message here.
 pub const VERSION: u16 = 1;
 
-/// Bytes of the longest request.
+/// Size of the longest request, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of the longest answer.
+/// Size of the longest answer, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 256 << 10;
 
-/// Bytes after which an answer that holds a list ends; its last element may pass it.
+/// Size in bytes after which an answer with a list ends; its last element may exceed it.
 pub const LIST_BYTES: usize = 64 << 10;
 
-/// What a frame is. Requests are below 256.
+/// The kind of a frame. Requests are below 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
@@ -34,9 +34,9 @@ pub enum Kind {
     Get = 1,
     /// [`Put`], answered by `Stored`.
     Put = 2,
-    /// [`Watch`], answered by `Updates` and in the end by `End`.
+    /// [`Watch`], answered by `Updates` and finally by `End`.
     Watch = 3,
-    /// [`History`], answered by `Readings` and in the end by `End`.
+    /// [`History`], answered by `Readings` and finally by `End`.
     History = 4,
     /// [`Status`], answered by `State`.
     Status = 5,
@@ -48,7 +48,7 @@ pub enum Kind {
     Qos = 8,
     /// [`Together`], answered by `Stored`.
     Together = 9,
-    /// [`Backup`], answered by `BackupBegun`, files and pieces, and in the end by `BackupEnd`.
+    /// [`Backup`], answered by `BackupBegun`, files and pieces, and finally by `BackupEnd`.
     Backup = 10,
     /// [`Keys`], answered by `KeyList`.
     Keys = 11,
@@ -68,13 +68,13 @@ pub enum Kind {
     TaskDeclared = 263,
     /// [`TaskNoted`].
     TaskNoted = 264,
-    /// The state of quality of service, an object of the node's.
+    /// The state of quality of service, an object from the node.
     QosState = 265,
     /// [`BackupBegun`].
     BackupBegun = 266,
     /// [`BackupFile`].
     BackupFile = 267,
-    /// Bytes of the file named last, as they are: the one payload that is no JSON.
+    /// Raw bytes of the file named last: the one payload that is not JSON.
     BackupPiece = 268,
     /// [`BackupEnd`].
     BackupEnd = 269,
@@ -85,7 +85,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind; new ones come last, so that a place in it keeps its meaning.
+    /// Every kind; new ones are added at the end, so that an index keeps its meaning.
     pub const ALL: [Self; 26] = [
         Self::Get,
         Self::Put,
@@ -115,7 +115,7 @@ impl Kind {
         Self::BackupEnd,
     ];
 
-    /// The kind with this number.
+    /// Returns the kind with this number.
     #[must_use]
     pub fn of(number: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u16 == number)
@@ -143,13 +143,13 @@ pub struct Put {
     pub time_ms: Option<i64>,
 }
 
-/// Request: changes of the keys that fit a pattern, until the client sends anything or goes.
+/// Request: changes of the keys that match a pattern, until the client sends anything or disconnects.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watch {
     /// A key; `+` stands for one level, a last `#` for the rest.
     pub pattern: String,
-    /// Whether the values at the beginning are sent, too.
+    /// Whether the current values are sent first.
     #[serde(default)]
     pub current: bool,
 }
@@ -163,21 +163,21 @@ pub struct History {
     /// Earliest time, ms since 1970; absent: the earliest there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_ms: Option<i64>,
-    /// First time no longer wanted; absent: none.
+    /// End of the time range, exclusive; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_ms: Option<i64>,
-    /// Readings at most; absent: all.
+    /// Largest number of readings; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
 
-/// Request: the keys that fit a pattern.
+/// Request: the keys that match a pattern.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Keys {
     /// A key; `+` stands for one level, a last `#` for the rest.
     pub pattern: String,
-    /// Number of the first key looked at: 0, or `next` of the answer before.
+    /// Number of the first key to check: 0, or `next` of the previous answer.
     #[serde(default)]
     pub from: u32,
 }
@@ -185,9 +185,9 @@ pub struct Keys {
 /// Answer to [`Keys`].
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct KeyList {
-    /// Those that fit, in the order in which they were made.
+    /// The matching keys, in the order of their creation.
     pub keys: Vec<String>,
-    /// Where to go on; absent: there are no more.
+    /// Where to continue; absent: there are no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u32>,
 }
@@ -200,7 +200,7 @@ pub struct Status {}
 /// Answer to [`Get`], and one element of `updates`.
 #[derive(Debug, Serialize)]
 pub struct Latest<'a> {
-    /// The key, as asked.
+    /// The key, as requested.
     pub key: &'a str,
     /// The value.
     pub value: Shown<'a>,
@@ -213,9 +213,9 @@ pub struct Latest<'a> {
     pub age_ms: i64,
     /// Whether the age is within the validity.
     pub fresh: bool,
-    /// How old a value may be that still counts, ms.
+    /// Largest age of a fresh value, in ms.
     pub validity_ms: u32,
-    /// Whether readings are expected, so that freshness means anything.
+    /// Whether readings are expected, so that freshness is meaningful.
     pub temporal: bool,
     /// Whether the node's clock gave the time, not the sensor.
     pub node_time: bool,
@@ -228,21 +228,21 @@ pub struct Latest<'a> {
 /// Answer to [`Put`] and [`Together`]: the readings are on flash.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct Stored {
-    /// Number of the reading in the log; of several the last one's, and those of the others lie before it.
+    /// Number of the reading in the log; of several readings that of the last one; the others have lower numbers.
     pub lsn: u64,
 }
 
 /// One reading of an answer to [`History`].
 #[derive(Debug, Serialize)]
 pub struct Reading<'a> {
-    /// The reading's time, ms since 1970, corrected where that is possible.
+    /// The reading's time, in ms since 1970, corrected if possible.
     pub time_ms: i64,
     /// The value.
     pub value: Shown<'a>,
     /// The name of its type.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The time as it was recorded, where it has been corrected since.
+    /// The time as it was recorded, if it has been corrected since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_ms: Option<i64>,
     /// Whether the node's clock gave the time, not the sensor.
@@ -257,15 +257,15 @@ pub struct Reading<'a> {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct End {
-    /// Readings or updates sent.
+    /// Number of readings or updates sent.
     pub sent: u64,
-    /// Changes that a watch did not show.
+    /// Number of changes that a watch did not show.
     pub missed: u64,
-    /// Segments of the log.
+    /// Number of segments of the log.
     pub segments_total: u64,
     /// Segments that were read.
     pub segments_read: u64,
-    /// Segments that the index has ruled out.
+    /// Segments that the index has excluded.
     pub segments_skipped: u64,
     /// Segments that retention has deleted meanwhile.
     pub segments_gone: u64,
@@ -277,26 +277,26 @@ pub struct End {
     pub readings_missing: u64,
 }
 
-/// Answer: what was asked for is refused or has failed.
+/// Answer: the request is refused or has failed.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Failure {
-    /// Name of the code, as the error-code table has it.
+    /// Name of the code, as in the error-code table.
     pub code: String,
-    /// What it is about.
+    /// The object that it is about.
     pub thing: String,
     /// What is wrong with it.
     pub wrong: String,
-    /// What to do about it; may be empty.
+    /// The remedy; may be empty.
     #[serde(default)]
     pub remedy: String,
 }
 
-/// A stored value as JSON. What is no value, and what JSON has no number for, is null.
+/// A stored value as JSON. Bytes that are no value, and numbers that JSON cannot represent, become null.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub Option<Value<'a>>);
 
 impl<'a> Shown<'a> {
-    /// The value of stored bytes, and the name of its type.
+    /// Returns the value of stored bytes, and the name of its type.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> (Self, &'static str) {
         let value = Value::decode(bytes);
@@ -325,7 +325,7 @@ impl Serialize for Shown<'_> {
     }
 }
 
-/// The frame that carries `message`; `None` when it is longer than `payload_bytes_max`.
+/// Returns the frame of `message`; `None` if it is longer than `payload_bytes_max`.
 #[must_use]
 pub fn frame(kind: Kind, message: &impl Serialize, payload_bytes_max: usize) -> Option<Vec<u8>> {
     // Serialising plain structures to memory cannot fail.
@@ -333,7 +333,7 @@ pub fn frame(kind: Kind, message: &impl Serialize, payload_bytes_max: usize) -> 
     frame_of(kind, &payload, payload_bytes_max)
 }
 
-/// The frame of an answer to [`Watch`]; `list` holds updates as JSON, separated by commas.
+/// Returns the frame of an answer to [`Watch`]; `list` contains updates as JSON, separated by commas.
 #[must_use]
 pub fn updates_frame(list: &[u8], missed: u64) -> Vec<u8> {
     let end = format!("],\"missed\":{missed}}}");
@@ -341,14 +341,14 @@ pub fn updates_frame(list: &[u8], missed: u64) -> Vec<u8> {
     frame_of(Kind::Updates, &payload, ANSWER_BYTES_MAX).unwrap_or_default()
 }
 
-/// The frame of an answer to [`History`]; `list` holds readings as JSON, separated by commas.
+/// Returns the frame of an answer to [`History`]; `list` contains readings as JSON, separated by commas.
 #[must_use]
 pub fn readings_frame(list: &[u8]) -> Vec<u8> {
     let payload = [b"{\"readings\":[", list, b"]}"].concat();
     frame_of(Kind::Readings, &payload, ANSWER_BYTES_MAX).unwrap_or_default()
 }
 
-/// The frame around a payload.
+/// Returns the frame of a payload.
 fn frame_of(kind: Kind, payload: &[u8], payload_bytes_max: usize) -> Option<Vec<u8>> {
     if payload.len() > payload_bytes_max {
         return None;

@@ -1,10 +1,10 @@
-//! Quality of service: what a client asks of the controller. The answer is an object of the node's.
+//! Quality of service: requests to the controller. The answer is an object from the node.
 
 use serde::{Deserialize, Serialize};
 
-/// Request: the state of quality of service, after what is asked for here.
+/// Request: the state of quality of service, after the changes requested here.
 ///
-/// Numbers are checked by whoever holds the controller; absent fields leave what is there.
+/// The owner of the controller checks the numbers; absent fields change nothing.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Qos {
@@ -17,15 +17,15 @@ pub struct Qos {
     /// The target of data time ÷ response time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_ratio: Option<f64>,
-    /// Begins an identification with these parameters, an object of the node's.
+    /// Starts an identification with these parameters, an object for the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identify: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Ends an identification that runs, without its result.
+    /// Stops a running identification, without a result.
     #[serde(default, skip_serializing_if = "is_false")]
     pub stop_identify: bool,
 }
 
-/// What the controller may move.
+/// What the controller may change.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {

@@ -1,11 +1,11 @@
-//! Periodic tasks of clients: their declaration, and what they report of each sampling period.
+//! Periodic tasks of clients: their declaration, and their report of each sampling period.
 
 use super::Put;
 use base::histogram::Parts;
 use db::{Monitor, MonitorSum};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a task's name at most.
+/// Size of the longest task name, in bytes.
 pub const TASK_NAME_BYTES_MAX: usize = 64;
 
 /// Shortest period, ns.
@@ -17,10 +17,10 @@ pub const DECLARED_NS_MAX: u64 = 3_600_000_000_000;
 /// Greatest weight.
 pub const WEIGHT_MAX: f64 = 1000.0;
 
-/// Pairs of one [`Spread`] at most. Four of them fit a request, whatever is in them.
+/// Largest number of pairs of one [`Spread`]. Four such spreads fit a request, whatever their content.
 pub const PAIRS_MAX: usize = 512;
 
-/// Request: this connection speaks for a periodic task from now on, until it ends.
+/// Request: this connection belongs to a periodic task from now on, until it ends.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
@@ -30,103 +30,103 @@ pub struct Task {
     pub period_ns: u64,
     /// Response time allowed, ns.
     pub deadline_ns: u64,
-    /// What becomes of an instance that is late.
+    /// What happens to a late instance.
     pub kind: TaskKind,
-    /// Share of the task in the figures that are controlled, above 0 and at most [`WEIGHT_MAX`].
+    /// Weight of the task in the controlled figures, above 0 and at most [`WEIGHT_MAX`].
     pub weight: f64,
-    /// Number of the process that runs it.
+    /// Process id of the process that runs it.
     pub process: u32,
-    /// Number of the thread that runs it, as the kernel knows it.
+    /// Kernel thread id of the thread that runs it.
     pub thread: u32,
 }
 
-/// What becomes of an instance that is late.
+/// What happens to a late instance.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskKind {
     /// It finishes and is counted.
     #[default]
     Soft,
-    /// It is aborted: none of its puts is ever seen.
+    /// It is aborted: none of its puts ever becomes visible.
     Firm,
 }
 
 /// Answer to [`Task`].
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct TaskDeclared {
-    /// Number of the task among those of this node's run.
+    /// Number of the task within this run of the node.
     pub id: u64,
-    /// How often the node wants to hear of it, ms.
+    /// Interval at which the node wants reports, in ms.
     #[serde(default)]
     pub sampling_period_ms: u32,
 }
 
-/// Request: what a task did since the one before.
+/// Request: what a task did since its previous report.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskPeriod {
     /// Number of the task, declared on this connection.
     pub id: u64,
-    /// Instances that ended, late and aborted ones among them.
+    /// Number of instances that ended, including late and aborted ones.
     pub instances: u64,
     /// Instances whose response time exceeded the deadline.
     pub deadline_misses: u64,
-    /// Instances of a firm task none of whose puts was sent. Those that the node has refused are not among them.
+    /// Instances of a firm task none of whose puts was sent. Instances that the node has refused are not included.
     pub aborted: u64,
     /// Releases that passed while an earlier instance ran.
     pub releases_missed: u64,
     /// Sum of response time ÷ deadline over the instances.
     pub tardiness_sum: f64,
-    /// Greatest of them.
+    /// The greatest of these ratios.
     pub tardiness_max: f64,
-    /// From release to finish.
+    /// Response time, from release to finish.
     pub response: Spread,
-    /// In reads and puts.
+    /// Time in reads and puts.
     pub data: Spread,
-    /// Execution outside of reads and puts.
+    /// Execution time outside of reads and puts.
     pub compute: Spread,
-    /// From release to the first instruction.
+    /// Delay from release to the first instruction.
     pub jitter: Spread,
 }
 
-/// Request: store what an instance of a firm task has put, all of it or nothing, and nothing after the deadline.
+/// Request: store all puts of an instance of a firm task or none, and none after the deadline.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Together {
     /// 1 to [`db::STAGED_PUTS_MAX`] readings.
     pub puts: Vec<Put>,
-    /// Moment after which none is stored, ns since the machine started (`CLOCK_BOOTTIME`).
+    /// Time after which nothing is stored, in ns since the machine started (`CLOCK_BOOTTIME`).
     pub deadline_ns: u64,
 }
 
 /// Answer to [`TaskPeriod`].
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct TaskNoted {
-    /// How often the node wants to hear of it from now on, ms.
+    /// Interval at which the node wants reports from now on, in ms.
     pub sampling_period_ms: u32,
 }
 
-/// One time of each instance: a histogram without its empty buckets.
+/// Distribution of one time over the instances: a histogram without its empty buckets.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
     /// Sum of the times, ns.
     pub sum_ns: u64,
-    /// Shortest, ns; 0 where there is none.
+    /// Shortest time in ns; 0 if there is none.
     pub min_ns: u64,
-    /// Longest, ns; 0 where there is none.
+    /// Longest time in ns; 0 if there is none.
     pub max_ns: u64,
-    /// How many are too long for any bucket.
+    /// Number of times that are too long for any bucket.
     pub saturated: u64,
-    /// Buckets of [`base::histogram`] that hold something, in ascending order, and their counts.
+    /// The non-empty buckets of [`base::histogram`], in ascending order, and their counts.
     pub buckets: Vec<(u32, u64)>,
 }
 
 impl Task {
-    /// Whether the numbers make sense.
+    /// Checks that the numbers are valid.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The problem, in words.
     pub fn check(&self) -> Result<(), String> {
         let name = &self.name;
         if name.is_empty() || name.len() > TASK_NAME_BYTES_MAX || name.contains(char::is_control) {
@@ -144,7 +144,7 @@ impl Task {
                 ));
             }
         }
-        // Not-a-number is outside, too.
+        // This also rejects not-a-number.
         if !(self.weight > 0.0 && self.weight <= WEIGHT_MAX) {
             let weight = self.weight;
             return Err(format!(
@@ -156,10 +156,10 @@ impl Task {
 }
 
 impl TaskPeriod {
-    /// Whether no spread has more pairs than fit. What the numbers are worth is told by [`figures`](Self::figures).
+    /// Checks that no spread has more pairs than permitted. [`figures`](Self::figures) checks the numbers themselves.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The problem, in words.
     pub fn check(&self) -> Result<(), String> {
         for (field, spread) in self.spreads() {
             let pairs = spread.buckets.len();
@@ -170,7 +170,7 @@ impl TaskPeriod {
         Ok(())
     }
 
-    /// The message that carries these figures; `None` where a spread has more than [`PAIRS_MAX`] pairs.
+    /// Returns the message for these figures; `None` if a spread has more than [`PAIRS_MAX`] pairs.
     #[must_use]
     pub fn of(id: u64, figures: &MonitorSum) -> Option<Self> {
         let period = Self {
@@ -189,10 +189,10 @@ impl TaskPeriod {
         period.check().is_ok().then_some(period)
     }
 
-    /// The figures, where the numbers can be those of instances that were recorded.
+    /// Returns the figures, if recorded instances can have such numbers.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The problem, in words.
     pub fn figures(&self) -> Result<Monitor, String> {
         self.check()?;
         let sum = MonitorSum {

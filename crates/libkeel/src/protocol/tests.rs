@@ -1,4 +1,4 @@
-//! Golden bytes of every message, and what bounds refuse.
+//! Golden bytes of every message, and what the limits refuse.
 
 use super::*;
 use base::wire::{Decoded, decode};
@@ -49,7 +49,7 @@ fn task() -> Task {
     }
 }
 
-/// Two instances, of 1 ms and of a time that no bucket has.
+/// Two instances, of 1 ms and of a time that is too long for any bucket.
 fn period() -> TaskPeriod {
     let long = Spread {
         sum_ns: 5_000_001_000_000,
@@ -80,7 +80,7 @@ fn period() -> TaskPeriod {
     }
 }
 
-/// One message of every kind, with every field.
+/// Returns one message of every kind, with every field.
 fn messages() -> Vec<(&'static str, Vec<u8>)> {
     let request = |kind, message: &dyn erased::Message| message.frame(kind);
     let float = 21.5_f64.to_le_bytes();
@@ -253,7 +253,7 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
 mod erased {
     use super::{ANSWER_BYTES_MAX, Kind, frame};
 
-    /// Whatever can be sent.
+    /// Everything that can be sent.
     pub(super) trait Message {
         fn frame(&self, kind: Kind) -> Vec<u8>;
     }
@@ -276,7 +276,7 @@ fn every_message_has_its_golden_bytes() {
         }
         text.push('\n');
     }
-    // A difference means another version of the protocol, unless fields were added to an answer.
+    // A difference requires a new version of the protocol, unless fields were added to an answer.
     assert_eq!(text, GOLDEN, "what is sent now:\n{text}");
 }
 
@@ -409,7 +409,7 @@ fn a_period_becomes_figures_and_back() {
     assert_eq!(figures.response_ns.saturated_count(), 1);
     assert_eq!((figures.data_ns.sum(), figures.aborted), (2_000_000, 1));
     assert_eq!(TaskPeriod::of(3, &figures.to_sum()), Some(period()));
-    // One without an instance is one, too.
+    // A period without an instance is valid, too.
     assert_eq!(TaskPeriod::default().figures().unwrap().instances, 0);
 }
 

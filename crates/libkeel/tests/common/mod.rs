@@ -1,4 +1,4 @@
-//! A node as far as a client sees it: a socket, and where it is wanted a slot table in a region.
+//! The parts of a node that a client sees: a socket, and optionally a slot table in a region.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A folder that goes away, in memory where there is a place for that.
+/// A temporary folder, in memory if possible.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -49,7 +49,7 @@ pub const NUMBER: &str = "boiler/celsius";
 pub const TEXT: &str = "door";
 pub const EMPTY: &str = "nothing/yet";
 
-/// The table of one run, served as long as this lives.
+/// The table of one run, served for the lifetime of this value.
 pub struct Served {
     attachment: &'static Attachment,
     shared: &'static SharedTable<'static>,
@@ -58,7 +58,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Makes the region where there is none, a table in it, and says so beside the socket.
+    /// Creates the region if necessary and a table in it, and announces it beside the socket.
     pub fn start(folder: &Folder, run: u8) -> Self {
         let region = folder.0.join("region");
         if !region.exists() {
@@ -118,7 +118,7 @@ impl Served {
         self.table.write(id, &value).unwrap();
     }
 
-    /// Ends the run in order.
+    /// Ends the run cleanly.
     pub fn end(self) {
         self.shared.withdraw();
         self.shared.remove();
@@ -126,10 +126,10 @@ impl Served {
     }
 }
 
-/// How a fake node answers a request: kind and payload, or nothing at all.
+/// How a fake node answers a request: kind and payload, or not at all.
 pub type Answering = dyn Fn(u16, &Json) -> Option<(u16, Json)> + Send + Sync;
 
-/// A socket on which each request is noted and answered.
+/// A socket on which each request is recorded and answered.
 pub struct FakeNode {
     pub requests: Receiver<(u16, Json)>,
     socket: PathBuf,
@@ -153,7 +153,7 @@ impl FakeNode {
                 let stream = stream.unwrap();
                 let (sender, answer) = (sender.clone(), Arc::clone(&answer));
                 let mut all = all.lock().unwrap();
-                // Closed: no more of them.
+                // No more connections are accepted.
                 all.push(stream.try_clone().unwrap());
                 drop(all);
                 std::thread::spawn(move || serve(stream, &sender, &*answer));
@@ -166,7 +166,7 @@ impl FakeNode {
         }
     }
 
-    /// Closes all connections, and takes no new one.
+    /// Closes all connections, and accepts no new one.
     pub fn stop(&self) {
         std::fs::remove_file(&self.socket).ok();
         self.hang_up();
@@ -179,7 +179,7 @@ impl FakeNode {
         }
     }
 
-    /// The next request of a kind; others are passed over.
+    /// Returns the next request of a kind; others are skipped.
     pub fn request(&self, kind: u16) -> Json {
         loop {
             let next = self.requests.recv_timeout(Duration::from_secs(60));
@@ -218,7 +218,7 @@ fn serve(mut stream: UnixStream, sender: &Sender<(u16, Json)>, answer: &Answerin
     }
 }
 
-/// Waits until `done`; panics after a minute, which is no measurement, only an end.
+/// Waits until `done`; panics after a minute, which only prevents an endless wait.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {

@@ -1,4 +1,4 @@
-//! What is known of files besides names and bytes.
+//! Attributes of files, without names and bytes.
 
 use std::fs::{File, FileTimes, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -89,7 +89,7 @@ fn write_clears_setuid() {
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
 }
 
-/// Has a shell of user 65534 do this, which works or does not.
+/// Runs a shell command as user 65534 and asserts whether it succeeds.
 fn as_nobody(shell: &str, works: bool) {
     let status = Command::new("sh")
         .arg("-c")
@@ -112,7 +112,7 @@ fn times() {
     assert!(before.ctime() > 1000);
     std::fs::write(&path, b"y").unwrap();
     assert!(std::fs::metadata(&path).unwrap().mtime() > 1000);
-    // Reading leaves the time of reading as it is.
+    // A read does not change the access time.
     let read = std::fs::metadata(&path).unwrap().atime();
     std::fs::read(&path).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().atime(), read);
@@ -197,7 +197,7 @@ fn other_users() {
     as_nobody(&format!("cat '{}'", path.display()), false);
     as_nobody(&format!("rm -f '{}'", path.display()), false);
     as_nobody(&format!(": > '{}'", mount.path("new").display()), false);
-    // What changed beside the view counts at once.
+    // A change outside the view is visible at once.
     let found = mount.direct.look_up(ROOT_INODE, b"file").unwrap();
     let changes = mem::Changes {
         mode: Some(0o644),

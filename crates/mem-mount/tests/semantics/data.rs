@@ -56,7 +56,7 @@ fn append() {
     let mount = Mount::new();
     let path = mount.put("file", b"begin");
     let mut file = OpenOptions::new().append(true).open(&path).unwrap();
-    // The size that the kernel knew is wrong by then.
+    // The size that the kernel knew is stale by then.
     let begun = mount.direct.look_up(1, b"file").unwrap();
     let writer = mount.direct.writer().unwrap();
     writer
@@ -64,7 +64,7 @@ fn append() {
         .unwrap();
     file.write_all(b" end").unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"begin more end");
-    // As on any Linux file system, also where a place is named.
+    // As on any Linux file system, also for a write with an offset.
     file.write_all_at(b"!", 0).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"begin more end!");
 }
@@ -102,7 +102,7 @@ fn gap() {
     assert_eq!(content.len(), (10 << 20) + 3);
     assert!(content.starts_with(b"begin") && content.ends_with(b"end"));
     assert!(content[5..10 << 20].iter().all(|byte| *byte == 0));
-    // Ten MiB of zeros take no memory.
+    // 10 MiB of zeros take no memory.
     assert!(mount.direct.region().free_bytes() > 16 << 20);
 }
 
@@ -153,7 +153,7 @@ fn full() {
     drop(file);
     std::fs::remove_file(mount.path("large")).unwrap();
     mount.put("again", &piece);
-    // As many files as there is room for, and one more.
+    // As many files as the region has room for, and one more.
     let refusal = (0..2000).find_map(|number| {
         let made = File::create(mount.path(&format!("file-{number}")));
         made.err()
@@ -173,7 +173,7 @@ fn direct() {
     assert_eq!(&back, b"odd");
 }
 
-/// Whether this kernel maps files that it does not cache; says so if not.
+/// Whether this kernel maps files that it does not cache; prints a message if not.
 pub fn can_map(file: &File) -> bool {
     let can = Map::is_possible(file);
     if !can {
@@ -194,7 +194,7 @@ fn mmap_read() {
     }
     let map = Map::new(&file, content.len(), false);
     assert!((0..content.len()).all(|at| map.get(at) == content[at]));
-    // What the view itself is told is seen.
+    // A write through the view is visible in the map.
     file.write_all_at(&[content[5] ^ 1], 5).unwrap();
     assert_eq!(map.get(5), content[5] ^ 1);
 }

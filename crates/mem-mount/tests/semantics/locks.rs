@@ -1,4 +1,4 @@
-//! Locks of programs on the view, among themselves and against those that use the region without it.
+//! Locks of programs on the view, against each other and against programs that use the region without it.
 
 use std::fs::File;
 use std::io;
@@ -33,13 +33,13 @@ fn lock(descriptor: RawFd, command: i32, kind: i32) -> io::Result<i64> {
     check(unsafe { libc::fcntl(descriptor, command, &raw const lock) })
 }
 
-/// Does this in a process of its own, which must say how it went by its exit status alone; 0 is well.
+/// Runs this in a child process, which reports its result by its exit status alone; 0 is success.
 fn in_child(act: impl FnOnce() -> bool) -> libc::pid_t {
     // SAFETY: the child calls nothing but the kernel until it exits.
     match unsafe { libc::fork() } {
         0 => {
             let status = i32::from(!act());
-            // SAFETY: nothing of the parent's is cleaned up twice.
+            // SAFETY: the child exits without cleanup of the parent's state.
             unsafe { libc::_exit(status) }
         }
         child => child,
@@ -69,7 +69,7 @@ fn locks() {
     let child = in_child(|| is_refused(&lock(number, libc::F_SETLK, libc::F_WRLCK)));
     assert!(succeeded(child));
     drop(one);
-    // The kernel tells of a close after it has answered it.
+    // The kernel reports a close to the view only after the program's call has returned.
     while lock_record(&other).is_err() {
         std::thread::yield_now();
     }
@@ -105,18 +105,18 @@ fn locks_asked() {
     assert!(succeeded(child));
 }
 
-/// The stub of a file, as a preloaded program has it open.
+/// The stub of a file, as a preloaded program opens it.
 fn stub(mount: &Mount, name: &[u8]) -> OwnedFd {
     let found = mount.direct.look_up(ROOT_INODE, name).unwrap();
     let (stub, _) = mount
         .direct
         .open_description(&found, libc::O_RDWR | libc::O_CLOEXEC)
         .unwrap();
-    // SAFETY: opened just now, for this caller alone.
+    // SAFETY: opened just now, and only for this caller.
     unsafe { OwnedFd::from_raw_fd(stub) }
 }
 
-/// As the preloaded library passes it on: not to the bytes that say what is open.
+/// As the preloaded library does: it does not lock the bytes that show open descriptions.
 fn lock_stub(stub: &OwnedFd, kind: i32) -> io::Result<i64> {
     let mut lock = lock_of(kind);
     lock.l_len = mem::LIVENESS_BASE as i64;
@@ -147,7 +147,7 @@ fn locks_waited_for() {
     assert!(succeeded(child));
 }
 
-/// Waits until a process waits in the kernel.
+/// Waits until a process sleeps in the kernel.
 fn wait_for_sleep(process: libc::pid_t) {
     let is_waiting = || {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
@@ -177,7 +177,7 @@ fn flock() {
     let (one, other) = (File::open(&path).unwrap(), File::open(&path).unwrap());
     lock_file(&one).unwrap();
     refused(lock_file(&other), libc::EWOULDBLOCK);
-    // Only among those that use the view.
+    // Only against other locks through the view.
     let stub = File::from(stub(&mount, b"file"));
     lock_file(&stub).unwrap();
 }

@@ -80,7 +80,7 @@ fn special_files() {
         mknod(&mount.path("fifo"), libc::S_IFIFO | 0o600),
         libc::EPERM,
     );
-    // Without the right to make devices the kernel refuses before it asks.
+    // Without the right to make devices, the kernel refuses before it asks the view.
     refused(
         mknod(&mount.path("device"), libc::S_IFCHR | 0o600),
         libc::EPERM,
@@ -97,7 +97,7 @@ fn open_missing() {
     refused(std::fs::metadata(&path), libc::ENOENT);
     refused(std::fs::remove_file(&path), libc::ENOENT);
     refused(std::fs::rename(&path, mount.path("new")), libc::ENOENT);
-    // Nobody remembers that it was not there.
+    // No cache remembers that the name was missing.
     mount.put_direct("missing", b"now");
     assert_eq!(std::fs::read(&path).unwrap(), b"now");
 }
@@ -151,13 +151,13 @@ fn unlink_open() {
     assert_eq!(end, b"\x07more");
     assert_eq!(mount.direct.region().orphans(), 1);
     drop(file);
-    // The kernel tells of a close after it has answered it; the next question comes behind.
+    // The kernel reports a close only after the program's call has returned; the next request comes after the report.
     wait_until(&mount, || mount.direct.region().orphans() == 0);
-    // A page for small files may stay where it was.
+    // A page for small files may stay allocated.
     assert!(mount.direct.region().free_bytes() + mem::PAGE_BYTES >= free);
 }
 
-/// Waits for what the view does after it has answered.
+/// Waits for something that the view does after its reply.
 fn wait_until(mount: &Mount, holds: impl Fn() -> bool) {
     while !holds() {
         std::fs::metadata(mount.place.directory()).unwrap();
@@ -334,7 +334,7 @@ fn readdir() {
     let mount = Mount::new();
     std::fs::create_dir(mount.path("directory")).unwrap();
     symlink("x", mount.path("link")).unwrap();
-    // More than one answer, and more than one look at the region, can hold.
+    // More names than one reply, and one read of the region, can hold.
     for number in 0..900 {
         mount.put(&format!("directory/file-with-a-long-name-{number}"), b"");
     }
@@ -381,7 +381,7 @@ fn readdir_changes() {
         if name.starts_with("stays-") {
             stayed.push(name);
         }
-        // The region has room for no more.
+        // The region has no room for more.
         if number % 50 == 0 {
             for gone in number - 50..number {
                 let name = format!("comes-{gone}");

@@ -25,7 +25,7 @@ fn is_installed(program: &str) -> bool {
     found.status.success()
 }
 
-/// Runs a script in a directory; what it prints.
+/// Runs a script in a directory. Returns its output.
 fn shell(directory: &Path, script: &str) -> String {
     let done = Command::new("sh")
         .arg("-ec")
@@ -82,7 +82,7 @@ fn database() {
     }
     let mount = Mount::new();
     for mode in ["delete", "wal"] {
-        // The log's index is a memory map that programs share.
+        // The log's index is a memory map that several programs share.
         let file = std::fs::File::open(mount.put("mapped", b"x")).unwrap();
         if mode == "wal" && !crate::data::can_map(&file) {
             continue;

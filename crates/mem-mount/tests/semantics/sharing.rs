@@ -1,4 +1,4 @@
-//! The view beside programs that use the region without it, and the end of either.
+//! The view together with programs that use the region without it, and the end of either.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -87,12 +87,12 @@ fn seen_open() {
 
 const ROLE: &str = "KEEL_VIEW_ROLE";
 
-/// Whether this process was started by a case for a role of its own.
+/// Whether a case has started this process for a role.
 pub fn is_other_process() -> bool {
     std::env::var_os(ROLE).is_some()
 }
 
-/// Starts a process with a role; when this returns it has said that it is ready.
+/// Starts a process with a role. On return, it has reported that it is ready.
 fn start(role: &str, place: &Place) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "sharing::the_other_process", "--nocapture"])
@@ -116,7 +116,7 @@ fn kill(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// What the processes do that cases start.
+/// The roles of the processes that cases start.
 #[test]
 fn the_other_process() {
     let Some(role) = std::env::var_os(ROLE) else {
@@ -131,7 +131,7 @@ fn the_other_process() {
         out.flush().unwrap();
     };
     let wait = || {
-        // Until whoever started this ends it.
+        // Until the process that started this one closes its input.
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
     };
     match role.to_str().unwrap() {
@@ -160,7 +160,7 @@ fn the_other_process() {
 
 const PIECE_BYTES: usize = 4096;
 
-/// Writes pieces of one byte's value each, over and over.
+/// Writes pieces of equal bytes, again and again.
 fn write_for_ever(attachment: &Attachment, ready: impl Fn()) {
     let writer = attachment.writer().unwrap();
     let found = attachment.look_up(ROOT_INODE, b"file").unwrap();
@@ -192,7 +192,7 @@ fn whole_writes() {
     }
     assert!(changes > 10, "{changes}");
     kill(child);
-    // Its lane is given back by a sweep of the view; what it was doing is finished.
+    // A sweep of the view frees its lane; its unfinished change is completed.
     while mount.direct.sweep().unwrap().lanes == 0
         && std::fs::read(mount.path("file")).unwrap().is_empty()
     {}
@@ -217,11 +217,11 @@ fn deleted_elsewhere() {
     assert!(mount.direct.region().free_bytes() < free);
     drop(file);
     wait_for_orphans(&mount, 0);
-    // A page for small files may stay where it was.
+    // A page for small files may stay allocated.
     assert!(mount.direct.region().free_bytes() + mem::PAGE_BYTES >= free);
 }
 
-/// Waits until so many deleted files are open; the view asks for that itself now and then.
+/// Waits until `count` deleted files are still open; the view's own sweep runs meanwhile.
 fn wait_for_orphans(mount: &Mount, count: u64) {
     while mount.direct.region().orphans() != count {
         std::fs::metadata(mount.place.directory()).unwrap();
@@ -244,7 +244,7 @@ fn open_elsewhere() {
 fn number_again() {
     let mount = Mount::new();
     let path = mount.put("file", b"old");
-    // Known to the kernel by number, and held by nothing in the region.
+    // The kernel knows it by number, and nothing in the region holds it.
     let held = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_PATH)
@@ -366,8 +366,7 @@ fn umount() {
     let mut mount = Mount::new();
     mount.put("file", b"x");
     unmount(&mount.place.directory(), 0).unwrap();
-    // How many files were open says nothing: the kernel tells of closed ones when it finds the time, and not at all
-    // once it unmounts.
+    // The number of open files says nothing: the kernel reports closes with a delay, and not at all after the unmount.
     assert!(!mount.end().was_aborted);
     assert_eq!(mount.content_direct("file"), b"x");
 }

@@ -1,4 +1,4 @@
-//! A region in memory, its view, and somebody who uses the region without it.
+//! A region in memory, its view, and a program that uses the region without it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,10 +13,10 @@ pub use calls::*;
 
 const MIB: u64 = 1 << 20;
 
-/// Small enough for a machine that does much else, large enough for what the cases write.
+/// Small enough for a busy machine, large enough for the data of the cases.
 const CAPACITY_BYTES: u64 = 32 * MIB;
 
-/// A region in a file of its own; it goes, with its stubs, when this goes.
+/// A region in a file of its own; a drop deletes it, with its stubs.
 pub struct Place {
     folder: PathBuf,
 }
@@ -33,7 +33,7 @@ impl Place {
             std::env::temp_dir().join(name)
         };
         std::fs::create_dir(&folder).unwrap();
-        // Other users come by here.
+        // Other users must pass through this folder.
         std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .unwrap();
         let place = Self { folder };
@@ -77,7 +77,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What a failed test has left mounted must not be emptied.
+        // A mount that a failed test has left must not be emptied.
         if sees_file_system(&self.directory()) {
             unmount(&self.directory(), libc::MNT_DETACH).ok();
         }
@@ -85,11 +85,11 @@ impl Drop for Place {
     }
 }
 
-/// A mounted region. Unmounted and removed when it goes, also when the test fails.
+/// A mounted region. A drop unmounts and removes it, also when the test fails.
 pub struct Mount {
     mounted: Option<Mounted>,
     pub place: Place,
-    /// A program that uses the region by itself, as preloaded ones do.
+    /// A program that uses the region directly, as preloaded ones do.
     pub direct: Attachment,
 }
 
@@ -118,7 +118,7 @@ impl Mount {
         self.mounted.as_ref().unwrap()
     }
 
-    /// Ends the mount and answers how that went.
+    /// Ends the mount and returns the result.
     pub fn end(&mut self) -> Ending {
         self.mounted.take().unwrap().end()
     }
@@ -168,7 +168,7 @@ pub fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Whether this machine lets us mount; says why not.
+/// Whether this machine allows mounting; prints the reason if not.
 pub fn can_mount() -> bool {
     match Place::new().try_mount(true) {
         Ok(_) => true,

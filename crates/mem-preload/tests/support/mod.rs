@@ -1,4 +1,4 @@
-//! A region, a plain directory beside it, and programs that are run in both.
+//! A region, a plain directory beside it, and programs that run in both.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where programs see the region.
+/// The path at which programs see the region.
 pub const AT: &str = "/keel";
 
 /// The library of this build: cargo puts it beside the tests.
@@ -22,7 +22,7 @@ pub fn library() -> PathBuf {
     panic!("libkeelmem.so is not in {}", folder.display());
 }
 
-/// Whether a program is installed; says that it is not, otherwise.
+/// Whether a program is installed; prints a message if not.
 pub fn is_installed(program: &str) -> bool {
     let found = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).exists())
@@ -33,7 +33,7 @@ pub fn is_installed(program: &str) -> bool {
     found
 }
 
-/// A name that no other test has.
+/// A name that no other test uses.
 fn new_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -44,7 +44,7 @@ fn new_name() -> String {
 struct HugePages(PathBuf);
 
 impl HugePages {
-    /// `None` when this machine has none to give; says so.
+    /// `None` if this machine has too few huge pages; prints a message then.
     fn mount(capacity_bytes: u64) -> Option<Self> {
         let free = std::fs::read_to_string("/proc/meminfo")
             .unwrap_or_default()
@@ -56,7 +56,7 @@ impl HugePages {
                     .ok()
             })
             .unwrap_or(0);
-        // Beside the files, the region's tables.
+        // The region's tables need space, too.
         if free * mem::PAGE_BYTES < capacity_bytes * 2 {
             println!("skipped: {free} huge pages are free, too few for a region");
             return None;
@@ -91,7 +91,7 @@ pub struct Both {
 }
 
 impl Both {
-    /// A region in memory of small pages.
+    /// A region in memory with small pages.
     pub fn new(capacity_bytes: u64) -> Self {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() {
@@ -102,7 +102,7 @@ impl Both {
         Self::make(&folder, capacity_bytes, None)
     }
 
-    /// A region on huge pages; `None` when there are none.
+    /// A region on huge pages; `None` if there are none.
     pub fn on_huge_pages(capacity_bytes: u64) -> Option<Self> {
         let mounted = HugePages::mount(capacity_bytes)?;
         let folder = mounted.0.clone();
@@ -117,7 +117,7 @@ impl Both {
             files_max: None,
             lanes: 64,
         };
-        // SAFETY: they only answer numbers.
+        // SAFETY: they only return numbers.
         let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
         let root = mem::NewInode {
             mode: libc::S_IFDIR | 0o755,
@@ -139,7 +139,7 @@ impl Both {
         &self.region
     }
 
-    /// A command that is served the region.
+    /// A command that uses the region through the library.
     pub fn served(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command
@@ -150,8 +150,8 @@ impl Both {
         command
     }
 
-    /// Runs a script of the shell in the region and in the plain directory; what both said, with the directory's name
-    /// replaced.
+    /// Runs a shell script in the region and in the plain directory. Returns the output of both, with the directory's
+    /// name replaced.
     pub fn run(&self, shell: &str, script: &str) -> (String, String) {
         let here = self.plain.display().to_string();
         let served = told(prepared(self.served(shell), script, AT), AT);
@@ -159,7 +159,7 @@ impl Both {
         (served, plain)
     }
 
-    /// As [`run`](Self::run), and both must have said the same.
+    /// As [`run`](Self::run), and asserts that both outputs are the same.
     pub fn compare(&self, shell: &str, script: &str) {
         let (served, plain) = self.run(shell, script);
         assert_eq!(
@@ -180,7 +180,7 @@ fn prepared(mut command: Command, script: &str, folder: &str) -> Command {
     command
 }
 
-/// What a command said and how it ended.
+/// The output of a command and its exit status.
 fn told(mut command: Command, folder: &str) -> String {
     let output = command.output().expect("the command runs");
     text_of(&output, folder)
@@ -203,7 +203,7 @@ impl Drop for Both {
         std::fs::remove_file(&self.region).ok();
         std::fs::remove_dir_all(stubs).ok();
         std::fs::remove_dir_all(&self.plain).ok();
-        // Last: the region lies on it.
+        // Drop this last: the region lies on it.
         drop(self.huge_pages.take());
     }
 }

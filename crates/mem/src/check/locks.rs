@@ -1,4 +1,4 @@
-//! Lanes and locks: dead writers, and what nobody holds.
+//! Lanes and locks: dead writers, and locks without a holder.
 
 use crate::error::Result;
 use crate::inode::attribute;
@@ -10,16 +10,16 @@ use crate::region::Region;
 
 use super::{CheckReport, Kind, is_live};
 
-/// How often something is looked at that a living writer changes in passing: two words are not read at one moment.
+/// The number of looks at a state that a live writer may cause for a moment: two words are not read at one moment.
 const LOOKS_MAX: u32 = 20;
 
-/// Finishes what dead writers have begun; a log that makes no sense is given up where that is wanted.
+/// Recovers dead writers. If `mends` is set, an invalid log is given up.
 pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> Result<()> {
     for lane in (0..region.layout.lane_count).map(Lane) {
         let owner = region.lane_word(lane, word::OWNER);
         let at = region.layout.lane(lane.0);
         if owner == 0 {
-            // It may be taken this moment.
+            // It may be taken at this moment.
             let is_left_in_use = || {
                 region.lane_word(lane, word::OWNER) == 0
                     && (region.lane_word(lane, word::STATE) != doing::NOTHING
@@ -52,7 +52,7 @@ pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> 
     Ok(())
 }
 
-/// Makes a lane free whose log makes no sense. What its owner was doing to the file that it names is not known.
+/// Frees a lane with an invalid log. The state of the file that its owner was changing is not known.
 fn reset(region: &Region, lane: Lane, report: &mut CheckReport) {
     let inode = region.lane_word(lane, word::INODE);
     let had_begun = region.lane_word(lane, word::STATE) != doing::NOTHING;
@@ -70,10 +70,10 @@ fn reset(region: &Region, lane: Lane, report: &mut CheckReport) {
     region.set_lane_word(lane, word::OWNER, 0);
 }
 
-/// Looks at the locks of all inodes.
+/// Checks the locks of all inodes.
 pub(super) fn look(region: &Region, lane: Option<Lane>, report: &mut CheckReport) {
     if lane.is_none() && region.memory.load(state::LOCK) != 0 {
-        // Nobody waits for a reader: whoever holds it may be at work.
+        // A reader takes no lock, so the holder may be at work.
         if is_orphaned(region, state::LOCK, None) {
             let text = "the lock of names and space is held by nobody";
             report.find(Kind::Lock, state::LOCK, text);
@@ -92,7 +92,7 @@ pub(super) fn look(region: &Region, lane: Option<Lane>, report: &mut CheckReport
     }
 }
 
-/// Whether a lock is taken and its holder does not know of it.
+/// Whether a lock is taken and its holder does not have it.
 fn is_orphaned(region: &Region, at: u64, inode: Option<u64>) -> bool {
     let is_orphaned_now = || {
         let found = region.memory.load(at);
@@ -122,12 +122,12 @@ fn is_so_for_long(is_so: impl Fn() -> bool) -> bool {
     })
 }
 
-/// Frees a lock that nobody holds.
+/// Frees a lock without a holder.
 pub(super) fn free(region: &Region, at: u64) {
     region.unlock(at);
 }
 
-/// Frees all locks of inodes that nobody holds, and ends changes that nobody makes.
+/// Frees all locks of inodes without a holder, and ends changes without a writer.
 pub(super) fn free_all(region: &Region) {
     for inode in 1..region.layout.inode_count {
         let at = region.layout.inode(inode);
@@ -143,7 +143,7 @@ pub(super) fn free_all(region: &Region) {
     }
 }
 
-/// Open file descriptions that name what cannot be open: nobody ever gives them back.
+/// Open file descriptions that name a file that cannot be open: they would never be freed.
 fn senseless_descriptions(region: &Region) -> impl Iterator<Item = u64> {
     (1..region.layout.description_count).filter(|description| {
         let at = region.layout.description(*description);
@@ -170,7 +170,7 @@ pub(super) fn free_descriptions(region: &Region) {
     for description in senseless_descriptions(region) {
         let at = region.layout.description(description) + entry::CLAIM;
         let claim = region.memory.load(at);
-        // Only the count of how often it was taken stays.
+        // Keep only the counter in the high half.
         region.memory.store(at, claim >> 32 << 32);
     }
 }

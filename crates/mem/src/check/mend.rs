@@ -1,6 +1,6 @@
-//! Making the tables anew from the names and files that were found.
+//! Rebuilding the tables from the names and files that were found.
 //!
-//! Who dies while mending leaves the region as damaged as before, or less: the next one mends it again.
+//! A process that dies while mending leaves the region as damaged as before, or less: the next process mends it again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -19,17 +19,17 @@ use super::space::{SpaceFound, Verdict, has_free, present_pages};
 
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// Bytes that a file gets when the tables are right again.
+/// Bytes that a file gets after the tables are rebuilt.
 pub(super) struct Copy {
     inode: u64,
     generation: u64,
     bytes: Vec<u8>,
 }
 
-/// Makes the tables anew; the lock of names and space is held.
+/// Rebuilds the tables. The caller holds the lock of names and space.
 ///
 /// # Errors
-/// [`Error::System`](crate::Error::System) when the kernel has no memory for what files have.
+/// [`Error::System`](crate::Error::System) when the kernel has no memory for the files' pages.
 pub(super) fn mend(
     region: &Region,
     names: &NamesFound,
@@ -62,13 +62,13 @@ pub(super) fn give_copies(writer: &Writer<'_>, copies: Vec<Copy>, report: &mut C
     }
 }
 
-/// Takes from files what they cannot have.
+/// Removes from files the space that they cannot have.
 fn give_way(region: &Region, space: &SpaceFound, report: &mut CheckReport) -> Vec<Copy> {
     let mut copies = Vec::new();
     for (inode, verdict) in &space.verdicts {
         let at = region.layout.inode(*inode);
         let store = |word, value| region.memory.store(at + word, value);
-        // Readers look at this number as long as it is odd.
+        // Readers wait as long as this number is odd.
         let sequence = region.memory.load(at + attribute::SEQUENCE) | 1;
         store(attribute::SEQUENCE, sequence);
         match verdict {
@@ -134,7 +134,7 @@ fn mend_names(region: &Region, found: &NamesFound, report: &mut CheckReport) {
     for (inode, is_directory) in &inodes {
         let at = region.layout.inode(*inode);
         let generation = generation_of(inode);
-        // A new directory can be here without one.
+        // A new directory may have no generation yet.
         if *inode == ROOT_INODE {
             store(at + attribute::GENERATION, Node::ROOT.generation);
         } else if generation == 0 || !sane(&generation) {
@@ -150,7 +150,7 @@ fn mend_names(region: &Region, found: &NamesFound, report: &mut CheckReport) {
         };
         let mut permissions = mode & 0o7777;
         if kind != said {
-            // Whatever wrote over the one may have written over the other.
+            // The damage of the type may also have damaged the permissions.
             permissions &= 0o777;
             permissions |= match *is_directory {
                 true => 0o700,
@@ -211,7 +211,7 @@ fn mend_orphans(region: &Region, found: &NamesFound) {
         .store(state::ORPHANS, found.orphans.len() as u64);
 }
 
-/// Gives what no name leads to a name in `lost+found`.
+/// Gives each file without a name a name in `lost+found`.
 fn adopt(
     region: &Region,
     found: &NamesFound,
@@ -225,7 +225,7 @@ fn adopt(
         .find(|name| name.directory == ROOT_INODE && name.name == LOST_AND_FOUND);
     let home = match known {
         Some(known) if inodes.get(&known.inode) == Some(&true) => known.inode,
-        // A file has the name, or no inode is free: the root is a home as well.
+        // A file has that name: use the root instead.
         Some(_) => ROOT_INODE,
         None => {
             let free =
@@ -282,7 +282,7 @@ fn new_directory(region: &Region, inode: u64) {
         (attribute::MODIFIED_NS, load(attribute::MODIFIED_NS)),
         (attribute::CHANGED_NS, load(attribute::CHANGED_NS)),
         (attribute::ACCESSED_NS, load(attribute::ACCESSED_NS)),
-        // It gets one with those that have none.
+        // It gets a generation together with the other inodes that have none.
         (attribute::GENERATION, 0),
         (attribute::MODE_LINKS, u64::from(libc::S_IFDIR | 0o700_u32)),
         (attribute::OWNER, load(attribute::OWNER)),
@@ -292,7 +292,7 @@ fn new_directory(region: &Region, inode: u64) {
     }
 }
 
-/// Writes all names into cells from the first on; those for which there are not enough.
+/// Writes all names into cells from the first cell on. Returns the names for which there are not enough cells.
 fn mend_cells<'n>(
     region: &Region,
     inodes: &BTreeMap<u64, bool>,
@@ -303,7 +303,7 @@ fn mend_cells<'n>(
     for bucket in 0..layout.bucket_count {
         store(layout.buckets_at + bucket * 8, 0);
     }
-    // Per directory: first, last, how many, position.
+    // Per directory: first, last, count, position.
     let mut lists: HashMap<u64, (u64, u64, u64, u64)> = HashMap::new();
     let mut fresh = 0;
     let mut lost = Vec::new();
@@ -424,7 +424,7 @@ fn mend_space(region: &Region, space: &SpaceFound) -> Result<()> {
         store(word, region.memory.load(word) | 1 << (page % 64));
     }
     if space.pool < 0 {
-        // Files have more than there is: what lies behind their ends cannot be theirs.
+        // Files have more pages than exist: pages behind their ends cannot be theirs.
         for (slot, inode) in &space.slots {
             let size = region.memory.load(layout.inode(*inode) + attribute::SIZE);
             clear_slot_map(region, *slot, size.div_ceil(PAGE_BYTES));
@@ -441,7 +441,7 @@ fn mend_space(region: &Region, space: &SpaceFound) -> Result<()> {
     mend_memory(region, space, pool)
 }
 
-/// Says of the pages of a slot from one on that they are not there.
+/// Marks the pages of a slot from `first` on as missing.
 fn clear_slot_map(region: &Region, slot: u64, first: u64) {
     let map = region.layout.slot_map(slot);
     for word in 0..region.layout.slot_bytes / PAGE_BYTES / 64 {
@@ -458,7 +458,7 @@ fn clear_slot_map(region: &Region, slot: u64, first: u64) {
     }
 }
 
-/// Gives memory to where the tables say that it is, after taking it from everywhere else.
+/// Allocates memory where the tables say that it is, after freeing it everywhere else.
 fn mend_memory(region: &Region, space: &SpaceFound, pool: u64) -> Result<()> {
     let layout = &region.layout;
     let mut is_there = vec![(0, layout.metadata_bytes / PAGE_BYTES)];

@@ -1,17 +1,16 @@
 //! Checking a region, and mending it.
 //!
-//! **Holds:** what the tables of a region must say so that they agree, what of it does not, and how to make it so.
+//! **Holds:** the conditions under which the tables of a region agree, the search for violations, and the repair.
 //!
-//! **Must not know:** how they came to disagree. No content of a region makes it panic or go in circles.
+//! **Must not know:** how the damage happened. No content of a region makes the check panic or loop forever.
 //!
-//! **Invariants:** nothing is changed without being asked to. Mending keeps every file and every name that can be
-//! found by any way, and says of each what it has lost. What is derived from names and files (lists, chains, counts,
-//! maps, the pool) is made anew from those; where two say that something is theirs, the table that decides between
-//! them does, and where there is none each gets a copy.
+//! **Invariants:** the check changes nothing unless it is asked to. Mending keeps every file and every name that can be
+//! found in any way, and reports what each has lost. Data derived from names and files (lists, chains, counts, maps,
+//! the pool) is rebuilt from them. If two files claim the same memory, the table that records the owner decides; if
+//! there is no such table, each file gets a copy.
 //!
-//! **Files:** `superblock.rs` the file as a whole, `names.rs` names and directories, `space.rs`
-//! memory, `locks.rs` lanes, locks
-//! and open file descriptions, `mend.rs` making the tables anew.
+//! **Files:** `superblock.rs` the file as a whole, `names.rs` names and directories, `space.rs` memory, `locks.rs`
+//! lanes, locks and open file descriptions, `mend.rs` rebuilding the tables.
 
 mod locks;
 mod mend;
@@ -36,45 +35,45 @@ use names::NamesFound;
 use space::SpaceFound;
 use superblock::FileFound;
 
-/// Findings in a report.
+/// Maximum number of findings in a report.
 const FINDINGS_MAX: usize = 200;
 
-/// What is wrong, as programs tell it apart.
+/// The kind of damage, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// A lane says what no writer does, or a dead writer's log could not be carried out.
+    /// A lane has an invalid state, or a dead writer's log could not be replayed.
     Lane,
-    /// A lock is held by nobody.
+    /// A lock has no holder.
     Lock,
-    /// A file is being changed by nobody.
+    /// A file is marked as being changed, but no writer changes it.
     Change,
-    /// A name cannot be read, or names what is not there; or two names of a directory are the same.
+    /// A name cannot be read, or names an invalid inode; or two names of a directory are the same.
     Name,
     /// A list of a directory or a chain of names does not agree with the names.
     List,
-    /// An inode says something that its names do not: how many there are, where it is, what it is.
+    /// An inode does not agree with its names: their number, its parent, its type.
     Links,
     /// A file or directory that no name leads to.
     Lost,
-    /// A list of free things does not agree with what is used, or a count with what it counts.
+    /// A free list does not agree with what is in use, or a count is wrong.
     Free,
-    /// A file's bytes are where none can be, or it says that it is longer than they are.
+    /// A file's place is invalid, or its size is larger than its place.
     Place,
-    /// Two files say that the same memory is theirs.
+    /// Two files claim the same memory.
     Shared,
     /// A map of memory does not agree with the files.
     Map,
-    /// Pages that nobody has, or that are more than there are.
+    /// Pages that no file or pool has, or more pages than exist.
     Pages,
-    /// The first bytes of the file, or its length.
+    /// The superblock, or the length of the file.
     Superblock,
-    /// An open file description that describes nothing.
+    /// An open file description of an invalid file.
     Description,
 }
 
 impl Kind {
-    /// For reports that programs read.
+    /// Its name in reports that programs read.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -96,27 +95,27 @@ impl Kind {
     }
 }
 
-/// Something that is not as it must be.
+/// One violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What.
+    /// Its kind.
     pub kind: Kind,
-    /// Where, in bytes from the beginning of the region's file.
+    /// Offset from the beginning of the region's file, in bytes.
     pub at: u64,
-    /// In words.
+    /// A description for people.
     pub text: String,
 }
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Files and whatever else is no directory and has a name.
+    /// The number of named files and other entries that are not directories.
     pub files: u64,
     /// Directories, the root included.
     pub directories: u64,
-    /// Names.
+    /// The number of names.
     pub names: u64,
-    /// Deleted files that somebody may still have open.
+    /// The number of deleted files that a process may still have open.
     pub orphans: u64,
     /// Pages of memory in the pool, in the packed zone and in slots.
     pub pages_pool: u64,
@@ -124,21 +123,21 @@ pub struct CheckReport {
     pub pages_packed: u64,
     /// See [`pages_pool`](Self::pages_pool).
     pub pages_slots: u64,
-    /// Places of dead writers that were given back, before anything was looked at.
+    /// The number of lanes of dead writers that were freed before the check.
     pub settled: u64,
-    /// Of these, writers that died in the middle of a change, which was finished or undone.
+    /// Of these, the number of writers that died in the middle of a change, which was finished or undone.
     pub interrupted: u64,
-    /// The region cannot be opened as it is, and only that was looked at: nothing is known of its files.
+    /// The region cannot be opened as it is, and only that was checked: nothing is known of its files.
     pub is_unreadable: bool,
-    /// What is wrong, as much as fits.
+    /// The violations, as many as fit.
     pub findings: Vec<Finding>,
-    /// How much is.
+    /// The number of violations.
     pub finding_count: u64,
-    /// It was mended: a check that follows finds nothing, unless somebody goes on damaging it.
+    /// The region was mended: a later check finds nothing, unless damage continues.
     pub is_mended: bool,
-    /// What mending could not keep: names, bytes. As much as fits.
+    /// Names and bytes that mending could not keep, as many as fit.
     pub losses: Vec<String>,
-    /// How much that is.
+    /// The number of losses.
     pub loss_count: u64,
 }
 
@@ -165,8 +164,8 @@ impl CheckReport {
     }
 }
 
-/// Checks a region by its file, also one that cannot be opened. Without the right to write to it, what changes
-/// meanwhile may be found.
+/// Checks a region by its file, also one that cannot be opened. Without write access, changes by other processes during
+/// the check may be reported.
 ///
 /// # Errors
 /// As [`check`], and those of [`Region::open`]; [`Error::Damaged`](crate::Error::Damaged) when it can neither be read
@@ -196,11 +195,12 @@ pub fn check_file(path: &Path, mends: bool) -> Result<CheckReport> {
     check_found(&region, mends, found)
 }
 
-/// Checks a region, and mends it where that is wanted. Others may use it meanwhile, but for as long as it takes nobody
-/// changes names or takes memory; of a region that is attached for reading only, what changes meanwhile may be found.
+/// Checks a region, and mends it if `mends` is set. Other processes may use it meanwhile, but cannot change names or
+/// take memory until the check ends. If the region is attached for reading only, changes during the check may be
+/// reported.
 ///
 /// # Errors
-/// [`Error::ReadOnly`](crate::Error::ReadOnly) when it is to be mended and may not be written to;
+/// [`Error::ReadOnly`](crate::Error::ReadOnly) when it must be mended and is not writable;
 /// [`Error::LanesFull`](crate::Error::LanesFull); [`Error::System`](crate::Error::System).
 pub fn check(region: &Region, mends: bool) -> Result<CheckReport> {
     check_found(region, mends, FileFound::default())
@@ -261,7 +261,7 @@ fn look(region: &Region, lane: Option<Lane>, report: &mut CheckReport) -> (Names
     (names, space)
 }
 
-/// Whether an inode is in use; its number is one that an inode can have.
+/// Whether an inode is in use. The number must be valid.
 fn is_live(region: &Region, inode: u64) -> bool {
     region
         .memory

@@ -1,4 +1,4 @@
-//! Names and directories: what can be found by any way, and what does not agree with it.
+//! Names and directories: everything that can be found in any way, and what does not agree with it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -11,14 +11,14 @@ use crate::region::Region;
 
 use super::{CheckReport, Kind, is_live};
 
-/// More inodes than this were never given out.
+/// An upper limit of generations: no region ever has that many inodes.
 pub(super) const GENERATION_MAX: u64 = 1 << 62;
 
-/// Where a directory's last name may stand: behind it must be room for all that are still to come, in the bits that a
-/// listing has for it.
+/// Maximum position of a directory's last name: later names need room behind it, in the bits that a listing has for a
+/// position.
 const POSITION_MAX: u64 = 1 << (63 - CELL_BITS);
 
-/// Damaged names whose bytes are looked for, by trying all others at each place.
+/// The number of damaged names for which all other values of each byte are tried.
 const CORRECTIONS_MAX: u32 = 200;
 
 /// A name that was found.
@@ -30,20 +30,20 @@ pub(super) struct NameFound {
     pub(super) position: u64,
 }
 
-/// All that has a name or an inode.
+/// All names and inodes that were found.
 #[derive(Default)]
 pub(super) struct NamesFound {
-    /// Names that lead somewhere, in the order of their directories' lists.
+    /// Valid names, in the order of their directories' lists.
     pub(super) names: Vec<NameFound>,
-    /// Inodes in use, whether they are directories.
+    /// Inodes in use, with whether each is a directory.
     pub(super) inodes: BTreeMap<u64, bool>,
-    /// Of these, files without names that were deleted.
+    /// Of these, deleted files without names.
     pub(super) orphans: BTreeSet<u64>,
-    /// Of these, what no name leads to.
+    /// Of these, inodes that no name leads to.
     pub(super) lost: BTreeSet<u64>,
     /// The directory that each directory is in.
     pub(super) parents: HashMap<u64, u64>,
-    /// What of names cannot be kept, for whoever mends.
+    /// Losses of names, for the repair.
     pub(super) losses: Vec<String>,
 }
 
@@ -56,14 +56,14 @@ struct Looker<'r, 'p> {
     /// First cells that directories' lists lead to.
     listed: HashMap<u64, usize>,
     known: HashSet<(u64, Vec<u8>)>,
-    /// What the list of free inodes leads to.
+    /// Inodes on the list of free inodes.
     free: HashSet<u64>,
     /// Directories whose lists are still to be followed.
     waiting: Vec<u64>,
     corrections: u32,
 }
 
-/// Finds all names and inodes, and compares what is said of them with what there is.
+/// Finds all names and inodes, and compares them with the counts and lists.
 pub(super) fn look(region: &Region, report: &mut CheckReport) -> NamesFound {
     let mut looker = Looker {
         region,
@@ -93,7 +93,7 @@ fn is_directory_mode(mode: u64) -> bool {
     mode as u32 & libc::S_IFMT == libc::S_IFDIR
 }
 
-/// Nobody makes anything but files, directories and symbolic links in a region.
+/// A region contains only files, directories and symbolic links.
 fn is_known_mode(mode: u64) -> bool {
     let mode = mode as u32;
     mode & !(libc::S_IFMT | 0o7777) == 0
@@ -167,7 +167,7 @@ impl Looker<'_, '_> {
         }
     }
 
-    /// Whether the list of an inode begins with a name that says that it is in this directory.
+    /// Whether the list of an inode begins with a name of this directory.
     fn has_names(&self, inode: u64) -> bool {
         let first = self.attribute(inode, attribute::FIRST_CELL).checked_sub(1);
         first
@@ -175,7 +175,7 @@ impl Looker<'_, '_> {
             .is_some_and(|first| low(self.cell(first, cell::DIRECTORY_LENGTH)) == inode)
     }
 
-    /// Follows the lists of all directories, from both ends where they are broken.
+    /// Follows the lists of all directories, from both ends if they are broken.
     fn lists(&mut self) {
         let directories = self.found.inodes.iter();
         self.waiting = directories
@@ -219,7 +219,7 @@ impl Looker<'_, '_> {
         }
     }
 
-    /// Follows a list one way; whether it is as a list must be to its end.
+    /// Follows a list in one direction. Returns whether it is valid to its end.
     fn list(
         &mut self,
         directory: u64,
@@ -242,7 +242,7 @@ impl Looker<'_, '_> {
                 self.listed.insert(cell, self.found.names.len());
                 self.found.names.push(name);
             } else {
-                // It may be followed all the same, but not twice.
+                // The list may continue through this cell, but must not pass it twice.
                 self.listed.insert(cell, usize::MAX);
             }
             came_from = cell + 1;
@@ -255,7 +255,7 @@ impl Looker<'_, '_> {
         self.attribute(directory, other_end) == came_from
     }
 
-    /// The name that begins in a cell, if it is one that leads somewhere and is not known yet.
+    /// The name that begins in a cell, if it is valid and not known yet.
     fn name(&mut self, first: u64, is_listed: bool) -> Option<NameFound> {
         let at = self.region.layout.cell(first);
         let directory = low(self.cell(first, cell::DIRECTORY_LENGTH));
@@ -301,7 +301,7 @@ impl Looker<'_, '_> {
         Some(found)
     }
 
-    /// Takes an inode for one in use that says that it is free: a name leads to it, the list of free ones does not.
+    /// Treats an inode that is marked free as in use, if a name leads to it and the list of free inodes does not.
     fn revive(&mut self, first: u64, name: &NameFound) -> bool {
         let inode = name.inode;
         let is_named = low(self.cell(first, cell::HASH_CHAIN)) == hash(name.directory, &name.name);
@@ -324,14 +324,16 @@ impl Looker<'_, '_> {
         true
     }
 
-    /// A name and its hash do not agree: where one byte was changed, or the directory, the hash tells what it was.
+    /// Corrects a name that does not match its hash: if one byte or the directory was changed, the hash shows the right
+    /// value.
     fn correct(&mut self, found: &mut NameFound, said: u64, is_listed: bool) {
         let (directory, inode) = (found.directory, found.inode);
         let text =
             format!("a name of file {inode} in directory {directory} is not what was hashed");
         let at = self.region.layout.inode(inode);
         self.report.find(Kind::Name, at, text);
-        // Another directory and another first byte make the same hash; what a directory lists is in that directory.
+        // Another directory with another first byte may have the same hash. A name on a directory's list belongs to
+        // that directory.
         if !is_listed {
             let directories = self.found.inodes.iter();
             let mut directories =
@@ -358,7 +360,7 @@ impl Looker<'_, '_> {
             }
             name[place] = is;
         }
-        // Of a name that was changed the whole hash is another.
+        // A change of the name changes the whole hash; a small difference means that the hash itself was changed.
         let is_hash_changed = (hash(found.directory, &found.name) ^ said).count_ones() <= 2;
         if !is_hash_changed {
             self.found.losses.push(format!(
@@ -369,7 +371,7 @@ impl Looker<'_, '_> {
         }
     }
 
-    /// The cells of a name that nobody else has.
+    /// The cells of a name, if no other name uses them.
     fn cells_of(&self, first: u64) -> Option<Vec<u64>> {
         let length = high(self.cell(first, cell::DIRECTORY_LENGTH)) as usize;
         let mut cells = vec![first];
@@ -390,7 +392,7 @@ impl Looker<'_, '_> {
         is_free.then_some(cells)
     }
 
-    /// Follows all chains; names that no list leads to are found here.
+    /// Follows all chains. It finds the names that no list leads to.
     fn chains(&mut self) {
         let layout = self.region.layout;
         let mut chained = HashSet::new();
@@ -433,7 +435,7 @@ impl Looker<'_, '_> {
         }
     }
 
-    /// Goes down from the root: which directories can be reached, and by one name each.
+    /// Walks from the root: which directories can be reached, by one name each.
     fn tree(&mut self) {
         let mut children: HashMap<u64, Vec<usize>> = HashMap::new();
         for (number, name) in self.found.names.iter().enumerate() {
@@ -464,7 +466,7 @@ impl Looker<'_, '_> {
                 }
             }
         }
-        // A ring of directories hangs in the air: one of them is lost, and leads to the others.
+        // A cycle of directories is not reachable: one of them is lost, and leads to the others.
         let directories: Vec<u64> = self
             .found
             .inodes
@@ -512,7 +514,7 @@ impl Looker<'_, '_> {
         });
     }
 
-    /// Directories that cannot be reached, those first that have no name at all.
+    /// Directories that cannot be reached; those without any name come first.
     fn tops(
         &self,
         directories: &[u64],
@@ -526,7 +528,7 @@ impl Looker<'_, '_> {
             .filter(|directory| !reached.contains(directory));
         let (with_name, mut tops): (Vec<u64>, Vec<u64>) =
             lost.partition(|directory| named.contains(directory));
-        // Of those with a name, what is below another is reached from there; what is left are rings.
+        // A named directory below another one is reached from there; the remaining ones form cycles.
         let mut below: HashSet<u64> = HashSet::new();
         let mut waiting = tops.clone();
         for next in with_name {
@@ -551,7 +553,7 @@ impl Looker<'_, '_> {
         self.found.lost.insert(inode);
     }
 
-    /// Compares what inodes say of their names.
+    /// Compares inodes with their names.
     fn links(&mut self) {
         let mut right: HashMap<u64, u64> = HashMap::new();
         for name in &self.found.names {
@@ -567,7 +569,7 @@ impl Looker<'_, '_> {
             .iter()
             .map(|(inode, is_directory)| (*inode, *is_directory))
             .collect();
-        // Files that say that they have more names than there are, and fewer.
+        // Files with a link count above, and below, their number of names.
         let (mut more, mut fewer) = (Vec::new(), Vec::new());
         for (inode, is_directory) in inodes {
             let at = self.region.layout.inode(inode);
@@ -602,7 +604,7 @@ impl Looker<'_, '_> {
         self.report.names = self.found.names.len() as u64;
     }
 
-    /// What the list of free inodes leads to, as far as it makes sense.
+    /// Follows the list of free inodes, as far as it is valid.
     fn follow_free_inodes(&mut self) {
         let region = self.region;
         let fresh = region.memory.load(state::FRESH_INODE);
@@ -615,7 +617,7 @@ impl Looker<'_, '_> {
             }
             next = self.attribute(inode, attribute::PARENT);
         }
-        // Others were never given out.
+        // The other inodes were never allocated.
         self.free.extend(fresh.max(1)..region.layout.inode_count);
     }
 
@@ -643,7 +645,7 @@ impl Looker<'_, '_> {
         }
     }
 
-    /// Whoever looks up a name waits as long as the number is odd, and nobody changes names while this looks.
+    /// Lookups of names wait as long as the number is odd, but no writer changes names during this check.
     fn sequence(&mut self) {
         let memory = &self.region.memory;
         let is_locked_by_others = !self.region.is_writable() && memory.load(state::LOCK) != 0;

@@ -1,4 +1,4 @@
-//! That "whole" is true: regions in which a few words of their tables were changed, and what programs then find.
+//! Tests that "whole" is true: a few words of a region's tables are changed, and programs then read it.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ const USER: Credentials<'_> = Credentials {
     groups: &[],
 };
 
-/// Bytes of a file that are compared: a damaged size may be anything.
+/// The number of bytes of a file that are compared: a damaged size may have any value.
 const COMPARED_MAX: u64 = 4 << 20;
 
 #[derive(Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ struct Seen {
     bytes: Vec<u8>,
 }
 
-/// All that programs find, each name looked up by its whole path and each file read as they do it.
+/// Everything that programs find: each name is looked up by its whole path, and each file is read as programs do it.
 fn seen(path: &Path) -> BTreeMap<Vec<u8>, Seen> {
     let attachment = Attachment::open(path, b"/keel", true).unwrap();
     let region = attachment.region();
@@ -71,7 +71,7 @@ fn seen(path: &Path) -> BTreeMap<Vec<u8>, Seen> {
     seen
 }
 
-/// What no table but the inode says: its word may be anything, and nobody can know.
+/// Values that only the inode holds: a changed word may have any value, and no check can detect it.
 struct Unknown {
     sizes: Vec<u64>,
     kinds: Vec<u64>,
@@ -140,7 +140,7 @@ fn prove(seed: u64) {
     let mut changed = Vec::new();
     for _ in 0..1 + random.below(3) {
         let (inodes, cells) = (region.layout.inode(1), region.layout.cell(0));
-        // Words that are in use, most of all those of the root.
+        // Words that are in use, with more weight on the root's.
         let at = match random.below(20) {
             0 => random.below(8) * 8,
             1..4 => inodes + random.below(17) * 8,
@@ -160,7 +160,7 @@ fn prove(seed: u64) {
     drop(region);
     let found = match check_file(path, false) {
         Ok(found) => found,
-        // It says that it can do nothing.
+        // The check reports that it can do nothing.
         Err(_) if in_superblock > 1 => return,
         Err(error) => panic!("{error}"),
     };
@@ -177,7 +177,7 @@ fn prove(seed: u64) {
         return same(&after);
     }
     let mended = check_file(path, true).unwrap();
-    // What dead lanes have left goes as soon as somebody takes them.
+    // The state that dead lanes have left is removed when the lanes are next taken.
     let is_mended = mended.is_mended || mended.is_clean();
     assert!(is_mended, "changed {changed:x?}, {mended:?}");
     let again = check_file(path, false).unwrap();
@@ -222,7 +222,7 @@ fn what_check_calls_whole_is_found_and_read_by_programs() {
     assert!(bad.is_empty(), "see each again with KEEL_MEM_SEED: {bad:?}");
 }
 
-/// Changes a word of a region, checks it, mends it; what was found and what lost.
+/// Changes a word of a region, checks it, and mends it. Returns the reports of both.
 fn mended(change: impl FnOnce(&Region)) -> (CheckReport, CheckReport) {
     let scratch = Scratch::new();
     drop(made(&scratch));
@@ -247,7 +247,7 @@ fn the_root_is_what_all_paths_begin_with() {
         assert!(!found.is_clean(), "{generation}");
         assert_eq!(mended.losses, Vec::<String>::new(), "{generation}");
     }
-    // All of it, with whatever comes.
+    // All words of the root's inode, with random values.
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let (found, _) = mended(|region| {
@@ -277,7 +277,7 @@ fn a_name_is_found_as_it_is_listed() {
             })
             .unwrap()
     };
-    // Behind the name, and in it.
+    // After the end of the name, and in it.
     for byte in [7, 2] {
         let (found, mended) = mended(|region| {
             let at = cell_of(region, b"large") + crate::names::cell::BYTES;
@@ -358,7 +358,7 @@ fn a_file_of_another_length_gets_its_own_again() {
     let mended = check_file(&scratch.path, true).unwrap();
     assert!(mended.is_mended && mended.loss_count == 0, "{mended:?}");
     assert!(seen(&scratch.path) == before);
-    // Shorter: whose bytes are gone is said.
+    // The file is made shorter: the report names the files whose bytes are gone.
     let region = Region::open(&scratch.path, false).unwrap();
     let (slots_at, large) = (region.layout().slots_at, inode_of(&region, b"large"));
     drop(region);
@@ -370,7 +370,7 @@ fn a_file_of_another_length_gets_its_own_again() {
     let after = seen(&scratch.path);
     assert_eq!(after.len(), before.len());
     assert!(after[&b"also"[..]].bytes == before[&b"also"[..]].bytes);
-    // Without tables there is nothing.
+    // Without tables nothing can be repaired.
     file.set_len(2 << 20).unwrap();
     let error = check_file(&scratch.path, true).unwrap_err();
     assert!(matches!(error, Error::Damaged { .. }), "{error}");
@@ -379,7 +379,7 @@ fn a_file_of_another_length_gets_its_own_again() {
 #[test]
 fn lanes_that_make_no_sense_do_not_keep_a_region_shut() {
     let (found, mended) = mended(|region| {
-        // The run of the machine, and what its dead writers were doing.
+        // The run of the machine, and the states of its dead writers.
         region.memory.store(state::BOOT, 0);
         for (lane, inode) in [(1, 3), (2, 1 << 40)] {
             let at = region.layout.lane(lane);
@@ -391,7 +391,7 @@ fn lanes_that_make_no_sense_do_not_keep_a_region_shut() {
         }
     });
     assert_eq!(found.finding_count, 2, "{:?}", found.findings);
-    // Of the one that names a file it is said.
+    // The loss is reported for the lane that names a file.
     assert_eq!(mended.loss_count, 1, "{:?}", mended.losses);
     assert!(mended.losses[0].contains("file 3:"), "{:?}", mended.losses);
 }

@@ -1,4 +1,4 @@
-//! Memory: which file has which piece, which slot and which pages, and what the maps say of it.
+//! Memory: which file has which piece, slot and pages, and what the maps say.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::AsRawFd;
@@ -12,19 +12,19 @@ use crate::space::{Place, packed, piece_bytes};
 use super::names::NamesFound;
 use super::{CheckReport, Kind};
 
-/// What becomes of a file that does not agree with others.
+/// The repair of a file that conflicts with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Its bytes cannot be found.
     Lost,
-    /// Its piece is another's as well: it gets a copy of these bytes.
+    /// Its piece is also used by another file: it gets a copy of these bytes.
     Copied {
-        /// Where they begin.
+        /// Offset of the first byte.
         at: u64,
-        /// How many there are.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// It says that it is longer than its place: what is behind that was never there.
+    /// Its size is larger than its place: the bytes behind that never existed.
     Cut(u64),
 }
 
@@ -32,26 +32,26 @@ pub(super) enum Verdict {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PageFound {
     pub(super) class: u32,
-    /// Numbers of the pieces that files have.
+    /// Numbers of the pieces that files use.
     pub(super) taken: BTreeSet<u64>,
 }
 
-/// Who has which memory.
+/// The owners of all memory.
 #[derive(Default)]
 pub(super) struct SpaceFound {
-    /// Files that have to give way.
+    /// Files that must be changed.
     pub(super) verdicts: BTreeMap<u64, Verdict>,
-    /// Pages of the packed zone that are there.
+    /// Pages of the packed zone that exist.
     pub(super) pages: BTreeMap<u64, PageFound>,
-    /// Slots that are taken, and by whom.
+    /// Slots that are taken, with their owners.
     pub(super) slots: BTreeMap<u64, u64>,
-    /// Pages that the pool must have; less than none when files have more than there are.
+    /// Pages that the pool must have; negative if files have more pages than exist.
     pub(super) pool: i64,
-    /// Pages of slots that are there although their maps say otherwise.
+    /// Pages of slots that exist although their maps say otherwise.
     pub(super) unmapped: Vec<(u64, u64)>,
-    /// Files that name a piece that another one names, too.
+    /// Files that name a piece that another file names, too.
     shared: BTreeSet<u64>,
-    /// What cannot be kept, for whoever mends.
+    /// Losses, for the repair.
     pub(super) losses: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ struct Looker<'r, 'p> {
     found: SpaceFound,
 }
 
-/// Compares what files have with what the maps of memory say.
+/// Compares the places of files with the maps of memory.
 pub(super) fn look(region: &Region, names: &NamesFound, report: &mut CheckReport) -> SpaceFound {
     let mut looker = Looker {
         region,
@@ -119,7 +119,7 @@ impl Looker<'_, '_> {
         }
     }
 
-    /// Files that have pieces of one page agree on how large its pieces are; where they do not, its record says so.
+    /// Files with pieces in one page must agree on the size of its pieces; if they do not, the page's record decides.
     fn decide_page(&mut self, page: u64, claims: &[(u64, u32, u64)]) {
         let layout = &self.region.layout;
         let first = claims[0].1;
@@ -174,8 +174,8 @@ impl Looker<'_, '_> {
         self.found.slots.insert(slot, owner);
     }
 
-    /// Memory that tables give to a file and that no file has: some file does not say any more where its bytes are.
-    /// Which one is not known; files are named whose own word is all that says where they are.
+    /// Memory that the tables give to a file, but that no file uses: some file has lost its place. Which one is not
+    /// known. The files are named for which only their own inode says where their bytes are.
     fn forgotten(&mut self, names: &NamesFound) {
         let region = self.region;
         let layout = &region.layout;
@@ -202,7 +202,7 @@ impl Looker<'_, '_> {
             let taken_count: u64 = said.iter().map(|word| u64::from(word.count_ones())).sum();
             let taken = self.found.pages.get(&page).map_or(&no_file, |it| &it.taken);
             let mut numbers = 0..count;
-            // A bit that was set by mistake is not counted among those that are not free.
+            // Skip a page whose counts do not match: a wrongly set bit is no forgotten piece.
             taken_count.checked_add(load(map + packed::FREE)) == Some(count)
                 && numbers.any(|number| {
                     said[number as usize / 64] >> (number % 64) & 1 == 1 && !taken.contains(&number)
@@ -239,7 +239,7 @@ impl Looker<'_, '_> {
         }
     }
 
-    /// Compares the records of packed pages; pages that no file uses stay where they are.
+    /// Compares the records of packed pages; pages without a file stay in place.
     fn pages(&mut self) {
         let layout = &self.region.layout;
         for page in 0..layout.packed_pages {
@@ -346,8 +346,8 @@ impl Looker<'_, '_> {
         }
     }
 
-    /// Pages that the maps of slots leave out. Where the kernel says which memory is there, they are found; on huge
-    /// pages it is only known that there are some.
+    /// Finds pages that the maps of slots leave out. If the kernel says which memory exists, each page is found. On
+    /// huge pages only their existence is known.
     fn unmapped(&mut self) {
         let region = self.region;
         let layout = &region.layout;
@@ -402,7 +402,7 @@ impl Looker<'_, '_> {
             );
             self.report.find(Kind::Pages, state::POOL_PAGES, text);
         }
-        // Other file systems count blocks of their own.
+        // Other file systems count additional blocks of their own.
         if region.backing() == Backing::File {
             return;
         }
@@ -419,7 +419,7 @@ impl Looker<'_, '_> {
     }
 }
 
-/// Names the files that had memory where the file of the region had ended.
+/// Names the files whose memory lay behind the end of a region's file that was cut.
 pub(super) fn lose_behind(
     region: &Region,
     cut_at: u64,
@@ -445,9 +445,9 @@ pub(super) fn lose_behind(
     }
 }
 
-/// Where the kernel has memory next.
+/// The next offset at which the kernel has memory.
 fn next_data(region: &Region, from: u64, end: u64) -> Option<u64> {
-    // SAFETY: plain numbers and a descriptor that is open, whose position nobody uses.
+    // SAFETY: plain numbers and an open descriptor, whose position no other code uses.
     let found = unsafe {
         libc::lseek64(
             region.file.as_raw_fd(),
@@ -462,7 +462,7 @@ pub(super) fn has_free(found: &PageFound) -> bool {
     (found.taken.len() as u64) < PAGE_BYTES / piece_bytes(found.class)
 }
 
-/// Pages of a slot that are said to be there.
+/// The number of pages of a slot that its map marks as present.
 pub(super) fn present_pages(region: &Region, slot: u64) -> u64 {
     let map = region.layout.slot_map(slot);
     (0..region.layout.slot_bytes / PAGE_BYTES / 64)

@@ -1,7 +1,7 @@
-//! The region's file as a whole: its first bytes, without which nothing else can be read, and its length.
+//! The region's file as a whole: its superblock, without which nothing else can be read, and its length.
 //!
-//! The superblock has four numbers and a checksum, and the file's length follows from them. So one that was written
-//! over is found by trying: it is the one with which checksum and length agree.
+//! The superblock has four numbers and a checksum, and the file's length follows from them. So an overwritten number is
+//! found by trial: with the right one, the checksum and the length match.
 
 use std::fs::{File, OpenOptions};
 use std::os::linux::fs::MetadataExt;
@@ -20,18 +20,18 @@ use super::{Finding, Kind};
 
 type Bytes = [u8; SUPERBLOCK_BYTES];
 
-/// What is wrong with a region's file that keeps it from being opened.
+/// The damage of a region's file that prevents opening it.
 #[derive(Default)]
 pub(super) struct FileFound {
     pub(super) findings: Vec<Finding>,
-    /// The file ended here, before its end: what lay behind is gone.
+    /// The file ends here, before its proper end: the bytes behind are gone.
     pub(super) cut_at: Option<u64>,
 }
 
-/// Looks at the superblock and at the length of the file, and mends them where that is wanted.
+/// Checks the superblock and the length of the file, and mends them if `mends` is set.
 ///
 /// # Errors
-/// As [`Region::open`](crate::Region::open); [`Error::Damaged`] where the superblock cannot be worked out.
+/// As [`Region::open`](crate::Region::open); [`Error::Damaged`] if the superblock cannot be reconstructed.
 pub(super) fn look(path: &Path, mends: bool) -> Result<FileFound> {
     let system = |what| system_error(path, what);
     let file = OpenOptions::new()
@@ -47,7 +47,7 @@ pub(super) fn look(path: &Path, mends: bool) -> Result<FileFound> {
             path: path.to_owned(),
         });
     }
-    // hugetlbfs reads only by mapping.
+    // hugetlbfs supports reads by mapping only.
     let first = Memory::map(&file, path, PAGE_BYTES, mends, Flush::None)?;
     let mut bytes = [0; SUPERBLOCK_BYTES];
     first.read(0, &mut bytes);
@@ -122,7 +122,7 @@ fn checksum(bytes: &Bytes) -> u32 {
     crc32c::crc32c(&bytes[..60])
 }
 
-/// What the superblock was, if only one of its parts was written over, besides those that are the same in each.
+/// Reconstructs the superblock, if only one of its numbers was overwritten, besides the parts that are always the same.
 fn worked_out(
     bytes: &Bytes,
     file: &File,
@@ -140,7 +140,7 @@ fn worked_out(
         if found.is_some() {
             return Ok(found);
         }
-        // Nothing but the checksum was changed: then all else is as it was, and where the numbers say.
+        // Only the checksum was changed: all numbers are valid, and the tables lie where they say.
         if right[..44] == bytes[..44]
             && let Some((layout, flush)) = made_of(&right)
             && layout.file_bytes == length
@@ -153,11 +153,12 @@ fn worked_out(
     Ok(None)
 }
 
-/// The numbers with which the checksum agrees, and with other numbers than there are the length of the file.
+/// Finds the numbers that match the checksum. If a number had to be changed, they must also match the length of the
+/// file.
 fn numbers_worked_out(right: &Bytes, length: u64) -> Option<(Bytes, Layout)> {
     let made = |bytes: &Bytes| made_of(bytes).map(|(layout, _)| (*bytes, layout));
     if checksum(right) == said(right) {
-        // Of the numbers none was changed. The length is looked at next.
+        // No number was changed. The length is checked next.
         return made(right);
     }
     let fits = |bytes: &Bytes| match checksum(bytes) == said(bytes) {
@@ -168,7 +169,7 @@ fn numbers_worked_out(right: &Bytes, length: u64) -> Option<(Bytes, Layout)> {
     let pages_max = crate::layout::CAPACITY_BYTES_MAX / PAGE_BYTES;
     let tries: [(usize, usize, u64, u64); 4] = [
         (16, 8, PAGE_BYTES, pages_max),
-        // Tables take no more than half of the region.
+        // Tables use at most half of the region.
         (24, 8, 1, (capacity_bytes / INODE_BYTES).min(1 << 24)),
         (32, 4, 1, 4096),
         (36, 4, 1, 4096),
@@ -183,7 +184,7 @@ fn numbers_worked_out(right: &Bytes, length: u64) -> Option<(Bytes, Layout)> {
             }
         }
     }
-    // Lanes and slots lie in one word.
+    // Lanes and slots lie in one word, so both may be damaged.
     let both = (1..=4096_u32).flat_map(|lanes| (1..=4096_u32).map(move |slots| (lanes, slots)));
     let mut tried = *right;
     for (lanes, slots) in both {

@@ -1,4 +1,4 @@
-//! Checks of regions that are as they must be, and of such that something has written over.
+//! Tests of checks of sound regions, and of regions with overwritten words.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ const DIRECTORY: NewInode = NewInode {
     ..FILE
 };
 
-/// A region that goes when the test does.
+/// A region that is deleted at the end of the test.
 pub(super) struct Scratch {
     pub(super) path: PathBuf,
 }
@@ -62,7 +62,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Something of everything: directories, pieces of many sizes, slots, links, long names, holes, free cells.
+/// Content of all kinds: directories, pieces of many sizes, slots, links, long names, holes, free cells.
 pub(super) fn fill(region: &Region) {
     let writer = region.writer().unwrap();
     let put = |directory, name: &[u8], offset, bytes: usize| {
@@ -140,7 +140,7 @@ fn a_sound_region_is_clean_and_counted() {
     assert!(matches!(check(&reader, true), Err(crate::Error::ReadOnly)));
 }
 
-/// Writes a word over, and expects a finding of the kind; mended, the region is clean and has all its files.
+/// Overwrites a word, and expects a finding of the kind. After mending, the region is clean and has all its files.
 #[track_caller]
 fn mends(kind: Kind, damage: impl Fn(&Region)) -> CheckReport {
     let scratch = Scratch::new();
@@ -204,7 +204,7 @@ fn each_kind_of_damage_is_found_and_mended() {
         set(region, at, 9);
     }));
     intact(mends(Kind::Links, |region| {
-        // A directory that says that it is a file.
+        // A directory that is marked as a file.
         let at = region.layout.inode(inode_of(region, b"inner")) + attribute::MODE_LINKS;
         let mode = u64::from(libc::S_IFREG | 0o755);
         set(region, at, region.memory.load(at) >> 32 << 32 | mode);
@@ -233,7 +233,7 @@ fn each_kind_of_damage_is_found_and_mended() {
         set(region, at + crate::lane::word::STATE, 99);
     }));
     intact(mends(Kind::Lane, |region| {
-        // A dead writer whose log leads nowhere.
+        // A dead writer with an invalid log.
         let at = region.layout.lane(2);
         set(region, at + crate::lane::word::STATE, 2);
         set(region, at + crate::lane::word::INODE, 1 << 40);
@@ -247,7 +247,7 @@ fn what_has_lost_its_name_is_in_lost_and_found() {
     let region = scratch.region();
     fill(&region);
     let before = tree(&region);
-    // The cell of `inner`, which has all directories: it names nothing any more.
+    // The cell of `inner`, which contains all directories: it names nothing any more.
     let first = region
         .memory
         .load(region.layout.inode(ROOT_INODE) + attribute::FIRST_CELL);
@@ -284,21 +284,21 @@ fn two_files_with_one_piece_get_one_each() {
         let inode = region.look_up(deep, name).unwrap().inode;
         region.layout.inode(inode) + attribute::PLACE
     };
-    // Both of 300 bytes.
+    // Both have 300 bytes.
     let (one, other) = (
         place_of(b"0-"),
         place_of(format!("5-{}", "n".repeat(100)).as_bytes()),
     );
     set(&region, other, region.memory.load(one));
     let mended = check(&region, true).unwrap();
-    // One of them has lost its own bytes, whichever it is.
+    // One of the two files has lost its own bytes.
     assert!(mended.is_mended && mended.loss_count == 2, "{mended:?}");
     assert_eq!(mended.findings[0].kind, Kind::Shared);
     assert_ne!(region.memory.load(one), region.memory.load(other));
     let found = tree(&region);
     let same = &found[&format!("/inner/deep/5-{}", "n".repeat(100))];
     assert_eq!(*same, vec![b'0'; 300]);
-    // A slot is whose the table says that it is.
+    // The owner table decides which file a slot belongs to.
     let large = region.layout.inode(inode_of(&region, b"large")) + attribute::PLACE;
     let holes = region.layout.inode(inode_of(&region, b"holes")) + attribute::PLACE;
     set(&region, holes, region.memory.load(large));
@@ -309,7 +309,7 @@ fn two_files_with_one_piece_get_one_each() {
     assert_eq!(found["/holes"], b"");
 }
 
-/// Every call, on a region that may say anything. None may panic, or come to no end.
+/// Makes every call, on a region with any content. No call may panic or loop forever.
 fn use_all(region: &Region, random: &mut Random) -> crate::Result<()> {
     let writer = region.writer()?;
     let mut directories = vec![ROOT_INODE];
@@ -340,7 +340,7 @@ fn use_all(region: &Region, random: &mut Random) -> crate::Result<()> {
         let offset = random.below(1 << bits);
         let data = &bytes[..random.index(40_000)];
         let (inode, generation) = (found.inode, found.generation);
-        // Bytes of directories are refused above this layer.
+        // A higher layer refuses reads and writes of directories.
         let what = match found.is_directory() {
             true => random.below(5),
             false => random.below(12),
@@ -364,7 +364,7 @@ fn use_all(region: &Region, random: &mut Random) -> crate::Result<()> {
     Ok(())
 }
 
-/// Words of all tables, more of those that are in use.
+/// A random word of the tables; words in use are more likely.
 pub(super) fn some_word(region: &Region, random: &mut Random) -> u64 {
     let layout = region.layout();
     let (at, words) = match random.below(10) {
@@ -402,7 +402,7 @@ pub(super) fn some_value(region: &Region, at: u64, random: &mut Random) -> u64 {
     }
 }
 
-/// One region that something has written over: it is used, checked, kept, mended, and is sound then.
+/// Overwrites words of a region, uses it, checks it, saves a checkpoint, mends it. The region must be sound then.
 fn survive(seed: u64) {
     let mut random = Random::new(seed);
     let scratch = Scratch::new();

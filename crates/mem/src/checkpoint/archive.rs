@@ -1,5 +1,5 @@
-//! Generations as they lie in a storage: one file each, `NAME.GENERATION.checkpoint`, with the pieces that were new
-//! then. Its table names pieces in its own file and in those of generations before.
+//! Generations in a storage: one file each, `NAME.GENERATION.checkpoint`, with the pieces that were new in that
+//! generation. Its table names pieces in its own file and in the files of earlier generations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::{CheckpointError, Result};
 
 const SUFFIX: &str = ".checkpoint";
 
-/// What is read at once: pieces of a file lie side by side mostly, and finding a place costs as much as reading it.
+/// The number of bytes read at once: pieces of a file mostly lie side by side, and a seek costs as much as the read.
 const WINDOW_BYTES: usize = 1 << 20;
 
 /// The generations of one name in a storage.
@@ -22,23 +22,23 @@ pub(super) struct Archive<'s, S> {
     window: Window,
 }
 
-/// Bytes of a generation's file that were read already.
+/// The part of a generation's file that was read last.
 #[derive(Default)]
 struct Window {
     generation: u64,
-    /// Bytes of that file.
+    /// Length of that file, in bytes.
     length: u64,
     from: u64,
     bytes: Vec<u8>,
 }
 
-/// What a generation says is there.
+/// The content of a generation's table.
 pub(super) struct Table {
     pub(super) footer: Footer,
     pub(super) parts: Vec<(Part, Locator)>,
-    /// By number of the inode.
+    /// By inode number.
     pub(super) records: BTreeMap<u64, Record>,
-    /// Parts that could not be read; their inodes are missing above, or some of their extents.
+    /// Parts that could not be read. Their inodes, or some of their extents, are missing above.
     pub(super) damaged: Vec<Part>,
 }
 
@@ -47,14 +47,14 @@ impl Table {
         self.damaged.is_empty()
     }
 
-    /// Every piece that it names.
+    /// All pieces that it names.
     pub(super) fn locators(&self) -> impl Iterator<Item = &Locator> {
         let parts = self.parts.iter().map(|(_, locator)| locator);
         let extents = self.records.values().flat_map(|record| &record.extents);
         parts.chain(extents.map(|(_, locator)| locator))
     }
 
-    /// The generations in whose files something lies that it names.
+    /// The generations whose files hold pieces that it names.
     pub(super) fn generations(&self) -> BTreeSet<u64> {
         let mut generations: BTreeSet<u64> =
             self.locators().map(|locator| locator.generation).collect();
@@ -62,7 +62,7 @@ impl Table {
         generations
     }
 
-    /// Whether the extents of an inode are all known.
+    /// Whether all extents of an inode are known.
     pub(super) fn knows_extents(&self, inode: u64) -> bool {
         !self
             .damaged
@@ -90,7 +90,7 @@ impl<'s, S: Storage> Archive<'s, S> {
         format!("{}.{generation:x}{SUFFIX}", self.name)
     }
 
-    /// Numbers of all generations that have a file, and how long it is.
+    /// The numbers of all generations that have a file, with the file's length.
     pub(super) fn files(&mut self) -> Result<BTreeMap<u64, u64>> {
         let name = self.name;
         let mut files = BTreeMap::new();
@@ -100,7 +100,7 @@ impl<'s, S: Storage> Archive<'s, S> {
                 .and_then(|rest| rest.strip_prefix('.'))
                 .and_then(|rest| rest.strip_suffix(SUFFIX));
             let generation = number.and_then(|number| u64::from_str_radix(number, 16).ok());
-            // One number can be written in several ways; only ours is ours.
+            // A number can be written in several ways; accept only the canonical one.
             if let Some(generation) = generation.filter(|it| number == Some(&format!("{it:x}"))) {
                 files.insert(generation, bytes);
             }
@@ -108,7 +108,7 @@ impl<'s, S: Storage> Archive<'s, S> {
         Ok(files)
     }
 
-    /// The end of a generation's file, if the generation counts.
+    /// The footer of a generation's file, if the generation is valid.
     pub(super) fn footer(&mut self, generation: u64, bytes: u64) -> Option<Footer> {
         let at = bytes.checked_sub(FOOTER_BYTES as u64)?;
         let mut footer = [0; FOOTER_BYTES];
@@ -122,7 +122,7 @@ impl<'s, S: Storage> Archive<'s, S> {
         is_sane.then_some(footer)
     }
 
-    /// What a generation says is there, as far as it can be read; `None` when it has no index.
+    /// The table of a generation, as far as it can be read; `None` if its index cannot be read.
     pub(super) fn table(&mut self, footer: Footer) -> Option<Table> {
         let mut index = vec![0; footer.index_bytes as usize];
         let file = self.file_of(footer.generation);
@@ -149,7 +149,7 @@ impl<'s, S: Storage> Archive<'s, S> {
         Some(table)
     }
 
-    /// All generations that have a table, the newest first; those that have none are counted.
+    /// All generations that have a table, newest first, and the number of those that have none.
     pub(super) fn tables(&mut self, count_max: usize) -> Result<(Vec<Table>, u64)> {
         let (mut tables, mut damaged) = (Vec::new(), 0);
         for (generation, bytes) in self.files()?.into_iter().rev() {
@@ -165,7 +165,7 @@ impl<'s, S: Storage> Archive<'s, S> {
         Ok((tables, damaged))
     }
 
-    /// Reads a piece; whether it is what it must be.
+    /// Reads a piece. Returns whether its identity is correct.
     pub(super) fn read_piece(&mut self, key: u64, locator: &Locator, into: &mut Vec<u8>) -> bool {
         into.clear();
         into.resize(locator.identity.bytes as usize, 0);
@@ -178,7 +178,7 @@ impl<'s, S: Storage> Archive<'s, S> {
         Identity::of(key, into) == locator.identity
     }
 
-    /// Reads what lies in the window, after moving it there; false when something near by is damaged.
+    /// Reads from the window, and moves the window first if necessary. Returns `false` if the window cannot be read.
     fn read_from_window(&mut self, locator: &Locator, into: &mut [u8]) -> bool {
         let wanted = into.len() as u64;
         let Some(end) = locator.offset.checked_add(wanted) else {
@@ -227,7 +227,7 @@ impl<'s, S: Storage> Archive<'s, S> {
     }
 }
 
-/// Enters what a part says; `None` when it says what cannot be.
+/// Enters the content of a part; `None` if it is invalid.
 fn enter(records: &mut BTreeMap<u64, Record>, part: Part, bytes: &[u8]) -> Option<()> {
     match part {
         Part::Inodes(group) => {
@@ -236,7 +236,7 @@ fn enter(records: &mut BTreeMap<u64, Record>, part: Part, bytes: &[u8]) -> Optio
         }
         Part::Extents(inode, list) => {
             let extents = decode_list(list, bytes).ok()?;
-            // Without its record they are of no use.
+            // Without the inode's record, its extents are useless.
             records.get_mut(&inode)?.extents.extend(extents);
         }
     }

@@ -1,4 +1,4 @@
-//! Every byte of a checkpoint; SPEC.md describes them. Nothing that is read here is believed before it is checked.
+//! Every byte of a checkpoint; SPEC.md describes them. All values are checked when they are read.
 
 use std::hash::Hasher;
 
@@ -10,7 +10,7 @@ use crate::layout::NAME_BYTES_MAX;
 /// Version of the format of checkpoints.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Bytes that a checkpoint compares and writes as one.
+/// The unit in which a checkpoint compares and writes file data, in bytes.
 pub(super) const EXTENT_BYTES: u64 = 16 << 10;
 /// Bytes at the beginning of each file.
 pub(super) const HEADER_BYTES: usize = 64;
@@ -18,39 +18,39 @@ pub(super) const HEADER_BYTES: usize = 64;
 pub(super) const FOOTER_BYTES: usize = 128;
 /// Bytes of an entry of the index.
 pub(super) const ENTRY_BYTES: usize = 48;
-/// Extents that an inode's record names itself; a file with more has lists.
+/// The number of extents in an inode's record; a file with more has lists.
 pub(super) const INLINE_EXTENTS_MAX: usize = 16;
-/// Extents of a file that one list is about.
+/// The number of extents of a file that one list covers.
 pub(super) const LIST_EXTENTS: u64 = 1024;
-/// Inodes that one part of the table is about.
+/// The number of inodes that one part of the table covers.
 pub(super) const GROUP_INODES: u64 = 256;
-/// A sequence number that no inode at rest has: the file changed while it was copied.
+/// A sequence number that no inode at rest has. It means that the file changed while it was copied.
 pub(super) const SEQUENCE_UNKNOWN: u64 = u64::MAX;
-/// Bytes that a piece may have at most: a part of the table with the most names that fit.
+/// Maximum size of a piece, in bytes: a part of the table with as many names as fit.
 pub(super) const PIECE_BYTES_MAX: u64 = 64 << 20;
-/// Bytes that an index may have at most.
+/// Maximum size of an index, in bytes.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
 const HEADER_MAGIC: &[u8; 8] = b"KEELMCKP";
 const FOOTER_MAGIC: &[u8; 8] = b"KEELMEND";
 const IN_LISTS: u32 = u32::MAX;
 
-/// Where a piece lies, and what it must be.
+/// The place of a piece, and its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Locator {
     /// Generation whose file holds it.
     pub(super) generation: u64,
-    /// Where in the file.
+    /// Offset in the file.
     pub(super) offset: u64,
     pub(super) identity: Identity,
 }
 
-/// What tells one piece from another: a piece with the same is taken for the same.
+/// The identity of a piece: two pieces with the same identity are treated as equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub(super) bytes: u32,
     pub(super) checksum: u32,
-    /// Keyed, so that 96 bits decide, and nobody finds two pieces alike by trying.
+    /// Keyed, so that 96 bits decide, and an attacker cannot construct two pieces with the same identity.
     pub(super) fingerprint: u64,
 }
 
@@ -66,14 +66,14 @@ impl Identity {
     }
 }
 
-/// Beginning of a file.
+/// The header of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) key: u64,
     pub(super) generation: u64,
 }
 
-/// End of a file that counts.
+/// The footer of a valid file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Footer {
     pub(super) key: u64,
@@ -81,7 +81,7 @@ pub(super) struct Footer {
     pub(super) index_at: u64,
     pub(super) index_bytes: u64,
     pub(super) index_checksum: u32,
-    /// Stands in the region as well: then its inodes and their sequence numbers are those of the table.
+    /// Also stored in the region. If both are equal, the region's inodes and sequence numbers are those of the table.
     pub(super) token: u64,
     /// When it was begun, in nanoseconds since 1970.
     pub(super) taken_ns: u64,
@@ -91,9 +91,9 @@ pub(super) struct Footer {
     pub(super) files: u64,
     pub(super) directories: u64,
     pub(super) bytes: u64,
-    /// Files that are missing because they could not be read.
+    /// The number of files that are missing because they could not be read.
     pub(super) missed: u64,
-    /// What the region did so that its changes outlive the machine.
+    /// How the region made its changes survive a crash of the machine.
     pub(super) flush: Flush,
 }
 
@@ -135,7 +135,7 @@ pub(super) struct Record {
     pub(super) extents: Vec<Extent>,
 }
 
-/// What is read is not what was written.
+/// The data read is not in this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -194,7 +194,7 @@ fn put_extent(into: &mut Vec<u8>, extent: &Extent) {
     put_locator(into, &extent.1);
 }
 
-/// The frame of header and footer: magic number, version, checksum of what follows it.
+/// Writes the frame of header and footer: magic number, version, checksum of the bytes that follow.
 fn seal(magic: &[u8; 8], bytes: &mut [u8]) {
     bytes[..8].copy_from_slice(magic);
     bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -267,7 +267,7 @@ impl Footer {
             directories: source.word()?,
             bytes: source.word()?,
             missed: source.word()?,
-            // A number of later versions makes no checkpoint worthless.
+            // An unknown number from a later version must not make the checkpoint unreadable.
             flush: Flush::from_number(source.half()?).unwrap_or_default(),
         };
         (footer.index_bytes <= INDEX_BYTES_MAX)
@@ -276,11 +276,11 @@ impl Footer {
     }
 }
 
-/// The index: which parts the table has, in order, and where they are.
+/// The index: the parts of the table, in order, with their places.
 pub(super) fn encode_index(parts: &[(Part, Locator)]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(parts.len() * ENTRY_BYTES);
     for (part, locator) in parts {
-        // Number 0 is no inode: such an entry is about inodes.
+        // No inode has number 0, so such an entry is a part of inodes.
         let (inode, number) = match part {
             Part::Inodes(group) => (0, *group),
             Part::Extents(inode, list) => (*inode, *list),
@@ -349,7 +349,7 @@ impl Record {
     }
 }
 
-/// The records of a part of the table; extents that are in lists are not among them.
+/// The records of a part of the table, without extents that are in lists.
 pub(super) fn decode_group(group: u64, bytes: &[u8]) -> Parsed<Vec<Record>> {
     let mut source = Source(bytes);
     let mut records: Vec<Record> = Vec::new();

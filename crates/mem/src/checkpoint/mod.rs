@@ -1,17 +1,16 @@
-//! Checkpoints: what a region holds, kept in a place that survives the power.
+//! Checkpoints: the content of a region, kept in a place that survives a loss of power.
 //!
-//! **Holds:** the seam to that place, the format (SPEC.md, "Checkpoints"), taking a checkpoint, restoring one.
+//! **Holds:** the interface to that place, the format (SPEC.md, "Checkpoints"), taking a checkpoint, restoring one.
 //!
-//! **Must not know:** what the place is. A program hands over a [`Storage`].
+//! **Must not know:** what kind of place it is. A program passes a [`Storage`].
 //!
-//! **Invariants:** a generation counts when its last bytes are there, which are written when all others are durable;
-//! nothing that one of the two newest generations needs is deleted, but where the storage is full: then the older one
-//! makes room. A power cut at any moment leaves the newest
-//! generation or the one that was being written. Each extent and each part of the table has its checksum, and no byte
-//! is restored whose checksum does not agree.
+//! **Invariants:** a generation is valid when its last bytes are there; they are written after all others are durable.
+//! Nothing that one of the two newest generations needs is deleted, except if the storage is full: then the older one
+//! makes room. A power cut at any moment leaves the newest generation or the one that was being written. Each extent
+//! and each part of the table has its checksum, and no byte is restored if its checksum does not match.
 //!
-//! **Files:** `storage.rs` the seam and a storage in memory, `format.rs` every byte, `archive.rs` generations as they
-//! lie in a storage, `snapshot.rs` the names of a region at one moment, `save.rs`, `restore.rs`.
+//! **Files:** `storage.rs` the interface and a storage in memory, `format.rs` every byte, `archive.rs` generations in a
+//! storage, `snapshot.rs` the names of a region at one moment, `save.rs`, `restore.rs`.
 
 mod archive;
 mod format;
@@ -33,22 +32,22 @@ use base::error::Code;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The region refused a call.
+    /// A call on the region failed.
     #[error(transparent)]
     Region(#[from] crate::Error),
-    /// The place for checkpoints did.
+    /// A call on the storage failed.
     #[error("the place for checkpoints: {0}")]
     Storage(#[from] StorageError),
-    /// A checkpoint is restored into an empty region only.
+    /// The region is not empty: a checkpoint is restored into an empty region only.
     #[error("the region has files already; restore into a new one")]
     NotEmpty,
-    /// The name that the files of a checkpoint begin with is not one.
+    /// The name for the files of a checkpoint is invalid.
     #[error("a checkpoint's name has 1 to 40 letters, digits, dashes and underscores")]
     Name,
 }
 
 impl CheckpointError {
-    /// The code, of which the house knows what to make outside.
+    /// The project-wide code of this error.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {

@@ -1,8 +1,8 @@
-//! Restoring a checkpoint: as much of it as can be read, whatever has become of it.
+//! Restoring a checkpoint: as much of it as can be read, however damaged it is.
 //!
-//! The newest generation with a whole table is taken. A file of it that cannot be read is taken from the generation
-//! before, if that has a file of this name; else it is lost, and named. Where no generation has a whole table, what is
-//! left of the newest is taken, and what has lost its directory goes to `lost+found`.
+//! The newest generation with a whole table is restored. If a file of it cannot be read, it is taken from the previous
+//! generation, if that has a file of this name. Otherwise the file is lost, and reported. If no generation has a whole
+//! table, the remains of the newest are restored, and files that have lost their directory go to `lost+found`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -17,18 +17,18 @@ use super::format::{EXTENT_BYTES, Record};
 use super::storage::Storage;
 use super::{CheckpointError, Result};
 
-/// Names in a report.
+/// Maximum number of names in a report.
 const NAMED_MAX: usize = 1000;
-/// Generations that are looked at: two are kept, and an unfinished one may be there as well.
+/// Maximum number of generations that are examined: two are kept, and an unfinished one may be there as well.
 const TABLES_MAX: usize = 4;
-/// Directories in each other.
+/// Maximum nesting of directories.
 const DEPTH_MAX: usize = 4096;
 
-/// Why a file is lost.
+/// The reason why a file is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostBecause {
-    /// Its bytes, or what says where they are, could not be read.
+    /// Its bytes, or the table entries that locate them, could not be read.
     Damaged,
     /// The region is too small for it.
     NoRoom,
@@ -37,7 +37,7 @@ pub enum LostBecause {
 }
 
 impl LostBecause {
-    /// For reports that programs read.
+    /// Its name in reports that programs read.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,41 +53,41 @@ impl LostBecause {
 pub struct Lost {
     /// Its path from the root of the region.
     pub path: String,
-    /// Why.
+    /// The reason.
     pub because: LostBecause,
 }
 
 /// What was restored, and what was not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoreReport {
-    /// The generation that was taken; 0: there was none that could be.
+    /// The generation that was restored; 0: none could be restored.
     pub generation: u64,
-    /// When it was begun, in nanoseconds since 1970: what was written later is lost.
+    /// When it was begun, in nanoseconds since 1970. Later changes are lost.
     pub taken_ns: u64,
-    /// Newer generations that could not be taken, or were never finished.
+    /// The number of newer generations that could not be restored, or were never finished.
     pub generations_skipped: u64,
-    /// Files and whatever else is no directory.
+    /// The number of files and other entries that are not directories.
     pub files: u64,
     /// Directories, the root included.
     pub directories: u64,
-    /// Bytes of all files, as they say.
+    /// Bytes of all files, according to their records.
     pub bytes: u64,
-    /// Parts of the table that could not be read: their files are not even known by name.
+    /// The number of parts of the table that could not be read. The names of their files are unknown.
     pub parts_damaged: u64,
-    /// Files that were already missing when the checkpoint was taken.
+    /// The number of files that were already missing when the checkpoint was taken.
     pub missed: u64,
-    /// Paths of files that were taken from the generation before, as many as fit.
+    /// Paths of files that were taken from the previous generation, as many as fit.
     pub older: Vec<String>,
-    /// How many there are.
+    /// The number of such files.
     pub older_count: u64,
     /// Files that are lost, as many as fit.
     pub lost: Vec<Lost>,
-    /// How many there are.
+    /// The number of such files.
     pub lost_count: u64,
 }
 
 impl RestoreReport {
-    /// Whether all is there that the newest generation had.
+    /// Whether everything of the newest generation was restored.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.generation != 0
@@ -96,7 +96,7 @@ impl RestoreReport {
     }
 }
 
-/// What the region was made with whose checkpoint is in the storage; `None` when there is none that can be read.
+/// The options of the region whose checkpoint is in the storage; `None` if no checkpoint can be read.
 ///
 /// # Errors
 /// Those of the storage's list, [`CheckpointError::Name`].
@@ -119,9 +119,9 @@ pub fn shape<S: Storage>(storage: &mut S, name: &str) -> Result<Option<RegionOpt
 pub struct Taken {
     /// Its generation.
     pub generation: u64,
-    /// When it was begun, in nanoseconds since 1970: what was written later would be lost.
+    /// When it was begun, in nanoseconds since 1970. A restore would lose later changes.
     pub taken_ns: u64,
-    /// What the region that was saved did so that its changes outlive the machine.
+    /// How the saved region made its changes survive a crash of the machine.
     pub flush: Flush,
 }
 
@@ -143,10 +143,10 @@ pub fn newest<S: Storage>(storage: &mut S, name: &str) -> Result<Option<Taken>> 
     }))
 }
 
-/// Fills an empty region with the newest checkpoint. Nothing that is wrong with the checkpoint is an error.
+/// Fills an empty region with the newest checkpoint. Damage of the checkpoint is reported, not returned as an error.
 ///
 /// # Errors
-/// [`CheckpointError::NotEmpty`], those of the storage's list, and those of the region other than that it is full.
+/// [`CheckpointError::NotEmpty`], those of the storage's list, and those of the region except that it is full.
 pub fn restore<S: Storage>(
     writer: &Writer<'_>,
     storage: &mut S,
@@ -173,7 +173,7 @@ pub fn restore<S: Storage>(
     Ok(restorer.report)
 }
 
-/// Names of each directory with what they name, in the directory's order.
+/// The names of each directory with their inodes and records, in the directory's order.
 type Children<'t> = BTreeMap<u64, Vec<(u64, &'t [u8], &'t Record)>>;
 
 fn children(table: &Table) -> Children<'_> {
@@ -194,7 +194,7 @@ fn is_directory(record: &Record) -> bool {
     record.mode & libc::S_IFMT == libc::S_IFDIR
 }
 
-/// The generation before, with the inodes of its paths.
+/// The previous generation, with the inodes of its paths.
 struct Older {
     table: Table,
     inodes: HashMap<Vec<u8>, u64>,
@@ -204,7 +204,7 @@ struct Restorer<'s, 'w, 'r, S> {
     writer: &'w Writer<'r>,
     archive: Archive<'s, S>,
     older: Option<Older>,
-    /// Inodes of the region by those of the table; `None`: lost.
+    /// Maps inodes of the table to inodes of the region; `None`: the file is lost.
     made: HashMap<u64, Option<u64>>,
     /// Directories that have been entered.
     entered: HashSet<u64>,
@@ -252,7 +252,7 @@ impl<S: Storage> Restorer<'_, '_, '_, S> {
             progress(done, all);
         })?;
         if !table.is_whole() {
-            // Those whose directory is not known hang in the air, with all that is below them.
+            // Entries of unknown directories are not reachable, with everything below them.
             children.retain(|directory, _| !table.records.contains_key(directory));
             let homeless: Vec<_> = children.into_values().flatten().collect();
             if !homeless.is_empty() {
@@ -271,7 +271,7 @@ impl<S: Storage> Restorer<'_, '_, '_, S> {
         Ok(())
     }
 
-    /// Makes what a directory of the table holds, and all below it.
+    /// Makes the entries of a directory of the table, and everything below them.
     fn fill(
         &mut self,
         table: &Table,
@@ -283,7 +283,7 @@ impl<S: Storage> Restorer<'_, '_, '_, S> {
         let mut waiting = vec![(top, target, Vec::new(), 0)];
         let mut filled = Vec::new();
         while let Some((directory, target, path, depth)) = waiting.pop() {
-            // A damaged table may say that directories lie in each other in a ring.
+            // In a damaged table, directories may form a cycle.
             if depth > DEPTH_MAX || !self.entered.insert(directory) {
                 continue;
             }
@@ -299,7 +299,7 @@ impl<S: Storage> Restorer<'_, '_, '_, S> {
                 }
             }
         }
-        // What was made in a directory has changed its times.
+        // Making entries has changed the times of the directories.
         for (directory, target) in filled {
             if let Some(record) = table.records.get(&directory) {
                 self.set_attributes(target, record)?;
@@ -318,7 +318,7 @@ impl<S: Storage> Restorer<'_, '_, '_, S> {
         };
         let home = match self.writer.create(ROOT_INODE, b"lost+found", &new) {
             Ok(made) => made.inode,
-            // One that was there and is restored already.
+            // The checkpoint had a `lost+found`, which is restored already.
             Err(Error::Exists) => self.writer.look_up(ROOT_INODE, b"lost+found")?.inode,
             Err(error) => return self.lose(b"/lost+found", error).map(drop),
         };
@@ -335,7 +335,7 @@ impl<S: Storage> Restorer<'_, '_, '_, S> {
         Ok(())
     }
 
-    /// Makes one file or directory, or one more name of a file; the inode, unless it is lost.
+    /// Makes one file or directory, or one more name of a file. Returns the inode, unless the file is lost.
     fn make(
         &mut self,
         table: &Table,
@@ -437,7 +437,7 @@ impl<S: Storage> Restorer<'_, '_, '_, S> {
         generation: u64,
     ) -> Result<std::result::Result<(), LostBecause>> {
         let now_ns = record.modified_ns;
-        // First, so that its bytes come to the place at once where they will stay.
+        // Set the size first, so that the bytes are written directly to their final place.
         let sized = self.writer.set_size(inode, generation, record.size, now_ns);
         if let Err(error) = sized {
             return because(error).map(Err);
@@ -494,7 +494,7 @@ impl<S: Storage> Restorer<'_, '_, '_, S> {
     }
 }
 
-/// What a refusal of the region means for a file; other errors are the region's own.
+/// The reason for which a file is lost by an error of the region; other errors are the region's own.
 fn because(error: Error) -> Result<LostBecause> {
     match error {
         Error::Full | Error::TablesFull | Error::TooLarge => Ok(LostBecause::NoRoom),
@@ -503,7 +503,7 @@ fn because(error: Error) -> Result<LostBecause> {
     }
 }
 
-/// The inodes of all paths of a table.
+/// Maps all paths of a table to their inodes.
 fn paths(table: &Table) -> HashMap<Vec<u8>, u64> {
     let children = children(table);
     let mut paths = HashMap::new();

@@ -1,9 +1,9 @@
 //! Taking a checkpoint.
 //!
-//! Names are those of one moment. Files are copied after that, each as it is at one moment when it is small or nobody
-//! writes to it, and else extent by extent. A file that was deleted before its turn came, as happens to those that
-//! programs replace by renaming a new one over them, makes the names old: they are taken again, and such files are
-//! copied first.
+//! The names are a snapshot of one moment. Files are copied after that. A small file, or one that is not being written,
+//! is copied as of one moment; any other file extent by extent. Programs may replace a file by renaming a new one over
+//! it. If a file was deleted before it was copied, the names are stale: they are taken again, and such files are copied
+//! first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -23,72 +23,72 @@ use super::snapshot::{Held, Names, Path, Snapshot};
 use super::storage::{Storage, StorageError};
 use super::{CheckpointError, Result};
 
-/// How often the names are taken when files go from under the copy.
+/// Maximum number of times that the names are taken when files disappear during the copy.
 const ROUNDS_MAX: u32 = 16;
-/// From this time on also those that are in the same directories are copied with the names.
+/// From this round on, files in the same directories are also copied together with the names.
 const NEIGHBOURS_AFTER: u32 = 3;
-/// How often a file is copied again that changed meanwhile.
+/// Maximum number of copies of a file that changes during the copy.
 const TRIES_MAX: u32 = 4;
 /// Larger files are copied once only.
 const AGAIN_BYTES_MAX: u64 = 1 << 20;
-/// What is handed to the storage at once.
+/// The number of bytes passed to the storage at once.
 const WRITE_BYTES: usize = 1 << 20;
-/// Generations whose files may hold something that the newest needs.
+/// Maximum number of generations whose files may hold pieces that the newest needs.
 const FILES_MAX: usize = 24;
-/// Names in a report.
+/// Maximum number of names in a report.
 const NAMED_MAX: usize = 100;
 
 /// How to take a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct SaveOptions<'o> {
-    /// What the files in the storage begin with: 1 to 40 letters, digits, dashes and underscores.
+    /// Prefix of the files in the storage: 1 to 40 letters, digits, dashes and underscores.
     pub name: &'o str,
-    /// Now, in nanoseconds since 1970.
+    /// The current time, in nanoseconds since 1970.
     pub now_ns: u64,
-    /// Any number that does not come again.
+    /// A number that is never used again.
     pub random: u64,
-    /// Reads all that the last generation has and is used again, and writes anew what cannot be read.
+    /// Reads all reused pieces of the last generation, and writes again what cannot be read.
     pub verify: bool,
-    /// Files that are left out, with their names: what is in them means nothing once the power has gone.
+    /// Files that are left out, with their names: their content means nothing after a loss of power.
     pub left_out: &'o [Node],
 }
 
-/// What a checkpoint came to.
+/// The result of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SaveReport {
     /// Its generation.
     pub generation: u64,
-    /// Nothing had changed: the generation is the one that was there.
+    /// Nothing had changed: the generation is the existing one.
     pub is_unchanged: bool,
-    /// Files and whatever else is no directory.
+    /// The number of files and other entries that are not directories.
     pub files: u64,
     /// Directories, the root included.
     pub directories: u64,
-    /// Bytes of all files, as they say.
+    /// Bytes of all files, according to their sizes.
     pub bytes: u64,
-    /// Files whose bytes were not looked at, since their sequence numbers are those of the last generation.
+    /// The number of files whose bytes were not read, because their sequence numbers are those of the last generation.
     pub files_skipped: u64,
-    /// Bytes that went to the storage.
+    /// The number of bytes written to the storage.
     pub bytes_written: u64,
-    /// Extents and parts of the table that went there.
+    /// The number of extents and parts of the table written to the storage.
     pub pieces_written: u64,
-    /// Those that were there already.
+    /// The number of pieces that were in the storage already.
     pub pieces_kept: u64,
-    /// Pieces of the last generation that could not be read, where all were tried.
+    /// The number of pieces of the last generation that could not be read, if all were verified.
     pub pieces_damaged: u64,
-    /// How often the names were taken.
+    /// The number of times that the names were taken.
     pub rounds: u32,
-    /// Files that could not be read, as many as fit; of those the last generation's bytes are kept if it has any.
+    /// Files that could not be read, as many as fit. The last generation's bytes of them are kept, if it has any.
     pub missed: Vec<String>,
-    /// How many there are.
+    /// The number of such files.
     pub missed_count: u64,
-    /// The generation before was given up for the room that it took.
+    /// The previous generation was deleted to make room.
     pub gave_up_older: bool,
 }
 
 impl Region {
-    /// Generation of the newest checkpoint of this region, or of the one that it was restored from, and when that was
-    /// begun, in nanoseconds since 1970: what was written later would go with the power.
+    /// The generation of the newest checkpoint of this region, or of the one that it was restored from. Also returns
+    /// when it was begun, in nanoseconds since 1970: a loss of power would lose later changes.
     #[must_use]
     pub fn newest_checkpoint(&self) -> Option<(u64, u64)> {
         let generation = self.memory.load(state::CHECKPOINT_GENERATION);
@@ -99,8 +99,8 @@ impl Region {
 /// Writes a new generation with what has changed since the newest one in the storage.
 ///
 /// # Errors
-/// Those of the storage, after which the generations that were there are there still, but for the older one when the
-/// storage was full; [`Error::Damaged`] when the names of the region do not hang together.
+/// Those of the storage. The existing generations then stay, except for the older one if the storage was full.
+/// [`Error::Damaged`] when the names of the region are inconsistent.
 pub fn save<S: Storage>(
     writer: &Writer<'_>,
     storage: &mut S,
@@ -109,7 +109,7 @@ pub fn save<S: Storage>(
 ) -> Result<SaveReport> {
     let mut archive = Archive::new(storage, options.name)?;
     let (mut tables, _) = archive.tables(2)?;
-    // An unfinished generation is in the way.
+    // Remove an unfinished generation, which would be in the way.
     sweep(&mut archive, &tables)?;
     let mut gave_up_older = false;
     loop {
@@ -133,7 +133,7 @@ pub fn save<S: Storage>(
                 gave_up_older = true;
             }
             Err(error) => {
-                // The storage may have failed altogether; the next checkpoint sweeps as well.
+                // The storage may have failed completely; the next checkpoint sweeps as well.
                 let _ = discard(&mut archive, generation);
                 return Err(error);
             }
@@ -177,10 +177,10 @@ struct Saver<'s, 'w, 'r, S> {
     generation_before: u64,
     /// Inodes that have been copied, without their names.
     copied: HashMap<u64, Record>,
-    /// Those of them that were copied with the names, and their generations: whatever becomes of them, they belong to
-    /// these names.
+    /// The files that were copied together with the names, and their generations. They belong to these names, even if
+    /// they are deleted since.
     held: HashMap<u64, u64>,
-    /// What goes to the storage next, and where in the file it begins.
+    /// The bytes to write to the storage next, and their offset in the file.
     pending: Vec<u8>,
     pending_at: u64,
     is_begun: bool,
@@ -197,7 +197,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         let region = writer.region;
         let files = archive.files()?;
         let generation = files.keys().next_back().map_or(1, |newest| newest + 1);
-        // Of a region that was never in a checkpoint, or of one that is another by now.
+        // The region was never in a checkpoint, or is a different one since.
         let token = match region.memory.load(state::CHECKPOINT_TOKEN) {
             0 => options.random.max(1),
             token => token,
@@ -232,7 +232,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         Ok(saver)
     }
 
-    /// Which pieces of the last generation need not be written again.
+    /// Finds the pieces of the last generation that need not be written again.
     fn learn(&mut self, last: &Table, files: &BTreeMap<u64, u64>, verify: bool) {
         let mut used: BTreeMap<u64, u64> = BTreeMap::new();
         let mut known: HashMap<Identity, Locator> = HashMap::new();
@@ -297,7 +297,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
                 .map(|name| name.directory)
                 .collect();
             for inode in &names.files {
-                // Where files go all the time, their neighbours will be next.
+                // In directories where files are often replaced, the neighbours will be next.
                 let is_neighbour = self.report.rounds >= NEIGHBOURS_AFTER;
                 let troubling = names.of[inode]
                     .iter()
@@ -309,7 +309,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         self.finish(&records)
     }
 
-    /// Copies all files; those that could not be, and whether that is because they have gone.
+    /// Copies all files. Returns those that could not be copied, and for each whether it is because it was deleted.
     fn copy_all(
         &mut self,
         snapshot: &Snapshot<'_>,
@@ -345,7 +345,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         Ok(())
     }
 
-    /// Copies a file, unless the last generation or an earlier round has it as it is now.
+    /// Copies a file, unless the last generation or an earlier round has its current state.
     fn copy(&mut self, inode: u64, generation: u64) -> Result<()> {
         let at = self.region.inode_at(inode)?;
         if self.held.get(&inode) == Some(&generation) {
@@ -353,7 +353,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         }
         for tries_left in (0..TRIES_MAX).rev() {
             let (sequence, attributes) = self.state_of(inode, at)?;
-            // The number may be another file's by now.
+            // The number may belong to another file since.
             if attributes.generation != generation {
                 return Err(Error::Stale.into());
             }
@@ -376,8 +376,8 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
                 }
                 None => {
                     let extents = self.extents_of(at, &attributes)?;
-                    // A file that has lost its last name gives its memory back before its inode: what was read of it
-                    // may be nothing, or zeros.
+                    // A file that has lost its last name frees its memory before its inode, so the data read may be
+                    // empty or zeros.
                     let now = self.region.attributes(inode)?;
                     if now.generation != generation || now.links == 0 {
                         return Err(Error::Stale.into());
@@ -390,8 +390,8 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
                     record_of(&attributes, sequence, extents)
                 }
             };
-            // A file that has lost its last name may be losing its bytes, before the number is free: what was copied
-            // may be a file that never was.
+            // A file that has lost its last name may be freeing its bytes, before its inode is free. The copy may then
+            // be a state that never existed.
             if self.region.memory.load(at + attribute::MODE_LINKS) >> 32 == 0 {
                 return Err(Error::Stale.into());
             }
@@ -401,7 +401,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         Ok(())
     }
 
-    /// An inode's attributes and the sequence number that they had.
+    /// An inode's attributes and the sequence number for which they are valid.
     fn state_of(&self, inode: u64, at: u64) -> Result<(u64, Attributes)> {
         for _ in 0..100 {
             let before = self.region.memory.load(at + attribute::SEQUENCE);
@@ -415,15 +415,14 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         Ok((SEQUENCE_UNKNOWN, self.region.attributes(inode)?))
     }
 
-    /// Whether the bytes of a file may change without its sequence number: by a mapping, which it has
-    /// or had once.
+    /// Whether the bytes of a file may change without its sequence number: through a mapping that it has or once had.
     fn may_change_unseen(&self, at: u64) -> bool {
         let place = self.region.memory.load(at + attribute::PLACE);
         let place = Place::decode(place, self.region);
         matches!(place, Some(Place::Slot { is_kept: true, .. }))
     }
 
-    /// Writes those extents of a file that are new; all that it has.
+    /// Writes the new extents of a file. Returns all its extents.
     fn extents_of(&mut self, at: u64, attributes: &Attributes) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
         let mut buffer = vec![0; EXTENT_BYTES.min(attributes.size) as usize];
@@ -455,7 +454,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         Ok(extents)
     }
 
-    /// The records of all that has a name, as they go into the table.
+    /// The records of all inodes that have a name, for the table.
     fn records(
         &mut self,
         snapshot: &Snapshot<'_>,
@@ -488,7 +487,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
                     .missed
                     .push(String::from_utf8_lossy(name).into_owned());
             }
-            // Better what was than nothing.
+            // The previous bytes are better than none.
             let generation = snapshot.generation(*inode);
             let before = self.before.get(inode);
             if let Some(before) = before.filter(|before| before.generation == generation) {
@@ -515,7 +514,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         records
     }
 
-    /// Writes the table, and the end that makes the generation count.
+    /// Writes the table, and then the footer that makes the generation valid.
     fn finish(&mut self, records: &BTreeMap<u64, Record>) -> Result<()> {
         let mut parts = Vec::new();
         let mut group = Vec::new();
@@ -566,7 +565,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
             };
             self.pending.extend(&index);
             self.write_pending()?;
-            // What the footer vouches for must not come behind it.
+            // The data that the footer vouches for must be durable before it.
             self.archive.storage.sync()?;
             self.pending.extend(footer.encode());
             debug_assert_eq!(self.pending.len(), FOOTER_BYTES);
@@ -580,7 +579,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         Ok(())
     }
 
-    /// Where a piece is, after writing it if it is new.
+    /// The place of a piece, which is written first if it is new.
     fn put(&mut self, bytes: &[u8]) -> Result<Locator> {
         let identity = Identity::of(self.key, bytes);
         if let Some(known) = self.known.get(&identity) {
@@ -644,9 +643,9 @@ fn record_of(attributes: &Attributes, sequence: u64, extents: Vec<Extent>) -> Re
     }
 }
 
-/// The generations whose files are used for more than half, and no more of them than may be: what others hold is
-/// written again, so that they can be deleted. So each byte is written at most twice as often as it changes, and the
-/// files take at most twice what a generation holds, and what has changed since the one before.
+/// The generations of whose files more than half is used, up to the maximum number. Pieces in other generations are
+/// written again, so that their files can be deleted. So each byte is written at most twice as often as it changes. The
+/// files take at most twice the size of a generation, plus the changes since the previous one.
 fn worth_keeping(used: &BTreeMap<u64, u64>, files: &BTreeMap<u64, u64>) -> BTreeSet<u64> {
     let mut kept: Vec<(u64, u64)> = used
         .iter()

@@ -1,8 +1,8 @@
 //! The names of a region at one moment.
 //!
-//! Under the lock of names the tables are copied as they lie; all else is done with the copy. That is 320 bytes for
-//! each name of up to 16 bytes: 3 MiB and a millisecond for 10,000 files. No file goes as long as the lock is held, so
-//! those that are known to be replaced all the time are copied under it, too.
+//! Under the lock of names, the tables are copied as they are; everything else uses the copy. That is 320 bytes for
+//! each name of up to 16 bytes: 3 MiB and a millisecond for 10,000 files. No file is deleted while the lock is held, so
+//! files that are replaced often are copied under it, too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,7 +25,7 @@ pub(super) struct Snapshot<'r> {
     cells: Vec<u8>,
 }
 
-/// Bytes of files that are copied under the lock, all together: for a few milliseconds.
+/// Maximum bytes of files that are copied under the lock, in total: a few milliseconds.
 const HELD_BYTES_MAX: u64 = 32 << 20;
 
 /// A file that was copied under the lock.
@@ -34,19 +34,19 @@ pub(super) struct Held {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What the names of a snapshot lead to.
+/// The inodes that the names of a snapshot lead to.
 #[derive(Default)]
 pub(super) struct Names {
-    /// Directories, the root first, each behind the one that it is in.
+    /// Directories, the root first, each one behind its parent.
     pub(super) directories: Vec<u64>,
-    /// All other inodes that have a name, in the order in which they were found.
+    /// All other inodes that have a name, in the order of the walk.
     pub(super) files: Vec<u64>,
-    /// The names of all of them but the root.
+    /// The names of all of them, except the root.
     pub(super) of: HashMap<u64, Vec<Name>>,
 }
 
 impl<'r> Snapshot<'r> {
-    /// Copies the tables, and the files that have these names at that moment.
+    /// Copies the tables, and at the same moment the files that have these names.
     ///
     /// # Errors
     /// Those of the lock, and [`Error::Damaged`].
@@ -72,7 +72,7 @@ impl<'r> Snapshot<'r> {
                 Err(Error::NotFound) => continue,
                 Err(error) => return Err(error),
             };
-            // Whoever writes to it does not wait for the lock of names in the middle of that.
+            // A writer of the file does not wait for the lock of names during its change, so this read ends.
             let attributes = region.attributes(inode)?;
             let Some(left) = bytes_left.checked_sub(attributes.size) else {
                 continue;
@@ -85,7 +85,7 @@ impl<'r> Snapshot<'r> {
         Ok((snapshot, held))
     }
 
-    /// A word of an inode; of one that never was, 0.
+    /// A word of an inode; 0 for an inode that was never used.
     pub(super) fn attribute(&self, inode: u64, word: u64) -> u64 {
         match inode < self.inodes.len() as u64 / INODE_BYTES {
             true => self.word(self.region.layout.inode(inode) + word),
@@ -101,10 +101,10 @@ impl<'r> Snapshot<'r> {
         self.attribute(inode, attribute::MODE_LINKS) as u32
     }
 
-    /// Follows all names from the root.
+    /// Walks all names from the root.
     ///
     /// # Errors
-    /// [`Error::Damaged`]: a checkpoint of what is still found would push out one that has all.
+    /// [`Error::Damaged`]: an incomplete checkpoint would replace a complete one.
     pub(super) fn names(&self) -> Result<Names> {
         let mut names = Names {
             directories: vec![ROOT_INODE],
@@ -116,7 +116,7 @@ impl<'r> Snapshot<'r> {
             next_directory += 1;
             let mut next = self.attribute(directory, attribute::FIRST_CELL);
             while let Some(first) = next.checked_sub(1) {
-                // Each cell has one name; whoever meets more of them goes in circles.
+                // Each cell has one name, so a walk over more of them is in a cycle.
                 cells_left = cells_left.checked_sub(1).ok_or_else(|| self.damage())?;
                 let at = self.cell_at(first)?;
                 let inode = high(self.word(at + cell::LINK_INODE));
@@ -161,7 +161,7 @@ impl<'r> Snapshot<'r> {
 }
 
 impl Table for Snapshot<'_> {
-    /// Of what was not copied nothing was ever used: zeros.
+    /// Parts that were not copied have never been used: they are zeros.
     fn word(&self, at: u64) -> u64 {
         let layout = &self.region.layout;
         let (table, from) = if at >= layout.cells_at {

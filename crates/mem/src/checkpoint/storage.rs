@@ -1,4 +1,4 @@
-//! The seam to the place where checkpoints are kept: files that only grow.
+//! The interface to the place where checkpoints are kept: files that only grow.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ pub enum StorageError {
     /// No file has this name.
     #[error("no such file")]
     NotFound,
-    /// No room; what is there stays readable.
+    /// No room; the existing content stays readable.
     #[error("full; make it larger, or delete something")]
     Full,
-    /// Bytes of the file cannot be had; others can.
+    /// Bytes of the file cannot be read; others can.
     #[error("damaged")]
     Damaged,
     /// The storage or its device failed.
@@ -28,7 +28,7 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// The one code this error maps to.
+    /// The project-wide code of this error.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -40,38 +40,38 @@ impl StorageError {
     }
 }
 
-/// Named files that only grow. After a power cut a file may have lost what was appended since the last
-/// [`sync`](Self::sync), from some byte on, but nothing else; a file that was made since may be gone, and one that was
-/// deleted since may be there again.
+/// Named files that only grow. A power cut may lose the bytes that were appended to a file since the last
+/// [`sync`](Self::sync), from some byte on, but nothing else. A file created since then may be gone, and a file deleted
+/// since then may exist again.
 pub trait Storage {
-    /// Names of all files, and their bytes.
+    /// Visits the names of all files, with their length in bytes.
     ///
     /// # Errors
-    /// [`StorageError::Failed`]; what is damaged is left out.
+    /// [`StorageError::Failed`]; damaged files are left out.
     fn list(&mut self, visit: &mut dyn FnMut(&str, u64)) -> Result<(), StorageError>;
 
-    /// Makes an empty file, in place of one of that name if there is one.
+    /// Makes an empty file; replaces an existing one of that name.
     ///
     /// # Errors
     /// [`StorageError::Full`], [`StorageError::Failed`].
     fn create(&mut self, name: &str) -> Result<(), StorageError>;
 
-    /// Adds bytes at the end of a file.
+    /// Appends bytes to a file.
     ///
     /// # Errors
     /// [`StorageError::Full`], [`StorageError::NotFound`], [`StorageError::Failed`]; a part may then have been added.
     fn append(&mut self, name: &str, data: &[u8]) -> Result<(), StorageError>;
 
-    /// Makes durable all that was done.
+    /// Makes all earlier changes durable.
     ///
     /// # Errors
     /// [`StorageError::Failed`].
     fn sync(&mut self) -> Result<(), StorageError>;
 
-    /// Fills the buffer from `offset` on.
+    /// Fills the buffer from offset `offset` of the file on.
     ///
     /// # Errors
-    /// [`StorageError::Damaged`], also when the file ends before; [`StorageError::NotFound`],
+    /// [`StorageError::Damaged`], also when the file ends too early; [`StorageError::NotFound`],
     /// [`StorageError::Failed`].
     fn read(&mut self, name: &str, offset: u64, into: &mut [u8]) -> Result<(), StorageError>;
 
@@ -82,12 +82,12 @@ pub trait Storage {
     fn delete(&mut self, name: &str) -> Result<(), StorageError>;
 }
 
-/// When the power goes in a [`MemoryStorage`].
+/// The moment of a power cut in a [`MemoryStorage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Calls that change something and still succeed.
+    /// The number of changing calls that still succeed.
     pub after_calls: u64,
-    /// Of what was appended to a file since the last sync, this many 256ths are left.
+    /// The part of the bytes appended since the last sync that stays, in 256ths.
     pub kept_256ths: u64,
 }
 
@@ -99,8 +99,8 @@ struct MemoryFile {
 
 /// A storage in memory, for tests. It can fill up and lose power.
 ///
-/// **Fault model.** A power cut strikes before a call that changes something. Of each file there stays what was synced,
-/// and a beginning of what was appended since. Files are made and deleted at once and durably. After the cut every call
+/// **Fault model.** A power cut happens before a call that changes something. Of each file, the synced bytes stay, and
+/// a prefix of the bytes appended since. Creating and deleting a file is immediately durable. After the cut every call
 /// fails until [`restart`](Self::restart).
 #[derive(Clone, Debug)]
 pub struct MemoryStorage {
@@ -118,7 +118,7 @@ impl Default for MemoryStorage {
 }
 
 impl MemoryStorage {
-    /// An empty storage with room for so many bytes.
+    /// An empty storage with room for `capacity_bytes` bytes.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> Self {
         Self {
@@ -130,18 +130,18 @@ impl MemoryStorage {
         }
     }
 
-    /// Lets the power go later.
+    /// Schedules a power cut.
     pub fn set_cut(&mut self, cut: Cut) {
         self.cut = Some(cut);
     }
 
-    /// The power is back.
+    /// Restores the power.
     pub fn restart(&mut self) {
         self.cut = None;
         self.is_dead = false;
     }
 
-    /// Calls so far that changed something.
+    /// The number of changing calls so far.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
@@ -152,7 +152,7 @@ impl MemoryStorage {
         self.files.get_mut(name).map(|file| &mut file.bytes)
     }
 
-    /// Bytes of all files.
+    /// Bytes of all files, in total.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.files

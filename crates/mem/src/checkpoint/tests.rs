@@ -1,4 +1,4 @@
-//! Checkpoints against what the region held, with the power cut anywhere and bytes damaged anywhere.
+//! Tests of checkpoints against the region's content, with power cuts and damaged bytes at any place.
 
 use std::collections::BTreeMap;
 use std::os::fd::FromRawFd;
@@ -22,7 +22,7 @@ const DIRECTORY: NewInode = NewInode {
 };
 const NAME: &str = "region";
 
-/// A region that goes when the test does.
+/// A region that is deleted at the end of the test.
 struct Scratch {
     path: PathBuf,
 }
@@ -56,10 +56,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Mode, owner, time and bytes of a file, or of a directory no bytes.
+/// Mode, owner, time and bytes of a file; a directory has no bytes.
 type Seen = (u32, u32, u64, Vec<u8>);
 
-/// All paths of a region and what is there.
+/// All paths of a region with their content.
 fn tree(region: &Region, writer: &Writer<'_>) -> BTreeMap<String, Seen> {
     let mut tree = BTreeMap::new();
     let mut waiting = vec![(ROOT_INODE, String::new())];
@@ -96,7 +96,7 @@ fn save_now(writer: &Writer<'_>, storage: &mut MemoryStorage) -> SaveReport {
     save(writer, storage, &options(), &mut |_, _| {}).unwrap()
 }
 
-/// Restores into a new region, and looks at it.
+/// Restores into a new region. Returns its tree and the report.
 fn restored(storage: &mut MemoryStorage) -> (BTreeMap<String, Seen>, RestoreReport) {
     let scratch = Scratch::new();
     let region = scratch.region(48 << 20);
@@ -189,7 +189,7 @@ fn a_region_comes_back_with_names_links_holes_and_times() {
     assert_eq!(region.newest_checkpoint(), Some((1, options().now_ns)));
     assert_eq!((report.files, report.directories), (304, 3));
     assert_eq!((report.missed_count, report.rounds), (0, 1));
-    // Holes are not there either.
+    // Holes are not written either.
     assert!(report.bytes_written < 6 << 20 && report.bytes > 20 << 20);
     let (after, report) = restored(&mut storage);
     assert!(before == after, "what came back is something else");
@@ -198,7 +198,7 @@ fn a_region_comes_back_with_names_links_holes_and_times() {
     let shape = shape(&mut storage, NAME).unwrap().unwrap();
     assert_eq!(shape.capacity_bytes, 64 << 20);
     assert_eq!((shape.files_max, shape.lanes), (Some(600), 4));
-    // Into what is not empty nothing is restored.
+    // A checkpoint is not restored into a region that is not empty.
     let refused = restore(&writer, &mut storage, NAME, &mut |_, _| {});
     assert!(matches!(refused, Err(CheckpointError::NotEmpty)));
     let other = restored(&mut MemoryStorage::default());
@@ -229,7 +229,7 @@ fn only_what_has_changed_is_written() {
     assert!(again.is_unchanged && again.generation == 1, "{again:?}");
     assert_eq!((again.files_skipped, again.bytes_written), (101, 0));
     assert_eq!(storage.used_bytes(), used);
-    // One byte far inside: one extent, one list of extents, one group of inodes.
+    // One byte in the middle: one extent, one list of extents, one group of inodes.
     let generation = region.attributes(large).unwrap().generation;
     writer
         .write(large, generation, 5_000_000, b"!", 51)
@@ -237,7 +237,7 @@ fn only_what_has_changed_is_written() {
     let third = save_now(&writer, &mut storage);
     assert_eq!(third.pieces_written, 3, "{third:?}");
     assert!(third.bytes_written < 100_000, "{third:?}");
-    // Another name for the same bytes costs no bytes.
+    // A new name for the same bytes writes no extents.
     writer
         .rename((ROOT_INODE, b"large"), (ROOT_INODE, b"grand"), 52)
         .unwrap();
@@ -333,7 +333,7 @@ fn a_power_cut_at_any_moment_leaves_one_whole_generation() {
                 "cut before change {after_calls}: {report:?}"
             );
             assert_eq!((report.lost_count, report.older_count), (0, 0));
-            // Whoever goes on has all of it in the next one.
+            // A region that continues has all changes in its next checkpoint.
             let next = save_now(&writer, &mut storage);
             assert!(restored(&mut storage).0 == *newest, "{next:?}");
             if !is_cut {
@@ -367,7 +367,7 @@ fn damage_costs_the_damaged_files_by_name_and_never_the_start() {
         let mut storage = storage.clone();
         for _ in 0..1 + round % 3 {
             let (name, bytes) = &files[random.index(files.len())];
-            // The tables are at the end.
+            // The tables lie at the end of the file.
             let at = match random.coin() {
                 true => random.below(*bytes),
                 false => bytes - 1 - random.below(1200.min(*bytes)),
@@ -465,7 +465,7 @@ fn files_that_are_replaced_meanwhile_are_there_whole() {
             1,
         );
     }
-    /// Ends the other thread also when this one fails.
+    /// Stops the other thread also when this one fails.
     struct Ends<'e>(&'e AtomicBool);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
@@ -518,7 +518,7 @@ fn a_file_that_goes_before_its_turn_is_not_taken_for_an_empty_one() {
     put(&writer, ROOT_INODE, b"a", &[1; 3000], 1);
     let inode = put(&writer, ROOT_INODE, b"b", &[2; 3000], 1);
     let old = region.attributes(inode).unwrap();
-    // Somebody has it open: so it stays a file without a name, as others are for a moment while their memory goes.
+    // A process has it open, so it stays a file without a name, as other files do briefly while their memory is freed.
     let attachment = crate::Attachment::open(region.path(), b"/keel", true).unwrap();
     let (descriptor, _) = attachment.open_description(&old, libc::O_RDONLY).unwrap();
     let mut storage = MemoryStorage::default();
@@ -536,7 +536,7 @@ fn a_file_that_goes_before_its_turn_is_not_taken_for_an_empty_one() {
     let (found, report) = restored(&mut storage);
     assert!(report.is_whole());
     assert_eq!(found["/b"].3, [3; 5000]);
-    // SAFETY: opened above, and nobody else knows it.
+    // SAFETY: opened above, and no other code knows it.
     drop(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor) });
 }
 

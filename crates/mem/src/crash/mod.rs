@@ -1,17 +1,18 @@
-//! What the death of a machine may leave of a region whose memory keeps its content, and what becomes of it.
+//! Tests of what a crash of the machine may leave of a region whose memory keeps its content, and of the recovery.
 //!
-//! **Holds:** a record of stores, write-backs and fences; a model of memory that says of each word what may stand there
-//! at any moment; the states that follow from it, each brought into a real region, on which the real recovery runs.
+//! **Holds:** a record of stores, write-backs and fences; a model of memory that gives the possible values of each word
+//! at any moment; the states that follow from it. Each state is loaded into a real region, on which the real recovery
+//! runs.
 //!
-//! **The model:** a store of a word of 8 bytes is whole or not there. It may reach memory at once or never, whatever
-//! becomes of others, also those of its own line, but for one thing: of several stores of a word, the later ones do not
-//! come without the earlier ones. It has reached memory for certain when its line was written back after it and a fence
-//! came after that, or when it went past the cache and a fence came after it; each call is made by another processor,
-//! whose fences wait for nothing of the one before. Which pages a file has changes in the
-//! order of the calls; for certain only when the file was synchronised.
+//! **The model:** a store of a word of 8 bytes is atomic. It may reach memory at once or never, independent of other
+//! stores, also in its own line. There is one exception: of several stores to a word, a later one does not reach memory
+//! without the earlier ones. A store has certainly reached memory after a write-back of its line and a later fence, or,
+//! past the cache, after a fence. Each call runs on another processor, whose fences do not wait for write-backs of the
+//! previous one. The set of a file's pages changes in the order of the calls, and is certain only after the file was
+//! synchronised.
 //!
-//! **Files:** `states.rs` the model, `tests.rs` the calls and what must hold, `scene.rs` the region that they are made
-//! on and the one in which the states are looked at.
+//! **Files:** `states.rs` the model, `tests.rs` the calls and the conditions to check, `scene.rs` the region for the
+//! calls and the region in which the states are checked.
 
 mod scene;
 mod states;
@@ -20,7 +21,7 @@ mod tests;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Something that was done to a region's memory.
+/// An operation on a region's memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// Bytes were stored.
@@ -31,17 +32,17 @@ pub(crate) enum Event {
     },
     /// The lines of a range were written back.
     WriteBack { at: u64, bytes: u64 },
-    /// Nothing behind it comes before it.
+    /// Later events do not take effect before it.
     Fence,
-    /// Memory was taken for pages; it is all zeros.
+    /// Memory was allocated for pages; it is all zeros.
     Take { at: u64, pages: u64 },
-    /// Memory of pages was given back.
+    /// Memory of pages was freed.
     GiveBack { at: u64, pages: u64 },
-    /// Which pages there are is durable.
+    /// The set of pages is durable.
     PagesSynced,
 }
 
-/// Writes down what is done to a region's memory, while it is wanted.
+/// Records the operations on a region's memory, while it is on.
 #[derive(Default)]
 pub(crate) struct Recorder {
     is_on: AtomicBool,
@@ -65,7 +66,7 @@ impl Recorder {
         self.is_on.store(false, Ordering::Relaxed);
     }
 
-    /// What was done since the last call.
+    /// The operations since the last call.
     fn take(&self) -> Vec<Event> {
         std::mem::take(&mut self.events.lock().unwrap_or_else(PoisonError::into_inner))
     }

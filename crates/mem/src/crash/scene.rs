@@ -1,5 +1,5 @@
-//! The region that calls are made on, and another one, of the same shape, into which the states are brought that a
-//! death may leave, and in which they are looked at.
+//! The region for the calls, and another one of the same shape, the stage. The states that a crash may leave are loaded
+//! into the stage and checked there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,24 +34,24 @@ pub(super) const DIRECTORY: NewInode = NewInode {
     ..FILE
 };
 
-/// Small: each state is looked at whole.
+/// Small, because each state is checked completely.
 const OPTIONS: RegionOptions = RegionOptions {
     capacity_bytes: 24 << 20,
     files_max: Some(30),
     lanes: 3,
 };
 
-/// Of a process that never was: numbers of processes are smaller.
+/// The owner word of a process that never existed: real process numbers are smaller.
 const DEAD: u64 = 0x7f_ffff << 40 | 1;
 
-/// States that are looked at when the machine dies while it recovers.
+/// The number of states that are checked when the machine crashes during recovery.
 const SAMPLES_AGAIN: usize = 10;
 const STATES_AGAIN_MAX: usize = 8;
 
-/// Words of the superblock that name a run of the machine that is over.
+/// Words of the superblock for an earlier run of the machine.
 const OTHER_RUN: [(u64, u64); 2] = [(state::BOOT, 1), (state::BOOT + 8, 1)];
 
-/// What a name leads to.
+/// The file that a name leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Item {
     mode: u32,
@@ -88,21 +88,21 @@ fn view(writer: &Writer<'_>) -> crate::Result<View> {
     Ok(view)
 }
 
-/// What a call may leave half done.
+/// The part of a call's effect that need not be atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whole {
     /// Nothing.
     All,
-    /// The bytes of this file; each is an old one or a new one.
+    /// The bytes of this file: each byte is an old one or a new one.
     AllBut(&'static [u8]),
 }
 
-/// Who dies.
+/// What dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Death {
-    /// The machine: memory keeps what had reached it.
+    /// The machine: memory keeps what has reached it.
     Machine,
-    /// The process: everything it has stored is there.
+    /// The process: all its stores are there.
     Process,
 }
 
@@ -115,12 +115,12 @@ pub(super) struct Call {
     pub(super) events: Vec<Event>,
 }
 
-/// What a call does so that it is durable.
+/// The operations of a call for durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) lines: u64,
     pub(super) fences: u64,
-    /// Of the file's pages.
+    /// Synchronisations of the file's pages.
     pub(super) syncs: u64,
 }
 
@@ -150,10 +150,10 @@ pub(super) struct Scene {
     paths: [PathBuf; 2],
     pub(super) attachment: Attachment,
     stage: Region,
-    /// Words and pages of the stage that may be other than the model's durable ones.
+    /// Words and pages of the stage that may differ from the model's durable ones.
     other_words: BTreeSet<u64>,
     other_pages: BTreeSet<u64>,
-    /// Pages that the stage has.
+    /// Pages for which the stage has memory.
     stage_pages: BTreeSet<u64>,
     random: Random,
     samples: usize,
@@ -169,7 +169,7 @@ fn folder() -> PathBuf {
 }
 
 impl Scene {
-    /// Of states that are too many, `samples` are looked at each time.
+    /// If there are too many states, `samples` of them are checked each time.
     pub(super) fn new(name: &str, flush: Flush, samples: usize) -> Self {
         let path = |what| {
             folder().join(format!(
@@ -205,7 +205,7 @@ impl Scene {
         self.attachment.region()
     }
 
-    /// What is durable when a record begins: everything.
+    /// The durable state when a record begins: everything.
     pub(super) fn model(&mut self) -> Model {
         let (image, present) = image(self.region());
         self.other_words.extend(image.words().map(|(at, _)| at));
@@ -214,13 +214,13 @@ impl Scene {
         Model::new(image, present)
     }
 
-    /// Begins a record.
+    /// Starts a record.
     pub(super) fn start(&self) {
         self.region().memory.recorder.take();
         self.region().memory.recorder.start();
     }
 
-    /// Ends it; what was done.
+    /// Stops the record and returns its events.
     pub(super) fn stop(&self) -> Vec<Event> {
         self.region().memory.recorder.stop();
         self.region().memory.recorder.take()
@@ -231,7 +231,7 @@ impl Scene {
         view(&writer).unwrap()
     }
 
-    /// Makes a call and records what it does.
+    /// Makes a call and records its operations.
     pub(super) fn call(&self, name: &'static str, whole: Whole, call: &dyn Fn(&Self)) -> Call {
         let before = self.view();
         call(self);
@@ -246,11 +246,11 @@ impl Scene {
         }
     }
 
-    /// Lets the machine die everywhere in a call, and once it has returned. `left_out` is the number of an event that
-    /// is left out, to see whether that is noticed.
+    /// Lets the machine crash at each point of a call, and after it has returned. `left_out` is the number of an event
+    /// that is skipped, to check that the test detects this.
     ///
     /// # Errors
-    /// What is wrong after one of the deaths.
+    /// The error found after one of the crashes.
     pub(super) fn die_in(
         &mut self,
         model: &mut Model,
@@ -276,7 +276,7 @@ impl Scene {
         model.apply(event);
         self.note_on_stage(event);
         if let Event::Take { at, pages } | Event::GiveBack { at, pages } = event {
-            // What the stage has there is of the page that was there before.
+            // The stage still has the content of the page that was there before.
             for page in at / PAGE_BYTES..at / PAGE_BYTES + pages {
                 give_back_pages(&self.stage.file, page * PAGE_BYTES, 1).unwrap();
                 self.stage_pages.remove(&page);
@@ -284,7 +284,7 @@ impl Scene {
         }
     }
 
-    /// Notes what was done on the stage itself.
+    /// Records an operation of the stage itself.
     fn note_of_stage(&mut self, event: &Event) {
         self.note_on_stage(event);
         match event {
@@ -299,7 +299,7 @@ impl Scene {
         }
     }
 
-    /// Notes where the stage and the model are no longer alike.
+    /// Records where the stage and the model may differ.
     pub(super) fn note_on_stage(&mut self, event: &Event) {
         match event {
             Event::Store { at, bytes, .. } => {
@@ -326,7 +326,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Lets the machine die once more, while it recovers.
+    /// Lets the machine crash again during recovery.
     fn die_again(
         &mut self,
         model: &Model,
@@ -345,7 +345,7 @@ impl Scene {
         self.stage.memory.recorder.stop();
         let events = self.stage.memory.recorder.take();
         recovered.map_err(|error| error.to_string())?;
-        // All of it has been done on the stage.
+        // All these events have happened on the stage.
         events.iter().for_each(|event| self.note_of_stage(event));
         let mut survived = Ok(());
         for event in &events {
@@ -364,7 +364,7 @@ impl Scene {
             }
             self.note(&mut model, event);
         }
-        // To the stage this model's durable words were the right ones.
+        // The stage was compared with this model's durable words; restore the differences from the outer model.
         self.other_words.extend(brought);
         events.iter().for_each(|event| self.note_on_stage(event));
         let pages = state.pages.iter().flat_map(|change| change.numbers());
@@ -393,7 +393,7 @@ impl Scene {
             .map_err(|wrong| format!("{}, killed after it has returned: {wrong}", call.name))
     }
 
-    /// Brings a state onto the stage, lets the next one find it, and looks at what he finds.
+    /// Loads a state into the stage, lets the next process recover it, and checks the result.
     fn look(
         &mut self,
         model: &Model,
@@ -405,7 +405,7 @@ impl Scene {
         self.states += 1;
         self.bring(model, state, death);
         self.stage.memory.recorder.start();
-        // A record of nonsense may lead anywhere.
+        // A recovery from invalid records may panic.
         let found = catch_unwind(AssertUnwindSafe(|| recover(&self.stage, death)));
         self.stage.memory.recorder.stop();
         let events = self.stage.memory.recorder.take();
@@ -452,7 +452,7 @@ impl Scene {
                 take_pages(&self.stage.file, at, 1).unwrap();
             }
             if !is_new {
-                // Whatever else was stored there is among the other words.
+                // Any other word stored there is among `other_words`.
                 for (at, word) in model.durable.words_in(at, PAGE_BYTES) {
                     memory.store(at, word);
                 }
@@ -488,7 +488,7 @@ impl Scene {
 const LOCK_SLEEPERS: u64 = state::LOCK + SLEEPERS;
 const INODE_SLEEPERS: u64 = attribute::LOCK + SLEEPERS;
 
-/// Whether a word means nothing after a reboot: locks, who has what, and what only says that something changes.
+/// Whether a word means nothing after a reboot: locks, owners, and flags of changes in progress.
 fn is_volatile(layout: &Layout, at: u64) -> bool {
     let within = |from: u64, count: u64, bytes: u64| {
         (from..from + count * bytes)
@@ -533,7 +533,7 @@ fn recover(region: &Region, death: Death) -> Result<View, String> {
     }
 }
 
-/// All words of a region, and the pages of which there is memory.
+/// All words of a region, and the pages that have memory.
 fn image(region: &Region) -> (Image, BTreeSet<u64>) {
     let layout = &region.layout;
     let mut present: BTreeSet<u64> = (0..layout.metadata_bytes / PAGE_BYTES).collect();
@@ -571,7 +571,7 @@ fn image(region: &Region) -> (Image, BTreeSet<u64>) {
     (image, present)
 }
 
-/// That only the bytes of one file are neither the old ones nor the new ones, and each of those is either.
+/// Checks that only the bytes of one file differ from both views, and that each of those bytes is from one of them.
 fn is_mixture(found: &View, before: &View, after: &View, path: &[u8]) -> Result<(), String> {
     for other in [before, after] {
         let mut found = found.clone();
@@ -601,7 +601,7 @@ fn is_mixture(found: &View, before: &View, after: &View, path: &[u8]) -> Result<
     ))
 }
 
-/// What differs, in few words.
+/// A short description of the differences.
 fn differs(found: &View, before: &View, after: &View) -> String {
     let mut text = String::new();
     let paths: BTreeSet<_> = found

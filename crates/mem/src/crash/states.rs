@@ -1,4 +1,4 @@
-//! The model of memory: what is durable, what may be, and the states that a death may leave.
+//! The model of memory: what is durable, what may be durable, and the states that a crash may leave.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::Event;
 const BLOCK_BYTES: u64 = 4096;
 const WORDS_IN_BLOCK: usize = BLOCK_BYTES as usize / 8;
 
-/// States of up to so many choices are all looked at.
+/// Up to this number of combinations, all states are checked.
 const EVERY_STATE_MAX: usize = 1 << 12;
 
 /// The words of a region.
@@ -40,7 +40,7 @@ impl Image {
         }
     }
 
-    /// Those of a range of whole blocks.
+    /// The words of a range of whole blocks.
     pub(super) fn words_in(&self, at: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
         let blocks = at / BLOCK_BYTES..(at + bytes) / BLOCK_BYTES;
         blocks
@@ -67,11 +67,11 @@ impl Image {
 struct Pending {
     event: usize,
     value: u64,
-    /// It is on its way: the next fence waits for it.
+    /// It is being written back: the next fence waits for it.
     is_on_its_way: bool,
 }
 
-/// A change of which pages there are.
+/// A change of the set of pages.
 #[derive(Clone, Copy)]
 pub(super) struct PagesChange {
     event: usize,
@@ -90,11 +90,11 @@ impl PagesChange {
     }
 }
 
-/// What memory holds, and may hold.
+/// What memory certainly holds, and what it may hold.
 #[derive(Clone)]
 pub(super) struct Model {
     pub(super) durable: Image,
-    /// Numbers of the pages of which there is memory for certain.
+    /// Numbers of the pages that certainly have memory.
     pub(super) present: BTreeSet<u64>,
     latest: Image,
     words: BTreeMap<u64, Vec<Pending>>,
@@ -102,7 +102,7 @@ pub(super) struct Model {
     events: usize,
 }
 
-/// A state that a death may leave, as what differs from the durable image: first pages, then words.
+/// A state that a crash may leave, as differences from the durable image: first pages, then words.
 #[derive(Clone, Default)]
 pub(super) struct State {
     pub(super) pages: Vec<PagesChange>,
@@ -121,7 +121,7 @@ impl Model {
         }
     }
 
-    /// Whether something may have happened or not: then a death just before the event leaves several states.
+    /// Whether the event makes earlier operations certain: then a crash just before it may leave several states.
     pub(super) fn closes_interval(event: &Event) -> bool {
         !matches!(event, Event::Store { .. } | Event::WriteBack { .. })
     }
@@ -192,7 +192,7 @@ impl Model {
         });
     }
 
-    /// From now on another processor works, whose fences do not wait for what this one has written back.
+    /// From now on another processor works. Its fences do not wait for write-backs of the previous one.
     pub(super) fn change_processor(&mut self) {
         for pending in self.words.values_mut() {
             pending.iter_mut().for_each(|one| one.is_on_its_way = false);
@@ -209,8 +209,8 @@ impl Model {
         });
     }
 
-    /// The states that a death now may leave: all of them when they are few, else some. Words of which `is_volatile`
-    /// says that they mean nothing afterwards have any of their values.
+    /// The states that a crash now may leave: all of them if there are few, else a sample. Words for which
+    /// `is_volatile` is true mean nothing after a reboot, and take any of their values.
     pub(super) fn states(
         &self,
         random: &mut Random,
@@ -244,7 +244,7 @@ impl Model {
         states
     }
 
-    /// Words that may have several values, with those: first the one that nothing pending leaves.
+    /// Words that may have several values, with these values. The first value is the one without any pending store.
     fn words_with(&self, pages: &[PagesChange]) -> Words {
         let mut words = Vec::new();
         for (at, pending) in &self.words {
@@ -261,7 +261,7 @@ impl Model {
             let mut values = vec![base];
             let later = pending.iter().filter(|one| one.event > since);
             for one in later {
-                // Of the same value one is enough; the newest stands last.
+                // Keep equal values only once; the newest value is last.
                 if let Some(same) = values.iter().skip(1).position(|value| *value == one.value) {
                     values.remove(same + 1);
                 }
@@ -291,8 +291,8 @@ fn every_choice(words: &Words, count: usize) -> Vec<Vec<(u64, u64)>> {
     (0..count).map(choose).collect()
 }
 
-/// Nothing, everything, everything but one thing, one thing only, whole lines, random words; first what is likely to
-/// matter.
+/// Nothing, everything, everything except one thing, one thing only, whole lines, random words; the most relevant
+/// choices come first.
 fn some_choices(words: &Words, random: &mut Random, samples: usize) -> Vec<Vec<(u64, u64)>> {
     let none = |values: &Vec<u64>| values[0];
     let all = |values: &Vec<u64>| values[values.len() - 1];
@@ -320,7 +320,7 @@ fn some_choices(words: &Words, random: &mut Random, samples: usize) -> Vec<Vec<(
         } else {
             2 + sample % 6
         };
-        // The lines of tables stand before those of bytes, and each of them gets its turn.
+        // The lines of tables come before those of bytes, and each of them is tried in turn.
         let turn = lines[sample / 2 % lines.len()];
         match kind {
             0 => choose(&mut |_, at, values| match at / LINE_BYTES == turn {

@@ -1,4 +1,4 @@
-//! Calls of every kind, a machine and a process that die in them, and what must hold then.
+//! Tests with calls of every kind, in which a machine or a process dies, and the conditions that must hold then.
 
 use crate::bytes::{At, Logging, UNCACHED_FILE_BYTES};
 use crate::flush::Flush;
@@ -9,13 +9,13 @@ use crate::writer::{Changes, Rename, Writer};
 use super::Event;
 use super::scene::{Call, DIRECTORY, FILE, Scene, Whole};
 
-/// States that are looked at where they are too many, for each fence; more for longer runs.
+/// The number of states to check for each fence if there are too many; a larger number is for longer runs.
 fn samples() -> usize {
     let wanted = std::env::var("KEEL_MEM_CRASH_SAMPLES").ok();
     wanted.and_then(|text| text.parse().ok()).unwrap_or(24)
 }
 
-/// Calls as another thread than the first one makes them: it has a lane of its own.
+/// Makes a call as another thread than the first: it has a lane of its own.
 fn on_lane(scene: &Scene, lane: usize, call: impl FnOnce(&Writer<'_>)) {
     let mut writers: Vec<_> = (0..=lane)
         .map(|_| scene.region().writer().unwrap())
@@ -47,7 +47,7 @@ fn set_size(writer: &Writer<'_>, name: &[u8], size: u64) {
         .unwrap();
 }
 
-/// Bytes that tell where they stand and which write they are of.
+/// Bytes that identify their position and the write that they come from.
 fn pattern(seed: u8, length: usize) -> Vec<u8> {
     (0..length)
         .map(|place| (place / 8) as u8 ^ (place >> 11) as u8 ^ seed.wrapping_mul(37))
@@ -56,7 +56,7 @@ fn pattern(seed: u8, length: usize) -> Vec<u8> {
 
 const LONG: &[u8] = &[b'l'; 200];
 
-/// What the calls find, of large files only one if any.
+/// Makes the files for the calls, with at most one large file.
 fn prepare(scene: &Scene, large: Option<(&[u8], usize)>) {
     on_lane(scene, 0, |writer| {
         put(writer, b"one", &pattern(1, 3000));
@@ -71,7 +71,7 @@ fn prepare(scene: &Scene, large: Option<(&[u8], usize)>) {
     });
 }
 
-/// Large files: one that is in a slot, and one that will be with its next bytes.
+/// Large files: one that lies in a slot, and one that will move to a slot with its next bytes.
 const LARGE: Option<(&[u8], usize)> = Some((b"large", (1 << 20) + 50_000));
 const GROWS: Option<(&[u8], usize)> = Some((b"grows", (1 << 20) - 100));
 
@@ -89,7 +89,7 @@ fn action(name: &'static str, lane: usize, act: impl Fn(&Writer<'_>) + 'static) 
     }
 }
 
-/// One that may leave a mixture of the old and the new bytes of a file.
+/// A call that may leave a mixture of the old and the new bytes of a file.
 fn mixing(name: &'static str, path: &'static [u8], act: impl Fn(&Writer<'_>) + 'static) -> Action {
     Action {
         whole: Whole::AllBut(path),
@@ -97,7 +97,7 @@ fn mixing(name: &'static str, path: &'static [u8], act: impl Fn(&Writer<'_>) + '
     }
 }
 
-/// A write in one way to keep it whole.
+/// A write with a given logging.
 fn write(
     name: &'static str,
     lane: usize,
@@ -112,7 +112,7 @@ fn write(
     })
 }
 
-/// A write at random, as if the file were too large for the processor's cache.
+/// A random write, as if the file were too large for the processor's cache.
 fn past_cache(
     name: &'static str,
     lane: usize,
@@ -126,8 +126,8 @@ fn past_cache(
     })
 }
 
-/// Over bytes that are there. Each is made again by another lane, over the same bytes: a log that is left would undo
-/// that one.
+/// Overwrites of existing bytes. Another lane repeats each of them over the same bytes: a log that is left would undo
+/// the second write.
 fn overwrites() -> Vec<Action> {
     let one = |at| (&b"one"[..], At::Offset(at));
     let packed = |at| (&b"packed"[..], At::Offset(at));
@@ -233,7 +233,7 @@ fn overwrites() -> Vec<Action> {
     ]
 }
 
-/// That make a file longer.
+/// Calls that make a file longer.
 fn appends() -> Vec<Action> {
     let at = |name: &'static [u8], at| (name, At::Offset(at));
     let end = |name: &'static [u8]| (name, At::End);
@@ -327,7 +327,7 @@ fn appends() -> Vec<Action> {
     ]
 }
 
-/// That need not be whole.
+/// Calls that need not be atomic.
 fn large() -> Vec<Action> {
     let over = |length: usize| {
         move |writer: &Writer<'_>| {
@@ -485,7 +485,7 @@ fn names() -> Vec<Action> {
                     writer.remove(ROOT_INODE, b"open", 7).unwrap()
                 });
                 scene.attachment.closing(&opened.1);
-                // SAFETY: opened just now, and nobody else knows it.
+                // SAFETY: opened just now, and no other code knows it.
                 unsafe { libc::close(opened.0) };
                 scene.attachment.closed(&opened.1).unwrap();
             }),
@@ -501,7 +501,7 @@ fn record(scene: &Scene, actions: &[Action]) -> Vec<Call> {
     actions.iter().map(record).collect()
 }
 
-/// Lets the machine die everywhere in each of the calls.
+/// Lets the machine crash at each point of each of the calls.
 fn machine_dies_in(name: &str, large: Option<(&[u8], usize)>, actions: &[Action]) {
     let mut scene = Scene::new(name, Flush::CacheLines, samples());
     prepare(&scene, large);
@@ -558,8 +558,8 @@ fn a_process_is_killed_after_each_store_of_every_call() {
     println!("killed processes: {states} states of their memory");
 }
 
-/// Leaves out each write-back and each fence of the calls, one at a time, and lets the machine die in that call and the
-/// next one; what nobody misses.
+/// Leaves out each write-back and each fence of the calls, one at a time, and lets the machine crash in that call and
+/// the next one. Returns the events whose absence the test does not detect.
 fn not_missed(name: &str, large: Option<(&[u8], usize)>, actions: &[Action]) -> Vec<String> {
     let mut scene = Scene::new(name, Flush::CacheLines, samples());
     prepare(&scene, large);
@@ -568,7 +568,7 @@ fn not_missed(name: &str, large: Option<(&[u8], usize)>, actions: &[Action]) -> 
     let mut left_out = 0;
     let mut unnoticed = Vec::new();
     for (place, call) in calls.iter().enumerate() {
-        // What is missing at the end of the last one is missed by nobody.
+        // No call follows the last one, so its missing events cannot be detected.
         let Some(next) = calls.get(place + 1) else {
             break;
         };
@@ -584,7 +584,7 @@ fn not_missed(name: &str, large: Option<(&[u8], usize)>, actions: &[Action]) -> 
             if survived.is_ok() {
                 unnoticed.push(format!("{}: event {number}, {event:?}", call.name));
             }
-            // To the stage that model's durable words were the right ones.
+            // The stage was compared with that model's durable words.
             for call in [call, next] {
                 let events = call.events.iter();
                 events.for_each(|event| scene.note_on_stage(event));
@@ -608,12 +608,12 @@ fn no_fence_of_an_overwrite_can_be_left_out_unnoticed() {
     let unnoticed = not_missed("left-out", None, &overwrites());
     let is_fence = |text: &&String| text.ends_with("Fence");
     let fences: Vec<_> = unnoticed.iter().filter(is_fence).collect();
-    // Of a copy past the cache, in two parts, with a fence each: they are for readers on other processors. The one that
-    // waits for the memory comes after.
+    // These belong to a copy past the cache, in two parts, with a fence each: they are for readers on other processors.
+    // The fence that waits for memory comes later.
     assert_eq!(fences.len(), 4, "{fences:#?}");
     assert!(fences.iter().all(|text| text.contains("past the cache")));
-    // Lines that hold only times, those that a change of words writes back a second time, and those whose words happen
-    // to be what they were in the change before.
+    // These are lines that hold only times, and lines that a change of words writes back twice. Others hold words that
+    // happen to be the same as after the previous change.
     assert!(unnoticed.len() <= 28, "{unnoticed:#?}");
 }
 
@@ -621,7 +621,7 @@ fn no_fence_of_an_overwrite_can_be_left_out_unnoticed() {
 fn calls_write_back_and_wait_as_often_as_they_must() {
     let scene = Scene::new("costs", Flush::CacheLines, 0);
     prepare(&scene, LARGE);
-    // Takes a page for its larger pieces, which others find there.
+    // Takes a page for its larger pieces, which later files find there.
     on_lane(&scene, 0, |writer| {
         put(writer, b"first", &pattern(1, 20_000))
     });
@@ -670,7 +670,7 @@ fn calls_write_back_and_wait_as_often_as_they_must() {
             ),
             [18, 2, 0],
         ),
-        // Tests copy in two parts, of which each has a fence; else it is one fence less.
+        // Tests copy in two parts, with a fence each; otherwise it is one fence less.
         (
             write(
                 "overwrite, 64 KiB, past the cache",
@@ -736,7 +736,7 @@ fn what_is_stored_through_a_mapping_is_durable_once_it_is_synchronised() {
     scene.start();
     scene.attachment.sync(&opened).unwrap();
     let done = scene.stop();
-    // SAFETY: opened by this test, which alone knows it.
+    // SAFETY: opened by this test, and no other code knows it.
     unsafe { libc::close(descriptor) };
     let written_back = done.iter().position(|event| {
         matches!(event, Event::WriteBack { at: from, bytes } if (*from, *bytes) == (at, PAGE_BYTES))

@@ -1,4 +1,4 @@
-//! What readers may take for whole while a rescuer finishes or undoes the write of a dead writer.
+//! Tests of what readers may accept as whole while a rescuer finishes or undoes the write of a dead writer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use super::{FILE, REGION_BYTES, Scratch, bury};
 
 const LENGTH: usize = 2000;
 
-/// Lets `call` die at its store number `stores`; whether it did.
+/// Lets `call` die at its store number `stores`. Returns whether it died.
 fn dies_at(region: &Region, stores: u64, call: impl FnOnce()) -> bool {
     let left = &region.memory.stores_left;
     left.store(stores, Ordering::Relaxed);
@@ -25,8 +25,9 @@ fn dies_at(region: &Region, stores: u64, call: impl FnOnce()) -> bool {
     }
 }
 
-/// The writer dies at each of its stores, and after each death its rescuer at each of his. Whenever the file's number
-/// is even, all bytes are the old ones or all the new ones: a reader copies them and finds the number unchanged.
+/// The writer dies at each of its stores, and after each death its rescuer dies at each of its own. While the file's
+/// number is even, all bytes are the old ones or all are the new ones: a reader would copy them and find the number
+/// unchanged.
 #[test]
 fn an_even_number_never_stands_over_half_written_bytes() {
     for logging in [Logging::Redo, Logging::Undo] {
@@ -67,7 +68,7 @@ fn an_even_number_never_stands_over_half_written_bytes() {
             for rescuer_stores in 0.. {
                 let what =
                     format!("{stores} stores of the writer, {rescuer_stores} of the rescuer");
-                // The lane is taken by replacing a word, at which nobody dies.
+                // The lane is taken with a compare-and-exchange, at which no process dies.
                 if !dies_at(&region, stores, || write(new)) {
                     assert!(stores > 8, "only {stores} stores");
                     break 'writer;

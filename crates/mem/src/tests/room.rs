@@ -1,4 +1,4 @@
-//! Memory of files: writes in pieces, holes, mapping, allocating, and the notes of readers.
+//! Tests of the memory of files: writes in pieces, holes, mapping, allocating, and the notes of readers.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -66,7 +66,7 @@ fn no_bytes_lie_behind_the_last_position() {
     let read = attachment.read_vectored_at(&opened, last - 1, &mut both);
     assert!(is_refused(read));
     assert_eq!(stands(), last);
-    // One less, and the file alone decides.
+    // With one byte less the range is valid, and only the file's size and limits decide.
     let read = attachment.read_vectored_at(&opened, last - 2, &mut both);
     assert_eq!(read.unwrap(), 0);
     let written = attachment.write_at(&opened, last - 2, b"12");
@@ -87,7 +87,7 @@ fn pieces_are_written_and_read_as_one() {
         .map(|(place, length)| vec![place as u8 + 1; length])
         .collect();
     let mut model = Vec::new();
-    // Each beginning of the pieces: one store, the log, blocks, past the cache.
+    // Each prefix of the pieces: one store, the log, blocks, past the cache.
     for round in 0..3 {
         for count in 0..=parts.len() {
             let slices: Vec<_> = parts[..count]
@@ -174,7 +174,7 @@ fn a_mapped_file_lies_in_a_slot_and_stays_there() {
     region.memory.write(at, b"jello");
     assert_eq!(content(&region, &writer, b"file").unwrap(), b"jello");
     writer.set_size(inode, generation, 0, 3).unwrap();
-    // Another file does not get the place, for it is mapped.
+    // Another file does not get the place, because it is mapped.
     let other = writer.create(ROOT_INODE, b"other", &FILE).unwrap();
     let other_at = writer
         .map_range(other.inode, other.generation, 0, 1)
@@ -183,7 +183,7 @@ fn a_mapped_file_lies_in_a_slot_and_stays_there() {
     writer.write(inode, generation, 0, b"again", 4).unwrap();
     assert_eq!(writer.map_range(inode, generation, 0, 1).unwrap(), at);
     assert_eq!(region_bytes(&region, at, 8), b"again\0\0\0");
-    // More than there is.
+    // More bytes than the region has.
     let full = writer.map_range(inode, generation, 0, 40 << 20);
     assert!(matches!(full, Err(Error::Full)), "{full:?}");
     for name in [&b"file"[..], b"other"] {
@@ -205,7 +205,7 @@ fn a_read_in_a_signal_handler_leaves_the_note_of_the_read_that_it_interrupts() {
     let model: Vec<u8> = (0..3_000_000u32).map(|place| (place / 100) as u8).collect();
     writer.write(inode, generation, 0, &model, 1).unwrap();
     let mut read = vec![0; 1000];
-    // As many reads are interrupted as there are notes, and one more: that one asks the kernel.
+    // Interrupt as many reads as there are notes, and one more: the last one uses system calls.
     let mut noted = Vec::new();
     for depth in 0..=WORDS_IN_LINE {
         let offset = 1000 * depth;
@@ -270,7 +270,7 @@ fn memory_waits_for_the_living_who_read_it_and_for_nobody_else() {
             "nobody waited"
         );
     });
-    // A note of another slot, and one of a process that has died.
+    // A note of another slot, and a note of a dead process.
     fill(3);
     let other = region.any_free_note(reader.lane).unwrap();
     other.set(
@@ -311,7 +311,7 @@ fn holes_are_made_found_and_filled() {
     assert_eq!(hole(10), Some(PAGE_BYTES));
     assert_eq!(data(PAGE_BYTES), Some(3 * PAGE_BYTES));
     assert_eq!(hole(2 * PAGE_BYTES), Some(2 * PAGE_BYTES));
-    // Nothing of it is in the way of a range that is taken again.
+    // Nothing prevents that the range is allocated again.
     writer
         .allocate(inode, generation, (0, size), true, 3)
         .unwrap();
@@ -329,7 +329,7 @@ fn holes_are_made_found_and_filled() {
     assert!(content(&region, &writer, b"file").unwrap() == model);
     let full = writer.allocate(inode, generation, (0, 200 << 20), false, 3);
     assert!(matches!(full, Err(Error::Full)));
-    // A small one, within and across its end.
+    // A small file, within and across its end.
     let small = writer.create(ROOT_INODE, b"small", &FILE).unwrap();
     writer
         .write(small.inode, small.generation, 0, &[9; 3000], 1)

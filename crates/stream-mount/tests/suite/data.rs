@@ -1,4 +1,4 @@
-//! Reading files: bytes, mapped memory, errors, what is stored ahead.
+//! Reading files: bytes, mapped memory, errors, pages stored ahead.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -37,11 +37,11 @@ fn files_are_read_as_they_are() {
     assert_eq!(mount.mounted().read_ahead_kib(), Some(0));
     let odd = mount.source.file("inner/odd");
     assert_eq!(mount.source.blocks_read(odd), (0..=10).collect::<Vec<_>>());
-    // Again, from memory.
+    // The second read is served from memory.
     let read = mount.source.seen().reads.len();
     std::fs::read(mount.path("inner/odd")).unwrap();
     assert_eq!(mount.source.seen().reads.len(), read);
-    // At any place, over borders, over the end.
+    // At any offset, across borders of blocks, and beyond the end.
     let file = File::open(mount.path("inner/odd")).unwrap();
     let content = &mount.source.contents[&odd];
     for (offset, length) in [
@@ -113,7 +113,7 @@ fn a_block_that_fails_is_an_error_once_and_never_zeros() {
         for _ in 0..2 {
             refused(opened.read_at(&mut block[..50], offset), libc::EIO);
         }
-        // In a longer read that begins before it.
+        // Also in a longer read that begins before the failing block.
         let mut long = vec![0; 2 * BLOCK_BYTES];
         let read = open_direct(&mount.path("inner/odd")).read_at(&mut long, offset - 4096);
         refused(read, libc::EIO);
@@ -142,14 +142,14 @@ fn a_page_stored_ahead_is_read_without_a_request() {
     let pages = mount.mounted().pages();
     let odd = source.file("inner/odd");
     let content = &source.contents[&odd];
-    // Nobody has looked the file up so far.
+    // No program has looked up the file so far.
     assert!(pages.store(odd, 2, &content[2 * 4096..4 * 4096]));
     assert!(pages.store(odd, 10, &content[10 * 4096..]));
     let expected: Vec<_> = (0..12).map(|index| [2, 3, 10].contains(&index)).collect();
     assert_eq!(pages.resident(odd, 12), Some(expected));
     assert!(std::fs::read(mount.path("inner/odd")).unwrap() == *content);
     assert_eq!(source.blocks_read(odd), [0, 1, 4, 5, 6, 7, 8, 9]);
-    // Not what would lie behind the end, or leave a page half full.
+    // Refused: data behind the end, and data that leaves a page partly filled.
     assert!(!pages.store(odd, 10, &content[..4096]));
     assert!(!pages.store(odd, 11, &content[..4096]));
     assert!(!pages.store(odd, 0, &content[..100]));
@@ -214,7 +214,7 @@ fn readers_that_wait_hold_up_nobody() {
         })
         .collect();
     drop(mount.source.wait_until(|seen| seen.waiting == 64));
-    // One that is at hand, one that comes at once, names, what was stored.
+    // Other reads still work: a block in memory, one that arrives at once, names, stored pages.
     assert!(std::fs::read(mount.path("quick")).unwrap() == mount.source.contents[&quick]);
     assert_eq!(std::fs::read_dir(mount.path("")).unwrap().count(), 2);
     drop(mount.source.wait_until(|seen| seen.waiting == 64));

@@ -1,4 +1,4 @@
-//! What is left when the mount's process is killed: no program that waits, and a directory that can be used again.
+//! The state after the mount's process is killed: no program waits, and the directory is usable again.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,7 +14,7 @@ use stream_mount::{Guard, MountOptions, clear_dead};
 
 use crate::support::*;
 
-/// The variable by which this test, run again in a process of its own, is told where to mount.
+/// The environment variable with the place to mount, for this test when it runs again in a separate process.
 const PLACE: &str = "KEEL_STREAM_MOUNT_AT";
 
 fn tree() -> (TreeBuilder, stream::FileId) {
@@ -23,8 +23,8 @@ fn tree() -> (TreeBuilder, stream::FileId) {
     (tree, file)
 }
 
-/// Not a test of its own: the process that `killed` kills. It mounts, and a thread of it stores a page that is being
-/// read for ever.
+/// Not a separate test: this is the process that `killed` kills. It mounts, and one of its threads stores a page whose
+/// read never completes.
 #[test]
 fn mounts_where_it_is_told() {
     let Some(directory) = std::env::var_os(PLACE) else {
@@ -55,7 +55,7 @@ fn run_again(directory: &Path) -> Child {
         .unwrap()
 }
 
-/// Reads until a line is there.
+/// Reads until a line arrives.
 fn until_said(child: &mut Child, line: &str) {
     let mut said = Vec::new();
     let out = child.stdout.as_mut().unwrap();
@@ -90,19 +90,19 @@ fn readers_get_an_error_when_the_process_is_killed_while_it_stores() {
     until_said(&mut process, "storing\n");
     wait_until_asleep_in_kernel(process.id());
     process.kill().unwrap();
-    // The page may still be stored when its reader has been let go.
+    // The page may be stored after its reader was released.
     match reader.join().unwrap() {
         Ok(read) => assert_eq!(read, content[BLOCK_BYTES..2 * BLOCK_BYTES]),
         Err(error) => println!("the reader got: {error}"),
     }
     process.wait().unwrap();
-    // What is in memory is read still; the rest is not zeros.
+    // Pages in memory are still readable; the others fail and are not zeros.
     let mut again = [0; BLOCK_BYTES];
     file.read_exact_at(&mut again, 0).unwrap();
     assert_eq!(again[..], content[..BLOCK_BYTES]);
     assert!(file.read_at(&mut again, 2 * BLOCK_BYTES as u64).is_err());
     drop(file);
-    // What is left is found, and the directory can be used again.
+    // The dead mount is detected, and the directory can be used again.
     let found = check_directory(&folder.directory());
     assert!(matches!(found, Err(MountError::DeadMount)), "{found:?}");
     assert!(clear_dead(&folder.directory()).unwrap());
@@ -110,7 +110,7 @@ fn readers_get_an_error_when_the_process_is_killed_while_it_stores() {
     check_directory(&folder.directory()).unwrap();
 }
 
-/// Waits until a thread of a process sleeps where signals do not reach it, and goes on doing so.
+/// Waits until a thread of a process sleeps uninterruptibly, and still does so a little later.
 fn wait_until_asleep_in_kernel(process: u32) {
     let is_asleep = |thread: std::io::Result<std::fs::DirEntry>| {
         let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));

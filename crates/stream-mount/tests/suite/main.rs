@@ -1,4 +1,4 @@
-//! What programs see of a mounted tree.
+//! Tests of what programs see of a mounted tree.
 
 mod data;
 mod ends;

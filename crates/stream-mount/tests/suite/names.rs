@@ -1,4 +1,4 @@
-//! Names, attributes, links, directories, what may not be done.
+//! Names, attributes, links, directories, refused operations.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsString};
@@ -131,7 +131,7 @@ fn attribute(path: &Path, name: &str, room: usize) -> std::io::Result<Vec<u8>> {
     let (path, name) = (c_path(path), CString::new(name).unwrap());
     let mut value = vec![0_u8; room];
     let to = value.as_mut_ptr().cast();
-    // SAFETY: C strings, and as much room as is said.
+    // SAFETY: C strings, and a buffer of the given length.
     let length = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), to, room) };
     value.resize(check(length as i64)? as usize, 0);
     Ok(value)
@@ -150,7 +150,7 @@ fn the_root_tells_the_counters() {
     );
     fs::read(mount.path("z")).unwrap();
     let counters = attribute(&root, COUNTERS_NAME, 100).unwrap();
-    // Block by block, or together, as the kernel likes.
+    // The kernel may request the blocks one by one, or together.
     let expected = [1, 2, 3]
         .map(|calls| format!("{{\"fuse_reads\":{calls},\"loaders\":[],\"reads\":3}}").into_bytes());
     assert!(expected.contains(&counters), "{counters:?}");

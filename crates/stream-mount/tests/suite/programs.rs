@@ -1,4 +1,4 @@
-//! Programs that run from the mount, and the tasks that they are.
+//! Programs that run from the mount, and their tasks.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use stream::{FileId, Token};
 
 use crate::support::*;
 
-/// What a program loads, as `ldd` tells it, with links resolved by copying under the name that is asked for.
+/// Returns the libraries of a program from `ldd`. Links are resolved by copying the file under the requested name.
 fn libraries(program: &Path) -> Vec<PathBuf> {
     let told = Command::new("ldd").arg(program).output().unwrap();
     let text = String::from_utf8(told.stdout).unwrap();
@@ -20,7 +20,7 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A tree with these programs and all that they load.
+/// Builds a tree with these programs and everything that they load.
 fn tree_of(programs: &[&str]) -> TreeBuilder {
     let mut tree = TreeBuilder::new();
     for program in programs.iter().map(Path::new) {
@@ -34,7 +34,7 @@ fn tree_of(programs: &[&str]) -> TreeBuilder {
 
 /// Runs a program in the mount as its root directory.
 fn in_mount(mount: &Mount, line: &[&str]) -> Output {
-    // Whoever is found by its program only would be this.
+    // A process that is identified only by its program would be this one.
     Command::new("chroot")
         .arg(mount.path(""))
         .args(line)
@@ -83,7 +83,7 @@ fn a_program_runs_and_all_its_reads_are_of_its_task() {
             .source
             .wait_until(|seen| seen.ended == [(token, true)]),
     );
-    // Another one; and somebody who only reads.
+    // Another program; and a process that only reads.
     assert!(in_mount(&mount, &["/bin/true"]).status.success());
     let other = mount.source.token_of(mount.source.file("bin/true"));
     drop(
@@ -190,7 +190,7 @@ fn threads_of_a_program_are_of_its_task() {
     let real = python.canonicalize().unwrap();
     let program = tree.file(ROOT, "python3", 0o755, std::fs::read(real).unwrap());
     let mount = Mount::new(tree);
-    // Its libraries are those of this machine: only the program is streamed.
+    // Its libraries are from this machine: only the program is streamed.
     let code = "import sys, threading\n\
         def read(): sys.stdout.write(str(sum(open(sys.argv[1], 'rb').read())))\n\
         thread = threading.Thread(target=read); thread.start(); thread.join()";

@@ -1,4 +1,4 @@
-//! A tree in memory, the mount of it, and what was asked of it.
+//! A tree in memory, its mount, and the requests to it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub use calls::*;
 /// The time of all nodes: before 1970, to the nanosecond.
 pub const MODIFIED: (i64, u32) = (-7, 123_456_789);
 
-/// Makes a manifest.
+/// Builds a manifest.
 #[derive(Default)]
 pub struct TreeBuilder {
     nodes: Vec<Node>,
@@ -118,28 +118,28 @@ impl TreeBuilder {
     }
 }
 
-/// What a source was asked and told.
+/// The calls that a source has received, and its settings.
 #[derive(Default)]
 pub struct Seen {
     pub reads: Vec<(Option<Token>, BlockAt)>,
     pub wanted: Vec<Vec<BlockAt>>,
     pub begun: Vec<(Token, FileId)>,
     pub ended: Vec<(Token, bool)>,
-    /// Blocks that do not come until they are taken out.
+    /// Blocks that are held back until they are removed from this set.
     pub held: HashSet<BlockAt>,
-    /// Readers that wait for them.
+    /// The number of readers that wait for them.
     pub waiting: usize,
     /// Blocks that fail.
     pub failing: HashSet<BlockAt>,
-    /// Blocks that come short.
+    /// Blocks that are returned too short.
     pub short: HashSet<BlockAt>,
-    /// Blocks that `read_now` has.
+    /// Blocks that `read_now` returns.
     pub at_hand: HashSet<BlockAt>,
     pub pages: Option<Arc<PageCache>>,
     is_over: bool,
 }
 
-/// Gives blocks out of memory.
+/// A source with all blocks in memory.
 pub struct Memory {
     pub manifest: Arc<Manifest>,
     pub contents: HashMap<FileId, Vec<u8>>,
@@ -153,7 +153,7 @@ impl Memory {
         self.state.lock().unwrap()
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     pub fn wait_until(&self, mut is_so: impl FnMut(&Seen) -> bool) -> MutexGuard<'_, Seen> {
         self.changed
             .wait_while(self.seen(), |seen| !is_so(seen))
@@ -175,14 +175,14 @@ impl Memory {
         bytes[from..from + block_bytes(bytes.len() as u64, at.index)].into()
     }
 
-    /// Blocks of a file that were asked for, in order.
+    /// Returns the requested blocks of a file, in order.
     pub fn blocks_read(&self, file: FileId) -> Vec<u32> {
         let seen = self.seen();
         let of = seen.reads.iter().filter(|(_, at)| at.file == file);
         of.map(|(_, at)| at.index).collect()
     }
 
-    /// The only task of a program that has begun.
+    /// Returns the only task of a program that has begun.
     pub fn token_of(&self, task: FileId) -> Token {
         let seen = self.seen();
         let of: Vec<_> = seen.begun.iter().filter(|it| it.1 == task).collect();
@@ -249,7 +249,7 @@ impl Source for Memory {
     }
 }
 
-/// Why nothing can be mounted here; says so.
+/// Returns whether mounting is impossible here, and prints the reason.
 pub fn cannot_mount() -> bool {
     let reason = match base::mount::check_fuse() {
         Err(error) => Some(error.to_string()),
@@ -262,7 +262,7 @@ pub fn cannot_mount() -> bool {
     reason.is_some()
 }
 
-/// A folder that goes with what is mounted in it.
+/// A folder that is removed with the mount in it.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -284,7 +284,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         unmount(&self.directory(), libc::MNT_DETACH).ok();
-        // What is mounted still must not be emptied.
+        // Do not delete the content of a directory that is still mounted.
         std::fs::remove_dir(self.directory()).ok();
         if !self.directory().exists() {
             std::fs::remove_dir_all(&self.0).ok();
@@ -292,7 +292,7 @@ impl Drop for Folder {
     }
 }
 
-/// A mounted tree. Unmounted and removed when it goes, also when the test fails.
+/// A mounted tree. It is unmounted and removed when it is dropped, even if the test fails.
 pub struct Mount {
     pub source: Arc<Memory>,
     mounted: Option<Mounted>,
@@ -352,7 +352,7 @@ impl Drop for Mount {
     }
 }
 
-/// A file as memory.
+/// A file mapped into memory.
 pub struct Mapped {
     from: *mut libc::c_void,
     length: usize,
@@ -361,7 +361,7 @@ pub struct Mapped {
 impl Mapped {
     pub fn of(file: &std::fs::File, length: usize) -> Self {
         use std::os::fd::AsRawFd;
-        // SAFETY: a new mapping, which goes with what is made here.
+        // SAFETY: a new mapping, which the new value owns.
         let from = unsafe {
             let how = (libc::PROT_READ, libc::MAP_PRIVATE);
             libc::mmap(
@@ -378,19 +378,19 @@ impl Mapped {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is as long as this lives, and nobody writes to the file.
+        // SAFETY: the mapping lives as long as this value, and nothing writes to the file.
         unsafe { std::slice::from_raw_parts(self.from.cast(), self.length) }
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: made by `of`, and nothing refers to it any more.
+        // SAFETY: the mapping was made by `of`, and nothing refers to it any more.
         unsafe { libc::munmap(self.from, self.length) };
     }
 }
 
-/// Has the kernel forget what it has read of a file.
+/// Drops the kernel's cached pages of a file.
 pub fn drop_pages(file: &std::fs::File) {
     use std::os::fd::AsRawFd;
     // SAFETY: the descriptor is open; the other arguments are numbers.

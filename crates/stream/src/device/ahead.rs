@@ -1,24 +1,25 @@
-//! What is asked for beside a missing block while nothing is prefetched: in the first run of a program, and for readers
-//! outside a task.
+//! What is requested beside a missing block while nothing is prefetched: in the first start of a program, and for
+//! readers outside a task.
 //!
-//! - The whole aligned run of 32 blocks that the block lies in. The block itself is a request of its own, answered
-//!   first; the others come behind everything that programs wait for: those that follow it, then those before it.
-//! - Further runs: the next one, where a reader has read some blocks of a run one behind the other; two where he goes
-//!   on to it and has read a good part of the one before; then more, up to as many as lie on the line for two round
-//!   trips. So a file that is read from its beginning to its end is one round trip and the line's bandwidth.
-//! - Where a round trip takes longer than a run does on the line, the run behind that of a missing block too: what
-//!   is not read of it costs less than another wait.
-//! - The last run of a file with the one before it, by the same reasoning.
-//! - A block that was here and had to go comes back with a few that follow it only: the rest of its run was not wanted
-//!   the first time.
+//! - The whole aligned run of 32 blocks that contains the block. The block itself has its own request, which is
+//!   answered first. The others have a lower priority than everything that programs wait for: first those behind the
+//!   block, then those before it.
+//! - Further runs. The next one, when a reader has read several blocks of a run in sequence; two, when it continues
+//!   into that run after reading a good part of the one before; then more, up to what the line carries in two round
+//!   trips. So a file that is read from beginning to end costs one round trip and the line's bandwidth.
+//! - If a round trip takes longer than a run does on the line, also the run behind that of a missing block: its unread
+//!   part costs less than another wait.
+//! - The last run of a file together with the one before it, for the same reason.
+//! - With an evicted block that is read again, only a few blocks that follow it: the rest of its run was not wanted the
+//!   first time.
 //!
-//! - Where a round trip is short and most of what came for readers that jump about had to go unread, only the half of
-//!   the run that the block lies in: the line is what they wait for then.
+//! - If a round trip is short and most blocks were evicted unread (readers jump about), only the half of the run in
+//!   which the block lies: bandwidth limits the readers then.
 //!
-//! Nothing of this is told to the server as read: it is asked for as blocks that nobody waits for, of no task. What
-//! makes an action is what programs have read.
+//! These blocks are not reported to the server as read: they are requested with low priority and without a task. An
+//! action consists of the blocks that programs have read.
 //!
-//! Pure; which of these blocks are here already is for the caller to say.
+//! Pure; the caller determines which of these blocks are here already.
 
 use super::network::WIRE_BLOCK_BYTES;
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS};
@@ -26,25 +27,25 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Files whose readers are followed, at most; more, and all are forgotten.
+/// The maximum number of files whose readers are followed; when it is exceeded, all are forgotten.
 const FILES_MAX: usize = 512;
 
-/// Blocks of a run that were read before its successor counts as the next in a sequence.
+/// Blocks of a run that must be read before its successor counts as the next in a sequence.
 const SEQUENCE_READ_MIN: u32 = 8;
 
-/// Runs that are asked for ahead of a reader, at most.
+/// The maximum number of runs that are requested ahead of a reader.
 const RUNS_AHEAD_MAX: u32 = 8;
 
-/// The part of the pool that runs ahead of one reader may take.
+/// Runs ahead of one reader may take one in this many pages of the pool.
 const POOL_PART: usize = 4;
 
-/// A round trip counts as long when it takes as long as so many tenths of a run.
+/// A round trip counts as long if the line carries at least this many tenths of a run in it.
 const LONG_TENTHS: u64 = 15;
 
-/// Blocks that follow one that had to go and come back with it.
+/// The number of following blocks that are requested together with an evicted one.
 const BACK_BLOCKS: u32 = 8;
 
-/// What is known of the line.
+/// The measured properties of the line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     pub round_trip: Duration,
@@ -52,7 +53,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Tenths of runs that the line carries in a round trip.
+    /// Returns how many tenths of a run the line carries in a round trip.
     fn run_tenths(&self) -> u64 {
         let micros = u64::try_from(self.round_trip.as_micros()).unwrap_or(u64::MAX);
         let bytes = self.bandwidth_bytes_s.saturating_mul(micros) / 1_000_000;
@@ -64,23 +65,23 @@ impl Line {
 #[derive(Clone, Copy, Debug, Default)]
 struct Reader {
     run: u32,
-    /// Blocks of the run, since it was entered.
+    /// Blocks of the run that were read since it was entered.
     read: u32,
-    /// The block that was read last, and how many it ends that were read one behind the other in this run.
+    /// The block that was read last, and the length of the sequence in this run that ends with it.
     last: u32,
     straight: u32,
-    /// Runs that were entered one behind the other.
+    /// The number of runs that were entered in sequence.
     sequence: u32,
 }
 
-/// Who reads what.
+/// The readers of all followed files.
 pub(super) struct Ahead {
     files: HashMap<FileId, Reader>,
     runs_max: u32,
 }
 
 impl Ahead {
-    /// For a pool of so many pages.
+    /// Returns the state for a pool of `pool_pages` pages.
     pub fn new(pool_pages: usize) -> Self {
         let runs = pool_pages / POOL_PART / SEGMENT_BLOCKS as usize;
         Self {
@@ -89,8 +90,8 @@ impl Ahead {
         }
     }
 
-    /// A block is read, which has to be asked for (`is_missing`) or does not. Which runs of its file are to be asked
-    /// for as well, beside its own.
+    /// Records a read of a block that must be requested (`is_missing`) or not. Returns which further runs of its file
+    /// to request.
     pub fn read(
         &mut self,
         at: BlockAt,
@@ -137,8 +138,8 @@ impl Ahead {
     }
 }
 
-/// Which of the missing blocks of a run (a bit for each) come with one of it that is asked for.
-/// `was_here`: it had to go. `is_scattered`: most of what comes has to.
+/// Returns which of the missing blocks of a run (a bit for each) are requested with one of its blocks. `was_here`: the
+/// block was evicted before. `is_scattered`: most blocks are evicted unread.
 pub(super) fn beside(
     at: BlockAt,
     missing: u32,
@@ -158,7 +159,7 @@ pub(super) fn beside(
     }
 }
 
-/// The blocks of a run that a mask has: those behind `from`, then those before.
+/// Returns the blocks of a run that a mask has: those from `from` on, then those before.
 pub(super) fn blocks_of(file: FileId, run: u32, mask: u32, from: u32) -> Vec<BlockAt> {
     let first = run * SEGMENT_BLOCKS;
     let places = (from..SEGMENT_BLOCKS).chain(0..from.min(SEGMENT_BLOCKS));

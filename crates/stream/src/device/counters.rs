@@ -1,4 +1,4 @@
-//! What a device has done so far, counted.
+//! The counters of a device.
 
 use super::CacheCounters;
 use crate::block::FileId;
@@ -8,28 +8,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum Reason {
-    /// Not a frame: too long, or its checksum is wrong.
+    /// Not a valid frame: too long, or its checksum is wrong.
     Frame,
     /// Not a message of this protocol.
     Message,
-    /// Hashes that are not proven to belong to the content of the manifest.
+    /// Hashes without a valid proof that they belong to the content of the manifest.
     Hashes,
-    /// A block whose bytes have another hash.
+    /// A block whose bytes do not match its hash.
     Hash,
-    /// Bytes that are not exactly the blocks that the message names, decompressed.
+    /// Bytes that do not decompress to exactly the blocks that the message names.
     Length,
-    /// A block that the file does not have, or that is not in the answer's place.
+    /// A block that the file does not have, or that does not belong to the answered request.
     Place,
-    /// What nobody asked for.
+    /// Data that was not requested.
     Unrequested,
-    /// A block whose hash had not come before.
+    /// A block whose hash was not received before.
     Unproven,
     /// A greeting with another version or manifest.
     Greeting,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 9] = [
         Self::Frame,
         Self::Message,
@@ -42,7 +42,7 @@ impl Reason {
         Self::Greeting,
     ];
 
-    /// Its name in counters.
+    /// Returns its name in the counters.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ impl Reason {
 
 macro_rules! counters {
     ($($(#[$what:meta])* $name:ident,)*) => {
-        /// What a device has done so far. Blocks, unless said otherwise.
+        /// What a device has done so far. The unit is blocks, unless stated otherwise.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$what])* pub $name: u64,)*
@@ -88,7 +88,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// All of them with their names.
+            /// Returns all counters with their names.
             #[must_use]
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 let mut all = vec![$((stringify!($name), self.$name),)*];
@@ -117,85 +117,85 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Blocks that programs asked for.
+    /// Blocks that programs read.
     reads,
     /// Of these, found on the stage.
     reads_staged,
     /// Of these, found in the cache.
     reads_cached,
-    /// Of these, waited for until a plan brought them, without a request.
+    /// Of these, those for which a reader waited until a plan brought them, without a request.
     reads_expected,
-    /// Of these, waited for until a request was answered.
+    /// Of these, those for which a reader waited until a request was answered.
     reads_requested,
     /// Reads that failed at their deadline.
     reads_late,
-    /// Of these, those that were asked again at once, as the kernel does, and failed without another wait.
+    /// Of these, those that the kernel retried at once and that failed without another wait.
     reads_late_again,
-    /// Reads that failed otherwise.
+    /// Reads that failed for another reason.
     reads_failed,
-    /// Microseconds that reads have taken together.
+    /// The total time of all reads, in microseconds.
     read_us,
-    /// Requests for a block that somebody waits for.
+    /// Requests for a block that a reader waits for.
     requests,
-    /// Of these, second ones for the same block.
+    /// Of these, repeated requests for the same block.
     requests_repeated,
     /// Requests for neighbours and for runs ahead of a reader.
     requests_ahead,
-    /// Times that programs waited for a round trip: requests, without those made while another was under way.
+    /// How often programs waited for a round trip; requests that were made while another was in flight are not counted.
     round_trips,
-    /// Blocks that came because they were prefetched.
+    /// Prefetched blocks that arrived.
     pushed,
-    /// Prefetched blocks that a read was answered with.
+    /// Prefetched blocks that answered a read.
     pushed_read,
-    /// Prefetched blocks that the page cache took before they were read.
+    /// Prefetched blocks that were stored in the page cache before they were read.
     pushed_stored,
-    /// Prefetched blocks that the page cache did not take.
+    /// Prefetched blocks that could not be stored in the page cache.
     pushed_not_stored,
-    /// Prefetched blocks of starts in which all reads were seen.
+    /// Prefetched blocks of audited starts, in which all reads are to be observed.
     audited_pushed,
-    /// Of these, those that nobody read.
+    /// Of these, those that were not read.
     audited_unread,
-    /// Prefetched blocks that had been read or had come before.
+    /// Prefetched blocks that had been read or received before.
     pushed_repeated,
-    /// Blocks that the cache had of what a task needed last time, and that were put onto the stage.
+    /// Cached blocks that a task needed last time and that were put onto the stage.
     fed,
-    /// Blocks that came as neighbours of requested ones.
+    /// Blocks that arrived as neighbours of requested ones.
     neighbours,
-    /// Of these, those that a read was answered with.
+    /// Of these, those that answered a read.
     neighbours_read,
-    /// Blocks that came for `fetch`.
+    /// Blocks that arrived for `fetch`.
     fetched,
-    /// Blocks that left the stage unread to make room.
+    /// Blocks that were evicted from the stage unread to make room.
     gone_blocks,
-    /// Of these, those that were asked for later.
+    /// Of these, those that were requested again later.
     asked_anew,
-    /// Times that the network waited for room on the stage.
+    /// How often the network waited for room on the stage.
     waits_for_room,
-    /// Pages that the blocks on the stage take; neighbours wait compressed.
+    /// Pages that the blocks on the stage take; neighbours are kept compressed.
     staged,
-    /// Messages that were rejected, all reasons together.
+    /// Messages and blocks that were rejected, for all reasons together.
     rejected_all,
     /// Requests that the server refused.
     refused,
-    /// Of these, those for what is damaged at the server.
+    /// Of these, those for data that is damaged at the server.
     refused_damaged,
-    /// Times that a server was left alone for a while because of what it had sent.
+    /// How often the server was quarantined because of what it had sent.
     quarantines,
     /// Connections made.
     connects,
-    /// Attempts to make one that failed.
+    /// Failed attempts to connect.
     connects_failed,
     /// Connections that ended.
     disconnects,
-    /// Connections that were given up because nothing came.
+    /// Connections that were given up because nothing was received.
     connections_dead,
-    /// Connections now.
+    /// Connections that are up now.
     connected,
-    /// Round-trip time as measured last, microseconds.
+    /// The measured round-trip time, in microseconds.
     round_trip_us,
-    /// Bandwidth as measured, bytes in a second.
+    /// The measured bandwidth, in bytes per second.
     bandwidth_bytes_s,
-    /// Bytes sent, with everything that this device wraps around them but IP and TCP.
+    /// Bytes sent, including everything that this device adds to them, without IP and TCP.
     bytes_sent,
     /// Bytes received, likewise.
     bytes_received,
@@ -203,17 +203,17 @@ counters! {
     tasks,
     /// Tasks running.
     tasks_now,
-    /// Of the tasks begun, those of which something was prefetched.
+    /// Of the tasks begun, those for which blocks were prefetched.
     tasks_predicted,
-    /// The same under its earlier name, which goes with the next release.
+    /// The same counter under its earlier name, which is removed in the next release.
     tasks_foretold,
-    /// Of these, those of which all reads were to be seen.
+    /// Of these, the audited ones, of which all reads are to be observed.
     audits,
-    /// Starts that had ended while no server could be reached, and were told later.
+    /// Starts that ended while no server was reachable, and were reported later.
     told_late,
-    /// Blocks that traces could not hold.
+    /// Blocks that did not fit into the traces.
     trace_overflow,
-    /// Notes that could not be kept.
+    /// Notes that could not be written.
     notes_failed,
     /// Bytes of memory of the stage, hashes, traces, plans, and buffers.
     memory_bytes,
@@ -236,18 +236,18 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
 pub struct Start {
     /// The executable.
     pub task: FileId,
-    /// Blocks that its programs read and that was seen.
+    /// Blocks that its programs were observed to read.
     pub read: u64,
-    /// Blocks that were prefetched and came.
+    /// Prefetched blocks that arrived.
     pub pushed: u64,
-    /// Of these, those that were not seen being read; exact only if `is_exact`.
+    /// Of these, those that were not observed being read; exact only if `is_exact`.
     pub unread: u64,
-    /// Requests that its programs waited for, those made at the same time counted once.
+    /// Round trips that its programs waited for; concurrent requests count once.
     pub round_trips: u64,
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// All reads were to be seen.
+    /// Whether all reads were to be observed.
     pub is_audit: bool,
-    /// All reads were seen.
+    /// Whether all reads were observed.
     pub is_exact: bool,
 }

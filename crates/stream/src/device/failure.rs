@@ -1,4 +1,4 @@
-//! Why there is no server: a kind, which somebody can be told a remedy for, and a text.
+//! Why there is no server: a kind, for which a user can be given a remedy, and a text.
 
 use super::greet::Ended;
 use crate::link::LinkError;
@@ -8,46 +8,47 @@ use rustls::{AlertDescription, CertificateError, Error};
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-/// What kind of reason it is.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// No such name, nobody listens there, or nobody answers in time.
+    /// The name does not exist, nothing listens there, or there is no answer in time.
     Unreachable,
-    /// The server's certificate is not made for the name or address by which it was reached.
+    /// The server's certificate was not issued for the name or address by which it was reached.
     Name,
-    /// The server's certificate is not of this device's authority.
+    /// The server's certificate was not issued by this device's authority.
     Authority,
-    /// What this device shows is no certificate of a device.
+    /// The certificate that this device presents is not a device certificate.
     NotADevice,
-    /// The server knows this device's certificate not, or not any more.
+    /// The server does not accept this device's certificate, or no longer.
     NotLetIn,
-    /// This device speaks TLS, and what is there does not.
+    /// This device uses TLS, and the peer does not.
     NoTls,
-    /// It has ended the connection without a word: before the greeting of a device without TLS.
+    /// The server closed the connection silently before the greeting of a device without TLS.
     ClosedPlain,
-    /// The same behind the handshake with a device that has shown its certificate.
+    /// The same after the TLS handshake with a device that has presented its certificate.
     ClosedListed,
-    /// What it says is no greeting of a server.
+    /// The peer's answer is not a greeting of a server.
     OtherService,
-    /// Another tree with the number of the version that is used here: another store, perhaps of somebody else.
+    /// The server has another tree under the version number that is used here: it is another store, perhaps another
+    /// owner's.
     OtherTree,
-    /// It does not have the version that is used here.
+    /// The server does not have the version that is used here.
     VersionGone,
-    /// Its list of devices cannot be read or understood.
+    /// The server's list of devices cannot be read or parsed.
     NoList,
-    /// It has as many devices as it may serve, or as many connections of this one.
+    /// The server serves its maximum number of devices, or of connections of this device.
     Limit,
-    /// What its store holds is damaged.
+    /// The server's store is damaged.
     Damaged,
-    /// What it has sent was wrong.
+    /// The server has sent wrong data.
     Lied,
 }
 
 /// Why there is no connection to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFailure {
-    /// What kind of reason it is.
+    /// The kind of the failure.
     pub kind: FailureKind,
     /// The reason in words, without a remedy.
     pub text: String,
@@ -65,14 +66,15 @@ impl ServerFailure {
         Self { kind, text }
     }
 
-    /// The server has sent something else than it should have, on a connection that was up.
+    /// The server has sent wrong data on a connection that was up.
     pub(super) fn lied(rejected: &str) -> Self {
         let text =
             format!("the server is left alone for a while, as it sent wrong things: {rejected}");
         Self::new(FailureKind::Lied, text)
     }
 
-    /// Why a connection did not come about. `has_tls`: this device has an identity; `version`: the one it uses already.
+    /// Returns why a connection could not be made. `has_tls`: this device has an identity; `version`: the version that
+    /// it uses already.
     pub(super) fn of(ended: &Ended, has_tls: bool, version: Option<u64>) -> Self {
         if let Some(failure) = tls_error(ended).and_then(of_tls) {
             return failure;
@@ -116,7 +118,7 @@ impl ServerFailure {
         }
     }
 
-    /// Whether a moment later it is the same.
+    /// Whether a retry a moment later fails in the same way.
     pub(super) fn is_final(&self) -> bool {
         matches!(
             self.kind,
@@ -128,7 +130,7 @@ impl ServerFailure {
     }
 }
 
-/// What the system says, without its number.
+/// Returns the system's error message, without the error number.
 pub(super) fn said(error: &io::Error) -> String {
     let mut text = error.to_string();
     if let Some(end) = text.find(" (os error") {
@@ -180,7 +182,7 @@ fn of_tls(error: io::Error) -> Option<ServerFailure> {
     Some(ServerFailure::new(kind, text))
 }
 
-/// What a refusal means.
+/// Returns the meaning of a refusal.
 pub(super) fn said_of(reason: Refusal) -> &'static str {
     match reason {
         Refusal::NoSuchBlock => "the server has no such file or block",

@@ -1,4 +1,4 @@
-//! What nobody waits for in a program: fetching blocks into the cache, and asking what is known of a task.
+//! Requests that no program waits for: fetching blocks into the cache, and asking for the plan of a task.
 
 use super::inner::{Inner, Waited};
 use super::network::{Asked, locked};
@@ -11,19 +11,20 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Blocks of one request: few, so that what a program waits for has to wait for little.
+/// Blocks of one request: few, so that a program's request does not wait long behind them.
 const FETCHED_AT_ONCE: usize = 256;
 
-/// How often somebody who waits looks whether the device was stopped.
+/// Poll interval of a waiting caller, to check whether the device was stopped.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How often blocks may come without one of them being in the cache afterwards.
+/// How many times in a row blocks may arrive without any of them being in the cache afterwards.
 const IN_VAIN_MAX: u32 = 3;
 
-/// How long a device that has had no server since its start is waited for to find one.
+/// How long a fetch waits for the first connection, if the device has had no server since its start.
 const MEET_WAIT: Duration = Duration::from_secs(1);
 
-/// Of what came first, so many blocks and lists of hashes are looked for later: what comes last must not push them out.
+/// The number of blocks and lists of hashes fetched first that are checked again later: later blocks must not evict
+/// them.
 const FIRST_MAX: usize = 64;
 
 const _: () = assert!(FETCHED_AT_ONCE <= BLOCKS_PER_MESSAGE_MAX);
@@ -41,7 +42,7 @@ fn not_kept(cache: &dyn Cache, blocks: usize) -> DeviceError {
     .into()
 }
 
-/// What came first.
+/// The blocks and lists that were fetched first.
 #[derive(Default)]
 struct First {
     blocks: Vec<BlockHash>,
@@ -49,7 +50,7 @@ struct First {
 }
 
 impl Inner {
-    /// Brings blocks into the cache. `on_progress` is told how many are there, and of how many.
+    /// Fetches blocks into the cache. `on_progress` gets the number of blocks that are there, and the total.
     pub fn fetch(
         &self,
         blocks: &[BlockAt],
@@ -69,7 +70,8 @@ impl Inner {
         let mut first = First::default();
         for chunk in blocks.chunks(FETCHED_AT_ONCE) {
             let mut progress = Instant::now();
-            // What is damaged in the cache is found by reading it: a promise is made here.
+            // The first check reads the cached blocks, because only reading finds damage, and this call promises that
+            // they are there.
             let mut is_read = true;
             let mut in_vain = 0;
             let mut missing_before = usize::MAX;
@@ -88,7 +90,7 @@ impl Inner {
                     break;
                 }
                 let asked = missing.len();
-                // A cache that keeps nothing of what comes would have it fetched for ever.
+                // Without this limit, a cache that keeps none of the blocks would cause an endless fetch.
                 in_vain = match asked < missing_before {
                     true => 0,
                     false => in_vain,
@@ -110,7 +112,7 @@ impl Inner {
                     left => left?,
                 };
                 if left < asked {
-                    // What has come is in the cache soon.
+                    // The arrived blocks are in the cache only after a flush.
                     cache.flush();
                     in_vain += 1;
                     progress = Instant::now();
@@ -132,7 +134,7 @@ impl Inner {
         }
     }
 
-    // Of blocks of which one is damaged at the server all others come: segment by segment, as the server has them.
+    // Fetches all blocks except damaged ones: segment by segment, as the server stores them.
     fn fetch_apart(
         &self,
         blocks: &[BlockAt],
@@ -152,8 +154,8 @@ impl Inner {
         Ok(())
     }
 
-    // Blocks are of use only with their hashes, so these are kept before more is fetched; and when what came first has
-    // gone, so does what comes now, in vain.
+    // Blocks are useless without their hashes, so the lists are kept before more is fetched. If the first blocks were
+    // evicted, newer ones would be evicted as well, so the fetch stops.
     fn keep_lists(
         &self,
         cache: &dyn Cache,
@@ -187,8 +189,8 @@ impl Inner {
         Err(CacheError::Full(text).into())
     }
 
-    // Whether a server was there since the start. One that went may come back by the deadline; for one that never was
-    // there the start has waited already.
+    // Whether a server was connected since the start. A server that went away may return by the deadline; for one that
+    // never was there the start has waited already.
     fn has_met_a_server(&self) -> bool {
         if self.counts.connects.load(Ordering::Relaxed) == 0 {
             self.network.wait_up(MEET_WAIT);
@@ -196,7 +198,7 @@ impl Inner {
         self.counts.connects.load(Ordering::Relaxed) > 0
     }
 
-    // How many of these the cache does not have, as it finds by reading them.
+    // Returns how many of these blocks the cache does not have, which it finds by reading them.
     fn count_missing(&self, cache: &dyn Cache, blocks: &[BlockAt]) -> u64 {
         let is_missing = |at: &&BlockAt| {
             let hash = self.hash(**at);
@@ -213,7 +215,7 @@ impl Inner {
         })
     }
 
-    // How many of the blocks did not come.
+    // Requests blocks once. Returns how many of them did not arrive.
     fn fetch_once(&self, blocks: Vec<BlockAt>) -> Result<usize, DeviceError> {
         let missing: HashSet<BlockAt> = blocks.iter().copied().collect();
         let asked = Asked::Fetch(Arc::new(missing.clone()));
@@ -226,7 +228,7 @@ impl Inner {
         Ok(waited.map_or(count, |waited| waited.missing.len()))
     }
 
-    /// What is known of a task, of the server or here.
+    /// Returns the plan of a task, from the server or noted locally.
     pub fn plan(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
         let waited = self.exchange(Asked::Plan(None), Waited::default(), |id| {
             Request::AskPlan { id, task }
@@ -242,7 +244,7 @@ impl Inner {
         }
     }
 
-    // Asks something and waits for the answer. None: there is no connection, or it has ended.
+    // Sends a request and waits for the answer. `None`: there is no connection, or it has ended.
     fn exchange(
         &self,
         asked: Asked,

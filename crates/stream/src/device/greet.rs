@@ -1,4 +1,4 @@
-//! The beginning of a connection: both say who they are, and the first time the manifest comes.
+//! The handshake of a connection: both sides identify themselves, and the first time the manifest is transferred.
 
 use super::counters::{Counts, Reason, add};
 use super::failure::ServerFailure;
@@ -8,32 +8,32 @@ use crate::wire::{Answer, FrameReader, MANIFEST_BYTES_MAX, PROTOCOL_VERSION, Ref
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-/// A gap in what comes above which bandwidth is not measured over it.
+/// Bandwidth is not measured across a gap in the received data longer than this.
 const GAP_MAX: Duration = Duration::from_millis(3);
 
-/// Bytes behind one another that bandwidth is measured over, at least.
+/// The minimum number of bytes, received without a gap, over which bandwidth is measured.
 const MEASURED_BYTES_MIN: u64 = 64 << 10;
 
-/// Bytes of a manifest that must come in a second, on average: who sends fewer is given up.
+/// The minimum average rate of a manifest's transfer, in bytes per second: a slower server is given up.
 const MANIFEST_BYTES_S_MIN: u64 = 16 << 10;
 
-/// How long a greeting may take with the longest manifest, however fast it comes.
+/// The timeout of a whole greeting, even with the longest manifest.
 const GREETING_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// Why a connection ended, or did not begin.
+/// Why a connection ended, or was not made.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// The link.
+    /// The link failed.
     Link(LinkError),
-    /// The socket: closed, or silent.
+    /// The socket was closed or timed out.
     Socket(io::Error),
     /// The server sent something wrong.
     Wrong(Reason),
-    /// The server refused.
+    /// The server refused the request.
     Refused(Refusal),
 }
 
-/// What comes in on a connection, message by message.
+/// The messages received on a connection.
 pub(super) struct Incoming {
     reader: LinkReader,
     frames: FrameReader,
@@ -53,15 +53,15 @@ impl Incoming {
         }
     }
 
-    /// The next message. None: nothing has come for a while, or only a part.
+    /// Returns the next message. `None`: within the read timeout nothing was received, or only a part.
     ///
     /// # Errors
-    /// The connection has ended, or is of no more use.
+    /// The connection has ended, or is no longer usable.
     pub fn next(&mut self, network: &Network) -> Result<Option<Answer>, Ended> {
         self.next_by(network, None)
     }
 
-    // The same; with a deadline, None behind it however much is still coming.
+    // The same, with a deadline: after it, this returns `None` even if data is still arriving.
     fn next_by(
         &mut self,
         network: &Network,
@@ -94,7 +94,7 @@ impl Incoming {
         }
     }
 
-    // The bandwidth is that of bytes which come without gaps.
+    // Measures the bandwidth only over bytes that arrive without gaps.
     fn measure(&mut self, count: u64, network: &Network) {
         let now = Instant::now();
         let is_behind = self.last.is_some_and(|last| now - last < GAP_MAX);
@@ -113,7 +113,7 @@ impl Incoming {
     }
 }
 
-/// A connection on which both have said who they are.
+/// A connection on which both sides have identified themselves.
 pub(super) struct Greeted {
     pub incoming: Incoming,
     pub writer: LinkWriter,
@@ -123,20 +123,20 @@ pub(super) struct Greeted {
     pub signed: Option<Vec<u8>>,
 }
 
-/// When a greeting must be at its end that was begun then and may take `time` and what the manifest's bytes take that
-/// have come: a server that sends one byte after the other does not put it off.
+/// Returns the deadline of a greeting that started at `begun`: `time`, plus the time that the received bytes of the
+/// manifest may take. A server that sends single bytes cannot extend it.
 fn greeting_deadline(begun: Instant, time: Duration, manifest_bytes: u64) -> Instant {
     let transfer =
         Duration::from_millis(manifest_bytes.saturating_mul(1000) / MANIFEST_BYTES_S_MIN);
     begun + (time + transfer).min(GREETING_MAX.max(time))
 }
 
-/// Connects and greets, within so long, beside what a manifest takes. `version`: the one that is used already. `held`:
-/// the hash of the signed manifest that is here. `on_connected` is told when there is a connection, before it is
-/// greeted on.
+/// Connects and greets within `time`, plus the transfer time of a manifest. `version`: the one that is used already.
+/// `held`: the hash of the signed manifest that is here. `on_connected` is called when there is a connection, before
+/// the greeting.
 ///
 /// # Errors
-/// There is no connection.
+/// The connection could not be made or greeted.
 pub(super) fn greet(
     network: &Network,
     counts: &Counts,

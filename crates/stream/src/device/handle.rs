@@ -1,4 +1,4 @@
-//! What others have of a device.
+//! The public handle of a device.
 
 use super::ahead::Ahead;
 use super::counters::{Counters, Counts, Start, add};
@@ -17,20 +17,20 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a full stage on which nothing moves holds up what comes.
+/// How long a full stage without progress delays a thread that brings a new block.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long the end of a device waits until the server has what it was told.
+/// How long the stop of a device waits until the server has received what was sent to it.
 const SETTLE_MAX: Duration = Duration::from_millis(500);
 
-/// A device's end of streaming. Clones are the same device; it is stopped with the last.
+/// The device side of streaming. Clones share one device, which stops when the last clone is dropped.
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<Inner>,
     owner: Arc<Owner>,
 }
 
-// The threads have the rest too, so only this is gone with the last of those outside.
+// The threads hold `Inner` too, so only the drop of `Owner` marks the last handle outside the threads.
 struct Owner {
     inner: Arc<Inner>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -50,7 +50,7 @@ impl Owner {
         self.inner.stop();
         let threads = std::mem::take(&mut *locked(&self.threads));
         for thread in threads {
-            // One that has panicked has nothing to say any more; and no thread waits for itself.
+            // The result of a panicked thread is ignored, and no thread joins itself.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
@@ -70,11 +70,11 @@ impl Owner {
 }
 
 impl Device {
-    /// Connects, takes the newest manifest and verifies it. Without a server it uses the newest that the cache has, and
-    /// goes on trying to connect.
+    /// Connects, gets the newest manifest and verifies it. Without a server it uses the newest cached manifest, and
+    /// keeps trying to connect.
     ///
     /// # Errors
-    /// The settings make no sense, what the server sends is refused, or there is neither server nor cached manifest.
+    /// The settings are invalid, what the server sends is refused, or there is neither a server nor a cached manifest.
     pub fn start(settings: Settings) -> Result<Self, DeviceError> {
         open::check(&settings)?;
         let no_random = || DeviceError::Settings("the system gives no random numbers".to_owned());
@@ -115,8 +115,8 @@ impl Device {
             }),
             inner,
         };
-        // Up before this returns: whoever asks at once is asked of the server, not told that there is none, and a task
-        // that begins is begun there before it reads.
+        // The connection is up before this returns. So a request that follows at once goes to the server, and a task
+        // that begins is announced there before it reads.
         let network = &device.inner.network;
         let greeted = opened.greeted;
         let mut first = greeted.map(|greeted| (network.up(greeted.control.clone()), greeted));
@@ -141,19 +141,20 @@ impl Device {
         Ok(device)
     }
 
-    /// The version that is used.
+    /// Returns the manifest that is used.
     #[must_use]
     pub fn manifest(&self) -> &Arc<Manifest> {
         &self.inner.manifest
     }
 
-    /// The key of who publishes, where nobody was known to before this start and whoever did was to be believed.
+    /// Returns the publisher's key, if no publisher was known before this start and the first one seen was to be
+    /// trusted.
     #[must_use]
     pub fn first_seen(&self) -> Option<PublicKey> {
         self.inner.first_seen
     }
 
-    /// Gives the page cache, or takes it away (None) before its mount ends.
+    /// Sets the page cache, or removes it (`None`) before its mount ends.
     pub fn set_pages(&self, pages: Option<Arc<dyn Pages>>) {
         let mut now = self
             .inner
@@ -163,12 +164,12 @@ impl Device {
         *now = pages;
     }
 
-    /// A task begins: the server is told, and what the cache has of its needs is made ready. May ask the page cache
-    /// what it has, and so needs another thread of the mount to be free.
+    /// Begins a task: announces it to the server, and puts its needed blocks that the cache has onto the stage. May
+    /// query the page cache, and so needs another thread of the mount to be free.
     #[must_use]
     pub fn begin(&self, task: FileId) -> Token {
         let inner = &self.inner;
-        // A task without a name of its own is none, and is served all the same.
+        // Without random numbers the token is not unique; the task is not followed then, but its reads are served.
         let token = Token(random().unwrap_or_default());
         let plan = inner.local_plan(task);
         let (resident, cached) = inner.held(&plan);
@@ -185,7 +186,7 @@ impl Device {
         }
         if !cached.is_empty() {
             let inner = Arc::clone(inner);
-            // Without the thread each block is taken from the cache when it is read.
+            // If the thread cannot be started, each block is read from the cache on demand.
             let _ = self.owner.spawn("stream-feeder", move || {
                 keeper::feed(&inner, token, &cached)
             });
@@ -193,7 +194,7 @@ impl Device {
         token
     }
 
-    /// A task has ended: its processes have (`has_exited`), or nobody wants to know more of it.
+    /// Ends a task: its processes have ended (`has_exited`), or the caller stops following it.
     pub fn end(&self, token: Token, has_exited: bool) {
         let inner = &self.inner;
         let mut tasks = locked(&inner.tasks);
@@ -205,7 +206,7 @@ impl Device {
             if !keeper::trace(inner, connection, wire, &task.take_untold()) {
                 task.set_blind();
             }
-            // What came after the first end was told is no part of what that one was about.
+            // Reads after the first reported end do not belong to the start that it reported on.
             let is_exact = task.is_exact() && !task.is_told_end;
             keeper::end(inner, connection, wire, is_exact, has_exited);
         }
@@ -216,45 +217,46 @@ impl Device {
         inner.stage.end(token);
     }
 
-    /// A block that a program reads, verified. Waits for it, by the deadline at most.
+    /// Returns a verified block that a program reads. Waits for it until the deadline at most.
     ///
     /// # Errors
-    /// There is no such block, or it did not come.
+    /// There is no such block, or it did not arrive.
     pub fn read(&self, token: Option<Token>, at: BlockAt) -> Result<Arc<[u8]>, ReadError> {
         self.inner.read(token, at)
     }
 
-    /// The same if the block waits on the stage: never waits for network or disk.
+    /// Returns the block if it is on the stage; never waits for network or disk.
     #[must_use]
     pub fn read_now(&self, token: Option<Token>, at: BlockAt) -> Option<Arc<[u8]>> {
         self.inner.read_now(token, at)
     }
 
-    /// These blocks will be read at once, one behind the other: those that are missing are asked for together.
+    /// Announces blocks that will be read now, one after the other: missing ones are requested together.
     pub fn want(&self, token: Option<Token>, blocks: &[BlockAt]) {
         self.inner.want(token, blocks);
     }
 
-    /// What is known of a task, in the order in which it needs it: as the server says, or as it was here last.
+    /// Returns the blocks that a task needs, in the order in which it needs them: from the server, or as noted locally
+    /// at its last start.
     ///
     /// # Errors
-    /// Nothing is known; the server refuses.
+    /// Nothing is known of the task, or the server refuses.
     pub fn plan(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
         self.inner.plan(task)
     }
 
-    /// Whether the cache has a block and the list of hashes that it is found by at the next start, as far as is known
-    /// without reading them.
+    /// Whether the cache has a block and its list of hashes, which a later start needs to find it. Determined as far as
+    /// possible without reading them.
     #[must_use]
     pub fn is_cached(&self, at: BlockAt) -> bool {
         self.inner.is_kept_for_later(at)
     }
 
-    /// Brings blocks into the cache, behind everything that programs wait for. `on_progress` is told how many are
-    /// there, and of how many.
+    /// Fetches blocks into the cache, with lower priority than everything that programs wait for. `on_progress` gets
+    /// the number of blocks that are there, and the total.
     ///
     /// # Errors
-    /// There is no cache or no such block; nothing came for as long as the deadline; the server refuses.
+    /// There is no cache or no such block; nothing arrived within the deadline; the server refuses.
     pub fn fetch(
         &self,
         blocks: &[BlockAt],
@@ -263,26 +265,27 @@ impl Device {
         self.inner.fetch(blocks, on_progress)
     }
 
-    /// What was done so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.inner.counters()
     }
 
-    /// What the cache's last failure said, if anything failed.
+    /// Returns the message of the cache's last failure, if anything failed.
     #[must_use]
     pub fn cache_failure(&self) -> Option<String> {
         let cache = self.inner.settings.cache.as_ref();
         cache.and_then(|cache| cache.failure())
     }
 
-    /// Why there is no server, or what one that is there cannot give. None: nothing is wrong, or nothing is known yet.
+    /// Returns why there is no server, or what a connected server cannot provide. `None` if nothing is wrong, or
+    /// nothing is known yet.
     #[must_use]
     pub fn server_failure(&self) -> Option<ServerFailure> {
         self.inner.network.failure().or_else(|| self.damage())
     }
 
-    // What was found damaged at the server, until it comes after all.
+    // Returns the block that was found damaged at the server; it is cleared when the block arrives after all.
     fn damage(&self) -> Option<ServerFailure> {
         let at = (*locked(&self.inner.damage))?;
         let path = self.inner.paths.get(&self.inner.manifest, at.file);
@@ -294,13 +297,13 @@ impl Device {
         Some(ServerFailure::new(FailureKind::Damaged, text))
     }
 
-    /// The lists of hashes that a cache needs for blocks, beside the blocks themselves.
+    /// Returns the lists of hashes that a cache needs for blocks, in addition to the blocks themselves.
     #[must_use]
     pub fn lists_of(&self, blocks: &[BlockAt]) -> Lists {
         notes::lists_of(&self.inner.manifest, blocks)
     }
 
-    /// The last starts of tasks, the newest first.
+    /// Returns the last starts of tasks, the newest first.
     #[must_use]
     pub fn starts(&self) -> Vec<Start> {
         locked(&self.inner.starts).iter().copied().collect()
@@ -312,14 +315,14 @@ impl Device {
         !self.inner.network.connections().is_empty()
     }
 
-    /// Returns when all that came for the cache is written, or was given up.
+    /// Returns when all blocks that were put into the cache are written or dropped.
     pub fn flush_cache(&self) {
         if let Some(cache) = &self.inner.settings.cache {
             cache.flush();
         }
     }
 
-    /// Ends all connections and threads; whoever waits gets an error.
+    /// Ends all connections and threads; waiting callers get an error.
     pub fn stop(&self) {
         self.owner.stop();
         if let Some(cache) = &self.inner.settings.cache {

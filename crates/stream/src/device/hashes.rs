@@ -1,12 +1,11 @@
-//! Groups of hashes of files, as far as they fit: each was found to belong to the content that the signed manifest
-//! names.
+//! The groups of file hashes that fit into memory. Each is verified against the content that the signed manifest names.
 
 use crate::block::ContentId;
 use crate::group::{Group, GroupAt};
 use crate::recent::Recent;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Groups in memory; those that were not used for longest go first.
+/// Groups in memory; the least recently used are evicted first.
 pub(super) struct Groups(Mutex<Recent<GroupAt, Arc<Group>>>);
 
 impl Groups {
@@ -18,12 +17,12 @@ impl Groups {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A group.
+    /// Returns a group.
     pub fn get(&self, at: GroupAt) -> Option<Arc<Group>> {
         self.lock().get(&at)
     }
 
-    /// Keeps a group, if it is that one of a file of this content and of so many blocks; None: it is not.
+    /// Keeps a group if its proof shows that it belongs to this content with `blocks` blocks. `None`: it does not.
     pub fn put(
         &self,
         at: GroupAt,
@@ -40,7 +39,7 @@ impl Groups {
         Some(group)
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the groups take.
     pub fn bytes(&self) -> usize {
         self.lock().bytes()
     }

@@ -1,4 +1,4 @@
-//! What all threads of a device share.
+//! The state that all threads of a device share.
 
 use super::Pages;
 use super::ahead::Ahead;
@@ -18,32 +18,33 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Tasks whose needs are remembered in memory, at most.
+/// The maximum number of tasks whose plans are kept in memory.
 const PLANS_MAX: usize = 8;
 
-/// Starts that are kept until a server can be told, and their blocks together, at most; then the oldest goes.
+/// The maximum number of starts that are kept until they can be reported to a server, and of their blocks together;
+/// beyond that the oldest start is dropped.
 const UNTOLD_MAX: usize = 8;
 const UNTOLD_BLOCKS_MAX: usize = PLAN_BLOCKS_MAX;
 
-/// Starts whose figures are remembered, at most.
+/// The maximum number of starts whose figures are kept.
 const STARTS_MAX: usize = 64;
 
-/// Notes that wait to be kept, at most.
+/// The maximum number of jobs that wait for the notes thread.
 pub(super) const JOBS_MAX: usize = 1024;
 
-/// What is done beside, by the thread that may wait for a disk and for the kernel.
+/// A background job of the notes thread, which may wait for a disk and for the kernel.
 pub(super) enum Job {
-    /// Keep a group of hashes, if it is still in memory: what waits here takes none.
+    /// Keep a group of hashes, if it is still in memory; the waiting job itself does not hold the group.
     Hashes(GroupAt),
     /// Keep what the task of a file needed.
     Plan(FileId, Arc<Vec<BlockAt>>),
-    /// Look whether the device was stopped.
+    /// Wake the thread to check whether the device was stopped.
     Nothing,
-    /// See whether something of a task's plan is in the page cache already.
+    /// Check whether blocks of a task's plan are in the page cache already.
     Resident(Token),
 }
 
-/// An answer that somebody waits for who is not a program: of `fetch` and `plan`.
+/// An answer that a caller of `fetch` or `plan` waits for, not a program.
 #[derive(Default)]
 pub(super) struct Waited {
     pub missing: HashSet<BlockAt>,
@@ -65,7 +66,7 @@ impl Waited {
 
     pub fn plan(&mut self, blocks: &[BlockAt], has_more: bool) {
         self.plan.extend_from_slice(blocks);
-        // A server that never stops telling is not listened to for ever.
+        // Bound the plan of a server that never stops sending.
         self.is_over = !has_more || self.plan.len() > PLAN_BLOCKS_MAX;
     }
 
@@ -81,12 +82,12 @@ pub(super) struct Inner {
     pub manifest: Arc<Manifest>,
     /// The blake3 hash of the signed manifest.
     pub manifest_hash: [u8; 32],
-    /// Who publishes, if nobody was known to before this start.
+    /// The publisher's key, if no publisher was known before this start.
     pub first_seen: Option<PublicKey>,
     pub paths: Paths,
     pub stage: Stage,
     pub groups: Groups,
-    // Locks are taken in this order: stage, tasks, those of the network.
+    // Lock order: stage, tasks, the network's locks.
     pub tasks: Mutex<Tasks>,
     pub ahead: Mutex<Ahead>,
     pub counts: Arc<Counts>,
@@ -98,9 +99,9 @@ pub(super) struct Inner {
     pub starts: Mutex<VecDeque<Start>>,
     pub untold: Mutex<VecDeque<Untold>>,
     pub plans: Mutex<VecDeque<(FileId, Arc<Vec<BlockAt>>)>>,
-    /// Blocks that have just not come by their deadline, and when that was.
+    /// Blocks that recently missed their deadline, and when.
     pub late: Mutex<VecDeque<(BlockAt, Instant)>>,
-    /// A block that the server was asked for and that is damaged there.
+    /// A requested block that is damaged at the server.
     pub damage: Mutex<Option<BlockAt>>,
 }
 
@@ -115,14 +116,14 @@ impl Inner {
         pages.clone()
     }
 
-    /// Has something done beside.
+    /// Queues a background job.
     pub fn note(&self, job: Job) {
         if let Err(TrySendError::Full(_)) = self.jobs.try_send(job) {
             add(&self.counts.notes_failed, 1);
         }
     }
 
-    /// Changes what somebody waits for, and wakes him.
+    /// Changes the answer that a caller waits for, and wakes the caller.
     pub fn waited(&self, id: u32, change: impl FnOnce(&mut Waited)) {
         if let Some(waited) = locked(&self.waits).get_mut(&id) {
             change(waited);
@@ -130,13 +131,13 @@ impl Inner {
         self.waits_changed.notify_all();
     }
 
-    /// The hash that a block must have: from memory, or as the cache has it.
+    /// Returns the hash that a block must have, from memory or from the cache.
     pub fn hash(&self, at: BlockAt) -> Option<BlockHash> {
         self.group(GroupAt::from(at))?.get(at.index)
     }
 
-    /// The hashes of many blocks, one after the other: a group is looked for once for those that lie side by side, and
-    /// one at a time is held.
+    /// Returns a function for the hashes of many blocks. Adjacent blocks share one lookup of their group, and only one
+    /// group is held at a time.
     fn hashes(&self) -> impl FnMut(BlockAt) -> Option<BlockHash> {
         let mut last: Option<(GroupAt, Option<Arc<Group>>)> = None;
         move |at| {
@@ -159,7 +160,7 @@ impl Inner {
         self.groups.put(at, group, &content, blocks)
     }
 
-    /// What a task needed last time, as far as it is known here.
+    /// Returns what a task needed last time, as far as it is known locally.
     pub fn local_plan(&self, task: FileId) -> Arc<Vec<BlockAt>> {
         let plans = locked(&self.plans);
         if let Some((_, plan)) = plans.iter().find(|(of, _)| *of == task) {
@@ -174,7 +175,7 @@ impl Inner {
         Arc::new(blocks.unwrap_or_default())
     }
 
-    /// Remembers what a task needed.
+    /// Keeps what a task needed, in memory and in the cache.
     pub fn set_local_plan(&self, task: FileId, plan: Vec<BlockAt>) {
         if plan.is_empty() {
             return;
@@ -194,7 +195,7 @@ impl Inner {
         }
     }
 
-    /// Which of these blocks are in the page cache, and which are not but in the cache, with their hashes.
+    /// Returns which of these blocks are in the page cache, and which others are in the cache, with their hashes.
     pub fn held(&self, blocks: &[BlockAt]) -> (Vec<BlockAt>, Vec<(BlockAt, BlockHash)>) {
         let (mut resident, mut cached) = (Vec::new(), Vec::new());
         let mut files: HashMap<FileId, Vec<bool>> = HashMap::new();
@@ -219,7 +220,7 @@ impl Inner {
         (resident, cached)
     }
 
-    /// Tells the server on a connection of a task that it does not know.
+    /// Announces a task that the server does not know on a connection.
     pub fn begin_on(&self, connection: &Connection, token: Token, held: Vec<BlockAt>) {
         let Some(wire) = random().map(Token) else {
             return;
@@ -237,7 +238,7 @@ impl Inner {
         };
         let id = self.network.id();
         connection.expect(id, Asked::Plan(Some(token)));
-        // Under the lock: what a program of the task reads now must not be sent before it.
+        // Send under the lock: a read of the task must not be sent before its begin.
         let is_sent = connection.send(&begin, true)
             && connection.send(&Request::AskPlan { id, task: file }, true);
         if !is_sent {
@@ -245,7 +246,7 @@ impl Inner {
         }
     }
 
-    /// A connection is up: tasks that lost theirs go on on it, and who waits may ask.
+    /// Handles a new connection: tasks that lost theirs continue on it, and waiting readers may send requests.
     pub fn connected(&self, connection: &Connection) {
         let unknown = locked(&self.tasks).unknown();
         for token in unknown {
@@ -263,7 +264,7 @@ impl Inner {
         self.waits_changed.notify_all();
     }
 
-    /// Keeps a start until a server can be told of it.
+    /// Keeps a start until it can be reported to a server.
     pub fn keep_untold(&self, untold: Untold) {
         let mut all = locked(&self.untold);
         let blocks = |all: &VecDeque<Untold>| all.iter().map(|one| one.blocks.len()).sum::<usize>();
@@ -275,7 +276,8 @@ impl Inner {
         all.push_back(untold);
     }
 
-    // Starts that ended while there was no server: as tasks that hold all they need, so that nothing is sent for them.
+    // Reports starts that ended while there was no server. They are sent as tasks that hold all they need, so that the
+    // server sends nothing for them.
     fn tell_late(&self, connection: &Connection) {
         while let Some(untold) = locked(&self.untold).pop_front() {
             let Some(wire) = random().map(Token) else {
@@ -300,16 +302,16 @@ impl Inner {
                 has_exited: true,
             };
             let mut all = std::iter::once(begin).chain(traces).chain([end]);
-            // In this order, behind what programs wait for.
+            // Send in this order, behind the requests that programs wait for.
             if !all.all(|request| connection.send(&request, false)) {
-                // What was said of it is given up with the connection.
+                // The server forgets the part that was sent when the connection ends.
                 return self.keep_untold(untold);
             }
             add(&self.counts.told_late, 1);
         }
     }
 
-    /// Which of these blocks are in the page cache.
+    /// Returns which of these blocks are in the page cache.
     pub fn resident(&self, blocks: &[BlockAt]) -> Vec<BlockAt> {
         let mut files: HashMap<FileId, Vec<bool>> = HashMap::new();
         let mut resident = blocks.to_vec();
@@ -325,7 +327,7 @@ impl Inner {
         resident
     }
 
-    // The page cache is not asked here: that could need this very thread.
+    // The page cache is not queried here: the query could need this very thread.
     fn held_in_cache(&self, blocks: &[BlockAt]) -> Vec<BlockAt> {
         let Some(cache) = self.settings.cache.as_deref() else {
             return Vec::new();
@@ -335,7 +337,7 @@ impl Inner {
         blocks.iter().filter(is_cached).copied().collect()
     }
 
-    /// A connection has ended.
+    /// Handles the end of a connection.
     pub fn disconnected(&self, connection: &Connection) {
         for (id, asked) in connection.take_asked() {
             if !matches!(asked, Asked::Block { .. }) {
@@ -346,7 +348,7 @@ impl Inner {
         self.stage.lost_connection(connection.number);
     }
 
-    /// The first action of a task is over, or the task: what its start was is noted, and what it needed.
+    /// Handles the end of a task's first action, or of the task: records the figures of its start, and what it needed.
     pub fn start_is_over(&self, task: &mut Task) {
         if std::mem::replace(&mut task.is_told_end, true) {
             return;
@@ -401,7 +403,7 @@ impl Inner {
         all
     }
 
-    /// What was told is sent, and has come, unless that takes longer than this.
+    /// Waits until the server has received everything sent so far, at most `time`.
     pub fn settle(&self, time: Duration) {
         let end = Instant::now() + time;
         for connection in self.network.connections() {
@@ -430,7 +432,7 @@ impl Inner {
     }
 }
 
-/// Bytes that nobody can foresee. None: the system gives none.
+/// Returns unpredictable random bytes; `None` if the system gives none.
 pub(super) fn random<const N: usize>() -> Option<[u8; N]> {
     use ring::rand::{SecureRandom, SystemRandom};
     let mut bytes = [0; N];

@@ -1,5 +1,5 @@
-//! What is done besides reading: telling the server what was read, finding dead connections, handing blocks to the page
-//! cache, keeping notes, and feeding the stage from the cache.
+//! Background work: reporting reads to the server, finding dead connections, storing blocks in the page cache, keeping
+//! notes, and feeding the stage from the cache.
 
 use super::counters::add;
 use super::inner::{Inner, Job};
@@ -12,17 +12,17 @@ use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Request};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// How often the keeper looks while tasks run, and while none does.
+/// Poll interval of the keeper while tasks run, and while none runs.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_millis(200);
 
-/// A connection on which nothing came for so long is asked whether anybody is there.
+/// The maximum silence of a connection before a ping is sent.
 const PING_AFTER_MAX: Duration = Duration::from_secs(5);
 
-/// Blocks that are handed to the page cache at once, at most.
+/// The maximum number of blocks that are stored in the page cache together.
 const STORED_AT_ONCE_MAX: usize = 64;
 
-/// How long the feeding of a start waits for the server to say whether all reads are to be seen.
+/// How long the feeding of a start waits for the server to say whether the start is audited.
 const BEGUN_WAIT: Duration = Duration::from_millis(200);
 
 /// The keeper's thread.
@@ -56,7 +56,7 @@ fn tell(inner: &Inner, tell: &Tell) {
     }
 }
 
-/// Tells what was read; false: it could not be.
+/// Reports what was read to the server. Returns false if that failed.
 pub(super) fn trace(inner: &Inner, connection: u64, wire: Token, blocks: &[BlockAt]) -> bool {
     if blocks.is_empty() {
         return true;
@@ -73,7 +73,7 @@ pub(super) fn trace(inner: &Inner, connection: u64, wire: Token, blocks: &[Block
     })
 }
 
-/// Tells the end of a task or of its first action.
+/// Reports the end of a task, or of its first action, to the server.
 pub(super) fn end(inner: &Inner, connection: u64, token: Token, is_exact: bool, has_exited: bool) {
     if let Some(connection) = inner.network.connection(connection) {
         let end = Request::End {
@@ -85,7 +85,7 @@ pub(super) fn end(inner: &Inner, connection: u64, token: Token, is_exact: bool, 
     }
 }
 
-// A silent connection is asked whether anybody is there, and given up when nobody answers.
+// Pings silent connections, and gives up those that do not answer.
 fn ping(inner: &Inner) {
     let ping_after = PING_AFTER_MAX.min(inner.settings.deadline / 6).as_millis() as u64;
     let dead_after = (inner.settings.deadline / 3).as_millis() as u64;
@@ -106,7 +106,7 @@ fn ping(inner: &Inner) {
     }
 }
 
-/// The storer's thread: the only one that sleeps where the kernel wants it to.
+/// The storer's thread: the only one that may block in the kernel's page cache.
 pub(super) fn store(inner: &Inner) {
     while let Some(run) = inner.stage.take_run(STORED_AT_ONCE_MAX) {
         let mut bytes = Vec::with_capacity(run.blocks.len() * BLOCK_BYTES);
@@ -114,21 +114,21 @@ pub(super) fn store(inner: &Inner) {
             bytes.extend_from_slice(block);
         }
         let pages = inner.pages();
-        // Before the page cache has it: then it can be read without being seen.
+        // Do this before the page cache has the blocks: after that they can be read unobserved.
         locked(&inner.tasks).blind();
         let is_there = pages.is_some_and(|pages| pages.store(run.file, run.first, &bytes));
         inner.stage.stored(&run, is_there);
     }
 }
 
-/// The thread for what may wait for a disk.
+/// The notes thread, for jobs that may wait for a disk.
 pub(super) fn note(inner: &Inner, jobs: &Receiver<Job>) {
     while !inner.is_stopped() {
         if let Ok(job) = jobs.recv_timeout(LOOK_IDLE) {
             do_job(inner, job);
         }
     }
-    // What was learned until the end is kept.
+    // Jobs queued until the end are still done.
     while let Ok(job) = jobs.try_recv() {
         do_job(inner, job);
     }
@@ -139,7 +139,7 @@ fn do_job(inner: &Inner, job: Job) {
     let kept = match (job, cache) {
         (Job::Hashes(at), Some(cache)) => match inner.groups.get(at) {
             Some(group) => notes::set_group(cache, &inner.manifest, at, &group),
-            // Others had to have room: it is asked for when it is needed again.
+            // It was evicted by others, and is requested when it is needed again.
             None => Ok(()),
         },
         (Job::Plan(task, plan), Some(cache)) => {
@@ -159,7 +159,7 @@ fn do_job(inner: &Inner, job: Job) {
     }
 }
 
-// What the page cache had before is read without being seen.
+// Blocks that the page cache had before are read unobserved.
 fn see_resident(inner: &Inner, token: Token) {
     if inner.is_stopped() {
         return;
@@ -173,7 +173,7 @@ fn see_resident(inner: &Inner, token: Token) {
         return;
     }
     if !is_audit {
-        // The server must not take a file for unused whose block that was to show it is read unseen.
+        // Otherwise the server would take a file for unused whose first block is read unobserved.
         for at in inner.resident(&plan) {
             locked(&inner.tasks).read(&token, at, Instant::now());
         }
@@ -187,7 +187,7 @@ fn see_resident(inner: &Inner, token: Token) {
     }
 }
 
-/// Puts what a task needed last time from the cache onto the stage, as the server would.
+/// Puts cached blocks that a task needed last time onto the stage, as the server would.
 pub(super) fn feed(inner: &Inner, token: Token, blocks: &[(BlockAt, BlockHash)]) {
     feed_blocks(inner, token, blocks);
     inner.stage.store_arrived();

@@ -1,19 +1,20 @@
-//! The other end: asks a server for what programs read, takes what is prefetched, verifies both and keeps what it may.
+//! The device side: requests the blocks that programs read from a server, receives prefetched blocks, verifies both and
+//! caches what it may.
 //!
-//! **Holds:** the connections to a server, the pool of blocks that were sent and not yet read, what has been read by
-//! whom, and what hands blocks to the page cache.
+//! **Holds:** the connections to a server, the pool of received blocks that are not yet read, the record of which task
+//! has read which block, and the thread that stores blocks in the page cache.
 //!
-//! **Must not know:** FUSE. A mount gives it a [`Pages`] and asks it for blocks.
+//! **Must not know:** FUSE. A mount passes a [`Pages`] to the device and reads blocks from it.
 //!
-//! **Invariants:** a block is in the pool only after its hash was found to be the one that the signed manifest leads
-//! to. A reader gets its block or an error by its deadline. Memory is bounded by the settings.
+//! **Invariants:** a block enters the pool only after its hash matches the one that the signed manifest leads to. A
+//! reader gets its block or an error by its deadline. Memory is bounded by the settings.
 //!
-//! **Files:** `handle.rs` what others have of it, `settings.rs`, `open.rs` the start, `greet.rs` the beginning of a
-//! connection, `failure.rs` why there is none, `slot.rs` and `network.rs` connections, `receive.rs` what the server
-//! says, `stage.rs` the pool (and `model.rs` in drawn orders), `shelf.rs` the part of it for neighbours, `read.rs`
-//! reading a block, `ahead.rs` what is asked for beside it (and `replay.rs` against the kernel in a model), `tasks.rs`
-//! who has read what, `keeper.rs` what is done beside, `fetch.rs` what no program waits for, `hashes.rs`, `notes.rs`,
-//! `counters.rs`.
+//! **Files:** `handle.rs` the public handle, `settings.rs`, `open.rs` the start, `greet.rs` the handshake of a
+//! connection, `failure.rs` why there is no connection, `slot.rs` and `network.rs` connections, `receive.rs` the
+//! server's messages, `stage.rs` the pool (`model.rs` tests it in random orders), `shelf.rs` the part of the pool for
+//! neighbours, `read.rs` reading a block, `ahead.rs` what is requested beside a block (`replay.rs` compares it with the
+//! kernel in a model), `tasks.rs` which task has read what, `keeper.rs` background work, `fetch.rs` requests that no
+//! program waits for, `hashes.rs`, `notes.rs`, `counters.rs`.
 
 mod ahead;
 mod counters;
@@ -40,7 +41,7 @@ mod stage;
 mod tasks;
 
 mod sync {
-    //! The locks of the stage, in a place of their own so that its model can have others.
+    //! The locks of the stage. They have their own module so that the model can replace them.
     pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 }
 
@@ -57,20 +58,20 @@ use crate::block::{BlockHash, FileId};
 use base::error::Code;
 use std::sync::Arc;
 
-/// The page cache, given by the mount.
+/// The page cache, provided by the mount.
 pub trait Pages: Send + Sync {
-    /// Puts blocks of a file, one behind the other from `first` on, into the page cache. `bytes` ends with the file or
-    /// with a block. Whether they are there now; may take as long as the kernel wants.
+    /// Stores consecutive blocks of a file, starting at block `first`, in the page cache. `bytes` ends at the end of
+    /// the file or of a block. Returns whether the blocks are there now. May block as long as the kernel does.
     fn store(&self, file: FileId, first: u32, bytes: &[u8]) -> bool;
 
-    /// Which of a file's blocks are in the page cache; None: cannot be known.
+    /// Returns which of a file's blocks are in the page cache; `None` if this cannot be determined.
     fn resident(&self, file: FileId, blocks: u32) -> Option<Vec<bool>>;
 }
 
-/// What the device keeps over its own end, bounded in bytes and addressed by content. Whatever goes wrong inside costs
-/// what is kept, never a caller.
+/// What the device keeps across restarts, bounded in bytes and addressed by content. An internal failure costs cached
+/// content only and never fails a caller.
 pub trait Cache: Send + Sync {
-    /// A block of so many bytes, its hash verified.
+    /// Returns a block of `bytes` bytes whose hash is verified.
     fn get(&self, hash: &BlockHash, bytes: usize) -> Option<Arc<[u8]>>;
 
     /// Whether a block is kept, as far as is known without reading it.
@@ -79,104 +80,105 @@ pub trait Cache: Send + Sync {
     /// Keeps a block whose hash the caller has verified. Returns before it is written.
     fn put(&self, hash: &BlockHash, bytes: &Arc<[u8]>);
 
-    /// These will be wanted soon: reads them ahead together, in the order in which they lie.
+    /// Announces blocks that will be requested soon: reads them ahead together, in the order in which they lie.
     fn expect(&self, hashes: &[BlockHash]);
 
-    /// What was kept under a name.
+    /// Returns the value of the note `name`.
     fn note(&self, name: &str) -> Option<Vec<u8>>;
 
-    /// Whether something is kept under a name; nothing is used by that.
+    /// Whether there is a note `name`. This does not count as a use of the note.
     fn keeps_note(&self, name: &str) -> bool {
         self.note(name).is_some()
     }
 
-    /// How many lists of hashes are kept at the same time, at most. None: nobody knows.
+    /// The largest number of lists of hashes that can be kept at the same time; `None` if unknown.
     fn lists_max(&self) -> Option<Lists> {
         None
     }
 
-    /// All that is kept under a name, the value that counts first: more than one where it is kept in two places, and
-    /// they differ because one was damaged.
+    /// Returns all values of the note `name`, the authoritative one first. There is more than one if the note is kept
+    /// in two places that differ because one was damaged.
     fn notes(&self, name: &str) -> Vec<Vec<u8>> {
         self.note(name).into_iter().collect()
     }
 
-    /// Keeps bytes under a name of letters, digits and `-`, in place of what was there; on the disk when it returns.
+    /// Keeps `bytes` under a name of letters, digits and `-`, and replaces the previous value. The note is on the disk
+    /// when the call returns.
     ///
     /// # Errors
-    /// It could not be written; what was there before is there still, or nothing.
+    /// It could not be written; the previous value is still there, or none if there was none.
     fn set_note(&self, name: &str, bytes: &[u8]) -> Result<(), CacheError>;
 
-    /// What happened so far.
+    /// Returns the counters so far.
     fn counters(&self) -> CacheCounters;
 
-    /// What the last failure said, if anything failed.
+    /// Returns the message of the last failure, if anything failed.
     fn failure(&self) -> Option<String> {
         None
     }
 
-    /// Returns when all that was put is written.
+    /// Returns when all blocks that were put are written.
     fn flush(&self);
 }
 
 /// Lists of hashes, each of the blocks of one MiB of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lists {
-    /// How many.
+    /// The number of lists.
     pub count: u64,
-    /// What they take in a cache.
+    /// The bytes that they take in a cache.
     pub bytes: u64,
 }
 
 /// What a cache has done and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounters {
-    /// Blocks that were asked for and given.
+    /// Blocks that were requested and found.
     pub hits: u64,
-    /// Blocks that were asked for and not there.
+    /// Blocks that were requested and not found.
     pub misses: u64,
-    /// Blocks that were there and damaged: forgotten.
+    /// Blocks that were found damaged and removed.
     pub damaged: u64,
     /// Blocks written.
     pub written: u64,
-    /// Blocks that were put and not kept, because the writer was too slow for too long or writing failed.
+    /// Blocks that were put and not kept, because the writer was too slow for too long or because writing failed.
     pub dropped: u64,
-    /// Blocks that went to make room.
+    /// Blocks that were evicted to make room.
     pub evicted: u64,
     /// Failed reads and writes.
     pub failures: u64,
     /// Blocks kept now.
     pub blocks: u64,
-    /// Bytes that they take.
+    /// Bytes that these blocks take.
     pub bytes: u64,
-    /// Bytes that they may take.
+    /// Bytes that they may take, at most.
     pub bytes_max: u64,
-    /// Times that the disk had no room for what the cache was still allowed to take.
+    /// How often the disk had no room although the cache was within its budget.
     pub disk_full: u64,
-    /// Bytes that a log of blocks may have now.
+    /// The current maximum size of a log of blocks, in bytes.
     pub log_bytes_max: u64,
-    /// Bytes of memory that the cache takes now.
+    /// Bytes of memory that the cache uses now.
     pub memory_bytes: u64,
 }
 
-/// A cache could not do something.
+/// Why an operation of a cache failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The operating system or a device failed.
     #[error("{what}: {}", failure::said(.source))]
     Io {
-        /// What was to be done, with the path.
+        /// The operation that failed, with the path.
         what: String,
         /// The failure.
         source: std::io::Error,
     },
-    /// What is kept is damaged.
+    /// The cached content is damaged.
     #[error("{0}")]
     Damaged(String),
     /// No room.
     #[error("no room: {0}")]
     Full(String),
-    /// Another process has the cache, or its settings make no sense.
+    /// Another process has the cache, or its settings are invalid.
     #[error("{0}")]
     Refused(String),
 }

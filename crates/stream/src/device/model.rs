@@ -1,6 +1,6 @@
-//! The stage in drawn orders: what the network brings, what programs read, what the storer hands to the page cache. It
-//! is the code itself that runs, with other locks; what is drawn is who goes next. A wait never ends by its time limit
-//! here, so a wakeup that is lost shows as a deadlock.
+//! The stage under randomly drawn thread schedules: the network places blocks, programs read them, the storer hands
+//! them to the page cache. The tested code is the real one, with other locks. No wait ends by its timeout here, so a
+//! lost wakeup shows as a deadlock.
 
 mod sync {
     pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const ORDERS: usize = 2000;
 
-/// No wait ends by this.
+/// A timeout that no wait reaches.
 const LONG: Duration = Duration::from_secs(3600);
 
 fn at(index: u32) -> BlockAt {
@@ -46,7 +46,7 @@ fn read(stage: &Stage, index: u32) {
     assert_eq!(found, bytes(index), "block {index}");
 }
 
-/// Stores until the stage is stopped; what is being stored must be there for whoever reads it meanwhile.
+/// Stores until the stage is stopped. Blocks that are being stored must stay available to readers meanwhile.
 fn store(stage: &Stage, takes: bool) {
     while let Some(run) = stage.take_run(4) {
         for (index, block) in (run.first..).zip(&run.blocks) {
@@ -76,7 +76,7 @@ fn every_reader_gets_its_block_whoever_comes_first() {
             for index in [2, 0, 1] {
                 read(&stage, index);
             }
-            // The last block is read twice: whoever is second has it asked for anew.
+            // Block 0 is read twice: the second read has it requested again.
             let asked = Arc::clone(&stage);
             let repeats = thread::spawn(move || {
                 while !asked.is_wanted(at(0)) {
@@ -107,7 +107,8 @@ fn what_is_stored_stays_until_it_is_and_readers_get_it_meanwhile() {
                     }
                     network.store_arrived();
                 });
-                // A program reads what the page cache does not have: asked for anew where it was stored before.
+                // A program reads blocks that the page cache does not have; a block that was stored before is requested
+                // again.
                 for index in [1, 3] {
                     let asked = Arc::clone(&stage);
                     let mut has_asked = false;
@@ -124,7 +125,7 @@ fn what_is_stored_stays_until_it_is_and_readers_get_it_meanwhile() {
                     assert_eq!(found, bytes(index));
                 }
                 brings.join().unwrap();
-                // Nobody reads the others: they are stored all the same.
+                // No reader takes the other blocks: they are stored anyway.
                 while takes && [0, 2].iter().any(|index| stage.is_staged(at(*index))) {
                     thread::yield_now();
                 }
@@ -149,7 +150,7 @@ fn a_full_stage_holds_up_the_network_until_somebody_reads_stores_or_waits() {
                         let kind = prefetched(is_stored);
                         network.arrive(at(index), network.page(&bytes(index)), kind);
                     }
-                    // What was pushed out or stored before it was read is brought again for whoever waits.
+                    // A block that was evicted or stored before it was read arrives again for its waiting reader.
                     while !network.is_wanted(at(9)) {
                         for index in 0..6 {
                             if network.is_wanted(at(index)) {

@@ -1,6 +1,7 @@
-//! The Networker of SYSFLOW: connections that stay, which requests are spread over, and what each still has to answer.
+//! The Networker of SYSFLOW: persistent connections, the distribution of requests over them, and the outstanding
+//! requests of each.
 //!
-//! Each connection has a reader, which lives as long as the device and connects again, and a writer.
+//! Each connection has a reader thread and a writer thread. The reader lives as long as the device and reconnects.
 
 use super::counters::{Counts, Reason, add};
 use super::failure::ServerFailure;
@@ -14,61 +15,61 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that wait to be sent on one connection, at most; what is more is not sent.
+/// The maximum number of bytes that wait to be sent on one connection; further requests are not sent.
 const OUTGOING_BYTES_MAX: usize = 1 << 20;
 
-/// Requests of one connection whose answers are recognised, at most.
+/// The maximum number of outstanding requests of one connection whose answers are recognised.
 const ASKED_MAX: usize = 1024;
 
-/// The first pause before connecting again, and the longest.
+/// The first and the longest pause before a reconnect.
 const RECONNECT_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
 
-/// How long one attempt to connect may take.
+/// The timeout of one attempt to connect.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(3);
 
-/// Questions behind a request that is not answered, and how much longer than two round trips the first of them waits;
-/// each next one waits twice as long.
+/// The maximum number of pings behind an unanswered request. The first one waits for two round trips and
+/// `QUESTION_SPARE`; each further one waits twice as long.
 const QUESTIONS_MAX: u32 = 4;
 const QUESTION_SPARE: Duration = Duration::from_millis(10);
 
-/// A reader looks up so often, to see whether the device was stopped.
+/// The read timeout of a reader thread, after which it checks whether the device was stopped.
 const READ_MAX: Duration = Duration::from_secs(1);
 
-/// Wrong things after which a server is left alone, and right blocks after which they are forgotten.
+/// Wrong messages after which a server is quarantined, and right blocks after which the wrong messages are forgotten.
 const LIES_MAX: u32 = 3;
 const GOOD_BLOCKS: u64 = 1024;
 
-/// What is assumed until it was measured: 2 ms, 100 Mbit/s.
+/// Assumed until measured: 2 ms, 100 Mbit/s.
 const ROUND_TRIP_US: u64 = 2_000;
 const BANDWIDTH_BYTES_S: u64 = 12_500_000;
 
-/// Bytes that a block takes on the wire, about: what zstd leaves of programs.
+/// Approximate bytes of a block on the wire: zstd compresses the blocks of programs to about this size.
 pub(super) const WIRE_BLOCK_BYTES: u64 = 1700;
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these guard is changed in single steps, so it is whole even behind a panic.
+    // The guarded data changes in single steps, so it is consistent even after a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What an answer belongs to.
+/// The kind of request that an answer belongs to.
 #[derive(Clone, Debug)]
 pub(super) enum Asked {
-    /// A block that somebody waits for, and so many behind it.
+    /// A block that a reader waits for, and `around` blocks behind it.
     Block {
         at: BlockAt,
         around: u32,
         token: Option<Token>,
-        // The block itself has come: until then its neighbours may.
+        // Set when the block itself has arrived: its neighbours may arrive until this time.
         answered_until: Option<Instant>,
     },
-    /// Blocks of an aligned run that nobody waits for, a bit for each.
+    /// Blocks of an aligned run that no reader waits for, a bit for each.
     Ahead { file: FileId, run: u32, mask: u32 },
-    /// Blocks for the cache.
+    /// Blocks to be cached.
     Fetch(Arc<HashSet<BlockAt>>),
-    /// What is known of a task: for the task itself, or for somebody who waits for it.
+    /// The plan of a task: for the task with this token, or for a waiting caller.
     Plan(Option<Token>),
-    /// Whether anybody is there.
+    /// A ping, and when it was sent.
     Ping(Instant),
 }
 
@@ -80,19 +81,19 @@ struct Outgoing {
     is_closed: bool,
 }
 
-/// What is done about a connection on which nothing comes.
+/// What to do about a silent connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quiet {
-    /// Nothing: something came, or not for long.
+    /// Nothing: bytes were received, or the silence is short.
     Wait,
-    /// It is to be asked whether anybody is there.
+    /// Send a ping.
     Ask,
-    /// Nobody has answered for too long.
+    /// Give up the connection: no ping was answered for too long.
     Dead,
 }
 
-/// Since when nothing came on a connection, by its bytes: a long message may take its time. Times are milliseconds of
-/// the network's clock.
+/// How long a connection has been silent, measured by its received bytes, because a long message may take its time.
+/// Times are milliseconds of the network's clock.
 #[derive(Clone, Copy, Debug)]
 struct Silence {
     received_bytes: u64,
@@ -111,8 +112,8 @@ impl Silence {
         }
     }
 
-    // Asked again and again: who has given the connection up, and whose last words were lost, says so to whoever asks,
-    // and one question may have come before that.
+    // Repeats the ping: a peer that gave up the connection, and whose closing packets were lost, resets it when it
+    // receives a packet. The first ping may have arrived before the peer gave up.
     fn look(&mut self, received_bytes: u64, now_ms: u64, ask_after: u64, dead_after: u64) -> Quiet {
         if received_bytes != self.received_bytes {
             *self = Self {
@@ -137,16 +138,16 @@ impl Silence {
 
 /// A connection that is up.
 pub(super) struct Connection {
-    /// Never used again.
+    /// Unique: never reused.
     pub number: u64,
     pub control: LinkControl,
     outgoing: Mutex<Outgoing>,
     wake: Condvar,
     asked: Mutex<BTreeMap<u32, Asked>>,
     blocks_asked: AtomicUsize,
-    /// Since when nothing came, and whether it was asked why.
+    /// How long the connection is silent, and which pings were sent.
     silence: Mutex<Silence>,
-    /// The reader waits for room on the stage: that nothing is heard means nothing.
+    /// The reader thread waits for room on the stage, so silence means nothing.
     pub is_placing: AtomicBool,
 }
 
@@ -164,7 +165,8 @@ impl Connection {
         }
     }
 
-    /// Has a request sent, before those that nobody waits for; false: it is closed, or too much waits already.
+    /// Queues a request; an urgent one goes before those that no reader waits for. Returns false if the connection is
+    /// closed or its queue is full.
     pub fn send(&self, request: &Request, is_urgent: bool) -> bool {
         let mut bytes = Vec::new();
         request.encode(&mut bytes);
@@ -182,7 +184,7 @@ impl Connection {
         true
     }
 
-    /// Notes what the answer with a number will belong to.
+    /// Records what the answer with this id will belong to.
     pub fn expect(&self, id: u32, what: Asked) {
         let mut asked = locked(&self.asked);
         if matches!(what, Asked::Block { .. }) {
@@ -208,19 +210,19 @@ impl Connection {
         }
     }
 
-    /// What an answer with this number belongs to.
+    /// Returns what an answer with this id belongs to.
     pub fn asked(&self, id: u32) -> Option<Asked> {
         locked(&self.asked).get(&id).cloned()
     }
 
-    /// Everything with this number has been answered.
+    /// Marks the request with this id as completely answered.
     pub fn answered(&self, id: u32) -> Option<Asked> {
         let asked = locked(&self.asked).remove(&id)?;
         self.forgotten(&asked);
         Some(asked)
     }
 
-    /// The block itself has come; its neighbours may follow for so long.
+    /// Records that the block itself has arrived; its neighbours may follow within `neighbours_wait`.
     pub fn block_came(&self, id: u32, neighbours_wait: Duration) {
         if let Some(Asked::Block { answered_until, .. }) = locked(&self.asked).get_mut(&id)
             && answered_until.is_none()
@@ -230,7 +232,8 @@ impl Connection {
         }
     }
 
-    /// How long a request that was sent before may still bring a block; None: there is no such request.
+    /// Returns how long an outstanding request may still bring a block (`None` inside: until it is answered); `None` if
+    /// no request does.
     pub fn brings(&self, wanted: BlockAt) -> Option<Option<Duration>> {
         let now = Instant::now();
         let covers = |asked: &Asked| match asked {
@@ -259,7 +262,7 @@ impl Connection {
         locked(&self.asked).values().find_map(covers)
     }
 
-    /// Blocks that were asked for ahead and have not come.
+    /// The number of blocks that were requested ahead and have not arrived.
     pub fn blocks_ahead(&self) -> u32 {
         let blocks = |asked: &Asked| match asked {
             Asked::Ahead { mask, .. } => mask.count_ones(),
@@ -268,15 +271,15 @@ impl Connection {
         locked(&self.asked).values().map(blocks).sum()
     }
 
-    /// All that was asked and not answered.
+    /// Removes and returns all outstanding requests.
     pub fn take_asked(&self) -> Vec<(u32, Asked)> {
         std::mem::take(&mut *locked(&self.asked))
             .into_iter()
             .collect()
     }
 
-    /// What its silence asks for: a question after so many milliseconds without a byte, and again after as many without
-    /// an answer; given up so long after the first one.
+    /// Returns what the connection's silence requires. A ping after `ask_after` ms without a byte, and again after each
+    /// `ask_after` ms without an answer; the connection is dead `dead_after` ms after the first ping.
     pub fn quiet(&self, now_ms: u64, ask_after: u64, dead_after: u64) -> Quiet {
         let mut silence = locked(&self.silence);
         if self.is_placing.load(Ordering::Acquire) {
@@ -289,14 +292,15 @@ impl Connection {
         silence.look(self.control.received_bytes(), now_ms, ask_after, dead_after)
     }
 
-    /// Nothing is sent any more.
+    /// Closes the connection; nothing is sent any more.
     pub fn close(&self) {
         locked(&self.outgoing).is_closed = true;
         self.wake.notify_one();
         self.control.shutdown();
     }
 
-    // What is to be sent, all of it; nothing if there was nothing for so long. None: the connection is closed.
+    // Takes everything that is to be sent; empty if there was nothing within `wait_max`. `None`: the connection is
+    // closed.
     fn take_outgoing(&self, wait_max: Option<Duration>) -> Option<Vec<u8>> {
         let outgoing = locked(&self.outgoing);
         let waits = |outgoing: &mut Outgoing| outgoing.bytes == 0 && !outgoing.is_closed;
@@ -322,10 +326,9 @@ impl Connection {
         Some(together)
     }
 
-    /// Sends what is to be sent until the connection is closed, and questions behind a request that is not answered:
-    /// where one small packet is lost with nothing behind it, TCP waits a fifth of a second and more before it sends it
-    /// again; with something behind it, it sees at once that it is missing (RFC 8985). The answer to the question does
-    /// the same for an answer that was lost.
+    /// Sends queued requests until the connection is closed, and pings behind an unanswered request. If one small
+    /// packet is lost with nothing behind it, TCP waits 200 ms or more before it retransmits. With data behind it, TCP
+    /// detects the loss at once (RFC 8985). The answer to the ping does the same for a lost answer.
     pub fn write(&self, mut writer: LinkWriter, network: &Network) {
         let mut questions = QUESTIONS_MAX;
         let awaits = || self.blocks_asked.load(Ordering::Relaxed) > 0;
@@ -356,7 +359,7 @@ struct Lies {
     good_blocks: u64,
     pause: Duration,
     until: Option<Instant>,
-    /// Connections with lower numbers were given up together: what more they say does not make the pause longer.
+    /// Connections with lower numbers were given up together: further wrong messages on them do not extend the pause.
     given_up_below: u64,
 }
 
@@ -364,24 +367,24 @@ struct Lies {
 pub(super) struct Network {
     /// How to connect.
     pub link: LinkSettings,
-    /// The same for all connections of this device.
+    /// The device id, the same on all its connections.
     pub device: [u8; 16],
     connections: Mutex<Vec<Arc<Connection>>>,
     numbers: AtomicU64,
     ids: AtomicU32,
     lies: Mutex<Lies>,
     quarantine: Duration,
-    // Why there was no connection when one was tried last.
+    // Why the last attempt to connect failed.
     failure: Mutex<Option<ServerFailure>>,
-    // Whether somebody wants a connection and there is none: what those wait for that are made for each demand.
+    // Whether a request needs a connection and there is none. Connections that are opened per demand wait for this.
     pause: Mutex<bool>,
     wake: Condvar,
     is_stopped: AtomicBool,
     started: Instant,
-    /// The server has sent neighbours of a block: one that predicts as SYSFLOW does sends none, and learns of what is
-    /// asked for by itself.
+    /// The server has sent neighbours of a block. A server that predicts as SYSFLOW does sends none: it learns from the
+    /// requests themselves.
     pub gives_neighbours: AtomicBool,
-    /// Answers in a row without the neighbours that were asked for.
+    /// Consecutive answers without the requested neighbours.
     pub without_neighbours: AtomicU32,
     round_trip_us: AtomicU64,
     bandwidth_bytes_s: AtomicU64,
@@ -416,7 +419,7 @@ impl Network {
         }
     }
 
-    /// The settings of its links, but for the server's name and identity.
+    /// Returns the link settings without those of TLS (server name and identity).
     pub fn link_settings(settings: &Settings) -> LinkSettings {
         LinkSettings {
             server: settings.server.clone(),
@@ -427,12 +430,12 @@ impl Network {
         }
     }
 
-    /// Milliseconds since the start, never 0.
+    /// Returns the milliseconds since the start, never 0.
     pub fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64 + 1
     }
 
-    /// A number for a request. Never 0.
+    /// Returns a new request id, never 0.
     pub fn id(&self) -> u32 {
         loop {
             let id = self.ids.fetch_add(1, Ordering::Relaxed);
@@ -442,13 +445,13 @@ impl Network {
         }
     }
 
-    /// A connection is up.
+    /// Registers a connection that is up.
     pub fn up(&self, control: LinkControl) -> Arc<Connection> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection::new(number, control, self.now_ms()));
         locked(&self.connections).push(Arc::clone(&connection));
         *locked(&self.failure) = None;
-        // Behind the lock nobody is between looking and waiting.
+        // Taking the lock once ensures that no thread is between its check and its wait.
         drop(locked(&self.pause));
         self.wake.notify_all();
         if self.is_stopped() {
@@ -457,7 +460,7 @@ impl Network {
         connection
     }
 
-    /// A connection has ended.
+    /// Removes a connection that has ended.
     pub fn down(&self, connection: &Connection) {
         connection.close();
         locked(&self.connections).retain(|other| other.number != connection.number);
@@ -465,30 +468,30 @@ impl Network {
         add(&self.received_before, connection.control.received_bytes());
     }
 
-    /// There is no connection, for this reason.
+    /// Records why there is no connection.
     pub fn failed(&self, failure: ServerFailure) {
         *locked(&self.failure) = Some(failure);
     }
 
-    /// Why there is none. None: there is one, or it is not known yet.
+    /// Returns why there is no connection; `None` if there is one, or if the reason is not known yet.
     pub fn failure(&self) -> Option<ServerFailure> {
         let failure = locked(&self.failure).clone();
         failure.filter(|_| locked(&self.connections).is_empty())
     }
 
-    /// Those that are up.
+    /// Returns the connections that are up.
     pub fn connections(&self) -> Vec<Arc<Connection>> {
         locked(&self.connections).clone()
     }
 
-    /// One of them.
+    /// Returns the connection with this number.
     pub fn connection(&self, number: u64) -> Option<Arc<Connection>> {
         let connections = locked(&self.connections);
         connections.iter().find(|c| c.number == number).cloned()
     }
 
-    /// How long what was asked for on one of them may still bring a block: until it is answered (None inside), or so
-    /// long. None: nothing brings it.
+    /// Returns how long an outstanding request may still bring a block: until it is answered (`None` inside), or at
+    /// most this long. `None`: no request brings it.
     pub fn brings(&self, at: BlockAt) -> Option<Option<Duration>> {
         let connections = locked(&self.connections);
         connections
@@ -496,26 +499,26 @@ impl Network {
             .find_map(|connection| connection.brings(at))
     }
 
-    /// Blocks that were asked for ahead and have not come.
+    /// The number of blocks that were requested ahead and have not arrived.
     pub fn blocks_ahead(&self) -> u64 {
         let connections = locked(&self.connections);
         let blocks = connections.iter().map(|c| u64::from(c.blocks_ahead()));
         blocks.sum()
     }
 
-    /// How long the line takes for so many bytes.
+    /// Returns how long the line takes for `bytes` bytes.
     pub fn line_time(&self, bytes: u64) -> Duration {
         Duration::from_micros(bytes.saturating_mul(1_000_000) / self.bandwidth().max(1))
     }
 
-    /// The one that has the fewest blocks to answer.
+    /// Returns the connection with the fewest outstanding blocks.
     pub fn idlest(&self) -> Option<Arc<Connection>> {
         let connections = locked(&self.connections);
         let load = |c: &&Arc<Connection>| c.blocks_asked.load(Ordering::Relaxed);
         connections.iter().min_by_key(load).cloned()
     }
 
-    /// Bytes sent and received, with everything that is added to messages above TCP.
+    /// Returns the bytes sent and received, including everything that is added to messages above TCP.
     pub fn bytes(&self) -> (u64, u64) {
         let connections = locked(&self.connections);
         let sum =
@@ -526,18 +529,18 @@ impl Network {
         )
     }
 
-    /// Bytes of a connection that was never up.
+    /// Counts the bytes of a connection that was never up.
     pub fn count_bytes(&self, control: &LinkControl) {
         add(&self.sent_before, control.sent_bytes());
         add(&self.received_before, control.received_bytes());
     }
 
-    /// The shortest of the last round trips.
+    /// Returns the round-trip time; it follows the shortest of the recent round trips.
     pub fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
     }
 
-    /// A round trip took so long: taken at once if it is shorter, slowly if it is longer.
+    /// Records a measured round trip. A shorter one is adopted at once, a longer one gradually.
     pub fn took(&self, time: Duration) {
         let (now, before) = (
             time.as_micros().min(60_000_000) as u64,
@@ -551,12 +554,12 @@ impl Network {
         self.round_trip_us.store(next.max(1), Ordering::Relaxed);
     }
 
-    /// Bytes in a second, as measured.
+    /// Returns the measured bandwidth in bytes per second.
     pub fn bandwidth(&self) -> u64 {
         self.bandwidth_bytes_s.load(Ordering::Relaxed)
     }
 
-    /// So many bytes came one behind the other in this time.
+    /// Records that `bytes` bytes arrived without a gap within `time`.
     pub fn came(&self, bytes: u64, time: Duration) {
         let now = (bytes as f64 / time.as_secs_f64().max(1e-6)) as u64;
         let before = self.bandwidth();
@@ -564,8 +567,9 @@ impl Network {
         self.bandwidth_bytes_s.store(next.max(1), Ordering::Relaxed);
     }
 
-    /// The server has sent something wrong, on a connection (None: in a greeting). After some of that it is left alone
-    /// for a while, once for all connections there are: else a burst on one of them would make the pause the longest.
+    /// Counts something wrong that the server has sent on a connection (`None`: in a greeting). After `LIES_MAX` of
+    /// them the server is quarantined, once for all existing connections: otherwise a burst on one connection would
+    /// lead to the longest pause.
     pub fn lied(&self, counts: &Counts, reason: Reason, connection: Option<u64>) {
         counts.reject(reason);
         let mut lies = locked(&self.lies);
@@ -582,7 +586,7 @@ impl Network {
         lies.pause = (2 * lies.pause).min(QUARANTINE_MAX);
         lies.given_up_below = self.numbers.load(Ordering::Relaxed);
         drop(lies);
-        // What a greeting had wrong has its own reason, which says more.
+        // A wrong greeting has set its own, more precise reason.
         if connection.is_some() {
             self.failed(ServerFailure::lied(reason.name()));
         }
@@ -592,7 +596,7 @@ impl Network {
         }
     }
 
-    /// So many blocks were right.
+    /// Records that `blocks` blocks were right.
     pub fn was_right(&self, blocks: u64) {
         let mut lies = locked(&self.lies);
         lies.good_blocks += blocks;
@@ -602,7 +606,7 @@ impl Network {
         }
     }
 
-    /// How long the server is still left alone.
+    /// Returns the rest of the server's quarantine.
     pub fn left_alone(&self) -> Duration {
         let until = locked(&self.lies).until;
         until.map_or(Duration::ZERO, |until| {
@@ -610,17 +614,17 @@ impl Network {
         })
     }
 
-    /// The pause behind one of this length, before connecting again.
+    /// Returns the pause that follows one of this length before the next reconnect.
     pub fn next_pause(pause: Duration) -> Duration {
         (2 * pause).clamp(RECONNECT_MIN, RECONNECT_MAX)
     }
 
-    /// Waits so long, or until the device is stopped.
+    /// Waits for `time`, or until the device is stopped.
     pub fn pause(&self, time: Duration) {
         self.wait_while(time, || true);
     }
 
-    /// Waits so long for a connection that is up.
+    /// Waits until a connection is up, at most `time`.
     pub fn wait_up(&self, time: Duration) {
         self.wait_while(time, || locked(&self.connections).is_empty());
     }
@@ -641,13 +645,13 @@ impl Network {
         }
     }
 
-    /// Somebody wants a connection, and there is none.
+    /// Reports that a connection is needed and there is none.
     pub fn want(&self) {
         *locked(&self.pause) = true;
         self.wake.notify_all();
     }
 
-    /// Waits until somebody wants a connection, or the device is stopped.
+    /// Waits until a connection is needed, or the device is stopped.
     pub fn wait_for_want(&self) {
         let mut is_wanted = locked(&self.pause);
         while !*is_wanted && !self.is_stopped() {
@@ -664,7 +668,7 @@ impl Network {
         self.is_stopped.load(Ordering::Acquire)
     }
 
-    /// Ends all connections; none is made any more.
+    /// Ends all connections; no new one is made.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
         {
@@ -693,7 +697,7 @@ mod tests {
         assert_eq!(look(100, 5_600), Quiet::Wait);
         assert_eq!(look(100, 10_502), Quiet::Ask, "the first may be lost");
         assert_eq!(look(100, 15_501), Quiet::Wait);
-        // One byte of a message is a word, too.
+        // One byte of a message counts as an answer, too.
         let mut heard = silence;
         assert_eq!(heard.look(101, 15_502, ask_after, dead_after), Quiet::Wait);
         assert_eq!(heard.look(101, 20_502, ask_after, dead_after), Quiet::Wait);
@@ -716,7 +720,7 @@ mod tests {
             }
         };
         let pause = || locked(&network.lies).pause;
-        // Both of these connections are given up for the first three messages.
+        // The first three messages close both connections.
         let connections = [(); 2].map(|()| network.numbers.fetch_add(1, Ordering::Relaxed));
         burst(Some(connections[0]));
         burst(Some(connections[1]));
@@ -724,7 +728,7 @@ mod tests {
         assert!(network.left_alone() <= settings.quarantine);
         assert_eq!(pause(), 2 * settings.quarantine);
         assert_eq!(counts.snapshot().quarantines, 1);
-        // The next connection is another matter.
+        // A connection made later counts on its own.
         let next = network.numbers.fetch_add(1, Ordering::Relaxed);
         burst(Some(next));
         assert!(network.left_alone() <= 2 * settings.quarantine);

@@ -1,5 +1,5 @@
-//! What a device remembers beyond its end beside blocks: the manifest, hashes and what tasks needed in the cache,
-//! and whose manifests up to which version were seen, which is on the disk before a manifest is used.
+//! What a device keeps across restarts in addition to blocks. The cache holds the manifest, hashes and what tasks
+//! needed. The publisher and the highest version seen are written to the disk before a manifest is used.
 
 use super::settings::DeviceError;
 use super::{Cache, CacheError, Lists, cache};
@@ -12,21 +12,21 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a note of what was seen, at most.
+/// The maximum size of a note of what was seen, in bytes.
 const SEEN_BYTES_MAX: u64 = 4096;
 
-/// Bytes of a note of what a task needed, unpacked, at most.
+/// The maximum size of a note of what a task needed, in bytes, unpacked.
 const PLAN_BYTES_MAX: usize = 4 << 20;
 
-/// zstd's level for the notes of what tasks needed.
+/// The zstd level for the notes of what tasks needed.
 const PLAN_LEVEL: i32 = 3;
 
-/// Whose manifests were seen from a server, and the highest version of them.
+/// The publisher seen at a server, and the highest version of its manifests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub publisher: PublicKey,
     pub version: u64,
-    /// The hash of the signed manifest of that version. Older devices have not noted it.
+    /// The hash of the signed manifest of that version. Notes of older devices do not have it.
     pub manifest: Option<[u8; 32]>,
 }
 
@@ -73,11 +73,13 @@ fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> DeviceError {
     move |source| DeviceError::State { what, source }
 }
 
-/// What was seen of a server. Where there are a folder and a cache, both have it, so that neither alone can be rolled
-/// back: the higher version counts, of the publisher that the folder names; of equal ones what the folder notes.
+/// Returns what was seen of a server. If there are a folder and a cache, both hold the note, so that neither alone can
+/// be rolled back. The highest version counts, of the publisher that the folder names; among equal versions, the
+/// folder's note.
 ///
 /// # Errors
-/// It cannot be read. A damaged note in the folder is an error, not nothing: an older manifest could be believed then.
+/// It cannot be read. A damaged note in the folder is an error, not a missing note: otherwise an older manifest could
+/// be accepted.
 pub(super) fn seen(
     state: Option<&Path>,
     cache: Option<&dyn Cache>,
@@ -88,14 +90,14 @@ pub(super) fn seen(
         Some(folder) => seen_in(&folder.join(&name))?,
         None => None,
     };
-    // The cache itself finds out what is damaged, and then what is left may be older.
+    // The cache detects damaged values itself; the values that are left may be older.
     let kept = cache.map_or_else(Vec::new, |cache| cache.notes(&name));
     let kept = kept.iter().filter_map(|bytes| Seen::parse(bytes));
     let mut all = noted.into_iter().chain(kept);
     let first = all.next();
     Ok(first.map(|first| {
         let others = all.filter(|other| other.publisher == first.publisher);
-        // Of notes of one version the one counts that says what it was.
+        // Of notes of one version, the one with the manifest's hash counts.
         let rank = |seen: &Seen| (seen.version, seen.manifest.is_some());
         others.fold(first, |highest, other| {
             match rank(&other) > rank(&highest) {
@@ -106,7 +108,7 @@ pub(super) fn seen(
     }))
 }
 
-/// What a file of the folder says.
+/// Reads a note file of the folder.
 fn seen_in(path: &Path) -> Result<Option<Seen>, DeviceError> {
     let file = match regular::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -124,10 +126,10 @@ fn seen_in(path: &Path) -> Result<Option<Seen>, DeviceError> {
     Ok(Some(seen))
 }
 
-/// Notes what was seen of a server wherever that is noted; on the disk when it returns.
+/// Writes what was seen of a server to the folder and the cache. It is on the disk when the call returns.
 ///
 /// # Errors
-/// It could not be written. [`DeviceError::Cache`]: to the cache, and it is in the folder, if there is one.
+/// It could not be written. [`DeviceError::Cache`]: not to the cache, but it is in the folder, if there is one.
 pub(super) fn set_seen(
     state: Option<&Path>,
     cache: Option<&dyn Cache>,
@@ -158,12 +160,12 @@ fn write_durably(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
 }
 
-/// The signed manifest that was used last with a server.
+/// Returns the name of the note of the signed manifest that was used last with a server.
 pub(super) fn manifest_name(server: &str) -> String {
     format!("manifest-{}", short(server.as_bytes()))
 }
 
-/// The one group of a short file has the name that whole lists had before there were groups, and the same bytes.
+/// The single group of a short file has the name and the bytes that whole lists had before groups were introduced.
 fn group_name(content: &ContentId, blocks: u32, group: u32) -> String {
     match blocks <= GROUP_BLOCKS {
         true => list_name(content),
@@ -175,7 +177,7 @@ fn list_name(content: &ContentId) -> String {
     format!("hashes-{content}")
 }
 
-/// A group of hashes of a content; the caller checks it.
+/// Returns a group of hashes of a content; the caller must verify it.
 pub(super) fn group(
     cache: &dyn Cache,
     content: &ContentId,
@@ -196,10 +198,10 @@ pub(super) fn group(
     })
 }
 
-/// Keeps a group of hashes: its own, and behind them what proves them.
+/// Keeps a group: its hashes, and behind them their proof.
 ///
 /// # Errors
-/// The cache's.
+/// An error of the cache.
 pub(super) fn set_group(
     cache: &dyn Cache,
     manifest: &Manifest,
@@ -213,14 +215,15 @@ pub(super) fn set_group(
     cache.set_note(&name, &group_bytes(group))
 }
 
-/// Whether a group of hashes is kept.
+/// Whether the cache has a group of hashes.
 pub(super) fn keeps_group(cache: &dyn Cache, manifest: &Manifest, at: GroupAt) -> bool {
     manifest.file(at.file).is_some_and(|(_, content)| {
         cache.keeps_note(&group_name(&content, manifest.blocks(at.file), at.group))
     })
 }
 
-/// The lists of hashes that are needed for blocks, as a cache keeps them: one for all files of the same content.
+/// Returns the lists of hashes that are needed for blocks, as a cache keeps them: one for all files of the same
+/// content.
 pub(super) fn lists_of(manifest: &Manifest, blocks: &[BlockAt]) -> Lists {
     let mut lists = Lists::default();
     let mut known = HashSet::new();
@@ -253,8 +256,8 @@ fn group_bytes(group: &Group) -> Vec<u8> {
         .collect()
 }
 
-/// The groups of a long file of which an older device has kept all hashes together. They are kept one by one from now
-/// on, so that this is done once.
+/// Splits a long file's list of hashes, which an older device has kept as a whole, into groups. From now on they are
+/// kept one by one, so that this is done once.
 fn split_list(cache: &dyn Cache, content: &ContentId, blocks: u32) -> Option<Vec<Group>> {
     if blocks <= GROUP_BLOCKS {
         return None;
@@ -271,16 +274,17 @@ fn split_list(cache: &dyn Cache, content: &ContentId, blocks: u32) -> Option<Vec
             let name = group_name(content, blocks, at);
             cache.set_note(&name, &group_bytes(group))
         });
-    // What cannot be kept is asked of a server again; the old list is of no more use than that.
+    // The old list is removed once all its groups are kept. A group that is lost later is requested from a server
+    // again.
     if kept.is_ok() {
         cache.set_note(&name, &[]).ok();
     }
     groups
 }
 
-/// The paths of a manifest's nodes: where each is named first.
+/// The paths of a manifest's nodes: for each node, its first name.
 pub(super) struct Paths {
-    // Of each node the place of its name; the root has none.
+    // For each node, the position of its name; the root has none.
     names: Vec<u32>,
 }
 
@@ -295,7 +299,7 @@ impl Paths {
         Self { names }
     }
 
-    /// The path of a node from the root, without a slash before it.
+    /// Returns the path of a node from the root, without a leading slash.
     pub fn get(&self, manifest: &Manifest, file: FileId) -> Vec<u8> {
         let mut parts: Vec<&[u8]> = Vec::new();
         let mut node = file;
@@ -315,9 +319,9 @@ fn plan_name(path: &[u8]) -> String {
     format!("plan-{}", short(path))
 }
 
-/// What a task needed, as a note that outlives versions: paths, and runs of blocks of them in order. Little-endian:
-/// format u8, files u32, for each its path's length u16 and its path, then runs of file u32, first block u32, count
-/// u32.
+/// Encodes what a task needed, as a note that stays valid across versions: paths, and runs of their blocks in order.
+/// Little-endian: format u8, number of files u32, for each its path's length u16 and its path, then runs of file u32,
+/// first block u32, count u32.
 pub(super) fn plan_bytes(manifest: &Manifest, paths: &Paths, blocks: &[BlockAt]) -> Vec<u8> {
     let mut files: HashMap<FileId, u32> = HashMap::new();
     let (mut table, mut runs) = (Vec::new(), Vec::<(u32, u32, u32)>::new());
@@ -347,7 +351,7 @@ pub(super) fn plan_bytes(manifest: &Manifest, paths: &Paths, blocks: &[BlockAt])
     bytes
 }
 
-/// What a note says a task needed, as far as this version has it.
+/// Returns what a task needed according to a note, as far as this version has it.
 pub(super) fn plan_blocks(manifest: &Manifest, bytes: &[u8], blocks_max: usize) -> Vec<BlockAt> {
     plan_parsed(manifest, bytes, blocks_max).unwrap_or_default()
 }
@@ -389,7 +393,7 @@ fn plan_parsed(manifest: &Manifest, bytes: &[u8], blocks_max: usize) -> Option<V
 /// Keeps what the task of a path needed.
 ///
 /// # Errors
-/// The cache's.
+/// An error of the cache.
 pub(super) fn set_plan(cache: &dyn Cache, path: &[u8], bytes: &[u8]) -> Result<(), CacheError> {
     let packed = zstd::bulk::compress(bytes, PLAN_LEVEL).map_err(|source| CacheError::Io {
         what: "compress a plan".to_owned(),
@@ -398,7 +402,7 @@ pub(super) fn set_plan(cache: &dyn Cache, path: &[u8], bytes: &[u8]) -> Result<(
     cache.set_note(&plan_name(path), &packed)
 }
 
-/// What is kept of what the task of a path needed.
+/// Returns what the task of a path needed, as kept in the cache.
 pub(super) fn plan(cache: &dyn Cache, path: &[u8]) -> Option<Vec<u8>> {
     let packed = cache.note(&plan_name(path))?;
     zstd::bulk::decompress(&packed, PLAN_BYTES_MAX).ok()
@@ -483,7 +487,7 @@ mod tests {
             }
             assert!(find(group::groups_of(blocks)).is_none());
         }
-        // A damaged one is none, and goes.
+        // A damaged list counts as missing and is removed.
         let content = ContentId([3; 32]);
         cache
             .set_note(&list_name(&content), &[1; 320 * 32])
@@ -516,7 +520,7 @@ mod tests {
         assert_eq!(seen(state, None, "b:1").unwrap(), None);
         fs::write(folder.join(seen_name("a:1")), b"publisher").unwrap();
         assert!(seen(state, None, "a:1").is_err());
-        // Nobody writes to it: it is not waited for.
+        // A FIFO without a writer: opening it must not block.
         fs::remove_file(&path).unwrap();
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: a C string that lives until the call returns.
@@ -550,10 +554,10 @@ mod tests {
         assert_eq!(seen(state, Some(&cache), "a:1").unwrap(), highest);
         fs::remove_file(&path).unwrap();
         assert_eq!(seen(state, Some(&cache), "a:1").unwrap(), highest);
-        // Written to both again, though one of them has it.
+        // Both places are written again, although one of them has the note.
         set_seen(state, Some(&cache), "a:1", &of(7, 9)).unwrap();
         assert_eq!(seen(state, None, "a:1").unwrap(), highest);
-        // A note that says what the version was is worth more than one of an older device.
+        // A note with the manifest's hash takes precedence over one of an older device.
         let short = Seen {
             manifest: None,
             ..of(7, 9)
@@ -562,7 +566,7 @@ mod tests {
         assert_eq!(seen(state, None, "a:1").unwrap(), Some(short));
         assert_eq!(seen(state, Some(&cache), "a:1").unwrap(), highest);
         set_seen(state, Some(&cache), "a:1", &of(7, 9)).unwrap();
-        // A version of somebody else is not compared with.
+        // A version of another publisher is not compared.
         set_seen(None, Some(&emptied), "a:1", &of(8, 99)).unwrap();
         assert_eq!(seen(state, Some(&emptied), "a:1").unwrap(), highest);
         fs::remove_dir_all(folder).unwrap();

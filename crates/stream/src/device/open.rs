@@ -1,4 +1,5 @@
-//! The start of a device: the manifest, from the server or as the cache has it, verified and not older than any before.
+//! The start of a device: gets the manifest from the server or the cache, verifies it, and refuses one that is older
+//! than any seen before.
 
 use super::Cache;
 use super::counters::{Counts, add};
@@ -16,8 +17,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a start that could go on without a server waits for a connection, and on that for its greeting. Names are
-/// looked up, and TLS agreed on, within the first.
+/// If a cached manifest exists: how long the start waits for a connection, and then for the greeting on it. The first
+/// timeout includes the name lookup and the TLS handshake.
 const CONNECT_MAX_CACHED: Duration = Duration::from_secs(1);
 const GREET_MAX_CACHED: Duration = Duration::from_secs(3);
 
@@ -26,13 +27,13 @@ pub(super) struct Opened {
     pub manifest: Manifest,
     /// The blake3 hash of the signed manifest.
     pub hash: [u8; 32],
-    /// The key of who has signed it, if nobody was known to publish at this server before.
+    /// The key of its publisher, if no publisher was known for this server before.
     pub first_seen: Option<PublicKey>,
-    /// The connection that it came on, or was confirmed on. None: it is what the cache has.
+    /// The connection on which it was received or confirmed. `None`: it is the cached manifest.
     pub greeted: Option<Greeted>,
 }
 
-/// Whether the settings make sense.
+/// Checks the settings.
 pub(super) fn check(settings: &Settings) -> Result<(), DeviceError> {
     let refuse = |what: &str| Err(DeviceError::Settings(what.to_owned()));
     if settings.connections == 0 || settings.connections > CONNECTIONS_MAX {
@@ -44,7 +45,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// How links are made.
+/// Returns the settings of the links, with TLS if the settings name an identity.
 pub(super) fn link(settings: &Settings) -> Result<LinkSettings, DeviceError> {
     let mut link = Network::link_settings(settings);
     if let Some(folder) = &settings.tls {
@@ -61,7 +62,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// A manifest that may be used, and its hash.
+    /// Verifies a signed manifest. Returns the manifest and its hash.
     fn verify(&mut self, signed: &[u8]) -> Result<(Manifest, [u8; 32]), DeviceError> {
         let server = || self.settings.server.clone();
         let refused = |source| DeviceError::Manifest {
@@ -92,7 +93,8 @@ impl Opening<'_> {
                 });
             }
         }
-        // On the disk before the manifest is used: else an older one could be taken behind a crash.
+        // The note must be on the disk before the manifest is used: otherwise an older manifest could be accepted after
+        // a crash.
         let seen = Seen {
             publisher,
             version: manifest.version,
@@ -104,12 +106,13 @@ impl Opening<'_> {
             self.settings.state.as_deref(),
             self.settings.cache.as_deref(),
         );
-        // Of several places one may have lost it; nothing is written where it is.
+        // One of several places may have lost the note. A place that still has it is not written again.
         if self.seen != Some(seen) || cache.is_some() {
             match notes::set_seen(state, cache, &self.settings.server, &seen) {
-                // A cache is a help and no condition; who wants the note to be one gives it a place of its own.
+                // The cache is optional, so its failure is no error. A user who needs the note to be durable configures
+                // a state folder.
                 Err(DeviceError::Cache(_)) => add(&self.counts.notes_failed, 1),
-                // An older device has noted the version, which keeps older ones away.
+                // A note of an older device already has this version, which protects against older ones.
                 Err(DeviceError::State { .. }) if lacks_hash => add(&self.counts.notes_failed, 1),
                 noted => noted?,
             }
@@ -119,10 +122,10 @@ impl Opening<'_> {
     }
 }
 
-/// Gets a manifest.
+/// Gets a manifest that may be used.
 ///
 /// # Errors
-/// What the server offers is refused; or there is no server, and nothing in the cache.
+/// The server's manifest is refused; or there is no server, and no manifest in the cache.
 pub(super) fn open(
     settings: &Settings,
     network: &Arc<Network>,
@@ -137,7 +140,7 @@ pub(super) fn open(
     };
     let is_first = seen.is_none() && settings.publisher == Publisher::FirstSeen;
     let name = notes::manifest_name(&settings.server);
-    // A note that is no manifest of the publisher, or too old, is as good as none.
+    // A note that is no manifest of the publisher, or too old, counts as missing.
     let noted = cache
         .filter(|_| seen.is_some() || settings.publisher != Publisher::FirstSeen)
         .and_then(|cache| cache.note(&name));
@@ -177,7 +180,7 @@ pub(super) fn open(
                 if manifest.version != greeted.version {
                     return Err(refused("its manifest is of another version than it says"));
                 }
-                // Without it there is no start without a server, and every other is as it was.
+                // If this fails, only a later start without a server is impossible; everything else works.
                 if let Some(cache) = cache
                     && cache.set_note(&name, &signed).is_err()
                 {
@@ -196,10 +199,10 @@ pub(super) fn open(
                 }
                 pause = Network::next_pause(pause);
                 let failure = ServerFailure::of(&ended, settings.tls.is_some(), None);
-                // Who is not let in is not let in a moment later.
+                // A device that is refused access is also refused a moment later, so a retry is useless.
                 let is_final = failure.is_final();
                 if cached.is_some() || is_final || Instant::now() + pause >= deadline {
-                    // Also where a name is still being looked up.
+                    // Set it here too, because the name lookup may still be running.
                     network.failed(failure.clone());
                     break failure;
                 }
@@ -224,7 +227,7 @@ pub(super) fn open(
     }
 }
 
-/// Greets a server whose manifest is here already, unless that takes too long.
+/// Greets a server whose manifest is cached, with a short timeout.
 fn greet_soon(
     network: &Arc<Network>,
     counts: &Arc<Counts>,
@@ -235,7 +238,7 @@ fn greet_soon(
     let (tell_connected, connected) = channel();
     let (tell_greeted, greeted) = channel();
     let (network, counts) = (Arc::clone(network), Arc::clone(counts));
-    // A thread of its own: nothing bounds how long a name is looked up. It ends when its attempt has.
+    // A separate thread, because a name lookup has no timeout. The thread ends with its attempt.
     let thread = thread::Builder::new().name("stream-greeter".to_owned());
     let run = move || {
         let on_connected = || {
@@ -243,12 +246,12 @@ fn greet_soon(
         };
         let time = time.min(GREET_MAX_CACHED);
         let result = greet(&network, &counts, None, Some(held), time, on_connected);
-        // Where nobody waits any more, the connection goes with it.
+        // If the receiver is gone, the connection is dropped with the message.
         tell_greeted.send(result).ok();
     };
     thread.spawn(run).map_err(Ended::Socket)?;
     match connected.recv_timeout(CONNECT_MAX_CACHED) {
-        // Bounded from here on: it is greeted, or there is no connection.
+        // From here on the wait is bounded: the greeting ends in time, or there is no connection.
         Ok(()) | Err(RecvTimeoutError::Disconnected) => {
             greeted.recv().unwrap_or_else(|_| Err(late()))
         }

@@ -1,4 +1,4 @@
-//! A program reads a block: from the stage, from the cache, or from the server, by a deadline.
+//! Reads of programs: a block comes from the stage, from the cache, or from the server, by a deadline.
 
 use super::Cache;
 use super::ahead::{self, Line};
@@ -16,40 +16,41 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Neighbours of what a plan has missed.
+/// The number of neighbours requested with a block that a plan has missed.
 const AROUND_MIN: u32 = 8;
 
-/// Answers without neighbours after which a server that never gave any is asked for none.
+/// After this many answers without neighbours, a server that never gave any is no longer asked for them.
 const WITHOUT_NEIGHBOURS_MAX: u32 = 8;
 
-/// Bytes that a server may have given to its system and that are not on the wire yet.
+/// Bytes that may wait in the send buffers of the server's system and are not on the wire yet.
 const SERVER_BUFFER_BYTES: u64 = 128 << 10;
 
-/// A prefetched block that comes within so many milliseconds is waited for, even where a request would bring it sooner:
-/// the line is busy with what is needed next, and what is asked for takes room from that.
+/// A reader waits for a prefetched block that arrives within this many milliseconds, even if a request would bring it
+/// sooner. The line is busy with the blocks needed next, and a request would take bandwidth from them.
 const AHEAD_MS: u64 = 60;
 
-/// A block that is expected is waited for so long at least: a loaded machine is no lost block.
+/// The minimum wait for an expected block: on a loaded machine a late block is not a lost one.
 const EXPECTED_MIN: Duration = Duration::from_millis(20);
 
-/// The same for a block of a plan of which nothing has come for so long.
+/// The same for a block of a plan, counted from the last block of the plan that arrived.
 const PREFETCH_WAIT_MIN: Duration = Duration::from_millis(100);
 
-/// The kernel asks a second time for a page that could not be read. Who asks within so long has waited already.
+/// The kernel retries a page that could not be read. A retry within this time fails at once, because its reader has
+/// waited already.
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
 
-/// Late blocks that are remembered for that, at most.
+/// The maximum number of late blocks that are remembered for that.
 const LATE_MAX: usize = 64;
 
-/// Who waits looks again after so long when there is no connection, or a server at its limit.
+/// Poll interval of a waiting reader while there is no connection, or while the server is at a limit.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What is asked for with a block.
+/// What is requested together with a block.
 #[derive(Debug, Default)]
 struct Beside {
-    /// Neighbours that the server chooses, in the same request.
+    /// The number of neighbours that the server chooses, in the same request.
     around: u32,
-    /// Blocks of runs, a bit for each, in requests of their own.
+    /// Runs and their requested blocks (a bit for each), in separate requests.
     runs: Vec<(u32, u32)>,
 }
 
@@ -71,7 +72,7 @@ impl Inner {
         result
     }
 
-    /// A block that waits on the stage.
+    /// Returns a block if it is on the stage.
     pub fn read_now(&self, token: Option<Token>, at: BlockAt) -> Option<Arc<[u8]>> {
         let bytes = self.stage.take(at)?;
         if let Some(token) = &token {
@@ -83,7 +84,7 @@ impl Inner {
         Some(bytes)
     }
 
-    /// Asks for those of these blocks that are neither here nor asked for, together where they lie in one run.
+    /// Requests those of these blocks that are neither here nor requested yet; blocks of one run share a request.
     pub fn want(&self, token: Option<Token>, blocks: &[BlockAt]) {
         let is_missing = |at: &&BlockAt| {
             at.index < self.manifest.blocks(at.file)
@@ -118,8 +119,8 @@ impl Inner {
         self.hash(at).is_some_and(|hash| cache.has(&hash))
     }
 
-    /// Whether the cache has a block and the list that it is found by: the hashes that are only in memory are of no use
-    /// to the next start.
+    /// Whether the cache has a block and its list of hashes: hashes that are only in memory are useless to the next
+    /// start.
     pub fn is_kept_for_later(&self, at: BlockAt) -> bool {
         let keeps_list = |cache: &dyn Cache| notes::keeps_group(cache, &self.manifest, at.into());
         self.is_cached(at) && self.settings.cache.as_deref().is_some_and(keeps_list)
@@ -137,8 +138,8 @@ impl Inner {
         if let Some(token) = &token {
             locked(&self.tasks).read(token, at, started);
         }
-        // Taken, not looked at: what was here a moment ago may be gone when somebody comes for it, and who waited then
-        // would wait for a server although the cache has it.
+        // Take the block instead of checking for it: it may be evicted before the reader returns, and the reader would
+        // then wait for the server although the cache has it.
         if let Some(bytes) = self.stage.take(at) {
             self.look_ahead(token, at);
             add(&self.counts.reads_staged, 1);
@@ -162,7 +163,7 @@ impl Inner {
         late.iter().any(|(block, _)| *block == at)
     }
 
-    // The time of the wait that failed: who goes on asking is to wait again some time.
+    // Keep the time of the failed wait: a reader that keeps retrying must wait again after `ASKED_AGAIN`.
     fn note_late(&self, at: BlockAt, now: Instant) {
         if !self.is_asked_again(at, now) {
             let mut late = locked(&self.late);
@@ -184,7 +185,7 @@ impl Inner {
         at: BlockAt,
         started: Instant,
     ) -> Result<Arc<[u8]>, ReadError> {
-        // Counted before the stage's lock is taken; nobody is hurt if it is another number meanwhile.
+        // Checked before the stage's lock is taken; a change in between does no harm.
         let is_coming = self.stage.is_wanted(at) || self.network.brings(at).is_some();
         let beside = match is_coming || self.stage.is_staged(at) {
             true => {
@@ -220,7 +221,7 @@ impl Inner {
         }
     }
 
-    // Under the stage's lock.
+    // Called under the stage's lock.
     fn next_step(
         &self,
         wanted: &mut Wanted,
@@ -242,7 +243,7 @@ impl Inner {
             Some(Refusal::NoSuchBlock) => return Step::Fail(ReadError::NoSuchBlock),
             Some(Refusal::Damaged) => return Step::Fail(ReadError::Damaged),
             Some(_) => {
-                // A limit of the server: later it may work.
+                // The server is at a limit: a later request may work.
                 wanted.refused = None;
                 return Step::Wait(left.min(LOOK_AGAIN));
             }
@@ -253,7 +254,7 @@ impl Inner {
             if !due.is_zero() {
                 return Step::Wait(due.min(left));
             }
-            // It has had its time: the connection is taken for dead, and another is made.
+            // The request timed out: treat the connection as dead, so that a new one is made.
             wanted.asked = None;
             if let Some(connection) = self.network.connection(connection) {
                 connection.close();
@@ -275,7 +276,7 @@ impl Inner {
         }
     }
 
-    // How long to wait for a plan that is bringing the block; None: it is to be asked for.
+    // Returns how long to wait for a plan or a request that brings the block; `None`: the block must be requested.
     fn expected(
         &self,
         wanted: &mut Wanted,
@@ -299,13 +300,13 @@ impl Inner {
                 last_came = task.last_came;
                 task.coming(at, ahead) == Coming::Soon
             };
-            // What comes for another start is there for all.
+            // A block that arrives for another start serves all readers.
             tasks.get(&token).is_some_and(coming) || tasks.coming(at, ahead)
         });
         let limit = match is_prefetched {
             true => PREFETCH_WAIT_MIN.max(3 * round_trip + self.network.line_time(under_way)),
             false if wanted.tries > 0 => return None,
-            // As a neighbour of what was asked for: as long as that may take.
+            // It arrives as a neighbour of a requested block: wait as long as that may take.
             false => match self.network.brings(at)? {
                 Some(left) => return Some(left),
                 None => {
@@ -316,13 +317,13 @@ impl Inner {
         };
         let limit = limit.max(EXPECTED_MIN).min(self.settings.deadline / 4);
         let since = *wanted.expected_since.get_or_insert(now);
-        // A plan that goes on brings it: on a loaded machine or a lossy line that may take long.
+        // A plan that still progresses brings the block; on a loaded machine or a lossy line this may take long.
         let since = since.max(last_came.filter(|_| is_prefetched).unwrap_or(since));
         let left = (since + limit).saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
     }
 
-    // Sends a request; false: there is no connection that takes it.
+    // Sends a request. Returns false if no connection accepts it.
     fn ask(
         &self,
         wanted: &mut Wanted,
@@ -350,7 +351,8 @@ impl Inner {
         true
     }
 
-    // Sends a request on one of the connections. `is_awaited`: somebody waits for the answer, and has not before.
+    // Sends a request on one of the connections. `is_awaited`: a reader waits for the answer, and this is its first
+    // request.
     fn send_read(
         &self,
         token: Option<Token>,
@@ -361,7 +363,8 @@ impl Inner {
         let mut tasks = locked(&self.tasks);
         let mut task = token.as_ref().and_then(|token| tasks.get(token));
         let wire = task.as_ref().and_then(|task| task.wire);
-        // Until the server has answered the begin, nothing of the task may overtake it.
+        // Until the server has answered the begin, no request of the task may overtake it, so the task stays on its
+        // connection.
         let home = wire
             .filter(|_| task.as_ref().is_some_and(|task| task.begun.is_none()))
             .and_then(|(_, home)| self.network.connection(home));
@@ -409,7 +412,7 @@ impl Inner {
         })
     }
 
-    // Whether nothing is prefetched for who reads; None: that is not known yet.
+    // Whether nothing is prefetched for the reader; `None` if that is not known yet.
     fn is_first(&self, token: Option<Token>) -> Option<bool> {
         let Some(token) = &token else {
             return Some(true);
@@ -423,8 +426,9 @@ impl Inner {
         }
     }
 
-    /// What is wanted with a block that is to be asked for: nothing while a plan may bring it, few where there is one
-    /// and it missed, else its run and what the reader will come to. Nothing that is here already.
+    /// Returns what to request together with a block: nothing while a plan may bring it; a few neighbours if a plan
+    /// exists and missed it; else its run and the further runs that the reader will reach. Blocks that are here already
+    /// are left out.
     fn beside(&self, token: Option<Token>, at: BlockAt) -> Beside {
         let mut beside = Beside::default();
         if !self.settings.around || self.stage.is_staged(at) {
@@ -454,7 +458,7 @@ impl Inner {
         let place = at.index % SEGMENT_BLOCKS;
         let following = (u64::from(missing) >> (place + 1)) as u32;
         let span = match self.settings.cache.is_none() && self.is_known(token) {
-            // The server leaves out what it has sent for the task.
+            // The server leaves out the blocks that it has sent for the task.
             true => u32::BITS - following.leading_zeros(),
             false => following.trailing_ones(),
         };
@@ -464,7 +468,7 @@ impl Inner {
         beside
     }
 
-    /// Asks for runs that the reader of a block that is here will come to, unless a plan brings them.
+    /// Requests the runs that the reader of an available block will reach, unless a plan brings them.
     fn look_ahead(&self, token: Option<Token>, at: BlockAt) {
         if !self.settings.around || !self.gives_ahead() || self.is_first(token) != Some(true) {
             return;
@@ -475,14 +479,14 @@ impl Inner {
         }
     }
 
-    // Whether the server gives no neighbours: whoever waits for them waits in vain.
+    // Whether the server gives no neighbours, so that a wait for them has no result.
     fn is_refused_neighbours(&self) -> bool {
         let network = &self.network;
         !network.gives_neighbours.load(Ordering::Relaxed)
             && network.without_neighbours.load(Ordering::Relaxed) >= WITHOUT_NEIGHBOURS_MAX
     }
 
-    // Whether this server gives what nobody waits for, and on a connection that stays.
+    // Whether this server gives blocks that no reader waits for, on a persistent connection.
     fn gives_ahead(&self) -> bool {
         self.settings.is_persistent && self.network.gives_neighbours.load(Ordering::Relaxed)
     }
@@ -500,7 +504,7 @@ impl Inner {
         }
     }
 
-    // Which blocks of an aligned run are neither here nor on their way: a bit for each.
+    // Returns which blocks of an aligned run are neither here nor in flight, a bit for each.
     fn missing(&self, file: FileId, run: u32) -> u32 {
         let mut missing = self
             .stage
@@ -517,8 +521,8 @@ impl Inner {
         missing
     }
 
-    // Asks for blocks of a run that nobody waits for: behind all that somebody does, and of no task, so that the server
-    // does not take them for read.
+    // Requests blocks of a run that no reader waits for. They have a lower priority than awaited ones and name no task,
+    // so that the server does not count them as read.
     fn fetch_ahead(&self, on: Option<u64>, file: FileId, run: u32, mask: u32, from: u32) {
         let connection = on.and_then(|number| self.network.connection(number));
         let Some(connection) = connection.or_else(|| self.network.idlest()) else {

@@ -1,4 +1,4 @@
-//! What a server says: checked, and only then given to whom it is for.
+//! The server's messages: verified, and only then passed to their receivers.
 
 use super::counters::{Reason, add};
 use super::inner::{Inner, Job, Waited};
@@ -11,22 +11,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long neighbours may come behind the block that was asked for, beside the time that the line takes.
+/// How long neighbours may arrive after the requested block, in addition to the time that the line takes.
 const NEIGHBOURS_WAIT: Duration = Duration::from_millis(3);
 
-/// What is received on one connection.
+/// The receiver of one connection.
 pub(super) struct Receiver<'a> {
     inner: &'a Inner,
     connection: &'a Connection,
 }
 
-/// Why blocks came.
+/// Why blocks arrived.
 enum Cause {
     Asked { id: u32, at: BlockAt, around: u32 },
     Fetched { id: u32 },
     Ahead { id: u32 },
     Prefetched { token: Token },
-    // For a task that has ended meanwhile.
+    // For a task that has ended already.
     Late,
 }
 
@@ -36,7 +36,7 @@ fn add_one(count: &AtomicU32) {
 
 type Checked<T> = Result<T, Reason>;
 
-/// Blocks that were found to be right.
+/// The verified blocks of one message.
 struct Message<'a> {
     blocks: &'a [BlockAt],
     pages: &'a [Arc<[u8]>],
@@ -62,10 +62,10 @@ impl<'a> Receiver<'a> {
         Self { inner, connection }
     }
 
-    /// One message.
+    /// Processes one message.
     ///
     /// # Errors
-    /// It is wrong, and nothing that comes behind it on this connection is to be believed.
+    /// It is wrong, and nothing that follows it on this connection can be trusted.
     pub fn take(&self, answer: Answer) -> Checked<()> {
         let inner = self.inner;
         match answer {
@@ -117,7 +117,7 @@ impl<'a> Receiver<'a> {
                 }
             }
             Answer::Welcome { .. } | Answer::Manifest { .. } => return Err(Reason::Greeting),
-            // Of protocol 1, which is not spoken here.
+            // A message of protocol 1, which this device does not support.
             Answer::Hashes { .. } => return Err(Reason::Message),
         }
         Ok(())
@@ -136,7 +136,7 @@ impl<'a> Receiver<'a> {
         Ok(())
     }
 
-    // Whether anybody wants them. None: nobody; they are left aside.
+    // Returns why these blocks arrived; `None` if they were not requested, and they are ignored.
     fn cause(&self, id: u32, wire: Token, blocks: &[BlockAt]) -> Checked<Option<Cause>> {
         let inner = self.inner;
         if id == 0 {
@@ -151,7 +151,7 @@ impl<'a> Receiver<'a> {
         }
         match self.connection.asked(id) {
             Some(Asked::Block { at, around, .. }) => {
-                // Which neighbours come is for the server to choose.
+                // The server chooses which neighbours it sends.
                 let run = |index: u32| index / SEGMENT_BLOCKS;
                 let fits = |other: &BlockAt| {
                     other.file == at.file
@@ -216,7 +216,7 @@ impl<'a> Receiver<'a> {
             pages.push(block);
             rest = behind;
         }
-        // From here on all of it is what the publisher has signed.
+        // From here on, all blocks are verified against what the publisher has signed.
         let is_mended = |damaged: &mut BlockAt| blocks.contains(damaged);
         let _ = locked(&inner.damage).take_if(is_mended);
         inner.network.was_right(blocks.len() as u64);
@@ -250,7 +250,7 @@ impl<'a> Receiver<'a> {
                         .gives_neighbours
                         .store(true, Ordering::Relaxed);
                 }
-                // Together: who waits for the block asks for the next one at once.
+                // Place all of them together: the reader of the block requests the next one at once.
                 message.shelve(inner, Some(at));
                 let network = &inner.network;
                 match neighbours {
@@ -264,7 +264,7 @@ impl<'a> Receiver<'a> {
                         .line_time(u64::from(around) * WIRE_BLOCK_BYTES);
                     self.connection.block_came(id, 2 * behind + NEIGHBOURS_WAIT);
                 }
-                // Neighbours come together: in the same message, or in one behind it.
+                // All neighbours arrive in one message: the same one, or a later one.
                 if around == 0 || neighbours > 0 {
                     self.connection.answered(id);
                     inner.stage.look_again();
@@ -289,7 +289,7 @@ impl<'a> Receiver<'a> {
                 self.connection.is_placing.store(true, Ordering::Release);
                 for ((at, page), (is_storable, is_read)) in each {
                     let kind = Kind::Prefetched { token, is_storable };
-                    // Who has read it once and asks again waits for it; nobody else needs it twice.
+                    // A block that was read already is placed again only if a reader waits for it.
                     let arrived = match is_read && !inner.stage.is_wanted(*at) {
                         true => Arrived::Repeated,
                         false => inner.stage.arrive(*at, Arc::clone(page), kind),
@@ -301,7 +301,7 @@ impl<'a> Receiver<'a> {
                 }
                 inner.stage.store_arrived();
                 self.connection.is_placing.store(false, Ordering::Release);
-                // Not before: a reader in between would take for lost what is about to be placed.
+                // Not before: otherwise a reader in between would take a block for lost that is about to be placed.
                 if let Some(task) = locked(&inner.tasks).get(&token) {
                     for at in blocks {
                         task.placed(*at);
@@ -334,14 +334,14 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    // Something that nobody asked for, or not any more: left aside, and counted.
+    // Counts blocks that were not requested, or no longer are; they are ignored.
     fn unrequested(&self) {
         let (inner, number) = (self.inner, self.connection.number);
         let network = &inner.network;
         network.lied(&inner.counts, Reason::Unrequested, Some(number));
     }
 
-    // A block of a group whose hashes are not here any more, because others had to have room, or never came.
+    // Handles a block whose hashes are missing, because they were evicted or never arrived.
     fn unproven(&self, id: u32, at: BlockAt) {
         let inner = self.inner;
         inner.counts.reject(Reason::Unproven);
@@ -387,7 +387,7 @@ impl<'a> Receiver<'a> {
         let is_damaged = reason == Refusal::Damaged;
         add(&inner.counts.refused_damaged, u64::from(is_damaged));
         if let Some(wire) = wire {
-            // It is not named again: the server would refuse each message that does.
+            // The token is not used again: the server would refuse each message that names it.
             let mut tasks = locked(&inner.tasks);
             if let Some(token) = tasks.by_wire(&wire).map(|(token, _)| token) {
                 tasks.lose_wire(&token);
@@ -403,7 +403,7 @@ impl<'a> Receiver<'a> {
                 if reason == Refusal::NoSuchToken
                     && let Some(token) = token
                 {
-                    // The block is asked for again, without the task.
+                    // The block is requested again, without the task.
                     let mut tasks = locked(&inner.tasks);
                     tasks.lose_wire(&token);
                     if let Some(task) = tasks.get(&token) {

@@ -1,14 +1,14 @@
-//! First starts replayed in the time of a model: what programs read, block by block, against a line of a bandwidth and
-//! a delay. The pool and what is asked for are the code itself that runs; the line, the server and the kernel are
-//! arithmetic, so that each run gives the same figures.
+//! Replays first starts in modelled time: what programs read, block by block, over a line with a bandwidth and a delay.
+//! The pool and the choice of requests are the real code. The line, the server and the kernel are arithmetic, so that
+//! each run gives the same figures.
 //!
-//! The peer is the kernel's reading ahead of 128 KiB over the same line: a missing page brings the 32 around it, whole
-//! before the program goes on; one of the last of them asks for the next 32 without waiting, the first of these for the
-//! next, and so on. What it has stays.
+//! The peer is the kernel's readahead of 128 KiB over the same line. A missing page brings the 32 pages around it, all
+//! of them before the program continues. One of the last of them requests the next 32 without waiting, the first of
+//! these requests the next, and so on. Nothing is evicted.
 //!
-//! The traces (`tests/traces/`) are of real programs: each page that was read from a file system without readahead,
-//! in order, as the kernel's tracepoint `mm_filemap_add_to_page_cache` tells it. A file has the blocks of each file,
-//! then steps: file, block and count, and behind `@` the microseconds that the program took before the next.
+//! The traces (`tests/traces/`) are of real programs: each page that was read from a file system without readahead, in
+//! order, as the kernel's tracepoint `mm_filemap_add_to_page_cache` reports it. A file lists the number of blocks of
+//! each file, then steps: file, block and count, and after `@` the microseconds that the program took before the next.
 
 use super::ahead::{self, Ahead, Line};
 use super::stage::{STAGED_MAX_DEFAULT, Stage};
@@ -20,26 +20,26 @@ use std::time::Duration;
 
 const BANDWIDTH_BYTES_S: u64 = 12_500_000;
 
-/// Microseconds: a read of a page through FUSE that is there, one that the page cache has, and what a request takes on
-/// both ends beside the line.
+/// Microseconds: a read through FUSE of a page on the stage; a read of a page in the page cache; a request's cost on
+/// both ends, without the line.
 const READ_US: u64 = 35;
 const CACHED_US: u64 = 1;
 const REQUEST_US: u64 = 120;
 
-/// Bytes of a message beside its blocks, and of each hash of a list, which comes before a file's first block.
+/// Bytes of a message without its blocks, and of each hash of a list, which is sent before a file's first block.
 const MESSAGE_BYTES: u64 = 60;
 const HASH_BYTES: u64 = 32;
 
-/// Blocks of the kernel's window, and how far before the end of the first one it asks for the next.
+/// Blocks of the kernel's window, and how many blocks before the end of the first one it requests the next.
 const WINDOW_BLOCKS: u32 = 32;
 const WINDOW_REST: u32 = 8;
 
 struct Trace {
     /// Blocks of each file.
     files: Vec<u32>,
-    /// Blocks, and microseconds behind each.
+    /// Blocks, and the microseconds after each.
     steps: Vec<(BlockAt, u64)>,
-    /// What zstd leaves of a block, percent.
+    /// The compressed size of a block, in percent.
     packed_percent: u64,
 }
 
@@ -69,7 +69,7 @@ impl Trace {
         }
     }
 
-    /// One file, read in this order; each block once.
+    /// One file, read in this order, each block once.
     fn of_file(blocks: u32, think_us: u64, order: impl Iterator<Item = u32>) -> Self {
         let mut seen = HashSet::new();
         let file = FileId(0);
@@ -88,7 +88,7 @@ impl Trace {
     }
 }
 
-/// The line and the server: answers come in the order of the requests.
+/// The line and the server: answers arrive in the order of the requests.
 struct Wire {
     round_trip_us: u64,
     free_us: u64,
@@ -110,7 +110,7 @@ impl Wire {
         }
     }
 
-    /// When the answer to a request is there.
+    /// Returns the time at which the answer to a request has arrived.
     fn ask(&mut self, now_us: u64, file: FileId, file_blocks: u32, blocks: usize) -> u64 {
         self.requests += 1;
         self.blocks += blocks as u64;
@@ -129,13 +129,13 @@ impl Wire {
 struct Figures {
     time_us: u64,
     requests: u64,
-    /// Times that the program waited for a request of its own.
+    /// How often the program waited for its own request.
     round_trips: u64,
     blocks: u64,
     used_max: usize,
 }
 
-/// The kernel's reading ahead.
+/// The kernel's readahead.
 fn readahead(trace: &Trace, round_trip_ms: u64) -> Figures {
     let mut wire = Wire::new(trace, round_trip_ms);
     let mut come_us: HashMap<BlockAt, u64> = HashMap::new();
@@ -143,7 +143,7 @@ fn readahead(trace: &Trace, round_trip_ms: u64) -> Figures {
     let (mut now_us, mut round_trips) = (0, 0);
     for (at, think_us) in &trace.steps {
         let is_there = come_us.contains_key(at);
-        // Where the next window begins, and which of its pages asks for the one behind it.
+        // The start of the next window, and which of its pages requests the one behind it.
         let window = match (is_there, marks.remove(at)) {
             (false, _) => {
                 let first = at.index.saturating_sub(WINDOW_BLOCKS / 2);
@@ -184,13 +184,13 @@ struct First<'a> {
     line: Line,
     wire: Wire,
     now_us: u64,
-    /// Messages on their way, in order, and what they bring.
+    /// Messages in flight, in order, and the blocks that they bring.
     messages: VecDeque<(u64, Vec<BlockAt>)>,
     coming: HashSet<BlockAt>,
 }
 
 impl First<'_> {
-    /// What has come by now goes where the network puts it.
+    /// Shelves the messages that have arrived by now, as the network does.
     fn receive(&mut self) {
         while let Some((_, blocks)) = self
             .messages
@@ -208,7 +208,7 @@ impl First<'_> {
         }
     }
 
-    /// Compressible as much as the trace says.
+    /// Returns bytes that compress as much as the trace says.
     fn bytes(&self, at: BlockAt) -> Vec<u8> {
         let mut word = u64::from(at.file.0) << 32 | u64::from(at.index) | 1 << 63;
         let noise = BLOCK_BYTES * self.trace.packed_percent as usize / 100;
@@ -251,7 +251,7 @@ impl First<'_> {
         }
     }
 
-    /// Whether the program had to wait for a request of its own.
+    /// Reads a block. Returns whether the program had to wait for its own request.
     fn read(&mut self, at: BlockAt) -> bool {
         self.receive();
         if !self.stage.is_staged(at) && !self.coming.contains(&at) {
@@ -312,7 +312,7 @@ fn first_start(trace: &Trace, round_trip_ms: u64) -> Figures {
     }
 }
 
-/// What a first start may take over a line.
+/// The limits of a first start over a line.
 struct Limits {
     round_trip_ms: u64,
     requests: u64,
@@ -329,7 +329,7 @@ const fn limits(round_trip_ms: u64, requests: u64, round_trips: u64, blocks: u64
     }
 }
 
-/// Replays against both: the first start takes no longer than the peer, and no more of the line than this.
+/// Replays a trace in both models: the first start must take no longer than the peer, and stay within these limits.
 fn compare(name: &str, trace: &Trace, all: [Limits; 2]) {
     for limits in all {
         let ms = limits.round_trip_ms;
@@ -340,7 +340,7 @@ fn compare(name: &str, trace: &Trace, all: [Limits; 2]) {
         println!(
             "{name}, {ms} ms, {needed} blocks needed: {percent:.1} % of the peer's time\n{ours:?}\n{peer:?}"
         );
-        // To a whole percent: where the line is all that counts, both take what it takes.
+        // Rounded to a whole percent: if only the line counts, both take equally long.
         assert!(percent.round() <= 100.0, "{name}, {ms} ms: {percent:.1} %");
         let is_within = ours.requests <= limits.requests
             && ours.round_trips <= limits.round_trips
@@ -353,7 +353,7 @@ fn compare(name: &str, trace: &Trace, all: [Limits; 2]) {
     }
 }
 
-/// Numbers that look drawn, the same each time.
+/// Pseudo-random numbers, the same in each run.
 fn drawn(below: u32) -> impl FnMut() -> u32 {
     let mut word = 1_u64;
     move || {
@@ -400,7 +400,7 @@ fn a_reader_that_jumps_about() {
     compare("jumps", &trace, limits);
 }
 
-/// As a Java machine reads its modules: classes of some blocks, most of them not far from the one before.
+/// As a Java virtual machine reads its modules: classes of a few blocks, most of them near the previous one.
 #[test]
 fn a_reader_of_scattered_classes() {
     const BLOCKS: u32 = 30_000;
@@ -411,7 +411,7 @@ fn a_reader_of_scattered_classes() {
         if next() % 10 < 3 {
             centre = next() % BLOCKS;
         }
-        // The sum of three is near the middle more often.
+        // The sum of three random numbers is near the middle more often.
         let offset = (0..3).map(|_| next() % 80).sum::<u32>();
         let first = (centre + offset).saturating_sub(120).min(BLOCKS - 4);
         order.extend(first..first + 1 + next() % 3);

@@ -1,4 +1,4 @@
-//! What a device is told at its start, and what can go wrong.
+//! The settings of a device, and its errors.
 
 use super::failure::ServerFailure;
 use super::stage::STAGED_MAX_DEFAULT;
@@ -11,59 +11,62 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections of one device, at most.
+/// The maximum number of connections of one device.
 pub const CONNECTIONS_MAX: u32 = 64;
 
-/// The longest that a server is left alone at a time.
+/// The maximum length of one quarantine of a server.
 pub const QUARANTINE_MAX: Duration = Duration::from_secs(60);
 
-/// Bytes of groups of hashes that a device needs in memory: the blocks of one message may lie in as many groups.
+/// Bytes of groups of hashes that a device needs in memory: each block of one message may lie in another group.
 pub const HASHES_BYTES_MIN: usize = 512 << 10;
 
-/// Whose manifests are believed.
+/// Whose manifests the device trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Publisher {
-    /// Those that this key has signed.
+    /// Manifests that this key has signed.
     Key(PublicKey),
-    /// Those of the first publisher that this server was seen with, as noted in the state.
+    /// Manifests of the first publisher that was seen at this server, as noted in the state.
     FirstSeen,
 }
 
-/// How a device works.
+/// The settings of a device.
 #[derive(Clone)]
 pub struct Settings {
     /// The server: `HOST:PORT`.
     pub server: String,
-    /// The folder with this device's identity; None: no TLS.
+    /// The folder with this device's identity; `None`: no TLS.
     pub tls: Option<PathBuf>,
-    /// Whose manifests are believed.
+    /// Whose manifests the device trusts.
     pub publisher: Publisher,
-    /// Connections that stay, 1 to [`CONNECTIONS_MAX`].
+    /// The number of persistent connections, 1 to [`CONNECTIONS_MAX`].
     pub connections: u32,
-    /// Blocks that wait to be read or stored, at most; 0: as many as by default, each in a page of its own.
+    /// The maximum number of blocks that wait to be read or stored. 0: the default number, and each block gets a new
+    /// page.
     pub pool_pages: usize,
-    /// After this time a read that was not answered fails.
+    /// A read that is not answered within this time fails.
     pub deadline: Duration,
-    /// How long the start waits for a server before it uses the manifest that the cache has, or fails.
+    /// How long the start waits for a server before it uses the manifest in the cache, or fails.
     pub start_wait: Duration,
-    /// What is kept over the device's end.
+    /// The cache, which outlives the device.
     pub cache: Option<Arc<dyn Cache>>,
-    /// The folder of notes: publisher, highest version seen and hash of its manifest, of each server. The cache has
-    /// them too, if there is one.
+    /// The folder of notes. A note holds a server's publisher, the highest version seen and the hash of its manifest.
+    /// The cache holds these notes too, if there is one.
     pub state: Option<PathBuf>,
-    /// Whether neighbours are asked for with what nobody predicted.
+    /// Whether the device requests neighbours together with a block that no plan predicted.
     pub around: bool,
-    /// Whether a connection is kept from one request to the next. Without, each demand makes its own: what SYSFLOW
-    /// compares persistent connections with.
+    /// Whether a connection is kept from one request to the next. If not, each demand opens its own connection: this is
+    /// what SYSFLOW compares persistent connections with.
     pub is_persistent: bool,
-    /// How long a server that has sent wrong things is left alone; doubled each time, up to [`QUARANTINE_MAX`].
+    /// The length of the first quarantine of a server that has sent wrong data. It doubles each time, up to
+    /// [`QUARANTINE_MAX`].
     pub quarantine: Duration,
-    /// Bytes of groups of hashes in memory, at most; fewer than [`HASHES_BYTES_MIN`] are as many.
+    /// The maximum number of bytes of groups of hashes in memory; values below [`HASHES_BYTES_MIN`] count as that
+    /// minimum.
     pub hashes_bytes_max: usize,
 }
 
 impl Settings {
-    /// The usual ones for a server.
+    /// Returns the default settings for a server.
     #[must_use]
     pub fn new(server: &str, publisher: Publisher) -> Self {
         Self {
@@ -84,24 +87,24 @@ impl Settings {
     }
 }
 
-/// A device could not start, or not do what it was asked for.
+/// Why a device could not start, or could not do what the caller requested.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The settings make no sense.
+    /// The settings are invalid.
     #[error("{0}")]
     Settings(String),
     /// No server answers, and the cache has no manifest.
     #[error("no manifest: {0}")]
     NoServer(ServerFailure),
-    /// No server answers, and the manifest that the cache has, or the cache itself, cannot be used.
+    /// No server answers, and the cached manifest or the cache itself cannot be used.
     #[error("no manifest: {server}; in the cache: {cache}")]
     NoServerNorCache {
         /// Why there is no server.
         server: ServerFailure,
-        /// Why the cache is of no help.
+        /// Why the cache cannot be used.
         cache: String,
     },
-    /// What the server sent is not a manifest of the publisher.
+    /// What the server sent is not a manifest of the trusted publisher.
     #[error("the manifest of {server} is refused: {source}")]
     Manifest {
         /// The server.
@@ -109,7 +112,7 @@ pub enum DeviceError {
         /// Why.
         source: ManifestError,
     },
-    /// An older manifest than one that was seen before.
+    /// The manifest is older than one that was seen before.
     #[error("version {found} is older than {highest}, which was seen before: refused")]
     Older {
         /// The version that was offered.
@@ -117,12 +120,12 @@ pub enum DeviceError {
         /// The highest version seen.
         highest: u64,
     },
-    /// A version that was seen before, and then was another tree.
+    /// The version was seen before, with another tree.
     #[error(
         "version {version} is another tree than the version {version} that was seen before: refused"
     )]
     OtherTree {
-        /// The version of both.
+        /// The version of both trees.
         version: u64,
     },
     /// The identity cannot be used.
@@ -131,7 +134,7 @@ pub enum DeviceError {
     /// A note could not be read or written.
     #[error("{what}: {}", super::failure::said(.source))]
     State {
-        /// What was to be done, with the path.
+        /// The operation that failed, with the path.
         what: String,
         /// The failure.
         source: std::io::Error,
@@ -139,28 +142,28 @@ pub enum DeviceError {
     /// The cache could not keep a note.
     #[error("cache: {0}")]
     Cache(#[from] CacheError),
-    /// It was not answered in time.
+    /// The request was not answered in time.
     #[error("no answer within {0:?}")]
     Late(Duration),
-    /// No server has answered since the start, and the cache has not all.
+    /// No server has answered since the start, and some of the blocks are not in the cache.
     #[error("no server, and {missing} blocks of it are not in the cache")]
     Offline {
-        /// Blocks that are not there, or damaged.
+        /// The number of blocks that are missing or damaged in the cache.
         missing: u64,
     },
-    /// The server refused.
+    /// The server refused the request.
     #[error("{}", super::failure::said_of(*.0))]
     Refused(Refusal),
-    /// Blocks that the server should have are damaged there; all others came.
+    /// Some blocks are damaged in the server's store; all others were received.
     #[error("{blocks} blocks are damaged in the server's store, and all others are here")]
     Damaged {
-        /// How many.
+        /// The number of damaged blocks.
         blocks: u64,
     },
     /// Nothing is known of the task.
     #[error("nothing is known of this task")]
     NoPlan,
-    /// There is no such block in the tree.
+    /// The tree has no such block.
     #[error("no block {} in file {}", .0.index, .0.file.0)]
     NoSuchBlock(BlockAt),
     /// A thread could not be started.
@@ -195,16 +198,16 @@ impl DeviceError {
     }
 }
 
-/// A block could not be read.
+/// Why a block could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// There is no such block in this version of the tree.
+    /// This version of the tree has no such block.
     #[error("no such block")]
     NoSuchBlock,
     /// The deadline has passed.
     #[error("not answered within the deadline")]
     Late,
-    /// What the server holds of it is damaged.
+    /// The block is damaged in the server's store.
     #[error("damaged at the server")]
     Damaged,
     /// The device was stopped.

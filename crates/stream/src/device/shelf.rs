@@ -1,27 +1,27 @@
-//! Neighbours that wait to be read, as they came: compressed, all of one message together. So as many again fit in the
-//! same memory as zstd saves, and a first start, of which most of what comes is read late or never, need not ask for
-//! the same blocks twice. The bundles that were read from last are there unpacked too.
+//! Neighbours that wait to be read, kept compressed as they arrived, all of one message together. The memory that zstd
+//! saves holds further blocks. A first start reads most arriving blocks late or never, so it need not request the same
+//! blocks twice. The bundles that were read from last are also kept unpacked.
 //!
-//! Pure. What is put here was verified by whoever put it, unpacked from these very bytes.
+//! Pure. The caller has verified the blocks that it puts here, unpacked from these very bytes.
 
 use crate::block::{BLOCK_BYTES, BlockAt, FileId};
 use crate::wire::unpack;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Bundles that are unpacked at the same time, at most: some 128 KiB each.
+/// The maximum number of bundles that are unpacked at the same time, about 128 KiB each.
 const UNPACKED_MAX: usize = 6;
 
-/// Pages of the pool for each bundle that may be unpacked.
+/// One bundle may be unpacked for each this many pages of the pool.
 const PAGES_PER_UNPACKED: usize = 128;
 
-/// Of bundles that have to go, readers that jump about have read less than one in so many blocks.
+/// Readers that jump about have read less than one in this many blocks of the evicted bundles.
 const SCATTERED_PART: u32 = 8;
 
-/// Of how many bundles that is the mean, about.
+/// The approximate number of bundles over which that mean is taken.
 const MEAN_OF: u32 = 8;
 
-/// What beside its bytes a block and a bundle take in tables, about.
+/// The approximate bytes in tables per block, including its share of the bundle.
 const ENTRY_BYTES: usize = 48;
 
 /// The blocks of one message.
@@ -29,9 +29,9 @@ struct Bundle {
     file: FileId,
     indexes: Box<[u32]>,
     packed: Box<[u8]>,
-    /// How long each block is.
+    /// The length of each block, in bytes.
     lengths: Box<[u16]>,
-    /// Unpacked, those that were not read. Empty: they are to be unpacked.
+    /// The unpacked unread blocks. Empty: the bundle must be unpacked.
     pages: Vec<Option<Arc<[u8]>>>,
     unread: usize,
     age: u64,
@@ -63,47 +63,47 @@ impl Bundle {
     }
 }
 
-/// The bundles.
+/// The shelf: all bundles.
 #[derive(Default)]
 pub(crate) struct Shelf {
     bundles: HashMap<u64, Bundle>,
-    /// Unread blocks: in which bundle, and where in it.
+    /// Unread blocks: the bundle, and the position in it.
     places: HashMap<BlockAt, (u64, usize)>,
-    /// By when they were last read from.
+    /// The bundles, ordered by when they were last read from.
     ages: BTreeMap<u64, u64>,
-    /// Those that are unpacked, the one read from last at the end.
+    /// The unpacked bundles; the one that was read from last is at the end.
     unpacked: VecDeque<u64>,
     kept_bytes: usize,
     unpacked_pages: usize,
     next: u64,
-    /// Of 1,024 blocks that had to go or whose bundle had, how many were read before, as of late. 0: none had to go.
+    /// Of 1,024 blocks of recently evicted bundles, how many were read before the eviction. 0: nothing was evicted yet.
     read_of_1024: u32,
 }
 
 impl Shelf {
-    /// Pages that it takes, of memory.
+    /// The number of pages of memory that the shelf takes.
     pub fn pages(&self) -> usize {
         self.kept_bytes.div_ceil(BLOCK_BYTES) + self.unpacked_pages
     }
 
-    /// Pages that a new bundle would take at most.
+    /// The maximum number of pages that a new bundle would take.
     pub fn pages_of(blocks: usize, packed_bytes: usize) -> usize {
         (packed_bytes + blocks * ENTRY_BYTES).div_ceil(BLOCK_BYTES) + blocks
     }
 
-    /// Blocks that wait to be read.
+    /// The number of blocks that wait to be read.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether a block waits here.
+    /// Whether a block waits here to be read.
     pub fn has(&self, at: BlockAt) -> bool {
         self.places.contains_key(&at)
     }
 
-    /// Puts the blocks of one message here, but for those whose page is None; none of the others may be here.
-    /// `pool_pages`: what the whole pool may have.
+    /// Puts the blocks of one message here, except those whose page is `None`; none of them may be here already.
+    /// `pool_pages`: the pages of the whole pool.
     pub fn put(
         &mut self,
         blocks: &[BlockAt],
@@ -150,7 +150,7 @@ impl Shelf {
         if bundle.pages.is_empty() {
             let is_whole = bundle.unpack();
             debug_assert!(is_whole, "it was unpacked before");
-            // Only what waits is kept.
+            // Keep only the blocks that wait to be read.
             for (index, place) in bundle.indexes.iter().zip(0..) {
                 let other = BlockAt {
                     file: bundle.file,
@@ -182,17 +182,17 @@ impl Shelf {
         page
     }
 
-    /// Whether most of what comes here goes unread, for want of room.
+    /// Whether most blocks are evicted unread, because of missing room.
     pub fn is_scattered(&self) -> bool {
         (1..1024 / SCATTERED_PART).contains(&self.read_of_1024)
     }
 
-    /// Bundles.
+    /// The number of bundles.
     pub fn bundles(&self) -> usize {
         self.bundles.len()
     }
 
-    /// Gives up the bundle that was not read from for the longest time: its unread blocks.
+    /// Evicts the bundle that was least recently read from. Returns its unread blocks.
     pub fn drop_oldest(&mut self) -> Vec<BlockAt> {
         let Some(number) = self.ages.first_key_value().map(|(_, number)| *number) else {
             return Vec::new();
@@ -226,7 +226,7 @@ impl Shelf {
         self.next
     }
 
-    // Nothing of it waits any more.
+    // Removes a bundle of which no block waits any more.
     fn remove(&mut self, number: u64) {
         if let Some(bundle) = self.bundles.remove(&number) {
             self.kept_bytes -= bundle.kept_bytes();
@@ -267,7 +267,7 @@ mod tests {
             .collect()
     }
 
-    /// Blocks from `first` on, all but those in `without` waiting.
+    /// Puts blocks from `first` on; all except those in `without` wait to be read.
     fn put(shelf: &mut Shelf, first: u32, count: u32, without: &[u32]) {
         let blocks: Vec<BlockAt> = (first..first + count).map(at).collect();
         let bytes: Vec<Vec<u8>> = blocks.iter().map(|at| block(at.index)).collect();

@@ -1,4 +1,4 @@
-//! A place for a connection: its thread connects, reads, and connects again when the connection ends.
+//! A slot for a connection: its thread connects, reads, and reconnects when the connection ends.
 
 use super::counters::{Reason, add};
 use super::greet::{Ended, Greeted, greet};
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A connection that lived so long was one: the next attempt is made at once when it ends.
+/// After a connection that lived at least this long, the next attempt is made at once.
 const LIVED: Duration = Duration::from_secs(1);
 
-/// The pause behind a refused greeting.
+/// The pause after a refused greeting.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Keeps one connection until the device is stopped. `first`: it is up already.
+/// Keeps one connection up until the device is stopped. `first` is a connection that is up already.
 pub(super) fn keep(inner: &Arc<Inner>, first: Option<(Arc<Connection>, Greeted)>) {
     let mut next = first;
     let mut pause = Duration::ZERO;
@@ -71,7 +71,7 @@ fn again(inner: &Inner) -> Result<Greeted, Ended> {
     )
 }
 
-// Reads until the connection ends; whether anything came.
+// Reads until the connection ends. Returns whether any message was received.
 fn serve(inner: &Arc<Inner>, connection: Arc<Connection>, greeted: Greeted) -> bool {
     let Greeted {
         mut incoming,
@@ -88,7 +88,7 @@ fn serve(inner: &Arc<Inner>, connection: Arc<Connection>, greeted: Greeted) -> b
         has_served = read(inner, &connection, &mut incoming);
         inner.network.down(&connection);
         inner.disconnected(&connection);
-        // It ends with the connection, and it does not panic.
+        // The writer thread ends with the connection and does not panic.
         let _ = thread.join();
     } else {
         inner.network.down(&connection);
@@ -110,7 +110,7 @@ fn read(inner: &Inner, connection: &Connection, incoming: &mut super::greet::Inc
                 }
                 has_served = true;
                 if connection.control.is_ended() {
-                    // What has come and was not looked at yet is of no use to anybody.
+                    // Messages that were received but not processed yet are of no use any more.
                     return has_served;
                 }
             }

@@ -1,11 +1,11 @@
-//! The stage (Allocator of SYSFLOW): verified blocks wait here until they are read, stored in the page cache, or pushed
-//! out by newer ones; and readers wait here for blocks that are still to come.
+//! The stage (Allocator of SYSFLOW): verified blocks wait here until they are read, stored in the page cache, or
+//! evicted by newer ones. Readers wait here for blocks that have not arrived yet.
 //!
-//! One lock guards all of it, so that no block can arrive between a look at the stage and the wait for it. What is
-//! being stored stays here until the page cache has it: whoever asks meanwhile is answered from here.
+//! One lock guards the whole stage, so that no block can arrive between a reader's check and its wait. Blocks that are
+//! being stored stay here until the page cache has them: a read meanwhile is answered from here.
 //!
-//! Neighbours wait on the shelf, compressed. They, the other blocks and the pages that are kept for reuse never take
-//! more than the pool's pages together.
+//! Neighbours wait on the shelf, compressed. Together with the other blocks and the pages kept for reuse, they never
+//! take more than the pool's pages.
 
 use super::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::block::{BLOCK_BYTES, BlockAt, FileId, SEGMENT_BLOCKS, Token};
@@ -15,58 +15,58 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Blocks that were pushed out unread and are remembered, to count how many are asked for anew.
+/// The maximum number of unread evicted blocks that are remembered, to count how many are requested again.
 const GONE_MAX: usize = 8192;
 
-/// Blocks that wait when nothing else is said.
+/// The default number of blocks on the stage.
 pub(crate) const STAGED_MAX_DEFAULT: usize = 2048;
 
 /// Why a block is on the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It was prefetched for a task. `is_storable`: it may be stored before it was read.
+    /// It was prefetched for a task. `is_storable`: it may be stored in the page cache before it is read.
     Prefetched { token: Token, is_storable: bool },
-    /// It lies beside one that was asked for.
+    /// It is a neighbour of a requested block.
     Neighbour,
 }
 
-/// What became of a block that came.
+/// What happened to an arriving block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrived {
-    /// Somebody waited for it.
+    /// A reader waited for it.
     Awaited,
     /// It waits to be read.
     Staged,
-    /// It was there already.
+    /// It was here already.
     Repeated,
-    /// There is no room for what is not more than a neighbour.
+    /// It was a neighbour, and there was no room.
     Dropped,
 }
 
-/// What somebody who waits for a block does next.
+/// What a waiting reader does next.
 pub(crate) enum Step<E> {
-    /// Waits, at most so long.
+    /// Waits, at most this long.
     Wait(Duration),
-    /// Waits no longer.
+    /// Gives up with this error.
     Fail(E),
 }
 
-/// A block that somebody waits for. All that wait for it share one request.
+/// A block that readers wait for. All its readers share one request.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     waiters: u32,
     bytes: Option<Arc<[u8]>>,
-    /// The connection on which it was asked for, and when.
+    /// The connection on which it was requested, and when.
     pub asked: Option<(u64, Instant)>,
-    /// How often it was asked for.
+    /// How often it was requested.
     pub tries: u32,
-    /// Since when somebody has waited for a plan to bring it.
+    /// Since when a reader has waited for a plan to bring it.
     pub expected_since: Option<Instant>,
-    /// The server does not give it, for this reason.
+    /// Why the server refused it.
     pub refused: Option<Refusal>,
 }
 
-/// What is handed to the page cache at once: consecutive blocks of one file, which stay on the stage meanwhile.
+/// Consecutive blocks of one file that are stored in the page cache together. They stay on the stage meanwhile.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub file: FileId,
@@ -74,7 +74,7 @@ pub(crate) struct Run {
     pub blocks: Vec<Arc<[u8]>>,
 }
 
-/// What has happened on the stage. Blocks.
+/// The counters of the stage, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StageCounts {
     pub prefetched_read: u64,
@@ -89,7 +89,8 @@ pub(crate) struct StageCounts {
 struct Staged {
     bytes: Arc<[u8]>,
     kind: Kind,
-    // Which of the entries of a queue means this block: others are of an earlier one at the same place.
+    // Identifies this block's entry in a queue: entries with another order belong to an earlier block at the same
+    // place.
     order: u64,
     is_storing: bool,
     was_read: bool,
@@ -110,7 +111,7 @@ struct State {
     prefetched: VecDeque<(BlockAt, u64)>,
     to_store: VecDeque<(BlockAt, u64)>,
     order: u64,
-    // A bit for each block that was handed to the kernel and not asked for again.
+    // A bit for each block that was handed to the kernel and not read again.
     delivered: HashMap<FileId, Vec<u64>>,
     gone: HashSet<BlockAt>,
     spare: VecDeque<Arc<[u8]>>,
@@ -122,20 +123,20 @@ struct State {
 /// The stage.
 pub(crate) struct Stage {
     state: Mutex<State>,
-    // Somebody's block has come, or those who wait are to look again.
+    // An awaited block has arrived, or waiting readers must check again.
     came: Condvar,
-    // Something left the stage, or somebody waits for a block.
+    // A block left the stage, or a reader waits for a block.
     room: Condvar,
-    // There is something to store.
+    // There are blocks to store.
     work: Condvar,
     staged_max: usize,
     spare_max: usize,
-    // How long a full stage without any movement holds up what comes.
+    // How long a full stage without progress delays a thread that brings a new block.
     patience: Duration,
 }
 
 impl Stage {
-    /// For so many blocks; 0: as many as by default, but no page is used twice.
+    /// Returns a stage for `pool_pages` blocks. 0: the default number, and no page is reused.
     pub fn new(pool_pages: usize, patience: Duration) -> Self {
         Self {
             state: Mutex::new(State::default()),
@@ -159,11 +160,11 @@ impl Stage {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done by a panic: every change is made of single steps that cannot fail.
+        // A panic leaves no partial change: every change is made of single steps that cannot fail.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These bytes as a page that can be shared: one that is free again, or a new one.
+    /// Copies bytes into a shareable page, which is reused or new.
     pub fn page(&self, bytes: &[u8]) -> Arc<[u8]> {
         if self.spare_max > 0 && bytes.len() == BLOCK_BYTES {
             let spare = self.lock().spare.pop_front();
@@ -177,15 +178,15 @@ impl Stage {
         Arc::from(bytes)
     }
 
-    /// A block that is here.
+    /// Takes a block if it is here.
     pub fn take(&self, at: BlockAt) -> Option<Arc<[u8]>> {
         let bytes = self.lock().take(at, self.limits())?;
         self.room.notify_all();
         Some(bytes)
     }
 
-    /// Waits for a block. `next` is asked what to do, under the lock, before each wait; it may ask for the block.
-    /// Gives the bytes, and whether they had to be waited for.
+    /// Waits for a block. `next` is called under the lock before each wait and decides what to do; it may request the
+    /// block. Returns the bytes, and whether the reader had to wait.
     pub fn read<E>(
         &self,
         at: BlockAt,
@@ -202,7 +203,7 @@ impl Stage {
             state.counts.asked_anew += 1;
         }
         state.wanted.entry(at).or_default().waiters += 1;
-        // What waits for room must not hold up what brings this block.
+        // A receiver that waits for room must not delay the message that brings this block.
         self.room.notify_all();
         loop {
             let wanted = state.wanted.entry(at).or_default();
@@ -231,8 +232,8 @@ impl Stage {
         }
     }
 
-    /// A block, verified. Holds the caller up while the stage is full of prefetched ones and nobody waits. Behind the
-    /// last of a message comes [`Stage::store_arrived`].
+    /// Places a verified block. Makes the caller wait while the stage is full of prefetched blocks and no reader waits.
+    /// After the last block of a message, the caller must call [`Stage::store_arrived`].
     pub fn arrive(&self, at: BlockAt, bytes: Arc<[u8]>, kind: Kind) -> Arrived {
         let mut state = self.lock();
         loop {
@@ -270,7 +271,7 @@ impl Stage {
                 break;
             }
             state.counts.waits_for_room += 1;
-            // Room is made by storing.
+            // Storing makes room.
             self.work.notify_one();
             state = self
                 .room
@@ -305,14 +306,14 @@ impl Stage {
         Arrived::Staged
     }
 
-    /// Has stored what arrived. Not with each block: those that lie side by side are handed over in one call of the
-    /// system if they are all here when the storer looks.
+    /// Wakes the storer for the blocks that arrived. This is not done for each block: adjacent blocks are stored with
+    /// one system call if all of them are here when the storer looks.
     pub fn store_arrived(&self) {
         self.work.notify_one();
     }
 
-    /// Neighbours that came in one message, verified, unpacked from `packed`: whoever waits for one gets it, the others
-    /// wait to be read while there is room. `asked`: the one among them that is no neighbour.
+    /// Places verified neighbours of one message, unpacked from `packed`. A waiting reader gets its block; the others
+    /// wait to be read while there is room. `asked`: the requested block among them, which is no neighbour.
     pub fn shelve(
         &self,
         blocks: &[BlockAt],
@@ -354,7 +355,8 @@ impl Stage {
         }
     }
 
-    /// The oldest blocks that may be stored, with what lies beside them; waits for some. None: it is over.
+    /// Waits for storable blocks and returns the oldest of them with their adjacent blocks. `None`: the stage is
+    /// stopped.
     pub fn take_run(&self, blocks_max: usize) -> Option<Run> {
         let mut state = self.lock();
         loop {
@@ -371,7 +373,7 @@ impl Stage {
         }
     }
 
-    /// A run was handed to the page cache, which has it or not. What it has not waits for its reader.
+    /// Records whether the page cache has taken a run. Blocks that it has not taken wait for their reader.
     pub fn stored(&self, run: &Run, is_there: bool) {
         let mut state = self.lock();
         for index in (run.first..).take(run.blocks.len()) {
@@ -399,7 +401,8 @@ impl Stage {
         self.room.notify_all();
     }
 
-    /// A task has ended: what is prefetched for it and is here still is the first to go. How many that are.
+    /// Handles the end of a task: its unread prefetched blocks that may not be stored are evicted first from now on.
+    /// Returns their number.
     pub fn end(&self, token: Token) -> u64 {
         let mut state = self.lock();
         let state = &mut *state;
@@ -422,12 +425,12 @@ impl Stage {
         unread
     }
 
-    /// Whether a block is here, is waited for, or was handed to the kernel.
+    /// Whether a block is here, awaited, or was handed to the kernel.
     pub fn has(&self, at: BlockAt) -> bool {
         self.lock().has(at)
     }
 
-    /// Which blocks of an aligned run are neither here nor waited for nor handed to the kernel: a bit for each.
+    /// Returns which blocks of an aligned run are neither here nor awaited nor handed to the kernel, a bit for each.
     pub fn missing_of_run(&self, file: FileId, run: u32, file_blocks: u32) -> u32 {
         let state = self.lock();
         let first = run.saturating_mul(SEGMENT_BLOCKS);
@@ -436,12 +439,12 @@ impl Stage {
         missing.fold(0, |mask, index| mask | 1 << (index % SEGMENT_BLOCKS))
     }
 
-    /// Whether a block was here and had to go before it was read, as far as that is remembered.
+    /// Whether a block was evicted before it was read, as far as that is remembered.
     pub fn is_gone(&self, at: BlockAt) -> bool {
         self.lock().gone.contains(&at)
     }
 
-    /// Whether most neighbours have to go before they are read.
+    /// Whether most neighbours are evicted before they are read.
     pub fn is_scattered(&self) -> bool {
         self.lock().shelf.is_scattered()
     }
@@ -451,25 +454,25 @@ impl Stage {
         self.lock().is_here(at)
     }
 
-    /// Whether anybody waits for any block.
+    /// Whether a reader waits for any block.
     pub fn has_waiters(&self) -> bool {
         let state = self.lock();
         state.wanted.values().any(|wanted| wanted.bytes.is_none())
     }
 
-    /// Whether somebody waits for a block.
+    /// Whether a reader waits for this block.
     pub fn is_wanted(&self, at: BlockAt) -> bool {
         self.lock().wanted.contains_key(&at)
     }
 
-    /// A reader was given a block from elsewhere.
+    /// Records that a reader got a block from elsewhere.
     pub fn delivered(&self, at: BlockAt) {
         let mut state = self.lock();
         state.forget_delivered(at);
         state.deliver(at);
     }
 
-    /// What was asked for on a connection that has ended is to be asked for again.
+    /// Handles the end of a connection: blocks that were requested on it must be requested again.
     pub fn lost_connection(&self, connection: u64) {
         let mut state = self.lock();
         for wanted in state.wanted.values_mut() {
@@ -481,7 +484,7 @@ impl Stage {
         self.look_again();
     }
 
-    /// A request for this block was not answered with it: whoever waits is to decide anew what to do.
+    /// Records that a request for this block was not answered with it: its waiting readers decide again what to do.
     pub fn not_answered(&self, at: BlockAt, refused: Option<Refusal>) {
         if let Some(wanted) = self.lock().wanted.get_mut(&at) {
             wanted.asked = None;
@@ -490,14 +493,14 @@ impl Stage {
         self.look_again();
     }
 
-    /// Lets everybody who waits decide anew what to do.
+    /// Makes all waiting readers decide again what to do.
     pub fn look_again(&self) {
-        // Under the lock: else it could come between somebody's decision and its wait.
+        // Notify under the lock: otherwise the wakeup could fall between a reader's decision and its wait.
         let _state = self.lock();
         self.came.notify_all();
     }
 
-    /// Wakes everything; nothing is held up or stored any more.
+    /// Wakes all waiting threads; from now on no caller is blocked and nothing is stored.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.is_stopped = true;
@@ -506,7 +509,7 @@ impl Stage {
         self.work.notify_all();
     }
 
-    /// What has happened, pages that blocks take now, and pages that are kept for others.
+    /// Returns the counters, the pages that blocks take now, and the pages that are kept for reuse.
     pub fn counts(&self) -> (StageCounts, usize, usize) {
         let state = self.lock();
         (state.counts, state.used(), state.spare.len())
@@ -523,7 +526,7 @@ impl State {
             let bytes = self.shelf.take(at, staged_max)?;
             self.counts.neighbours_read += 1;
             self.progress = Some(Instant::now());
-            // It may have been unpacked for that.
+            // The bundle may have been unpacked for this, which takes more pages.
             while self.used() > staged_max && self.shelf.bundles() > 1 {
                 self.push_out_neighbour(spare_max);
             }
@@ -554,7 +557,7 @@ impl State {
         }
     }
 
-    /// Pages that blocks take.
+    /// The number of pages that blocks take.
     fn used(&self) -> usize {
         self.staged.len() + self.shelf.pages()
     }
@@ -577,7 +580,7 @@ impl State {
     fn push_out(&mut self, at: BlockAt, spare_max: usize) {
         let progress = self.progress;
         self.remove(at, spare_max);
-        // What is pushed out is no sign that somebody reads.
+        // An eviction does not count as progress of a reader.
         self.progress = progress;
         self.note_gone(at);
     }
@@ -659,7 +662,7 @@ impl State {
         })
     }
 
-    // The queues hold places of blocks that have left the stage until they are at the front, or are too many.
+    // The queues keep entries of blocks that have left the stage until these reach the front or become too many.
     fn shorten_queues(&mut self) {
         let staged = &self.staged;
         let limit = 2 * staged.len() + 64;
@@ -693,7 +696,7 @@ impl State {
         word.is_some_and(|word| word & 1 << (at.index % 64) != 0)
     }
 
-    // The kernel asks for what it had: it has given up pages of this file, nobody knows which.
+    // The kernel reads a block that it had: it has dropped pages of this file, and which ones is unknown.
     fn forget_delivered(&mut self, at: BlockAt) {
         if self.is_delivered(at) {
             self.delivered.remove(&at.file);

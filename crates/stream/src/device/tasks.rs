@@ -1,7 +1,7 @@
-//! The tasks that run: what each has read, what is prefetched for it, and whether all of that was seen.
+//! The running tasks: what each has read, what is prefetched for it, and whether all of its reads were observed.
 //!
-//! Pure: whoever uses this says the time. A task is known here by the token that the mount has; what the server knows
-//! it by is made anew on each connection, as a server that was started again has forgotten it.
+//! Pure: the caller passes the time. A task is known here by the token of the mount. The server knows it by another
+//! token, which is new on each connection, because a restarted server has forgotten the old one.
 
 use super::counters::Start;
 use crate::block::{BlockAt, FileId, Token};
@@ -10,68 +10,68 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tasks that are followed at the same time, at most; others run without a plan.
+/// The maximum number of tasks that are followed at the same time; others run without a plan.
 pub(super) const TASKS_MAX: usize = 256;
 
-/// Blocks in the traces of all tasks together, at most (each takes about 24 bytes).
+/// The maximum number of blocks in the traces of all tasks together (each takes about 24 bytes).
 pub(super) const TRACED_MAX: usize = 128 << 10;
 
-/// Blocks of a plan that are taken, at most.
+/// The maximum number of blocks of a plan; further blocks are ignored.
 pub(super) const PLAN_BLOCKS_MAX: usize = 32 << 10;
 
-/// After so long without anything new, the first action of a task is over.
+/// After this time without a new block read, the first action of a task is over.
 pub(super) const QUIET: Duration = Duration::from_secs(3);
 
-/// After so long without anything new, what was read is told.
+/// After this time without a new block read, the trace is sent to the server.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
-/// Ended tasks whose late pushes are recognised.
+/// The maximum number of ended tasks whose late prefetched blocks are still recognised.
 const ENDED_MAX: usize = 64;
 
-/// What is known of a task.
+/// The state of a task.
 pub(super) struct Task {
     /// The executable.
     pub file: FileId,
-    /// What the server knows it by, and on which connection it was begun. None: no server knows it.
+    /// The server's token of the task, and the connection on which it was begun. `None`: no server knows the task.
     pub wire: Option<(Token, u64)>,
-    /// The server has answered: so many blocks are prefetched.
+    /// The number of prefetched blocks, once the server has answered the begin.
     pub begun: Option<u32>,
-    /// All reads are to be seen.
+    /// Whether the server audits this start: all reads are to be observed.
     pub is_audit: bool,
-    /// Prefetched blocks are still coming.
+    /// Prefetched blocks are still arriving.
     pub is_coming: bool,
     /// The server's plan, in order.
     pub plan: Vec<BlockAt>,
     positions: HashMap<BlockAt, u32>,
-    // Prefetched blocks have come up to here.
+    // Prefetched blocks have been placed up to this position of the plan.
     came_to: u32,
-    /// When the last of it came.
+    /// When the last prefetched block arrived.
     pub last_came: Option<Instant>,
     seen: HashSet<BlockAt>,
     trace: Vec<BlockAt>,
     told: usize,
     last_new: Instant,
     before: Arc<Vec<BlockAt>>,
-    // Files of which a prefetched block has come.
+    // Files of which a prefetched block has arrived.
     probed: HashSet<FileId>,
-    // Prefetched blocks that came while all reads were to be seen.
+    // Prefetched blocks that arrived during an audited start.
     prefetched: HashSet<BlockAt>,
-    // Something could be read without being seen.
+    // Some reads may not have been observed.
     is_blind: bool,
-    /// The end of its first action was told to the server, or there was none to be told.
+    /// The end of its first action is handled: it was reported to the server, or no server knew the task.
     pub is_told_end: bool,
-    // Blocks of the trace when that was so; a server heard it.
+    // The length of the trace at that time, and whether a server was told.
     start_blocks: Option<usize>,
     was_heard: bool,
-    // Reads that wait: while one does, a start is not quiet but slow.
+    // The number of waiting reads: while one waits, the start is slow, not over.
     waits: u32,
-    /// Requests under way: a round trip is counted when there is none.
+    /// Requests in flight: a new request counts as a round trip only if there is none.
     pub under_way: u32,
-    /// What its start has done.
+    /// The figures of its start.
     pub start: Start,
 }
 
-/// A start that ended while no server could be reached.
+/// A start that ended while no server was reachable.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Untold {
     pub file: FileId,
@@ -91,26 +91,26 @@ pub(super) struct Tasks {
 /// Whether a plan brings a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coming {
-    /// It is on its way, or will be before a request for it could be answered.
+    /// It is in flight, or will be before a request for it could be answered.
     Soon,
     /// No.
     No,
 }
 
-/// What is to be told of a task now.
+/// What must be reported of a task now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tell {
     pub token: Token,
     pub wire: Token,
     pub connection: u64,
     pub blocks: Vec<BlockAt>,
-    /// Nothing new for [`QUIET`]: its end is to be told too.
+    /// No new block was read for [`QUIET`]: the end of the action must be reported too.
     pub is_end: bool,
 }
 
 impl Tasks {
-    /// A task begins; false: there are too many. `is_blind`: some of what it will read can be read without being seen.
-    /// `before`: what it needed last time, as far as that is known here.
+    /// Begins a task. Returns false if there are too many. `is_blind`: some of its reads may not be observed. `before`:
+    /// what it needed last time, as far as that is known here.
     pub fn begin(
         &mut self,
         token: Token,
@@ -154,18 +154,18 @@ impl Tasks {
         true
     }
 
-    /// A task.
+    /// Returns a task.
     pub fn get(&mut self, token: &Token) -> Option<&mut Task> {
         self.tasks.get_mut(token)
     }
 
-    /// The task that the server knows by this.
+    /// Returns the task that the server knows by this token.
     pub fn by_wire(&mut self, wire: &Token) -> Option<(Token, &mut Task)> {
         let token = *self.by_wire.get(wire)?;
         Some((token, self.tasks.get_mut(&token)?))
     }
 
-    /// Whether the server knew a task by this that has ended here.
+    /// Whether the server knew a task by this token that has ended here.
     pub fn has_ended(&self, wire: &Token) -> bool {
         self.ended.contains(wire)
     }
@@ -176,12 +176,12 @@ impl Tasks {
         tasks.any(|task| task.coming(at, blocks_ahead) == Coming::Soon)
     }
 
-    /// How many run.
+    /// The number of running tasks.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// Blocks in traces and plans.
+    /// The number of blocks in traces and plans.
     pub fn blocks(&self) -> usize {
         self.traced
             + self
@@ -191,7 +191,8 @@ impl Tasks {
                 .sum::<usize>()
     }
 
-    /// The server is told of a task by this name on this connection, and all that it has read once more.
+    /// Sets the token under which a task is announced to the server on this connection. All that it has read is
+    /// reported again.
     pub fn set_wire(&mut self, token: &Token, wire: Token, connection: u64) {
         let Some(task) = self.tasks.get_mut(token) else {
             return;
@@ -209,7 +210,7 @@ impl Tasks {
         task.came_to = 0;
     }
 
-    /// The server does not know this task any more.
+    /// Removes the server's token of a task that the server no longer knows.
     pub fn lose_wire(&mut self, token: &Token) {
         let Some(task) = self.tasks.get_mut(token) else {
             return;
@@ -221,7 +222,8 @@ impl Tasks {
         task.is_coming = false;
     }
 
-    /// A connection has ended: the tasks that were begun on it, and had not ended, are to be begun anew.
+    /// Handles the end of a connection: returns the tasks that were begun on it and are still running, which must be
+    /// begun again.
     pub fn lost_connection(&mut self, connection: u64) -> Vec<Token> {
         let on_it = |task: &Task| task.wire.is_some_and(|(_, on)| on == connection);
         let lost: Vec<Token> = self
@@ -236,7 +238,7 @@ impl Tasks {
         lost
     }
 
-    /// Tasks that no server knows and whose start is not over.
+    /// Returns the tasks that no server knows and whose start is not over.
     pub fn unknown(&self) -> Vec<Token> {
         self.tasks
             .iter()
@@ -245,7 +247,7 @@ impl Tasks {
             .collect()
     }
 
-    /// A program of a task reads a block; false: it had before, or it cannot be noted.
+    /// Records that a program of a task reads a block. Returns false if it was read before or cannot be recorded.
     pub fn read(&mut self, token: &Token, at: BlockAt, now: Instant) -> bool {
         let Some(task) = self.tasks.get_mut(token) else {
             return false;
@@ -265,14 +267,15 @@ impl Tasks {
         true
     }
 
-    /// Something may have been read without being seen, by any task that runs.
+    /// Records that any running task may have read something unobserved.
     pub fn blind(&mut self) {
         for task in self.tasks.values_mut() {
             task.is_blind = true;
         }
     }
 
-    /// What is to be told, of all tasks: at a pause, when there is enough, and at the end of the first action.
+    /// Takes what must be reported of all tasks: at a pause, when a message is full, and at the end of the first
+    /// action.
     pub fn take_due(&mut self, now: Instant) -> Vec<Tell> {
         let mut all = Vec::new();
         for (token, task) in &mut self.tasks {
@@ -285,7 +288,7 @@ impl Tasks {
                     task.was_heard |= task.wire.is_some();
                 }
                 let Some((wire, connection)) = task.wire else {
-                    // What no server knows of ends nevertheless, for what is noted here.
+                    // A task that no server knows ends too, so that its plan is noted locally.
                     if is_end {
                         all.push(Tell {
                             token: *token,
@@ -309,12 +312,12 @@ impl Tasks {
         all
     }
 
-    /// The server is told of a task by this name that has ended here: what it sends for it is recognised.
+    /// Records the token under which an already ended task is reported, so that blocks sent for it are recognised.
     pub fn told_late(&mut self, wire: Token) {
         remember(&mut self.ended, wire);
     }
 
-    /// A task has ended. What it was.
+    /// Removes a task that has ended and returns it.
     pub fn end(&mut self, token: &Token) -> Option<Task> {
         let task = self.tasks.remove(token)?;
         self.traced -= task.trace.len();
@@ -334,14 +337,15 @@ fn remember(ended: &mut Vec<Token>, wire: Token) {
 }
 
 impl Task {
-    /// What was read and not told yet; it counts as told now.
+    /// Takes the blocks that were read and not reported yet; they count as reported from now on.
     pub fn take_untold(&mut self) -> Vec<BlockAt> {
         let untold = self.trace[self.told..].to_vec();
         self.told = self.trace.len();
         untold
     }
 
-    /// What its start read, if no server has heard of that: to be told later, and whether all reads were seen.
+    /// Returns what its start read and whether all reads were observed, if this was not reported to any server, to be
+    /// reported later.
     pub fn unheard(&self) -> Option<Untold> {
         let blocks = &self.trace[..self.start_blocks.unwrap_or(self.trace.len())];
         (self.wire.is_none() && !self.was_heard && !blocks.is_empty()).then(|| Untold {
@@ -351,28 +355,28 @@ impl Task {
         })
     }
 
-    /// A read of it waits; [`read_is_over`](Self::read_is_over) follows.
+    /// Records that a read of the task waits; [`read_is_over`](Self::read_is_over) follows.
     pub fn read_waits(&mut self) {
         self.waits += 1;
     }
 
-    /// A read of it waits no more: what the program does with what it got counts from here.
+    /// Records that a read no longer waits: the quiet time is counted from now on.
     pub fn read_is_over(&mut self, now: Instant) {
         self.waits = self.waits.saturating_sub(1);
         self.last_new = self.last_new.max(now);
     }
 
-    /// What was read, in order.
+    /// Returns the blocks that were read, in order.
     pub fn trace(&self) -> &[BlockAt] {
         &self.trace
     }
 
-    /// Whether a program of the task was seen reading a block.
+    /// Whether a program of the task was observed reading a block.
     pub fn has_read(&self, at: BlockAt) -> bool {
         self.seen.contains(&at)
     }
 
-    /// A piece of the server's plan.
+    /// Adds a piece of the server's plan.
     pub fn add_plan(&mut self, blocks: &[BlockAt]) {
         for at in blocks {
             if self.plan.len() < PLAN_BLOCKS_MAX {
@@ -382,13 +386,13 @@ impl Task {
         }
     }
 
-    /// Something that the task reads can be read without being seen.
+    /// Records that the task may read something unobserved.
     pub fn set_blind(&mut self) {
         self.is_blind = true;
     }
 
-    /// A prefetched block has come. Returns whether its read must be seen: the first of each file shows the server that
-    /// the file is used.
+    /// Records a prefetched block that has arrived. Returns whether its read must be observed: the first read of each
+    /// file shows the server that the file is used.
     pub fn came(&mut self, at: BlockAt, now: Instant) -> bool {
         self.start.pushed += 1;
         self.last_came = Some(now);
@@ -398,27 +402,28 @@ impl Task {
         self.probed.insert(at.file)
     }
 
-    /// The first block of each file of its plan.
+    /// Returns the first block of each file of its plan.
     pub fn probes(&self) -> Vec<BlockAt> {
         let mut files = HashSet::new();
         let first = |at: &&BlockAt| files.insert(at.file);
         self.plan.iter().filter(first).copied().collect()
     }
 
-    /// It is where readers find it: whoever does not find what lies before it need not wait for the plan.
+    /// Records that a block is on the stage: a reader that misses an earlier block of the plan need not wait for the
+    /// plan.
     pub fn placed(&mut self, at: BlockAt) {
         if let Some(position) = self.positions.get(&at) {
             self.came_to = self.came_to.max(position + 1);
         }
     }
 
-    /// No more is coming of what is prefetched.
+    /// Records that no further prefetched blocks will arrive.
     pub fn prefetch_is_over(&mut self) {
         self.is_coming = false;
         self.positions = HashMap::new();
     }
 
-    /// Whether a block that is not here comes within the next so many blocks of the plan.
+    /// Whether a missing block arrives within the next `blocks_ahead` blocks of the plan.
     pub fn coming(&self, at: BlockAt, blocks_ahead: u32) -> Coming {
         let position = self.positions.get(&at).filter(|_| self.is_coming);
         match position {
@@ -431,18 +436,18 @@ impl Task {
         }
     }
 
-    /// Prefetched blocks that came and were not seen being read; known only if all reads were to be seen.
+    /// The number of prefetched blocks that arrived and were not observed being read; known only for an audited start.
     pub fn unread(&self) -> u64 {
         self.prefetched.difference(&self.seen).count() as u64
     }
 
-    /// Whether all that was read was seen.
+    /// Whether all reads were observed.
     pub fn is_exact(&self) -> bool {
         !self.is_blind && (self.is_audit || self.begun == Some(0))
     }
 
-    /// What its next start will need, as far as this one knows: in order, what the server prefetched and what was read
-    /// beside it; only what was read where all reads were seen.
+    /// Returns what its next start will need, in order, as far as this one knows: the prefetched blocks and the others
+    /// that were read; only the blocks that were read if all reads were observed.
     pub fn needed(&self) -> Vec<BlockAt> {
         if self.is_exact() {
             return self.trace.clone();

@@ -1,4 +1,4 @@
-//! From the name of a server to a link.
+//! Connects to a server by name.
 
 use super::secure::Secure;
 use super::{Link, LinkError, Shared};
@@ -9,28 +9,28 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Addresses of a name that are tried, at most: each may take its time.
+/// The maximum number of a name's addresses that are tried, because each may take up to `connect_max`.
 const ADDRESSES_MAX: usize = 8;
 
-/// How a link is made.
+/// The settings of a link.
 #[derive(Clone)]
 pub struct LinkSettings {
-    /// Host or address, a colon, the port.
+    /// Host name or address, a colon, and the port.
     pub server: String,
-    /// With what the device shows who it is, and who the server must be; None: plain TCP, to this machine only.
+    /// The device's TLS configuration and the expected name of the server; `None` for plain TCP, to this machine only.
     pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    /// For connecting to one address and shaking hands with it.
+    /// The timeout for connecting to one address, including the handshake.
     pub connect_max: Duration,
-    /// A read that has given no byte for so long is [`io::ErrorKind::TimedOut`]; None: it waits.
+    /// The timeout of a read, which then fails with [`io::ErrorKind::TimedOut`]; `None` waits forever.
     pub read_max: Option<Duration>,
-    /// The same for a write, which ends the link.
+    /// The timeout of a write, which then ends the link.
     pub write_max: Option<Duration>,
 }
 
-/// Connects, to the first that answers of the name's first 8 addresses.
+/// Connects to the first of the name's first 8 addresses that answers.
 ///
 /// # Errors
-/// There is no such name, nobody answers in time, or the two do not agree on TLS.
+/// There is no such name, no server answers in time, or the two do not agree on TLS.
 pub fn connect(settings: &LinkSettings) -> Result<Link, LinkError> {
     let server = &settings.server;
     let addresses = server
@@ -98,7 +98,8 @@ impl From<io::Error> for Shaken {
     }
 }
 
-/// Until both know each other, or the deadline: a server that sends a byte now and then does not put it off.
+/// Does the handshake until it completes or the deadline passes. A server that sends single bytes does not extend the
+/// deadline.
 fn shake_hands(
     connection: &mut ClientConnection,
     shared: &Shared,
@@ -129,7 +130,7 @@ fn shake_hands(
         while !rest.is_empty() {
             connection.read_tls(&mut rest)?;
             if let Err(error) = connection.process_new_packets() {
-                // The server is told why, if it listens.
+                // Send the server an alert with the reason.
                 records.clear();
                 while connection.wants_write() {
                     connection.write_tls(&mut records)?;

@@ -1,8 +1,8 @@
-//! A connection to a server, plain or with TLS: one thread reads, another writes, any ends it.
+//! A connection to a server, plain or with TLS: one thread reads, another writes, and any thread can end it.
 //!
-//! Neither waits for the other: a rustls connection is locked only while bytes are made or taken apart, never while the
-//! socket is waited for. So a peer that reads nothing stops the writer alone, and what it sends still comes in.
-//! `connect.rs` makes a link, `secure.rs` is TLS for two threads.
+//! Reader and writer do not wait for each other: a rustls connection is locked only while records are encoded or
+//! decoded, never during a wait for the socket. So a peer that reads nothing blocks only the writer, and what it sends
+//! is still received. `connect.rs` makes a link, `secure.rs` is TLS for two threads.
 
 mod connect;
 mod secure;
@@ -17,44 +17,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Why there is no connection.
+/// Why a connection could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// The name of the server leads nowhere.
+    /// The name of the server cannot be resolved.
     #[error("{server}: {source}")]
     Address {
-        /// As it was given.
+        /// The server, as in the settings.
         server: String,
-        /// What the resolver says.
+        /// The error of the resolver.
         #[source]
         source: io::Error,
     },
-    /// Without TLS only this machine itself is talked to.
+    /// Without TLS only loopback addresses are allowed.
     #[error("{0} is not on this machine; without an identity only loopback addresses are allowed")]
     NotLoopback(std::net::SocketAddr),
-    /// The socket failed, or nobody answered in time.
+    /// The socket failed, or no server answered in time.
     #[error("{server}: {source}")]
     Socket {
-        /// As it was given.
+        /// The server, as in the settings.
         server: String,
-        /// What the system says.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The two do not agree on TLS: another authority, a refused certificate.
+    /// Both sides do not agree on TLS: another authority, a refused certificate.
     #[error("{server}: {source}")]
     Tls {
-        /// As it was given.
+        /// The server, as in the settings.
         server: String,
-        /// What rustls says.
+        /// The error of rustls.
         #[source]
         source: rustls::Error,
     },
 }
 
 impl LinkError {
-    /// The one code this error maps to; see [`base::error`].
+    /// Returns the error code that this error maps to; see [`base::error`].
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -68,7 +68,7 @@ impl LinkError {
     }
 }
 
-/// What both ends of a link share.
+/// The state that both ends of a link share.
 struct Shared {
     socket: TcpStream,
     secure: Option<Secure>,
@@ -77,7 +77,7 @@ struct Shared {
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
     is_ended: AtomicBool,
-    /// By [`LinkControl::shutdown`]: nobody wants to hear what broke by that.
+    /// Set by [`LinkControl::shutdown`]: errors caused by the shutdown are not reported.
     is_unwanted: AtomicBool,
 }
 
@@ -94,7 +94,8 @@ impl Shared {
         }
     }
 
-    /// Reads from the socket; 0 is its end. A time that is over without a byte is [`io::ErrorKind::TimedOut`].
+    /// Reads from the socket; 0 means its end. Returns [`io::ErrorKind::TimedOut`] if no byte arrives within the
+    /// timeout.
     fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match (&self.socket).read(into) {
@@ -109,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// Writes all of these bytes. After an error the link is of no use: a part of them may have been sent.
+    /// Writes all of these bytes. After an error the link is unusable: some of them may have been sent.
     fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match (&self.socket).write(bytes) {
@@ -130,12 +131,12 @@ impl Shared {
 
     fn end(&self) {
         self.is_ended.store(true, Ordering::Release);
-        // It fails when the other side has ended the connection already.
+        // It fails if the other side has ended the connection already.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 
-/// A socket with a time limit says "would block" when it is over.
+/// Converts the "would block" of a socket with a timeout into "timed out".
 fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
@@ -143,15 +144,15 @@ fn timed_out(error: io::Error) -> io::Error {
     }
 }
 
-/// The reading end. One thread has it.
+/// The reading end, owned by one thread.
 pub struct LinkReader {
     shared: Arc<Shared>,
     incoming: secure::Incoming,
 }
 
 impl Read for LinkReader {
-    /// Waits for bytes; 0: the other side has ended the connection, or [`LinkControl::shutdown`] did.
-    /// [`io::ErrorKind::TimedOut`]: none came within the limit; the link is as good as before.
+    /// Waits for bytes. Returns 0 if the other side has ended the connection, or [`LinkControl::shutdown`] did. Returns
+    /// [`io::ErrorKind::TimedOut`] if none arrived within the timeout; the link stays usable.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let result = match &self.shared.secure {
             None => self.shared.receive(into),
@@ -165,14 +166,14 @@ impl Read for LinkReader {
     }
 }
 
-/// The writing end. One thread has it.
+/// The writing end, owned by one thread.
 pub struct LinkWriter {
     shared: Arc<Shared>,
 }
 
 impl Write for LinkWriter {
-    /// Writes all of the bytes, or fails; nothing is kept back, so nothing is to be flushed.
-    /// [`io::ErrorKind::TimedOut`]: the other side has taken nothing for so long; the link has ended.
+    /// Writes all of the bytes, or fails. Nothing is buffered, so no flush is needed. [`io::ErrorKind::TimedOut`] means
+    /// that the other side read nothing within the timeout; the link has ended.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &self.shared.secure {
             None => self.shared.send(bytes)?,
@@ -186,45 +187,45 @@ impl Write for LinkWriter {
     }
 }
 
-/// Ends a link and counts its bytes, from any thread.
+/// Ends a link and returns its byte counts, from any thread.
 #[derive(Clone)]
 pub struct LinkControl {
     shared: Arc<Shared>,
 }
 
 impl LinkControl {
-    /// Ends the connection: who reads gets its end, who writes an error, at once.
+    /// Ends the connection at once: a reader gets end of file, a writer an error.
     pub fn shutdown(&self) {
         self.shared.is_unwanted.store(true, Ordering::Release);
         self.shared.end();
     }
 
-    /// Whether it was ended from this side: by [`shutdown`](Self::shutdown), or by a write that failed.
+    /// Returns whether it was ended from this side: by [`shutdown`](Self::shutdown), or by a write that failed.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.shared.is_ended.load(Ordering::Acquire)
     }
 
-    /// Bytes given to TCP until now: with TLS all that it adds, the handshake too.
+    /// Returns the number of bytes given to TCP so far, including the handshake and the overhead of TLS.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
         self.shared.sent_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes taken from TCP until now, counted likewise.
+    /// Returns the number of bytes received from TCP so far, counted in the same way.
     #[must_use]
     pub fn received_bytes(&self) -> u64 {
         self.shared.received_bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Both ends of a connection, and what ends it.
+/// Both ends of a connection, and its control.
 pub struct Link {
-    /// For the thread that reads.
+    /// The reading end, for one thread.
     pub reader: LinkReader,
-    /// For the thread that writes.
+    /// The writing end, for one thread.
     pub writer: LinkWriter,
-    /// For all.
+    /// The control, for any thread.
     pub control: LinkControl,
 }
 

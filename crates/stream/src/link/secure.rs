@@ -1,7 +1,7 @@
-//! TLS for a reader and a writer at once.
+//! TLS for a concurrent reader and writer.
 //!
-//! Records must be sent in the order in which they were made. So `sending` is held from making them to the last byte
-//! sent, and the connection itself only while they are made: the reader needs no more than the connection.
+//! Records must be sent in the order in which they were made. So the writer holds `sending` from making them until the
+//! last byte is sent. It holds the connection only while it makes them, and the reader needs only the connection.
 
 use super::Shared;
 use rustls::ClientConnection;
@@ -9,20 +9,20 @@ use std::io::{self, Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Ciphertext that is read at once.
+/// The size of the buffer for ciphertext, in bytes.
 const INCOMING_BYTES: usize = 32 << 10;
 
-/// Plaintext that is made into records at once: the connection is locked no longer than that takes.
+/// The maximum plaintext encrypted in one step, in bytes. It limits how long the connection is locked.
 const OUTGOING_BYTES: usize = 32 << 10;
 
 /// A connection with TLS.
 pub(super) struct Secure {
     connection: Mutex<ClientConnection>,
-    /// Records made and not sent yet.
+    /// Records that were made and not sent yet.
     sending: Mutex<Vec<u8>>,
 }
 
-/// Ciphertext that was read and not taken apart yet.
+/// Ciphertext that was read and not decrypted yet.
 pub(super) struct Incoming {
     buffer: Box<[u8]>,
     start: usize,
@@ -40,7 +40,7 @@ impl Incoming {
 }
 
 impl Secure {
-    /// Of a connection whose handshake is over.
+    /// Wraps a connection whose handshake is complete.
     pub(super) fn new(connection: ClientConnection) -> Self {
         Self {
             connection: Mutex::new(connection),
@@ -75,20 +75,20 @@ impl Secure {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 other => return other,
             }
-            // A record that comes byte by byte is no byte of what it holds.
+            // Bytes of an incomplete record do not extend the timeout.
             if shared.read_max.is_some_and(|max| begun.elapsed() >= max) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let count = shared.receive(&mut incoming.buffer)?;
             (incoming.start, incoming.end) = (0, count);
             if count == 0 {
-                // Frames mark their own ends, so a connection that ends without a word is only an end.
+                // Frames carry their length, so a connection that ends without a TLS close is only an end.
                 return Ok(0);
             }
         }
     }
 
-    /// What can be read without the socket; [`io::ErrorKind::WouldBlock`]: nothing.
+    /// Reads plaintext without the socket; [`io::ErrorKind::WouldBlock`] if there is none.
     fn take(&self, incoming: &mut Incoming, into: &mut [u8]) -> io::Result<usize> {
         let mut connection = self.connection();
         loop {
@@ -107,7 +107,7 @@ impl Secure {
         }
     }
 
-    /// Sends the alert that is waiting, unless somebody is sending: the connection ends anyway.
+    /// Sends the pending alert, unless another thread is sending: the connection ends anyway.
     fn say_why(&self, shared: &Shared) {
         if let Ok(mut records) = self.sending.try_lock() {
             let _ = Self::make(&mut self.connection(), &mut records);
@@ -132,7 +132,7 @@ impl Secure {
         Ok(())
     }
 
-    /// Moves all records that wait into a buffer.
+    /// Moves all pending records into a buffer.
     fn make(connection: &mut ClientConnection, records: &mut Vec<u8>) -> io::Result<()> {
         while connection.wants_write() {
             connection.write_tls(records)?;

@@ -1,4 +1,4 @@
-//! Reads a manifest, and refuses whatever breaks a rule, before memory is taken for it.
+//! Reads a manifest, and refuses anything that breaks a rule before it allocates memory for it.
 
 use super::{
     COLUMN_BYTES_MAX, DEPTH_MAX, FILE_BYTES_MAX, FORMAT, HEADER_BYTES, KIND_DIRECTORY, KIND_FILE,
@@ -11,10 +11,10 @@ use crate::wire::MANIFEST_BYTES_MAX;
 const HASH_BYTES: usize = 32;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A node takes a byte in each of the columns kind, attribute, seconds and nanoseconds, at least.
+/// The minimum size of a node, in bytes: one in each of the columns kind, attribute, seconds and nanoseconds.
 const NODE_BYTES_MIN: u32 = 4;
 
-/// A name takes its shared and own length, its node, and a byte of text.
+/// The minimum size of a name, in bytes: its shared and own length, its node, and a byte of text.
 const NAME_BYTES_LEAST: u32 = 4;
 
 type Result<T> = std::result::Result<T, ManifestError>;
@@ -29,7 +29,7 @@ struct Header {
 }
 
 impl Manifest {
-    /// Reads a body. Its signature is not looked at: what comes from elsewhere goes through [`super::verify`].
+    /// Reads a body. Does not check the signature: a manifest from elsewhere goes through [`super::verify`].
     ///
     /// # Errors
     /// It is no manifest, damaged, or beyond a limit.
@@ -101,7 +101,7 @@ impl Header {
     }
 }
 
-/// What is left of the columns.
+/// The unread rest of the columns.
 struct Columns<'b> {
     rest: &'b [u8],
 }
@@ -126,7 +126,7 @@ impl<'b> Columns<'b> {
             }
             number |= bits << (7 * place);
             if byte & 0x80 == 0 {
-                // One number has one spelling.
+                // Each number has exactly one encoding.
                 if byte == 0 && place > 0 {
                     break;
                 }
@@ -136,7 +136,7 @@ impl<'b> Columns<'b> {
         Err(ManifestError::Damaged("a number"))
     }
 
-    /// A number up to a limit, which is not reached by anything that is right.
+    /// Reads a number that must be below `end`.
     fn below(&mut self, end: u64, what: &'static str) -> Result<u64> {
         let number = self.number()?;
         if number < end {
@@ -228,7 +228,7 @@ impl<'b> Columns<'b> {
         if contents.next().is_some() {
             return Err(ManifestError::Damaged("more contents than are used"));
         }
-        // Twice in the list would get by the check of sizes.
+        // A content that is listed twice would pass the check of sizes.
         seen.sort_unstable();
         if seen.windows(2).any(|pair| pair[0].0 == pair[1].0) {
             return Err(ManifestError::Damaged("a content is listed twice"));
@@ -325,7 +325,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-/// Everything has a name, a directory exactly one, and all of them begin at the root.
+/// Checks that each node has a name, a directory exactly one, and that all paths begin at the root.
 fn check_tree(nodes: &[Node], names: &[Name]) -> Result<()> {
     let is_directory = |node: FileId| matches!(nodes[node.0 as usize].kind, Kind::Directory);
     let mut is_named = vec![false; nodes.len()];
@@ -342,7 +342,7 @@ fn check_tree(nodes: &[Node], names: &[Name]) -> Result<()> {
     if is_named.contains(&false) {
         return Err(ManifestError::Damaged("a node without a name"));
     }
-    // How deep directories are; 0 where it is not known yet.
+    // The depth of each directory; 0 if not known yet.
     let mut depths = vec![0_u32; nodes.len()];
     depths[0] = 1;
     let mut way = Vec::new();

@@ -1,19 +1,19 @@
-//! Writes a manifest: columns, so that what is alike stands together, compressed, and behind them the hashes, which do
-//! not shrink.
+//! Writes a manifest: compressed columns, so that similar values are adjacent, and behind them the hashes, which do not
+//! compress.
 
 use super::{FORMAT, HEADER_BYTES, KIND_DIRECTORY, KIND_FILE, KIND_LINK, Kind, MAGIC, Manifest};
 use crate::block::ContentId;
 use std::collections::HashMap;
 
-/// A manifest is compressed once and sent to every device.
+/// High, because a manifest is compressed once and sent to every device.
 const LEVEL: i32 = 19;
 
 impl Manifest {
-    /// The body, which is then signed. What breaks a rule of the manifest is written all the same, and refused by
-    /// whoever reads it.
+    /// Returns the body, which the caller then signs. Does not check the rules of the manifest: the reader refuses a
+    /// manifest that breaks one.
     ///
     /// # Panics
-    /// Only where memory is short.
+    /// Only if memory for compression cannot be allocated.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let (columns, contents) = self.columns();
@@ -59,7 +59,7 @@ impl Manifest {
         (out, contents)
     }
 
-    /// What the nodes are, and their permissions and owners, which are few.
+    /// Writes the kinds of the nodes, and their permissions and owners, of which there are few distinct ones.
     fn write_attributes(&self, out: &mut Vec<u8>) {
         let mut seen = HashMap::new();
         let mut attributes = Vec::new();
@@ -86,7 +86,8 @@ impl Manifest {
         out.extend_from_slice(&column);
     }
 
-    /// Sizes, and which content: 0 for the next one of the list, or one more than its place in it.
+    /// Writes the sizes and the contents of files. A content is 0 for the next one of the list, or 1 plus its index in
+    /// the list.
     fn write_contents(&self, out: &mut Vec<u8>) -> Vec<ContentId> {
         let files = || {
             self.nodes.iter().filter_map(|node| match node.kind {
@@ -158,11 +159,11 @@ fn shared_bytes(left: &[u8], right: &[u8]) -> usize {
 }
 
 fn count(number: usize) -> [u8; 4] {
-    // What does not fit is far beyond every limit of the reader, which then refuses it.
+    // A count that does not fit is far beyond every limit of the reader, which then refuses it.
     u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// Seven bits a byte, the lowest first; the highest bit says that more follow.
+/// Writes a number with seven bits in each byte, the lowest first. The highest bit says that more bytes follow.
 fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -171,7 +172,7 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// 0, -1, 1, -2, 2 become 0, 1, 2, 3, 4.
+/// Writes a signed number: 0, -1, 1, -2, 2 become 0, 1, 2, 3, 4.
 fn put_signed(out: &mut Vec<u8>, number: i64) {
     put(out, ((number << 1) ^ (number >> 63)) as u64);
 }

@@ -1,7 +1,7 @@
-//! A published version of a tree: which files there are, and what each is made of.
+//! A published version of a tree: its files, and the content of each.
 //!
-//! The bytes are specified in `SPEC.md`; `encode.rs` and `decode.rs` write and read them, `signature.rs` signs them.
-//! Nothing here is believed before the signature and every rule of `decode.rs` have been checked.
+//! The bytes are specified in `SPEC.md`. `encode.rs` and `decode.rs` write and read them, `signature.rs` signs them.
+//! Nothing here is trusted before the signature and every rule of `decode.rs` are checked.
 
 mod decode;
 mod encode;
@@ -15,68 +15,68 @@ use base::error::Code;
 /// The root of every tree.
 pub const ROOT: FileId = FileId(0);
 
-/// Files, directories and links of a version, at most; and its names.
+/// The maximum number of files, directories and links of a version, and also of its names.
 pub const NODES_MAX: u32 = 1 << 22;
 
-/// The length of a file, at most: its list of hashes has 512 MiB then.
+/// The maximum length of a file, in bytes. Its list of hashes then has 512 MiB.
 pub const FILE_BYTES_MAX: u64 = 1 << 36;
 
-/// Directories in each other, at most. A path of the kernel has no more.
+/// The maximum nesting depth of directories. A path of the kernel has no more.
 pub const DEPTH_MAX: u32 = 2048;
 
-/// Length of a name, at most.
+/// The maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Length of what a symbolic link holds, at most.
+/// The maximum length of the target of a symbolic link, in bytes.
 pub const TARGET_BYTES_MAX: usize = 4095;
 
-/// The permission bits of a node, with those for changing the user and group and the sticky one.
+/// The permission bits of a node, with set-user-id, set-group-id and sticky bit.
 pub const MODE_MAX: u16 = 0o7777;
 
 const MAGIC: [u8; 8] = *b"keelmnft";
 const FORMAT: u32 = 1;
 const HEADER_BYTES: usize = 40;
 
-/// The columns of a manifest before they are compressed, at most.
+/// The maximum size of a manifest's columns before compression, in bytes.
 const COLUMN_BYTES_MAX: u32 = 256 << 20;
 
 const KIND_DIRECTORY: u8 = 0;
 const KIND_FILE: u8 = 1;
 const KIND_LINK: u8 = 2;
 
-/// Why bytes are not believed to be a manifest.
+/// Why bytes are not accepted as a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// They are something else.
+    /// The bytes are not a manifest.
     #[error("not a manifest")]
     NotAManifest,
-    /// Made by a version of this software that is not known here.
+    /// The format is from another version of this software and not known here.
     #[error("a manifest of format {0}, and only format 1 is known")]
     Format(u32),
-    /// They break a rule of the format.
+    /// The bytes break a rule of the format.
     #[error("damaged manifest: {0}")]
     Damaged(&'static str),
-    /// More than is taken from anybody.
+    /// The manifest exceeds a limit.
     #[error("a manifest beyond a limit: {0}")]
     Limit(&'static str),
-    /// Somebody else has signed it.
+    /// Another publisher has signed it.
     #[error("signed by {found}, not by {expected}")]
     Publisher {
-        /// Who has.
+        /// The publisher that signed it.
         found: PublicKey,
-        /// Who should have.
+        /// The publisher that the caller expects.
         expected: PublicKey,
     },
-    /// The signature is not over these bytes.
+    /// The signature does not match the bytes.
     #[error("the signature is wrong")]
     Signature,
-    /// A key is none.
+    /// The bytes are not a valid key.
     #[error("not an ed25519 key")]
     Key,
 }
 
 impl ManifestError {
-    /// What kind of failure it is.
+    /// Returns the error code of the failure.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -89,17 +89,17 @@ impl ManifestError {
     }
 }
 
-/// What a file without bytes is made of.
+/// Returns the content id of an empty file.
 #[must_use]
 pub fn empty_content() -> ContentId {
     HashList::default().content()
 }
 
-/// A version of a tree, checked: names are sorted and unique, each directory but the root has one name, nothing is in
-/// itself, everything can be reached from the root.
+/// A version of a tree. A decoded one is checked. Its names are sorted and unique. Each directory but the root has one
+/// name. No directory contains itself, and everything can be reached from the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// Grows with each publication into a store.
+    /// The version number, which grows with each publication into a store.
     pub version: u64,
     /// Files, directories and links by [`FileId`]; the root is the first.
     pub nodes: Vec<Node>,
@@ -120,7 +120,7 @@ pub struct Node {
     pub group: u32,
     /// Time of its last change, seconds since 1970.
     pub modified_s: i64,
-    /// And nanoseconds, below 1,000,000,000.
+    /// The nanoseconds of that time, below 1,000,000,000.
     pub modified_ns: u32,
 }
 
@@ -131,14 +131,14 @@ pub enum Kind {
     Directory,
     /// A regular file.
     File {
-        /// Its length.
+        /// Its length, in bytes.
         size_bytes: u64,
-        /// What it is made of.
+        /// Its content.
         content: ContentId,
     },
     /// A symbolic link.
     Link {
-        /// Where it leads, 1 to 4,095 bytes without zero.
+        /// The path it points to, 1 to 4,095 bytes without a zero byte.
         target: Box<[u8]>,
     },
 }
@@ -148,20 +148,20 @@ pub enum Kind {
 pub struct Name {
     /// The directory.
     pub directory: FileId,
-    /// 1 to 255 bytes, neither `.` nor `..`, without slash and zero.
+    /// 1 to 255 bytes, neither `.` nor `..`, without slash and zero bytes.
     pub name: Box<[u8]>,
-    /// What it names.
+    /// The node that it names.
     pub node: FileId,
 }
 
 impl Manifest {
-    /// A node.
+    /// Returns a node.
     #[must_use]
     pub fn node(&self, file: FileId) -> Option<&Node> {
         self.nodes.get(file.0 as usize)
     }
 
-    /// Size and content of a regular file.
+    /// Returns the size, in bytes, and the content of a regular file.
     #[must_use]
     pub fn file(&self, file: FileId) -> Option<(u64, ContentId)> {
         match self.node(file)?.kind {
@@ -173,13 +173,13 @@ impl Manifest {
         }
     }
 
-    /// Blocks of a regular file; 0 for anything else.
+    /// Returns the number of blocks of a regular file; 0 for anything else.
     #[must_use]
     pub fn blocks(&self, file: FileId) -> u32 {
         self.file(file).map_or(0, |(size, _)| blocks_of(size))
     }
 
-    /// What a directory holds, sorted by name.
+    /// Returns the entries of a directory, sorted by name.
     #[must_use]
     pub fn entries(&self, directory: FileId) -> &[Name] {
         let from = self
@@ -191,7 +191,7 @@ impl Manifest {
         &self.names[from..to]
     }
 
-    /// What a name in a directory names.
+    /// Returns the node that a name in a directory refers to.
     #[must_use]
     pub fn look_up(&self, directory: FileId, name: &[u8]) -> Option<FileId> {
         let entries = self.entries(directory);
@@ -201,7 +201,7 @@ impl Manifest {
         Some(entries[at].node)
     }
 
-    /// What a path names, from the root, without following links. Empty parts and `.` are skipped.
+    /// Returns the node that a path refers to, from the root, without following links. Skips empty parts and `.`.
     #[must_use]
     pub fn find(&self, path: &[u8]) -> Option<FileId> {
         path.split(|byte| *byte == b'/')

@@ -1,4 +1,4 @@
-//! Who has published a manifest: ed25519 keys and signatures.
+//! The publisher of a manifest: ed25519 keys and signatures.
 
 use super::{Manifest, ManifestError};
 use crate::wire::MANIFEST_BYTES_MAX;
@@ -10,35 +10,35 @@ use std::str::FromStr;
 const KEY_BYTES: usize = 32;
 const SIGNATURE_BYTES: usize = 64;
 
-/// What publisher a device trusts.
+/// The public key of a publisher that a device trusts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey(pub [u8; KEY_BYTES]);
 
-/// What a publisher signs with.
+/// The key pair that a publisher signs with.
 pub struct KeyPair(Ed25519KeyPair);
 
 impl KeyPair {
-    /// A new one, and its bytes as PKCS#8, to be kept secret.
+    /// Returns a new key pair and its bytes as PKCS#8, which must be kept secret.
     ///
     /// # Errors
-    /// [`ManifestError::Key`] where the system gives no random numbers.
+    /// [`ManifestError::Key`] if the system gives no random numbers.
     pub fn generate() -> Result<(Self, Vec<u8>), ManifestError> {
         let bytes =
             Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| ManifestError::Key)?;
         Ok((Self::from_pkcs8(bytes.as_ref())?, bytes.as_ref().to_vec()))
     }
 
-    /// From PKCS#8, with or without the public key in it.
+    /// Reads a key pair from PKCS#8, with or without the public key in it.
     ///
     /// # Errors
-    /// [`ManifestError::Key`]: it is none.
+    /// [`ManifestError::Key`] if the bytes are not a key pair.
     pub fn from_pkcs8(bytes: &[u8]) -> Result<Self, ManifestError> {
         let pair =
             Ed25519KeyPair::from_pkcs8_maybe_unchecked(bytes).map_err(|_| ManifestError::Key)?;
         Ok(Self(pair))
     }
 
-    /// What others know of it.
+    /// Returns the public key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         let mut key = [0; KEY_BYTES];
@@ -53,7 +53,7 @@ impl fmt::Debug for KeyPair {
     }
 }
 
-/// Puts key and signature behind a body.
+/// Returns the body followed by the public key and the signature.
 #[must_use]
 pub fn sign(body: &[u8], pair: &KeyPair) -> Vec<u8> {
     let mut signed = Vec::with_capacity(body.len() + KEY_BYTES + SIGNATURE_BYTES);
@@ -64,7 +64,7 @@ pub fn sign(body: &[u8], pair: &KeyPair) -> Vec<u8> {
     signed
 }
 
-/// Who says to have signed it; nothing is checked.
+/// Returns the publisher named in the bytes. The signature is not checked.
 #[must_use]
 pub fn publisher(signed: &[u8]) -> Option<PublicKey> {
     let (rest, _) = signed.split_last_chunk::<SIGNATURE_BYTES>()?;
@@ -82,7 +82,7 @@ pub fn verify(signed: &[u8], expected: &PublicKey) -> Result<Manifest, ManifestE
     }
     let found = publisher(signed).ok_or(ManifestError::NotAManifest)?;
     let (message, signature) = signed.split_at(signed.len() - SIGNATURE_BYTES);
-    // Before the keys are compared: of a manifest that is cut off, what stands in the key's place is nobody's.
+    // Check the signature before the keys: in a truncated manifest, the bytes in the key's place are not a key.
     UnparsedPublicKey::new(&ED25519, &found.0)
         .verify(message, signature)
         .map_err(|_| ManifestError::Signature)?;

@@ -9,16 +9,16 @@ const FORMAT_VERSION: u16 = 1;
 const HEADER_BYTES: usize = 12;
 const CHECKSUM_BYTES: usize = 4;
 
-/// A path, in bytes, at most.
+/// The maximum length of a path, in bytes.
 const PATH_BYTES_MAX: usize = 65_535;
 
-/// Files that one file of actions speaks of, at most.
+/// The maximum number of files that one file of actions refers to.
 const FILES_MAX: u32 = 1 << 20;
 
-/// A whole file, at most: what is longer is refused before it is looked at.
+/// The maximum size of a file of actions, in bytes. A longer one is refused before it is parsed.
 pub(crate) const FILE_BYTES_MAX: usize = 256 << 20;
 
-/// Puts a file together. Files are numbered as they are first spoken of.
+/// Writes a file of actions. Files are numbered in the order of their first use.
 pub(super) struct Writer {
     mode: Mode,
     body: Vec<u8>,
@@ -38,7 +38,7 @@ impl Writer {
         }
     }
 
-    /// The number of a file in this table; None where the version has no such file.
+    /// Returns the number of a file in this table; `None` if the version has no such file.
     pub(super) fn number(&mut self, file: FileId, catalogue: &dyn Catalogue) -> Option<u32> {
         if let Some(number) = self.numbers.get(&file) {
             return *number;
@@ -94,19 +94,19 @@ fn mode_number(mode: Mode) -> u8 {
     }
 }
 
-/// What a file of the table is in the version at hand.
+/// What has become of a file of the table in the current version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The same bytes under the same name: so many blocks.
+    /// The same bytes under the same name, with its number of blocks.
     Same(FileId, u32),
-    /// Other bytes under the same name: so many blocks now.
+    /// Other bytes under the same name, with its current number of blocks.
     Changed(FileId, u32),
-    /// No such name any more.
+    /// The name does not exist any more.
     Gone,
 }
 
 impl Fate {
-    /// Where a block is now, and whether it is what it was.
+    /// Returns where a block is now, and whether its content is unchanged.
     pub(super) fn place(self, index: u32) -> Option<(BlockAt, bool)> {
         let (file, blocks, is_same) = match self {
             Self::Same(file, blocks) => (file, blocks, true),
@@ -116,7 +116,7 @@ impl Fate {
         (index < blocks).then_some((BlockAt { file, index }, is_same))
     }
 
-    /// The file, whatever has become of its bytes.
+    /// Returns the file, even if its bytes have changed.
     pub(super) fn file(self) -> Option<FileId> {
         match self {
             Self::Same(file, _) | Self::Changed(file, _) => Some(file),
@@ -133,7 +133,7 @@ struct Described<'a> {
     blocks: u32,
 }
 
-/// Takes a file apart. Nothing of it is believed before the checksum; every number is checked nevertheless.
+/// Reads a file of actions. Trusts nothing before the checksum is verified, and checks every number nevertheless.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    /// What the files of the table are in a version.
+    /// Returns what has become of the files of the table in a version.
     pub(super) fn fates(&self, catalogue: &dyn Catalogue) -> Vec<Fate> {
         let fate = |file: &Described<'_>| match catalogue.find(file.path) {
             Some((found, content, blocks)) if content == file.content => Fate::Same(found, blocks),
@@ -203,7 +203,7 @@ impl<'a> Reader<'a> {
         self.files.iter().map(fate).collect()
     }
 
-    /// The next number of a file in the table.
+    /// Reads the number of a file in the table.
     pub(super) fn file(&mut self) -> Result<usize, LoadError> {
         let number = self.u32()? as usize;
         if number < self.files.len() {
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next index of a block of a file of the table.
+    /// Reads the index of a block of a file of the table.
     pub(super) fn index(&mut self, file: usize) -> Result<u32, LoadError> {
         let index = self.u32()?;
         if index < self.files[file].blocks {
@@ -223,7 +223,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next number, which says how many things of at least so many bytes follow.
+    /// Reads the number of items that follow, of at least `bytes_each` bytes each.
     pub(super) fn count(&mut self, max: usize, bytes_each: usize) -> Result<usize, LoadError> {
         let count = self.u32()? as usize;
         if count > max || count > self.rest.len() / bytes_each {
@@ -236,7 +236,7 @@ impl<'a> Reader<'a> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// The next byte, which is 0 or 1.
+    /// Reads a byte, which must be 0 or 1.
     pub(super) fn flag(&mut self) -> Result<bool, LoadError> {
         match self.u8()? {
             0 => Ok(false),
@@ -269,7 +269,7 @@ impl<'a> Reader<'a> {
         Ok(first)
     }
 
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     pub(super) fn finish(self) -> Result<(), LoadError> {
         if self.rest.is_empty() {
             Ok(())

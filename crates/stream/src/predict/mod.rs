@@ -1,9 +1,9 @@
-//! What a task will need: learned from what it needed before.
+//! Predicts which blocks a task will need, from its earlier runs.
 //!
-//! Pure: no clock, no file, no socket. Whoever uses this says the time and what came in, and is told what to send.
-//! Whether a block exists in the version is for the caller to check before it says that it came in.
+//! Pure: no clock, no file, no socket. The caller passes the time and the events, and gets back what to send. The
+//! caller must check that a block exists in the version before it reports the block.
 //!
-//! `task/` is the default, `paper/` SYSFLOW as it is written, `none.rs` neither; `tokens.rs` the runs that are alive,
+//! `task/` is the default, `paper/` is SYSFLOW as published, `none.rs` predicts nothing; `tokens.rs` the live runs,
 //! `file.rs` the frame of the files of `ACTIONS.md`, `variance.rs` which segments a server keeps in memory.
 
 mod file;
@@ -22,10 +22,10 @@ use crate::wire::Held;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How to predict.
+/// The prediction mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// One action for a task across all files, sent whole on its first match.
+    /// One action for a task across all files, sent completely on its first match.
     #[default]
     Task,
     /// As in SYSFLOW: actions of an executable, segment by segment.
@@ -41,12 +41,12 @@ pub enum ActionKind {
     Startup,
     /// Between two pauses.
     Workload,
-    /// Ends with the program.
+    /// The last action before the program exits.
     Exit,
 }
 
-/// Something to be sent whole, in order. The same plan has the same number as long as its blocks do not change, so
-/// that its pieces can be kept compressed.
+/// Blocks that are sent completely, in order. A plan keeps its number as long as its blocks do not change, so that its
+/// pieces can be cached compressed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Unique in this process.
@@ -56,7 +56,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A new one of these blocks, in pieces as long as they may be.
+    /// Creates a plan of these blocks, in pieces of the maximum length.
     #[must_use]
     pub fn of(blocks: &[BlockAt]) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -69,13 +69,13 @@ impl Plan {
         }
     }
 
-    /// Its blocks, in order.
+    /// Returns its blocks, in order.
     pub fn blocks(&self) -> impl Iterator<Item = BlockAt> + '_ {
         self.pieces.iter().flatten().copied()
     }
 }
 
-/// What to send because of something that came in, beside what was asked for.
+/// What to send in response to an event, beside the requested block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Push {
     /// Nothing new.
@@ -83,115 +83,116 @@ pub enum Push {
     Nothing,
     /// These blocks, in order, 1 to [`crate::SEGMENT_BLOCKS`].
     Blocks(Vec<BlockAt>),
-    /// All of a plan but what the device holds and what is asked for.
+    /// All of a plan except what the device holds and what is requested.
     Plan(Arc<Plan>),
-    /// No more of the plan that is being sent.
+    /// Stop the current plan.
     Stop,
 }
 
-/// What a task that begins is told.
+/// The response to the begin of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Begun {
     /// What to send.
     pub push: Push,
-    /// Let all reads be seen.
+    /// Whether the device must make all reads visible.
     pub is_audit: bool,
 }
 
-/// Names for blocks that outlive a version: what learned actions are kept by.
+/// Names of files that are stable across versions. Learned actions are stored by them.
 pub trait Catalogue {
-    /// Path and content of a file of the version.
+    /// Returns the path, content and number of blocks of a file of the version.
     fn describe(&self, file: FileId) -> Option<(&[u8], ContentId, u32)>;
-    /// The file of that path in the version: number, content, blocks.
+    /// Returns the file at that path in the version: number, content, blocks.
     fn find(&self, path: &[u8]) -> Option<(FileId, ContentId, u32)>;
 }
 
-/// Predicts and learns for one tenant and one version. Times are milliseconds of any clock that does not go back.
+/// Predicts and learns for one tenant and one version. Times are in milliseconds of any monotonic clock.
 pub trait Predictor: Send {
-    /// A task begins.
+    /// Handles the begin of a task.
     fn begin(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun;
-    /// The same while another task of the same device starts: what one of the two has read, the other one reads unseen,
-    /// so no audit is spent on it.
+    /// Like `begin`, while another task of the same device starts. Blocks that one of the two has read are read unseen
+    /// by the other one, so no audit is used for it.
     fn begin_beside(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun {
         self.begin(token, task, held, now_ms)
     }
-    /// The device of this task gets these because of another task: that this one does not ask for them says nothing.
+    /// Notes blocks that the device of this task gets because of another task. That this task does not request them
+    /// proves nothing.
     fn beside(&mut self, _token: Token, _blocks: &[BlockAt]) {}
-    /// A program of the task waits for a block; what is to be sent beside it.
+    /// Handles a block that a program of the task waits for. Returns what to send beside it.
     fn request(&mut self, token: Token, at: BlockAt, now_ms: u64) -> Push;
-    /// Programs of the task have read these, in order.
+    /// Handles blocks that programs of the task have read, in order.
     fn trace(&mut self, token: Token, blocks: &[BlockAt], now_ms: u64);
-    /// The task has ended.
+    /// Handles the end of the task.
     fn end(&mut self, token: Token, is_exact: bool, has_exited: bool, now_ms: u64);
-    /// The connection of the task was lost. Its device begins it anew and tells all of it again, so what was heard
-    /// until now counts only where it would be missed.
+    /// Handles the loss of the task's connection. Its device begins the task again and reports everything again. So
+    /// what was reported so far is used only if nothing else is known.
     fn cut(&mut self, token: Token, now_ms: u64) {
         self.end(token, false, true, now_ms);
     }
-    /// Time passes: actions that were recorded for long enough end.
+    /// Ends actions whose recording time is over.
     fn tick(&mut self, now_ms: u64);
-    /// What is known of a task, in order.
+    /// Returns the plan of a task, in order.
     fn plan(&self, task: FileId) -> Option<Arc<Plan>>;
-    /// All actions, for listing and for what is read ahead into memory.
+    /// Returns all actions, for listings and for read-ahead into memory.
     fn actions(&self) -> Vec<ActionInfo>;
-    /// Whether anything was learned since this was asked last; it is to be saved then.
+    /// Returns whether anything was learned since the last call and must be saved.
     fn take_changed(&mut self) -> bool;
-    /// All that is learned, as the bytes of a file (`ACTIONS.md`).
+    /// Returns everything learned as the bytes of a file (`ACTIONS.md`).
     fn save(&self, catalogue: &dyn Catalogue) -> Vec<u8>;
-    /// Puts what a file holds in place of what is known; what does not fit the version any more is left out.
+    /// Replaces everything learned with the content of a file. Skips what does not match the version any more.
     ///
     /// # Errors
-    /// The file is damaged; nothing has changed then.
+    /// The file is damaged; nothing changes then.
     fn load(&mut self, bytes: &[u8], catalogue: &dyn Catalogue) -> Result<(), LoadError>;
-    /// Forgets a task; whether it was known.
+    /// Forgets a task. Returns whether it was known.
     fn forget(&mut self, task: FileId) -> bool;
-    /// What was refused or given up so far, and what was learned.
+    /// Returns the counters.
     fn counters(&self) -> Counters;
-    /// Whether a task has this token or had it, as far as that is remembered: another one is to be refused.
+    /// Returns whether a task has or had this token, as far as that is remembered. A new task with it must be refused.
     fn is_used(&self, token: Token) -> bool;
 }
 
-/// What a predictor counts.
+/// The counters of a predictor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Tasks refused because their token was used before.
+    /// The number of tasks refused because their token was used before.
     pub tokens_reused: u64,
-    /// Tasks refused because too many are alive.
+    /// The number of tasks refused because too many are alive.
     pub tokens_refused: u64,
-    /// Tasks given up for others because nothing had been heard of them for long.
+    /// The number of tasks dropped for new ones because they were silent for long.
     pub tokens_forgotten: u64,
-    /// Messages about tasks that nobody began, or that have ended.
+    /// The number of messages about tasks that were never begun or have ended.
     pub tokens_unknown: u64,
-    /// Tasks whose actions were given up for those of others.
+    /// The number of tasks whose actions were evicted for those of others.
     pub tasks_evicted: u64,
-    /// Actions that were not kept because an executable or task has too many.
+    /// The number of actions refused, or evicted for others, because of a limit.
     pub actions_refused: u64,
-    /// Blocks that were not recorded because of a limit.
+    /// The number of blocks not recorded because of a limit.
     pub blocks_refused: u64,
-    /// Blocks no longer known because they were not read for long.
+    /// The number of blocks dropped because they were not read for long.
     pub blocks_dropped: u64,
-    /// Runs that something was learned from.
+    /// The number of runs that something was learned from.
     pub runs_learned: u64,
-    /// Plans that were stopped because the task did other things.
+    /// The number of plans stopped because the task did not follow them.
     pub plans_stopped: u64,
-    /// Requests that were other than the predicted one, in mode `paper`.
+    /// The number of requests that did not match the prediction, in mode `paper`.
     pub misses: u64,
 }
 
-/// One action, as it is listed.
+/// One action, as listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionInfo {
     /// The executable.
     pub task: FileId,
-    /// What it is.
+    /// Its kind.
     pub kind: ActionKind,
     /// Its segments.
     pub segments: Vec<Vec<BlockAt>>,
-    /// Runs that it was learned from or confirmed by.
+    /// The number of runs that it was learned from or confirmed by.
     pub runs: u64,
 }
 
-/// A file of learned actions is not one, or is damaged.
+/// The error for a file of learned actions that is invalid or damaged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("learned actions: {0}")]
 pub struct LoadError(pub String);

@@ -1,4 +1,4 @@
-//! Nothing is prefetched and nothing learned: what the other modes are measured against.
+//! Prefetches and learns nothing: the baseline for measurements of the other modes.
 
 use super::{ActionInfo, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push, file};
 use crate::block::{BlockAt, FileId, Token};

@@ -1,4 +1,4 @@
-//! What is learned outlives its process and its version: tests of the files of `ACTIONS.md`.
+//! Learned actions survive restarts and new versions: tests of the files of `ACTIONS.md`.
 
 use super::none::NonePredictor;
 use super::paper::{PaperPredictor, PaperSettings};
@@ -129,7 +129,7 @@ fn what_has_changed_must_be_confirmed_and_what_is_gone_is_dropped() {
     other.load(&predictor.save(&version), &later).unwrap();
     let kept = [block(1, 0), block(2, 3), block(2, 1)];
     assert_eq!(planned(&other, 1), kept);
-    // That it is to be confirmed is kept as well.
+    // The need for confirmation is saved as well.
     let mut again = task();
     again.load(&other.save(&later), &later).unwrap();
     let token = Token([9; 16]);
@@ -139,7 +139,7 @@ fn what_has_changed_must_be_confirmed_and_what_is_gone_is_dropped() {
     again.end(token, true, true, 0);
     assert_eq!(planned(&again, 1), kept[..2]);
 
-    // An executable that is gone takes its actions with it.
+    // If an executable is gone, its actions are dropped.
     let without = Version::of(&[("lib/b", 2, 10)]);
     let mut other = task();
     other.load(&predictor.save(&version), &without).unwrap();
@@ -171,7 +171,7 @@ fn a_damaged_file_is_refused_whole() {
             flipped[at] ^= 1;
             other.load(&flipped, &version).unwrap_err();
             other.load(&bytes[..at], &version).unwrap_err();
-            // And where the checksum is right: whatever it is taken for is within the rules.
+            // Also with a correct checksum: any file that loads must be within the rules.
             reseal(&mut flipped);
             let mut third = make();
             if third.load(&flipped, &version).is_ok() {
@@ -199,7 +199,7 @@ fn reseal(bytes: &mut [u8]) {
 /// A run: its task, the blocks of its phases, whether it is exact.
 type AnyRun = (u32, Vec<Vec<(u32, u32)>>, bool);
 
-/// Runs of tasks: what each reads, in phases.
+/// Runs of tasks: the blocks that each reads, in phases.
 fn runs() -> impl Strategy<Value = Vec<AnyRun>> {
     let phase = prop::collection::vec((1..6_u32, 0..60_u32), 0..80);
     let phases = prop::collection::vec(phase, 1..4);

@@ -1,13 +1,13 @@
-//! Which runs are alive, and which tokens were used before: both bounded.
+//! The live runs, and the tokens that were used before: both bounded.
 
 use super::Counters;
 use crate::block::Token;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// How long a run must have been silent before it may be forgotten in favour of a new one.
+/// The time that a run must have been silent before it may be dropped for a new one.
 pub(super) const SILENT_MS_MIN: u64 = 60_000;
 
-/// The state of each run by its token, and the tokens of the last ones that ended.
+/// The state of each live run by its token, and the tokens of the last runs that ended.
 pub(super) struct Tokens<State> {
     alive: HashMap<Token, Alive<State>>,
     ended: VecDeque<Token>,
@@ -32,13 +32,13 @@ impl<State> Tokens<State> {
         }
     }
 
-    /// Whether a run has this token, or had it.
+    /// Returns whether a run has or had this token.
     pub(super) fn is_used(&self, token: Token) -> bool {
         self.alive.contains_key(&token) || self.ended_set.contains(&token)
     }
 
-    /// Makes room for a run with this token; the state of a run that had to be forgotten for it. `Err`: refused, and
-    /// counted.
+    /// Makes room for a run with this token. Returns the state of a run that was dropped for it. `Err` if the run is
+    /// refused, which is counted.
     pub(super) fn admit(
         &mut self,
         token: Token,
@@ -52,7 +52,7 @@ impl<State> Tokens<State> {
         if self.alive.len() < self.alive_max {
             return Ok(None);
         }
-        // Devices that vanished leave runs behind; a run that is merely quiet loses its prefetching, no more.
+        // Devices that disappear leave runs behind. A run that is merely quiet loses only its prefetching.
         let silent = self
             .alive
             .iter()
@@ -70,13 +70,13 @@ impl<State> Tokens<State> {
         }
     }
 
-    /// Puts a run in, for which [`Self::admit`] has made room.
+    /// Inserts a run, for which [`Self::admit`] has made room.
     pub(super) fn insert(&mut self, token: Token, state: State, now_ms: u64) {
         let heard_ms = now_ms;
         self.alive.insert(token, Alive { state, heard_ms });
     }
 
-    /// The state of a run that something was heard of; counted where there is none.
+    /// Returns the state of a run that was just heard of. Counts an unknown token.
     pub(super) fn hear(
         &mut self,
         token: Token,
@@ -91,7 +91,7 @@ impl<State> Tokens<State> {
         Some(&mut alive.state)
     }
 
-    /// Takes a run out and remembers its token.
+    /// Removes a run and remembers its token.
     pub(super) fn end(&mut self, token: Token) -> Option<State> {
         let alive = self.alive.remove(&token)?;
         if self.ended_max > 0 {
@@ -106,19 +106,19 @@ impl<State> Tokens<State> {
         Some(alive.state)
     }
 
-    /// A run, where there is one; nothing is counted.
+    /// Returns a run, if it is alive. Counts nothing.
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut State> {
         self.alive.get_mut(&token).map(|alive| &mut alive.state)
     }
 
-    /// All runs, in no order.
+    /// Returns all runs, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Token, &State)> {
         self.alive
             .iter()
             .map(|(token, alive)| (*token, &alive.state))
     }
 
-    /// All runs, in no order.
+    /// Returns all runs, in no order.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut State> {
         self.alive.values_mut().map(|alive| &mut alive.state)
     }

@@ -1,19 +1,20 @@
-//! Which segments a server reads into memory when it starts: SYSFLOW's normalised variance (section III.C, Provider).
+//! Selects the segments that a server reads into memory when it starts, by SYSFLOW's normalised variance (section
+//! III.C, Provider).
 //!
-//! With B the index of a block in its executable, and B_min and B_max the lowest and highest that any action of the
-//! executable has, N = (B - B_min) / (B_max - B_min). Of a segment, the sum of (mean of its N - N)² is taken: the more
-//! its blocks are strewn over the executable, the more reads of the disk it takes, and the earlier it is worth memory.
+//! B is the index of a block in its executable. B_min and B_max are the lowest and highest index in any action of the
+//! executable. N = (B - B_min) / (B_max - B_min). The variance of a segment is the sum of (mean of its N - N)². The
+//! more its blocks are spread over the executable, the more disk reads it takes, and the more it is worth memory.
 
 use super::ActionInfo;
 use crate::block::{BlockAt, FileId};
 use std::collections::HashMap;
 
-/// The lowest and highest index that the actions of each executable have.
+/// The lowest and highest index in the actions of each executable.
 #[derive(Clone, Debug, Default)]
 pub struct Extents(HashMap<FileId, (u32, u32)>);
 
 impl Extents {
-    /// Of all blocks of these actions.
+    /// Computes the extents of all blocks of these actions.
     #[must_use]
     pub fn of(actions: &[ActionInfo]) -> Self {
         let mut extents = HashMap::new();
@@ -24,7 +25,7 @@ impl Extents {
         Self(extents)
     }
 
-    /// N of a block, 0 to 1; 0 where its executable has one block only, or none.
+    /// Returns N of a block, 0 to 1; 0 if the actions have at most one block of its executable.
     #[must_use]
     pub fn normalised(&self, at: BlockAt) -> f64 {
         match self.0.get(&at.file) {
@@ -35,7 +36,7 @@ impl Extents {
         }
     }
 
-    /// The sum of a segment.
+    /// Returns the variance of a segment.
     #[must_use]
     pub fn variance(&self, segment: &[BlockAt]) -> f64 {
         if segment.is_empty() {
@@ -50,15 +51,15 @@ impl Extents {
 /// A segment that is worth memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chosen {
-    /// Which of the actions.
+    /// The index of the action.
     pub action: usize,
-    /// Which of its segments.
+    /// The index of the segment in the action.
     pub segment: usize,
-    /// Its sum.
+    /// Its variance.
     pub variance: f64,
 }
 
-/// The segments whose sum is above the threshold, the highest first.
+/// Returns the segments with a variance above the threshold, the highest first.
 #[must_use]
 pub fn choose(actions: &[ActionInfo], threshold: f64) -> Vec<Chosen> {
     let extents = Extents::of(actions);

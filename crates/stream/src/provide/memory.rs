@@ -1,21 +1,21 @@
-//! Segments in memory: bounded in bytes, the least recently used one goes first.
+//! A cache of segments in memory: bounded in bytes, evicts the least recently used segment first.
 
 use crate::block::ContentId;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Bytes that an entry takes beside its content: keys, places in the two maps, the counts of the `Arc`.
+/// The size of an entry beside its content, in bytes: keys, places in the two maps, the counts of the `Arc`.
 const ENTRY_BYTES: u64 = 192;
 
-/// A segment of a content.
+/// Identifies a segment of a content.
 pub(super) type Key = (ContentId, u32);
 
-/// What became of segments that were read ahead.
+/// Counts how read-ahead segments were used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ahead {
-    /// They were asked for.
+    /// The number of read-ahead segments that were requested.
     pub(super) used: u64,
-    /// They went before anybody asked for them.
+    /// The number of read-ahead segments that were evicted before a request.
     pub(super) unused: u64,
 }
 
@@ -25,7 +25,7 @@ struct Entry {
     is_ahead: bool,
 }
 
-/// The segments.
+/// The cached segments.
 pub(super) struct Memory {
     entries: HashMap<Key, Entry>,
     by_use: BTreeMap<u64, Key>,
@@ -47,7 +47,7 @@ impl Memory {
         }
     }
 
-    /// A segment, which is the most recently used one then.
+    /// Returns a segment and marks it as the most recently used one.
     pub(super) fn get(&mut self, key: &Key) -> Option<Arc<[u8]>> {
         let entry = self.entries.get_mut(key)?;
         self.by_use.remove(&entry.used_at);
@@ -64,7 +64,7 @@ impl Memory {
         self.entries.contains_key(key)
     }
 
-    /// Keeps a segment; others go where there is no room. One that is larger than all room is not kept.
+    /// Stores a segment and evicts others if there is no room. Does not store a segment that exceeds the whole cache.
     pub(super) fn put(&mut self, key: Key, bytes: Arc<[u8]>, is_ahead: bool) {
         let cost = ENTRY_BYTES + bytes.len() as u64;
         if cost > self.bytes_max || self.entries.contains_key(&key) {

@@ -1,7 +1,7 @@
-//! What a server holds in memory of what it serves: SYSFLOW's Provider, in its four arms.
+//! What a server caches in memory of the data it serves: SYSFLOW's Provider, in its four arms.
 //!
-//! `memory.rs` holds the segments. All calls that may read the disk block; they are made on threads for that and never
-//! where the network is served.
+//! `memory.rs` holds the segments. All calls that may read the disk block. They run on threads for blocking work, never
+//! on a thread that serves the network.
 
 mod memory;
 
@@ -16,68 +16,70 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Pieces of an action that are read ahead while it is sent, as in SYSFLOW.
+/// The number of pieces of an action that are read ahead while it is sent, as in SYSFLOW.
 pub const AHEAD_PIECES: usize = 3;
 
-/// Requests for reading ahead that may wait; more are dropped and counted.
+/// The maximum number of waiting read-ahead requests; more are dropped and counted.
 const AHEAD_QUEUE: usize = 64;
 
-/// What is in memory before it is asked for. What was asked for stays there in all arms, as far as there is room.
+/// What is loaded into memory before it is requested. In all arms, requested segments stay in memory as long as there
+/// is room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arm {
     /// Nothing.
     None,
-    /// Whole files of a task, when it begins, by the kernel (`posix_fadvise`).
+    /// When a task begins, its whole files, by the kernel (`posix_fadvise`).
     Madvise,
-    /// At the start: segments above a threshold of normalised variance, and the first segment of each action.
+    /// At the start of the server: segments above a threshold of normalised variance, and the first segment of each
+    /// action.
     Variance,
-    /// The same, and while something is sent a thread reads the next three segments.
+    /// The same as `Variance`. In addition, a thread reads the next three segments while something is sent.
     #[default]
     Async,
 }
 
-/// What has happened so far.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProviderCounters {
-    /// Segments that were in memory when they were needed.
+    /// The number of segments that were in memory when they were needed.
     pub hits: u64,
-    /// Segments that had to be read from the store.
+    /// The number of segments that had to be read from the store.
     pub misses: u64,
-    /// Segments read ahead, at the start or while something was sent.
+    /// The number of segments read ahead, at the start or while something was sent.
     pub ahead: u64,
-    /// Segments read ahead that were asked for.
+    /// The number of read-ahead segments that were requested.
     pub ahead_used: u64,
-    /// Segments read ahead that went before anybody asked for them.
+    /// The number of read-ahead segments that were evicted before a request.
     pub ahead_unused: u64,
-    /// Wishes to read ahead that found the queue full.
+    /// The number of read-ahead requests that found the queue full.
     pub ahead_dropped: u64,
-    /// Segments that could not be read, or were damaged.
+    /// The number of segments that could not be read, or were damaged.
     pub failures: u64,
-    /// Bytes of memory that segments take now.
+    /// The memory that segments take now, in bytes.
     pub memory_bytes: u64,
 }
 
-/// Blocks could not be had.
+/// Why blocks could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ProvideError {
-    /// No such file or block in the version.
+    /// The version has no such file or block.
     #[error("file {} has no block {}", .0.file.0, .0.index)]
     NoSuchBlock(BlockAt),
-    /// The store could not read it, or it is damaged.
+    /// The store could not read the segment, or the segment is damaged.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The segment is shorter than the manifest says.
     #[error("content {content}, segment {segment}: shorter than the manifest says")]
     Short {
-        /// Which content.
+        /// The content.
         content: ContentId,
-        /// Which segment of it.
+        /// The segment of the content.
         segment: u32,
     },
 }
 
 impl ProvideError {
-    /// The one code this error maps to.
+    /// Returns the error code that this error maps to.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -97,7 +99,7 @@ struct Counts {
     failures: AtomicU64,
 }
 
-/// Reads blocks of what is published, most of them from memory.
+/// Reads blocks of published versions, most of them from memory.
 pub struct Provider {
     store: Arc<Store>,
     arm: Arm,
@@ -107,7 +109,8 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// With so many bytes of memory for segments. In the arm `Async` it has a thread, which ends with the last owner.
+    /// Creates a provider with at most `memory_bytes_max` bytes of segments in memory. In the arm `Async` it starts a
+    /// thread, which ends when the last owner drops the provider.
     #[must_use]
     pub fn new(store: Arc<Store>, arm: Arm, memory_bytes_max: u64) -> Arc<Self> {
         let (sender, receiver) = sync_channel(AHEAD_QUEUE);
@@ -120,7 +123,7 @@ impl Provider {
         });
         if arm == Arm::Async {
             let weak = Arc::downgrade(&provider);
-            // Without the thread only what is read ahead is missing.
+            // If the thread cannot start, only read-ahead is missing.
             std::thread::Builder::new()
                 .name("stream-provider".into())
                 .spawn(move || read_ahead(&receiver, &weak))
@@ -129,13 +132,13 @@ impl Provider {
         provider
     }
 
-    /// In which arm it works.
+    /// Returns the arm.
     #[must_use]
     pub fn arm(&self) -> Arm {
         self.arm
     }
 
-    /// The bytes of blocks, one behind the other. May read the disk.
+    /// Returns the bytes of the blocks, concatenated. May read the disk.
     ///
     /// # Errors
     /// A block does not exist, or cannot be read.
@@ -164,7 +167,7 @@ impl Provider {
         Ok(bytes)
     }
 
-    /// Whether all of these are in memory, so that [`blocks`](Self::blocks) does not read the disk.
+    /// Returns whether all of these blocks are in memory, so that [`blocks`](Self::blocks) does not read the disk.
     #[must_use]
     pub fn has(&self, published: &Published, blocks: &[BlockAt]) -> bool {
         let memory = self.memory();
@@ -172,7 +175,7 @@ impl Provider {
         blocks.iter().all(has)
     }
 
-    /// At the start, or when something new is served: reads into memory what the arm says. Reads the disk.
+    /// Reads into memory what the arm requires, at the start or when a new version is served. Reads the disk.
     pub fn prepare(&self, published: &Published, actions: &[ActionInfo], variance_min: f64) {
         if !matches!(self.arm, Arm::Variance | Arm::Async) {
             return;
@@ -187,7 +190,7 @@ impl Provider {
         }
     }
 
-    /// A task begins that will need blocks of these files.
+    /// In the arm `Madvise`, lets the kernel read these files ahead, because a task begins that needs them.
     pub fn begin(&self, published: &Published, files: &BTreeSet<FileId>) {
         if self.arm != Arm::Madvise {
             return;
@@ -205,7 +208,7 @@ impl Provider {
         }
     }
 
-    /// These will be asked for soon. Never blocks.
+    /// Requests read-ahead of these blocks, because they will be requested soon. Never blocks.
     pub fn expect<'a>(&self, published: &Published, blocks: impl IntoIterator<Item = &'a BlockAt>) {
         let Some(queue) = &self.ahead else { return };
         let mut keys = keys(published, blocks);
@@ -221,7 +224,7 @@ impl Provider {
         }
     }
 
-    /// What has happened so far.
+    /// Counters since the start.
     #[must_use]
     pub fn counters(&self) -> ProviderCounters {
         let (ahead, memory_bytes) = {
@@ -273,7 +276,7 @@ impl Provider {
             })
     }
 
-    /// Nothing is half done when a thread panics with it.
+    /// Ignores poisoning: a panic leaves no update half done.
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -288,7 +291,7 @@ fn read_ahead(receiver: &Receiver<Vec<Key>>, provider: &std::sync::Weak<Provider
     }
 }
 
-/// In which segment of which content a block is, and how long its file.
+/// Returns the content and segment that hold a block, and the size of its file, in bytes.
 fn locate(published: &Published, at: BlockAt) -> Result<(Key, u64), ProvideError> {
     match published.manifest.file(at.file) {
         Some((size_bytes, content)) if block_bytes(size_bytes, at.index) > 0 => {
@@ -298,7 +301,7 @@ fn locate(published: &Published, at: BlockAt) -> Result<(Key, u64), ProvideError
     }
 }
 
-/// The segments of blocks, each once, in the order of their first block.
+/// Returns the segments of the blocks, each once, in the order of their first block.
 fn keys<'a>(published: &Published, blocks: impl IntoIterator<Item = &'a BlockAt>) -> Vec<Key> {
     let mut keys: Vec<Key> = Vec::new();
     for at in blocks {

@@ -13,13 +13,14 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-/// Segments that are known again when they come once more: 64 MiB of memory. Those beyond are only shared as part of
-/// a whole file.
+/// The maximum number of segments that are recognised when they occur again: 64 MiB of memory. Further segments are
+/// shared only as part of a whole file.
 const SEGMENTS_KNOWN_MAX: usize = 1 << 20;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The next number of a pack and its index, which neither has now; whoever reads meanwhile may have the last ones open.
+/// Returns the next number of a pack and its index. It is above all present numbers, because concurrent readers may
+/// still have the last ones open.
 pub(crate) fn next_number(layout: &Layout) -> Result<u32, PublishError> {
     let (packs, indexes) = layout.numbers()?;
     let last = packs.last().max(indexes.last()).copied().unwrap_or(0);
@@ -58,7 +59,7 @@ impl PackWriter {
             .map_err(|error| self.new.failed(error))
     }
 
-    /// Appends a compressed segment of so many blocks.
+    /// Appends a compressed segment of `blocks` blocks.
     pub(crate) fn add(&mut self, compressed: &[u8], blocks: u32) -> Result<Location, StoreError> {
         let bytes = compressed.len() as u32;
         self.write(&bytes.to_le_bytes())?;
@@ -74,7 +75,7 @@ impl PackWriter {
         })
     }
 
-    /// Writes all of it, for [`finish`].
+    /// Flushes and syncs the file, for [`finish`].
     pub(crate) fn write_out(self) -> Result<(File, New), StoreError> {
         Ok((flushed(self.out, &self.new)?, self.new))
     }
@@ -105,7 +106,7 @@ impl IndexFile {
             .map_err(|error| self.new.failed(error))
     }
 
-    /// Writes all of it, for [`finish`].
+    /// Flushes and syncs the file, for [`finish`].
     pub(crate) fn write_out(self) -> Result<(File, New), StoreError> {
         let out = self.writer.finish();
         let out = out.map_err(|error| self.new.failed(error))?;
@@ -113,8 +114,8 @@ impl IndexFile {
     }
 }
 
-/// Gives a pack and an index their names, in this order. Both were written out before: a disk that is full leaves
-/// neither, and no number of a pack that somebody may have seen is used again.
+/// Renames a pack and an index to their final names, in this order. Both were written out before, so a full disk leaves
+/// neither. A pack number that a reader may have seen is never reused.
 pub(crate) fn finish(
     pack: Option<(File, New)>,
     index: Option<(File, New)>,
@@ -128,21 +129,21 @@ pub(crate) fn finish(
 fn flushed(out: BufWriter<File>, new: &New) -> Result<File, StoreError> {
     out.into_inner()
         .map_err(io::IntoInnerError::into_error)
-        // Some file systems look for room only now.
+        // Some file systems allocate space only now.
         .and_then(|file| file.sync_all().map(|()| file))
         .map_err(|error| new.failed(error))
 }
 
-/// What is new.
+/// The new segments and contents of a publication.
 pub(crate) struct Batch<'s> {
     layout: &'s Layout,
     state: &'s State,
     number: u32,
     compressor: zstd::bulk::Compressor<'static>,
-    /// By the hash of its blocks' hashes.
+    /// Known segments by the hash of their blocks' hashes.
     segments: HashMap<ContentId, Location>,
     contents: HashSet<ContentId>,
-    /// Contents of which something is in a pack that is not there or too short: they are written again.
+    /// Contents with a segment in a pack that is missing or too short: they are written again.
     broken: HashSet<ContentId>,
     packs_lacking: BTreeSet<u32>,
     pack: Option<PackWriter>,
@@ -151,7 +152,7 @@ pub(crate) struct Batch<'s> {
     current: Current,
 }
 
-/// The file that is being read.
+/// The hashes and segments of the file that is being read.
 #[derive(Default)]
 struct Current {
     hashes: Vec<BlockHash>,
@@ -190,7 +191,7 @@ impl<'s> Batch<'s> {
                 batch.packs_lacking.insert(pack);
             }
         }
-        // What is left of one is not relied on, so that it can go.
+        // Do not rely on what is left of such a pack, so that it can be removed.
         lengths.retain(|number, _| !batch.packs_lacking.contains(number));
         for content in state.contents.keys() {
             let is_broken = !batch.packs_lacking.is_empty()
@@ -218,13 +219,13 @@ impl<'s> Batch<'s> {
         Ok(batch)
     }
 
-    /// A file begins, or begins again.
+    /// Begins a file, or begins it again.
     pub(crate) fn begin_file(&mut self) {
         self.current.hashes.clear();
         self.current.places.clear();
     }
 
-    /// The next [`SEGMENT_BLOCKS`] blocks of the file, or fewer at its end.
+    /// Adds the next [`SEGMENT_BLOCKS`] blocks of the file, or fewer at its end.
     pub(crate) fn add_segment(&mut self, bytes: &[u8]) -> Result<(), PublishError> {
         let from = self.current.hashes.len();
         let hashes = bytes.chunks(BLOCK_BYTES).map(BlockHash::of);
@@ -254,7 +255,7 @@ impl<'s> Batch<'s> {
         Ok(())
     }
 
-    /// The file has ended, and was the same all the time.
+    /// Ends a file that did not change while it was read.
     pub(crate) fn end_file(&mut self) -> Result<ContentId, PublishError> {
         let hashes = std::mem::take(&mut self.current.hashes);
         let list = HashList(hashes.into());
@@ -275,18 +276,18 @@ impl<'s> Batch<'s> {
         Ok(content)
     }
 
-    /// Packs that the store should have and has not, or not all of.
+    /// Returns the packs that are missing in the store or too short.
     pub(crate) fn packs_lacking(&self) -> Vec<PathBuf> {
         let packs = self.packs_lacking.iter();
         packs.map(|number| self.layout.pack(*number)).collect()
     }
 
-    /// Whether the tree has a content that the store lacks.
+    /// Returns whether the tree has a content that the store lacks.
     pub(crate) fn has_new(&self) -> bool {
         !self.contents.is_empty()
     }
 
-    /// Makes all of it lasting. What is dropped before that is thrown away.
+    /// Makes all of it durable. A batch that is dropped before is discarded.
     pub(crate) fn finish(self) -> Result<Written, PublishError> {
         let pack = self.pack.map(PackWriter::write_out).transpose()?;
         let index = self.index.map(IndexFile::write_out).transpose()?;

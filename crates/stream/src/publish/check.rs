@@ -1,4 +1,4 @@
-//! Looks at every byte of a store: checksums of packs and indexes, signatures, and the hash of every block.
+//! Checks every byte of a store: checksums of packs and indexes, signatures, and the hash of every block.
 
 use super::PublishError;
 use crate::block::{ContentId, FileId, blocks_of};
@@ -16,99 +16,99 @@ use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Findings that are told; all are counted.
+/// The maximum number of reported findings; all are counted.
 pub const FINDINGS_MAX: usize = 100;
 
-/// What is said of a key that does not fit.
+/// The text of a finding about a key that does not match.
 const KEY_FINDING: &str = "it is not the key of this store, and nothing can be published with it; put back a copy of \
      it, or take it away and name the key with --key";
 
-/// Files of the tree that a finding names.
+/// The maximum number of files of the tree that a finding names.
 const FILES_NAMED_MAX: usize = 3;
 
-/// Something that is wrong.
+/// A problem of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The file of the store.
     pub path: PathBuf,
     /// What is wrong.
     pub text: String,
-    /// Paths of files that need it, the first few, of the newest version that does.
+    /// Paths of files that need the damaged data: the first few, in the newest version that needs it.
     pub files: Vec<Vec<u8>>,
-    /// That version. None: it is not known, or none does.
+    /// That version; `None` if it is unknown or no version needs the data.
     pub version: Option<u64>,
 }
 
-/// How much is wrong, by what helps.
+/// The counts of damage, grouped by remedy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
     /// The newest version that lacks something.
     pub newest_lacking: Option<u64>,
-    /// Versions newer than that one.
+    /// The number of sound versions newer than that one.
     pub versions_whole: u64,
-    /// Findings in packs, of what no version needs.
+    /// The number of findings in packs, in data that no version needs.
     pub unneeded: u64,
-    /// Of indexes.
+    /// The number of findings in indexes.
     pub indexes: u64,
-    /// Of the note which version was published last.
+    /// The number of findings in the note of the last published version.
     pub notes: u64,
-    /// Of manifests.
+    /// The number of findings in manifests.
     pub manifests: u64,
     /// The newest version whose manifest is damaged.
     pub manifest_newest: Option<u64>,
-    /// Findings of what is no file, whatever it should be.
+    /// The number of findings about paths that exist but are not regular files.
     pub no_files: u64,
-    /// Of the public key, without which no manifest can be verified.
+    /// The number of findings in the public key, without which no manifest can be verified.
     pub publishers: u64,
-    /// Of all else: the secret key, a version that is lost.
+    /// The number of other findings: the secret key, a version that is lost.
     pub others: u64,
-    /// The version that was published last, where its manifest is gone.
+    /// The last published version, if its manifest is missing.
     pub version_lost: Option<u64>,
 }
 
-/// What a store holds, and what is wrong with it.
+/// The contents of a store, and its problems.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Its versions.
+    /// The number of versions.
     pub versions: u64,
-    /// The newest one.
+    /// The newest version.
     pub newest: Option<u64>,
-    /// Contents of files.
+    /// The number of contents of files.
     pub contents: u64,
-    /// Segments that these consist of.
+    /// The number of segments that these consist of.
     pub segments: u64,
-    /// Blocks whose hashes are right.
+    /// The number of blocks in all segments of these contents.
     pub blocks: u64,
-    /// Packs.
+    /// The number of packs.
     pub packs: u64,
-    /// Bytes of all packs.
+    /// The size of all packs, in bytes.
     pub pack_bytes: u64,
-    /// Contents that no version needs; pruning frees them.
+    /// The number of contents that no version needs; pruning frees them.
     pub contents_unused: u64,
-    /// Files that a publication or a prune left that was cut off; pruning removes them.
+    /// The number of files that an interrupted publication or prune left; pruning removes them.
     pub leftovers: u64,
-    /// What is wrong, the first [`FINDINGS_MAX`].
+    /// The first [`FINDINGS_MAX`] findings.
     pub findings: Vec<Finding>,
-    /// How much is wrong.
+    /// The number of all findings.
     pub finding_count: u64,
-    /// The secret key in the store is damaged or another one; of the versions that says nothing.
+    /// The secret key in the store is damaged or a different one. That says nothing about the versions.
     pub is_key_wrong: bool,
-    /// How much is wrong, by what helps.
+    /// The counts of damage, grouped by remedy.
     pub damage: Damage,
 }
 
 impl CheckReport {
-    /// Nothing is wrong.
+    /// Returns whether there are no findings.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.finding_count == 0
     }
 }
 
-/// Checks a store. `progress` is told how many bytes of it were read since it was told last.
+/// Checks a store. `progress` is called with the number of bytes read since its last call.
 ///
 /// # Errors
-/// There is no store, or the operating system refuses; what is damaged is in the report.
+/// There is no store, or the operating system refuses. Damage is in the report instead.
 pub fn check(store: &Path, progress: &mut dyn FnMut(usize)) -> Result<CheckReport, StoreError> {
     let layout = Layout::new(store);
     layout.check_format()?;
@@ -128,15 +128,15 @@ pub fn check(store: &Path, progress: &mut dyn FnMut(usize)) -> Result<CheckRepor
     Ok(check.report)
 }
 
-/// Who needs a content.
+/// The need for a content.
 #[derive(Clone, Copy)]
 struct Need {
     blocks: u32,
-    /// The newest version that does.
+    /// The newest version that needs it.
     version: u64,
 }
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Clone, Copy)]
 enum About<'a> {
     Contents(&'a [ContentId]),
@@ -153,16 +153,16 @@ struct Check<'c> {
     layout: &'c Layout,
     report: CheckReport,
     newest: Option<Manifest>,
-    /// Contents that versions need, with their blocks.
+    /// Contents that versions need, with their number of blocks.
     needed: HashMap<ContentId, Need>,
     /// Versions whose manifests are sound, ascending.
     sound: Vec<u64>,
     publisher: Option<PublicKey>,
-    /// Segments whose checksum is wrong, by pack and offset: they are told with what needs them.
+    /// Segments with a wrong checksum, by pack and offset. They are reported together with the contents that need them.
     broken: HashMap<(u32, u64), String>,
-    /// Those of them that were told.
+    /// The segments that were reported.
     told: HashSet<(u32, u64)>,
-    /// All indexes that count could be read.
+    /// Whether all valid indexes could be read.
     has_indexes: bool,
     progress: &'c mut dyn FnMut(usize),
 }
@@ -194,7 +194,7 @@ impl Check<'_> {
         let state = self.indexes(&indexes)?;
         self.contents(&state)?;
         self.report.leftovers += self.leftovers()?;
-        // What is broken and nobody needs is broken all the same.
+        // Also report broken segments that no content needs.
         for (at, text) in std::mem::take(&mut self.broken) {
             if !self.told.contains(&at) {
                 self.find(&self.layout.pack(at.0), text, About::Pack);
@@ -235,7 +235,7 @@ impl Check<'_> {
             }
             About::Other => damage.others += 1,
         }
-        // What is missing in all packs is told of their folder.
+        // Content that is missing in all packs is reported for their folder.
         let is_no_file =
             path != self.layout.packs() && path.symlink_metadata().is_ok() && !path.is_file();
         damage.no_files += u64::from(is_no_file);
@@ -253,7 +253,7 @@ impl Check<'_> {
         }
     }
 
-    /// The paths by which a version knows contents.
+    /// Returns the paths of contents in a version.
     fn files_of(&self, contents: &[ContentId], version: u64) -> Vec<Vec<u8>> {
         let older;
         let manifest = match &self.newest {
@@ -263,7 +263,7 @@ impl Check<'_> {
                     older = found;
                     &older
                 }
-                // It was there a moment ago.
+                // It was readable a moment ago and was removed meanwhile.
                 _ => return Vec::new(),
             },
         };
@@ -279,7 +279,7 @@ impl Check<'_> {
             .collect()
     }
 
-    /// A version's manifest; or what is wrong with it.
+    /// Returns a version's manifest, or what is wrong with it.
     fn manifest(&self, version: u64) -> Result<Result<Manifest, String>, StoreError> {
         let Some(publisher) = self.publisher else {
             return Ok(Err("nobody is known to have signed it".to_owned()));
@@ -298,7 +298,7 @@ impl Check<'_> {
     }
 
     fn manifests(&mut self, publisher: Option<PublicKey>) -> Result<(), StoreError> {
-        // Before the versions are listed: one that is published meanwhile is not missed.
+        // Read the note before the versions are listed, so that a version published meanwhile is not reported as lost.
         let published = match self.layout.published_last() {
             Err(StoreError::Damaged { path, what }) => {
                 self.find(&path, what, About::Note);
@@ -355,7 +355,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The secret key, where the store has it and whoever checks may read it: for all else the public one is enough.
+    /// Checks the secret key, if the store has it and this process may read it. Everything else needs only the public
+    /// key.
     fn key(&mut self, publisher: Option<PublicKey>) -> Result<(), StoreError> {
         let path = self.layout.secret_key();
         match super::key::load(&path) {
@@ -380,7 +381,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The checksum of each segment of a pack, in the order they lie in.
+    /// Checks the checksum of each segment of a pack, in the order of their location.
     fn pack(&mut self, number: u32) -> Result<(), StoreError> {
         let path = self.layout.pack(number);
         let failed = |error| StoreError::system(&path, "cannot be read", error);
@@ -414,7 +415,7 @@ impl Check<'_> {
             };
             let end = offset + u64::from(segment_bytes);
             if segment_bytes == 0 || segment_bytes > SEGMENT_BYTES_MAX || end > length {
-                // Where the next one begins is not known any more.
+                // The start of the next segment is unknown now.
                 let text = format!("no segment begins at byte {at}");
                 self.find(&path, text, About::Pack);
                 return Ok(());
@@ -555,7 +556,7 @@ fn unreadable(error: &io::Error) -> String {
     format!("it cannot be read: {}", &text[..end])
 }
 
-/// The path of a name of a directory, from the root.
+/// Returns the path of a name in a directory, from the root.
 fn path_of(manifest: &Manifest, directory: FileId, name: &[u8]) -> Vec<u8> {
     let mut parts = vec![name];
     let mut at = directory;

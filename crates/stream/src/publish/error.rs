@@ -1,4 +1,4 @@
-//! What can go wrong when a tree is published.
+//! The errors of publishing a tree.
 
 use crate::manifest::{DEPTH_MAX, FILE_BYTES_MAX, ManifestError, NODES_MAX, PublicKey};
 use crate::store::{PACKS_MAX, StoreError};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// Something of the tree cannot be read.
+    /// A part of the tree cannot be read.
     #[error("{}: {what}: {source}", path.display())]
     Tree {
         /// The file or directory.
@@ -20,27 +20,27 @@ pub enum PublishError {
         /// Why.
         source: io::Error,
     },
-    /// A file changed each time that it was read.
+    /// A file changed during each attempt to read it.
     #[error("{}: changes while it is read", path.display())]
     Changing {
         /// The file.
         path: PathBuf,
     },
-    /// A file is longer than is published.
+    /// A file exceeds the maximum length.
     #[error("{}: has {bytes} bytes, and files of at most {FILE_BYTES_MAX} are published", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// Its length.
+        /// Its length, in bytes.
         bytes: u64,
     },
-    /// More files than a version may have.
+    /// The tree has more files than a version may have.
     #[error("{}: more than {NODES_MAX} files and directories", path.display())]
     TooMany {
         /// The file or directory at which the limit was reached.
         path: PathBuf,
     },
-    /// Directories are too deep in each other.
+    /// Directories are nested too deeply.
     #[error("{}: more than {DEPTH_MAX} directories in each other", path.display())]
     TooDeep {
         /// The directory.
@@ -57,10 +57,10 @@ pub enum PublishError {
     /// zstd has no such level.
     #[error("level {level} is not 1 to 22")]
     Level {
-        /// What was asked for.
+        /// The requested level.
         level: i32,
     },
-    /// The file of a key is something else.
+    /// The key file does not hold a key.
     #[error("{}: not an ed25519 key in PKCS#8", path.display())]
     NotAKey {
         /// The file.
@@ -69,7 +69,7 @@ pub enum PublishError {
     /// There is no key to sign with.
     #[error("{}: the key of this store is not in it", path.display())]
     NoKey {
-        /// Where it would be.
+        /// The expected path of the key.
         path: PathBuf,
     },
     /// The key is not the one that the store was published with before.
@@ -77,12 +77,12 @@ pub enum PublishError {
     OtherKey {
         /// The store.
         path: PathBuf,
-        /// Who published before.
+        /// The publisher of the store.
         expected: PublicKey,
-        /// Whose key was given.
+        /// The public key of the given key.
         found: PublicKey,
     },
-    /// Too many packs.
+    /// The store has the maximum number of packs.
     #[error("{}: has {PACKS_MAX} packs", path.display())]
     PacksFull {
         /// The store.
@@ -97,7 +97,7 @@ pub enum PublishError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The tree cannot be described.
+    /// The tree cannot be expressed as a manifest.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
 }
@@ -111,7 +111,7 @@ impl PublishError {
         }
     }
 
-    /// What kind of failure it is.
+    /// Returns the error code of the failure.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {

@@ -1,5 +1,4 @@
-//! Files of keys: the secret one as PKCS#8, which only its owner may read, the public one as a line of hexadecimal
-//! digits.
+//! Key files: the secret key as PKCS#8, readable only by its owner, and the public key as a line of hexadecimal digits.
 
 use super::PublishError;
 use crate::manifest::{self, KeyPair, PublicKey};
@@ -12,7 +11,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Makes a key in a file that must not be there yet.
+/// Creates a key in a file that must not exist yet.
 ///
 /// # Errors
 /// The file exists or cannot be written.
@@ -30,7 +29,7 @@ pub fn create(path: &Path) -> Result<PublicKey, PublishError> {
     let lasting =
         written.and_then(|()| files::sync_folder(path.parent().unwrap_or(Path::new("."))));
     if let Err(error) = lasting {
-        // No key, or none that lasts, must not be in the way of the next try.
+        // An incomplete or unsynced key file must not block the next attempt.
         std::fs::remove_file(path).ok();
         return Err(error.into());
     }
@@ -40,7 +39,7 @@ pub fn create(path: &Path) -> Result<PublicKey, PublishError> {
 /// Reads a key.
 ///
 /// # Errors
-/// The file cannot be read or is no key.
+/// The file cannot be read or is not a key.
 pub fn load(path: &Path) -> Result<KeyPair, PublishError> {
     let not_a_key = || PublishError::NotAKey {
         path: PathBuf::from(path),
@@ -53,7 +52,8 @@ pub fn load(path: &Path) -> Result<KeyPair, PublishError> {
     KeyPair::from_pkcs8(&bytes).map_err(|_| not_a_key())
 }
 
-/// The key to sign with in a store: the given one, or its own, which is made where nothing was published yet.
+/// Returns the key to sign with in a store: the given one, or the store's own. Creates the store's own key if nothing
+/// was published yet.
 pub(crate) fn of_store(layout: &Layout, given: Option<&Path>) -> Result<KeyPair, PublishError> {
     let expected = read_publisher(layout)?;
     let own = layout.secret_key();
@@ -63,7 +63,7 @@ pub(crate) fn of_store(layout: &Layout, given: Option<&Path>) -> Result<KeyPair,
             Err(PublishError::Store(StoreError::System { source, .. }))
                 if source.kind() == io::ErrorKind::NotFound =>
             {
-                // Where something was published, a new key is one that no device trusts.
+                // If something was published already, no device would trust a new key.
                 if expected.is_some() || !layout.versions()?.is_empty() {
                     return Err(PublishError::NoKey { path: own });
                 }
@@ -98,7 +98,8 @@ pub(crate) fn of_store(layout: &Layout, given: Option<&Path>) -> Result<KeyPair,
     }
 }
 
-/// Who has signed the newest manifest that is sound, where the store does not say it. None: nothing was published.
+/// Returns the signer of the newest sound manifest, for a store without `publisher.pub`; `None` if nothing was
+/// published.
 fn signer(layout: &Layout) -> Result<Option<PublicKey>, PublishError> {
     let mut damaged = None;
     for version in layout.versions()?.into_iter().rev() {

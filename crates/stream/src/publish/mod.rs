@@ -1,10 +1,10 @@
 //! From a tree to a store: publishing, checking, pruning.
 //!
-//! `walk.rs` goes through a tree, `batch.rs` writes what is new of it, `key.rs` knows who signs, `check.rs` looks at
-//! every byte of a store, `prune.rs` throws versions away, `error.rs` says what can go wrong.
+//! `walk.rs` walks a tree, `batch.rs` writes what is new in it, `key.rs` reads and creates keys, `check.rs` checks
+//! every byte of a store, `prune.rs` removes versions, `error.rs` defines the errors.
 //!
-//! A publication is a pack, an index and a manifest, made lasting in this order; the manifest's rename is what
-//! publishes. Whatever a power cut leaves before it is of no version, and goes when the store is pruned.
+//! A publication is a pack, an index and a manifest, made durable in this order. The rename of the manifest is the
+//! commit. What a power cut leaves before it belongs to no version and is removed by pruning.
 
 mod batch;
 mod check;
@@ -25,26 +25,27 @@ use batch::Batch;
 use std::path::{Path, PathBuf};
 use walk::Walk;
 
-/// Highest number that may be asked for: with a slip of the finger above it, devices would refuse all that comes later.
+/// The highest version number that a user may request. After a typing error above it, devices would refuse all later
+/// versions.
 pub const VERSION_MIN_MAX: u64 = 1_000_000_000_000;
-/// The level of zstd that segments are compressed with unless another one is asked for.
+/// The default zstd level for segments.
 pub const LEVEL_DEFAULT: i32 = 3;
 
-/// The levels that zstd has.
+/// The valid zstd levels.
 pub const LEVELS: std::ops::RangeInclusive<i32> = 1..=22;
 
 /// How to publish.
 #[derive(Clone, Debug)]
 pub struct PackOptions {
-    /// The level of zstd, 1 to 22. Segments that the store has already stay as they are.
+    /// The zstd level, 1 to 22. Segments that are already in the store stay as they are.
     pub level: i32,
-    /// The file of the key to sign with; None: the key of the store, which is made with it.
+    /// The file of the key to sign with; `None` for the store's own key, which is created with the store.
     pub key: Option<PathBuf>,
-    /// Go into directories where other file systems are mounted; they are empty otherwise.
+    /// Whether to enter directories where other file systems are mounted; otherwise these are published as empty.
     pub crosses_file_systems: bool,
-    /// The version is this one or higher, also where the newest one holds exactly this tree. For a store that takes the
-    /// place of a lost one: devices refuse older versions than they have seen. Who takes it from people
-    /// takes [`VERSION_MIN_MAX`] at most.
+    /// The lowest allowed number for the version, even if the newest version holds exactly this tree. For a store that
+    /// replaces a lost one: devices refuse versions older than they have seen. A value from user input must be at most
+    /// [`VERSION_MIN_MAX`].
     pub version_min: u64,
 }
 
@@ -59,91 +60,90 @@ impl Default for PackOptions {
     }
 }
 
-/// How far publishing has come.
+/// The progress of publishing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackProgress {
-    /// Files, directories and links seen.
+    /// The number of files, directories and links seen.
     pub nodes: u64,
-    /// Bytes read.
+    /// The number of bytes read.
     pub read_bytes: u64,
 }
 
 /// What was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackReport {
-    /// The version that holds the tree now.
+    /// The version that now holds the tree.
     pub version: u64,
-    /// False: the newest version held exactly this tree already, was no lower than asked for, and nothing was
-    /// published.
+    /// `false` if the newest version already held exactly this tree and was high enough, so that nothing was published.
     pub is_new: bool,
-    /// Who signed it.
+    /// The publisher that signed it.
     pub publisher: PublicKey,
-    /// What the tree holds.
+    /// The counts of the tree.
     pub tree: TreeCounts,
-    /// What was written for it.
+    /// The counts of what was written.
     pub written: Written,
-    /// Bytes of the manifest, signed, as devices get it.
+    /// The size of the signed manifest, in bytes, as devices receive it.
     pub manifest_bytes: u64,
-    /// Packs of the store that are missing or too short. What the tree has of them was written again; versions of
-    /// other trees may lack the rest.
+    /// Packs of the store that are missing or too short. Their segments that the tree needs were written again;
+    /// versions of other trees may lack the rest.
     pub packs_lacking: Vec<PathBuf>,
     /// Files of the tree, each with the loader or interpreter that it needs and that is neither in the tree nor on this
     /// machine.
     pub loaders_missing: Vec<(PathBuf, PathBuf)>,
-    /// The store had content and no version, so it has lost them, or a publication was cut off.
+    /// The store had content but no version: its versions were lost, or a publication was interrupted.
     pub had_no_version: bool,
-    /// The note which version was published last could not be read: a version whose manifest is lost, too, may have had
-    /// this number.
+    /// The note of the last published version could not be read. So this number may already have been used by a version
+    /// whose manifest is lost.
     pub had_no_note: bool,
-    /// Why the number could not be noted. The version is published all the same.
+    /// Why the version number could not be noted. The version is published anyway.
     pub note_failure: Option<String>,
 }
 
-/// What a tree holds.
+/// The counts of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeCounts {
-    /// Regular files.
+    /// The number of regular files.
     pub files: u64,
-    /// Directories with the root.
+    /// The number of directories, including the root.
     pub directories: u64,
-    /// Symbolic links.
+    /// The number of symbolic links.
     pub links: u64,
-    /// Names beyond the first of a file.
+    /// The number of names beyond the first of each file.
     pub hard_links: u64,
-    /// Bytes of all files.
+    /// The size of all files, in bytes.
     pub bytes: u64,
-    /// Sockets, FIFOs and devices, which are left out.
+    /// The number of sockets, FIFOs and devices, which are skipped.
     pub special: u64,
-    /// Names that had gone when they were to be looked at.
+    /// The number of names that were deleted before they could be read.
     pub vanished: u64,
-    /// Files that were read again because they changed meanwhile.
+    /// The number of times that a file was read again because it changed meanwhile.
     pub read_again: u64,
-    /// Directories that are empty because another file system is mounted there.
+    /// The number of directories published as empty because another file system is mounted there.
     pub other_file_systems: u64,
-    /// Files and directories with extended attributes, such as capabilities, which are left out.
+    /// The number of nodes with extended attributes, such as capabilities, which are not published.
     pub with_attributes: u64,
 }
 
 /// What a publication added to a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Contents of files that the store did not have.
+    /// The number of contents of files that the store did not have.
     pub contents: u64,
-    /// Segments that it did not have.
+    /// The number of segments that the store did not have.
     pub segments: u64,
-    /// Bytes of these segments.
+    /// The size of these segments, in bytes.
     pub segment_bytes: u64,
-    /// And compressed.
+    /// The compressed size of these segments, in bytes.
     pub compressed_bytes: u64,
-    /// Segments that were there already.
+    /// The number of segments that were in the store already.
     pub shared_segments: u64,
 }
 
-/// Publishes a tree into a store, which is made where none is. `progress` is called after each segment and file.
+/// Publishes a tree into a store, which is created if needed. `progress` is called after each segment and file.
 ///
 /// # Errors
-/// The tree cannot be read, or changes all the time; the store cannot be written, is damaged or in use; the key is not
-/// the store's. Nothing is published then.
+/// The tree cannot be read, or keeps changing; the store cannot be written, is damaged or in use; the key is not the
+/// store's. Nothing is published then.
 pub fn pack(
     tree: &Path,
     store: &Path,
@@ -157,7 +157,7 @@ pub fn pack(
     }
     let root = walk::root_of(tree)?;
     refuse_inside(&root, tree, store)?;
-    // What is no key makes no store.
+    // Check the key first, so that an invalid key creates no store.
     if let Some(given) = &options.key {
         key::load(given)?;
     }
@@ -171,8 +171,7 @@ pub fn pack(
     walk.run(&root)?;
     let (nodes, names, tree, loaders) = walk.finish();
     let newest = newest(&layout, &pair)?;
-    // A number that was given away is not given again, also where its manifest is lost. A note that is damaged is
-    // written again.
+    // A version number is never reused, even if its manifest is lost. A damaged note is rewritten.
     let noted = layout.published_last();
     let had_no_note = noted.is_err();
     let noted = noted.unwrap_or(None);
@@ -193,7 +192,7 @@ pub fn pack(
         had_no_note,
         note_failure: None,
     };
-    // Devices that have seen a higher version than the newest one need a new number, also for the same tree.
+    // Devices that have seen a version above the newest one need a new number, even for the same tree.
     let is_there = |newest: &Manifest| {
         newest.version >= options.version_min
             && lost.is_none()
@@ -201,12 +200,12 @@ pub fn pack(
             && newest.names == names
     };
     if let Some((before, bytes)) = newest.as_ref().filter(|(newest, _)| is_there(newest)) {
-        // What the walk wrote beside whole contents is under names that nobody knows yet, and goes with the batch.
+        // What the walk wrote beyond complete contents has only temporary names, and is removed with the batch.
         report.version = before.version;
         report.is_new = false;
         report.manifest_bytes = *bytes;
         if batch.has_new() {
-            // The store has lost something of this very tree.
+            // The store has lost a part of this very tree.
             report.written = batch.finish()?;
         }
         report.note_failure = note(&layout, before.version);
@@ -226,24 +225,25 @@ pub fn pack(
         names,
     };
     let body = manifest.encode();
-    // Whatever a device would refuse is better refused here.
+    // Refuse here what every device would refuse.
     Manifest::decode(&body)?;
     let signed = manifest::sign(&body, &pair);
     report.version = manifest.version;
     report.manifest_bytes = signed.len() as u64;
     files::replace(&layout.manifest(manifest.version), &signed, 0o644)?;
-    // Behind it: a power cut in between leaves a lower number, which the next publication raises.
+    // Write the note after the manifest: a power cut in between leaves a lower number, which the next publication
+    // raises.
     report.note_failure = note(&layout, manifest.version);
     Ok(report)
 }
 
-/// Notes the number of a version that is published; or says why it could not.
+/// Notes the number of a published version. Returns why this failed, if it failed.
 fn note(layout: &Layout, version: u64) -> Option<String> {
     let failed = layout.note_published(version).err();
     failed.map(|error| error.to_string())
 }
 
-/// The newest version with the bytes of its signed manifest.
+/// Returns the newest version and the size of its signed manifest, in bytes.
 fn newest(layout: &Layout, pair: &KeyPair) -> Result<Option<(Manifest, u64)>, PublishError> {
     let Some(version) = layout.versions()?.pop() else {
         return Ok(None);
@@ -259,7 +259,7 @@ fn newest(layout: &Layout, pair: &KeyPair) -> Result<Option<(Manifest, u64)>, Pu
     Ok(Some((read, signed.len() as u64)))
 }
 
-/// A store in the tree would have itself in itself.
+/// Refuses a store inside the tree, because it would contain itself.
 fn refuse_inside(root: &Path, tree: &Path, store: &Path) -> Result<(), PublishError> {
     let mut existing = store;
     let absolute = loop {
@@ -292,7 +292,7 @@ fn count(counts: &mut TreeCounts, kind: &Kind) {
     }
 }
 
-/// The key of a store, as devices are told it.
+/// Returns the public key of a store, with which devices are configured.
 ///
 /// # Errors
 /// There is no store, or nothing is published in it.

@@ -1,4 +1,4 @@
-//! What a program needs that a tree does not say: its loader or interpreter, and attributes that are not published.
+//! Requirements of programs that a tree does not contain: loaders, interpreters, and attributes that are not published.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::program::loader;
 
-/// Loaders that are kept, each with the first file that needs it; further ones are not looked for.
+/// The maximum number of loaders that are collected, each with the first file that needs it; further ones are ignored.
 const LOADERS_MAX: usize = 256;
 
 /// Loaders and interpreters of a tree's programs.
@@ -15,7 +15,7 @@ const LOADERS_MAX: usize = 256;
 pub(crate) struct Loaders(BTreeMap<PathBuf, PathBuf>);
 
 impl Loaders {
-    /// An executable file in the tree at `root`, by its beginning.
+    /// Adds the loader of an executable file in the tree at `root`, given the file's beginning.
     pub(crate) fn add(&mut self, root: &Path, path: &Path, beginning: &[u8]) {
         if self.0.len() >= LOADERS_MAX {
             return;
@@ -27,8 +27,8 @@ impl Loaders {
         self.0.entry(loader).or_insert_with(|| shown.to_path_buf());
     }
 
-    /// Those that are neither in the tree nor on this machine, each with a file that needs it: such a program ends with
-    /// `No such file or directory`, and nobody says which.
+    /// Returns the loaders that are neither in the tree nor on this machine, each with a file that needs it. Such a
+    /// program fails with `No such file or directory`, and the message does not name the missing file.
     pub(crate) fn missing(self, root: &Path) -> Vec<(PathBuf, PathBuf)> {
         let is_missing = |loader: &Path| {
             let inside = loader.strip_prefix("/").unwrap_or(loader);
@@ -39,12 +39,13 @@ impl Loaders {
     }
 }
 
-/// Whether what is there has extended attributes, such as capabilities or a list of who may do what.
+/// Returns whether a file has extended attributes, such as capabilities or access control lists.
 pub(crate) fn has_attributes(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
-    // SAFETY: a text that ends with zero, and no buffer: only the length of the list is asked for.
+    // SAFETY: the path is a zero-terminated string, and there is no buffer: the call only returns the length of the
+    // list.
     let bytes = unsafe { libc::llistxattr(path.as_ptr(), std::ptr::null_mut(), 0) };
     bytes > 0
 }

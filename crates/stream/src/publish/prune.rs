@@ -1,9 +1,9 @@
-//! Throws old versions away, and all that only they need.
+//! Removes old versions and everything that only they need.
 //!
-//! What stays is read before anything goes: the versions that go may be all that is sound. Then the manifests go. Then
-//! what is left is described by one index that makes all others void, and packs with
-//! something dead in them are copied without it. That index's rename is what counts; before it the old packs and
-//! indexes are all there, and after it nobody needs them.
+//! The data that stays is read before anything is removed: the removed versions may be all that is sound. Then the
+//! manifests are removed. Then one new index describes what is left and makes all others void. Packs with unneeded
+//! segments are copied without these. The rename of that index is the commit: before it the old packs and indexes are
+//! all present, and after it no reader needs them.
 
 use super::PublishError;
 use super::batch::{IndexFile, PackWriter, finish, next_number};
@@ -23,32 +23,32 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// More packs than this are copied into one, whatever is dead in them.
+/// If there are more packs than this, all are copied into one, even without unneeded segments.
 const PACKS_KEPT_MAX: usize = 64;
 
-/// What was thrown away.
+/// What was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PruneReport {
     /// The versions that were removed.
     pub removed: Vec<u64>,
-    /// Those that are left.
+    /// The versions that are left.
     pub kept: Vec<u64>,
-    /// Contents that only removed versions needed.
+    /// The number of contents that only removed versions needed.
     pub contents_removed: u64,
-    /// Bytes of the store's packs before.
+    /// The size of the store's packs before, in bytes.
     pub pack_bytes_before: u64,
-    /// And after.
+    /// The size of the store's packs after, in bytes.
     pub pack_bytes: u64,
-    /// Files of an interrupted publication or prune that were removed.
+    /// The number of removed files of an interrupted publication or prune.
     pub leftovers: u64,
 }
 
-/// Keeps the newest `keep` versions of a store, at least one. `progress` is told how many bytes were read since it was
-/// told last.
+/// Keeps the newest `keep` versions of a store, at least one. `progress` is called with the number of bytes read since
+/// its last call.
 ///
 /// # Errors
-/// What is to be kept is damaged: nothing is removed then. The store is in use, or cannot be written: whatever happens,
-/// the versions that are still listed are whole.
+/// Data to be kept is damaged: nothing is removed then. The store is in use, or cannot be written. After any error the
+/// versions that are still listed are complete.
 pub fn prune(
     store: &Path,
     keep: usize,
@@ -67,7 +67,7 @@ pub fn prune(
         pack_bytes_before: pack_bytes(&layout)?,
         ..PruneReport::default()
     };
-    // Damage of the indexes is found before anything is removed.
+    // Detect damage of the indexes before anything is removed.
     let live = live_contents(&layout, &report.kept)?;
     let state = State::load(&layout)?;
     for content in &live {
@@ -88,7 +88,7 @@ pub fn prune(
     }
     files::sync_folder(&layout.manifests())?;
     let packs_live: HashSet<u32> = segments.iter().map(|at| at.pack).collect();
-    // A pack that goes takes its number with it, unless a higher one stays: readers may have it open.
+    // Write a new index if a pack is removed. Otherwise its number could be reused while readers have it open.
     let has_dead_pack = state.packs.keys().any(|pack| !packs_live.contains(pack));
     if report.contents_removed > 0 || !rewritten.is_empty() || has_dead_pack {
         rewrite(&layout, &state, &live, &segments, &rewritten, progress)?;
@@ -147,7 +147,7 @@ fn live_contents(layout: &Layout, versions: &[u64]) -> Result<BTreeSet<ContentId
     Ok(live)
 }
 
-/// The segments of these contents, in the order they lie in.
+/// Returns the segments of these contents, in the order of their location.
 fn live_segments(
     layout: &Layout,
     state: &State,
@@ -162,7 +162,8 @@ fn live_segments(
     Ok(segments)
 }
 
-/// The packs that hold something that is needed and something that is not, or whose header is damaged.
+/// Returns the packs that hold needed and unneeded data, or whose header is damaged. Returns all needed packs if there
+/// are more than [`PACKS_KEPT_MAX`].
 fn packs_to_rewrite(
     layout: &Layout,
     state: &State,
@@ -227,7 +228,8 @@ fn rewrite(
     Ok(finish(copied, Some(index))?)
 }
 
-/// The compressed bytes of a segment, whose checksum is right: damage is not copied as if it were none.
+/// Returns the compressed bytes of a segment after checking its checksum, so that damage is not copied with a valid
+/// checksum.
 fn read(layout: &Layout, state: &State, at: &Location) -> Result<Vec<u8>, StoreError> {
     let path = layout.pack(at.pack);
     let damaged = || StoreError::damaged(&path, format!("the segment at byte {}", at.offset));
@@ -247,8 +249,8 @@ fn read(layout: &Layout, state: &State, at: &Location) -> Result<Vec<u8>, StoreE
     }
 }
 
-/// Files that no version needs: what was being written when somebody was cut off, indexes that are void, and packs
-/// that no index leads to.
+/// Returns the files that no version needs: temporary files of an interrupted process, void indexes, and packs that no
+/// index refers to.
 pub(crate) fn leftovers(layout: &Layout) -> Result<Vec<PathBuf>, StoreError> {
     let mut found = Vec::new();
     for folder in [layout.folder.clone(), layout.manifests(), layout.packs()] {

@@ -1,4 +1,4 @@
-//! Goes through a tree, directory by directory, and reads each file once.
+//! Walks a tree, directory by directory, and reads each file once.
 
 use super::batch::Batch;
 use super::needs::{Loaders, has_attributes};
@@ -13,12 +13,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file that changes while it is read is read so often.
+/// The maximum number of attempts to read a file that changes while it is read.
 const READS_MAX: u32 = 3;
 
 const SEGMENT_BYTES: usize = SEGMENT_BLOCKS as usize * BLOCK_BYTES;
 
-/// The directory to publish, without links on the way.
+/// Returns the directory to publish, with all links resolved.
 pub(crate) fn root_of(tree: &Path) -> Result<PathBuf, PublishError> {
     let failed = |error| PublishError::tree(tree, "cannot be read", error);
     let root = tree.canonicalize().map_err(failed)?;
@@ -84,7 +84,7 @@ impl<'w, 's> Walk<'w, 's> {
             path: root.to_path_buf(),
             depth: 1,
         });
-        // One level after the other: names that stand together get numbers that follow each other.
+        // Breadth first, so that adjacent names get consecutive numbers.
         while let Some(directory) = self.left.pop_front() {
             self.directory(&directory, device)?;
         }
@@ -144,7 +144,7 @@ impl<'w, 's> Walk<'w, 's> {
         Ok(())
     }
 
-    /// Takes what is not known yet; None for what is left out.
+    /// Adds a node that is not known yet; `None` if it is skipped.
     fn node(
         &mut self,
         path: &Path,
@@ -227,7 +227,8 @@ impl<'w, 's> Walk<'w, 's> {
         Ok(FileId(self.nodes.len() as u32 - 1))
     }
 
-    /// Reads a file until it stays the same meanwhile; None where it is another thing by now.
+    /// Reads a file, and retries if it changes meanwhile; `None` if it is no regular file of the listed device any
+    /// more.
     fn file(
         &mut self,
         path: &Path,
@@ -235,7 +236,7 @@ impl<'w, 's> Walk<'w, 's> {
     ) -> Result<Option<(Metadata, Kind)>, PublishError> {
         let failed = |error| PublishError::tree(path, "cannot be read", error);
         for _ in 0..READS_MAX {
-            // Not a link, and without waiting, should something else have taken its place.
+            // Follow no link and do not block, in case the file was replaced by something else.
             let file = File::options()
                 .read(true)
                 .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
@@ -269,7 +270,7 @@ impl<'w, 's> Walk<'w, 's> {
         })
     }
 
-    /// Reads a file as far as it was long, and notices a byte more.
+    /// Reads a file up to its known length plus one byte, to detect growth.
     fn read(
         &mut self,
         file: &File,
@@ -300,7 +301,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 }
 
-/// What changes when a file is written to.
+/// Returns the attributes that change when a file is written to.
 fn state_of(found: &Metadata) -> (u64, i64, i64, i64, i64) {
     (
         found.len(),

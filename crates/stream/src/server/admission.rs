@@ -1,4 +1,4 @@
-//! Who may come in: connections that have not said who they are, and devices.
+//! Admission: connections without `Hello`, and devices.
 
 use super::Settings;
 use super::counters::Reason;
@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
-/// The two lists.
+/// The list of connections without `Hello`, and that of devices.
 #[derive(Default)]
 pub(super) struct Admission {
     half_open: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
     sessions: Mutex<Sessions>,
 }
 
-/// Devices that are connected, and how many of them came with each certificate.
+/// Connected devices, and their number for each certificate.
 #[derive(Default)]
 struct Sessions {
     map: HashMap<SessionKey, Arc<Session>>,
@@ -24,7 +24,7 @@ struct Sessions {
 }
 
 impl Sessions {
-    /// Whether a new one may come in.
+    /// Checks whether a new device may be admitted.
     fn has_room(&self, certificate: Option<[u8; 32]>, settings: &Settings) -> Result<(), Reason> {
         if self.map.len() >= settings.clients_max {
             return Err(Reason::Clients);
@@ -71,8 +71,8 @@ impl Admission {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection comes in; what it gets tells it that it has to go, because later ones need its place: who means
-    /// well is done in some round trips, so that the oldest ones are those that do not.
+    /// Registers a new connection. The receiver tells it to close because later connections need its place. An honest
+    /// device completes `Hello` within a few round trips, so the oldest connections are most likely the others.
     pub(super) fn knock(&self, id: u64, half_open_max: usize) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         let mut half_open = self.half_open();
@@ -83,12 +83,12 @@ impl Admission {
         receiver
     }
 
-    /// A connection has said who it is, or has ended.
+    /// Removes a connection that has completed `Hello` or has ended.
     pub(super) fn settle(&self, id: u64) {
         self.half_open().remove(&id);
     }
 
-    /// A connection of a device comes in.
+    /// Admits a connection of a device.
     pub(super) fn enter(
         &self,
         settings: &Settings,
@@ -113,21 +113,21 @@ impl Admission {
         Ok(session)
     }
 
-    /// A connection of a device has ended.
+    /// Removes a connection of a device.
     pub(super) fn leave(&self, session: &Session, key: &SessionKey, id: u64, now_ms: u64) {
         let tenant = &session.tenant;
         for token in session.leave(id) {
             tenant.predictor().cut(token, now_ms);
         }
         let mut sessions = self.sessions();
-        // Another connection may have made a new one meanwhile.
+        // Another connection may have created a new session meanwhile.
         let is_this = |kept: &Arc<Session>| std::ptr::eq(&**kept, session);
         if session.connections() == 0 && sessions.map.get(key).is_some_and(is_this) {
             sessions.remove(key);
         }
     }
 
-    /// Devices that are connected, connections, and tasks.
+    /// Returns the numbers of connected devices, connections, and tasks.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let sessions = self.sessions();
         sessions.map.values().fold((0, 0, 0), |sum, session| {
@@ -136,7 +136,7 @@ impl Admission {
         })
     }
 
-    /// Connections that have not said who they are.
+    /// Returns the number of connections without `Hello`.
     pub(super) fn half_open_count(&self) -> usize {
         self.half_open().len()
     }

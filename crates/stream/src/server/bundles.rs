@@ -1,5 +1,5 @@
-//! Pieces of plans, kept compressed: what many starts send alike is compressed once, and when a run has ended anew at a
-//! higher level, in the background; these are kept on the disk, too (`shelf.rs`).
+//! A cache of compressed pieces of plans. What many starts send alike is compressed once. When a run has ended, it is
+//! compressed again at a higher level in the background. These pieces are also kept on the disk (`shelf.rs`).
 
 use super::counters::{Counters, add};
 use super::shelf::Shelf;
@@ -16,16 +16,16 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// The level of zstd for what is sent at once.
+/// The zstd level for data that is sent immediately.
 pub(super) const LEVEL_FAST: i32 = 3;
 
-/// Bytes that an entry takes beside its content.
+/// The size of an entry beside its content, in bytes.
 const ENTRY_BYTES: u64 = 160;
 
-/// Plans that may wait to be compressed anew; more wait for the end of another run.
+/// The maximum number of plans that wait to be recompressed; more must wait for the end of another run.
 const PLANS_WAITING_MAX: usize = 16;
 
-/// Plans that are remembered to be done already.
+/// The maximum number of plans remembered as done.
 const PLANS_DONE_MAX: usize = 4096;
 
 type Key = (u64, usize);
@@ -45,7 +45,7 @@ struct Kept {
     done: HashSet<u64>,
 }
 
-/// The pieces.
+/// The cached pieces.
 pub(super) struct Bundles {
     kept: Mutex<Kept>,
     bytes_max: u64,
@@ -59,12 +59,12 @@ impl Bundles {
         }
     }
 
-    /// Nothing is half done when a thread panics with it.
+    /// Ignores poisoning: a panic leaves no update half done.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A piece of a plan, compressed.
+    /// Returns a piece of a plan, compressed.
     pub(super) fn get(&self, plan: u64, piece: usize) -> Option<Arc<[u8]>> {
         let mut kept = self.kept();
         let kept = &mut *kept;
@@ -76,7 +76,7 @@ impl Bundles {
         Some(Arc::clone(&entry.bytes))
     }
 
-    /// Keeps a piece; others go where there is no room. A better one is not replaced by a worse one.
+    /// Stores a piece and evicts others if there is no room. Does not replace a piece of the higher level.
     pub(super) fn put(&self, plan: u64, piece: usize, bytes: Arc<[u8]>, is_best: bool) {
         let key = (plan, piece);
         let cost = ENTRY_BYTES + bytes.len() as u64;
@@ -91,7 +91,7 @@ impl Bundles {
             };
             let oldest = *oldest;
             kept.remove(&oldest);
-            // It is worth compressing anew when it is needed again.
+            // Allow it to be recompressed when it is needed again.
             kept.done.remove(&oldest.0);
         }
         kept.uses += 1;
@@ -106,7 +106,7 @@ impl Bundles {
         kept.entries.insert(key, entry);
     }
 
-    /// Bytes that are kept.
+    /// Returns the size of all pieces in the cache, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.kept().bytes
     }
@@ -152,7 +152,7 @@ pub(super) fn compress_bytes(
     pack_blocks(&slices, level).map_err(|error| error.to_string().into())
 }
 
-/// The thread that compresses anew.
+/// The thread that recompresses plans.
 pub(super) struct Improver {
     queue: Option<SyncSender<(Arc<Published>, Arc<Plan>)>>,
     stop: Arc<AtomicBool>,
@@ -160,7 +160,8 @@ pub(super) struct Improver {
 }
 
 impl Improver {
-    /// At a level of zstd; at that of what is sent at once, or with no room, there is nothing to do and no thread.
+    /// Starts the thread with a zstd level. If the level is not above [`LEVEL_FAST`] or the cache has no room, there is
+    /// nothing to do and no thread.
     pub(super) fn start(
         bundles: &Arc<Bundles>,
         provider: &Arc<Provider>,
@@ -185,7 +186,7 @@ impl Improver {
             shelf,
             level,
         };
-        // Without the thread pieces stay at the lower level.
+        // If the thread cannot start, pieces stay at the lower level.
         let thread = std::thread::Builder::new()
             .name("stream-bundles".into())
             .spawn(move || worker.run(&waiting))
@@ -197,7 +198,7 @@ impl Improver {
         }
     }
 
-    /// A run has ended that used this plan, or made it. Never blocks.
+    /// Queues the plan of a run that has ended, which the run used or created. Never blocks.
     pub(super) fn plan(&self, published: &Arc<Published>, plan: &Arc<Plan>) {
         if let Some(queue) = &self.queue {
             queue
@@ -246,7 +247,7 @@ impl Worker {
                 }
                 continue;
             }
-            // Not before: what was kept is to be there when the first device comes.
+            // Lower the priority only here: pieces from the disk must be loaded before the first device connects.
             if !std::mem::replace(&mut is_nice, true) {
                 system::be_nice();
             }
@@ -256,14 +257,14 @@ impl Worker {
             let Some(pieces) = self.compress(&published, &plan) else {
                 continue;
             };
-            // It is made anew where it cannot be kept.
+            // If it cannot be stored, it is compressed again after a restart.
             self.shelf
                 .store(&published, &plan, self.level, &pieces)
                 .ok();
         }
     }
 
-    /// All pieces of a plan. None: not all of them.
+    /// Compresses all pieces of a plan; `None` if that fails or the server stops.
     fn compress(&self, published: &Published, plan: &Plan) -> Option<Vec<Vec<u8>>> {
         let mut pieces = Vec::with_capacity(plan.pieces.len());
         for (number, piece) in plan.pieces.iter().enumerate() {

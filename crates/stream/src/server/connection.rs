@@ -20,31 +20,31 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Groups of hashes that are remembered as sent on a connection, at most (some 400 KiB): those of 16 GiB of long files.
+/// The maximum number of hash groups that a connection remembers as sent (some 400 KiB): those of 16 GiB of long files.
 const GROUPS_SENT_MAX: usize = 16 << 10;
 
 /// The tenant of all devices of a server without TLS.
 pub(super) const LOCAL_TENANT: &str = "local";
 
-/// How long to wait when no connection can be accepted: the process has no descriptors left.
+/// The pause before the next `accept` after one failed, for example because the process has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long whoever is refused has to take the reason.
+/// The time that a refused device has to read the reason.
 const REFUSAL_DEADLINE: Duration = Duration::from_millis(500);
 
 /// A socket, plain or with TLS.
 trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
-/// Whose a connection is.
+/// The owner of a connection.
 struct Owner {
     tenant: Arc<str>,
-    /// The fingerprint of the certificate.
+    /// The fingerprint of the certificate; `None` without TLS.
     certificate: Option<[u8; 32]>,
 }
 
 impl Owner {
-    /// Of a server without TLS.
+    /// Returns the owner of all connections of a server without TLS.
     fn local() -> Self {
         Self {
             tenant: LOCAL_TENANT.into(),
@@ -53,7 +53,7 @@ impl Owner {
     }
 }
 
-/// A connection that has said who it is.
+/// A connection whose `Hello` was accepted.
 pub(super) struct Connection {
     pub(super) state: Arc<State>,
     pub(super) id: u64,
@@ -62,18 +62,18 @@ pub(super) struct Connection {
     key: SessionKey,
     pub(super) session: Arc<Session>,
     pub(super) published: Arc<Published>,
-    /// It stays as long as a device has it, also when it is pruned.
+    /// Keeps the version open while a device uses it, also after it is pruned.
     _held: Held,
     queue: Mutex<Queue>,
-    /// Something is to be sent.
+    /// Notified when there is something to send.
     pub(super) wake: Arc<Notify>,
-    /// Something was taken off the queue.
+    /// Notified when something was taken off the queue.
     pub(super) room: Notify,
     hashes: Mutex<HashSet<GroupAt>>,
 }
 
 impl Connection {
-    /// Nothing is half done when a thread panics with it.
+    /// Ignores poisoning: a panic leaves no update half done.
     pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,8 +82,8 @@ impl Connection {
         self.hashes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of these blocks, the groups whose hashes are to be sent before them: those that were not sent, as far as that is
-    /// remembered. In protocol 1 all hashes of a file go together, and the first of its groups stands for them.
+    /// Returns the groups whose hashes must be sent before these blocks, because they are not remembered as sent. In
+    /// protocol 1 all hashes of a file are sent together, and its first group stands for them.
     pub(super) fn unproven(&self, blocks: &[BlockAt]) -> Vec<GroupAt> {
         let sent = self.hashes();
         let mut groups = Vec::new();
@@ -103,30 +103,30 @@ impl Connection {
         }
     }
 
-    /// The hashes of a group were sent.
+    /// Remembers that the hashes of a group were sent.
     pub(super) fn is_proven(&self, at: GroupAt) {
         let mut sent = self.hashes();
         if sent.len() >= GROUPS_SENT_MAX {
-            // What was sent is sent once more where it is needed again, which is right too.
+            // Forgetting is harmless: the hashes are sent again when needed.
             *sent = HashSet::new();
         }
         sent.insert(self.proves(at));
     }
 
-    /// Sends a short message before all else.
+    /// Queues a short message, which is sent before everything else.
     pub(super) fn answer(&self, answer: Answer) {
         self.queue().answer(answer);
         self.wake.notify_one();
     }
 
-    /// Refuses a request; the connection stays.
+    /// Refuses a request. The connection stays open.
     pub(super) fn refuse(&self, id: u32, reason: Refusal, counted: Reason) {
         self.state.counters.refuse(counted);
         let token = None;
         self.answer(Answer::Refused { id, token, reason });
     }
 
-    /// Refuses a token, which the device is not to name again.
+    /// Refuses a token, which the device must not use again.
     pub(super) fn refuse_token(&self, token: Token, reason: Refusal, counted: Reason) {
         self.state.counters.refuse(counted);
         let (id, token) = (0, Some(token));
@@ -142,7 +142,7 @@ impl Drop for Connection {
     }
 }
 
-/// Takes connections until it is dropped.
+/// Accepts connections until it is dropped.
 pub(super) async fn accept(
     state: &Arc<State>,
     listener: &TcpListener,
@@ -188,13 +188,13 @@ async fn serve(state: Arc<State>, socket: TcpStream, id: u64) {
     }
 }
 
-/// TLS, if there is to be any, and Hello.
+/// Does the TLS handshake, if TLS is configured, and handles `Hello`.
 async fn greet(
     state: &Arc<State>,
     socket: TcpStream,
     id: u64,
 ) -> Result<(Box<dyn Io>, FrameReader, Connection), Reason> {
-    // What of these cannot be set makes the connection slower, not wrong.
+    // If one of these options cannot be set, the connection is only slower.
     socket.set_nodelay(true).ok();
     base::socket::keep_alive(&socket);
     system::keep_unsent_short(&socket).ok();
@@ -209,7 +209,7 @@ async fn greet(
             let certificate = certificates.and_then(<[_]>::first).ok_or(Reason::Tls)?;
             let fingerprint = fingerprint(certificate);
             let owner = match tenant(&identity.devices, fingerprint).await {
-                // Said in words, once the device has said its own.
+                // Refused with a reason, after the device has sent `Hello`.
                 Err(Reason::BadDevices) => None,
                 tenant => Some(Owner {
                     tenant: tenant?,
@@ -229,7 +229,8 @@ async fn greet(
         }
     };
     let (protocol, device, version, held) = match hello {
-        // What is read of it is what the versions have in common; another one is none that is spoken here.
+        // `Hello` is decoded by the layout that all versions have in common. A mismatching version is not supported
+        // here.
         Request::Hello {
             protocol,
             device,
@@ -274,7 +275,7 @@ async fn greet(
     }
 }
 
-/// What a device says in `Hello`.
+/// The contents of `Hello`.
 struct Said {
     protocol: u16,
     device: [u8; 16],
@@ -282,7 +283,7 @@ struct Said {
     held: Option<[u8; 32]>,
 }
 
-/// Finds the version and the tenant, and takes the device in.
+/// Finds the version and the tenant, and admits the device.
 async fn welcome(
     state: &Arc<State>,
     id: u64,
@@ -364,7 +365,7 @@ async fn welcome(
     })
 }
 
-/// Whose a device is.
+/// Returns the tenant of a device.
 async fn tenant(devices: &Arc<ListedDevices>, fingerprint: [u8; 32]) -> Result<Arc<str>, Reason> {
     let devices = Arc::clone(devices);
     let find = move || {
@@ -381,12 +382,13 @@ async fn tenant(devices: &Arc<ListedDevices>, fingerprint: [u8; 32]) -> Result<A
         .unwrap_or(Err(Reason::BadDevices))
 }
 
-/// Shakes hands. Who is not on the list is told so by an alert, and so is who has another certificate.
+/// Does the TLS handshake. A device that is not on the list, or has a certificate of another authority, gets a TLS
+/// alert.
 async fn shake_hands(
     identity: &Identity,
     socket: TcpStream,
 ) -> Result<TlsStream<TcpStream>, Reason> {
-    // The handshake looks into what was read last, as it must not wait for the disk.
+    // Refresh the list first: the handshake uses the list in memory, because it must not wait for the disk.
     let devices = Arc::clone(&identity.devices);
     tokio::task::spawn_blocking(move || devices.get())
         .await
@@ -397,7 +399,8 @@ async fn shake_hands(
         Ok(stream) => return Ok(stream),
         Err(failed) => failed,
     };
-    // The device's Hello may be on its way: a socket that is closed before that has come takes the alert with it.
+    // Read the rest: the device's `Hello` may be in flight, and a socket that is closed before it arrives discards the
+    // alert.
     let take_the_rest = async {
         socket.shutdown().await?;
         while socket.read(&mut [0; 512]).await? > 0 {}
@@ -410,14 +413,14 @@ async fn shake_hands(
     }
 }
 
-/// Reads requests until the device goes or does wrong.
+/// Reads requests until the device disconnects or breaks a rule.
 async fn receive(
     connection: &Connection,
     io: &mut ReadHalf<Box<dyn Io>>,
     mut frames: FrameReader,
 ) -> Result<(), Reason> {
     let settings = &connection.state.settings;
-    // When the message began that has not come whole; its deadline does not begin anew with each of its bytes.
+    // When the incomplete message began. Its deadline does not restart with each received byte.
     let mut since = None;
     loop {
         while let Some((protocol, request)) = next(&mut frames)? {
@@ -447,7 +450,7 @@ async fn receive(
     }
 }
 
-/// Reads what has come.
+/// Reads the bytes that have arrived.
 async fn fill(
     state: &State,
     io: &mut (impl AsyncRead + Unpin),
@@ -459,7 +462,7 @@ async fn fill(
     Ok(count)
 }
 
-/// The next request, and the version of the protocol that it is of.
+/// Returns the next request and its protocol version.
 fn next(frames: &mut FrameReader) -> Result<Option<(u16, Request)>, Reason> {
     let Some(frame) = frames.next().map_err(|_| Reason::BadFrame)? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Learned actions on the disk: one file for each tenant, replaced as a whole.
+//! Learned actions on the disk: one file for each tenant, always replaced as a whole.
 
 use super::system;
 use crate::predict::none::NonePredictor;
@@ -10,16 +10,16 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file of learned actions, at most.
+/// The maximum size of a file of learned actions, in bytes.
 pub const ACTIONS_BYTES_MAX: u64 = crate::predict::FILE_BYTES_MAX as u64;
 
-/// Characters of a tenant's name, at most.
+/// The maximum length of a tenant's name, in characters.
 const TENANT_CHARACTERS_MAX: usize = 64;
 
-/// What the files of tenants end with.
+/// The ending of the names of tenants' files.
 const ENDING: &str = ".actions";
 
-/// What is locked, in the folder of learned actions of all modes.
+/// The lock file, in the folder of learned actions of all modes.
 const LOCK_FILE: &str = "lock";
 
 /// Why learned actions could not be read or written.
@@ -38,16 +38,16 @@ pub enum LearnedError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// In what.
+        /// The damage.
         source: LoadError,
     },
-    /// A server that learns would write over the change.
+    /// A running server that learns would overwrite the change.
     #[error("{}: a server learns with this store", .0.display())]
     Busy(PathBuf),
 }
 
 impl LearnedError {
-    /// The one code this error maps to.
+    /// Returns the error code that this error maps to.
     #[must_use]
     pub fn code(&self) -> base::error::Code {
         match self {
@@ -57,7 +57,7 @@ impl LearnedError {
         }
     }
 
-    /// What whoever runs the server can do about it, where the error says enough to know that.
+    /// Returns what the operator can do about it, if the error says enough to know that.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
@@ -75,7 +75,7 @@ impl LearnedError {
         }
     }
 
-    /// The error with what can be done about it, in a line.
+    /// Returns the error with its remedy, in one line.
     pub(super) fn with_remedy(&self) -> String {
         match self.remedy() {
             Some(remedy) => format!("{self}; {remedy}"),
@@ -89,19 +89,19 @@ impl LearnedError {
     }
 }
 
-/// Keeps the learned actions of a store from being changed by others until it is dropped.
+/// Prevents other processes from changing the learned actions of a store until it is dropped.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// For a server that learns, which has them in memory and writes over what is there, and for whoever changes them
-    /// on the disk.
+    /// Takes the lock, for a server that learns and for a process that changes learned actions on the disk. Such a
+    /// server has them in memory and overwrites the files.
     ///
     /// # Errors
-    /// [`LearnedError::Busy`]: a server has them in memory, or another process is changing them. The lock cannot be
-    /// made, for example in a store that cannot be written.
+    /// [`LearnedError::Busy`] if a server has them in memory, or another process changes them. Also if the lock file
+    /// cannot be created, for example in a read-only store.
     pub fn take(store: &Path) -> Result<Self, LearnedError> {
         let folder = store.join("actions");
         fs::create_dir_all(&folder).map_err(LearnedError::system(&folder))?;
@@ -119,7 +119,8 @@ impl Lock {
     }
 }
 
-/// A predictor that knows nothing yet. `seg_max`: blocks of a segment in the mode `paper`.
+/// Returns a predictor that has learned nothing yet. `seg_max` is the number of blocks in a segment in the mode
+/// `paper`.
 #[must_use]
 pub fn predictor(mode: Mode, seg_max: u32) -> Box<dyn Predictor> {
     match mode {
@@ -132,7 +133,7 @@ pub fn predictor(mode: Mode, seg_max: u32) -> Box<dyn Predictor> {
     }
 }
 
-/// Whether a name can be that of a tenant: its file is called so.
+/// Returns whether a name is valid for a tenant. The tenant's file has this name.
 #[must_use]
 pub fn is_tenant(name: &str) -> bool {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -141,7 +142,8 @@ pub fn is_tenant(name: &str) -> bool {
         && name.bytes().all(is_good)
 }
 
-/// The folder of learned actions of a mode in a store: each mode learns other things.
+/// Returns the folder of learned actions of a mode in a store. Each mode has its own, because each learns different
+/// things.
 #[must_use]
 pub fn folder(store: &Path, mode: Mode) -> PathBuf {
     let folder = store.join("actions");
@@ -151,16 +153,16 @@ pub fn folder(store: &Path, mode: Mode) -> PathBuf {
     }
 }
 
-/// The file of a tenant.
+/// Returns the path of a tenant's file.
 #[must_use]
 pub fn file(store: &Path, mode: Mode, tenant: &str) -> PathBuf {
     folder(store, mode).join(format!("{tenant}{ENDING}"))
 }
 
-/// The tenants that something was learned for, sorted.
+/// Returns the tenants with learned actions, sorted.
 ///
 /// # Errors
-/// The folder is there and cannot be read.
+/// The folder exists and cannot be read.
 pub fn tenants(store: &Path, mode: Mode) -> Result<Vec<String>, LearnedError> {
     let folder = folder(store, mode);
     let entries = match fs::read_dir(&folder) {
@@ -178,10 +180,10 @@ pub fn tenants(store: &Path, mode: Mode) -> Result<Vec<String>, LearnedError> {
     Ok(tenants)
 }
 
-/// Loads what was learned for a tenant; whether there was anything.
+/// Loads the learned actions of a tenant. Returns whether there were any.
 ///
 /// # Errors
-/// The file cannot be read or is damaged; the predictor is as it was then.
+/// The file cannot be read or is damaged. The predictor is then unchanged.
 pub fn load(
     path: &Path,
     predictor: &mut dyn Predictor,
@@ -207,7 +209,7 @@ pub fn load(
     Ok(true)
 }
 
-/// Takes a damaged file out of the way, so that it can be looked at and nothing is written over it: its new name.
+/// Renames a damaged file, so that it can be examined and is not overwritten. Returns its new name.
 ///
 /// # Errors
 /// It could not be renamed.
@@ -224,10 +226,10 @@ pub fn set_aside(path: &Path) -> Result<PathBuf, LearnedError> {
     Ok(aside)
 }
 
-/// Puts a file in place of another, so that a power cut leaves one of the two.
+/// Replaces a file atomically, so that a power cut leaves the old or the new one.
 ///
 /// # Errors
-/// It could not be written; the file before is there still.
+/// The new file could not be written; the old one is still there.
 pub fn save(path: &Path, bytes: &[u8]) -> Result<(), LearnedError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder).map_err(LearnedError::system(folder))?;
@@ -240,7 +242,7 @@ pub fn save(path: &Path, bytes: &[u8]) -> Result<(), LearnedError> {
         regular::open_folder(folder)?.sync_all()
     };
     write().map_err(|error| {
-        // Half of it is of no use to anybody, and takes room.
+        // A partly written file is useless and takes disk space.
         fs::remove_file(&beside).ok();
         LearnedError::system(path)(error)
     })

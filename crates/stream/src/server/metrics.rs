@@ -1,4 +1,4 @@
-//! The numbers as text for Prometheus, and the small server that gives it.
+//! The metrics as text for Prometheus, and the small HTTP server for them.
 
 use super::State;
 use super::counters::Reason;
@@ -10,23 +10,23 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Bytes of a request, at most.
+/// The maximum size of a request, in bytes.
 const REQUEST_BYTES_MAX: usize = 4096;
 
-/// How long a request may take until it has come: whoever asks for metrics says so at once.
+/// The deadline for a complete request: a client sends it immediately.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
 
-/// How long a request and its answer may take together.
+/// The deadline for a request and its answer together.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Connections at the same time. Nobody waits for a place: of more of them the oldest has to go, so whoever says
-/// nothing holds up nobody.
+/// The maximum number of connections at the same time. When there are more, the oldest one is closed, so an idle client
+/// does not block others.
 const CONNECTIONS_MAX: usize = 64;
 
-/// How long to wait when no connection can be accepted.
+/// The pause before the next `accept` after one failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Gives the metrics until it is dropped.
+/// Serves the metrics until it is dropped.
 pub(super) async fn serve(state: Arc<State>, listener: TcpListener) {
     let mut answers = tokio::task::JoinSet::new();
     let mut oldest_first = VecDeque::new();
@@ -75,7 +75,7 @@ async fn answer(state: &State, mut socket: TcpStream) -> std::io::Result<()> {
     socket.shutdown().await
 }
 
-/// A request to the end of its head, or as much of it as may be.
+/// Reads a request to the end of its head, or up to the size limit.
 async fn request(socket: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let mut request = Vec::new();
     let mut piece = [0; 512];
@@ -122,7 +122,7 @@ impl Text {
     }
 }
 
-/// All numbers.
+/// Returns all metrics.
 pub(super) fn text(state: &State) -> String {
     let counters = &state.counters;
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! Serves a store to many devices at once.
+//! Serves a store to many devices concurrently.
 //!
-//! `connection.rs` is one connection from its first byte, `requests.rs` what each request does, `writer.rs` what is
-//! sent and in which order, `queue.rs` and `task.rs` the lists that the order is made of, `session.rs` a device with
-//! all its connections, `admission.rs` who may come in; `tenant.rs` and `learned.rs` what is learned and where it is
-//! kept, `names.rs` the paths of a version, `newest.rs` which one is served, `trouble.rs` what is said of a damaged
-//! store, `bundles.rs` pieces kept compressed, `shelf.rs` these on the disk; `counters.rs` and `metrics.rs` the
-//! numbers, `system.rs` calls of the operating system.
+//! `connection.rs` is one connection from its first byte, `requests.rs` the handlers of requests, `writer.rs` what is
+//! sent and in which order, `queue.rs` and `task.rs` the lists behind that order, `session.rs` a device with all its
+//! connections, `admission.rs` who is admitted; `tenant.rs` and `learned.rs` learned actions and their files,
+//! `names.rs` the paths of a version, `newest.rs` which version is served, `trouble.rs` reports about a damaged store,
+//! `bundles.rs` a cache of compressed pieces, `shelf.rs` these on the disk; `counters.rs` and `metrics.rs` the numbers,
+//! `system.rs` system calls.
 
 mod admission;
 mod bundles;
@@ -47,70 +47,70 @@ use tenant::Tenants;
 use tokio::net::TcpListener;
 use trouble::{Trouble, Troubles};
 
-/// What is said to whoever runs the server: one line without its end.
+/// Writes to the operator: one line without its end.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How a server is set. Each limit is per server unless it says otherwise.
+/// The settings of a server. Each limit is per server unless it says otherwise.
 #[derive(Clone)]
 pub struct Settings {
     /// The store.
     pub store: PathBuf,
-    /// Where to listen; port 0: any.
+    /// The address to listen on; port 0 means any port.
     pub listen: SocketAddr,
-    /// None: no TLS, which is allowed on a loopback address only; all devices are the tenant `local`.
+    /// `None` means no TLS, which is allowed on a loopback address only. All devices are then the tenant `local`.
     pub identity: Option<Identity>,
-    /// Where metrics are given; None: nowhere.
+    /// The address for metrics; `None` if they are not served.
     pub metrics: Option<SocketAddr>,
-    /// How to predict.
+    /// The prediction mode.
     pub predict: Mode,
-    /// Blocks of a segment in the mode `paper`, [`SEG_MAX_MIN`](crate::predict::paper::SEG_MAX_MIN) to
+    /// The number of blocks in a segment in the mode `paper`, [`SEG_MAX_MIN`](crate::predict::paper::SEG_MAX_MIN) to
     /// [`SEG_MAX_MAX`](crate::predict::paper::SEG_MAX_MAX); above 32 an action is matched at three places.
     pub seg_max: u32,
-    /// What is in memory before it is asked for.
+    /// What is loaded into memory before it is requested.
     pub provide: Arm,
-    /// Segments whose normalised variance is above this are read at the start.
+    /// Segments with a normalised variance above this are read at the start.
     pub variance_min: f64,
-    /// Bytes of content in memory.
+    /// The maximum size of content in memory, in bytes.
     pub memory_bytes_max: u64,
-    /// Bytes of compressed pieces in memory.
+    /// The maximum size of compressed pieces in memory, in bytes.
     pub bundle_bytes_max: u64,
-    /// The level of zstd at which pieces are compressed in the background; 3 or lower: not at all.
+    /// The zstd level for compression of pieces in the background; 3 or lower disables it.
     pub bundle_level: i32,
-    /// Devices at the same time.
+    /// The maximum number of devices at the same time.
     pub clients_max: usize,
-    /// Devices at the same time with one certificate: else one certificate could take the places of all. Without TLS
-    /// nobody can be told from others, and all of them are on this machine: this does not count then.
+    /// The maximum number of devices at the same time with one certificate, so that one certificate cannot take all
+    /// places. Without TLS it does not apply: devices cannot be told apart then, and all of them are on this machine.
     pub clients_of_certificate_max: usize,
-    /// Connections of a device.
+    /// The maximum number of connections of a device.
     pub connections_max: usize,
-    /// Connections that have not said who they are. When there are more, the oldest one has to go.
+    /// The maximum number of connections without a complete `Hello`. When there are more, the oldest one is closed.
     pub half_open_max: usize,
-    /// Tenants in memory.
+    /// The maximum number of tenants in memory.
     pub tenants_max: usize,
-    /// Tasks of a device at the same time.
+    /// The maximum number of tasks of a device at the same time.
     pub tasks_max: usize,
-    /// Requests of a connection that wait; no more are read then.
+    /// The maximum number of waiting requests of a connection; the server then reads no more.
     pub requests_max: usize,
-    /// Blocks of `Fetch` of a connection that wait; more are refused.
+    /// The maximum number of waiting blocks of `Fetch` of a connection; more are refused.
     pub fetch_blocks_max: usize,
-    /// How long a connection has until it has said who it is.
+    /// The deadline of a new connection for TLS and `Hello`.
     pub handshake_deadline: Duration,
-    /// How long a message may take from its first byte to its last.
+    /// The maximum time between the first and the last byte of a message.
     pub message_deadline: Duration,
-    /// How long a device may take nothing of what is sent.
+    /// The maximum time for which a device may read nothing of what is sent.
     pub write_deadline: Duration,
-    /// How long a device may say nothing.
+    /// The maximum time for which a device may send nothing.
     pub idle_deadline: Duration,
-    /// How long after a change learned actions are written.
+    /// The delay between a change and writing learned actions.
     pub save_after: Duration,
-    /// Bytes of the kernel's send buffer of a connection; None: as the kernel thinks fit.
+    /// The size of the kernel's send buffer of a connection, in bytes; `None` for the kernel's default.
     pub send_buffer_bytes: Option<u32>,
-    /// Where lines for whoever runs the server go.
+    /// Receives the lines for the operator.
     pub say: Say,
 }
 
 impl Settings {
-    /// Of a store, at an address, without TLS, and everything else as it is by default.
+    /// Returns settings for a store and an address, without TLS, and with the defaults for everything else.
     #[must_use]
     pub fn new(store: PathBuf, listen: SocketAddr) -> Self {
         Self {
@@ -144,21 +144,21 @@ impl Settings {
     }
 }
 
-/// Why there is no server.
+/// Why a server cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Without TLS anybody who reaches the address gets everything.
+    /// Without TLS, any host that reaches the address could read everything.
     #[error(
         "{0} is not a loopback address; without an identity a server listens on this machine alone"
     )]
     NotLoopback(SocketAddr),
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("{address}: {source}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
         /// Why.
         source: io::Error,
@@ -171,13 +171,13 @@ pub enum ServerError {
         /// The hard limit.
         allowed: u64,
     },
-    /// A thread ended that should not.
+    /// A thread of the server failed.
     #[error("a thread of the server failed")]
     Thread,
 }
 
 impl ServerError {
-    /// The one code this error maps to.
+    /// Returns the error code that this error maps to.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -190,7 +190,7 @@ impl ServerError {
     }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 pub(crate) struct State {
     settings: Settings,
     store: Arc<Store>,
@@ -203,12 +203,12 @@ pub(crate) struct State {
     troubles: Troubles,
     newest_said: newest::Said,
     started: Instant,
-    /// Nobody else changes what was learned as long as this is there; None: it is not saved.
+    /// Prevents other processes from changing learned actions. `None` if learned actions are not saved.
     lock: Option<learned::Lock>,
 }
 
 impl State {
-    /// Milliseconds since the start.
+    /// Returns the time since the start, in milliseconds.
     fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -217,7 +217,7 @@ impl State {
         (self.settings.say)(line);
     }
 
-    /// Says what is wrong with the store, each file of it once in a minute.
+    /// Logs a problem of the store, at most once a minute for each file.
     fn say_trouble(&self, trouble: &Trouble) {
         let store = &self.settings.store;
         if let Some(line) = self.troubles.line(store, trouble, self.now_ms()) {
@@ -225,7 +225,7 @@ impl State {
         }
     }
 
-    /// Tells whoever runs the server when the list of devices cannot be used any more, or can be again.
+    /// Tells the operator when the list of devices becomes unusable, or usable again.
     async fn look_at_devices(&self) {
         let Some(identity) = &self.settings.identity else {
             return;
@@ -246,38 +246,38 @@ pub struct Server {
     version: u64,
 }
 
-/// What can be asked of a server while it runs.
+/// Access to the numbers of a running server.
 #[derive(Clone)]
 pub struct Watch(Arc<State>);
 
 impl Watch {
-    /// Its counters.
+    /// Returns its counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.0.counters
     }
 
-    /// Those of what it holds in memory.
+    /// Returns the counters of the provider.
     #[must_use]
     pub fn provider(&self) -> ProviderCounters {
         self.0.provider.counters()
     }
 
-    /// All as text for Prometheus.
+    /// Returns all numbers as text for Prometheus.
     #[must_use]
     pub fn metrics(&self) -> String {
         metrics::text(&self.0)
     }
 }
 
-/// How often time passes for what has no deadline of its own.
+/// The interval of periodic work that has no deadline of its own.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Descriptors of a server beside connections and packs, at most.
+/// The maximum number of descriptors that a server uses beside connections and packs.
 const OTHER_DESCRIPTORS: u64 = 64;
 
 impl Server {
-    /// Opens the store, reads into memory what is read ahead, and listens.
+    /// Opens the store, reads ahead into memory, and listens.
     ///
     /// # Errors
     /// The store or an address cannot be used.
@@ -306,31 +306,31 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address it listens on.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.listener.local_addr().ok()
     }
 
-    /// Where it gives metrics.
+    /// Returns the address of the metrics.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref()?.local_addr().ok()
     }
 
-    /// The version that it began with. Newer ones are served as soon as they are published.
+    /// Returns the version that it started with. Newer ones are served as soon as they are published.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// To look at it while it runs.
+    /// Returns access to its numbers while it runs.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch(Arc::clone(&self.state))
     }
 
-    /// Serves until `shutdown` is there; then ends all connections and saves what was learned.
+    /// Serves until `shutdown` completes. Then ends all connections and saves learned actions.
     ///
     /// # Errors
     /// A thread failed while saving.
@@ -352,7 +352,7 @@ impl Server {
             () = shutdown => {}
         }
         drop(listener);
-        // With each connection its tasks end, and what they taught is saved with the rest.
+        // A connection ends its tasks; what they taught is saved with the rest.
         connections.shutdown().await;
         tasks.shutdown().await;
         let saving = Arc::clone(&state);
@@ -361,8 +361,8 @@ impl Server {
     }
 }
 
-/// Descriptors that a server may need: a connection of each device, those that have not said who they are, the packs of
-/// the store, and a few. Further connections of a device wait to be accepted when there are no more.
+/// Returns the number of descriptors that a server may need: a connection of each device, connections without `Hello`,
+/// the packs of the store, and a few more. If none are left, further connections of a device wait to be accepted.
 fn descriptors(settings: &Settings) -> u64 {
     let connections = settings.clients_max.saturating_add(settings.half_open_max);
     (connections as u64).saturating_add(PACKS_MAX as u64 + OTHER_DESCRIPTORS)
@@ -374,10 +374,10 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
         .map_err(|source| ServerError::Listen { address, source })
 }
 
-/// Opens what a server needs, and takes into memory what the tenants of the newest version have learned.
+/// Opens what a server needs, and loads the learned actions of the tenants of the newest version.
 fn open(settings: Settings) -> Result<(State, u64), ServerError> {
     let store = Arc::new(Store::open(&settings.store)?);
-    // Before anything is begun: without a version there is nothing to serve.
+    // Check this first: without a version there is nothing to serve.
     store.newest_sound().sound?;
     let counters = Arc::new(Counters::default());
     let provider = Provider::new(
@@ -396,7 +396,7 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
             }
         }
     }
-    // On the disk as much as in memory.
+    // The same limit on the disk as in memory.
     let (bytes_max, level) = (settings.bundle_bytes_max, settings.bundle_level);
     let shelf = Shelf::new(&settings.store, bytes_max, lock.is_some());
     let improver = Improver::start(&bundles, &provider, &counters, shelf, level);
@@ -414,7 +414,7 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
         troubles: Troubles::default(),
         newest_said: newest::Said::default(),
     };
-    // Devices that greet find it again in the store, which keeps the last ones in memory.
+    // Devices that connect find it again in the store, which caches the last versions.
     let published = state.newest().sound?;
     match learned::tenants(&state.settings.store, state.settings.predict) {
         Ok(names) => {
@@ -430,7 +430,7 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
     Ok((state, published.version))
 }
 
-/// Lets time pass: for predictors, and for what is to be saved.
+/// Runs the periodic work: ticks of predictors, and saving.
 async fn keep(state: Arc<State>) {
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -451,7 +451,8 @@ async fn keep(state: Arc<State>) {
                 if let Err(error) = saving.store.tidy() {
                     saving.say_trouble(&error.into());
                 }
-                // What is damaged or sound again is said before a device asks; where nothing can be served, then.
+                // Log a change between damaged and sound before a device connects. If nothing can be served, it is
+                // logged when a device connects.
                 saving.newest();
             };
             tokio::task::spawn_blocking(work).await.ok();

@@ -1,23 +1,23 @@
-//! The paths of a version: what learned actions are kept by.
+//! The paths of a version. Learned actions are stored by path.
 
 use crate::block::{ContentId, FileId};
 use crate::manifest::{Manifest, ROOT};
 use crate::predict::Catalogue;
 use std::sync::Arc;
 
-/// A version and the path of each of its nodes. Of several names of a file the first counts.
+/// A version and the path of each of its nodes. If a file has several names, the first one counts.
 pub struct Names {
     manifest: Arc<Manifest>,
     paths: Vec<Box<[u8]>>,
 }
 
 impl Names {
-    /// Of a version.
+    /// Collects the paths of a version.
     #[must_use]
     pub fn new(manifest: Arc<Manifest>) -> Self {
         let mut paths: Vec<Box<[u8]>> = vec![Box::default(); manifest.nodes.len()];
         let mut open = vec![ROOT];
-        // The manifest was checked: each directory has one name, so that each is come to once.
+        // In a checked manifest each directory has one name, so each is visited once.
         while let Some(directory) = open.pop() {
             for name in manifest.entries(directory) {
                 let at = name.node.0 as usize;
@@ -38,7 +38,7 @@ impl Names {
         Self { manifest, paths }
     }
 
-    /// The path of a node, without a slash before it.
+    /// Returns the path of a node, without a leading slash.
     #[must_use]
     pub fn path(&self, file: FileId) -> Option<&[u8]> {
         self.paths.get(file.0 as usize).map(AsRef::as_ref)

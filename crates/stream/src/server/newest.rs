@@ -1,4 +1,4 @@
-//! Which version a device gets that asks for the newest one, and what is said when that is not the newest one.
+//! Selects the version for a device that requests the newest one, and logs if that is not the newest one in the store.
 
 use super::State;
 use crate::store::{Newest, Passed};
@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-/// What was said last: which versions are passed over, and which one is served.
+/// What was logged last: the versions that are skipped, and the version that is served.
 #[derive(Default)]
 pub(super) struct Said(Mutex<(Vec<Passed>, u64)>);
 
 impl Said {
-    /// The line to say now; None: nothing has changed.
+    /// Returns the line to log now; `None` if nothing has changed.
     fn news(&self, store: &Path, served: u64, passed: &[Passed]) -> Option<String> {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if said.0 == passed && (said.1 == served || passed.is_empty()) {
@@ -38,7 +38,7 @@ impl Said {
 }
 
 impl State {
-    /// The newest version that can be served; what is wrong with newer ones is counted, and said once.
+    /// Returns the newest version that can be served. Counts newer, damaged versions and logs each change once.
     pub(super) fn newest(&self) -> Newest {
         let newest = self.store.newest_sound();
         let count = newest.passed.len() as u64;
@@ -51,7 +51,7 @@ impl State {
                 self.say(&line);
             }
         }
-        // A folder that cannot be read says nothing of the versions in it.
+        // If the folder cannot be read, nothing is known about the versions in it.
         if newest.sound.is_ok() || count > 0 {
             self.counters
                 .versions_damaged
@@ -87,7 +87,7 @@ mod tests {
             said.news(store, 4, &[]).unwrap(),
             "the newest version is sound again: version 4 is served"
         );
-        // A later one is no news of this kind.
+        // A newer version alone is not logged.
         assert_eq!(said.news(store, 5, &[]), None);
     }
 }

@@ -1,5 +1,5 @@
-//! What a connection has to send beside what is prefetched: lists of things to do, never their bytes, so that a slow
-//! reader costs a few bytes for each request. Pure.
+//! The backlog of a connection, except prefetched blocks. It holds jobs and never their bytes, so that a slow reader
+//! costs a few bytes for each request. Pure.
 
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
 use crate::group::GroupAt;
@@ -14,11 +14,11 @@ pub(super) struct ReadJob {
     pub(super) id: u32,
     pub(super) token: Option<Token>,
     pub(super) at: BlockAt,
-    /// Sent in a message directly behind it.
+    /// Its neighbours, sent in the message directly after it.
     pub(super) around: Vec<BlockAt>,
 }
 
-/// Something long: sent message by message.
+/// A long answer, sent in several messages.
 #[derive(Debug)]
 enum Long {
     Manifest {
@@ -26,8 +26,8 @@ enum Long {
         bytes: u64,
     },
     List(GroupAt),
-    /// Shared by all who ask, as the plan is long and a request short. What was sent: so many pieces of it, and so many
-    /// blocks of the next one.
+    /// The plan is shared by all requests for it, because it is long and a request is short. `pieces` is the number of
+    /// pieces that were sent completely, `blocks` the number of blocks sent of the next piece.
     Plan {
         id: u32,
         task: FileId,
@@ -43,18 +43,18 @@ struct Fetch {
     blocks: VecDeque<BlockAt>,
 }
 
-/// What is to be sent next.
+/// The next thing to send.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Job {
-    /// A message as it is.
+    /// A complete message.
     Answer(Answer),
     /// A demanded block.
     Read(ReadJob),
     /// Bytes of the manifest.
     Manifest { offset: u64, bytes: u64 },
-    /// A group of hashes; in protocol 1 all of its file.
+    /// A group of hashes; in protocol 1 all hashes of its file.
     Hashes(GroupAt),
-    /// Blocks that nobody waits for; the last ones of their request.
+    /// Blocks that no program waits for. `is_last` marks the last ones of their request.
     Fetch {
         id: u32,
         blocks: Vec<BlockAt>,
@@ -62,10 +62,10 @@ pub(super) enum Job {
     },
 }
 
-/// Bytes of the manifest in one message.
+/// The maximum number of bytes of the manifest in one message.
 const MANIFEST_PIECE_BYTES: u64 = 128 << 10;
 
-/// The lists.
+/// The queues of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     answers: VecDeque<Answer>,
@@ -77,7 +77,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// A short message, sent before all else.
+    /// Queues a short message, which is sent before everything else.
     pub(super) fn answer(&mut self, answer: Answer) {
         self.answers.push_back(answer);
     }
@@ -90,18 +90,19 @@ impl Queue {
         self.longs.push_back(Long::Manifest { offset: 0, bytes });
     }
 
-    /// All hashes of a file.
+    /// Queues all hashes of a file.
     pub(super) fn list(&mut self, at: GroupAt) {
         self.longs.push_back(Long::List(at));
     }
 
-    /// A group of hashes. Before blocks: whoever asks has got one and cannot check it.
+    /// Queues a group of hashes. It is sent before blocks: the device has a block already and needs the group to check
+    /// it.
     pub(super) fn group(&mut self, at: GroupAt) {
         self.groups.push_back(at);
     }
 
-    /// What is known of a task. Who asked before and has got nothing of it yet gets the same: else one that asks behind
-    /// each change and reads nothing would keep them all.
+    /// Queues the plan of a task. Earlier requests for this task that were not begun get the same plan. Otherwise a
+    /// device that requests after each change and reads nothing would keep all plans in memory.
     pub(super) fn plan(&mut self, id: u32, task: FileId, plan: Option<&Arc<Plan>>) {
         for long in &mut self.longs {
             if let Long::Plan {
@@ -131,18 +132,18 @@ impl Queue {
         self.fetches.push_back(Fetch { id, blocks });
     }
 
-    /// Requests that wait.
+    /// Returns the number of waiting requests.
     pub(super) fn requests(&self) -> usize {
         let hashes = self.groups.len() + self.longs.len();
         self.answers.len() + hashes + self.reads.len() + self.fetches.len()
     }
 
-    /// Blocks of `Fetch` that wait.
+    /// Returns the number of waiting blocks of `Fetch`.
     pub(super) fn fetch_blocks(&self) -> usize {
         self.fetch_blocks
     }
 
-    /// What goes before anything prefetched.
+    /// Returns the next job that precedes prefetched blocks.
     pub(super) fn next_urgent(&mut self) -> Option<Job> {
         if let Some(answer) = self.answers.pop_front() {
             return Some(Job::Answer(answer));
@@ -174,7 +175,7 @@ impl Queue {
         }
     }
 
-    /// A message of a plan, and the rest of it in front of the queue.
+    /// Returns the next message of a plan, and puts the rest back at the front of the queue.
     fn next_of_plan(
         &mut self,
         (id, task): (u32, FileId),
@@ -213,14 +214,14 @@ impl Queue {
         })
     }
 
-    /// Nothing more of a request that was refused: whoever asked takes what comes behind the refusal for unrequested.
+    /// Drops the rest of a refused request: the device treats blocks that arrive after the refusal as unrequested.
     pub(super) fn end_fetch(&mut self, id: u32) {
         let of_it = self.fetches.iter().filter(|fetch| fetch.id == id);
         self.fetch_blocks -= of_it.map(|fetch| fetch.blocks.len()).sum::<usize>();
         self.fetches.retain(|fetch| fetch.id != id);
     }
 
-    /// What goes when nothing else is to be sent.
+    /// Returns the next job to send when nothing else is waiting.
     pub(super) fn next_fetch(&mut self) -> Option<Job> {
         let fetch = self.fetches.front_mut()?;
         let count = fetch.blocks.len().min(SEGMENT_BLOCKS as usize);
@@ -256,10 +257,10 @@ mod tests {
         }
         assert_eq!(queue.requests(), 200);
         assert_eq!(Arc::strong_count(&plan), 201);
-        // What was begun is no copy either.
+        // A plan that is partly sent is not copied either.
         assert!(queue.next_urgent().is_some());
         assert_eq!(Arc::strong_count(&plan), 201);
-        // Another task has its own; a newer one of this task takes the place of those that were not begun.
+        // Another task has its own plan. A newer plan of this task replaces those that were not begun.
         let [other, newer] = [(); 2].map(|()| Arc::new(Plan::of(&blocks(5))));
         queue.plan(201, FileId(2), Some(&other));
         queue.plan(202, FileId(1), Some(&newer));
@@ -284,7 +285,7 @@ mod tests {
         queue.end_fetch(1);
         assert_eq!((queue.requests(), queue.fetch_blocks()), (1, 40));
         assert!(matches!(queue.next_fetch(), Some(Job::Fetch { id: 2, .. })));
-        // The piece that is refused was the last one.
+        // The refused piece was the last one.
         assert!(matches!(
             queue.next_fetch(),
             Some(Job::Fetch { is_last: true, .. })

@@ -1,4 +1,4 @@
-//! What each request of a device does.
+//! The handlers of a device's requests.
 
 use super::connection::Connection;
 use super::counters::{Reason, add};
@@ -12,7 +12,7 @@ use crate::wire::{Answer, Held, Refusal, Request};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Does what a request asks for. An error ends the connection.
+/// Handles a request. An error ends the connection.
 pub(super) fn handle(connection: &Connection, request: Request) -> Result<(), Reason> {
     match request {
         Request::Hello { .. } => return Err(Reason::OutOfOrder),
@@ -102,7 +102,7 @@ fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
     }
     let ahead: Vec<BlockAt> = new.ahead(AHEAD_PIECES).copied().collect();
     state.provider.expect(&connection.published, &ahead);
-    // Before the task can be seen by the writer, so that this goes before all else of it.
+    // Queue this before the writer can see the task, so that it is sent before everything else of the task.
     connection.answer(Answer::Begun {
         token,
         blocks,
@@ -129,8 +129,9 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
             let mut predictor = session.tenant.predictor();
             predictor.request(token, at, state.now_ms())
         };
-        // In SYSFLOW an action goes on when certain blocks of it are asked for: one that came as a neighbour would not
-        // be. While an action is recorded nothing is prefetched, and neighbours spare round trips.
+        // In SYSFLOW an action continues when certain blocks of it are requested. If such a block arrived as a
+        // neighbour, the device would not request it. While an action is recorded nothing is prefetched, and neighbours
+        // save round trips.
         let is_followed = state.settings.predict == Mode::Paper && push != Push::Nothing;
         let around = if is_followed { 0 } else { around };
         let now_ms = state.now_ms();
@@ -146,7 +147,7 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
     if let Some(token) = token
         && known.is_none()
     {
-        // The block is given all the same: a server that was started anew knows no tokens, and programs wait.
+        // Send the block anyway: a restarted server knows no tokens, and programs wait for the block.
         match connection.protocol {
             1 => state.counters.refuse(Reason::NoSuchToken),
             _ => connection.refuse_token(token, Refusal::NoSuchToken, Reason::NoSuchToken),

@@ -1,4 +1,4 @@
-//! A device, whatever connections it has at the moment: its tasks, and which connection each is sent on.
+//! A device with all its current connections: its tasks, and the connection on which each is sent.
 
 use super::task::{Next, SENT_WORDS_MAX, SentRoom, Task};
 use super::tenant::Tenant;
@@ -8,14 +8,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Blocks that a start is told of at most, of those that the others on its device were sent.
+/// The maximum number of blocks sent to other starting tasks of a device that a new start is told of.
 const COMPANY_BLOCKS_MAX: usize = 1 << 16;
 
-/// How a device is known.
+/// Identifies a device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SessionKey {
     pub(super) tenant: Arc<str>,
-    /// The fingerprint of its certificate; None: the server is without TLS, and nobody can be told from others.
+    /// The fingerprint of its certificate; `None` if the server runs without TLS and cannot tell devices apart by
+    /// certificate.
     pub(super) certificate: Option<[u8; 32]>,
     /// The number it chose.
     pub(super) device: [u8; 16],
@@ -26,7 +27,7 @@ pub(super) struct SessionKey {
 /// A device at one version.
 pub(super) struct Session {
     pub(super) tenant: Arc<Tenant>,
-    /// For what all of its tasks remember of what was sent.
+    /// Limits the records of sent blocks of all its tasks together.
     pub(super) sent_room: SentRoom,
     inner: Mutex<Inner>,
 }
@@ -34,7 +35,7 @@ pub(super) struct Session {
 #[derive(Default)]
 struct Inner {
     tasks: HashMap<Token, Task>,
-    /// Tasks that have something to be sent; they take turns.
+    /// Tasks that have something to send; they take turns.
     turns: VecDeque<Token>,
     connections: HashMap<u64, Arc<Notify>>,
 }
@@ -48,12 +49,12 @@ impl Session {
         }
     }
 
-    /// Nothing is half done when a thread panics with it.
+    /// Ignores poisoning: a panic leaves no update half done.
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of it, if it has fewer than `connections_max`.
+    /// Adds a connection, if the device has fewer than `connections_max`.
     pub(super) fn join(&self, id: u64, wake: &Arc<Notify>, connections_max: usize) -> bool {
         let mut inner = self.inner();
         let has_room = inner.connections.len() < connections_max;
@@ -63,8 +64,8 @@ impl Session {
         has_room
     }
 
-    /// A connection has ended, and with it the tasks that were begun on it: their tokens. The device begins them anew
-    /// on another one, since what was on its way is lost.
+    /// Removes a connection that has ended, and the tasks that were begun on it. Returns their tokens. The device
+    /// begins them again on another connection, since in-flight blocks are lost.
     pub(super) fn leave(&self, id: u64) -> Vec<Token> {
         let mut inner = self.inner();
         inner.connections.remove(&id);
@@ -74,17 +75,17 @@ impl Session {
         ended
     }
 
-    /// Connections now.
+    /// Returns the number of connections now.
     pub(super) fn connections(&self) -> usize {
         self.inner().connections.len()
     }
 
-    /// Tasks now.
+    /// Returns the number of tasks now.
     pub(super) fn tasks(&self) -> usize {
         self.inner().tasks.len()
     }
 
-    /// Makes room for a task; the token of one that is paused and had to go for it.
+    /// Makes room for a task. Returns the token of a paused task that was removed for it.
     pub(super) fn admit(&self, token: Token, tasks_max: usize) -> Result<Option<Token>, Refusal> {
         let mut inner = self.inner();
         if inner.tasks.contains_key(&token) {
@@ -99,7 +100,7 @@ impl Session {
         Ok(Some(paused))
     }
 
-    /// What the device gets for those of its tasks that start at this time; None: none does.
+    /// Returns the blocks that were sent for the device's tasks that start now; `None` if no task starts.
     pub(super) fn company(&self, now_ms: u64) -> Option<Vec<BlockAt>> {
         let inner = self.inner();
         let starting = inner.tasks.values().filter(|task| task.is_starting(now_ms));
@@ -109,8 +110,8 @@ impl Session {
         Some(blocks.take(COMPANY_BLOCKS_MAX).collect())
     }
 
-    /// Takes into a task that begins what was sent to the others that start: none of it is sent again. Page cache and
-    /// pool of a device are one for all of its tasks.
+    /// Marks in a new task what was sent to the other starting tasks, so that none of it is sent again. All tasks of a
+    /// device share its page cache and pool.
     pub(super) fn accompany(&self, task: &mut Task, now_ms: u64) {
         let mut inner = self.inner();
         for other in inner.tasks.values_mut() {
@@ -120,8 +121,8 @@ impl Session {
         }
     }
 
-    /// Blocks go to the device for one task: the others that start are not sent them again, and what is learned of
-    /// them takes into account that they have them.
+    /// Notes blocks that go to the device for one task. They are not sent again to the other starting tasks, and the
+    /// predictor learns that these tasks have them.
     pub(super) fn share(&self, token: Token, blocks: &[BlockAt], now_ms: u64) {
         let mut company = Vec::new();
         {
@@ -144,7 +145,7 @@ impl Session {
         }
     }
 
-    /// A task begins.
+    /// Adds a task that begins.
     pub(super) fn begin(&self, task: Task) {
         let mut inner = self.inner();
         let token = task.token;
@@ -154,7 +155,7 @@ impl Session {
         inner.tasks.insert(token, task);
     }
 
-    /// Does something with a task; None where there is no such task.
+    /// Runs `work` on a task; `None` if there is no such task.
     pub(super) fn with<T>(&self, token: Token, work: impl FnOnce(&mut Task) -> T) -> Option<T> {
         let mut inner = self.inner();
         let Inner {
@@ -174,15 +175,15 @@ impl Session {
         Some(done)
     }
 
-    /// A task has ended, with all its processes.
+    /// Removes a task that has ended, with all its processes.
     pub(super) fn end(&self, token: Token) {
         let mut inner = self.inner();
         inner.turns.retain(|other| *other != token);
         inner.tasks.remove(&token);
     }
 
-    /// What is to be sent next on a connection of what is prefetched; and, of that task, what comes `ahead` pieces
-    /// later.
+    /// Returns what to prefetch next on a connection, and the blocks that this task sends within the next `ahead`
+    /// pieces.
     pub(super) fn next(&self, id: u64, ahead: usize) -> Option<(Token, Next, Vec<BlockAt>)> {
         let mut inner = self.inner();
         for _ in 0..inner.turns.len() {

@@ -1,5 +1,5 @@
-//! Pieces of plans as they were compressed at the high level, in files of the store: a server that is started anew
-//! sends as few bytes as the one before, at once. Nothing is lost with such a file, and nothing in it is believed.
+//! Pieces of plans, compressed at the high level, in files of the store. With them a restarted server sends as few
+//! bytes as before, from the start. These files may be lost without harm, and their hash is checked when they are read.
 
 use crate::block::BlockAt;
 use crate::predict::Plan;
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 /// The folder in a store.
 const FOLDER: &str = "bundles";
 
-/// What its files end with.
+/// The ending of its files.
 const ENDING: &str = "bundle";
 
 const MAGIC: &[u8; 8] = b"keelbndl";
 
-/// Bytes of a hash.
+/// The size of a hash, in bytes.
 const HASH_BYTES: usize = 32;
 
-/// Bytes of a piece, at most: those of a message's frame.
+/// The maximum size of a piece, in bytes: that of a message's frame.
 const PIECE_BYTES_MAX: usize = 135_168;
 
 /// The files of a store.
@@ -31,7 +31,8 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    /// So many bytes together at most; `is_kept`: new ones are written, which one server of a store does.
+    /// Limits the files to `bytes_max` bytes together. With `is_kept` new files are written, which only one server of a
+    /// store does.
     pub(super) fn new(store: &Path, bytes_max: u64, is_kept: bool) -> Self {
         Self {
             folder: store.join(FOLDER),
@@ -40,7 +41,8 @@ impl Shelf {
         }
     }
 
-    /// The file of a plan: by the level and by what its pieces consist of, so that it holds for whoever has the same.
+    /// Returns the path of a plan's file. The name depends only on the level and on the content of the pieces, so equal
+    /// plans share a file.
     fn path(&self, published: &Published, plan: &Plan, level: i32) -> PathBuf {
         let mut hasher = blake3::Hasher::new();
         hasher.update(MAGIC);
@@ -58,7 +60,7 @@ impl Shelf {
         self.folder.join(name.as_str()).with_extension(ENDING)
     }
 
-    /// The pieces of a plan. None: they are not there, or damaged.
+    /// Returns the pieces of a plan; `None` if the file is missing or damaged.
     pub(super) fn load(
         &self,
         published: &Published,
@@ -68,7 +70,7 @@ impl Shelf {
         let path = self.path(published, plan, level);
         let file = regular::open(&path).ok()?;
         let mut bytes = Vec::new();
-        // One byte more tells a file that is longer than it may be.
+        // Read one byte more than the limit, to detect a file that is too long.
         let mut limited = file.take(self.bytes_max.saturating_add(1));
         limited.read_to_end(&mut bytes).ok()?;
         if bytes.len() as u64 > self.bytes_max {
@@ -77,7 +79,7 @@ impl Shelf {
         decode(&bytes, plan.pieces.len())
     }
 
-    /// Keeps the pieces of a plan; the oldest files go where there is no room.
+    /// Writes the pieces of a plan. Deletes the oldest files if there is no room.
     pub(super) fn store(
         &self,
         published: &Published,
@@ -93,7 +95,7 @@ impl Shelf {
         self.make_room(bytes.len() as u64)?;
         let path = self.path(published, plan, level);
         let beside = path.with_extension("new");
-        // Not synced: what a power cut leaves of it is known by its hash.
+        // Not synced: after a power cut, the hash detects an incomplete file.
         regular::create(&beside)?.write_all(&bytes)?;
         fs::rename(&beside, &path)
     }
@@ -120,7 +122,7 @@ impl Shelf {
     }
 }
 
-/// Magic, each piece with its length before it, and the hash of all that.
+/// Encodes the magic, each piece with its length before it, and the hash of all that.
 fn encode(pieces: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     for piece in pieces {

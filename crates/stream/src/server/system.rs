@@ -1,22 +1,23 @@
-//! What the operating system is asked for that the standard library does not know.
+//! System calls that the standard library does not offer.
 
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// How much the thread that compresses in the background yields to others, 0 to 19.
+/// The nice value of the thread that compresses in the background, 0 to 19.
 const NICE: libc::c_int = 15;
 
-/// Bytes that the kernel keeps of a connection before they are sent, at most: so many go before a demand at most. What
-/// is on its way and not yet acknowledged does not count, so a long line is filled all the same.
+/// The maximum number of unsent bytes that the kernel queues for a connection. At most these are sent before a demanded
+/// block. In-flight bytes that are not yet acknowledged do not count, so a line with a long delay is still filled.
 const UNSENT_BYTES_MAX: libc::c_int = 32 << 10;
 
-/// Lets the calling thread yield to all others.
+/// Lowers the priority of the calling thread.
 pub(super) fn be_nice() {
     // SAFETY: the call takes no pointers; on Linux 0 means the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-/// Locks a file until it is closed, at once or [`io::ErrorKind::WouldBlock`].
+/// Locks a file until it is closed. Does not wait: returns [`io::ErrorKind::WouldBlock`] if another process holds the
+/// lock.
 pub(super) fn lock(file: &impl AsRawFd) -> io::Result<()> {
     let how = libc::LOCK_EX | libc::LOCK_NB;
     loop {
@@ -31,13 +32,13 @@ pub(super) fn lock(file: &impl AsRawFd) -> io::Result<()> {
     }
 }
 
-/// Lets this process have as many descriptors as it may; how many, or None where that cannot be known.
+/// Raises the limit of open descriptors to the hard limit. Returns the limit, or `None` if it is unknown.
 pub(super) fn raise_limit_of_descriptors() -> Option<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: a structure that lives as long as the call.
+    // SAFETY: the pointer is to a structure that lives as long as the call.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return None;
     }
@@ -45,12 +46,12 @@ pub(super) fn raise_limit_of_descriptors() -> Option<u64> {
     limit.rlim_cur = limit.rlim_max;
     // SAFETY: as above.
     let is_raised = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0;
-    // They have 32 bits on some boards.
+    // The limits have 32 bits on some boards.
     let allowed = if is_raised { limit.rlim_max } else { before };
     Some(allowed as u64)
 }
 
-/// Keeps the kernel's queue of bytes that are not sent yet short.
+/// Limits the kernel's queue of unsent bytes.
 pub(super) fn keep_unsent_short(socket: &impl AsRawFd) -> io::Result<()> {
     set(
         socket,
@@ -60,7 +61,7 @@ pub(super) fn keep_unsent_short(socket: &impl AsRawFd) -> io::Result<()> {
     )
 }
 
-/// The size of the kernel's send buffer, of which it takes the double.
+/// Sets the size of the kernel's send buffer. The kernel doubles the value.
 pub(super) fn send_buffer(socket: &impl AsRawFd, bytes: u32) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)

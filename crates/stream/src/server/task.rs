@@ -1,4 +1,4 @@
-//! What of a task was sent, and what is still to be sent. Pure: no clock, no socket.
+//! The blocks of a task that were sent and that are still to be sent. Pure: no clock, no socket.
 
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
 use crate::predict::{Plan, Push};
@@ -7,22 +7,22 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Words of 64 blocks that the records of what was sent may have together, of all tasks of a device (some 2.5 MiB).
-/// Behind that a block may be prefetched twice.
+/// The maximum number of words of 64 blocks in the records of sent blocks, for all tasks of a device (some 2.5 MiB).
+/// Beyond that a block may be prefetched twice.
 pub(super) const SENT_WORDS_MAX: usize = 1 << 16;
 
-/// A start, at most; what runs for longer without a pause is none any more.
+/// The maximum duration of a start. A task that runs longer without a pause is no longer starting.
 const START_MS_MAX: u64 = 60_000;
 
-/// Blocks outside plans that may wait to be sent; more are not prefetched.
+/// The maximum number of waiting blocks outside plans; more are not prefetched.
 const LOOSE_BLOCKS_MAX: usize = 4096;
 
-/// Words that the records of a device's tasks may still have.
+/// The number of words that the records of a device's tasks may still use.
 #[derive(Clone, Debug)]
 pub(super) struct SentRoom(Arc<AtomicUsize>);
 
 impl SentRoom {
-    /// For so many words.
+    /// Allows `words_max` words.
     pub(super) fn new(words_max: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(words_max)))
     }
@@ -43,7 +43,7 @@ impl SentRoom {
     }
 }
 
-/// Which blocks were sent.
+/// The set of blocks that were sent.
 #[derive(Debug)]
 struct Sent {
     words: HashMap<(FileId, u32), u64>,
@@ -110,19 +110,19 @@ impl Sent {
     }
 }
 
-/// What is to be sent of a task next.
+/// What to send next for a task.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// These blocks.
     Piece {
-        /// The plan and which of its pieces, if these are all of its blocks.
+        /// The number of the plan and the index of the piece, if these are all blocks of that piece.
         whole: Option<(u64, usize)>,
         /// 1 to [`SEGMENT_BLOCKS`].
         blocks: Vec<BlockAt>,
     },
-    /// Nothing more was prefetched.
+    /// The end of prefetching.
     Done {
-        /// Because the task did other things.
+        /// Whether it was stopped because the task did not follow the prediction.
         was_stopped: bool,
     },
 }
@@ -130,22 +130,22 @@ pub(super) enum Next {
 /// A task that has begun.
 #[derive(Debug)]
 pub(super) struct Task {
-    /// Whose run it is.
+    /// The token of the run.
     pub(super) token: Token,
     /// The executable.
     pub(super) task: FileId,
-    /// The connection that it was begun on, which its prefetched blocks go to and with which it ends.
+    /// The connection that it was begun on. Its prefetched blocks go there, and it ends with that connection.
     pub(super) home: u64,
-    /// It has ended, but its processes live.
+    /// It has ended, but its processes are still alive.
     pub(super) is_paused: bool,
-    /// Until when it starts, at the longest: what is sent to it meanwhile is there for other tasks of its device too.
-    /// Later the device may have had to drop it.
+    /// The latest end of its start. What is sent to it until then also counts as present for other tasks of its device.
+    /// Later the device may have evicted it.
     starts_until_ms: u64,
-    /// Another task of its device started meanwhile.
+    /// Another task of its device started at the same time.
     has_company: bool,
     held: Held,
     sent: Sent,
-    /// Of what is prefetched and sent, what no trace has.
+    /// Prefetched and sent blocks that are in no trace.
     unread: Sent,
     plan: Option<(Arc<Plan>, usize)>,
     loose: VecDeque<BlockAt>,
@@ -154,7 +154,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// `room`: for the records of what was sent to it and to the other tasks of its device.
+    /// Creates a task. `room` limits the records of sent blocks of this and the other tasks of its device.
     pub(super) fn new(token: Token, task: FileId, home: u64, held: Held, room: &SentRoom) -> Self {
         Self {
             token,
@@ -173,34 +173,34 @@ impl Task {
         }
     }
 
-    /// It begins now.
+    /// Notes that it starts now.
     pub(super) fn starts_at(&mut self, now_ms: u64) {
         self.starts_until_ms = now_ms + START_MS_MAX;
     }
 
-    /// Its first action is over.
+    /// Notes that its first action is over.
     pub(super) fn has_started(&mut self) {
         self.starts_until_ms = 0;
     }
 
-    /// Whether its first action goes on.
+    /// Returns whether its first action is still running.
     pub(super) fn is_starting(&self, now_ms: u64) -> bool {
         now_ms < self.starts_until_ms
     }
 
-    /// All that was sent to the other one, which is another start of the same device, is there.
+    /// Notes that everything sent to `other`, which is another start of the same device, is on the device.
     pub(super) fn join(&mut self, other: &mut Self) {
         self.sent.add_all(&other.sent);
         self.has_company = true;
         other.has_company = true;
     }
 
-    /// What was sent to it, and to the starts that it has joined, in no order.
+    /// Returns the blocks sent to it and to the starts that it has joined, in no order.
     pub(super) fn sent_blocks(&self) -> impl Iterator<Item = BlockAt> {
         self.sent.blocks()
     }
 
-    /// Takes in what is prefetched; blocks of the plan that will be sent.
+    /// Takes what the predictor wants to prefetch. Returns the number of blocks of the plan that will be sent.
     pub(super) fn push(&mut self, push: Push) -> u32 {
         match push {
             Push::Nothing => return 0,
@@ -221,25 +221,25 @@ impl Task {
         u32::try_from(rest.filter(is_wanted).count()).unwrap_or(u32::MAX)
     }
 
-    /// Of the plan that is being sent, blocks that the device holds.
+    /// Returns the number of blocks of the current plan that the device holds.
     pub(super) fn held_blocks(&self) -> usize {
         let blocks = self.plan.iter().flat_map(|(plan, _)| plan.blocks());
         blocks.filter(|at| self.held.has(*at)).count()
     }
 
-    /// No more is sent of what is prefetched.
+    /// Drops the rest of what is to be prefetched.
     pub(super) fn drop_rest(&mut self) {
         self.plan = None;
         self.loose.clear();
     }
 
-    /// A program waits for this block: it is sent now, and not once more with the plan.
+    /// Notes that a program waits for this block. It is sent now, and not again with the plan.
     pub(super) fn demand(&mut self, at: BlockAt) {
         self.sent.add(at);
     }
 
-    /// Which of the `around` blocks that follow a demanded one in its aligned run go behind it: none that was sent or
-    /// that the device holds.
+    /// Returns which of the `around` blocks after a demanded one in its aligned run are sent after it: none that was
+    /// sent or that the device holds.
     pub(super) fn around(&mut self, at: BlockAt, around: u8, file_blocks: u32) -> Vec<BlockAt> {
         let blocks = around_of(at, around, file_blocks, |at| self.is_wanted(at));
         for at in &blocks {
@@ -248,7 +248,7 @@ impl Task {
         blocks
     }
 
-    /// What is to be sent next, which counts as sent then.
+    /// Returns what to send next, and marks it as sent.
     pub(super) fn next(&mut self) -> Option<Next> {
         while let Some((plan, at)) = &mut self.plan {
             let (plan, piece) = (Arc::clone(plan), *at);
@@ -285,7 +285,7 @@ impl Task {
         None
     }
 
-    /// Blocks that come soon after what [`next`](Self::next) gave: of so many pieces of the plan.
+    /// Returns the blocks of the next `pieces` pieces of the plan, after what [`next`](Self::next) returned.
     pub(super) fn ahead(&self, pieces: usize) -> impl Iterator<Item = &BlockAt> {
         let rest = self.plan.iter().flat_map(move |(plan, at)| {
             let from = (*at).min(plan.pieces.len());
@@ -294,19 +294,20 @@ impl Task {
         rest.flatten()
     }
 
-    /// Whether something is to be sent.
+    /// Returns whether there is something to send.
     pub(super) fn has_next(&self) -> bool {
         self.is_open
     }
 
-    /// Programs have read these.
+    /// Notes that programs have read these blocks.
     pub(super) fn trace(&mut self, blocks: &[BlockAt]) {
         for at in blocks {
             self.unread.remove(*at);
         }
     }
 
-    /// Blocks that were prefetched, sent, and are in no trace; 0 where another task may have read them.
+    /// Returns the number of blocks that were prefetched, sent, and are in no trace; 0 if another task may have read
+    /// them.
     pub(super) fn unread_blocks(&self) -> usize {
         if self.has_company {
             return 0;
@@ -331,7 +332,7 @@ impl Task {
     }
 }
 
-/// See [`Task::around`]; what is wanted is for the caller to say.
+/// See [`Task::around`]; the caller decides which blocks are wanted.
 pub(super) fn around_of(
     at: BlockAt,
     around: u8,
@@ -399,7 +400,7 @@ mod tests {
         let was_stopped = true;
         assert_eq!(task.next(), Some(Next::Done { was_stopped }));
         assert_eq!(task.next(), None);
-        // Another plan for the same task begins anew, but for what was sent.
+        // Another plan for the same task begins from the start, except for blocks that were sent.
         assert_eq!(task.push(Push::Plan(Arc::new(Plan::of(&all(0..70))))), 38);
     }
 
@@ -431,14 +432,14 @@ mod tests {
         }
         assert_eq!(first.sent.count() + second.sent.count(), 100);
         assert_eq!(room.left(), 0);
-        // What is remembered already costs nothing more, and one task cannot take what the other has.
+        // A word that is recorded already costs nothing more, and one task cannot take the words of the other.
         first.demand(at(1));
         assert!(first.sent.has(at(1)) && second.sent.has(at(49 * 64)));
         assert!(!second.sent.has(at(50 * 64)));
         let mut third = new();
         third.join(&mut first);
         assert_eq!(third.sent.count(), 0);
-        // What is not remembered is sent once more, not left out.
+        // A block that is not recorded is sent again, not left out.
         assert_eq!(third.push(Push::Plan(Arc::new(Plan::of(&all(0..5))))), 5);
         drop(first);
         assert_eq!(room.left(), 50);

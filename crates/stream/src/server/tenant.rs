@@ -1,4 +1,4 @@
-//! Whose devices these are: for each tenant and version one predictor, which nobody else moves.
+//! Tenants: one predictor for each tenant and version. No other tenant influences it.
 
 use super::State;
 use super::counters::add;
@@ -11,25 +11,25 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A tenant of one version.
+/// A tenant at one version.
 pub(super) struct Tenant {
     pub(super) name: Arc<str>,
     pub(super) published: Arc<Published>,
     names: Arc<Names>,
     predictor: Mutex<Box<dyn Predictor>>,
-    /// What it has learned could not be written, and is not written yet.
+    /// Writing its learned actions has failed and is still to be done.
     is_unsaved: AtomicBool,
 }
 
 impl Tenant {
-    /// Nothing is half done when a thread panics with it.
+    /// Ignores poisoning: a panic leaves no update half done.
     pub(super) fn predictor(&self) -> MutexGuard<'_, Box<dyn Predictor>> {
         self.predictor
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether something was learned that is not in its file, now or when it was tried last.
+    /// Returns whether learned actions are missing in its file, from a new change or a failed write.
     fn is_to_save(&self) -> bool {
         self.predictor().take_changed() || self.is_unsaved.load(Ordering::Relaxed)
     }
@@ -43,7 +43,7 @@ type TenantMap = HashMap<(Arc<str>, u64), Arc<Tenant>>;
 pub(super) struct Tenants {
     map: Mutex<TenantMap>,
     names: Mutex<HashMap<u64, Weak<Names>>>,
-    /// Held while files are written: two writers of one file would spoil what is beside it.
+    /// Held while files are written: two writers of one file would corrupt its temporary file.
     saving: Mutex<()>,
 }
 
@@ -52,7 +52,7 @@ impl Tenants {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tenant, made where it is not there. Reads the disk. None: as many as may be are in use.
+    /// Returns the tenant and creates it if needed. Reads the disk. `None` if the maximum number of tenants is in use.
     pub(super) fn get(
         &self,
         state: &State,
@@ -67,14 +67,14 @@ impl Tenants {
         let mut predictor = learned::predictor(state.settings.predict, state.settings.seg_max);
         let before = self.before(name, published.version);
         match before {
-            // What is not saved yet counts, too.
+            // Copy from memory, because it includes what is not saved yet.
             Some(before) => {
                 let bytes = before.predictor().save(&*before.names);
                 predictor.load(&bytes, &*names).ok();
             }
             None => load(state, name, &mut *predictor, &names),
         }
-        // What was loaded is not a change.
+        // Loaded actions are not a change.
         predictor.take_changed();
         let tenant = Arc::new(Tenant {
             name: Arc::clone(&key.0),
@@ -87,7 +87,7 @@ impl Tenants {
             let mut map = self.map();
             let mut gone = None;
             if map.len() >= state.settings.tenants_max && !map.contains_key(&key) {
-                // One that no device uses now.
+                // Evict one that no device uses now.
                 let mut idle = map
                     .iter()
                     .filter(|(_, tenant)| Arc::strong_count(tenant) == 1);
@@ -102,7 +102,7 @@ impl Tenants {
             let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
             save_one(state, &gone);
         }
-        // A server that was started anew sends as few bytes as before.
+        // With this, a restarted server sends as few bytes as before.
         let mut tasks: Vec<_> = {
             let predictor = tenant.predictor();
             predictor
@@ -121,7 +121,7 @@ impl Tenants {
         Some(tenant)
     }
 
-    /// The same tenant at the version next to this one that is in memory.
+    /// Returns the same tenant at the highest lower version that is in memory.
     fn before(&self, name: &str, version: u64) -> Option<Arc<Tenant>> {
         let map = self.map();
         let same = map.values().filter(|tenant| *tenant.name == *name);
@@ -142,19 +142,19 @@ impl Tenants {
         names
     }
 
-    /// How many there are.
+    /// Returns the number of tenants.
     pub(super) fn count(&self) -> usize {
         self.map().len()
     }
 
-    /// Time passes.
+    /// Ticks all predictors.
     pub(super) fn tick(&self, now_ms: u64) {
         for tenant in self.all() {
             tenant.predictor().tick(now_ms);
         }
     }
 
-    /// What all predictors have counted.
+    /// Returns the sums of the counters of all predictors.
     pub(super) fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         for tenant in self.all() {
@@ -174,7 +174,7 @@ impl Tenants {
         sum
     }
 
-    /// What is known for all tenants of a version.
+    /// Returns the learned actions of all tenants of a version.
     pub(super) fn actions(&self, version: u64) -> Vec<ActionInfo> {
         let all = self.all().into_iter();
         all.filter(|tenant| tenant.published.version == version)
@@ -186,8 +186,8 @@ impl Tenants {
         self.map().values().map(Arc::clone).collect()
     }
 
-    /// Writes what has changed. Writes to the disk. Of a tenant in several versions the newest one is written, since
-    /// the next start serves that; what older ones learn meanwhile ends with them.
+    /// Saves what has changed. Writes to the disk. If a tenant is in memory at several versions, only the newest one is
+    /// written, since the next start serves that. What older versions learn meanwhile is lost.
     pub(super) fn save(&self, state: &State) {
         let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         for tenant in self.all() {
@@ -210,7 +210,7 @@ fn save_one(state: &State, tenant: &Tenant) {
         return;
     }
     if state.lock.is_none() {
-        // Another server writes there; what it knows would be lost.
+        // Another server writes there; its learned actions would be lost.
         add(&state.counters.actions_unsaved, 1);
         return;
     }
@@ -222,7 +222,7 @@ fn save_one(state: &State, tenant: &Tenant) {
         }
         Err(error) => {
             add(&state.counters.actions_unsaved, 1);
-            // Tried again from now on, and said once.
+            // The server retries from now on, and logs this once.
             if !tenant.is_unsaved.swap(true, Ordering::Relaxed) {
                 let error = error.with_remedy();
                 state.say(&format!("learned actions cannot be saved: {error}"));
@@ -235,7 +235,7 @@ fn path(state: &State, tenant: &str) -> PathBuf {
     learned::file(&state.settings.store, state.settings.predict, tenant)
 }
 
-/// Loads what was learned for a tenant; a damaged file is said, counted and set aside.
+/// Loads the learned actions of a tenant. Logs, counts and sets aside a damaged file.
 fn load(state: &State, name: &str, predictor: &mut dyn Predictor, names: &Names) {
     if state.settings.predict == Mode::None {
         return;

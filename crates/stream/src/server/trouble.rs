@@ -1,4 +1,4 @@
-//! What is wrong with the store, said without a flood: devices ask for the same damaged block again and again.
+//! Reports problems of the store without flooding the log: devices request the same damaged block again and again.
 
 use crate::provide::ProvideError;
 use crate::store::StoreError;
@@ -6,16 +6,16 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Files that are told apart; what is wrong with all further ones is said as if they were one.
+/// The maximum number of files that are tracked separately. Problems of all further files are reported as one.
 const FILES_MAX: usize = 64;
 
-/// How long the same file is not spoken of again.
+/// The time for which the same file is not reported again.
 const QUIET_MS: u64 = 60_000;
 
-/// Why blocks cannot be given.
+/// Why blocks cannot be sent.
 #[derive(Debug)]
 pub(super) struct Trouble {
-    /// The file of the store; None: none in particular.
+    /// The file of the store; `None` if it is no particular one.
     file: Option<PathBuf>,
     text: String,
     is_damage: bool,
@@ -62,19 +62,19 @@ impl From<&str> for Trouble {
     }
 }
 
-/// What was said last of a file.
+/// The last report about a file.
 struct Said {
     at_ms: u64,
-    /// How often it could have been said since.
+    /// The number of reports suppressed since.
     unsaid: u64,
 }
 
-/// What was said of which file.
+/// The last reports, by file.
 #[derive(Default)]
 pub(super) struct Troubles(Mutex<HashMap<Option<PathBuf>, Said>>);
 
 impl Troubles {
-    /// The line to say of this now, if it is not the same file's turn to be silent.
+    /// Returns the line to log now; `None` while the file is in its quiet time.
     pub(super) fn line(&self, store: &Path, trouble: &Trouble, now_ms: u64) -> Option<String> {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = said.len() >= FILES_MAX && !said.contains_key(&trouble.file);
@@ -96,7 +96,7 @@ impl Troubles {
         })
     }
 
-    /// Time passes: what to say of files of which enough was not said.
+    /// Ends quiet times that are over. Returns lines about files with suppressed reports.
     pub(super) fn tick(&self, now_ms: u64) -> Vec<String> {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let over = said.extract_if(|_, said| now_ms.saturating_sub(said.at_ms) >= QUIET_MS);
@@ -136,7 +136,7 @@ mod tests {
         let told = troubles.tick(5 + QUIET_MS);
         assert_eq!(told, ["/s/packs/1.pack: 1000 times more within a minute"]);
         assert!(troubles.line(store, &damage(1, 8), 5 + QUIET_MS).is_some());
-        // However many files are damaged, lines and memory stay within bounds.
+        // Even with many damaged files, lines and memory stay bounded.
         let mut lines = 0;
         for file in 0..10_000 {
             lines += usize::from(

@@ -1,6 +1,7 @@
-//! What is sent on a connection, and in which order: short answers, blocks that programs wait for, what was asked for
-//! beside them, what is prefetched, and last what nobody waits for. One message at a time is made, and taken by the
-//! socket before the next one: a demand waits for at most one piece, and a slow reader costs one message of memory.
+//! What is sent on a connection, and in which order: short answers, blocks that programs wait for, other requested
+//! data, prefetched blocks, and last the blocks of `Fetch`. The writer encodes one message at a time and waits until
+//! the socket has taken it. So a demanded block waits for at most one piece, and a slow reader costs one message of
+//! memory.
 
 use super::State;
 use super::bundles::{LEVEL_FAST, compress, compress_bytes};
@@ -21,7 +22,7 @@ use tokio::time::timeout;
 /// Groups of hashes in one message of protocol 1.
 const LIST_GROUPS: u32 = 8;
 
-/// The token of what is nobody's.
+/// The token of blocks that belong to no task.
 const NOBODY: Token = Token([0; 16]);
 
 /// Sends until the connection breaks.
@@ -75,7 +76,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
                 let bytes = piece.to_vec();
                 self.send(&Answer::Manifest { offset, bytes }).await
             }
-            // Asked for: sent, also if it was sent before.
+            // The device requested these, so send them even if they were sent before.
             Job::Hashes(at) => match self.groups(vec![at]).await? {
                 Ok(()) => Ok(()),
                 Err(failed) => self.damaged(0, &failed).await,
@@ -100,7 +101,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         if let Err(failed) = self.hashes(&[at]).await? {
             return self.damaged(id, &failed).await;
         }
-        // Of the same segment: reading its neighbours now costs nothing more, and compressing them can wait.
+        // The neighbours are in the same segment: reading them now costs nothing more, and their compression can wait.
         let wanted = around.clone();
         let both = blocking(self.connection, move |state, published| {
             let demand = state.provider.blocks(published, &[at])?;
@@ -128,7 +129,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         let packed = blocking(self.connection, move |_, published| {
             compress_bytes(published, &blocks, &rest, LEVEL_FAST)
         });
-        // Nobody waits for neighbours, so nobody is told of a failure.
+        // No program waits for neighbours, so a failure is not reported.
         let Ok(compressed) = packed.await else {
             return Ok(());
         };
@@ -152,7 +153,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
             }
         };
         if self.hashes(&blocks).await?.is_err() {
-            // A program that needs them asks, and is told what is wrong.
+            // A program that needs them requests them, and is then told what is wrong.
             return Ok(());
         }
         let state = &self.connection.state;
@@ -221,13 +222,13 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         Ok(())
     }
 
-    /// What proves these blocks, as far as it was not sent on this connection.
+    /// Sends the hashes that prove these blocks, unless they were sent on this connection.
     async fn hashes(&mut self, blocks: &[BlockAt]) -> Result<Result<(), Trouble>, Reason> {
         let groups = self.connection.unproven(blocks);
         self.groups(groups).await
     }
 
-    /// Groups of hashes: as many as the blocks of one message lie in at most, so these few are in memory.
+    /// Sends groups of hashes. One message's blocks lie in few groups, so these fit in memory.
     async fn groups(&mut self, groups: Vec<GroupAt>) -> Result<Result<(), Trouble>, Reason> {
         if groups.is_empty() {
             return Ok(Ok(()));
@@ -253,7 +254,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         Ok(Ok(()))
     }
 
-    /// All hashes of files, for who speaks protocol 1: piece by piece, as they are read.
+    /// Sends all hashes of files, for devices that speak protocol 1: piece by piece, as they are read.
     async fn lists(&mut self, files: Vec<GroupAt>) -> Result<Result<(), Trouble>, Reason> {
         for at in files {
             let file = at.file;
@@ -320,7 +321,7 @@ fn missing() -> Trouble {
     "no such file".into()
 }
 
-/// Does something that may read the disk, or takes long, on a thread for that.
+/// Runs work that may read the disk or take long, on a thread for blocking work.
 async fn blocking<T: Send + 'static>(
     connection: &Connection,
     work: impl FnOnce(&Arc<State>, &Arc<Published>) -> Result<T, Trouble> + Send + 'static,

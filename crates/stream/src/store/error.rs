@@ -1,4 +1,4 @@
-//! What can go wrong with a store, as a caller can tell it apart.
+//! The errors of a store, as a caller can distinguish them.
 
 use crate::block::ContentId;
 use base::error::Code;
@@ -20,13 +20,13 @@ pub enum StoreError {
         /// Why.
         source: io::Error,
     },
-    /// Not a store.
+    /// The folder is not a store.
     #[error("{}: not a store", path.display())]
     NotAStore {
         /// The folder.
         path: PathBuf,
     },
-    /// A store of a format that is not known here.
+    /// The store has an unknown format.
     #[error("{}: a store of format {found}, and only format 1 is known", path.display())]
     Format {
         /// The folder.
@@ -40,19 +40,19 @@ pub enum StoreError {
         /// The folder.
         path: PathBuf,
     },
-    /// Another process writes to it.
+    /// Another process writes to the store.
     #[error("{}: another process publishes or prunes", path.display())]
     Busy {
         /// The folder.
         path: PathBuf,
     },
-    /// No such version.
+    /// The store has no such version.
     #[error("version {version} is not in the store")]
     NoSuchVersion {
         /// The version.
         version: u64,
     },
-    /// No such content or segment.
+    /// The store has no such content or segment.
     #[error("content {content} is not in the store")]
     NoSuchContent {
         /// The content.
@@ -84,7 +84,7 @@ impl StoreError {
         }
     }
 
-    /// What kind of failure it is.
+    /// Returns the error code of the failure.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -100,7 +100,7 @@ impl StoreError {
     }
 }
 
-/// An error of the operating system; a file that is shorter than it should be is damaged.
+/// Converts an error of the operating system. A file that is too short counts as damaged.
 pub(crate) fn system(path: &Path, what: &'static str, source: io::Error) -> StoreError {
     if source.kind() == io::ErrorKind::UnexpectedEof {
         StoreError::damaged(path, "it is too short")

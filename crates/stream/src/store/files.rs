@@ -1,4 +1,4 @@
-//! Which files a store has, and how they are replaced so that a power cut leaves the old or the new one.
+//! The files of a store, and how they are replaced so that a power cut leaves the old or the new one.
 
 use super::StoreError;
 use crate::regular;
@@ -8,15 +8,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The format of stores that is made and read here.
+/// The store format that this software writes and reads.
 pub(crate) const FORMAT: u32 = 1;
 
-/// Longer than any file that is read whole, but manifests.
+/// The limit for files that are read whole, except manifests, in bytes.
 const SMALL_FILE_BYTES_MAX: u64 = 64 << 10;
 
 const FORMAT_HEAD: &str = "keel stream store, format ";
 
-/// What the file `format` of a store says.
+/// Returns the content of the file `format` of a store.
 #[must_use]
 pub fn format_line() -> String {
     format!("{FORMAT_HEAD}{FORMAT}")
@@ -28,7 +28,7 @@ pub(crate) struct Layout {
     pub(crate) folder: PathBuf,
 }
 
-/// What notes the number of a version: decimal digits, and their checksum.
+/// Returns the note of a version number: decimal digits, and their checksum.
 fn noted(version: u64) -> String {
     let digits = version.to_string();
     format!("{digits} {:08x}\n", crc32c::crc32c(digits.as_bytes()))
@@ -65,12 +65,13 @@ impl Layout {
         self.manifests().join(format!("{version:020}"))
     }
 
-    /// The number of the version that was published last: it is not given away again where its manifest is lost.
+    /// Returns the path of the note of the last published version number. That number is not reused even if its
+    /// manifest is lost.
     pub(crate) fn newest(&self) -> PathBuf {
         self.folder.join("newest")
     }
 
-    /// That number. `Ok(None)`: it is not noted, as in stores of older versions of Evenkeel.
+    /// Returns that number. `Ok(None)` if there is no note, as in stores of older versions of Evenkeel.
     ///
     /// # Errors
     /// [`StoreError::Damaged`], [`StoreError::System`].
@@ -90,7 +91,7 @@ impl Layout {
         Ok(Some(version))
     }
 
-    /// Notes it, unless it is noted, or a higher one.
+    /// Writes the note, unless it has this number or a higher one.
     pub(crate) fn note_published(&self, version: u64) -> Result<(), StoreError> {
         match self.published_last() {
             Ok(Some(noted)) if noted >= version => Ok(()),
@@ -111,7 +112,7 @@ impl Layout {
         self.packs().join(format!("{number:010}.index"))
     }
 
-    /// Whether there is a store of a format that is known.
+    /// Checks that there is a store of a known format.
     pub(crate) fn check_format(&self) -> Result<(), StoreError> {
         let path = self.format();
         let text = match read_small(&path) {
@@ -138,7 +139,7 @@ impl Layout {
                 path: self.folder.clone(),
                 found,
             }),
-            // What else a store has is there.
+            // The other parts of a store are there.
             None if self.packs().is_dir() && self.manifests().is_dir() => {
                 let what = format!("it does not say `{}`", format_line());
                 Err(StoreError::damaged(&path, what))
@@ -149,7 +150,7 @@ impl Layout {
         }
     }
 
-    /// Makes a store where none is, or finds the one that is there.
+    /// Creates a store, unless there is one already.
     pub(crate) fn make(&self) -> Result<(), StoreError> {
         if self.format().exists() {
             return self.check_format();
@@ -159,7 +160,7 @@ impl Layout {
             .map_err(|error| StoreError::system(folder, "cannot be made", error))?;
         let mut entries = fs::read_dir(folder)
             .map_err(|error| StoreError::system(folder, "cannot be read", error))?;
-        // What a maker that was cut off has left: the format is written last.
+        // Allow what an interrupted creation has left: the format is written last.
         let is_ours = |name: &str| {
             ["packs", "manifests", "lock"].contains(&name) || name.ends_with(TEMPORARY)
         };
@@ -178,7 +179,7 @@ impl Layout {
         replace(&self.format(), text.as_bytes(), 0o644)
     }
 
-    /// The versions that are published, ascending.
+    /// Returns the published versions, ascending.
     pub(crate) fn versions(&self) -> Result<Vec<u64>, StoreError> {
         let mut versions = names(&self.manifests())?
             .iter()
@@ -189,7 +190,7 @@ impl Layout {
         Ok(versions)
     }
 
-    /// The numbers of packs and of indexes, ascending.
+    /// Returns the numbers of packs and of indexes, ascending.
     pub(crate) fn numbers(&self) -> Result<(Vec<u32>, Vec<u32>), StoreError> {
         let names = names(&self.packs())?;
         let of = |ending: &str| {
@@ -219,12 +220,12 @@ fn names(folder: &Path) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-/// Reads a file that is small by its nature.
+/// Reads a file that must be small.
 pub(crate) fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     read_limited(path, SMALL_FILE_BYTES_MAX)
 }
 
-/// Reads a file up to a limit; one that is longer is an error.
+/// Reads a file. Fails if it is longer than `bytes_max`.
 pub(crate) fn read_limited(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = regular::open(path)?;
@@ -235,30 +236,30 @@ pub(crate) fn read_limited(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts a file in place of another one, or of none, durably.
+/// Creates or replaces a file, durably.
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
     let (mut file, new) = begin(path, mode)?;
     file.write_all(bytes).map_err(|error| new.failed(error))?;
     new.finish(&file)
 }
 
-/// A file that will take the place of another one. Until it has, it goes when this goes: what was written of it is of
-/// no use, and on a full disk it would keep the room that others need.
+/// A temporary file that will replace another one. It is deleted if this is dropped before: a partly written file is
+/// useless, and on a full disk it would occupy space.
 #[must_use]
 pub(crate) struct New {
-    /// What it is called now; empty once it has its name.
+    /// Its temporary path; empty once the file has its final name.
     now: PathBuf,
-    /// What it will be called.
+    /// Its final path.
     path: PathBuf,
 }
 
 impl New {
-    /// It could not be written.
+    /// Returns the error of a failed write.
     pub(crate) fn failed(&self, error: io::Error) -> StoreError {
         StoreError::system(&self.now, "cannot be written", error)
     }
 
-    /// Ends [`begin`]: the file is lasting, under its name.
+    /// Completes [`begin`]: makes the file durable, under its final name.
     pub(crate) fn finish(mut self, file: &File) -> Result<(), StoreError> {
         file.sync_all().map_err(|error| self.failed(error))?;
         fs::rename(&self.now, &self.path)
@@ -276,12 +277,12 @@ impl Drop for New {
     }
 }
 
-/// Opens the file that will take the place of another one.
+/// Opens a temporary file that will replace another one.
 pub(crate) fn begin(path: &Path, mode: u32) -> Result<(File, New), StoreError> {
     let mut new = path.as_os_str().to_owned();
     new.push(TEMPORARY);
     let new = PathBuf::from(new);
-    // Left over from one that was cut off: the lock of the store is held.
+    // A leftover of an interrupted writer: the lock of the store is held, so no other writer uses it.
     fs::remove_file(&new).ok();
     let file = File::options()
         .read(true)
@@ -294,9 +295,9 @@ pub(crate) fn begin(path: &Path, mode: u32) -> Result<(File, New), StoreError> {
     Ok((file, New { now: new, path }))
 }
 
-/// Makes lasting which names a folder has.
+/// Makes the entries of a folder durable.
 pub(crate) fn sync_folder(folder: &Path) -> Result<(), StoreError> {
-    // A bare name is in the folder that the program is in.
+    // A bare name is in the working directory.
     let folder = if folder.as_os_str().is_empty() {
         Path::new(".")
     } else {
@@ -307,7 +308,7 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<(), StoreError> {
         .map_err(|error| StoreError::system(folder, "cannot be written", error))
 }
 
-/// Held by whoever writes to a store.
+/// The lock that each writer of a store holds.
 pub(crate) struct WriterLock {
     _file: File,
 }

@@ -1,27 +1,28 @@
-//! Versions in use: what is pruned while a device has it mounted stays open until the device has gone.
+//! Versions in use: the files of a version that is pruned while mounted stay open until no device uses it.
 
 use super::{Published, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// So many rounds of [`Holds::pass`] a version stays that nobody uses any more: its devices may come back.
+/// The number of calls of [`Holds::pass`] after which an unused version is dropped. Until then its devices may
+/// reconnect.
 pub(crate) const ROUNDS_UNUSED: u32 = 30;
 
-/// Who holds a version.
+/// A held version.
 #[derive(Debug)]
 struct Hold {
     published: Arc<Published>,
     users: usize,
-    /// Rounds in which nobody did.
+    /// The number of rounds without a user.
     rounds_unused: u32,
 }
 
-/// The versions that somebody holds, or held a moment ago.
+/// The versions that are in use, or were until recently.
 #[derive(Debug, Default)]
 pub(crate) struct Holds(Mutex<HashMap<u64, Hold>>);
 
 impl Holds {
-    /// Somebody uses a version.
+    /// Adds a user of a version.
     pub(crate) fn hold(self: &Arc<Self>, published: &Arc<Published>) -> Held {
         let version = published.version;
         let mut all = lock(&self.0);
@@ -36,13 +37,13 @@ impl Holds {
         Held { holds, version }
     }
 
-    /// One that is held.
+    /// Returns a held version.
     pub(crate) fn get(&self, version: u64) -> Option<Arc<Published>> {
         let all = lock(&self.0);
         all.get(&version).map(|hold| Arc::clone(&hold.published))
     }
 
-    /// All that are held.
+    /// Returns all held versions.
     pub(crate) fn all(&self) -> Vec<Arc<Published>> {
         let all = lock(&self.0);
         all.values()
@@ -50,7 +51,7 @@ impl Holds {
             .collect()
     }
 
-    /// Time passes: those that nobody has used for [`ROUNDS_UNUSED`] of these are given up.
+    /// Counts a round, and drops versions that were unused for [`ROUNDS_UNUSED`] rounds.
     pub(crate) fn pass(&self) {
         lock(&self.0).retain(|_, hold| {
             if hold.users == 0 {
@@ -61,7 +62,7 @@ impl Holds {
     }
 }
 
-/// Keeps a version open until this goes.
+/// Keeps a version open until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     holds: Arc<Holds>,

@@ -1,4 +1,5 @@
-//! The bytes of an index: what files are made of, and where in the packs their segments lie. `SPEC.md` says each byte.
+//! The bytes of an index: the hashes of contents, and the locations of their segments in the packs. `SPEC.md` defines
+//! each byte.
 
 use super::{Location, StoreError, system};
 use crate::block::{BlockHash, ContentId, HashList, SEGMENT_BLOCKS, blocks_of};
@@ -20,21 +21,21 @@ const FOOTER_BYTES: usize = 48;
 const HASH_BYTES: usize = 32;
 const PLACE_BYTES: usize = 16;
 
-/// Bytes of a long record that are read at once.
+/// The size of one read of a long record, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
 const _: () = assert!(PIECE_BYTES.is_multiple_of(GROUP_BLOCKS as usize * HASH_BYTES));
 
-/// All indexes of a lower number are void.
+/// Flag: all indexes with a lower number are void.
 const FLAG_WHOLE: u32 = 1;
 
-/// Contents of an index, at most.
+/// The maximum number of contents of an index.
 const ROWS_MAX: u32 = crate::manifest::NODES_MAX;
 
-/// Compressed bytes of a segment, at most: what zstd makes of the least compressible one, and some.
+/// The maximum compressed size of a segment, in bytes: more than zstd produces for incompressible data.
 pub(crate) const SEGMENT_BYTES_MAX: u32 = 160 << 10;
 
-/// Where the record of a content lies in an index.
+/// The location of a content's record in an index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) content: ContentId,
@@ -43,32 +44,32 @@ pub(crate) struct Row {
     crc: u32,
 }
 
-/// Segments of a group of hashes.
+/// The number of segments of a group of hashes.
 pub(crate) const GROUP_SEGMENTS: u32 = GROUP_BLOCKS / SEGMENT_BLOCKS;
 
-/// Places that are read at once where all of a content are wanted.
+/// The number of locations per read when all of a content are needed.
 const PLACES_AT_ONCE: u32 = 4096;
 
-/// What a group of blocks of a content is made of, and where.
+/// The hashes of a group of blocks of a content, and the locations of its segments.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) hashes: Box<[BlockHash]>,
     pub(crate) segments: Box<[Location]>,
 }
 
-/// What a content is made of, and where. All of it, however long: for whoever publishes and checks.
+/// The hashes and segment locations of a whole content, of any length. For publishing and checking.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) list: HashList,
     pub(crate) segments: Box<[Location]>,
 }
 
-/// Bytes of a record of so many blocks.
+/// Returns the size of a record of `blocks` blocks, in bytes.
 pub(crate) fn record_bytes(blocks: u32) -> usize {
     blocks as usize * HASH_BYTES + blocks.div_ceil(SEGMENT_BLOCKS) as usize * PLACE_BYTES
 }
 
-/// An index that was opened.
+/// An open index.
 pub(crate) struct Index {
     pub(crate) file: File,
     pub(crate) is_whole: bool,
@@ -137,7 +138,7 @@ impl Row {
         is_right.then_some(row)
     }
 
-    /// Reads what the row leads to, and checks it.
+    /// Reads and checks the record of the row.
     pub(crate) fn record(&self, file: &File, path: &Path) -> Result<Record, StoreError> {
         let mut bytes = vec![0; record_bytes(self.blocks)];
         file.read_exact_at(&mut bytes, self.offset)
@@ -160,7 +161,7 @@ impl Row {
         self.blocks.div_ceil(SEGMENT_BLOCKS)
     }
 
-    /// Places as they were read, from that of one segment on.
+    /// Decodes locations, beginning with that of segment `first`.
     fn located(&self, first: u32, places: &[u8]) -> Option<Box<[Location]>> {
         let located = |(segment, place): (u32, &[u8; PLACE_BYTES])| {
             let blocks = (self.blocks - segment * SEGMENT_BLOCKS).min(SEGMENT_BLOCKS);
@@ -176,7 +177,7 @@ impl Row {
         (first..).zip(places).map(located).collect()
     }
 
-    /// Where segments lie.
+    /// Reads the locations of segments.
     fn places(
         &self,
         file: &File,
@@ -192,7 +193,7 @@ impl Row {
             .ok_or_else(|| self.damaged(path))
     }
 
-    /// The packs that its segments lie in.
+    /// Returns the packs that hold its segments.
     pub(crate) fn packs(&self, file: &File, path: &Path) -> Result<BTreeSet<u32>, StoreError> {
         let mut packs = BTreeSet::new();
         let mut first = 0;
@@ -205,7 +206,8 @@ impl Row {
         Ok(packs)
     }
 
-    /// The first pack that is not there, or is too short for what it should hold of this. `packs`: how long they are.
+    /// Returns the first pack that is missing, or too short for a segment of this content. `packs` holds the lengths,
+    /// in bytes.
     pub(crate) fn pack_lacking(
         &self,
         file: &File,
@@ -232,8 +234,8 @@ impl Row {
         StoreError::damaged(path, format!("the record of {}", self.content))
     }
 
-    /// Reads all that the row leads to, a piece at a time, and checks it; what is kept of it proves each group. None:
-    /// it has only one, which needs no proof.
+    /// Reads and checks the whole record piece by piece, and returns an outline that proves each group; `None` if there
+    /// is only one group, which needs no proof.
     pub(crate) fn outline(&self, file: &File, path: &Path) -> Result<Option<Outline>, StoreError> {
         if groups_of(self.blocks) == 1 {
             return Ok(None);
@@ -263,7 +265,7 @@ impl Row {
         }
     }
 
-    /// Reads a group, which the outline proves, where there is one.
+    /// Reads a group, and verifies it with the outline if there is one.
     pub(crate) fn part(
         &self,
         file: &File,
@@ -346,7 +348,7 @@ impl<W: Write> IndexWriter<W> {
         Ok(())
     }
 
-    /// Writes table and end, and gives back what was written to.
+    /// Writes the table and the footer, and returns the underlying writer.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         self.rows.sort_unstable_by_key(|row| row.content);
         let mut table = Vec::with_capacity(self.rows.len() * ROW_BYTES);
@@ -367,7 +369,7 @@ impl<W: Write> IndexWriter<W> {
     }
 }
 
-/// The hash of all of an index but its records, which have checksums in the table.
+/// Returns the hash of an index without its records, which have checksums in the table.
 fn seal(header: &[u8], table: &[u8], footer: &[u8; FOOTER_BYTES]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(header).update(table).update(&footer[..16]);

@@ -1,4 +1,4 @@
-//! The newest version that can be served: a manifest that is damaged takes its own version away, and no other one.
+//! Finds the newest version that can be served: a damaged manifest makes only its own version unusable.
 
 use super::{Published, Store, StoreError, lock};
 use std::collections::HashMap;
@@ -9,29 +9,30 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-/// Versions that are passed over, at most: where more are damaged, it is the key or the disk and not a manifest.
+/// The maximum number of versions that are skipped. If more are damaged, the cause is the key or the disk and not a
+/// manifest.
 pub(crate) const PASSED_MAX: usize = 64;
 
-/// A file that was changed less long ago than this may change again without a mark that differs.
+/// The minimum age of a file's last change. A younger file may change again without a different mark.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
-/// What was found when the newest version was looked for.
+/// The result of the search for the newest sound version.
 pub(crate) struct Newest {
-    /// The newest one that is sound; else why there is none.
+    /// The newest sound version, or the error if there is none.
     pub(crate) sound: Result<Arc<Published>, StoreError>,
-    /// Those newer than it, the newest first.
+    /// The damaged versions that are newer, the newest first.
     pub(crate) passed: Vec<Passed>,
 }
 
-/// A version that is there and that nobody can be given.
+/// A version that is in the store, or should be, and cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) version: u64,
-    /// What is wrong with it, with its file.
+    /// The problem, with the file.
     pub(crate) text: String,
 }
 
-/// By which it is seen that a file was changed or is another one.
+/// Identifies the state of a file, to detect a change or a replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     device: u64,
@@ -41,7 +42,7 @@ struct Mark {
 }
 
 impl Mark {
-    /// None: there is no such file, or it was changed a moment ago.
+    /// `None` if there is no such file, or it changed less than [`SETTLED_AFTER`] ago.
     fn of(path: &Path) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
         let changed = (found.ctime(), found.ctime_nsec());
@@ -57,7 +58,7 @@ impl Mark {
     }
 }
 
-/// Manifests that were found damaged, and what was wrong: they are not read again for each device that greets.
+/// Known damaged manifests, and their problems, so that they are not read again for each device that connects.
 #[derive(Debug, Default)]
 pub(crate) struct Damage(Mutex<HashMap<u64, (Mark, String)>>);
 
@@ -78,7 +79,7 @@ impl Damage {
 }
 
 impl Store {
-    /// The newest version that can be served, and what is damaged of those that are newer.
+    /// Returns the newest version that can be served, and the problems of newer ones.
     pub(crate) fn newest_sound(&self) -> Newest {
         let mut passed = Vec::new();
         let sound = self.pass_to_sound(&mut passed);
@@ -86,7 +87,7 @@ impl Store {
     }
 
     fn pass_to_sound(&self, passed: &mut Vec<Passed>) -> Result<Arc<Published>, StoreError> {
-        // Before the versions are listed: one that is published meanwhile is not taken for lost.
+        // Read the note before the versions are listed, so that a version published meanwhile is not reported as lost.
         let last = self.layout.published_last().ok().flatten();
         let versions = self.versions()?;
         self.damage.keep(&versions);
@@ -103,7 +104,7 @@ impl Store {
         }
         for &version in versions.iter().rev() {
             let error = match self.unless_damaged(version) {
-                // It was pruned meanwhile.
+                // The version was pruned meanwhile.
                 Err(StoreError::NoSuchVersion { .. }) => continue,
                 Err(error) if !is_for_want(&error) => error,
                 other => return other,
@@ -122,10 +123,10 @@ impl Store {
         }))
     }
 
-    /// A version, whose manifest is not read again where it is known to be damaged.
+    /// Returns a version. Does not read the manifest again if it is known to be damaged.
     fn unless_damaged(&self, version: u64) -> Result<Arc<Published>, StoreError> {
         let path = self.layout.manifest(version);
-        // Of before it is read: what is put in its place meanwhile has another one.
+        // Take the mark before reading: a file that replaces it meanwhile has another mark.
         let mark = Mark::of(&path);
         if let Some(what) = mark.and_then(|mark| self.damage.known(version, mark)) {
             return Err(StoreError::damaged(&path, what));
@@ -138,7 +139,7 @@ impl Store {
     }
 }
 
-/// Whether this process lacks something: that says nothing of the file, and no older version helps.
+/// Returns whether this process lacks a resource. That says nothing about the file, and an older version does not help.
 fn is_for_want(error: &StoreError) -> bool {
     let StoreError::System { source, .. } = error else {
         return false;

@@ -1,4 +1,4 @@
-//! The authority: its key signs who servers and devices are.
+//! The authority: its key signs the certificates of servers and devices.
 
 use super::files::{self, PEM_BYTES_MAX, PRIVATE, PUBLIC};
 use super::{
@@ -13,10 +13,10 @@ use rustls::pki_types::ServerName;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What an authority calls itself in its certificate. Which one it is, its key says.
+/// The name of every authority in its certificate. The key distinguishes authorities.
 const AUTHORITY_NAME: &str = "Evenkeel streaming authority";
 
-/// Names of a server, at most.
+/// The maximum number of names of a server.
 const SERVER_NAMES_MAX: usize = 64;
 
 /// An authority in its folder.
@@ -27,10 +27,10 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Makes an authority in a folder, which is made as well.
+    /// Creates an authority in a folder, and the folder if needed.
     ///
     /// # Errors
-    /// There is one already, or the folder cannot be written.
+    /// The folder has an authority already, or cannot be written.
     pub fn new(folder: &Path) -> Result<Self, TlsError> {
         files::make_folder(folder)?;
         let _lock = files::lock(folder)?;
@@ -42,7 +42,7 @@ impl Authority {
         let certificate_pem = certificate.pem().into_bytes();
         files::replace(folder, AUTHORITY_FILE, &certificate_pem, PUBLIC)?;
         files::replace(folder, DEVICES_FILE, b"", PUBLIC)?;
-        // The key is last: where it is, there is an authority.
+        // Write the key last: if it exists, the authority is complete.
         let pem = key.serialize_pem();
         files::replace(folder, AUTHORITY_KEY_FILE, pem.as_bytes(), PRIVATE)?;
         Ok(Self {
@@ -52,10 +52,10 @@ impl Authority {
         })
     }
 
-    /// The authority of a folder.
+    /// Opens the authority of a folder.
     ///
     /// # Errors
-    /// There is none, or its key cannot be read.
+    /// There is no authority, or its key cannot be read.
     pub fn open(folder: &Path) -> Result<Self, TlsError> {
         let path = folder.join(AUTHORITY_KEY_FILE);
         let pem = String::from_utf8(files::read(&path, PEM_BYTES_MAX)?)
@@ -69,18 +69,18 @@ impl Authority {
         })
     }
 
-    /// Makes the identity of a server in a folder: its certificate says these host names and addresses, by which
+    /// Creates the identity of a server in a folder. Its certificate has these host names and addresses, by which
     /// devices reach it. The folder also gets a link to the authority's list of devices; a server on another machine
-    /// gets a copy of the list in its place.
+    /// needs a copy of the list instead.
     ///
     /// # Errors
-    /// A name is none; the folder has an identity already, or cannot be written.
+    /// A name is invalid; the folder has an identity already, or cannot be written.
     pub fn issue_server(&self, names: &[String], out: &Path) -> Result<(), TlsError> {
         if names.is_empty() || names.len() > SERVER_NAMES_MAX {
             return Err(TlsError::Host(names.join(" ")));
         }
         for name in names {
-            // Not one with a port behind it.
+            // This refuses a name with a port.
             ServerName::try_from(name.as_str()).map_err(|_| TlsError::Host(name.clone()))?;
         }
         let usage = ExtendedKeyUsagePurpose::ServerAuth;
@@ -96,10 +96,10 @@ impl Authority {
         }
     }
 
-    /// Makes the identity of a device in a folder, and enters it into the list. Its fingerprint is the answer.
+    /// Creates the identity of a device in a folder, and adds it to the list. Returns its fingerprint.
     ///
     /// # Errors
-    /// A name is none, or another device's; the folder has an identity already, or cannot be written.
+    /// A name is invalid, or belongs to another device; the folder has an identity already, or cannot be written.
     pub fn issue_device(&self, name: &str, tenant: &str, out: &Path) -> Result<[u8; 32], TlsError> {
         let name = check_name(name)?.to_owned();
         let tenant = check_name(tenant)?.to_owned();
@@ -119,18 +119,18 @@ impl Authority {
         })
     }
 
-    /// The list of devices.
+    /// Returns the list of devices.
     ///
     /// # Errors
-    /// It is not there or damaged.
+    /// The list is missing or damaged.
     pub fn devices(&self) -> Result<Devices, TlsError> {
         Devices::load(&self.folder.join(DEVICES_FILE))
     }
 
-    /// Strikes a device off the list; what it was is the answer.
+    /// Removes a device from the list, and returns it.
     ///
     /// # Errors
-    /// No device is called so, or the list cannot be written.
+    /// No device has this name, or the list cannot be written.
     pub fn revoke(&self, name: &str) -> Result<Device, TlsError> {
         let _lock = files::lock(&self.folder)?;
         let path = self.folder.join(DEVICES_FILE);
@@ -156,8 +156,8 @@ impl Authority {
         files::replace(&self.folder, DEVICES_FILE, text.as_bytes(), PUBLIC)
     }
 
-    /// Makes a key and its certificate. `enter` is called with the fingerprint before anything can be used, so that no
-    /// device exists that the list does not know.
+    /// Creates a key and its certificate. Calls `enter` with the fingerprint before the identity is usable, so that no
+    /// device exists that is not on the list.
     fn issue(
         &self,
         name: &str,
@@ -187,7 +187,7 @@ impl Authority {
     }
 }
 
-/// A new private key. Ed25519, because its certificates are the shortest.
+/// Returns a new private key. Ed25519, because its certificates are the shortest.
 fn new_key(folder: &Path) -> Result<KeyPair, TlsError> {
     KeyPair::generate_for(&PKCS_ED25519).map_err(|error| TlsError::cryptography(folder, &error))
 }
@@ -199,7 +199,7 @@ fn refuse_if_there(path: &Path) -> Result<(), TlsError> {
     Ok(())
 }
 
-/// What a certificate says.
+/// Returns the parameters of a certificate.
 fn parameters(
     name: &str,
     hosts: &[String],
@@ -209,7 +209,8 @@ fn parameters(
     let mut distinguished = DistinguishedName::new();
     distinguished.push(DnType::CommonName, name);
     parameters.distinguished_name = distinguished;
-    // A device that does not know the time takes it for 1970, and one that nobody visits has no end.
+    // A device without the correct time assumes 1970, and an unattended device needs a certificate that does not
+    // expire.
     parameters.not_before = date_time_ymd(1970, 1, 1);
     parameters.not_after = date_time_ymd(4096, 1, 1);
     if is_authority {
@@ -230,7 +231,7 @@ mod tests {
     use rustls::CertificateError::{InvalidPurpose, InvalidPurposeContext};
     use rustls::{ClientConnection, Error, ServerConnection};
 
-    /// A handshake of two folders in memory, up to its end or to who breaks it off.
+    /// Does a handshake in memory between two folders' identities, until it completes or one side refuses.
     fn shake_hands(server: &Path, device: &Path) -> Result<(), Error> {
         let (config, name) = device_config(device, "127.0.0.1").unwrap();
         let mut device = ClientConnection::new(config, name)?;
@@ -271,7 +272,7 @@ mod tests {
             .unwrap();
         assert_eq!(shake_hands(&server, &device), Ok(()));
 
-        // A device whose certificate has the server's name in it, so that its usage alone says that it is none.
+        // A device whose certificate has the server's name, so that only its usage shows that it is no server.
         let pretender = folder.join("pretender");
         let usage = ExtendedKeyUsagePurpose::ClientAuth;
         authority

@@ -1,7 +1,7 @@
-//! What rustls is told: TLS 1.3 only, both sides show certificates, no session is resumed.
+//! The rustls configuration: TLS 1.3 only, certificates on both sides, no resumption of sessions.
 //!
-//! A resumed session would let a device in without its certificate being looked at again, so one that was struck off
-//! the list meanwhile; and its handshake takes as many round trips.
+//! A resumed session would admit a device without a check of its certificate, even one that was removed from the list
+//! meanwhile. And its handshake takes as many round trips.
 
 use super::files::{self, PEM_BYTES_MAX};
 use super::listed::{ListedDevices, ListedVerifier};
@@ -18,8 +18,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// For a server with the identity of this folder. Who connects must show a certificate of the same authority; whether
-/// that device is still on the list is for the server to look up, by its [`fingerprint`].
+/// Returns the configuration of a server with the identity of this folder. A client must have a certificate of the same
+/// authority. The server must check separately whether the device is still on the list, by its [`fingerprint`].
 ///
 /// # Errors
 /// A file of the folder cannot be read, is damaged, or does not fit the others.
@@ -27,7 +27,7 @@ pub fn server_config(folder: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     server_config_of(folder, |authority| authority)
 }
 
-/// The same for a server that lets in only devices of a list.
+/// Like [`server_config`], for a server that admits only devices of a list.
 pub(super) fn listed_server_config(
     folder: &Path,
     devices: &Arc<ListedDevices>,
@@ -62,11 +62,11 @@ fn server_config_of(
     Ok(Arc::new(config))
 }
 
-/// For a device with the identity of this folder, and the name that its server must have a certificate for: the host
-/// of `server` (`host`, `host:port`, an address, `[address]:port`).
+/// Returns the configuration of a device with the identity of this folder, and the name that the server's certificate
+/// must have. The name is the host of `server` (`host`, `host:port`, an address, `[address]:port`).
 ///
 /// # Errors
-/// A file of the folder cannot be read, is damaged, or does not fit the others; `server` is none.
+/// A file of the folder cannot be read, is damaged, or does not fit the others; or `server` is invalid.
 pub fn device_config(
     folder: &Path,
     server: &str,
@@ -84,10 +84,10 @@ pub fn device_config(
     Ok((Arc::new(config), name))
 }
 
-/// The host of `host`, `host:port`, an address, or `[address]:port`.
+/// Returns the host of `host`, `host:port`, an address, or `[address]:port`.
 ///
 /// # Errors
-/// It is neither a host name nor an address.
+/// The host is neither a host name nor an address.
 pub fn server_name(server: &str) -> Result<ServerName<'static>, TlsError> {
     let refused = || TlsError::Host(server.to_owned());
     if let Ok(address) = server.parse::<IpAddr>() {
@@ -110,13 +110,13 @@ pub fn server_name(server: &str) -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(host.to_owned()).map_err(|_| refused())
 }
 
-/// What a certificate is known by in the list of devices: the blake3 hash of its bytes.
+/// Returns the fingerprint of a certificate in the list of devices: the blake3 hash of its bytes.
 #[must_use]
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
     *blake3::hash(certificate).as_bytes()
 }
 
-/// What is said of a certificate and a key that cannot be used together.
+/// Returns the error for a certificate and a key that cannot be used together.
 fn of_pair(folder: &Path, error: &rustls::Error) -> TlsError {
     match error {
         rustls::Error::InconsistentKeys(_) => {
@@ -127,7 +127,7 @@ fn of_pair(folder: &Path, error: &rustls::Error) -> TlsError {
     }
 }
 
-/// Given to rustls by hand, because a process may have several.
+/// Passed explicitly, because a process may have several providers.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

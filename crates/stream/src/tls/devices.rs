@@ -6,10 +6,10 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Devices of an authority, at most.
+/// The maximum number of devices of an authority.
 pub const DEVICES_MAX: usize = 65_536;
 
-/// Characters of a name, at most.
+/// The maximum length of a name, in characters.
 const NAME_CHARACTERS_MAX: usize = 64;
 
 /// One device of the list.
@@ -17,13 +17,13 @@ const NAME_CHARACTERS_MAX: usize = 64;
 pub struct Device {
     /// The blake3 hash of its certificate.
     pub fingerprint: [u8; 32],
-    /// What it is called; no two are called the same.
+    /// Its name, which is unique in the list.
     pub name: String,
-    /// Whose it is.
+    /// The tenant that it belongs to.
     pub tenant: String,
 }
 
-/// The devices that a server talks to.
+/// The devices that a server admits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Devices {
     list: Vec<Device>,
@@ -34,8 +34,8 @@ impl Devices {
     /// Reads a list.
     ///
     /// # Errors
-    /// The file cannot be read, or one line of it is none, or a name or fingerprint stands there twice: a list that is
-    /// not understood lets nobody in.
+    /// The file cannot be read, a line is invalid, or a name or fingerprint occurs twice. With an invalid list no
+    /// device is admitted.
     pub fn load(path: &Path) -> Result<Self, TlsError> {
         let bytes = files::read(path, LIST_BYTES_MAX)?;
         let text = String::from_utf8(bytes)
@@ -43,7 +43,7 @@ impl Devices {
         Self::parse(&text).map_err(|problem| TlsError::damaged(path, problem))
     }
 
-    /// Of the text of a list. Empty lines and those that begin with `#` say nothing.
+    /// Parses the text of a list. Ignores empty lines and those that begin with `#`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (mut devices, mut names) = (Self::default(), HashSet::new());
         for (line, number) in text.lines().zip(1..) {
@@ -70,26 +70,26 @@ impl Devices {
         Ok(devices)
     }
 
-    /// Whose the device with this certificate is; None: it is not on the list, or not any more.
+    /// Returns the tenant of the device with this certificate; `None` if it is not on the list.
     #[must_use]
     pub fn tenant(&self, fingerprint: &[u8; 32]) -> Option<&str> {
         self.device(fingerprint)
             .map(|device| device.tenant.as_str())
     }
 
-    /// The device with this certificate.
+    /// Returns the device with this certificate.
     #[must_use]
     pub fn device(&self, fingerprint: &[u8; 32]) -> Option<&Device> {
         self.places.get(fingerprint).map(|place| &self.list[*place])
     }
 
-    /// All of them, in the order of the list.
+    /// Returns all devices, in the order of the list.
     #[must_use]
     pub fn list(&self) -> &[Device] {
         &self.list
     }
 
-    /// With one more at the end.
+    /// Returns the list with one more device at the end.
     pub(super) fn with(mut self, device: Device) -> Result<Self, TlsError> {
         if self.list.iter().any(|known| known.name == device.name) {
             return Err(TlsError::Listed(device.name));
@@ -102,7 +102,7 @@ impl Devices {
         Ok(self)
     }
 
-    /// The text of the list.
+    /// Returns the text of the list.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         for device in &self.list {
@@ -131,7 +131,7 @@ impl Device {
     }
 }
 
-/// Sixty-four hexadecimal digits.
+/// Parses 64 hexadecimal digits.
 fn fingerprint_of(text: &str) -> Option<[u8; 32]> {
     let digits = text.as_bytes();
     if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -144,11 +144,11 @@ fn fingerprint_of(text: &str) -> Option<[u8; 32]> {
     Some(fingerprint)
 }
 
-/// A name of a device or tenant: 1 to 64 of `a-z`, `0-9`, `.`, `_` and `-`, the first one a letter or digit, so that it
-/// may also name a file.
+/// Checks a name of a device or tenant: 1 to 64 of `a-z`, `0-9`, `.`, `_` and `-`. The first one is a letter or digit,
+/// so that the name is also a valid file name.
 ///
 /// # Errors
-/// It is none.
+/// The name is not valid.
 pub fn check_name(name: &str) -> Result<&str, TlsError> {
     let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();

@@ -1,4 +1,4 @@
-//! Files of identities: small, whole or not there, keys for their owner only.
+//! Files of identities: small, replaced atomically, private keys readable only by their owner.
 
 use super::TlsError;
 use crate::regular;
@@ -8,10 +8,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Bytes of a list of devices, at most: the longest lines, as many as there may be.
+/// The maximum size of a list of devices, in bytes: the maximum number of the longest lines.
 pub(super) const LIST_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes of a file with a certificate or a key, at most.
+/// The maximum size of a file with a certificate or a key, in bytes.
 pub(super) const PEM_BYTES_MAX: u64 = 64 << 10;
 
 /// Permissions of a file with a private key.
@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
-/// Makes a folder that only its owner enters, unless it is there.
+/// Creates a folder that only its owner can enter, unless it exists.
 pub(super) fn make_folder(path: &Path) -> Result<(), TlsError> {
     DirBuilder::new()
         .recursive(true)
@@ -41,12 +41,12 @@ pub(super) fn make_folder(path: &Path) -> Result<(), TlsError> {
         .map_err(TlsError::file(path))
 }
 
-/// Puts a file in place of the one that is there, if one is: whole, and lasting when this returns.
+/// Creates or replaces a file atomically. It is durable when this returns.
 pub(super) fn replace(folder: &Path, name: &str, bytes: &[u8], mode: u32) -> Result<(), TlsError> {
     let path = folder.join(name);
     let beside = folder.join(format!(".{name}.{}.tmp", std::process::id()));
     let write = || -> io::Result<()> {
-        // One that is there is left over from a process of the same number that was killed.
+        // An existing one is left over from a killed process with the same process id.
         if let Err(error) = std::fs::remove_file(&beside)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -63,13 +63,13 @@ pub(super) fn replace(folder: &Path, name: &str, bytes: &[u8], mode: u32) -> Res
         regular::open_folder(folder)?.sync_all()
     };
     write().map_err(|error| {
-        // It is not there any more where the renaming was what worked last.
+        // It does not exist if the error came after the rename.
         let _ = std::fs::remove_file(&beside);
         TlsError::file(&path)(error)
     })
 }
 
-/// Keeps other processes from changing a folder until it is dropped.
+/// Prevents other processes from changing a folder until it is dropped.
 pub(super) fn lock(folder: &Path) -> Result<File, TlsError> {
     let file = regular::open_folder(folder).map_err(TlsError::file(folder))?;
     // SAFETY: flock has no memory arguments, and the descriptor is open as long as `file` is.

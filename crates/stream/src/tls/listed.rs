@@ -1,5 +1,5 @@
-//! The list of devices as a server has it: read anew when its file changes, and asked in the handshake, so that a
-//! device that is not on it is told so by TLS itself.
+//! The list of devices in a server. The server reads it again when its file changes, and checks it in the handshake. So
+//! a device that is not on it gets a TLS alert.
 
 use super::{Devices, TlsError, config, fingerprint};
 use rustls::client::danger::HandshakeSignatureValid;
@@ -14,22 +14,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-/// How a server is told apart from others by its devices, and who they are.
+/// The identity of a server, and its list of devices.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Its certificate, and whose devices are let in.
+    /// The TLS configuration: its certificate, and the verifier of devices.
     pub(crate) tls: Arc<rustls::ServerConfig>,
     /// The list of devices.
     pub(crate) devices: Arc<ListedDevices>,
 }
 
 impl Identity {
-    /// Of a server's folder, and the list of devices in a file.
+    /// Loads the identity from a server's folder, and the list of devices from a file.
     ///
     /// # Errors
     /// A file of the folder cannot be read, is damaged, or does not fit the others; or the list.
     pub fn load(folder: &Path, devices: &Path) -> Result<Self, TlsError> {
-        // A list that is missing or not understood is said now and not with the first device.
+        // Report a missing or invalid list now and not when the first device connects.
         Devices::load(devices)?;
         let devices = Arc::new(ListedDevices {
             path: devices.to_path_buf(),
@@ -40,10 +40,10 @@ impl Identity {
     }
 }
 
-/// The list, or what is wrong with it, in the words of [`TlsError`].
+/// The list, or its problem, as text of [`TlsError`].
 type List = Result<Arc<Devices>, Arc<str>>;
 
-/// The list of devices as it was when its file was looked at last.
+/// The list of devices as of the last look at its file.
 #[derive(Debug)]
 pub(crate) struct ListedDevices {
     path: PathBuf,
@@ -52,11 +52,11 @@ pub(crate) struct ListedDevices {
 
 #[derive(Debug, Default)]
 struct Read {
-    /// What the file was like.
+    /// The time of the file's last change, and its length in bytes.
     about: Option<(SystemTime, u64)>,
-    /// None: it was not read yet.
+    /// `None` if it was not read yet.
     list: Option<List>,
-    /// What is wrong with it, if that was told already.
+    /// The problem of the list that was reported last.
     told: Option<Arc<str>>,
 }
 
@@ -65,8 +65,8 @@ impl ListedDevices {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The list; read anew if the file is another one. An error: it is not there or not understood, and nobody is let
-    /// in, as it may be the very change that strikes a device off. Reads the disk.
+    /// Returns the list, and reads it again if the file has changed. On an error the list is missing or invalid, and no
+    /// device is admitted: the unreadable change may be the removal of a device. Reads the disk.
     pub(crate) fn get(&self) -> List {
         let found = std::fs::metadata(&self.path);
         let about = found.and_then(|about| Ok((about.modified()?, about.len())));
@@ -87,8 +87,8 @@ impl ListedDevices {
         list
     }
 
-    /// What whoever runs the server is to be told of the list now: once that it cannot be used, with the reason, and
-    /// once that it can be again.
+    /// Returns the line to log about the list now: once when it becomes unusable, with the reason, and once when it is
+    /// usable again.
     pub(crate) fn news(&self) -> Option<String> {
         let list = self.get();
         let wrong = list.err();
@@ -105,17 +105,17 @@ impl ListedDevices {
         })
     }
 
-    /// Whether a device was on the list when it was read last. Never waits for the disk.
+    /// Returns whether a device was on the list when it was read last. Never waits for the disk.
     fn is_listed(&self, certificate: &CertificateDer<'_>) -> bool {
         match &self.read().list {
             Some(Ok(devices)) => devices.tenant(&fingerprint(certificate)).is_some(),
-            // Looked up behind the handshake, where there are words for what is wrong.
+            // Let it pass: the check after the handshake can report the problem in text.
             Some(Err(_)) | None => true,
         }
     }
 }
 
-/// Lets in who has a certificate of the authority and is on the list.
+/// Admits devices that have a certificate of the authority and are on the list.
 #[derive(Debug)]
 pub(super) struct ListedVerifier {
     pub(super) authority: Arc<dyn ClientCertVerifier>,
@@ -138,7 +138,7 @@ impl ClientCertVerifier for ListedVerifier {
             .verify_client_cert(device, intermediates, now)?;
         match self.devices.is_listed(device) {
             true => Ok(verified),
-            // On the wire it is the alert `access_denied`.
+            // On the wire this is the alert `access_denied`.
             false => Err(CertificateError::ApplicationVerificationFailure.into()),
         }
     }
@@ -172,13 +172,13 @@ fn tls_error(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Whether a handshake failed because the device is not on the list.
+/// Returns whether a handshake failed because the device is not on the list.
 pub(crate) fn is_unlisted(error: &io::Error) -> bool {
     let unlisted = CertificateError::ApplicationVerificationFailure;
     tls_error(error) == Some(&Error::InvalidCertificate(unlisted))
 }
 
-/// Why the server refuses this device's certificate, if that is why the connection failed.
+/// Returns why the server refuses this device's certificate, if that is why the connection failed.
 pub(crate) fn why_refused(error: &io::Error) -> Option<&'static str> {
     match tls_error(error)? {
         Error::AlertReceived(AlertDescription::AccessDenied) => {

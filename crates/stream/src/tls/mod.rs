@@ -1,12 +1,13 @@
-//! Who is who on a connection: an authority signs the certificates of servers and devices, and keeps a list of devices.
+//! Authentication of connections: an authority signs the certificates of servers and devices, and keeps a list of
+//! devices.
 //!
-//! A device knows its server by the authority's signature and the name or address that it was reached by; a server
-//! knows a device by the authority's signature and the list, which says whose device it is. A line struck off the list
-//! is a device that is refused. Certificates do not run out: devices have clocks that are wrong, and nobody to renew
-//! them.
+//! A device verifies its server by the authority's signature and the name or address that it connected to. A server
+//! verifies a device by the authority's signature and the list, which also names the device's tenant. A device that is
+//! removed from the list is refused. Certificates do not expire: clocks of devices may be wrong, and no one renews
+//! certificates on them.
 //!
-//! `authority.rs` makes identities, `devices.rs` is the list, `config.rs` what rustls is told, `listed.rs` how a
-//! server looks up who connects, `files.rs` how all is kept.
+//! `authority.rs` creates identities, `devices.rs` is the list, `config.rs` the rustls configuration, `listed.rs` how a
+//! server looks up a connecting device, `files.rs` how everything is stored.
 
 mod authority;
 mod config;
@@ -42,27 +43,27 @@ pub enum TlsError {
     /// A file or folder cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
     /// A file is not what it should be.
     #[error("{}: {problem}", path.display())]
     Damaged {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// In what.
+        /// The damage.
         problem: String,
     },
-    /// A name that is none.
+    /// A name is invalid.
     #[error("{0:?} is no name: 1 to 64 of a-z, 0-9, dot, underscore and hyphen")]
     Name(String),
-    /// A name or address of a server that is none.
+    /// A name or address of a server is invalid.
     #[error("{0:?} is neither a host name nor an address")]
     Host(String),
-    /// A folder with an identity is there already.
+    /// The folder has an identity already.
     #[error("{0} is there already")]
     Exists(String),
     /// A device of this name is on the list already.
@@ -77,18 +78,18 @@ pub enum TlsError {
     /// Another process is changing the authority's folder.
     #[error("{}: another process is changing it", .0.display())]
     Busy(PathBuf),
-    /// Keys could not be made, or do not fit each other.
+    /// Keys could not be created, or do not match each other.
     #[error("{}: {problem}", path.display())]
     Cryptography {
-        /// Whose.
+        /// The folder of the identity or the authority.
         path: PathBuf,
-        /// What the library says.
+        /// The error of the library.
         problem: String,
     },
 }
 
 impl TlsError {
-    /// The one code this error maps to; see [`base::error`].
+    /// Returns the error code that this error maps to; see [`base::error`].
     #[must_use]
     pub fn code(&self) -> Code {
         match self {

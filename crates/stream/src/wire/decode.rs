@@ -1,4 +1,4 @@
-//! Messages out of frames. Every length is checked before anything is made room for; nothing may be left over.
+//! Decodes messages from frames. Checks every length before it allocates memory, and refuses remaining bytes.
 
 use super::message::{
     Answer, BLOCKS_PER_MESSAGE_MAX, Held, MANIFEST_BYTES_MAX, PROTOCOL_VERSION,
@@ -10,14 +10,14 @@ use crate::block::{BlockAt, BlockHash, FileId, SEGMENT_BLOCKS, Token};
 use crate::group::{GROUP_BLOCKS, Group, GroupAt, PROOF_VALUES_MAX};
 use base::error::Code;
 
-/// Why a payload is not a message. The connection that it came on is closed.
+/// Why a payload is not a message. The connection is then closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// A frame of another version of the protocol.
+    /// The frame has another version of the protocol.
     #[error("a message of version {0} of the protocol")]
     Version(u16),
-    /// No such message goes this way.
+    /// There is no such message in this direction and version.
     #[error("no message of kind {0:#06x}")]
     Kind(u16),
     /// The payload ends within the message.
@@ -26,19 +26,19 @@ pub enum DecodeError {
     /// The payload goes on behind the message.
     #[error("a message with bytes behind its end")]
     Trailing,
-    /// A number that is not in its shortest form, or is too large for what it means.
+    /// A number is not in its shortest form, or is too large for its meaning.
     #[error("a number that is none")]
     Number,
-    /// More of something than is allowed.
+    /// A limit is exceeded.
     #[error("too many: {0}")]
     Limit(&'static str),
-    /// A value that means nothing.
+    /// A value has no meaning.
     #[error("{0}")]
     Value(&'static str),
 }
 
 impl DecodeError {
-    /// The one code this error maps to; see [`base::error`].
+    /// Returns the error code that this error maps to; see [`base::error`].
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -50,10 +50,10 @@ impl DecodeError {
 }
 
 impl Request {
-    /// The message of a frame.
+    /// Decodes the message of a frame.
     ///
     /// # Errors
-    /// It is none; see [`DecodeError`].
+    /// The payload is not a message; see [`DecodeError`].
     pub fn decode(kind: u16, version: u16, payload: &[u8]) -> Result<Self, DecodeError> {
         check_version(kind, version)?;
         let mut cursor = Cursor::new(payload);
@@ -139,10 +139,10 @@ impl Request {
 }
 
 impl Answer {
-    /// The message of a frame.
+    /// Decodes the message of a frame.
     ///
     /// # Errors
-    /// It is none; see [`DecodeError`].
+    /// The payload is not a message; see [`DecodeError`].
     pub fn decode(kind: u16, version: u16, payload: &[u8]) -> Result<Self, DecodeError> {
         check_version(kind, version)?;
         let mut cursor = Cursor::new(payload);
@@ -284,7 +284,7 @@ fn group(cursor: &mut Cursor<'_>) -> Result<Answer, DecodeError> {
     Ok(Answer::Group { at, group })
 }
 
-/// A run of blocks that are held takes two bytes at least, a file with one run four.
+/// The minimum size of a run of held blocks, and of a file with one run, in bytes.
 const RUN_BYTES_MIN: usize = 2;
 const FILE_BYTES_MIN: usize = 4;
 
@@ -305,7 +305,7 @@ fn held(cursor: &mut Cursor<'_>) -> Result<Held, DecodeError> {
             let blocks = u64::from(cursor.number_u32()?) + 1;
             let end = u32::try_from(u64::from(first) + blocks).map_err(|_| DecodeError::Number)?;
             runs.push((first, end - first));
-            // One block at least lies between two runs, else they were one.
+            // At least one block lies between two runs, or they would be one run.
             first_min = u64::from(end) + 1;
         }
         files.push((FileId(file), runs));
@@ -314,7 +314,7 @@ fn held(cursor: &mut Cursor<'_>) -> Result<Held, DecodeError> {
     Ok(Held { files })
 }
 
-/// A number that is said by how far it is above the lowest that it may be.
+/// Reads a number that is encoded as its distance from `min`.
 fn ascending(min: u64, cursor: &mut Cursor<'_>) -> Result<u32, DecodeError> {
     u32::try_from(min + u64::from(cursor.number_u32()?)).map_err(|_| DecodeError::Number)
 }

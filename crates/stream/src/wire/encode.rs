@@ -1,4 +1,4 @@
-//! Messages as frames.
+//! Encodes messages as frames.
 
 use super::message::{Answer, Held, PROTOCOL_VERSION, Request};
 use super::primitive::{put_blocks, put_files, put_number};
@@ -8,22 +8,22 @@ use crate::group::GroupAt;
 use base::wire::{HEADER_BYTES, encode_header};
 
 impl Request {
-    /// Appends the message as a whole frame of [`base::wire`].
+    /// Appends the message as a complete frame of [`base::wire`].
     ///
-    /// Whoever makes a message keeps to its limits; one that does not is refused where it arrives. Only of what a
-    /// device holds as much is told as fits.
+    /// The caller must keep the limits of the message; the receiver refuses one that exceeds them. Only the list of
+    /// held blocks is cut to what fits.
     pub fn encode(&self, into: &mut Vec<u8>) {
         self.encode_for(PROTOCOL_VERSION, into);
     }
 
-    /// The same in another version of the protocol.
+    /// Like [`Self::encode`], in the given version of the protocol.
     pub fn encode_for(&self, protocol: u16, into: &mut Vec<u8>) {
         let start = begin(into);
         self.payload(into);
         end(self.kind(), protocol, start, into);
     }
 
-    /// The kind of its frame.
+    /// Returns the kind of its frame.
     #[must_use]
     pub fn kind(&self) -> u16 {
         match self {
@@ -109,21 +109,21 @@ impl Request {
 }
 
 impl Answer {
-    /// Appends the message as a whole frame of [`base::wire`].
+    /// Appends the message as a complete frame of [`base::wire`].
     ///
-    /// Whoever makes a message keeps to its limits; one that does not is refused where it arrives.
+    /// The caller must keep the limits of the message; the receiver refuses one that exceeds them.
     pub fn encode(&self, into: &mut Vec<u8>) {
         self.encode_for(PROTOCOL_VERSION, into);
     }
 
-    /// The same in another version of the protocol.
+    /// Like [`Self::encode`], in the given version of the protocol.
     pub fn encode_for(&self, protocol: u16, into: &mut Vec<u8>) {
         let start = begin(into);
         self.payload(protocol, into);
         end(self.kind(), protocol, start, into);
     }
 
-    /// The kind of its frame.
+    /// Returns the kind of its frame.
     #[must_use]
     pub fn kind(&self) -> u16 {
         match self {
@@ -223,7 +223,7 @@ impl Answer {
     }
 }
 
-/// Room for the header, which is known when the payload is.
+/// Reserves room for the header, which is written after the payload.
 fn begin(into: &mut Vec<u8>) -> usize {
     let start = into.len();
     into.resize(start + HEADER_BYTES, 0);
@@ -232,7 +232,7 @@ fn begin(into: &mut Vec<u8>) -> usize {
 
 fn end(kind: u16, protocol: u16, start: usize, into: &mut [u8]) {
     let (header, payload) = into[start..].split_at_mut(HEADER_BYTES);
-    // No message is near 2 GiB; if one were, the zeros that stand there are no frame, and the receiver says so.
+    // No message is near 2 GiB. If one were, the receiver would refuse the zeros in place of the header.
     if let Ok(made) = encode_header(kind, protocol, payload) {
         header.copy_from_slice(&made);
     }
@@ -249,7 +249,7 @@ fn put_token(token: Option<Token>, into: &mut Vec<u8>) {
     }
 }
 
-/// Whole files as long as all limits hold: a block that is not told is sent again, which is no error.
+/// Encodes whole files as long as all limits hold. A block that is left out is sent again, which is no error.
 fn put_held(held: &Held, into: &mut Vec<u8>) {
     let (mut body, mut runs_total, mut before, mut count) = (Vec::new(), 0, None, 0);
     let mut one = Vec::new();

@@ -1,49 +1,49 @@
-//! Frames out of what arrives in pieces, in a buffer with a limit.
+//! Extracts frames from a byte stream, with a bounded buffer.
 
 use super::message::{ANSWER_BYTES_MAX, REQUEST_BYTES_MAX};
 use base::wire::{Decoded, WireError, decode, frame_bytes};
 use std::ops::Range;
 
-/// Bytes that are asked for at once at most, so that the buffer grows with what has arrived and not with what a header
-/// says.
+/// The maximum number of bytes requested per read, so that the buffer grows with what has arrived and not with what a
+/// header declares.
 const STEP_BYTES: usize = 64 << 10;
 
 /// One frame of a [`FrameReader`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Which message.
+    /// The kind of the message.
     pub kind: u16,
-    /// Of which version of the protocol.
+    /// The version of the protocol.
     pub version: u16,
-    /// The message.
+    /// The encoded message.
     pub payload: &'a [u8],
 }
 
-/// Collects bytes and gives out frames. It never holds more than one frame of the largest size, and what was read
+/// Collects bytes and returns frames. It never holds more than one frame of the largest size, and what was read
 /// together with it.
 #[derive(Debug)]
 pub struct FrameReader {
     payload_bytes_max: usize,
     buffer: Vec<u8>,
     filled: Range<usize>,
-    /// Bytes that are missing to the frame that is coming; 0: unknown.
+    /// The number of bytes missing in the current frame; 0 if unknown.
     missing: usize,
 }
 
 impl FrameReader {
-    /// For what devices send.
+    /// Returns a reader for messages of devices.
     #[must_use]
     pub fn for_requests() -> Self {
         Self::new(REQUEST_BYTES_MAX)
     }
 
-    /// For what a server sends.
+    /// Returns a reader for messages of a server.
     #[must_use]
     pub fn for_answers() -> Self {
         Self::new(ANSWER_BYTES_MAX)
     }
 
-    /// For frames of so many bytes of payload at most.
+    /// Returns a reader for frames of at most `payload_bytes_max` bytes of payload.
     #[must_use]
     pub fn new(payload_bytes_max: usize) -> Self {
         Self {
@@ -54,7 +54,8 @@ impl FrameReader {
         }
     }
 
-    /// Room to read into; then [`advance`](Self::advance). Never empty after [`next`](Self::next) has answered `None`.
+    /// Returns the space to read into; call [`advance`](Self::advance) afterwards. Never empty after
+    /// [`next`](Self::next) has returned `None`.
     pub fn space(&mut self) -> &mut [u8] {
         let limit = frame_bytes(self.payload_bytes_max).max(STEP_BYTES);
         if self.filled.is_empty() {
@@ -72,13 +73,13 @@ impl FrameReader {
         &mut self.buffer[self.filled.end..]
     }
 
-    /// So many bytes were read into [`space`](Self::space); more than it has count as all of it.
+    /// Notes that `bytes` bytes were read into [`space`](Self::space), at most its length.
     pub fn advance(&mut self, bytes: usize) {
         self.filled.end = (self.filled.end + bytes).min(self.buffer.len());
     }
 
-    /// Takes bytes, as many as there is room for, and says how many: all of them are taken when this and
-    /// [`next`](Self::next), until it has no more, take turns.
+    /// Copies as many bytes as there is room for, and returns their number. To copy all, alternate this with
+    /// [`next`](Self::next) until that returns `None`.
     #[must_use]
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let space = self.space();
@@ -88,10 +89,10 @@ impl FrameReader {
         taken
     }
 
-    /// The next frame; None: more bytes are needed.
+    /// Returns the next frame; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// What has come is no frame. The connection is of no more use then.
+    /// The received bytes are not a frame. The connection is then unusable.
     #[expect(
         clippy::should_implement_trait,
         reason = "the frames are borrowed from the buffer"
@@ -118,13 +119,13 @@ impl FrameReader {
         }
     }
 
-    /// Whether a part of a frame has come.
+    /// Returns whether a part of a frame has arrived.
     #[must_use]
     pub fn is_within_frame(&self) -> bool {
         !self.filled.is_empty()
     }
 
-    /// Bytes that the buffer takes.
+    /// Returns the size of the buffer, in bytes.
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {
         self.buffer.capacity()

@@ -1,5 +1,5 @@
-//! The messages between a device and its server. `WIRE.md` says every byte; `encode.rs` and `decode.rs` write and read
-//! them as payloads of [`base::wire`].
+//! The messages between a device and its server. `WIRE.md` defines every byte; `encode.rs` and `decode.rs` write and
+//! read them as payloads of [`base::wire`].
 
 use crate::block::{BlockAt, BlockHash, FileId, Token};
 use crate::group::{Group, GroupAt};
@@ -10,27 +10,27 @@ pub const PROTOCOL_VERSION: u16 = 2;
 /// The oldest version that a server still speaks.
 pub const PROTOCOL_VERSION_MIN: u16 = 1;
 
-/// Blocks that one message names at most.
+/// The maximum number of blocks that one message names.
 pub const BLOCKS_PER_MESSAGE_MAX: usize = 1024;
 
-/// Bytes of a message to the server, at most.
+/// The maximum size of a message to the server, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of a message to a device, at most.
+/// The maximum size of a message to a device, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of a manifest, encoded and signed, at most.
+/// The maximum size of an encoded and signed manifest, in bytes.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 
-/// The highest blocks that a device has of files, so that they are not sent again: for each file, runs of blocks.
+/// Blocks that a device holds, so that they are not sent again: for each file, runs of blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Files by number, ascending, each with its runs of blocks, ascending and apart: first block, and how many.
+    /// Files by number, ascending. Each has its runs of blocks, ascending and not adjacent: first block and count.
     pub files: Vec<(FileId, Vec<(u32, u32)>)>,
 }
 
 impl Held {
-    /// Of these blocks, in any order, each as often as it likes.
+    /// Builds the list from blocks in any order; duplicates are allowed.
     #[must_use]
     pub fn of(mut blocks: Vec<BlockAt>) -> Self {
         blocks.sort_unstable();
@@ -48,7 +48,7 @@ impl Held {
         Self { files }
     }
 
-    /// Whether a block is among them.
+    /// Returns whether a block is among them.
     #[must_use]
     pub fn has(&self, at: BlockAt) -> bool {
         let Ok(file) = self.files.binary_search_by_key(&at.file, |held| held.0) else {
@@ -60,66 +60,67 @@ impl Held {
     }
 }
 
-/// What a device says to its server.
+/// A message from a device to its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The first message of each connection.
     Hello {
-        /// [`PROTOCOL_VERSION`], or an older one; that of the frame.
+        /// [`PROTOCOL_VERSION`], or an older one; the same as that of the frame.
         protocol: u16,
-        /// The same for all connections of one mount, at random.
+        /// A random number, the same for all connections of one mount.
         device: [u8; 16],
-        /// The version that is mounted already; None: the newest one.
+        /// The version that is mounted already; `None` requests the newest one.
         version: Option<u64>,
-        /// The blake3 hash of the signed manifest that the device has already; it is not sent again then.
+        /// The blake3 hash of the signed manifest that the device has already, which is then not sent again.
         manifest_held: Option<[u8; 32]>,
     },
     /// A task begins: the program `task` was executed.
     Begin {
-        /// Made for it, never used before.
+        /// A new token, never used before.
         token: Token,
         /// The executable.
         task: FileId,
-        /// What the device has of the files that it needed last time.
+        /// The blocks that the device holds of the files that the task needed last time.
         held: Held,
     },
-    /// A block that a program waits for; also answered with what is prefetched.
+    /// Requests a block that a program waits for. The answer may also include prefetched blocks.
     Read {
-        /// Chosen by the device; the answer has the same. Never 0.
+        /// A number chosen by the device; the answer has the same. Never 0.
         id: u32,
-        /// Whose it is; None where no task is known.
+        /// The task of the read; `None` if it is unknown.
         token: Option<Token>,
         /// Which.
         at: BlockAt,
-        /// So many blocks of the same file around it are wanted as well, behind it: `around` in all at most,
-        /// 0 to [`crate::SEGMENT_BLOCKS`], all within its aligned run of [`crate::SEGMENT_BLOCKS`].
+        /// The maximum number of following blocks of the same file that are wanted as well, 0 to
+        /// [`crate::SEGMENT_BLOCKS`]. All are within the aligned run of [`crate::SEGMENT_BLOCKS`] of the block.
         around: u8,
     },
-    /// Blocks that nobody waits for (pinning, completion). They come whenever nothing else is to be sent.
+    /// Requests blocks that no program waits for (pinning, completion). They are sent when there is nothing else to
+    /// send.
     Fetch {
         /// As in `Read`.
         id: u32,
         /// 1 to [`BLOCKS_PER_MESSAGE_MAX`].
         blocks: Vec<BlockAt>,
     },
-    /// Asks for all hashes of files, for each of which the answer is `Hashes`. In protocol 1 only.
+    /// Requests all hashes of files; the answer for each file is `Hashes`. In protocol 1 only.
     AskHashes {
         /// 1 to [`BLOCKS_PER_MESSAGE_MAX`].
         files: Vec<FileId>,
     },
-    /// Asks for groups of hashes, for each of which the answer is `Group`. From protocol 2 on.
+    /// Requests groups of hashes; the answer for each group is `Group`. From protocol 2 on.
     AskGroups {
         /// 1 to [`BLOCKS_PER_MESSAGE_MAX`].
         groups: Vec<GroupAt>,
     },
-    /// What is known of a task: the answer is `Plan`.
+    /// Requests the plan of a task; the answer is `Plan`.
     AskPlan {
         /// As in `Read`.
         id: u32,
         /// The executable.
         task: FileId,
     },
-    /// What programs of a task have read, in order, each block once, as it was seen.
+    /// Reports what programs of a task have read, in order, each block once, as far as it was seen.
     Trace {
         /// Which task.
         token: Token,
@@ -130,48 +131,48 @@ pub enum Request {
     End {
         /// Which task.
         token: Token,
-        /// All that was read was seen and told, so what is prefetched and is not in the traces was not read.
+        /// All reads were seen and reported, so prefetched blocks that are in no trace were not read.
         is_exact: bool,
         /// Its processes have ended.
         has_exited: bool,
     },
-    /// Answered with `Pong`: whether anybody is there.
+    /// Checks that the server responds; the answer is `Pong`.
     Ping {
         /// As in `Read`.
         id: u32,
     },
 }
 
-/// What a server says to a device.
+/// A message from a server to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The answer to `Hello`.
     Welcome {
-        /// That of `Hello`.
+        /// The protocol version of `Hello`.
         protocol: u16,
-        /// Which version is served on this connection.
+        /// The version that is served on this connection.
         version: u64,
-        /// Bytes of the manifest that follow in `Manifest` messages; 0 where the device has it.
+        /// The number of bytes of the manifest that follow in `Manifest` messages; 0 if the device has it.
         manifest_bytes: u64,
     },
     /// A piece of the signed manifest; pieces come in order.
     Manifest {
-        /// Where in it.
+        /// The offset in the manifest, in bytes.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// The hashes of a file's blocks. Comes unasked before the first block of a file on a connection. In protocol 1
+    /// The hashes of a file's blocks. Sent unrequested before the first block of a file on a connection. In protocol 1
     /// only.
     Hashes {
         /// The file.
         file: FileId,
-        /// The first of these blocks: long lists come in pieces, in order.
+        /// The first of these blocks. Long lists are sent in pieces, in order.
         first: u32,
         /// The hashes.
         hashes: Vec<BlockHash>,
     },
-    /// The hashes of some blocks of a file, and what proves them. Comes unasked before the first block of them on a
+    /// The hashes of some blocks of a file, and their proof. Sent unrequested before the first of these blocks on a
     /// connection. From protocol 2 on.
     Group {
         /// Which.
@@ -179,53 +180,54 @@ pub enum Answer {
         /// At most [`crate::group::GROUP_BLOCKS`] hashes.
         group: Group,
     },
-    /// Blocks. Their bytes, one after the other, each as long as the manifest says, compressed together.
+    /// Blocks. Their concatenated bytes, each block as long as the manifest says, compressed together.
     Blocks {
-        /// What they answer; 0: they were prefetched.
+        /// The request that they answer; 0 if they were prefetched.
         id: u32,
-        /// Whose they are; all zero: nobody's.
+        /// The task that they belong to; all zero if none.
         token: Token,
-        /// Which, 1 to [`crate::SEGMENT_BLOCKS`].
+        /// The blocks, 1 to [`crate::SEGMENT_BLOCKS`].
         blocks: Vec<BlockAt>,
         /// One zstd frame.
         compressed: Vec<u8>,
     },
-    /// The answer to `Begin`, before all else of the task.
+    /// The answer to `Begin`, sent before everything else of the task.
     Begun {
         /// Which task.
         token: Token,
-        /// Something is known of it; so many blocks will be sent.
+        /// The number of predicted blocks that will be sent; 0 if there are none.
         blocks: u32,
-        /// Let all reads be seen this time: keep what is sent and store nothing in the page cache before it is read.
+        /// The device must make all reads visible this time: keep what is sent, and store nothing in the page cache
+        /// before it is read.
         is_audit: bool,
     },
-    /// All that was prefetched of a task has been sent, or no more will be (`was_stopped`: it did other things).
+    /// All prefetched blocks of a task were sent, or no more will be sent (`was_stopped`).
     PrefetchDone {
         /// Which task.
         token: Token,
-        /// It did other things than were predicted.
+        /// The task did not follow the prediction.
         was_stopped: bool,
     },
-    /// All of a `Fetch` has been sent.
+    /// All blocks of a `Fetch` were sent.
     Fetched {
         /// Which.
         id: u32,
     },
-    /// What is known of a task, in order; in several messages where there is more.
+    /// The plan of a task, in order, in one or several messages.
     Plan {
-        /// What it answers.
+        /// The request that it answers.
         id: u32,
         /// Another message follows.
         has_more: bool,
-        /// Its blocks, at most [`BLOCKS_PER_MESSAGE_MAX`]; none: nothing is known.
+        /// Its blocks, at most [`BLOCKS_PER_MESSAGE_MAX`]; none if there is no plan.
         blocks: Vec<BlockAt>,
     },
-    /// A request was refused; the connection stays.
+    /// A request was refused. The connection stays open.
     Refused {
-        /// Which; 0: one without a number.
+        /// The request; 0 if it has no number.
         id: u32,
-        /// The token that it named, if it was refused for that: the server knows no task by it. Said from protocol 2
-        /// on.
+        /// The refused token, if the request was refused for its token: the server knows no task by it. Sent from
+        /// protocol 2 on.
         token: Option<Token>,
         /// Why.
         reason: Refusal,
@@ -241,19 +243,19 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Refusal {
-    /// No such file or block in this version.
+    /// There is no such file or block in this version.
     NoSuchBlock = 1,
     /// The version is not in the store.
     NoSuchVersion = 2,
-    /// The token is in use, or was.
+    /// The token is in use, or was used before.
     TokenReused = 3,
-    /// Nobody has begun a task with this token.
+    /// No task was begun with this token.
     NoSuchToken = 4,
-    /// A limit of the server is reached; later it may work.
+    /// A limit of the server is reached; a retry may succeed later.
     Limit = 5,
-    /// What the store holds is damaged.
+    /// The data in the store is damaged.
     Damaged = 6,
-    /// The server's list of devices cannot be read or understood, and nobody is let in.
+    /// The server's list of devices cannot be read or parsed, so no device is admitted.
     NoList = 7,
 }
 

@@ -1,4 +1,4 @@
-//! What device and server say to each other. `WIRE.md` beside this crate's manifest says every byte.
+//! The wire protocol between device and server. `WIRE.md` beside this crate's manifest defines every byte.
 
 mod decode;
 mod encode;
@@ -15,19 +15,19 @@ pub use message::{
 };
 pub use pack::{PackError, pack_blocks, unpack};
 
-/// Hashes that one message of protocol 1 has at most: those of 64 MiB.
+/// The maximum number of hashes in one message of protocol 1: those of 64 MiB.
 pub const HASHES_PER_MESSAGE_MAX: usize = 16 << 10;
 
-/// Compressed bytes of one message's blocks, at most: a segment that cannot be compressed, and what zstd adds to it.
+/// The maximum compressed size of one message's blocks, in bytes: an incompressible segment, and the overhead of zstd.
 pub const COMPRESSED_BYTES_MAX: usize = 33 * crate::block::BLOCK_BYTES;
 
-/// Files of which a device says what it holds, at most; more are not told.
+/// The maximum number of files in a list of held blocks; more are left out.
 pub const HELD_FILES_MAX: usize = 4096;
 
-/// Runs of blocks that a device says it holds, at most; more are not told.
+/// The maximum number of runs in a list of held blocks; more are left out.
 pub const HELD_RUNS_MAX: usize = 16 << 10;
 
-/// Bytes that say what a device holds, at most; more are not told.
+/// The maximum size of a list of held blocks, in bytes; more are left out.
 const HELD_BYTES_MAX: usize = REQUEST_BYTES_MAX - 1024;
 
 /// The kinds of frames. Those of answers have the highest bit of the lower byte.
@@ -54,7 +54,7 @@ mod kind {
     pub(super) const PONG: u16 = 0x8a;
     pub(super) const GROUP: u16 = 0x8b;
 
-    /// Whether there are messages of a kind in a version of the protocol.
+    /// Returns whether a version of the protocol has a kind of message.
     pub(super) fn is_of(kind: u16, protocol: u16) -> bool {
         match kind {
             ASK_HASHES | HASHES => protocol == 1,

@@ -1,4 +1,4 @@
-//! Blocks, compressed together, and back.
+//! Compresses blocks together, and decompresses them.
 
 use super::COMPRESSED_BYTES_MAX;
 use crate::block::{BLOCK_BYTES, SEGMENT_BLOCKS};
@@ -11,22 +11,22 @@ use zstd::bulk::{Compressor, Decompressor};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
-    /// No blocks, an empty one, a longer one than a block, or more than a segment of them.
+    /// There are no blocks, an empty one, one longer than a block, or more than a segment of them.
     #[error("{0} blocks of {1} bytes in all are not a segment")]
     Blocks(usize, usize),
-    /// More compressed bytes than a segment can become.
+    /// There are more compressed bytes than a segment can become.
     #[error("{0} compressed bytes are more than a segment can become")]
     Oversized(usize),
-    /// Not one whole frame, or one of another length than it should be.
+    /// The bytes are not exactly one frame, or have another length than expected.
     #[error("compressed blocks are damaged: {0}")]
     Damaged(&'static str),
-    /// The compressor refused: memory, or a level that there is not.
+    /// The compressor failed: memory, or an invalid level.
     #[error("compression: {0}")]
     Compressor(#[source] io::Error),
 }
 
 impl PackError {
-    /// The one code this error maps to; see [`base::error`].
+    /// Returns the error code that this error maps to; see [`base::error`].
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -38,15 +38,15 @@ impl PackError {
 }
 
 thread_local! {
-    // Making a context costs as much as compressing some blocks, so each thread that needs one keeps it.
+    // Creating a context costs as much as compressing some blocks, so each thread keeps its own.
     static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// One zstd frame of 1 to [`SEGMENT_BLOCKS`] blocks, one behind the other, at a level of zstd's (1 to 19 are of use).
+/// Returns one zstd frame of 1 to [`SEGMENT_BLOCKS`] concatenated blocks, at a zstd level (1 to 19 are useful).
 ///
 /// # Errors
-/// The blocks are none or too many or too long; the compressor fails.
+/// There are no blocks, too many, or too long ones; or the compressor fails.
 pub fn pack_blocks(blocks: &[&[u8]], level: i32) -> Result<Vec<u8>, PackError> {
     let total = total(blocks.iter().map(|block| block.len()))?;
     let mut bytes = Vec::with_capacity(total);
@@ -65,8 +65,8 @@ pub fn pack_blocks(blocks: &[&[u8]], level: i32) -> Result<Vec<u8>, PackError> {
     })
 }
 
-/// The bytes of blocks of these lengths out of one zstd frame. Never makes room for more than their sum, whatever the
-/// frame says of itself.
+/// Decompresses one zstd frame into blocks of these lengths. Never allocates more than their sum, even if the frame
+/// declares a larger size.
 ///
 /// # Errors
 /// The lengths are not those of a segment; the bytes are damaged or make up another length.
@@ -75,7 +75,7 @@ pub fn unpack(compressed: &[u8], lengths: &[usize]) -> Result<Vec<u8>, PackError
     if compressed.len() > COMPRESSED_BYTES_MAX {
         return Err(PackError::Oversized(compressed.len()));
     }
-    // The decompressor would take several frames, and ones to be skipped.
+    // The decompressor would accept several frames, and skippable ones.
     if zstd::zstd_safe::find_frame_compressed_size(compressed) != Ok(compressed.len()) {
         return Err(PackError::Damaged("not one frame"));
     }
@@ -96,7 +96,7 @@ pub fn unpack(compressed: &[u8], lengths: &[usize]) -> Result<Vec<u8>, PackError
     })
 }
 
-/// The sum of the lengths of a segment's blocks.
+/// Returns the sum of the lengths of a segment's blocks.
 fn total(lengths: impl ExactSizeIterator<Item = usize>) -> Result<usize, PackError> {
     let count = lengths.len();
     let (mut sum, mut is_good) = (0usize, (1..=SEGMENT_BLOCKS as usize).contains(&count));
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_says_it_is_huge_makes_no_room_for_it() {
-        // Single segment, content size of eight bytes: 2^60.
+        // Single segment, with a content size field of eight bytes: 2^60.
         let mut liar = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
         liar.extend_from_slice(&(1u64 << 60).to_le_bytes());
         // One last block of run-length bytes, 64 KiB of them.
@@ -188,7 +188,7 @@ mod tests {
         let two = [&one[..], &one[..]].concat();
         assert!(unpack(&two, &[64, 64]).is_err());
         assert!(unpack(&[&one[..], b"x"].concat(), &[64]).is_err());
-        // A frame to be skipped before a good one.
+        // A skippable frame before a valid one.
         let skipped = [&[0x50, 0x2a, 0x4d, 0x18, 1, 0, 0, 0, 9][..], &one[..]].concat();
         assert!(unpack(&skipped, &[64]).is_err());
         assert!(unpack(&vec![0; COMPRESSED_BYTES_MAX + 1], &[64]).is_err());

@@ -1,14 +1,14 @@
-//! The parts that messages are made of: numbers, lists of blocks, and the cursor that reads them.
+//! The building blocks of messages: numbers, lists of blocks, and the cursor that reads them.
 
 use super::DecodeError;
 use crate::block::{BlockAt, FileId, Token};
 
-/// Flag of a run's first number: it lies in another file than the run before.
+/// Flag of a run's first number: it is in another file than the run before.
 const OTHER_FILE: u64 = 1;
 /// Flag of a run's first number: it has more than one block.
 const SEVERAL: u64 = 2;
 
-/// Appends a number, seven bits in a byte, the lowest first.
+/// Appends a number with seven bits in each byte, the lowest first.
 pub(super) fn put_number(mut value: u64, into: &mut Vec<u8>) {
     while value >= 0x80 {
         into.push(value as u8 | 0x80);
@@ -17,7 +17,7 @@ pub(super) fn put_number(mut value: u64, into: &mut Vec<u8>) {
     into.push(value as u8);
 }
 
-/// Small numbers of either sign become small numbers without one.
+/// Maps small signed numbers to small unsigned numbers.
 fn fold(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
@@ -26,8 +26,8 @@ fn unfold(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-/// Appends a list of blocks in its order: how many, then runs of neighbours, each by its distance from the end of the
-/// one before.
+/// Appends a list of blocks in its order: the count, then runs of neighbours. Each run is encoded by its distance from
+/// the end of the one before.
 pub(super) fn put_blocks(blocks: &[BlockAt], into: &mut Vec<u8>) {
     put_number(blocks.len() as u64, into);
     let (mut file, mut expected) = (0i64, 0i64);
@@ -66,7 +66,7 @@ pub(super) fn put_files(files: &[FileId], into: &mut Vec<u8>) {
     }
 }
 
-/// What is left of a payload.
+/// The unread rest of a payload.
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
 }
@@ -76,7 +76,7 @@ impl<'a> Cursor<'a> {
         Self { rest: payload }
     }
 
-    /// Everything was read.
+    /// Checks that everything was read.
     pub(super) fn end(&self) -> Result<(), DecodeError> {
         if self.rest.is_empty() {
             Ok(())
@@ -85,12 +85,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Everything that is left.
+    /// Returns everything that is left.
     pub(super) fn remainder(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 
-    /// A list for so many things of so many bytes each at least, if what is left can hold them.
+    /// Returns an empty list with room for `count` items of at least `bytes_min` bytes each, if the rest can hold them.
     pub(super) fn room_for<T>(&self, count: u64, bytes_min: usize) -> Result<Vec<T>, DecodeError> {
         match usize::try_from(count) {
             Ok(count) if count <= self.rest.len() / bytes_min => Ok(Vec::with_capacity(count)),
@@ -98,19 +98,19 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A fixed number of bytes.
+    /// Reads a fixed number of bytes.
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let (array, rest) = self.rest.split_first_chunk().ok_or(DecodeError::Short)?;
         self.rest = rest;
         Ok(*array)
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub(super) fn byte(&mut self) -> Result<u8, DecodeError> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// A byte of flags, of which only these are known.
+    /// Reads a byte of flags, and refuses any that are not in `known`.
     pub(super) fn flags(&mut self, known: u8) -> Result<u8, DecodeError> {
         let flags = self.byte()?;
         if flags & !known == 0 {
@@ -120,7 +120,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A number in its shortest form.
+    /// Reads a number in its shortest form.
     pub(super) fn number(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -137,12 +137,12 @@ impl<'a> Cursor<'a> {
         Err(DecodeError::Number)
     }
 
-    /// A number of 32 bits.
+    /// Reads a number of 32 bits.
     pub(super) fn number_u32(&mut self) -> Result<u32, DecodeError> {
         u32::try_from(self.number()?).map_err(|_| DecodeError::Number)
     }
 
-    /// A number up to a limit.
+    /// Reads a number up to a limit.
     pub(super) fn number_within(
         &mut self,
         max: u64,
@@ -156,7 +156,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The number of a request that is answered.
+    /// Reads the number of a request that has an answer.
     pub(super) fn id(&mut self) -> Result<u32, DecodeError> {
         match self.number_u32()? {
             0 => Err(DecodeError::Value("a request's number is 0")),
@@ -164,7 +164,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The token of a task.
+    /// Reads the token of a task.
     pub(super) fn token(&mut self) -> Result<Token, DecodeError> {
         let token = self.array()?;
         if token == [0; 16] {
@@ -173,7 +173,7 @@ impl<'a> Cursor<'a> {
         Ok(Token(token))
     }
 
-    /// A list of blocks as [`put_blocks`] writes it, and in no other form.
+    /// Reads a list of blocks in exactly the form that [`put_blocks`] writes.
     pub(super) fn blocks(&mut self, min: usize, max: usize) -> Result<Vec<BlockAt>, DecodeError> {
         let count = self.number_within(max as u64, "blocks")? as usize;
         if count < min {
@@ -210,7 +210,7 @@ impl<'a> Cursor<'a> {
         Ok(blocks)
     }
 
-    /// Files as [`put_files`] writes them.
+    /// Reads files as [`put_files`] writes them.
     pub(super) fn files(&mut self, max: usize) -> Result<Vec<FileId>, DecodeError> {
         let count = self.number_within(max as u64, "files")?;
         if count == 0 {
@@ -226,7 +226,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// So far from there, if that is a number of 32 bits.
+/// Returns `from + by` if that is a number of 32 bits.
 fn place(from: i64, by: i64) -> Result<i64, DecodeError> {
     from.checked_add(by)
         .filter(|at| (0..=i64::from(u32::MAX)).contains(at))

@@ -1,4 +1,4 @@
-//! A folder that goes when a test ends, and files with bytes that are known.
+//! A folder that is removed when a test ends, and files with known bytes.
 #![allow(dead_code)]
 
 use std::fs;
@@ -10,7 +10,7 @@ use stream::publish::PackOptions;
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A new, empty one.
+    /// Creates a new, empty folder.
     pub fn new(name: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -20,7 +20,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// A path in it.
+    /// Returns a path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -32,7 +32,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Bytes that compress to about a half and are different for each seed.
+/// Returns bytes that compress to about half their size and differ for each seed.
 pub fn bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -50,7 +50,7 @@ pub fn write(path: &Path, length: usize, seed: u64) {
     fs::write(path, bytes(length, seed)).unwrap();
 }
 
-/// What is published with unless a test says otherwise.
+/// Returns the options of publishing, unless a test needs others.
 pub fn options() -> PackOptions {
     PackOptions::default()
 }

@@ -17,7 +17,7 @@ use stream::manifest::{KeyPair, Kind, Manifest, Name, Node, PublicKey, sign};
 use stream::wire::{Answer, FrameReader, PROTOCOL_VERSION, Request, pack_blocks};
 use stream::{BLOCK_BYTES, BlockAt, BlockHash, FileId, HashList, SEGMENT_BLOCKS, Token};
 
-/// How long anything is waited for that must come.
+/// The number of rounds to wait for an event that must come.
 const PATIENCE_ROUNDS: u32 = 10_000;
 
 pub fn at(file: u32, index: u32) -> BlockAt {
@@ -27,7 +27,7 @@ pub fn at(file: u32, index: u32) -> BlockAt {
     }
 }
 
-/// Until it is so.
+/// Waits until a condition holds.
 pub fn wait_until(mut is_so: impl FnMut() -> bool) {
     for _ in 0..PATIENCE_ROUNDS {
         if is_so() {
@@ -57,7 +57,7 @@ impl Tree {
         ])
     }
 
-    /// Of these files, numbered from 1.
+    /// Builds a tree of these files, numbered from 1.
     pub fn of(files: Vec<Vec<u8>>) -> Self {
         let node = |kind| Node {
             kind,
@@ -104,7 +104,7 @@ impl Tree {
         self.signed = sign(&self.manifest.encode(), &pair);
     }
 
-    /// All blocks, file by file.
+    /// Returns all blocks, file by file.
     pub fn all(&self) -> Vec<BlockAt> {
         (1..=self.files.len() as u32)
             .flat_map(|file| (0..self.manifest.blocks(FileId(file))).map(move |i| at(file, i)))
@@ -126,13 +126,13 @@ fn list(bytes: &[u8]) -> HashList {
     HashList(bytes.chunks(BLOCK_BYTES).map(BlockHash::of).collect())
 }
 
-/// What a script says.
+/// What to do after the script has seen a request.
 pub enum Flow {
-    /// The request is answered as by a server that has learned nothing.
+    /// Answer like a server that has learned nothing.
     Usual,
     /// The script has answered, or there is no answer.
     Done,
-    /// The connection ends.
+    /// Close the connection.
     Close,
 }
 
@@ -156,12 +156,12 @@ impl Peer {
         self.try_send_raw(bytes);
     }
 
-    /// Whether the device still takes it.
+    /// Sends raw bytes. Returns whether the device still accepts them.
     pub fn try_send_raw(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// The group of hashes of a block, once on a connection.
+    /// Sends the group of hashes of a block, once for each connection.
     pub fn prove(&mut self, at: BlockAt) {
         let at = GroupAt::from(at);
         if self.proved.insert(at) {
@@ -192,7 +192,7 @@ impl Peer {
         self.send_raw(&encoded);
     }
 
-    /// Right ones.
+    /// Sends the correct blocks.
     fn blocks(&mut self, id: u32, token: Token, blocks: &[BlockAt]) {
         for at in blocks {
             self.prove(*at);
@@ -261,7 +261,7 @@ impl Peer {
     }
 }
 
-/// A script of a server that knows this of every task.
+/// Returns the script of a server that has this plan for every task.
 pub fn learned(plan: Vec<BlockAt>, is_audit: bool) -> impl Fn(&mut Peer, &Request) -> Flow {
     let begun = Mutex::new(None);
     move |peer, request| match request {
@@ -275,7 +275,7 @@ pub fn learned(plan: Vec<BlockAt>, is_audit: bool) -> impl Fn(&mut Peer, &Reques
             *begun.lock().unwrap() = Some((*token, left));
             Flow::Done
         }
-        // What is prefetched comes behind the plan.
+        // Prefetched blocks follow the plan.
         Request::AskPlan { id, .. } => {
             peer.send(&Answer::Plan {
                 id: *id,
@@ -304,7 +304,7 @@ struct Shared {
     is_stopped: AtomicBool,
 }
 
-/// A server.
+/// A scripted server.
 pub struct Fake {
     pub address: String,
     pub tree: Tree,
@@ -358,14 +358,14 @@ impl Fake {
         }));
     }
 
-    /// As if it had been killed.
+    /// Stops the server abruptly, like a kill.
     pub fn stop(&mut self) {
         let Some(thread) = self.thread.take() else {
             return;
         };
         self.shared.is_stopped.store(true, Ordering::SeqCst);
         TcpStream::connect(&self.address).ok();
-        // The accepting thread may still add one.
+        // The accepting thread may still add a stream.
         while !thread.is_finished() {
             for stream in self.shared.streams.lock().unwrap().drain(..) {
                 stream.shutdown(Shutdown::Both).ok();
@@ -375,7 +375,7 @@ impl Fake {
         thread.join().unwrap();
     }
 
-    /// At the same address.
+    /// Starts the server again at the same address.
     pub fn again(&mut self) {
         let listener = TcpListener::bind(&self.address).unwrap();
         self.serve(listener);
@@ -404,7 +404,7 @@ impl Fake {
         tree.as_mut().unwrap().set_version(version);
     }
 
-    /// Another tree of the same version is served from now on.
+    /// Serves another tree under the same version from now on.
     pub fn set_other_tree(&self) {
         let mut tree = self.shared.tree.lock().unwrap();
         let tree = tree.as_mut().unwrap();
@@ -412,7 +412,7 @@ impl Fake {
         tree.set_version(tree.manifest.version);
     }
 
-    /// Somebody else publishes from now on.
+    /// Signs with another publisher's key from now on.
     pub fn set_publisher(&self) {
         let mut tree = self.shared.tree.lock().unwrap();
         let tree = tree.as_mut().unwrap();
@@ -569,7 +569,7 @@ pub fn read_all(device: &Device, tree: &Tree, blocks: &[BlockAt]) {
     }
 }
 
-/// The first two answers to a read are `wrong`; all others are right. Blocks must come all the same.
+/// The first two answers to a read are `wrong`; all others are correct. The device must still get the blocks.
 pub fn survives(tree: Tree, reason: Reason, wrong: fn(&mut Peer, u32, BlockAt)) {
     let told = Mutex::new(0);
     let fake = Fake::start(tree, move |peer, request| match request {

@@ -1,4 +1,4 @@
-//! A server of tokio for the tests of links, with or without TLS, that counts what its socket carries; and identities.
+//! A tokio server for the tests of links, with or without TLS, which counts the bytes on its socket; and identities.
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
@@ -18,10 +18,10 @@ use tokio::io::{
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// With what a device makes its links.
+/// The TLS configuration of a device, and the expected name of the server.
 pub type DeviceTls = (Arc<ClientConfig>, ServerName<'static>);
 
-/// An authority, a server and a device in a folder, which goes with this.
+/// An authority, a server and a device in a folder, which is removed when this is dropped.
 pub struct Identities {
     pub folder: PathBuf,
 }
@@ -63,20 +63,20 @@ pub fn settings(server: &str, tls: Option<DeviceTls>) -> LinkSettings {
         server: server.to_owned(),
         tls,
         connect_max: Duration::from_secs(10),
-        // Long enough for a busy machine: a link that stands still fails its test instead of holding it.
+        // Long enough for a busy machine: a link that stalls fails its test instead of blocking it.
         read_max: Some(Duration::from_secs(60)),
         write_max: Some(Duration::from_secs(60)),
     }
 }
 
-/// What a server has seen at the end.
+/// The observations of a server at its end.
 pub struct Seen {
     pub is_whole: bool,
     pub received_bytes: u64,
     pub sent_bytes: u64,
 }
 
-/// Takes one connection in a thread of its own, which ends with it.
+/// A server for one connection, in its own thread, which ends with the connection.
 pub struct Server {
     port: u16,
     seen: mpsc::Receiver<Seen>,
@@ -84,7 +84,7 @@ pub struct Server {
 
 type Tls = Option<Arc<ServerConfig>>;
 
-/// What a server does with a connection; whether all was as it should be.
+/// What a server does with a connection.
 enum Does {
     BothWays(usize, fn(usize) -> u8),
     SendThenReceive(usize, fn(usize) -> u8),
@@ -94,22 +94,22 @@ enum Does {
 }
 
 impl Server {
-    /// Sends a pattern of so many bytes and takes the same, at once.
+    /// Sends a pattern of `bytes` bytes, and receives the same concurrently.
     pub fn echo_pattern(tls: Tls, bytes: usize, pattern: fn(usize) -> u8) -> Self {
         Self::start(tls, Does::BothWays(bytes, pattern))
     }
 
-    /// Sends all before it reads a byte.
+    /// Sends everything before it reads a byte.
     pub fn send_then_receive(tls: Tls, bytes: usize, pattern: fn(usize) -> u8) -> Self {
         Self::start(tls, Does::SendThenReceive(bytes, pattern))
     }
 
-    /// Sends back what comes.
+    /// Sends back what it receives.
     pub fn echo(tls: Tls) -> Self {
         Self::start(tls, Does::Echo)
     }
 
-    /// Sends so many bytes as one message, each byte of what that makes on the wire by itself.
+    /// Sends `bytes` bytes as one message, and each resulting byte on the wire separately.
     pub fn send_byte_by_byte(tls: Tls, bytes: usize) -> Self {
         Self::start(tls, Does::SendByteByByte(bytes))
     }
@@ -153,7 +153,7 @@ impl Server {
                         Err(_) => false,
                     },
                 };
-                // Nobody asks where the test is about the other end.
+                // The receiver may be gone if the test does not check the server.
                 let _ = say_seen.send(Seen {
                     is_whole,
                     received_bytes: counts.received.load(Ordering::Relaxed),
@@ -189,7 +189,7 @@ async fn serve<S: AsyncRead + AsyncWrite>(stream: S, does: Does, counts: &Counts
             writer.write_all(&vec![7; bytes]).await.is_ok()
         }
         Does::Nothing => {
-            // Until the test's process ends: the other end must not need this one's.
+            // Wait until the test's process ends: the other end must not depend on the end of this one.
             std::future::pending::<()>().await;
             true
         }
@@ -241,7 +241,7 @@ struct Counts {
     is_slow: AtomicBool,
 }
 
-/// A socket that counts.
+/// A socket that counts its bytes.
 struct Counted {
     socket: TcpStream,
     counts: Arc<Counts>,
@@ -271,7 +271,7 @@ impl AsyncWrite for Counted {
     ) -> Poll<io::Result<usize>> {
         let is_slow = self.counts.is_slow.load(Ordering::Relaxed);
         if is_slow {
-            // The thread has nothing else to do.
+            // Blocking is fine: the thread has nothing else to do.
             thread::sleep(Duration::from_millis(5));
         }
         let bytes = &bytes[..if is_slow { 1 } else { bytes.len() }];

@@ -1,4 +1,4 @@
-//! A server in a thread, and a device that does nothing but what a test tells it.
+//! A server in a thread, and a device that only does what a test tells it to do.
 #![allow(dead_code)]
 
 pub(crate) use crate::common;
@@ -21,17 +21,17 @@ use stream::wire::{Answer, FrameReader, Held, PROTOCOL_VERSION, Refusal, Request
 use stream::{BlockAt, BlockHash, FileId, Token};
 use tokio::sync::oneshot;
 
-/// Who waits longer than this has found a fault.
+/// The maximum time that a test waits: a longer wait means a fault.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Publishes the tree of a folder in its store; the version.
+/// Publishes the tree of a folder into its store, and returns the version.
 pub fn publish(scratch: &Scratch) -> u64 {
     let (tree, store) = (scratch.path("tree"), scratch.path("store"));
     let report = pack(&tree, &store, &PackOptions::default(), &mut |_| {});
     report.unwrap().version
 }
 
-/// A tree of a program of 200 blocks and a library of 300, published.
+/// Publishes a tree with a program of 200 blocks and a library of 300 blocks.
 pub fn published(name: &str) -> Scratch {
     let scratch = Scratch::new(name);
     common::write(&scratch.path("tree/bin/task"), 200 * 4096 - 7, 1);
@@ -41,16 +41,16 @@ pub fn published(name: &str) -> Scratch {
     scratch
 }
 
-/// Settings without TLS on any port.
+/// Returns settings without TLS and with any port.
 pub fn settings(scratch: &Scratch) -> Settings {
     let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let mut settings = Settings::new(scratch.path("store"), address);
-    // Only where it is looked at: it takes a processor for a while.
+    // Only tests of recompression enable it, because it uses a processor for a while.
     settings.bundle_level = 0;
     settings
 }
 
-/// A server that runs until it is stopped or goes.
+/// A server that runs until it is ended or dropped.
 pub struct Running {
     pub address: SocketAddr,
     pub metrics: Option<SocketAddr>,
@@ -96,7 +96,7 @@ impl Running {
         }
     }
 
-    /// In order.
+    /// Ends the server in order.
     pub fn end(mut self) {
         self.finish();
     }
@@ -120,7 +120,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if is_so() {
@@ -131,7 +131,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
-/// A device.
+/// A device that a test controls.
 pub struct Device {
     pub socket: TcpStream,
     tls: Option<rustls::ClientConnection>,
@@ -139,11 +139,11 @@ pub struct Device {
     pub manifest: Arc<Manifest>,
     pub version: u64,
     groups: HashMap<GroupAt, Group>,
-    /// Messages and bytes of hashes and proofs that have come.
+    /// The numbers of received messages with proofs, and of bytes of hashes and proofs.
     pub proofs: (usize, usize),
 }
 
-/// Blocks as they came.
+/// Blocks as they were received.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Came {
     pub id: u32,
@@ -178,12 +178,12 @@ pub fn token(number: u8) -> Token {
 }
 
 impl Device {
-    /// Connects and takes the manifest of the newest version.
+    /// Connects and receives the manifest of the newest version.
     pub fn new(running: &Running, scratch: &Scratch, number: u8) -> Self {
         Self::greet(running.address, &scratch.path("store"), number, None).unwrap()
     }
 
-    /// The same with the identity of a folder.
+    /// Like [`Self::new`], with the identity in a folder.
     pub fn with_tls(running: &Running, scratch: &Scratch, identity: &Path, number: u8) -> Self {
         Self::try_with_tls(running, scratch, identity, number).unwrap()
     }
@@ -277,7 +277,7 @@ impl Device {
         }
     }
 
-    /// The next answer; None: the server has closed the connection.
+    /// Returns the next answer; `None` if the server has closed the connection.
     pub fn next(&mut self) -> Option<Answer> {
         loop {
             if let Some(frame) = self.frames.next().unwrap() {
@@ -301,7 +301,7 @@ impl Device {
         self.next().expect("the server has closed the connection")
     }
 
-    /// The next answer that is not a list of hashes; those are kept, and blocks verified.
+    /// Returns the next answer that is not a list of hashes. Stores the hashes, and verifies blocks.
     pub fn checked(&mut self) -> Answer {
         loop {
             match self.answer() {
@@ -349,7 +349,7 @@ impl Device {
         }
     }
 
-    /// The next blocks.
+    /// Returns the next blocks.
     pub fn blocks(&mut self) -> Came {
         match self.checked() {
             Answer::Blocks {
@@ -368,7 +368,7 @@ impl Device {
         });
     }
 
-    /// So many blocks are prefetched, and whether the start is an audit.
+    /// Returns the number of prefetched blocks, and whether the start is an audit.
     pub fn begun(&mut self, number: u8) -> (u32, bool) {
         match self.checked() {
             Answer::Begun {
@@ -393,7 +393,7 @@ impl Device {
         });
     }
 
-    /// Reads a block and waits for it; prefetched blocks that come before are dropped.
+    /// Reads a block and waits for it. Drops prefetched blocks that arrive before.
     pub fn read(&mut self, id: u32, number: Option<u8>, at: BlockAt) {
         self.ask(id, number, at, 0);
         loop {
@@ -406,7 +406,7 @@ impl Device {
         }
     }
 
-    /// Everything prefetched of a task, until it is over.
+    /// Returns all prefetched blocks of a task, until prefetching is done.
     pub fn prefetched(&mut self, number: u8) -> Vec<BlockAt> {
         let mut all = Vec::new();
         loop {
@@ -447,13 +447,13 @@ impl Device {
         self.ping();
     }
 
-    /// Waits until the server has done all that was asked before; what comes meanwhile is dropped.
+    /// Waits until the server has handled all previous requests. Drops what arrives meanwhile.
     pub fn ping(&mut self) {
         self.send(&Request::Ping { id: 99 });
         while !matches!(self.checked(), Answer::Pong { id: 99 }) {}
     }
 
-    /// One run of a task that reads these blocks, one by one; what is prefetched for it.
+    /// Does one run of a task that reads these blocks, one by one. Returns the prefetched blocks.
     pub fn run(&mut self, number: u8, path: &str, blocks: &[BlockAt]) -> Vec<BlockAt> {
         self.begin(number, path, Held::default());
         let (prefetched, _) = self.begun(number);
@@ -472,7 +472,7 @@ impl Device {
     }
 }
 
-/// What the tests' task reads, in order: parts of two files.
+/// Returns what the tests' task reads, in order: parts of two files.
 pub fn needed(device: &Device) -> Vec<BlockAt> {
     let program = (0..80).map(|index| device.at("bin/task", index));
     let library = (20..60)

@@ -1,17 +1,17 @@
 //! Processor frequency, by the files of Linux's cpufreq.
 //!
-//! Where there is a governor `userspace`, it is chosen and told the frequency. Where there is none, as with
-//! `intel_pstate` and `amd_pstate`, the least and the greatest frequency are set to the same value. A policy may have
-//! several processors: all of them get the speed.
+//! If there is a governor `userspace`, it is selected and told the frequency. Otherwise, as with `intel_pstate` and
+//! `amd_pstate`, the least and the greatest frequency are set to the same value. A policy may have several processors:
+//! all of them get the speed.
 
 use std::path::{Path, PathBuf};
 
 use super::{Actuator, ActuatorError, Applied, Files, Lock, Saved, SavedError, Unset};
 
-/// Below the root of the system's files.
+/// Path below the root of the system's files.
 pub(super) const POLICIES: &str = "sys/devices/system/cpu/cpufreq";
 
-/// What of a policy is changed. Others are not written, whatever a file of saved settings names.
+/// The settings of a policy that are changed. Others are never written, even if a file of saved settings names them.
 pub(super) const SETTINGS: [&str; 4] = [
     "scaling_setspeed",
     "scaling_governor",
@@ -19,18 +19,18 @@ pub(super) const SETTINGS: [&str; 4] = [
     "scaling_min_freq",
 ];
 
-/// Of the greatest frequency: a machine that is further off than this, and than its next step, does not obey.
+/// Part of the greatest frequency: a machine that is further off than this, and than its next step, does not obey.
 const TOLERANCE: f64 = 0.05;
 
-/// Steps that a machine without a table of frequencies is taken to have.
+/// Steps that are assumed for a machine without a table of frequencies.
 const STEPS_OF_RANGE: f64 = 100.0;
 
-/// How a policy is told.
+/// How the frequency of a policy is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// By the governor `userspace`.
     Told,
-    /// By a range without room.
+    /// By a range of a single value.
     Clamped,
 }
 
@@ -38,7 +38,7 @@ enum Way {
 struct Policy {
     folder: PathBuf,
     way: Way,
-    /// Frequencies that it has, kHz, rising; empty when it says none.
+    /// Its frequencies, kHz, ascending; empty if it lists none.
     steps: Vec<u64>,
     least_khz: u64,
     greatest_khz: u64,
@@ -49,15 +49,15 @@ pub struct Cpufreq {
     files: Box<dyn Files>,
     policies: Vec<Policy>,
     saved: Saved,
-    /// Of an earlier one, whose settings are not there at present.
+    /// Settings that an earlier one saved and that do not exist at present.
     left: Saved,
     saved_path: PathBuf,
-    /// The file has all that is changed.
+    /// The file has all settings that are changed.
     is_kept: bool,
-    /// The policies listen.
+    /// The policies are ready to be told a frequency.
     is_begun: bool,
     is_changed: bool,
-    /// Given back after everything else.
+    /// Released after everything else.
     _lock: Lock,
 }
 
@@ -71,14 +71,13 @@ impl std::fmt::Debug for Cpufreq {
 }
 
 impl Cpufreq {
-    /// The policies below `root` of the processors `cores`. What killed programs have left in `saved_path`, and where
-    /// those who held the lock before have saved it, is put back first; nothing else is changed before the first speed
-    /// is set. Settings that are saved and are gone stay in their file.
+    /// Opens the policies below `root` of the processors `cores`. First restores what killed programs have left in
+    /// `saved_path`, and where earlier holders of the lock have saved it; changes nothing else before the first speed
+    /// is set. Saved settings that no longer exist stay in their file.
     ///
     /// # Errors
-    /// [`SavedError`]; [`ActuatorError::Missing`] where no policy has such a processor,
-    /// [`ActuatorError::NotPutBack`] where settings are not what they were before: what they are now must not be taken
-    /// for that.
+    /// [`SavedError`]; [`ActuatorError::Missing`] if no policy has such a processor, [`ActuatorError::NotPutBack`] if
+    /// settings are not what they were before: their present values must not be taken for the original ones.
     pub fn open(
         files: Box<dyn Files>,
         root: &Path,
@@ -86,13 +85,13 @@ impl Cpufreq {
         saved_path: &Path,
         lock: Lock,
     ) -> Result<Self, SavedError> {
-        // What one of them has set must not be taken for what was there before.
+        // What one of them has set must not be taken for the original value.
         for path in lock.earlier() {
             put_back_what_is_in(path, files.as_ref())?;
         }
         let left = match put_back_what_is_in(saved_path, files.as_ref())? {
             Some((left, _)) if left.root() == root => left,
-            // Another machine's are not to be mixed with this one's.
+            // Settings of another machine must not be mixed with those of this one.
             Some((_, unset)) if !unset.is_empty() => {
                 let saved = saved_path.to_owned();
                 return Err(ActuatorError::NotPutBack { saved, unset }.into());
@@ -117,7 +116,7 @@ impl Cpufreq {
         })
     }
 
-    /// Whether there are policies of these processors; nothing is changed.
+    /// Checks whether there are policies of these processors; changes nothing.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -127,7 +126,7 @@ impl Cpufreq {
 
     fn begin(&mut self) -> Result<(), ActuatorError> {
         if !self.is_kept {
-            // What is left keeps the value that it had before everything.
+            // Settings left by an earlier one keep their original value.
             let all = self.left.and(&self.saved);
             all.keep(&self.saved_path)
                 .map_err(|error| ActuatorError::saved(&self.saved_path, &error))?;
@@ -163,7 +162,7 @@ impl Cpufreq {
             let greatest = policy.greatest_khz as f64;
             let off = (found_khz as f64 - wanted_khz as f64).abs() / greatest;
             let is_obeyed = off <= TOLERANCE;
-            // A processor takes a moment: what it was told counts, unless it is far off.
+            // A processor takes a moment: the requested frequency counts, unless the found one is far off.
             let speed = if is_obeyed { wanted_khz } else { found_khz } as f64 / greatest;
             applied = Applied {
                 speed: applied.speed.min(speed),
@@ -174,8 +173,8 @@ impl Cpufreq {
     }
 }
 
-/// Puts back what a killed program has saved in a file; what of it is gone at present and stays there. `None`: there is
-/// no such file, or it is of before the machine was started anew, and goes.
+/// Restores what a killed program has saved in a file; settings that do not exist at present stay there. `None` if
+/// there is no such file, or if it is from before the machine was restarted; then it is removed.
 fn put_back_what_is_in(
     path: &Path,
     files: &dyn Files,
@@ -197,7 +196,7 @@ fn put_back_what_is_in(
     Ok(Some((left, unset)))
 }
 
-/// Those of these processors.
+/// Returns the policies of these processors.
 fn policies(files: &dyn Files, root: &Path, cores: &[u32]) -> Result<Vec<Policy>, ActuatorError> {
     let folder = root.join(POLICIES);
     let missing = |what| ActuatorError::Missing {
@@ -236,7 +235,7 @@ impl Actuator for Cpufreq {
         }
         let applied = self.begin().and_then(|()| self.set_all(speed));
         if applied.is_err() {
-            // A policy that comes again has the governor that its driver begins with.
+            // A policy that reappears has the governor that its driver begins with.
             self.is_begun = false;
         }
         applied
@@ -253,12 +252,12 @@ impl Actuator for Cpufreq {
         }
         self.is_begun = false;
         if !self.saved_path.exists() {
-            // Whoever has removed the file has seen to what it had of an earlier one.
+            // If the file was removed, the settings of an earlier one in it were taken care of.
             self.left = Saved::now(self.files.as_ref(), self.left.root());
         }
         let unset = self.saved.put_back(self.files.as_ref());
         if !unset.is_empty() {
-            // The file goes on having all of them.
+            // The file keeps all of them.
             let saved = self.saved_path.clone();
             return Err(ActuatorError::NotPutBack { saved, unset });
         }
@@ -271,7 +270,7 @@ impl Actuator for Cpufreq {
 }
 
 impl Drop for Cpufreq {
-    /// Also when the program panics. What cannot be put back now is by the next start.
+    /// Restores the settings, also when the program panics. What cannot be restored now is restored by the next start.
     fn drop(&mut self) {
         let _ = self.restore();
     }
@@ -310,7 +309,7 @@ impl Policy {
         })
     }
 
-    /// What is changed, as it is now, in the order in which it is put back.
+    /// Saves the present values of what is changed, in the order in which they are restored.
     fn save(&self, files: &dyn Files, saved: &mut Saved) -> Result<(), ActuatorError> {
         let names: &[_] = match self.way {
             Way::Told => &["scaling_setspeed", "scaling_governor"],
@@ -318,7 +317,7 @@ impl Policy {
         };
         for name in names {
             let value = read(files, &self.folder, name)?;
-            // Without the governor `userspace` there is no speed that it was told.
+            // Without the governor `userspace` there is no speed to save.
             if value.starts_with('<') {
                 continue;
             }
@@ -349,7 +348,7 @@ impl Policy {
         match self.way {
             Way::Told => write(files, &self.folder, "scaling_setspeed", &text),
             Way::Clamped => {
-                // The least is never above the greatest.
+                // The least frequency must never be above the greatest.
                 let greatest_now = number(files, &self.folder, "scaling_max_freq")?;
                 let names = if khz > greatest_now {
                     ["scaling_max_freq", "scaling_min_freq"]

@@ -1,14 +1,14 @@
 //! A share of the processor for real-time tasks: SCHED_DEADLINE, a runtime in each short period.
 //!
-//! As [`RtGroup`](super::RtGroup), on kernels without groups. The kernel does not let such a thread be kept to one
+//! Like [`RtGroup`](super::RtGroup), for kernels without groups. The kernel does not let such a thread be bound to one
 //! processor.
 
 use super::{Actuator, ActuatorError, Applied};
 
-/// Short against a task of some milliseconds. No program chooses this number: what is scheduled so was by a node.
+/// Short against a task of some milliseconds. No other program chooses this number: it marks threads set by a node.
 const PERIOD_NS: u64 = 5_000_003;
 
-/// Of the period, what the kernel gives such threads at most, unless told otherwise.
+/// Largest part of the period that the kernel gives such threads by default.
 const PART_MAX: f64 = 0.94;
 
 /// Steps that are worth setting: enforcement is by the clock tick, where there is no finer clock.
@@ -30,7 +30,7 @@ struct Scheduling {
 
 const SCHED_DEADLINE: u32 = 6;
 
-/// Threads that such a thread starts are ordinary ones. Without this it could start none, nor a process.
+/// Threads started by such a thread are ordinary ones. Without this flag it could start no thread and no process.
 const RESET_ON_FORK: u64 = 1;
 
 const BYTES: u32 = size_of::<Scheduling>() as u32;
@@ -38,12 +38,12 @@ const BYTES: u32 = size_of::<Scheduling>() as u32;
 /// Threads that are scheduled by deadline.
 #[derive(Debug)]
 pub struct Deadline {
-    /// Each with what it had before, once that has been changed.
+    /// Each thread with its original scheduling, once that has been changed.
     threads: Vec<(u32, Option<Scheduling>)>,
 }
 
 impl Scheduling {
-    /// As threads are that ask for nothing.
+    /// Returns the scheduling of threads that request nothing.
     fn ordinary() -> Self {
         Self {
             size: BYTES,
@@ -59,9 +59,9 @@ impl Scheduling {
 }
 
 impl Deadline {
-    /// For these threads of this machine. Nothing changes before the first speed is set, or what was before is put
-    /// back. That is an ordinary thread for one that a killed program has left with a share: what it was only its own
-    /// program knows ([`OwnScheduling`]).
+    /// Makes the actuator for these threads of this machine. Nothing changes before the first speed is set or the
+    /// original is restored. A thread that a killed program has left with a share is then made an ordinary thread: only
+    /// its own program knows its original scheduling ([`OwnScheduling`]).
     #[must_use]
     pub fn new(threads: &[u32]) -> Self {
         let before = |thread: u32| {
@@ -74,7 +74,7 @@ impl Deadline {
     }
 }
 
-/// How a thread was scheduled before a node drove it: kept by its own program for the day when that node is killed.
+/// A thread's scheduling before a node drove it: kept by its own program in case that node is killed.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnScheduling {
     thread: u32,
@@ -82,7 +82,7 @@ pub struct OwnScheduling {
 }
 
 impl OwnScheduling {
-    /// That of the calling thread; `None` where the system does not tell, or a node drives it already.
+    /// Returns that of the calling thread; `None` if the system does not report it, or a node drives it already.
     #[must_use]
     pub fn of_this_thread() -> Option<Self> {
         let thread = this_thread();
@@ -90,8 +90,9 @@ impl OwnScheduling {
         (!had.is_driven()).then_some(Self { thread, had })
     }
 
-    /// Schedules the calling thread as it was, if it is the one of before and a node has set it; whether that was so.
-    /// Where it may not be as it was, it is an ordinary one, which is better than a part of the processor.
+    /// Restores the scheduling of the calling thread, if it is the same thread and a node has set it; returns whether
+    /// that was so. If the original is not permitted, the thread becomes an ordinary one, which is better than a part
+    /// of the processor.
     ///
     /// # Errors
     /// [`ActuatorError::Thread`]; it is then an ordinary thread, or what it was.
@@ -157,13 +158,13 @@ impl Actuator for Deadline {
             let Some(had) = *before else {
                 continue;
             };
-            // Another one may have its number, or have set it otherwise: that is not to be undone.
+            // Another thread may have its number, or another program may have set it: that must not be undone.
             if scheduling(*thread).is_ok_and(|found| !found.is_driven()) {
                 *before = None;
                 continue;
             }
             match schedule(*thread, &had) {
-                // One that has ended has nothing to be put back.
+                // A thread that has ended needs nothing restored.
                 Ok(())
                 | Err(ActuatorError::Thread {
                     errno: libc::ESRCH, ..
@@ -216,8 +217,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// The kernel counts a share for up to a period longer than it is held: tests beside each other may find that there
-    /// is none left for a moment.
+    /// The kernel counts a share for up to a period longer than it is held, so parallel tests may find that none is
+    /// left for a moment.
     fn set(actuator: &mut Deadline, speed: f64) -> Result<Applied, ActuatorError> {
         let mut tries = 0..5_000;
         loop {
@@ -254,7 +255,7 @@ mod tests {
         assert!((applied.speed - 0.8).abs() < 1e-6, "{applied:?}");
         actuator.restore().unwrap();
         assert_eq!(scheduling(thread).unwrap(), before);
-        // What somebody else has set meanwhile is not undone.
+        // What another program has set meanwhile is not undone.
         set(&mut actuator, 0.5).unwrap();
         let nicer = Scheduling { nice: 3, ..before };
         schedule(thread, &nicer).unwrap();
@@ -275,12 +276,12 @@ mod tests {
         }
         std::mem::forget(killed);
         assert!(OwnScheduling::of_this_thread().is_none());
-        // Its program knows what it was.
+        // Its own program knows the original scheduling.
         assert!(own.take_back().unwrap());
         assert_eq!(scheduling(thread).unwrap(), before);
         let elsewhere = std::thread::spawn(move || own.take_back().unwrap());
         assert!(!elsewhere.join().unwrap());
-        // One of another program is let go by the next node, whether that sets a speed or not.
+        // A thread of another program is released by the next node, whether that sets a speed or not.
         let mut killed = Deadline::new(&[thread]);
         set(&mut killed, 0.3).unwrap();
         std::mem::forget(killed);
@@ -298,7 +299,7 @@ mod tests {
     #[test]
     fn a_thread_that_is_gone_is_told() {
         let thread = std::thread::spawn(this_thread).join().unwrap();
-        // The kernel is done with a thread a little later than who waits for it.
+        // The kernel is done with a thread a little later than the join returns.
         while std::path::Path::new(&format!("/proc/self/task/{thread}")).exists() {
             std::thread::yield_now();
         }

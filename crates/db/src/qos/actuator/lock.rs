@@ -1,9 +1,9 @@
-//! Whoever sets the speed of a machine's processors holds this: two at once would each take what the other one has set
-//! for what was there before.
+//! The lock of the program that sets the speed of a machine's processors. Of two at once, each would take what the
+//! other one has set for the original settings.
 //!
-//! An advisory lock on a file of the run-time folder below the machine's root. The kernel gives it free when its holder
-//! ends, however that is. The file stays, and says who holds it and where that one has saved the settings: who comes
-//! next finds them, whatever its own configuration says.
+//! An advisory lock on a file of the run-time folder below the machine's root. The kernel releases it when its holder
+//! ends, in any way. The file stays, and says which process holds it and where that process has saved the settings: the
+//! next holder finds them, whatever its own configuration says.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 
 use super::saved::is_ours;
 
-/// Below the root of the machine's files.
+/// Folder below the root of the machine's files.
 const FOLDER: &str = "run/evenkeel";
 const NAME: &str = "cpufreq.lock";
 
-/// Bytes of the file at most, and files of settings that it names.
+/// Most bytes of the file, and most files of settings that it names.
 const BYTES_MAX: u64 = 64 << 10;
 const NAMED_MAX: usize = 8;
 
@@ -28,10 +28,10 @@ pub struct Lock {
     earlier: Vec<PathBuf>,
 }
 
-/// Why there is no such right.
+/// Why the right could not be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// Somebody else has it.
+    /// Another process has it.
     #[error(
         "the speed of these processors is set by {}, which holds {path}; stop that one, or take another qos.actuator \
          here",
@@ -40,12 +40,12 @@ pub enum LockError {
     Held {
         /// The file.
         path: PathBuf,
-        /// Whose it is, as that process knows itself.
+        /// The process that holds it, as that process knows itself.
         process: Option<u32>,
-        /// Where that one has saved the settings.
+        /// Where that process has saved the settings.
         saved: Vec<PathBuf>,
     },
-    /// The file cannot be had.
+    /// The file cannot be opened or locked.
     #[error(
         "{path}: {text}; who sets the speed of processors holds this file: let the node's user make it"
     )]
@@ -64,7 +64,7 @@ fn who(process: &Option<u32>) -> String {
     )
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Default)]
 struct Note {
     process: Option<u32>,
@@ -74,7 +74,7 @@ struct Note {
 impl Note {
     fn read(file: &mut File) -> Self {
         let mut bytes = Vec::new();
-        // What cannot be read names nobody.
+        // A file that cannot be read names no process.
         let _ = file.take(BYTES_MAX).read_to_end(&mut bytes);
         let text = String::from_utf8_lossy(&bytes);
         let mut lines = text.lines();
@@ -89,7 +89,7 @@ impl Note {
     fn write(&self, file: &mut File) -> std::io::Result<()> {
         let mut text = format!("{}\n", std::process::id());
         for path in &self.saved {
-            // One that no line can hold is found where it lies, by whoever has put it there.
+            // A path that no line can hold is left out: the program that chose it finds it there.
             if let Some(path) = path.to_str().filter(|path| !path.contains('\n')) {
                 text.push_str(path);
                 text.push('\n');
@@ -102,7 +102,7 @@ impl Note {
 }
 
 impl Lock {
-    /// For the processors of the machine below `root`, whose settings will be saved in `saved`.
+    /// Takes the lock for the processors of the machine below `root`, whose settings will be saved in `saved`.
     ///
     /// # Errors
     /// [`LockError`].
@@ -142,12 +142,12 @@ impl Lock {
         })
     }
 
-    /// Where those who held it before have saved settings that are there still. None of them is at work.
+    /// Returns where earlier holders have saved settings that still exist. None of these holders is at work.
     pub(super) fn earlier(&self) -> &[PathBuf] {
         &self.earlier
     }
 
-    /// Where those who held it have saved settings, as far as it says.
+    /// Returns where holders have saved settings, as far as the file says.
     #[must_use]
     pub fn noted(root: &Path) -> Vec<PathBuf> {
         let path = root.join(FOLDER).join(NAME);
@@ -162,7 +162,7 @@ impl Lock {
     }
 }
 
-/// Opens the file, which is made with its folder. The root is not: where that is missing there is no machine.
+/// Opens the file, which is created with its folder. The root is not created: without it there is no machine.
 fn open(root: &Path, path: &Path) -> std::io::Result<File> {
     if !root.is_dir() {
         return Err(std::io::Error::from_raw_os_error(libc::ENOENT));
@@ -176,7 +176,7 @@ fn open(root: &Path, path: &Path) -> std::io::Result<File> {
         .write(true)
         .create(true)
         .truncate(false)
-        // Who may not open it cannot keep others from it.
+        // A user that may not open the file cannot keep others from it.
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;

@@ -1,7 +1,7 @@
-//! What sets the speed of a task's processor: one trait, and a way for each kind of machine.
+//! Sets the speed of a task's processor: one trait, and an implementation for each kind of machine.
 //!
-//! Whatever is changed is put back: at the end, when the program panics, and after a kill by the next start, from a
-//! file that was written before the first change. What cannot be put back stays in that file, and is said.
+//! Every change is restored: at the end, when the program panics, and after a kill by the next start, from a file that
+//! was written before the first change. What cannot be restored stays in that file, and is reported.
 
 mod cpufreq;
 mod deadline;
@@ -19,44 +19,44 @@ use std::path::{Path, PathBuf};
 
 /// Sets a speed.
 pub trait Actuator: Send {
-    /// Which way this is, as configurations name it.
+    /// Returns the name of this actuator, as configurations use it.
     fn name(&self) -> &'static str;
 
-    /// Sets the speed, a part of the greatest one, above 0 and up to 1; what it has become: machines have steps, and
-    /// some do not do what they are told.
+    /// Sets the speed, a part of the greatest one, above 0 and up to 1. Returns what it has become: machines have
+    /// steps, and some do not do what they are told.
     ///
     /// # Errors
-    /// [`ActuatorError`]; the speed is then what it was before, as far as the machine lets that be.
+    /// [`ActuatorError`]; the speed is then what it was before, as far as the machine permits.
     fn set(&mut self, speed: f64) -> Result<Applied, ActuatorError>;
 
-    /// The smallest change of speed that does anything.
+    /// Returns the smallest change of speed that has an effect.
     fn step(&self) -> f64;
 
-    /// Puts back what was there before; may be called again.
+    /// Restores what was there before; may be called again.
     ///
     /// # Errors
-    /// The first thing that could not be put back.
+    /// The first thing that could not be restored.
     fn restore(&mut self) -> Result<(), ActuatorError>;
 }
 
-/// What a speed has become.
+/// The speed that was applied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Applied {
-    /// As the machine says.
+    /// As the machine reports it.
     pub speed: f64,
-    /// Whether that is what was asked for, but for the steps.
+    /// Whether that is the requested speed, except for the steps.
     pub is_obeyed: bool,
 }
 
 /// Why a speed was not set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ActuatorError {
-    /// Nothing there that could be set.
+    /// There is nothing that could be set.
     #[error("{path}: {what}")]
     Missing {
-        /// Where it was looked for.
+        /// Where it was searched.
         path: PathBuf,
-        /// What is not there.
+        /// What is missing.
         what: &'static str,
     },
     /// A file could not be read or written.
@@ -69,7 +69,7 @@ pub enum ActuatorError {
         /// Its errno, 0 when there is none.
         errno: i32,
     },
-    /// A file says what cannot be understood.
+    /// The content of a file cannot be understood.
     #[error("{path}: '{text}' is no frequency")]
     NoNumber {
         /// The file.
@@ -77,7 +77,7 @@ pub enum ActuatorError {
         /// What it says.
         text: String,
     },
-    /// The kernel refuses to schedule a thread so.
+    /// The kernel refuses to schedule a thread this way.
     #[error(
         "thread {thread} cannot be scheduled by deadline: {text}; it takes root, and a thread that may run on all \
          processors"
@@ -98,10 +98,10 @@ pub enum ActuatorError {
         /// Which ones.
         unset: Vec<Unset>,
     },
-    /// Somebody else sets it.
+    /// Another program sets the speed.
     #[error(transparent)]
     Locked(#[from] LockError),
-    /// A speed that is none.
+    /// The speed is out of range.
     #[error("a speed is above 0 and at most 1")]
     Speed,
 }
@@ -115,7 +115,7 @@ impl ActuatorError {
         }
     }
 
-    /// Of the file of saved settings.
+    /// Makes an error of the file of saved settings.
     fn saved(path: &Path, error: &SavedError) -> Self {
         let text = match error {
             SavedError::File { text, .. } => text.clone(),
@@ -162,18 +162,18 @@ pub trait Files: Send {
     fn remove(&self, path: &Path) -> std::io::Result<()>;
 }
 
-/// Those of the system that this runs on.
+/// The files of the system that this program runs on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemFiles;
 
-/// Bytes of a setting at most: a page of the kernel's is less.
+/// Most bytes of a setting: a page of the kernel's is less.
 const SETTING_BYTES_MAX: u64 = 64 << 10;
 
-/// Names in a folder of settings at most.
+/// Most names in a folder of settings.
 const NAMES_MAX: usize = 65_536;
 
-/// Opens a setting. A pipe, or whatever else lies there that waits for somebody, must keep nobody waiting: who sets
-/// the speed has to be able to end.
+/// Opens a setting. A pipe, or any other file that waits for a partner, must not block the caller: a program that sets
+/// the speed must be able to end.
 fn open(path: &Path, options: &mut std::fs::OpenOptions) -> std::io::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt;
     let waits_for_nobody = libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -200,7 +200,7 @@ impl Files for SystemFiles {
 
     fn write(&self, path: &Path, text: &str) -> std::io::Result<()> {
         use std::io::Write;
-        // Not made where it is not there. The end of what was there is cut off, for files that are no system's.
+        // Do not create a missing file. Truncate the old content, for files that are not the system's.
         let mut options = std::fs::OpenOptions::new();
         open(path, options.write(true).truncate(true))?.write_all(text.as_bytes())
     }

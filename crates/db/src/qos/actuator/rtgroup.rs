@@ -1,8 +1,8 @@
 //! A share of the processor for real-time tasks: the real-time bandwidth of a control group (version 1, a kernel with
 //! `CONFIG_RT_GROUP_SCHED`).
 //!
-//! A stand-in for frequency where that cannot be set: the task gets a part of each short period, so it takes longer in
-//! proportion. It also slows what waits for memory, which frequency does less, and saves no energy by itself.
+//! A substitute for frequency where that cannot be set: the task gets a part of each short period, so it takes longer
+//! in proportion. It also slows work that waits for memory, which frequency does less, and saves no energy by itself.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -11,10 +11,10 @@ use super::{Actuator, ActuatorError, Applied, Files};
 /// Where the groups are, below the root of the system's files; the second one where several controllers share a mount.
 const PLACES: [&str; 2] = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"];
 
-/// Short against a task of some milliseconds, or a task runs through unslowed and the next one stands still.
+/// Short against a task of some milliseconds; otherwise one task runs through unslowed and the next one stands still.
 const PERIOD_US: u64 = 5_000;
 
-/// Of the period, what real-time tasks may have at most: the kernel keeps the rest for others.
+/// Largest part of the period that real-time tasks may have: the kernel keeps the rest for others.
 const PART_MAX: f64 = 0.94;
 
 /// Steps that are worth setting: enforcement is by the clock tick.
@@ -27,11 +27,11 @@ pub struct RtGroup {
     parent: PathBuf,
     group: PathBuf,
     threads: Vec<u32>,
-    /// Groups that threads were in before, where that is not the one above.
+    /// Groups that threads were in before, if that is not the parent group.
     homes: Vec<(u32, PathBuf)>,
-    /// The group is there.
+    /// The group exists.
     is_changed: bool,
-    /// It has its share, and all of the threads.
+    /// It has its share and all of the threads.
     is_begun: bool,
 }
 
@@ -52,11 +52,11 @@ impl RtGroup {
         PLACES.map(|place| root.join(place))
     }
 
-    /// As configurations name it.
+    /// The name that configurations use.
     pub const NAME: &'static str = "rtgroup";
 
-    /// For these threads, in a group of this name, which is nobody else's: one that a killed program has left is
-    /// removed.
+    /// Makes the actuator for these threads, in a group of this name, which no other program uses: a group that a
+    /// killed program has left is removed.
     ///
     /// # Errors
     /// [`ActuatorError::Missing`] where there are no such groups.
@@ -101,7 +101,7 @@ impl RtGroup {
         ((speed * PART_MAX * PERIOD_US as f64).round() as u64).max(1)
     }
 
-    /// Makes the group, or goes on where an earlier attempt has failed.
+    /// Creates the group, or continues where an earlier attempt has failed.
     fn begin(&mut self, speed: f64) -> Result<(), ActuatorError> {
         if !self.is_changed {
             self.files
@@ -110,7 +110,7 @@ impl RtGroup {
             self.is_changed = true;
         }
         self.write(&self.group, "cpu.rt_period_us", &PERIOD_US.to_string())?;
-        // Before there is a real-time thread in it, which a group without a share refuses.
+        // Set the share before a real-time thread enters: a group without a share refuses it.
         let runtime = Self::runtime_us(speed).to_string();
         self.write(&self.group, "cpu.rt_runtime_us", &runtime)
             .map_err(taken)?;
@@ -125,8 +125,8 @@ impl RtGroup {
         Ok(())
     }
 
-    /// The group that a thread is in now: that of its service, for example. `None`: the system does not say, or it is
-    /// this one or the one above.
+    /// Returns the group that a thread is in now: that of its service, for example. `None` if the system does not
+    /// report it, or if it is this group or its parent.
     fn home(&self, thread: u32) -> Option<PathBuf> {
         let path = self.root.join(format!("proc/{thread}/cgroup"));
         let text = self.files.read(&path).ok()?;
@@ -144,14 +144,14 @@ impl RtGroup {
         (is_plain && !below.is_empty() && home != self.group && is_there()).then_some(home)
     }
 
-    /// Moves whoever is in the group back to where it was, and removes it. Of a killed program's group nobody knows
-    /// where that was: its threads go to the one above.
+    /// Moves all threads of the group back to where they were, and removes it. For a killed program's group that place
+    /// is unknown: its threads go to the parent group.
     fn remove(&self) -> Result<(), ActuatorError> {
         let path = self.group.join("tasks");
         let threads = match self.files.read(&path) {
             Ok(threads) => threads,
             Err(error) => {
-                // Gone is only what is missing among others that are there.
+                // The group is gone only if it is missing while its parent is there.
                 let has_others = self.files.read(&self.parent.join("tasks")).is_ok();
                 return if has_others && error.kind() == std::io::ErrorKind::NotFound {
                     Ok(())
@@ -167,7 +167,7 @@ impl RtGroup {
                 .find(|(other, _)| thread.parse::<u32>() == Ok(*other));
             let is_home = known.is_some_and(|(_, home)| self.write(home, "tasks", thread).is_ok());
             if !is_home {
-                // One that has ended is nowhere.
+                // A thread that has ended is in no group.
                 let _ = self.write(&self.parent, "tasks", thread);
             }
         }
@@ -226,7 +226,7 @@ impl Drop for RtGroup {
     }
 }
 
-/// What the kernel means by an invalid share of a group that has just been made.
+/// Explains what the kernel means by an invalid share of a group that has just been made.
 fn taken(error: ActuatorError) -> ActuatorError {
     match error {
         ActuatorError::File { path, text, errno } if errno == libc::EINVAL => ActuatorError::File {
@@ -247,10 +247,10 @@ mod tests {
 
     use super::*;
 
-    /// Says which thread is no more.
+    /// Says which thread no longer exists.
     const GONE: &str = "/m/gone";
 
-    /// Groups that are made up, with the rules of the kernel's.
+    /// Simulated groups, with the rules of the kernel's.
     #[derive(Clone, Default)]
     struct Machine(Arc<Mutex<BTreeMap<PathBuf, String>>>);
 
@@ -274,7 +274,7 @@ mod tests {
             files.retain(|file, _| !file.starts_with(group));
         }
 
-        /// Whether the groups together have more of the time than the one above them.
+        /// Whether the groups together have more of the time than their parent.
         fn is_too_much(files: &BTreeMap<PathBuf, String>) -> bool {
             let parent = Path::new("/m").join(PLACES[1]);
             let number = |path: &Path| files[path].parse::<f64>().unwrap();
@@ -435,7 +435,7 @@ mod tests {
         };
         let groups = "3:memory:/a\n2:cpu,cpuacct:/system.slice/valve.service\n1:name=systemd:/b";
         note(77, groups);
-        // Outside of what is seen here.
+        // A path outside the visible tree.
         note(78, "2:cpu,cpuacct:/../other");
         let mut group = machine.open().unwrap();
         for _ in 0..2 {
@@ -450,7 +450,7 @@ mod tests {
             assert_eq!(back.unwrap(), "77");
             assert_eq!(machine.has("", "tasks").unwrap(), "1\n78");
         }
-        // One that is no more in the end: the one above takes what there is.
+        // If the original group is gone in the end, the parent takes its threads.
         group.set(0.5).unwrap();
         let files = &machine.0;
         files

@@ -1,8 +1,8 @@
-//! Settings as they were before, in a file that outlives a kill.
+//! Original values of settings, in a file that survives a kill.
 //!
-//! Text, specified in `crates/keel/QOS.md`: `evenkeel settings 3`, the root that all lie below, the start of the
-//! machine that they are of, a line for each setting with its path, a tab and its value, and `end` with the CRC-32C of
-//! all before it. It is there before the first setting changes, and gone when all are put back.
+//! Text, specified in `crates/keel/QOS.md`: `evenkeel settings 3`, the root that all lie below, the boot id of their
+//! machine, a line for each setting with its path, a tab and its value, and `end` with the CRC-32C of all before it.
+//! The file exists before the first setting changes, and is removed when all are restored.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -12,39 +12,39 @@ use std::path::{Component, Path, PathBuf};
 use super::cpufreq::{POLICIES, SETTINGS};
 use super::{ActuatorError, Files};
 
-/// All of them begin so; the version follows.
+/// All versions begin with this; the version number follows.
 const NAME: &str = "evenkeel settings ";
 const HEAD: &str = "evenkeel settings 3\n";
-/// Without the start of the machine.
+/// Version 2: without the boot id of the machine.
 const HEAD_2: &str = "evenkeel settings 2\n";
-/// Without a root, and with paths as the configuration spelled them.
+/// Version 1: also without a root, and with paths as the configuration spelled them.
 const HEAD_1: &str = "evenkeel settings 1\n";
 const ROOT: &str = "root\t";
 const BOOT: &str = "boot\t";
 
-/// What is another one after each start of a machine, below its root.
+/// A file that changes with each boot of a machine, below its root.
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 
-/// Bytes of the file at most.
+/// Most bytes of the file.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Bytes of a value at most: names of governors and frequencies are short.
+/// Most bytes of a value: names of governors and frequencies are short.
 const VALUE_BYTES_MAX: usize = 64;
 
-/// Settings that a line for people names; the file has them all.
+/// Most settings that a line for people names; the file has them all.
 const NAMED_MAX: usize = 8;
 
-/// Settings to be put back.
+/// Settings to be restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     root: PathBuf,
-    /// The start of the machine in which they were in force; `None`: it says none, or an older version wrote them.
+    /// The boot of the machine in which they were in force; `None` if it reports none, or an older version wrote them.
     boot: Option<String>,
-    /// In the order in which they are put back.
+    /// In the order in which they are restored.
     settings: Vec<(PathBuf, String)>,
 }
 
-/// A setting that could not be put back.
+/// A setting that could not be restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unset {
     /// The setting.
@@ -53,14 +53,14 @@ pub struct Unset {
     pub value: String,
     /// What the system says.
     pub text: String,
-    /// Whether there is no such setting at present.
+    /// Whether the setting does not exist at present.
     pub is_gone: bool,
 }
 
-/// Why settings are not saved, or not put back.
+/// Why settings are not saved, or not restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SavedError {
-    /// The file itself.
+    /// The file itself failed.
     #[error("{path}: {text}")]
     File {
         /// The file.
@@ -68,7 +68,7 @@ pub enum SavedError {
         /// What the system says.
         text: String,
     },
-    /// It is not what was written.
+    /// The content is not what was written.
     #[error(
         "{path}: not the settings that were saved ({what}){readable}; put back by hand what the processors had \
          before, then remove the file"
@@ -78,10 +78,10 @@ pub enum SavedError {
         path: PathBuf,
         /// What is wrong.
         what: &'static str,
-        /// What can be read of it all the same, as a part of a line; empty: nothing.
+        /// What can still be read of it, as a part of a line; empty if nothing.
         readable: String,
     },
-    /// Somebody else may have written it.
+    /// Another user may have written it.
     #[error(
         "{path}: {what}, so what it says is not put back; look at it, then remove it, or give it to the node's user"
     )]
@@ -91,7 +91,7 @@ pub enum SavedError {
         /// Why.
         what: &'static str,
     },
-    /// A setting cannot be put back, or not be read.
+    /// A setting cannot be restored, or not be read.
     #[error(transparent)]
     Setting(#[from] ActuatorError),
 }
@@ -105,7 +105,7 @@ impl SavedError {
     }
 }
 
-/// What to do about settings that are not as they were, in one line.
+/// Returns what to do about settings that are not as they were, in one line.
 #[must_use]
 pub fn advice(saved: &Path, unset: &[Unset]) -> String {
     let named = unset.iter().take(NAMED_MAX).map(|unset| {
@@ -126,7 +126,7 @@ pub fn advice(saved: &Path, unset: &[Unset]) -> String {
     )
 }
 
-/// The root that a setting lies below, if it is one that this program changes.
+/// Returns the root that a setting lies below, if it is one that this program changes.
 fn root_of(setting: &Path) -> Option<PathBuf> {
     let is_plain = setting.components().all(|part| {
         matches!(
@@ -147,7 +147,7 @@ fn root_of(setting: &Path) -> Option<PathBuf> {
         .map(Path::to_path_buf)
 }
 
-/// The start of the machine below a root.
+/// Returns the boot id of the machine below a root.
 fn boot(files: &dyn Files, root: &Path) -> Option<String> {
     let text = files.read(&root.join(BOOT_ID)).ok()?;
     let boot = text.trim();
@@ -159,7 +159,7 @@ fn is_value(value: &str) -> bool {
 }
 
 impl Saved {
-    /// For settings below `root`, of no known start of the machine.
+    /// Makes an empty set for settings below `root`, of an unknown boot of the machine.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl Saved {
         }
     }
 
-    /// For settings below `root` as they are now.
+    /// Makes an empty set for settings below `root`, of the present boot of the machine.
     #[must_use]
     pub fn now(files: &dyn Files, root: &Path) -> Self {
         Self {
@@ -178,15 +178,15 @@ impl Saved {
         }
     }
 
-    /// Whether the machine has been started anew since: its settings are its own again, and what was before a start
-    /// would undo what somebody has set after it. Not where either start is unknown.
+    /// Whether the machine has been restarted since: its settings are its own again, and values from before the restart
+    /// would undo what was set after it. `false` if either boot is unknown.
     #[must_use]
     pub fn is_of_another_start(&self, files: &dyn Files) -> bool {
         let now = boot(files, &self.root);
         self.boot.is_some() && now.is_some() && self.boot != now
     }
 
-    /// Adds a setting, which will be put back after those before.
+    /// Adds a setting, which will be restored after those before.
     pub fn add(&mut self, path: &Path, value: &str) {
         self.settings.push((path.to_owned(), value.to_owned()));
     }
@@ -203,13 +203,13 @@ impl Saved {
         self.settings.is_empty()
     }
 
-    /// Below it lie all of them.
+    /// Returns the root that all of them lie below.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// All of them, as not put back for this reason.
+    /// Returns all of them, as not restored for this reason.
     #[must_use]
     pub fn unset(&self, text: &str) -> Vec<Unset> {
         let unset = |(path, value): &(PathBuf, String)| Unset {
@@ -221,7 +221,7 @@ impl Saved {
         self.settings.iter().map(unset).collect()
     }
 
-    /// Only those that could not be put back.
+    /// Returns only those that could not be restored.
     #[must_use]
     pub fn only(&self, unset: &[Unset]) -> Self {
         Self {
@@ -234,7 +234,7 @@ impl Saved {
         }
     }
 
-    /// These, then those of `more` that are not among them.
+    /// Returns these, then those of `more` that are not among them.
     pub(super) fn and(&self, more: &Self) -> Self {
         let mut all = self.clone();
         for (path, value) in &more.settings {
@@ -245,10 +245,10 @@ impl Saved {
         all
     }
 
-    /// The text of a file of them.
+    /// Returns the text of a file of them.
     ///
     /// # Errors
-    /// [`SavedError::Damaged`] for what this program does not set, or what no line can hold.
+    /// [`SavedError::Damaged`] for a setting that this program does not set, or that no line can hold.
     pub fn text(&self) -> Result<String, SavedError> {
         let wrong = |path: &Path, what| SavedError::Damaged {
             path: path.to_owned(),
@@ -279,7 +279,7 @@ impl Saved {
         Ok(text)
     }
 
-    /// Writes them to `path`, so that they are there or not.
+    /// Writes them to `path`, completely or not at all.
     ///
     /// # Errors
     /// [`SavedError::File`], and as [`text`](Self::text).
@@ -289,7 +289,7 @@ impl Saved {
         draft.push(".new");
         let draft = PathBuf::from(draft);
         let write = || -> std::io::Result<()> {
-            // What a kill has left there, and nothing that somebody else has put there to be followed.
+            // Remove what a kill has left there, or a link that another user has put there.
             match std::fs::remove_file(&draft) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -299,7 +299,7 @@ impl Saved {
                 .create_new(true)
                 .mode(0o600)
                 .open(&draft)?;
-            // A kill leaves what was written; a power cut takes the settings themselves.
+            // A kill keeps what was written; a power cut resets the settings themselves.
             file.write_all(text.as_bytes())?;
             std::fs::rename(&draft, path)
         };
@@ -309,7 +309,7 @@ impl Saved {
         })
     }
 
-    /// Writes them to `path`, or removes that when there are none.
+    /// Writes them to `path`, or removes that file if there are none.
     ///
     /// # Errors
     /// As [`keep`](Self::keep).
@@ -325,8 +325,8 @@ impl Saved {
         }
     }
 
-    /// Whether a file begins as these do, of whatever version and however damaged, and is this user's or root's: what
-    /// others put beside it is nobody's concern.
+    /// Whether a file begins as these do, of any version and however damaged, and is this user's or root's: files that
+    /// others put beside it do not matter.
     #[must_use]
     pub fn looks_like_one(path: &Path) -> bool {
         let mut start = [0; NAME.len()];
@@ -336,8 +336,8 @@ impl Saved {
         is_ours(&file) && file.read_exact(&mut start).is_ok() && start == *NAME.as_bytes()
     }
 
-    /// What a file of them says; `None`: there is none. Version 1 has paths as they were spelled then: what is relative
-    /// in it is looked for below each of `bases`.
+    /// Loads a file of them; `None` if there is none. Version 1 has paths as they were spelled then: relative ones are
+    /// searched below each of `bases`.
     ///
     /// # Errors
     /// [`SavedError`].
@@ -354,7 +354,7 @@ impl Saved {
             })
     }
 
-    /// What the bytes of a file say, or what is wrong with them.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
     /// What is wrong.
@@ -433,11 +433,11 @@ impl Saved {
         Ok(found)
     }
 
-    /// Puts all back, as far as that goes; those that could not be. One that is not found counts among these: a driver
-    /// that is loaded anew, or a processor that is switched on again, has it again.
+    /// Restores all, as far as possible; returns those that could not be restored. A setting that is not found counts
+    /// among these: it exists again when its driver is reloaded, or its processor is switched on again.
     #[must_use]
     pub fn put_back(&self, files: &dyn Files) -> Vec<Unset> {
-        // Some are refused until another one is back: a least value above the greatest one.
+        // Some are refused until another one is restored: a least value above the greatest one.
         let mut left: Vec<_> = self.settings.iter().collect();
         let mut unset = Vec::new();
         for _ in 0..2 {
@@ -446,7 +446,7 @@ impl Saved {
                 let Err(error) = files.write(path, value) else {
                     return false;
                 };
-                // Somebody has done it by hand, where this may not.
+                // It was restored by hand, where this program may not.
                 if files.read(path).is_ok_and(|found| found == *value) {
                     return false;
                 }
@@ -463,7 +463,7 @@ impl Saved {
     }
 }
 
-/// Opens a file that may be anything, without following a link or waiting for anybody.
+/// Opens a file of any kind, without following a link or blocking.
 fn open(path: &Path) -> std::io::Result<std::fs::File> {
     std::fs::OpenOptions::new()
         .read(true)
@@ -471,7 +471,7 @@ fn open(path: &Path) -> std::io::Result<std::fs::File> {
         .open(path)
 }
 
-/// Whether it is a regular file of this user's or of root's.
+/// Whether it is a regular file of this user or of root.
 pub(super) fn is_ours(file: &std::fs::File) -> bool {
     // SAFETY: it takes nothing and cannot fail.
     let user = unsafe { libc::geteuid() };
@@ -479,7 +479,7 @@ pub(super) fn is_ours(file: &std::fs::File) -> bool {
     found.is_ok_and(|found| found.is_file() && (found.uid() == user || found.uid() == 0))
 }
 
-/// The bytes of a file that nobody else may have written; `None`: there is none.
+/// Returns the bytes of a file that no other user may have written; `None` if there is none.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, SavedError> {
     let failed = |error: std::io::Error| SavedError::file(path, &error);
     let untrusted = |what| SavedError::Untrusted {
@@ -511,7 +511,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, SavedError> {
     Ok(Some(bytes))
 }
 
-/// Where a setting of version 1 is.
+/// Returns where a setting of version 1 is.
 fn placed(
     setting: PathBuf,
     root: PathBuf,
@@ -519,7 +519,7 @@ fn placed(
 ) -> Result<(PathBuf, PathBuf), &'static str> {
     let below = setting.strip_prefix(&root).unwrap_or(&setting).to_owned();
     let found = if root.is_absolute() {
-        // One that is gone may come again.
+        // A root that is gone may come back.
         Some(root.canonicalize().unwrap_or(root))
     } else {
         let roots = bases.iter().map(|base| base.join(&root));
@@ -531,7 +531,7 @@ fn placed(
     Ok((root.join(below), root))
 }
 
-/// What whole lines of a damaged file say, for people.
+/// Returns what whole lines of a damaged file say, for people.
 fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(BYTES_MAX as usize)]);
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -638,7 +638,7 @@ mod tests {
         }
         let text = with_sum(&format!("{HEAD}{ROOT}/m\n{SETTING}\tschedutil\n"));
         assert_eq!(Saved::parse(text.as_bytes(), &[]), Ok(one()));
-        // Version 2 had no start of the machine, version 1 no root either.
+        // Version 2 had no boot id of the machine, version 1 no root either.
         let text = with_sum(&format!("{HEAD_2}{ROOT}/m\n{SETTING}\tschedutil\n"));
         assert_eq!(Saved::parse(text.as_bytes(), &[]), Ok(one()));
         let text = with_sum(&format!("{HEAD_2}{ROOT}/m\n{BOOT}a\n{SETTING}\tx\n"));

@@ -1,47 +1,48 @@
-//! What the engine says of itself.
+//! What the engine reports about itself.
 
 use super::super::figures::Counters;
 use super::{Engine, Part};
 
 impl Engine {
-    /// What had been counted before this run.
+    /// Returns the counters as they were before this run.
     #[must_use]
     pub fn begun(&self) -> &Counters {
         &self.begun
     }
 
-    /// What has been counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Answers that fitted nothing that was sent.
+    /// Returns the number of answers that matched nothing that was sent.
     #[must_use]
     pub fn answers_unknown(&self) -> u64 {
         self.answers_unknown
     }
 
-    /// Readings that were sent and have no answer.
+    /// Returns the number of readings that were sent and have no answer.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.unanswered_readings
     }
 
-    /// Readings that were sent and that the cursor has not passed: what a lost connection repeats.
+    /// Returns the number of readings that were sent and that the cursor has not passed: a lost connection repeats
+    /// them.
     #[must_use]
     pub fn sent_unpassed(&self) -> u64 {
         let sent = self.units.iter().take(self.sent_units);
         sent.map(|unit| u64::from(unit.readings)).sum()
     }
 
-    /// Units that were sent and have no answer.
+    /// Returns the number of units that were sent and have no answer.
     #[must_use]
     pub fn units_in_flight(&self) -> usize {
         self.unanswered_units
     }
 
-    /// Everything that decides what comes next, for errors of tests.
+    /// Describes all state that decides what comes next, for error messages of tests.
     #[must_use]
     pub fn explain(&self) -> String {
         let part = |part: &Part| {

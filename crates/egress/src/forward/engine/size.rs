@@ -1,15 +1,15 @@
-//! How large units of several readings may be, as far as is known of the upstream.
+//! How large units of several readings may be, as far as the upstream's limits are known.
 
 use super::{Engine, Unit};
 
-/// They are not made shorter than this, bytes.
+/// Smallest limit, in bytes.
 const SHARED_BYTES_MIN: usize = 256;
-/// So many must have been taken before longer ones are tried again.
+/// Number of units that must have been accepted before longer ones are tried again.
 const TAKEN_AGAIN: u32 = 100;
 
 impl Engine {
-    /// The upstream will not have a unit of several readings: they are sent again in smaller ones, so that the one that
-    /// is not wanted costs itself alone. As after a lost connection, everything unanswered is read again.
+    /// Records that the upstream rejects a unit of several readings. They are sent again in smaller units, so that
+    /// only the rejected reading is lost. As after a lost connection, everything unanswered is read again.
     pub fn split(&mut self, token: u64) {
         if let Some(unit) = self.unit(token) {
             let smaller = (unit.readings / 2).max(1);
@@ -18,14 +18,15 @@ impl Engine {
         self.go_back();
     }
 
-    /// The upstream says how long a payload may be, `usize::MAX` if it does not.
+    /// Sets the longest payload that the upstream announces; `usize::MAX` if it announces none.
     pub fn limit(&mut self, bytes: usize) {
         self.shared_bytes_said = bytes.max(1);
         self.shared_bytes_max = self.shared_bytes_max.min(self.shared_bytes_said);
     }
 
-    /// The upstream does not take units as long as this one. Those of several readings are half as long from now on,
-    /// until it has taken a hundred of them: then longer ones are tried, since it may have been for another reason.
+    /// Records that the upstream does not accept units as long as this one. Units of several readings are half as
+    /// long from now on, until the upstream has accepted a hundred of them. Then longer ones are tried, since there may
+    /// have been another reason.
     pub fn shrink(&mut self, token: u64) {
         let Some(unit) = self.unit(token).filter(|unit| unit.readings > 1) else {
             return;
@@ -48,7 +49,7 @@ impl Engine {
         self.units.get(index)
     }
 
-    /// Readings of a unit that was sent.
+    /// Returns the number of readings of a unit that was sent.
     #[must_use]
     pub fn readings_of(&self, token: u64) -> u32 {
         self.unit(token).map_or(0, |unit| unit.readings)

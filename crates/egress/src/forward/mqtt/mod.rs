@@ -1,8 +1,7 @@
-//! Out over MQTT with QoS 1: one connection, messages in the order of the log, as many on their way as the broker
-//! allows.
+//! Forwarding over MQTT with QoS 1: one connection, messages in log order, as many in flight as the broker allows.
 //!
-//! A session of the broker's is not wanted: what has no acknowledgement is in the log, and is published again over the
-//! next connection. So nothing depends on what the broker kept.
+//! The broker's session state is not used: messages without acknowledgement are in the log, and are published again
+//! over the next connection. So nothing depends on what the broker has kept.
 
 pub mod packet;
 
@@ -16,24 +15,25 @@ use packet::{Packet, Welcome};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Bytes that wait for the socket, about.
+/// Approximate limit of the bytes that wait for the socket.
 const OUT_BYTES_MAX: usize = 256 << 10;
-/// Bytes that one read asks for.
+/// Size of one read, in bytes.
 const READ_BYTES: usize = 16 << 10;
-/// By which the length of a packet can take more bytes than that of an empty one.
+/// Largest number of bytes by which the length field of a packet grows over that of an empty packet.
 const LENGTH_BYTES_MAX: usize = 3;
-/// What ends an array of readings.
+/// Bytes that end an array of readings.
 const END_BYTES: usize = 1;
-/// A broker that takes shorter packets alone is likely set wrongly: what it does not take is passed over slowly.
+/// A broker that accepts only shorter packets than this is probably misconfigured: what it does not accept is passed
+/// over slowly.
 const PACKET_BYTES_USUAL: usize = 256;
-/// Reasons of MQTT 5: this client may not publish there; more than it may publish.
+/// Reason codes of MQTT 5: this client may not publish there; the client exceeds its quota.
 const NOT_AUTHORIZED: u8 = 0x87;
 const QUOTA_EXCEEDED: u8 = 0x97;
 const DENIED: &str = "does not let this client publish there (0x87)";
-/// How long a stop waits for acknowledgements that are due.
+/// How long a stop waits for outstanding acknowledgements.
 const FAREWELL_MS: u64 = 500;
 
-/// A broker that has consented.
+/// A connection that the broker has accepted.
 pub(crate) struct Connection {
     pub(crate) wire: Box<dyn Wire>,
     pub(crate) version: MqttVersion,
@@ -48,17 +48,17 @@ pub(crate) struct Connection {
     /// Messages without an answer, in the order in which they were sent.
     pub(crate) on_the_way: VecDeque<(u16, u64)>,
     packet_id: u16,
-    /// Messages that the broker does not let this client publish, and since when there are any, ms.
+    /// Messages that the broker does not allow this client to publish, and since when there are any, in ms.
     denied: Vec<u64>,
     denied_since_ms: u64,
-    /// Whether it has taken anything, and whether it is known that it denies messages for their topics; until when one
-    /// more sign of that is enough, ms.
+    /// Whether the broker has taken any message; whether it is known to deny messages because of their topics; until
+    /// when one more sign of that suffices, in ms.
     has_taken: bool,
     denies_topics: bool,
     expected_until_ms: u64,
 }
 
-/// A broker, and as whom one comes to it.
+/// A broker, and the client's identity there.
 #[derive(Clone, Copy)]
 pub(crate) struct Session<'a> {
     pub(crate) address: &'a str,
@@ -69,7 +69,7 @@ pub(crate) struct Session<'a> {
     pub(crate) inflight_max: u16,
 }
 
-/// Connects to an upstream. The caller limits the time.
+/// Connects to an upstream. The caller sets the timeout.
 pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, String> {
     let Target::Mqtt {
         address,
@@ -95,7 +95,7 @@ pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, Str
     .await
 }
 
-/// Connects and waits for the broker's consent. The caller limits the time.
+/// Connects and waits until the broker accepts the connection. The caller sets the timeout.
 pub(crate) async fn connect_to(session: Session<'_>) -> Result<Connection, String> {
     let Session {
         address,
@@ -162,7 +162,7 @@ pub(crate) async fn connect_to(session: Session<'_>) -> Result<Connection, Strin
 }
 
 impl Connection {
-    /// Forwards until the connection or the node ends.
+    /// Forwards until the connection ends or the node stops.
     pub(crate) async fn serve<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
@@ -173,7 +173,8 @@ impl Connection {
             self.expected_until_ms = heard_ms.saturating_add(context.options.answer_ms_max);
         }
         let mut ping_ms = None;
-        // When an answer to a message was due last, or messages moved: what is said besides does not count.
+        // When an answer to a message was last due, or message bytes were last sent or answered. Other traffic does not
+        // count.
         let mut asked_ms = heard_ms;
         let mut stopping_until = None;
         let mut space = vec![0; READ_BYTES];
@@ -210,7 +211,7 @@ impl Connection {
                         return leave;
                     }
                     if !more && self.on_the_way.is_empty() && !self.denied.is_empty() {
-                        // Another one may come behind it that is taken; but not for ever.
+                        // Wait for a later message that is taken, but with a time limit.
                         let denied_ms = now_ms.saturating_sub(self.denied_since_ms);
                         if !self.has_taken || denied_ms > context.options.answer_ms_max {
                             return Leave::later(format!("the broker {DENIED}"));
@@ -257,14 +258,14 @@ impl Connection {
                     if self.wrote(count) {
                         asked_ms = spoke_ms;
                     }
-                    // An answer to a ping that waits behind messages is due when they are out.
+                    // A ping behind messages is sent only when they are out, so its answer is due from then on.
                     ping_ms = ping_ms.map(|_| spoke_ms);
                 }
             }
         }
     }
 
-    /// Bytes of several readings that the broker takes in one message.
+    /// Returns the longest payload of several readings that the broker accepts in one message, in bytes.
     fn payload_bytes_max(&self, options: &UpstreamOptions) -> usize {
         let topic_bytes = match &options.target {
             Target::Mqtt { topic, .. } => topic.len(),
@@ -275,7 +276,7 @@ impl Connection {
         self.packet_bytes_max.saturating_sub(head)
     }
 
-    /// Puts messages into the buffer of the socket.
+    /// Writes messages to the socket's buffer.
     fn fill<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
@@ -296,7 +297,7 @@ impl Connection {
                     context.pass_over(forwarder, token, &why);
                 }
                 if readings > 1 {
-                    // Packet ids of what is on its way still belong to it.
+                    // The packet ids of in-flight messages still belong to them, so a new connection is needed.
                     return Err(Leave::Again);
                 }
                 continue;
@@ -315,7 +316,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a message was answered.
+    /// Processes answers. Returns whether a message was answered.
     fn take_answers<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
@@ -348,7 +349,7 @@ impl Connection {
                             has_answered = true;
                             if let Err(leave) = self.answered(forwarder, context, token, reason) {
                                 if matches!(leave, Leave::Lost(_)) {
-                                    // What its answer means nobody knows, so it has none.
+                                    // The meaning of the answer is unknown, so the message counts as unanswered.
                                     self.on_the_way.push_front((id, token));
                                 }
                                 break Err(leave);
@@ -378,13 +379,13 @@ impl Connection {
                 self.deny(forwarder, token);
                 Ok(())
             }
-            // Topic name invalid, payload format invalid: it is this message.
+            // Topic name invalid, payload format invalid: the reason lies in this message.
             0x90 | 0x99 => {
                 let readings = forwarder.engine.readings_of(token);
                 let why = format!("refuses a message with reason {reason:#04x}");
                 match context.unwanted(forwarder, token, readings, &why) {
                     Ok(()) if readings > 1 => Err(Leave::Again),
-                    // What comes behind it decides about both.
+                    // The answers to later messages decide about both.
                     Err(_) if self.has_denied() => {
                         self.deny(forwarder, token);
                         Ok(())
@@ -393,7 +394,7 @@ impl Connection {
                 }
             }
             QUOTA_EXCEEDED => Err(Leave::later("the broker's quota is exceeded")),
-            // Nobody knows whether it is this message.
+            // It is unknown whether the reason lies in this message.
             other => Err(Leave::Lost(format!(
                 "the broker refuses messages with reason {other:#04x}"
             ))),
@@ -411,8 +412,9 @@ impl Connection {
         self.denied.push(token);
     }
 
-    /// A message was taken. The broker denies those before it for their topics then, unless its permissions have
-    /// changed between them: so it is asked once more over another connection before they are passed over.
+    /// Records that a message was taken. If the broker denied earlier messages, it did so because of their topics,
+    /// unless its permissions changed in between. So they are sent once more over another connection before they are
+    /// passed over.
     fn judge_denied<D: BlockDevice + 'static>(
         &mut self,
         forwarder: &mut Forwarder<D>,
@@ -442,7 +444,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The socket has taken so many bytes; whether a message was among them.
+    /// Records that the socket has taken `count` bytes. Returns whether message bytes were among them.
     pub(crate) fn wrote(&mut self, count: usize) -> bool {
         let has_moved = self.written < self.messages_end;
         self.written += count;
@@ -453,7 +455,7 @@ impl Connection {
         has_moved
     }
 
-    /// Puts one message into the buffer of the socket.
+    /// Writes one message to the socket's buffer.
     pub(crate) fn publish(&mut self, token: u64, topic: &[u8], payload: &[u8], retain: bool) {
         let packet_id = next_id(&mut self.packet_id, &self.on_the_way);
         let begin = self.out.len();
@@ -482,14 +484,15 @@ impl Connection {
     }
 }
 
-/// Whether a broker that ends the connection for this reason may do so because of what it was sent last: a normal end,
-/// an unspecified error, a malformed packet, a protocol error, an error of its own kind, a wrong topic, topic alias or
-/// payload, a packet that is too large. All others are of itself or of this client.
+/// Returns whether a broker that ends the connection for this reason may do so because of the last message: a normal
+/// end, an unspecified error, a malformed packet, a protocol error, an implementation-specific error, a wrong topic,
+/// topic alias or payload, a packet that is too large. All other reasons lie in the broker or in this client.
 fn may_be_for_a_message(reason: u8) -> bool {
     matches!(reason, 0 | 0x80..=0x83 | 0x90 | 0x94 | 0x95 | 0x99)
 }
 
-/// The next packet identifier that none of the messages on their way has; there are fewer of these than identifiers.
+/// Returns the next packet identifier that no in-flight message uses. There are always fewer such messages than
+/// identifiers.
 fn next_id(last: &mut u16, on_the_way: &VecDeque<(u16, u64)>) -> u16 {
     loop {
         *last = last.checked_add(1).unwrap_or(1);

@@ -1,51 +1,51 @@
-//! The packets that a publisher writes and reads, as functions of bytes. Nothing that a broker sends makes them panic.
+//! The packets that a publisher writes and reads, as functions on bytes. Nothing that a broker sends makes them panic.
 //!
-//! CONNECT and CONNACK go through the codec of `rumqttc`; the others are a few bytes, and there are as many of them as
-//! readings.
+//! CONNECT and CONNACK go through the codec of `rumqttc`; the others are a few bytes long, and there are as many of
+//! them as readings.
 
 use super::super::options::MqttVersion;
 use bytes::BytesMut;
 use rumqttc::mqttbytes::v4;
 use rumqttc::v5::mqttbytes::v5;
 
-/// Bytes of the largest packet that a broker may send: none that a publisher is sent is long.
+/// Size of the largest packet that a broker may send, in bytes: a publisher receives only short ones.
 pub const PACKET_BYTES_MAX: usize = 64 << 10;
 /// Keep-alive probe.
 pub const PINGREQ: [u8; 2] = [0xc0, 0];
-/// In the first byte of a message: the broker keeps it for whoever subscribes later.
+/// RETAIN flag in the first byte of a message: the broker keeps the message for later subscribers.
 pub(crate) const RETAIN: u8 = 1;
-/// Farewell, in both versions.
+/// DISCONNECT, in both versions.
 pub const DISCONNECT: [u8; 2] = [0xe0, 0];
 
-/// What breaks the protocol, so that nothing after it can be trusted.
+/// A protocol error: nothing after it can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
-/// The broker's consent.
+/// The accepted CONNACK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// It wants to hear of the node at least this often.
+    /// The broker's keep-alive interval: it expects a packet from the node at least this often.
     pub keep_alive_seconds: Option<u16>,
-    /// Messages without acknowledgement that it allows.
+    /// Largest number of unacknowledged messages that it allows.
     pub inflight_max: Option<u16>,
-    /// Bytes of the largest packet that it takes.
+    /// Size of the largest packet that it accepts, in bytes.
     pub packet_bytes_max: Option<u32>,
 }
 
 /// What a broker sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// Answer to CONNECT: the consent, or why not.
+    /// Answer to CONNECT: accepted, or the reason why not.
     ConnAck(Result<Welcome, String>),
     /// Answer to a message: its packet id, and the reason (0 and 16: taken).
     PubAck(u16, u8),
-    /// Answer to a probe.
+    /// Answer to a keep-alive probe.
     PingResp,
-    /// MQTT 5: the broker ends the connection: the reason, and what it means.
+    /// MQTT 5: the broker ends the connection: the reason code, and its meaning.
     Disconnect(u8, String),
 }
 
-/// Writes CONNECT. The session begins anew each time: what has no acknowledgement is in the log.
+/// Writes CONNECT. Each connection starts a clean session: messages without acknowledgement are in the log.
 pub(crate) fn connect(
     version: MqttVersion,
     client_id: &str,
@@ -78,7 +78,7 @@ pub(crate) fn connect(
     written.then(|| out.to_vec())
 }
 
-/// Bytes of a PUBLISH with QoS 1.
+/// Returns the size of a PUBLISH with QoS 1, in bytes.
 pub(crate) fn publish_bytes(version: MqttVersion, topic: usize, payload: usize) -> usize {
     let rest = rest_bytes(version, topic, payload);
     1 + length_bytes(rest) + rest
@@ -127,7 +127,7 @@ pub fn publish(
     out.extend_from_slice(payload);
 }
 
-/// The first packet of `bytes` and its length; `None`: it is not whole yet.
+/// Reads the first packet of `bytes`. Returns it and its length; `None` if it is not complete yet.
 ///
 /// # Errors
 /// [`Malformed`].
@@ -197,7 +197,7 @@ fn welcome(version: MqttVersion, packet: &[u8]) -> Result<Result<Welcome, String
             }),
             _ => Err(unreadable),
         },
-        // A broker that speaks 3.1.1 only answers in that version.
+        // A broker that only speaks 3.1.1 answers in that version.
         MqttVersion::V5 if packet.len() == 4 => Ok(Err("it does not speak MQTT 5".into())),
         MqttVersion::V5 => match v5::Packet::read(&mut BytesMut::from(packet), None) {
             Ok(v5::Packet::ConnAck(ack)) if ack.code == v5::ConnectReturnCode::Success => {
@@ -226,7 +226,7 @@ fn welcome(version: MqttVersion, packet: &[u8]) -> Result<Result<Welcome, String
     }
 }
 
-/// `NotAuthorized` as a person writes it.
+/// Turns a name such as `NotAuthorized` into words.
 fn words(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 8);
     for (index, letter) in name.chars().enumerate() {

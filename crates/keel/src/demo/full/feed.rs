@@ -1,5 +1,5 @@
-//! The sensors: the trace, sent to the node as line protocol over its Unix socket, with what was acknowledged noted. A
-//! sensor keeps what was not acknowledged, and sends it again to a node that is back.
+//! The sensors: they send the trace to the node as line protocol over its Unix socket and record the acknowledgements.
+//! A sensor keeps readings that were not acknowledged, and sends them again when the node is back.
 
 use base::clock::{Clock, SystemClock};
 use ingest::replay::{Offer, Replayer, Step, TraceTime};
@@ -14,19 +14,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Readings sent before the next question.
+/// Readings sent before the next query for an acknowledgement.
 const BATCH_MAX: usize = 256;
 
-/// Pause before a node that is not there is tried again.
+/// Retry interval while the node is not available.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Time without an answer after which the connection is given up.
+/// Timeout of an answer, after which the connection is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// A reading as it is found again: key, time in ms, bits of the value.
+/// What identifies a reading: key, time in ms, bits of the value.
 pub(super) type Known = (u16, i64, u64);
 
-/// What the sensors know.
+/// The record of the sensors.
 #[derive(Default)]
 pub(super) struct Record {
     /// How often each reading was acknowledged, and how often it was sent.
@@ -40,7 +40,7 @@ pub(super) struct Feed {
     pub(super) record: Arc<Mutex<Record>>,
     pub(super) acknowledged: Arc<AtomicU64>,
     pub(super) sent: Arc<AtomicU64>,
-    /// Time of the trace, ms.
+    /// Trace time, in ms.
     pub(super) now_ms: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -81,7 +81,7 @@ impl Feed {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it; what it has noted stays.
+    /// Ends the feed; its record stays.
     pub(super) fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -186,7 +186,7 @@ impl Sender {
         }
     }
 
-    /// Sends a batch and waits until it is on flash; how many of it were refused.
+    /// Sends a batch and waits until it is on flash. Returns how many readings were refused.
     fn send(
         &self,
         connection: &mut Option<BufReader<UnixStream>>,
@@ -213,11 +213,11 @@ impl Sender {
                 }
                 text.push(letter);
             }
-            // Writing to a text cannot fail.
+            // Writing to a string never fails.
             writeln!(text, " value={} {time_ms}", offer.value).ok();
         }
         text.push('\n');
-        // Before they go: what the node stores was sent.
+        // Record before sending, so that each stored reading is recorded as sent.
         self.note(batch, false);
         self.sent.fetch_add(batch.len() as u64, Ordering::Relaxed);
         stream.get_mut().write_all(text.as_bytes())?;

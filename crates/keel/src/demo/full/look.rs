@@ -1,5 +1,5 @@
-//! Figures out of a run: numbers of a status, the comparison of the store with what the sensors know, what a shell's
-//! read costs.
+//! Figures of a run: numbers of a status, the comparison of the store with the sensors' record, and the cost of a read
+//! by a shell.
 
 use super::feed::{Known, Record};
 use super::parts;
@@ -11,16 +11,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Reads of a file that are timed.
+/// Timed reads of a file.
 const READS: u32 = 3_000;
 
-/// A number below these names; 0 where there is none.
+/// Returns the number below these names; 0 if there is none.
 pub(super) fn number(value: &Value, names: &[&str]) -> u64 {
     let found = names.iter().fold(value, |value, name| &value[*name]);
     found.as_u64().unwrap_or(0)
 }
 
-/// Instances of tasks, and those of them that were late, of a whole life of a node.
+/// Returns the instances of tasks, and the late ones, of a node's whole life.
 pub(super) fn instances(status: &Value) -> (u64, u64) {
     let ended = &status["qos"]["tasks_ended"];
     let of = |task: &Value| {
@@ -34,19 +34,19 @@ pub(super) fn instances(status: &Value) -> (u64, u64) {
     all.fold(of(ended), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
-/// What became of the readings.
+/// The outcome of the readings.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) stored: u64,
-    /// Acknowledged and not stored.
+    /// Acknowledged, but not stored.
     pub(super) missing: u64,
-    /// Stored more often than sent, which includes what was altered.
+    /// Stored more often than sent, which includes altered readings.
     pub(super) unexpected: u64,
-    /// Stored again, as they were sent again without an answer.
+    /// Stored twice, because they were sent again for lack of an answer.
     pub(super) twice: u64,
 }
 
-/// Compares the store, which no node has open, with what the sensors know.
+/// Compares the store, which no node has open, with the sensors' record.
 pub(super) fn compare(
     folder: &Path,
     image: &str,
@@ -65,7 +65,7 @@ pub(super) fn compare(
     let mut stored: HashMap<Known, u32> = HashMap::new();
     let mut found = Found::default();
     for line in lines {
-        // Names of sensors and numbers need no quotes.
+        // Sensor names and numbers need no quotes.
         let fields: Vec<&str> = line.split(',').collect();
         let of = |at: usize| fields.get(at).copied().unwrap_or("").trim_matches('"');
         let Some(sensor) = sensors.index_of(of(key)) else {
@@ -90,10 +90,10 @@ pub(super) fn compare(
     Ok(found)
 }
 
-/// What a read of the first line of a file costs a shell, µs; with the start of the shell taken away. `region`: the
-/// file is one of it.
+/// Returns how long a shell takes to read the first line of a file, in µs, without the start of the shell. `region`:
+/// the file is in this region.
 pub(super) fn shell_read_us(folder: &Path, region: Option<&Path>, file: &str) -> Option<f64> {
-    // One that is just being replaced may not be found for a moment.
+    // A file that is being replaced may not be found for a moment.
     const SCRIPT: &str = "i=0; while [ $i -lt $1 ]; do read -r line < $2 && i=$((i+1)); done";
     let time = |reads: u32| {
         let count = reads.to_string();

@@ -1,12 +1,12 @@
-//! `keel demo --full`: every room at once on the fire trace, a power cut in the middle, and each promise with the
+//! `keel demo --full`: all rooms together on the fire trace, with a power cut in the middle, and for each promise the
 //! figure that shows whether it was kept.
 //!
-//! The node is `keel run` with a configuration that anybody could write; the server of programs, the sensors and what
-//! is upstream stand for other machines, on loopback. The power cut is SIGKILL for the node, whose device loses what
-//! was not flushed, and for all that it runs; the region's memory is lost, and the network with it.
+//! The node is `keel run` with an ordinary configuration. The server of programs, the sensors and the upstream stand
+//! for other machines, on loopback. The power cut is SIGKILL for the node, whose device loses unflushed data, and for
+//! all that the node runs; the region's memory and the network are lost with it.
 //!
-//! **Files:** `parts.rs` processes, `feed.rs` the sensors, `sink.rs` what is upstream, `program.rs` the program of the
-//! task, `run.rs` the run, `look.rs` figures out of it, `promises.rs` what they say.
+//! **Files:** `parts.rs` processes, `feed.rs` the sensors, `sink.rs` the upstream, `program.rs` the program of the
+//! task, `run.rs` the run, `look.rs` its figures, `promises.rs` their meaning.
 
 mod feed;
 mod look;
@@ -21,7 +21,7 @@ use crate::cli::DemoArgs;
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 
-/// Runs it; the answer is the exit status.
+/// Runs the full demo. Returns the exit status.
 pub(super) fn run(arguments: &DemoArgs) -> Result<u8, CliError> {
     let place = Place::new(arguments.dir.as_deref())?;
     let mut out = Output::new();

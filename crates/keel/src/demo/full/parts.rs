@@ -1,4 +1,5 @@
-//! The processes of a run: started in groups of their own, ended with this one, and asked how they are.
+//! The processes of a run: each starts in its own process group, ends with this process, and can be asked for its
+//! state.
 
 use crate::error::{CliError, describe};
 use crate::signals;
@@ -11,25 +12,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at what is waited for.
+/// Poll interval.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long the node's status is waited for.
+/// Timeout of a status request to the node.
 const STATUS_MAX: Duration = Duration::from_secs(5);
 
-/// A process that was asked to end has so long.
+/// Timeout for a process that was asked to end.
 const END_MAX: Duration = Duration::from_secs(15);
 
 /// A part of the run as a process.
 pub(super) struct Part {
     name: &'static str,
     child: Child,
-    /// What it says.
+    /// Its output.
     log: PathBuf,
 }
 
 impl Part {
-    /// Starts this program with arguments; what it says goes to a file in the folder.
+    /// Starts this program with arguments; its output goes to a file in the folder.
     pub(super) fn start(
         folder: &Path,
         name: &'static str,
@@ -59,10 +60,10 @@ impl Part {
             .stdout(file.try_clone().map_err(failed)?)
             .stderr(file)
             .process_group(0);
-        // SAFETY: between fork and exec nothing but system calls, which are async-signal-safe; nothing is allocated.
+        // SAFETY: between fork and exec there are only async-signal-safe system calls, and no allocation.
         unsafe {
             command.pre_exec(move || {
-                // Whatever ends this process, nobody's processes stay. They are started by its main thread.
+                // Processes must not outlive this one, however it ends. Its main thread starts them.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
                 if libc::getppid() != node {
                     libc::_exit(0);
@@ -74,12 +75,12 @@ impl Part {
         Ok(Self { name, child, log })
     }
 
-    /// What it has said.
+    /// Returns its output.
     pub(super) fn said(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Fails where it has ended.
+    /// Fails if it has ended.
     pub(super) fn check(&mut self) -> Result<(), CliError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -95,14 +96,14 @@ impl Part {
         }
     }
 
-    /// Kills it with its group, as a power cut does.
+    /// Kills it and its group, as a power cut does.
     pub(super) fn kill(&mut self) {
         // SAFETY: a plain system call. The leader was not waited for, so the number of the group is its own.
         unsafe { libc::kill(-(self.child.id() as libc::pid_t), libc::SIGKILL) };
         self.child.wait().ok();
     }
 
-    /// Asks it to end, and waits; whether it ended well.
+    /// Asks it to end and waits. Returns whether it succeeded.
     pub(super) fn end(&mut self) -> bool {
         // SAFETY: as above.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
@@ -139,7 +140,7 @@ pub(super) fn ask(folder: &Path, arguments: &[&str]) -> Result<Output, CliError>
         .map_err(failed)
 }
 
-/// The same for one that has to succeed; what it prints.
+/// Like [`ask`], but the command must succeed. Returns what it prints.
 pub(super) fn demand(folder: &Path, arguments: &[&str]) -> Result<String, CliError> {
     let output = ask(folder, arguments)?;
     if output.status.success() {
@@ -160,7 +161,7 @@ pub(super) fn demand(folder: &Path, arguments: &[&str]) -> Result<String, CliErr
     ))
 }
 
-/// The node's status; `None` while it does not answer.
+/// Returns the node's status; `None` while it does not answer.
 pub(super) fn status(socket: &Path) -> Option<Value> {
     let mut connection = Connection::open(socket, STATUS_MAX).ok()?;
     connection
@@ -168,7 +169,7 @@ pub(super) fn status(socket: &Path) -> Option<Value> {
         .ok()
 }
 
-/// Waits until there is an answer, at most so long; `Ok(None)`: there was none.
+/// Waits for an answer, at most for the limit; `Ok(None)` if there was none.
 pub(super) fn wait_for<T>(
     limit: Duration,
     mut look: impl FnMut() -> Result<Option<T>, CliError>,
@@ -188,7 +189,7 @@ pub(super) fn wait_for<T>(
     }
 }
 
-/// Why the demo cannot go on.
+/// Returns the error of a part that was too late.
 pub(super) fn late(what: &str, limit: Duration) -> CliError {
     let seconds = limit.as_secs();
     CliError::failure(

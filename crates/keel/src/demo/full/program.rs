@@ -1,5 +1,5 @@
-//! The program of the task: the analysis of the demo as a process of its own, with libkeel. It reads the latest values
-//! where the node writes them, and replaces files of results ten times a second, by ordinary calls.
+//! The program of the task: the demo's analysis as a process of its own, with libkeel. It reads the latest values where
+//! the node writes them, and replaces files of results ten times per second, by ordinary calls.
 
 use super::super::analysis::{Analysis, Verdict, WayOut};
 use super::super::building::{self, Room};
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 pub(super) const PERIOD: Duration = Duration::from_millis(100);
 pub(super) const DEADLINE: Duration = Duration::from_millis(50);
 
-/// The file of one line, and that of a line for each room.
+/// The file of one line, and the file with a line per room.
 pub(super) const SUMMARY: &str = "summary";
 pub(super) const ROOMS: &str = "rooms";
 
 /// Key of the result that goes upstream.
 pub(super) const KEY: &str = "analysis/hottest-c";
 
-/// A node that is not there yet is waited for so long.
+/// Timeout for attaching to a node that does not exist yet.
 const ATTACH_MAX: Duration = Duration::from_secs(30);
 
-/// Runs until it is ended.
+/// Runs until it is killed or asked to end.
 pub(crate) fn run(results: &Path) -> Result<u8, CliError> {
     let failed = |error: &dyn std::fmt::Display| {
         CliError::failure("analysis", error, "it is started by `keel demo --full`")
@@ -74,7 +74,7 @@ pub(crate) fn run(results: &Path) -> Result<u8, CliError> {
         for room in Room::all() {
             let here = &picture.rooms[room.index()];
             lost += u32::from(matches!(here.verdict, Verdict::Lost(_)));
-            // Writing to a text cannot fail.
+            // Writing to a string never fails.
             writeln!(rooms, "{room}: {:?}, {:.1} °C", here.verdict, here.hottest_c).ok();
         }
         let open = picture.ways_out.iter().filter(|way| **way == WayOut::Open).count();
@@ -99,7 +99,7 @@ pub(crate) fn run(results: &Path) -> Result<u8, CliError> {
     }
 }
 
-/// Readers find the old content or the new one.
+/// Replaces a file atomically: readers find the old content or the new one.
 fn replace(folder: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let draft = folder.join(format!("{name}.new"));
     std::fs::write(&draft, text)?;

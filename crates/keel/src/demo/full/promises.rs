@@ -1,15 +1,15 @@
-//! The promises of the house, each with the figure that shows whether it was kept.
+//! The promises of the project, each with the figure that shows whether it was kept.
 
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// A promise, and what came of it.
+/// A promise and its outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Promise {
     pub(super) text: &'static str,
-    /// `None`: it could not be shown here, for want of a right or a part.
+    /// `None` if it could not be shown here, for lack of a permission or a part.
     pub(super) is_kept: Option<bool>,
-    /// What was measured.
+    /// The measured figure.
     pub(super) figure: String,
     pub(super) values: Value,
 }
@@ -28,18 +28,18 @@ pub(super) const FORWARDED: &str =
     "What was stored goes upstream, and nothing acknowledged there is skipped.";
 pub(super) const BACK: &str = "After a power cut everything is back within seconds.";
 
-/// All of them at the end of a run.
+/// All promises at the end of a run.
 pub(super) struct Summary {
     pub(super) promises: Vec<Promise>,
     pub(super) seconds: f64,
     pub(super) trace_seconds: f64,
     pub(super) speed: f64,
-    /// Where everything was left, if it was.
+    /// Where all files were left, if they were kept.
     pub(super) kept_in: Option<String>,
 }
 
 impl Summary {
-    /// Why the exit status is 1; empty if it is 0.
+    /// Returns why the exit status is 1; empty if it is 0.
     pub(super) fn failures(&self) -> Vec<String> {
         let broken = self
             .promises
@@ -71,7 +71,7 @@ impl Summary {
 
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
-        // Writing to a text cannot fail.
+        // Writing to a string never fails.
         writeln!(
             text,
             "\nkeel demo --full: {:.0} s of trace at {}x, in {:.1} s\n",

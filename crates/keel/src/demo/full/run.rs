@@ -21,23 +21,23 @@ use std::time::{Duration, Instant};
 /// Where programs see the region.
 pub(super) const AT: &str = "/keel-demo";
 
-/// How long a part of the run is waited for.
+/// Timeout of a part of the run.
 const PART_MAX: Duration = Duration::from_secs(60);
 
-/// How long the power cut waits for readings on their way.
+/// How long the power cut waits for in-flight readings.
 const OPEN_MAX: Duration = Duration::from_secs(2);
 
-/// What is back later than that after the power cut is not back within seconds.
+/// Longest recovery after the power cut that still counts as "within seconds".
 const BACK_MAX: Duration = Duration::from_secs(15);
 
-/// Of the instances so many may be late: this is no machine for it, and everything runs on it at once.
+/// The most late instances, in percent: this machine is not tuned, and all parts run on it at once.
 const LATE_PERCENT_MAX: f64 = 10.0;
 
 /// Readings in a window of the job.
 const WINDOW: &str = "16";
 
-/// A plain shell program: reads the line of results until it is told to end, and counts what it read, lines that are
-/// not whole, and different lines.
+/// A plain shell program: reads the line of results until it is told to end, and counts the reads, incomplete lines and
+/// different lines.
 const READER: &str = r#"reads=0 torn=0 fresh=0 last=
 while [ ! -e "$2" ]; do
   i=0
@@ -62,12 +62,12 @@ pub(super) struct Run<'p> {
     end_ms: u64,
     speed: f64,
     begun: Instant,
-    /// Why programs cannot be mounted here.
+    /// Why programs cannot be mounted here; `None` if they can.
     no_mount: Option<String>,
     program_bytes: u64,
 }
 
-/// What the shell program has counted.
+/// Counters of the shell program.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     reads: u64,
@@ -75,7 +75,7 @@ struct Counted {
     fresh: u64,
 }
 
-/// How long after the power cut things were back, ms.
+/// Time from the power cut until parts were back, in ms.
 #[derive(Clone, Copy, Debug, Default)]
 struct BackAfter {
     ready: Option<f64>,
@@ -133,7 +133,7 @@ impl<'p> Run<'p> {
         ))
     }
 
-    /// Publishes this program, which is the analysis, too, and serves it.
+    /// Publishes this program, which also contains the analysis, and serves it.
     fn serve(&mut self) -> Result<(Part, String), CliError> {
         let bin = self.file("tree/bin");
         let failed = |error: std::io::Error| CliError::io("tree", &error);
@@ -217,7 +217,7 @@ impl<'p> Run<'p> {
             .ok_or_else(|| late("the node", PART_MAX))
     }
 
-    /// Waits until the analysis runs and is known by its deadlines; its process.
+    /// Waits until the analysis runs and has declared its deadlines. Returns its process.
     fn wait_for_task(
         &self,
         node: &mut Part,
@@ -249,7 +249,7 @@ impl<'p> Run<'p> {
         Part::start_command(self.folder, "reader", &mut command)
     }
 
-    /// Ends the shell program, and adds what it has counted.
+    /// Ends the shell program and adds its counters.
     fn end_reader(&self, mut reader: Part, sum: &mut Counted) -> Result<(), CliError> {
         parts::write(&self.file("reader.stop"), "")?;
         let line = wait_for(Duration::from_secs(10), || {
@@ -271,7 +271,7 @@ impl<'p> Run<'p> {
         Ok(())
     }
 
-    /// Waits for a time of the trace.
+    /// Waits for a trace time.
     fn wait_for_trace(&self, node: &mut Part, feed: &Feed, time_ms: u64) -> Result<(), CliError> {
         let limit = Duration::from_secs_f64(self.end_ms as f64 / 1e3 / self.speed) + PART_MAX;
         wait_for(limit, || {
@@ -282,7 +282,7 @@ impl<'p> Run<'p> {
         .ok_or_else(|| late("the trace", limit))
     }
 
-    /// Runs it all.
+    /// Runs the whole demo.
     pub(super) fn run(mut self, say: Say<'_>) -> Result<Summary, CliError> {
         if let Some(why) = self.no_mount.clone() {
             self.say(
@@ -302,7 +302,7 @@ impl<'p> Run<'p> {
         )?;
         let sink = Sink::start().map_err(|error| CliError::io("upstream", &error))?;
         let sensors = self.trace.sensors().as_slice();
-        // The one with the most readings in a time.
+        // The sensor with the highest rate of readings.
         let key = sensors.iter().min_by_key(|sensor| sensor.period_ms);
         let key = key.map_or("", |sensor| sensor.name.as_str());
         let text = self.configuration(&address, &sink.address.to_string(), key);
@@ -340,8 +340,8 @@ impl<'p> Run<'p> {
         let reader = self.start_reader()?;
         self.wait_for_trace(&mut node, &feed, self.end_ms / 4)?;
 
-        // One program dies; its files stay, and it is started again.
-        // SAFETY: a plain system call; the process is one of the node that this program has started.
+        // One program dies; its files stay, and it is restarted.
+        // SAFETY: a plain system call; the process belongs to the node that this program has started.
         unsafe { libc::kill(first as libc::pid_t, libc::SIGKILL) };
         let region = self.region.display().to_string();
         let file = format!("{AT}/{}", program::SUMMARY);
@@ -354,11 +354,11 @@ impl<'p> Run<'p> {
         self.say(say, "the analysis was killed, and runs again")?;
         self.wait_for_trace(&mut node, &feed, self.end_ms / 2)?;
 
-        // The power goes, and the network with it.
+        // The power fails, and the network with it.
         let before = self.status().unwrap_or_default();
         self.end_reader(reader, &mut counted)?;
         let mount = before["mounts"][0]["process"].as_u64();
-        // At a moment when the node holds readings that are not on flash; between two commits there may be none.
+        // Cut while the node holds readings that are not yet on flash; between two commits there may be none.
         let open = wait_for(OPEN_MAX, || {
             let acknowledged = feed.acknowledged.load(Ordering::Relaxed);
             let open = feed
@@ -371,7 +371,7 @@ impl<'p> Run<'p> {
         node.kill();
         server.kill();
         for process in [mount, second].into_iter().flatten() {
-            // SAFETY: as above. They end by themselves when their node is killed; power cuts do not wait for that.
+            // SAFETY: as above. They end by themselves when their node is killed; a power cut does not wait for that.
             unsafe { libc::kill(process as libc::pid_t, libc::SIGTERM) };
         }
         std::fs::remove_file(&self.region).ok();
@@ -468,7 +468,7 @@ impl<'p> Run<'p> {
         })
     }
 
-    /// Starts the node again, and measures when everything is back.
+    /// Restarts the node and measures when all parts are back.
     fn come_back(
         &self,
         feed: &Feed,
@@ -498,7 +498,7 @@ impl<'p> Run<'p> {
         Ok((node, back))
     }
 
-    /// Waits until everything is upstream and the job has run; the status then.
+    /// Waits until all readings are upstream and the job has run. Returns the status at that time.
     fn wait_for_rest(&self, node: &mut Part, feed: &Feed) -> Result<Value, CliError> {
         let limit = PART_MAX / 2;
         let found = wait_for(limit, || {
@@ -508,7 +508,7 @@ impl<'p> Run<'p> {
             let has_run =
                 number(job, &["runs"]) > number(job, &["failed"]) && job["running"] == false;
             let is_done = feed.is_over() && has_run && number(&status["upstream"][0], &["in_flight"]) == 0
-                // What the analysis puts comes all the time.
+                // The analysis puts results continuously, so some backlog always remains.
                 && number(&status["upstream"][0], &["backlog_readings"]) < 100;
             Ok(is_done.then_some(status))
         })?;
@@ -683,7 +683,7 @@ fn forwarded_promise(after: &Value, sink: &Sink) -> Promise {
     let lost = of("forward_lost") + of("missing");
     Promise {
         text: promises::FORWARDED,
-        // What the cursor says was acknowledged has arrived.
+        // Lines acknowledged according to the cursor have arrived.
         is_kept: Some(
             lines > 0 && lost == 0 && lines >= of("acknowledged") && of("refused_total") == 0,
         ),
@@ -701,7 +701,7 @@ fn forwarded_promise(after: &Value, sink: &Sink) -> Promise {
     }
 }
 
-/// Why programs cannot be mounted here.
+/// Returns why programs cannot be mounted here; `None` if they can.
 fn no_mount() -> Option<String> {
     let opened = std::fs::File::options()
         .read(true)

@@ -1,5 +1,5 @@
-//! What is upstream: a server that takes line protocol by POST on loopback, and counts lines. It is as much of HTTP as
-//! one client needs.
+//! The upstream: a server on loopback that accepts line protocol by POST and counts lines. It implements only the part
+//! of HTTP that one client needs.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Bytes of a request, at most.
+/// The largest request body, in bytes.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// A connection that is silent for longer is closed.
+/// Idle timeout of a connection.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// What has arrived.
 #[derive(Default)]
 pub(super) struct Arrived {
     pub(super) lines: AtomicU64,
-    /// Lines as they came, each once.
+    /// The lines as received, each once.
     pub(super) distinct: Mutex<HashSet<Box<str>>>,
 }
 
@@ -62,7 +62,7 @@ impl Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The listener looks at the flag when somebody comes.
+        // The listener checks the flag only after a connection.
         drop(TcpStream::connect(self.address));
     }
 }
@@ -104,7 +104,7 @@ fn serve(stream: TcpStream, arrived: &Arrived) -> std::io::Result<()> {
                 distinct.insert(one.into());
             }
         }
-        // Once they are noted.
+        // Answer only after the lines are recorded.
         reader
             .get_mut()
             .write_all(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n")?;

@@ -1,9 +1,9 @@
-//! Programs that earlier runs of the node have left. When a node is killed the kernel tells each program, but not what
-//! that one has started, and a program may ignore it. They are ended before any is started, so that no two drive one
-//! valve.
+//! Programs that earlier runs of the node have left. When a node is killed, the kernel signals each program, but not
+//! the processes that the program has started, and a program may ignore the signal. They are ended before any program
+//! is started, so that no two programs drive one valve.
 //!
-//! They are known by their environment: `KEEL_TASK`, and `KEEL_STORE` with the identity of the store and of its file,
-//! which one node alone can hold. A copy of the file is another store.
+//! They are recognized by their environment: `KEEL_TASK`, and `KEEL_STORE` with the identity of the store and of its
+//! file, which only one node can hold. A copy of the file is another store.
 
 use super::process::{END_TIME_MAX, KILLED_TIME_MAX};
 use crate::node::log;
@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Bytes of an environment that are read; what the node sets stands anywhere in it.
+/// The most bytes read of an environment; the node's variables may be anywhere in it.
 const ENVIRONMENT_BYTES_MAX: u64 = 1 << 20;
-/// Time between two looks whether they have ended.
+/// Poll interval for their end.
 const LOOK: Duration = Duration::from_millis(10);
-/// A start waits for all of it so long at most: the kernel may let nobody look at a process that hangs.
+/// Timeout of the whole search for a start: the kernel may block any look at a hanging process.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// Processes between this one and the first of the machine.
+/// The most processes between this one and the first process of the machine.
 const ANCESTORS_MAX: usize = 64;
 
 struct Leftover {
@@ -31,17 +31,17 @@ struct Leftover {
     handle: OwnedFd,
 }
 
-/// What there is to know of the search.
+/// Parameters and state of the search.
 struct Search {
     store: String,
-    /// Processes that have started this one.
+    /// Ancestors of this process.
     spared: BTreeSet<libc::pid_t>,
     own_group: libc::pid_t,
-    /// The start waits no more: from now on programs may be of this run.
+    /// Whether the start has stopped waiting: from then on, programs may belong to this run.
     is_over: Mutex<bool>,
 }
 
-/// Ends what earlier runs with this store have left, and says so. What it could not end, or not look at, is returned.
+/// Ends what earlier runs with this store have left, and logs it. Returns what it could not end or check.
 pub(super) async fn end(store: String) -> Option<String> {
     // SAFETY: a plain system call.
     let own_group = unsafe { libc::getpgid(0) };
@@ -97,7 +97,7 @@ impl Search {
                 if *is_over {
                     return None;
                 }
-                // Some start others as they end.
+                // Signal new ones, too: some programs start others as they end.
                 for one in left.iter().filter(|one| told.insert(one.number)) {
                     one.signal(signal);
                 }
@@ -132,7 +132,8 @@ impl Search {
             .collect()
     }
 
-    /// Whether this process is one. The handle comes first: then the number is nobody else's when it is looked at.
+    /// Returns this process if it is a leftover. Takes the handle first: then the number cannot be reused during the
+    /// checks.
     fn look(&self, number: libc::pid_t) -> Option<Leftover> {
         // SAFETY: a plain system call.
         let group = unsafe { libc::getpgid(number) };
@@ -161,7 +162,7 @@ impl Search {
     }
 }
 
-/// A handle of a process.
+/// Returns a handle of a process.
 fn handle(number: libc::pid_t) -> std::io::Result<OwnedFd> {
     // SAFETY: a plain system call.
     let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) };
@@ -179,7 +180,7 @@ impl Leftover {
 
     fn signal(&self, signal: libc::c_int) {
         let none: *const libc::siginfo_t = std::ptr::null();
-        // SAFETY: a plain system call with a handle that is open. It reaches this process or nobody.
+        // SAFETY: a plain system call with a handle that is open. It reaches only this process, or none.
         unsafe {
             libc::syscall(
                 libc::SYS_pidfd_send_signal,
@@ -192,14 +193,14 @@ impl Leftover {
     }
 }
 
-/// This process and those that have started it: a program may start the node of its own store again. Those of the
-/// node's own group, as what takes its output, are spared with them.
+/// Returns this process and its ancestors: a program may start the node of its own store again. The node's own process
+/// group, such as the reader of its output, is spared as well.
 fn ancestors() -> BTreeSet<libc::pid_t> {
     let mut found = BTreeSet::new();
     let mut number = std::process::id() as libc::pid_t;
     while number > 0 && found.len() < ANCESTORS_MAX && found.insert(number) {
         let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-        // The name before it may hold anything, and ends with the last parenthesis.
+        // The process name before it may contain any character; it ends with the last parenthesis.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let parent = fields.split_whitespace().nth(1);
         number = parent.and_then(|parent| parent.parse().ok()).unwrap_or(0);
@@ -207,7 +208,7 @@ fn ancestors() -> BTreeSet<libc::pid_t> {
     found
 }
 
-/// A copy of the store may be in another container.
+/// Returns whether the process sees the same file system: a copy of the store may be in another container.
 fn sees_what_we_see(number: libc::pid_t) -> bool {
     let look = |name: &str, process: &str| {
         let found = std::fs::metadata(format!("/proc/{process}/{name}")).ok()?;

@@ -1,13 +1,12 @@
-//! Programs that the node keeps running (`[[task]]`), and the trees that they come from (`[[mount]]`).
+//! Programs that the node keeps running (`[[task]]`), and the mounts that contain them (`[[mount]]`).
 //!
-//! Each has a thread that starts its process, waits for its end, and starts it again. None of them holds anything that
-//! a put needs. A process is the leader of a group of its own and is ended with it; when the node is killed, the kernel
-//! tells the process, and the next start ends what is left.
+//! Each has a thread that starts its process, waits for its end, and starts it again. No such thread holds anything
+//! that a put needs. A process leads a process group of its own and is ended together with it. When the node is killed,
+//! the kernel signals the process, and the next start ends what is left.
 //!
 //! **Files:** `leftovers.rs` programs that earlier runs have left; `process.rs` one process: its start, its output, its
-//! end; `output.rs` what of it is in the log;
-//! `watch.rs` what a thread and the rest of the node tell each other; `mount.rs` mounts, `stay.rs` programs that stay,
-//! `periodic.rs` those that are started at each period.
+//! end; `output.rs` the part of its output that is logged; `watch.rs` communication between a thread and the rest of
+//! the node; `mount.rs` mounts; `stay.rs` programs that stay; `periodic.rs` programs that are started at each period.
 
 mod leftovers;
 mod mount;
@@ -28,14 +27,14 @@ use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use watch::Watch;
 
-/// Stack of the threads; what they do needs little.
+/// Stack of the threads; they need little.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What all of them are told.
+/// What all programs are told.
 pub(super) struct Surroundings {
-    /// This program.
+    /// Path of this executable.
     program: PathBuf,
-    /// Where processes run: the folder of the configuration.
+    /// The working directory of the processes: the folder of the configuration.
     folder: PathBuf,
     socket: PathBuf,
     /// Identity of the store and of its file.
@@ -63,11 +62,11 @@ struct Task {
 struct All {
     mounts: Vec<Mount>,
     tasks: Vec<Task>,
-    /// Of tasks that are no more in the configuration.
+    /// Threads of tasks that are no longer in the configuration.
     leaving: Vec<JoinHandle<()>>,
 }
 
-/// They run until this is dropped.
+/// The programs; they run until this is dropped.
 pub(crate) struct Programs {
     /// What an earlier run has left and could not be ended.
     leftover: Option<String>,
@@ -127,7 +126,7 @@ impl Programs {
         })
     }
 
-    /// `before`: of a task of the same name, which has to end first.
+    /// Starts a task. `before`: the thread of a task of the same name, which must end first.
     fn start_task(
         &self,
         config: &TaskConfig,
@@ -165,7 +164,7 @@ impl Programs {
         })
     }
 
-    /// Takes other tasks: those that have changed or are no more are ended, and those given up are tried again.
+    /// Applies other tasks: changed or removed ones are ended, and those given up are tried again.
     pub(crate) fn reload(&self, wanted: &[TaskConfig]) {
         let old = std::mem::take(&mut self.all.borrow_mut().tasks);
         let mut gone = Vec::new();
@@ -209,7 +208,7 @@ impl Programs {
             .extend(gone.into_iter().map(|(_, thread)| thread));
     }
 
-    /// For the status.
+    /// Returns the figures for the status.
     pub(crate) fn figures(&self) -> (Vec<MountFigures>, Vec<TaskFigures>) {
         let all = self.all.borrow();
         let mounts = all.mounts.iter();
@@ -220,13 +219,13 @@ impl Programs {
         )
     }
 
-    /// What of an earlier run is, or may be, still there.
+    /// Returns what an earlier run has left, or may have left.
     pub(crate) fn leftover(&self) -> Option<String> {
         self.leftover.clone()
     }
 
-    /// Ends them, tasks before mounts; the answer comes when they have ended, which takes seconds where programs do not
-    /// do what they are asked for.
+    /// Ends all programs, tasks before mounts. The receiver reports when they have ended, which takes seconds if
+    /// programs do not obey.
     pub(crate) fn finish(&self) -> Option<oneshot::Receiver<()>> {
         let all = std::mem::take(&mut *self.all.borrow_mut());
         if all.tasks.is_empty() && all.mounts.is_empty() && all.leaving.is_empty() {
@@ -237,7 +236,7 @@ impl Programs {
             drop(all);
             tell.send(()).ok();
         };
-        // Without a thread they are ended here: nobody is left to be served soon.
+        // Without a thread they are ended here: the node is about to stop serving anyway.
         match thread("ending").spawn(end) {
             Ok(_) => Some(told),
             Err(_) => None,
@@ -265,7 +264,7 @@ fn end(all: &mut All) {
 }
 
 impl Drop for All {
-    /// Whatever keeps the node from its ordinary end, nobody's processes stay.
+    /// Ends all processes, so that none stays however the node ends.
     fn drop(&mut self) {
         end(self);
     }
@@ -277,7 +276,7 @@ fn thread(name: &str) -> std::thread::Builder {
         .stack_size(STACK_BYTES)
 }
 
-/// Where programs and commands run: the folder of the configuration.
+/// Returns the working directory of programs and commands: the folder of the configuration.
 pub(super) fn folder_of(config_file: &Path) -> PathBuf {
     let file = absolute(config_file);
     file.parent().unwrap_or(Path::new("/")).to_path_buf()

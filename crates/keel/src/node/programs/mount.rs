@@ -1,5 +1,5 @@
-//! A mount: `keel stream mount` as a process of its own, so that nothing that a file system through FUSE may do to its
-//! callers is done to the node. Started again for as long as the node runs.
+//! A mount: `keel stream mount` as a process of its own, so that a FUSE file system can block only its callers and not
+//! the node. It is restarted while the node runs.
 
 use super::output::Output;
 use super::process::{self, Process};
@@ -11,20 +11,20 @@ use std::process::Command;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// How often is looked whether it is time for anything.
+/// Poll interval of the mount's state.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Pauses before the next start.
+/// Pauses before a restart.
 const RESTART_MS_MIN: u64 = 500;
 const RESTART_MS_MAX: u64 = 30_000;
 
-/// A mount that is not there after so long is a failing one: a server that cannot be reached keeps it waiting.
+/// A mount that is not available after this time counts as failing: an unreachable server keeps it waiting.
 const COMING_MAX: Duration = Duration::from_secs(10);
 
-/// In the line by which it says that the tree is there.
+/// Part of the line by which the process reports that the tree is mounted.
 const READY: &str = " is mounted on ";
 
-/// What is known before the first start.
+/// Returns the figures before the first start.
 pub(super) fn figures(config: &MountConfig) -> MountFigures {
     MountFigures {
         name: config.name.clone(),
@@ -34,12 +34,12 @@ pub(super) fn figures(config: &MountConfig) -> MountFigures {
     }
 }
 
-/// For the status.
+/// Returns the figures for the status.
 pub(super) fn shown(watch: &Watch<MountFigures>) -> MountFigures {
     watch.figures().clone()
 }
 
-/// Until the end is asked for.
+/// Runs the mount until the end is requested.
 pub(super) fn run(
     config: &MountConfig,
     around: &Surroundings,
@@ -85,7 +85,7 @@ fn start(
 ) -> Result<Process, String> {
     watch.figures().starts += 1;
     let directory = absolute(&config.directory);
-    // What is left of a mount whose process was killed has no kind, and is taken away by the next one.
+    // A stale mount of a killed process fails `stat` with another error; the next mount replaces it.
     if directory
         .symlink_metadata()
         .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
@@ -124,7 +124,7 @@ fn command(config: &MountConfig, around: &Surroundings) -> Command {
     command
 }
 
-/// Until it ends; why it did, or `None`: because that was asked for.
+/// Attends a mount until it ends. Returns why it ended; `None` if that was requested.
 fn attend(
     process: Process,
     watch: &Watch<MountFigures>,
@@ -175,7 +175,7 @@ fn attend(
     }
 }
 
-/// A line of `keel` without its name.
+/// Returns a line of `keel` without the program name.
 fn plain(line: &str) -> String {
     line.strip_prefix("keel: ").unwrap_or(line).to_owned()
 }

@@ -1,9 +1,9 @@
-//! What programs write goes into the node's log, as much of it as does not hide the rest.
+//! Copies the output of programs into the node's log, limited so that it does not hide other events.
 
 use crate::node::log;
 use std::time::{Duration, Instant};
 
-/// Lines of one program in the log within [`SPAN`]; more are counted.
+/// Logged lines of one program within [`SPAN`]; further ones are counted.
 const LINES_MAX: u32 = 20;
 const SPAN: Duration = Duration::from_secs(10);
 
@@ -30,7 +30,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Takes a line; whether it is in the log.
+    /// Processes a line. Returns whether it is logged.
     pub(super) fn line(&mut self, text: &str) -> bool {
         self.last = Some(text.to_owned());
         if self.begun.elapsed() >= SPAN {
@@ -45,7 +45,7 @@ impl<'a> Output<'a> {
         true
     }
 
-    /// The last line since this was asked.
+    /// Returns the last line since the previous call.
     pub(super) fn take_last(&mut self) -> Option<String> {
         self.last.take()
     }

@@ -1,5 +1,5 @@
-//! A program that is started at each release: a run is an instance, which the node times, declares and reports for a
-//! program that knows nothing of it.
+//! A program that is started at each release. A run is an instance; the node times, declares and reports it for a
+//! program that is unaware of tasks.
 
 use super::output::Output;
 use super::process::{self, End, Process};
@@ -9,10 +9,10 @@ use base::clock::{Clock, SystemClock};
 use db::{Instance, Monitor, ReleaseTimer};
 use std::time::{Duration, Instant};
 
-/// Time between reports until the node says another.
+/// Time between reports until the node sets another one.
 const SAMPLING: Duration = Duration::from_secs(1);
 
-/// Until the end is asked for.
+/// Runs the program at its releases until the end is requested.
 pub(super) fn run(task: &Task<'_>) {
     let clock = SystemClock::new();
     let config = task.config;
@@ -64,7 +64,7 @@ pub(super) fn run(task: &Task<'_>) {
     }
 }
 
-/// Waits until a run that could not be ended has ended, and takes it away; `false`: the end was asked for.
+/// Waits until a run that could not be ended has ended, and reaps it. Returns `false` if the end was requested.
 fn wait_for_the_hanging(task: &Task<'_>, process: Process, output: &mut Output<'_>) -> bool {
     let number = process.number();
     loop {
@@ -82,7 +82,7 @@ fn wait_for_the_hanging(task: &Task<'_>, process: Process, output: &mut Output<'
     }
 }
 
-/// Waits for a release; `false`: the end was asked for.
+/// Waits for a release. Returns `false` if the end was requested.
 fn wait_until(
     task: &Task<'_>,
     clock: &SystemClock,
@@ -106,13 +106,13 @@ fn wait_until(
 
 enum Attended {
     Stopped,
-    /// With why the run has failed, if it has.
+    /// The run has ended, with the reason if it failed.
     Ended(End, Option<String>),
-    /// It does not end, whatever is done.
+    /// The process cannot be ended.
     Hangs(Process),
 }
 
-/// Waits for the end of a run, which has its limit.
+/// Waits for the end of a run, up to its time limit.
 fn attend(task: &Task<'_>, process: Process, output: &mut Output<'_>) -> Attended {
     let number = process.number();
     let until = process.begun + Duration::from_millis(task.config.run_ms_max);
@@ -145,7 +145,7 @@ fn attend(task: &Task<'_>, process: Process, output: &mut Output<'_>) -> Attende
     }
 }
 
-/// Notes how a run went. What fails at each period is said once.
+/// Records how a run went. A failure that repeats at each period is logged once.
 fn note(task: &Task<'_>, failed: Option<String>, output: &mut Output<'_>) {
     let last = output.take_last();
     let Some(why) = failed else {
@@ -170,7 +170,7 @@ fn note(task: &Task<'_>, failed: Option<String>, output: &mut Output<'_>) {
     }
 }
 
-/// What the quality of service is told.
+/// Reports to the quality of service.
 struct Reports<'a> {
     own: OwnDeclaration<'a>,
     figures: Monitor,
@@ -193,7 +193,7 @@ impl<'a> Reports<'a> {
         self.figures.record(&instance, deadline_ns);
     }
 
-    /// Declares the task where it is not, and reports what it did since.
+    /// Declares the task if it is not declared, and reports what it did since.
     fn send_if_due(&mut self, task: &Task<'_>) {
         self.own.declare(task, std::process::id(), None);
         if Instant::now() < self.next {

@@ -1,5 +1,5 @@
-//! One process: started as the leader of a group, its output read line by line, its end waited for, ended with its
-//! group.
+//! One process: started as the leader of a group; its output is read line by line, its end is awaited, and it is ended
+//! together with its group.
 
 use super::watch::{self, Event, Watch};
 use super::{Surroundings, thread};
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-/// A line of output is read up to here; what is longer becomes several.
+/// The longest line of output, in bytes; longer lines are split.
 const LINE_BYTES_MAX: u64 = 512;
 
-/// A process that was asked to end is waited for so long, then it is killed.
+/// Timeout for a process that was asked to end; then it is killed.
 pub(super) const END_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// One that was killed is waited for so long: a call to a device or a mount that hangs holds it.
+/// Timeout for a killed process: a hanging call to a device or a mount can hold it.
 pub(super) const KILLED_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Once a process has ended its last lines are on the way for so long at most.
+/// How long the last lines of an ended process may take to arrive.
 const LAST_LINES: Duration = Duration::from_millis(50);
 
-/// What a service manager has told the node is not for its programs.
+/// Variables of the service manager that are meant for the node, not for its programs.
 const NOT_PASSED_ON: [&str; 4] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",
@@ -32,7 +32,7 @@ const NOT_PASSED_ON: [&str; 4] = [
     "LISTEN_FDS",
 ];
 
-/// A process that was started and not waited for.
+/// A process that was started and not yet reaped.
 pub(super) struct Process {
     child: Child,
     number: u64,
@@ -42,9 +42,9 @@ pub(super) struct Process {
 
 /// How a process ended.
 pub(super) struct End {
-    /// `None`: it could not be killed, and hangs.
+    /// `None` if it could not be killed, and hangs.
     pub(super) status: Option<ExitStatus>,
-    /// When, by the machine's clock, ns.
+    /// Time of the end by the machine's clock, in ns.
     pub(super) at_ns: u64,
 }
 
@@ -53,7 +53,7 @@ impl End {
         self.status.is_some_and(|status| status.success())
     }
 
-    /// What to say of it.
+    /// Returns the description of the end.
     pub(super) fn text(&self) -> String {
         match self.status {
             None => "hangs in a call and cannot be killed".to_owned(),
@@ -65,14 +65,14 @@ impl End {
     }
 }
 
-/// What to run, with what every program of the node is told.
+/// Returns the command, with the environment that every program of the node gets.
 pub(super) fn command(program: &std::path::Path, around: &Surroundings) -> Command {
     let mut command = Command::new(program);
     command
         .current_dir(&around.folder)
         .env("KEEL_NODE", &around.socket)
         .env("KEEL_STORE", &around.store)
-        // The node itself may be a program of another one.
+        // The node itself may be a program of another node.
         .env_remove("KEEL_TASK");
     if let Some(region) = &around.region {
         command.env("KEEL_REGION", region);
@@ -84,7 +84,8 @@ pub(super) fn command(program: &std::path::Path, around: &Surroundings) -> Comma
 }
 
 impl Process {
-    /// Starts it. What it writes and its end come as events with `number`. Some `cores`: it runs on these alone.
+    /// Starts the process. Its output and its end arrive as events with `number`. If `cores` is not empty, it runs only
+    /// on these.
     pub(super) fn start<F: Clone>(
         mut command: Command,
         number: u64,
@@ -96,20 +97,21 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(writer.try_clone()?)
             .stderr(writer)
-            // A group of its own: Ctrl-C comes to the node, which ends it, and with the group go those it has started.
+            // A group of its own: Ctrl-C reaches only the node, which then ends the process and all others of its
+            // group.
             .process_group(0);
         let node = std::process::id() as libc::pid_t;
         let wanted = (!cores.is_empty()).then(|| core_set(cores));
-        // SAFETY: between fork and exec nothing but system calls, which are async-signal-safe; nothing is allocated.
+        // SAFETY: between fork and exec there are only async-signal-safe system calls, and no allocation.
         unsafe {
             command.pre_exec(move || {
-                // When the node's thread for it ends, which it does after its process or with a node that is killed.
+                // Send SIGTERM when the node's thread for it ends: after the process, or when the node is killed.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
                 if libc::getppid() != node {
                     libc::_exit(0);
                 }
                 if let Some(set) = &wanted {
-                    // What came of it is looked at afterwards.
+                    // The result is checked afterwards.
                     libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set);
                 }
                 for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGPIPE] {
@@ -123,7 +125,7 @@ impl Process {
         }
         let begun = Instant::now();
         let mut child = command.spawn()?;
-        // With it go the writing ends of the pipe.
+        // This closes the writing ends of the pipe.
         drop(command);
         let (lines, unseen) = (watch.sender(), Arc::clone(&watch.lines_unseen));
         let reading = thread("output").spawn(move || read(reader, number, &lines, &unseen));
@@ -155,29 +157,29 @@ impl Process {
         self.child.id() as libc::pid_t
     }
 
-    /// Whether it runs on these cores and no others.
+    /// Returns whether it runs on exactly these cores.
     pub(super) fn is_on(&self, cores: &[u16]) -> bool {
         if cores.is_empty() {
             return true;
         }
         let wanted = core_set(cores);
-        // SAFETY: all zeros are a set without a core.
+        // SAFETY: all zeros are an empty set of cores.
         let mut found: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: room for as many bytes as are said, borrowed for the call.
+        // SAFETY: a buffer of the given size, borrowed for the call.
         let got = unsafe {
             libc::sched_getaffinity(self.group(), size_of::<libc::cpu_set_t>(), &raw mut found)
         };
-        // SAFETY: both are whole sets.
+        // SAFETY: both are valid sets.
         got == 0 && unsafe { libc::CPU_EQUAL(&wanted, &found) }
     }
 
-    /// It has ended, as the event said: takes what it left, and ends those of its group that it has left.
+    /// Takes the end that an event reported: reaps the process and ends the rest of its group.
     pub(super) fn ended(mut self, at_ns: u64) -> End {
         self.has_ended = true;
         self.reap(at_ns)
     }
 
-    /// To its group, and to itself: it may have gone to another one.
+    /// Signals its group and the process itself: it may have moved to another group.
     fn signal(&self, signal: libc::c_int) {
         for number in [-self.group(), self.group()] {
             // SAFETY: a plain system call. The leader was not waited for, so the numbers of both are its own.
@@ -193,8 +195,8 @@ impl Process {
         }
     }
 
-    /// Asks it to end, and its group with it; kills it where it does not. Its last lines go to `line`. One that cannot
-    /// be killed stays what it is until its call returns; nobody waits for it.
+    /// Asks the process and its group to end, and kills them if they do not. Its last lines go to `line`. A process
+    /// that cannot be killed stays until its call returns; the caller does not wait for it.
     pub(super) fn end(self, events: &Receiver<Event>, line: impl FnMut(&str)) -> End {
         self.try_end(events, line).unwrap_or_else(|_| End {
             status: None,
@@ -202,8 +204,8 @@ impl Process {
         })
     }
 
-    /// The same; the error is one that cannot be killed: it runs as another user, or is in a call that nothing
-    /// interrupts.
+    /// Like [`end`](Self::end); the error is a process that cannot be killed: it runs as another user, or is in an
+    /// uninterruptible call.
     pub(super) fn try_end(
         mut self,
         events: &Receiver<Event>,
@@ -231,7 +233,7 @@ impl Process {
             self.signal(libc::SIGKILL);
             patience = KILLED_TIME_MAX;
         }
-        // Dropped, it is let go.
+        // Prevent `drop` from killing and waiting.
         self.has_ended = true;
         Err(self)
     }
@@ -247,29 +249,29 @@ impl Drop for Process {
     }
 }
 
-/// The lines that are still on their way when a process has ended.
+/// Takes the lines that are still in flight when a process has ended.
 pub(super) fn last_lines(events: &Receiver<Event>, number: u64, mut line: impl FnMut(&str)) {
     let until = Instant::now() + LAST_LINES;
     while let Some(event) = watch::next(events, until.saturating_duration_since(Instant::now())) {
         match event {
             Event::Line(of, text) if of == number => line(&text),
-            // What was asked for meanwhile is looked at before the next wait.
+            // A request that arrives here is checked before the next wait.
             _ => {}
         }
     }
 }
 
 fn core_set(cores: &[u16]) -> libc::cpu_set_t {
-    // SAFETY: all zeros are a set without a core.
+    // SAFETY: all zeros are an empty set of cores.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for core in cores {
-        // SAFETY: the set is whole; a number beyond it is left out by the check of the configuration.
+        // SAFETY: the set is valid; the check of the configuration refuses numbers beyond it.
         unsafe { libc::CPU_SET(usize::from(*core), &mut set) };
     }
     set
 }
 
-/// Reads until every writer has gone, and never lets one of them wait.
+/// Reads until all writers have closed the pipe, and never makes a writer wait.
 fn read(reader: PipeReader, number: u64, lines: &SyncSender<Event>, unseen: &AtomicU64) {
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
@@ -286,13 +288,13 @@ fn read(reader: PipeReader, number: u64, lines: &SyncSender<Event>, unseen: &Ato
     }
 }
 
-/// Waits for the end of a process without taking it away: its number stays its own until the one that started it does.
+/// Waits for the end of a process without reaping it: its number stays reserved until its owner reaps it.
 fn wait(process: u32, number: u64, ends: &SyncSender<Event>) {
     loop {
-        // SAFETY: all zeros are a value of it.
+        // SAFETY: all zeros are a valid value.
         let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let flags = libc::WEXITED | libc::WNOWAIT;
-        // SAFETY: room for the answer, borrowed for the call.
+        // SAFETY: a valid structure for the result, borrowed for the call.
         let waited = unsafe { libc::waitid(libc::P_PID, process, &raw mut found, flags) };
         let is_interrupted =
             std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted;
@@ -308,7 +310,7 @@ fn wait(process: u32, number: u64, ends: &SyncSender<Event>) {
 mod tests {
     use super::*;
 
-    /// The identity of this thread alone, which the library would change for all of them.
+    /// Changes the user of this thread alone; the library function would change all threads.
     fn become_user(user: libc::c_long) {
         // SAFETY: a plain system call.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, 0 as libc::c_long) };

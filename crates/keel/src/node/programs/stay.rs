@@ -1,4 +1,4 @@
-//! A program that stays: started, and started again when it ends, after pauses that grow, and not for ever.
+//! A program that stays: it is started, and restarted when it ends, after growing pauses and a limited number of times.
 
 use super::output::Output;
 use super::process::{self, Process};
@@ -13,29 +13,29 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// How often is looked whether anything has changed.
+/// Poll interval for changes.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often is looked whether a mount is there.
+/// Poll interval for a mount.
 const MOUNT_LOOK: Duration = Duration::from_millis(100);
 
-/// A program has so long to declare its task before the node does.
+/// How long a program has to declare its task before the node does.
 const DECLARE_AFTER: Duration = Duration::from_secs(3);
 
-/// Pause before a declaration that was refused is tried again.
+/// Retry interval of a refused declaration.
 const DECLARE_AGAIN: Duration = Duration::from_secs(10);
 
-/// Share in the figures that the node controls.
+/// Weight in the figures that the node controls.
 const WEIGHT: f64 = 1.0;
 
-/// What is known of a task.
+/// What is known about a task.
 #[derive(Clone)]
 pub(super) struct Known {
     pub(super) figures: TaskFigures,
     pub(super) since: Option<Instant>,
 }
 
-/// What is known before the first start.
+/// Returns what is known before the first start.
 pub(super) fn known(config: &TaskConfig) -> Known {
     let time = |ns: u64| (ns > 0).then(|| ms(ns));
     Known {
@@ -58,7 +58,7 @@ pub(super) fn known(config: &TaskConfig) -> Known {
     }
 }
 
-/// For the status.
+/// Returns the figures for the status.
 pub(super) fn shown(watch: &Watch<Known>) -> TaskFigures {
     let known = watch.figures().clone();
     let unseen = watch.lines_unseen.load(Ordering::Relaxed);
@@ -71,17 +71,17 @@ pub(super) fn shown(watch: &Watch<Known>) -> TaskFigures {
     }
 }
 
-/// The task of a thread.
+/// The task that a thread runs.
 pub(super) struct Task<'a> {
     pub(super) config: &'a TaskConfig,
     pub(super) around: &'a Surroundings,
     pub(super) watch: &'a Watch<Known>,
     pub(super) events: &'a Receiver<Event>,
-    /// Its mount; `Some(None)`: one that waits for the next start of the node.
+    /// Its mount; `Some(None)` if the mount becomes available only at the next start of the node.
     pub(super) from: Option<Option<Arc<Watch<MountFigures>>>>,
 }
 
-/// The node's declaration of a program's task.
+/// The node's declaration of a task for a program.
 pub(super) struct OwnDeclaration<'a> {
     own_tasks: &'a OwnTasks,
     pub(super) id: Option<TaskId>,
@@ -97,7 +97,8 @@ impl<'a> OwnDeclaration<'a> {
         }
     }
 
-    /// Declares it, if it is not and it is time. `process` and `thread` as the kernel knows them.
+    /// Declares the task, if it is not declared and the time has come. `process` and `thread` as numbered by the
+    /// kernel.
     pub(super) fn declare(&mut self, task: &Task<'_>, process: u32, thread: Option<u32>) {
         if self.id.is_some() || Instant::now() < self.next_try {
             return;
@@ -139,7 +140,7 @@ impl Drop for OwnDeclaration<'_> {
 }
 
 impl Task<'_> {
-    /// Until the end is asked for.
+    /// Runs the program until the end is requested.
     pub(super) fn run(&self) {
         let mut output = Output::new("task", &self.config.name);
         let mut number = 0;
@@ -155,7 +156,7 @@ impl Task<'_> {
         }
     }
 
-    /// Waits until the program's mount is there; `false`: the end was asked for.
+    /// Waits until the program's mount is available. Returns `false` if the end was requested.
     pub(super) fn wait_for_mount(&self) -> bool {
         let Some(from) = &self.from else {
             return !self.watch.is_stopped();
@@ -210,7 +211,7 @@ impl Task<'_> {
     fn command(&self) -> Command {
         let config = self.config;
         let program = match config.program.components().count() {
-            // Looked for as a shell does.
+            // Look up a bare name in `PATH`, as a shell does.
             0 | 1 => config.program.clone(),
             _ => absolute(&config.program),
         };
@@ -236,7 +237,7 @@ impl Task<'_> {
         command
     }
 
-    /// Takes a line of output.
+    /// Processes a line of output.
     pub(super) fn line(&self, output: &mut Output<'_>, text: &str) {
         let is_in_log = output.line(text);
         let figures = &mut self.watch.figures().figures;
@@ -244,7 +245,7 @@ impl Task<'_> {
         figures.output_lines_left_out += u64::from(!is_in_log);
     }
 
-    /// One start to its end; why it ended, or `None`: because that was asked for.
+    /// Attends one run from start to end. Returns why it ended; `None` if that was requested.
     fn live(&self, number: u64, output: &mut Output<'_>) -> Option<String> {
         let mut process = match self.start(number) {
             Ok(process) => Some(process),
@@ -285,7 +286,7 @@ impl Task<'_> {
         why
     }
 
-    /// Looks at a program that runs: who has declared its task, and whether it has run for long enough.
+    /// Checks a running program: which side has declared its task, and whether it has run long enough.
     fn look(&self, process: &Process, own: &mut OwnDeclaration<'_>) {
         let is_declared = self
             .around
@@ -310,7 +311,7 @@ impl Task<'_> {
         }
     }
 
-    /// Notes a failure.
+    /// Records a failure.
     pub(super) fn fail(&self, why: &str) {
         let name = &self.config.name;
         log::event("task", format!("{name} failed: {why}"));
@@ -320,12 +321,12 @@ impl Task<'_> {
         figures.last_error = Some(why.to_owned());
     }
 
-    /// Waits before the next start; `false`: the end was asked for.
+    /// Waits before the next start. Returns `false` if the end was requested.
     fn pause(&self) -> bool {
         let config = self.config;
         let in_row = self.watch.figures().figures.restarts_in_row;
         let is_given_up = config.restarts_max > 0 && in_row >= config.restarts_max;
-        // Whatever was asked for while it ran was not about this.
+        // Discard a request to try again that arrived while it ran: it was not about this failure.
         self.watch.is_asked_again();
         let until = if is_given_up {
             self.set_state("given_up", None);

@@ -1,31 +1,32 @@
-//! What the thread of a program and the rest of the node tell each other.
+//! Communication between the thread of a program and the rest of the node.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Events that wait to be looked at; lines of output beyond that are left out and counted.
+/// Capacity of the event queue; lines of output beyond it are dropped and counted.
 const EVENTS_MAX: usize = 64;
 
-/// What a thread waits for.
+/// The events that a thread waits for.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A line that the process of this number has written.
+    /// The process of this number has written a line.
     Line(u64, String),
-    /// That process has ended, and was not waited for yet; when, by the machine's clock.
+    /// The process of this number has ended but is not reaped; the second value is the time by the machine's clock, in
+    /// ns.
     Ended(u64, u64),
-    /// Something was asked for.
+    /// A request was made.
     Wake,
 }
 
-/// Shared by the thread and those who look.
+/// Shared by the thread and its observers.
 pub(super) struct Watch<F> {
     stop: AtomicBool,
     again: AtomicBool,
     sender: SyncSender<Event>,
     figures: Mutex<F>,
-    /// Lines that nobody has looked at.
+    /// Lines that were dropped because the queue was full.
     pub(super) lines_unseen: Arc<AtomicU64>,
 }
 
@@ -42,20 +43,20 @@ impl<F: Clone> Watch<F> {
         (watch, events)
     }
 
-    /// The figures, for a moment.
+    /// Locks the figures; hold the guard only briefly.
     pub(super) fn figures(&self) -> MutexGuard<'_, F> {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For whoever has events.
+    /// Returns a sender of events.
     pub(super) fn sender(&self) -> SyncSender<Event> {
         self.sender.clone()
     }
 
-    /// Asks for the end.
+    /// Asks the thread to end.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        // Where there is no room, events wait that are looked at first.
+        // If the queue is full, the thread wakes anyway because of the waiting events.
         self.sender.try_send(Event::Wake).ok();
     }
 
@@ -63,19 +64,19 @@ impl<F: Clone> Watch<F> {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Whoever was given up is tried again.
+    /// Asks to start a program again that was given up.
     pub(super) fn try_again(&self) {
         self.again.store(true, Ordering::Release);
         self.sender.try_send(Event::Wake).ok();
     }
 
-    /// Whether that was asked for since the last question.
+    /// Returns whether that was requested since the last call.
     pub(super) fn is_asked_again(&self) -> bool {
         self.again.swap(false, Ordering::AcqRel)
     }
 }
 
-/// The next event, if one comes in time.
+/// Returns the next event, if one arrives within `patience`.
 pub(super) fn next(events: &Receiver<Event>, patience: Duration) -> Option<Event> {
     events.recv_timeout(patience).ok()
 }

@@ -1,6 +1,6 @@
-//! Settings of the processors that a node has changed and could not put back, because it was killed or they were not
-//! there. They are found by the file that they are saved in, whatever the configuration says now: beside the store and
-//! the socket, under any name that ends with `.speed`, and where whoever drove these processors last has noted it.
+//! Processor settings that a node changed and could not restore, because it was killed or the processors were missing.
+//! They are found by the file in which they are saved, independently of the current configuration: beside the store and
+//! the socket, under any name that ends with `.speed`, and where the last process that drove these processors noted it.
 
 use super::speed;
 use crate::config::Config;
@@ -10,34 +10,35 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How its file's name ends.
+/// The suffix of the file's name.
 const SUFFIX: &str = "speed";
 
-/// Between two tries.
+/// Retry interval.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
 
-/// Names of a folder that are looked at, and files that are read.
+/// The most names of a folder that are checked, and the most files that are read.
 const NAMES_MAX: usize = 16_384;
 const FILES_MAX: usize = 64;
 
-/// Folders above the file in which an older node may have been started.
+/// Folders above the file that are tried as the folder in which an older node was started.
 const ABOVE_MAX: usize = 4;
 
 /// Where settings are saved.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// This node's own, as a full path.
+    /// The file of this node, as a full path.
     pub(super) saved: PathBuf,
     folders: Vec<PathBuf>,
 }
 
 impl Places {
-    /// Its name is that of the store, which no other node has: a socket may be renamed.
+    /// Returns the places. The file is named after the store, which no other node has: a socket may be renamed.
     pub(super) fn of(config: &Config) -> Self {
         let socket = folder(&config.node.socket);
         let image = &config.store.image;
         let beside_store = folder(image);
-        // A store on a device of its own has no folder. What lies in shared memory lasts as long as the settings do.
+        // A store on a raw device has no folder of its own. Files in shared memory live as long as the settings, so
+        // they are fine.
         let is_device = beside_store.starts_with("/dev") && !beside_store.starts_with("/dev/shm");
         let own = if is_device { &socket } else { &beside_store };
         let mut name = image.file_name().unwrap_or_default().to_owned();
@@ -52,8 +53,8 @@ impl Places {
         Self { saved, folders }
     }
 
-    /// Every file that may have settings: of this node, of one with another socket or store, of whoever drove the
-    /// processors of `root` last.
+    /// Returns every file that may contain settings: of this node, of a node with another socket or store, and of the
+    /// last process that drove the processors of `root`.
     fn files(&self, root: &Path) -> Vec<PathBuf> {
         let mut found = vec![self.saved.clone()];
         for folder in &self.folders {
@@ -80,7 +81,7 @@ impl Places {
     }
 }
 
-/// The folder of a file without links, as far as it is there.
+/// Returns the folder of a file with links resolved, as far as it exists.
 fn folder(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let folder = whole.parent().unwrap_or(Path::new("/"));
@@ -89,16 +90,16 @@ fn folder(path: &Path) -> PathBuf {
         .unwrap_or_else(|_| folder.to_path_buf())
 }
 
-/// A file whose settings are not back.
+/// A file whose settings are not restored.
 #[derive(Clone, Debug, PartialEq)]
 struct Left {
     path: PathBuf,
     why: String,
-    /// Whether the settings that are there now may not be those of before.
+    /// Whether the current settings may differ from the original ones.
     is_unsure: bool,
 }
 
-/// All of them.
+/// All files whose settings are not restored.
 #[derive(Debug)]
 pub(super) struct Leftovers {
     places: Places,
@@ -119,7 +120,7 @@ impl Leftovers {
         &self.places.saved
     }
 
-    /// Why the present settings must not be taken for those of before.
+    /// Returns why the current settings must not be taken for the original ones.
     pub(super) fn unsure(&self) -> Option<&str> {
         let unsure = self.list.iter().find(|left| left.is_unsure);
         unsure.map(|left| left.why.as_str())
@@ -129,20 +130,20 @@ impl Leftovers {
         self.list.is_empty()
     }
 
-    /// When to try again.
+    /// Returns the time until the next retry.
     pub(super) fn due_in(&self) -> Duration {
         RETRY.saturating_sub(self.looked_at.elapsed())
     }
 
-    /// One line each, without those whose file somebody has removed.
+    /// Returns one line for each file, without files that were removed meanwhile.
     pub(super) fn lines(&mut self) -> Vec<String> {
         self.list
             .retain(|left| left.path.symlink_metadata().is_ok());
         self.list.iter().map(|left| left.why.clone()).collect()
     }
 
-    /// Puts back what can be; the log has what came of it, once. Nobody of this process drives the processors of `root`
-    /// or of any other machine meanwhile.
+    /// Restores what can be restored and logs the result once. Meanwhile nothing in this process may drive the
+    /// processors of `root` or of any other machine.
     pub(super) fn look(&mut self, root: &Path) {
         let before = std::mem::take(&mut self.list);
         let mut count = 0;
@@ -175,7 +176,8 @@ impl Leftovers {
     }
 }
 
-/// How many settings were put back; else why not, unless whoever has saved them is at work.
+/// Returns how many settings were restored. The error says why not; it is `None` if the process that saved them is
+/// running.
 fn put_back(path: &Path) -> Result<usize, Option<Left>> {
     let left = |why: String, is_unsure| {
         Some(Left {
@@ -198,7 +200,7 @@ fn put_back(path: &Path) -> Result<usize, Option<Left>> {
         let why = format!("{} is a link now, which is not followed", root.display());
         return Err(left(advice(path, &saved.unset(&why)), true));
     }
-    // Who cannot have the lock for another reason than that somebody has it mends all the same.
+    // If the lock fails for any reason other than a holder, restore without it.
     let _lock = match Lock::take(&root, path) {
         Err(LockError::Held {
             process,

@@ -1,12 +1,12 @@
-//! Quality of service in the node: which tasks there are, the thread that samples them and sets speed and admission,
-//! and what is asked of it.
+//! Quality of service in the node: the declared tasks, the thread that samples them and sets speed and admission, and
+//! the requests of clients.
 //!
-//! The thread owns the loop (`db::qos::regulator`). With the thread of the socket it shares a list of tasks and of
-//! wishes, for a lookup at a time; real-time tasks live in other processes and wait for neither.
+//! The thread owns the loop (`db::qos::regulator`). It shares a list of tasks and of wishes with the socket's thread;
+//! each locks it only for a lookup. Real-time tasks live in other processes and wait for neither thread.
 //!
-//! **Files:** `requests.rs` what clients ask, `tasks.rs` what tasks have reported, `own.rs` those of programs
-//! that the node has started, `thread.rs` the
-//! sampling thread, `speed.rs` what sets the speed, `left.rs` what was not put back.
+//! **Files:** `requests.rs` requests of clients, `tasks.rs` reports of tasks, `own.rs` tasks of programs that the node
+//! has started, `thread.rs` the sampling thread, `speed.rs` the choice of the speed's actuator, `left.rs` settings that
+//! were not restored.
 
 mod left;
 mod own;
@@ -43,26 +43,26 @@ pub(crate) struct Wishes {
     pub(crate) stop_identification: bool,
 }
 
-/// What both threads see.
+/// State shared by both threads.
 struct Inner {
     tasks: Tasks,
     config: QosConfig,
     gains: Option<Gains>,
     gains_error: Option<String>,
-    /// What is held at present.
+    /// The current mode.
     mode: Mode,
     set_points: Option<SetPoints>,
     wishes: Wishes,
-    /// Gains or limits have changed since the loop looked.
+    /// Whether gains or limits have changed since the loop's last look.
     is_changed: bool,
-    /// When whoever wants an identification last asked how far it is, and which process that is: without a reader it
-    /// ends.
+    /// When the client that requested the identification last polled its progress, and the client's process. Without
+    /// polls the identification ends.
     asked_at: Option<Instant>,
     asked_by: Option<u32>,
     state: QosState,
     /// When the last period with figures ended.
     figures_at: Option<Instant>,
-    /// Why nothing sets the speed, though it is configured.
+    /// Why no actuator sets the speed, although one is configured.
     actuator_error: Option<String>,
     warnings: Vec<String>,
     stop: bool,
@@ -76,7 +76,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Each change is whole before the lock is given back.
+        // A poisoned lock is usable: each change is complete before the lock is released.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,7 +120,7 @@ pub(crate) struct Qos {
 }
 
 impl Qos {
-    /// Starts the sampling thread. `warnings`: what was not permitted at the start.
+    /// Starts the sampling thread. `warnings`: permissions that were missing at the start.
     pub(crate) fn start(
         config: &Config,
         db: &Arc<Db>,
@@ -148,15 +148,15 @@ impl Qos {
         })
     }
 
-    /// Takes a configuration that was read again.
+    /// Applies a configuration that was read again.
     pub(crate) fn reload(&self, config: &QosConfig) {
         let loaded = Loaded::of(config);
         let mut inner = self.shared.lock();
-        // A mode that was chosen meanwhile stays, unless the file now says another than before.
+        // A mode that was chosen at run time stays, unless the file changes its mode.
         let is_mode_new = inner.config.mode != config.mode;
         let mode = if is_mode_new { config.mode } else { inner.mode };
         let before = (inner.sentence(), inner.gains_error.clone());
-        // So do set points, unless the file or the gains now say others than before.
+        // Set points stay, too, unless the file or the gains change them.
         let said = (config.tardiness, config.data_ratio);
         let is_same = said == (inner.config.tardiness, inner.config.data_ratio)
             && inner.gains.is_some()
@@ -178,7 +178,7 @@ impl Qos {
         self.shared.changed.notify_all();
     }
 
-    /// For whoever declares tasks of programs that it has started.
+    /// Returns the handle for threads that declare tasks of programs that they have started.
     pub(crate) fn own_tasks(&self) -> OwnTasks {
         OwnTasks::new(Arc::clone(&self.shared))
     }
@@ -188,7 +188,7 @@ impl Qos {
         self.shared.declare(declared)
     }
 
-    /// Adds what a task did since its last report; how long a sampling period is, ms.
+    /// Adds what a task did since its last report. Returns the length of a sampling period, in ms.
     pub(crate) fn report(&self, id: TaskId, period: &db::Monitor) -> Result<u32, Failure> {
         self.shared.report(id, period)
     }
@@ -198,17 +198,17 @@ impl Qos {
         self.shared.lock().tasks.refuse_report(reason);
     }
 
-    /// The node has stored nothing of an instance of these tasks; `is_late`: it came after its deadline.
+    /// Counts an instance of these tasks of which the node stored nothing; `is_late`: it came after its deadline.
     pub(crate) fn abort(&self, ids: &[TaskId], is_late: bool) {
         self.shared.lock().tasks.abort(ids, is_late);
     }
 
-    /// The tasks of a connection that has ended are no more.
+    /// Removes the tasks of a connection that has ended.
     pub(crate) fn leave(&self, ids: &[TaskId]) {
         self.shared.leave(ids);
     }
 
-    /// Changes what is wished. `process`: whose wish it is.
+    /// Changes the wishes. `process`: the process that sent them.
     pub(crate) fn wish(&self, wishes: Wishes, process: Option<u32>) -> Result<(), Failure> {
         let missing = wishes.identify.and_then(|_| self.missing_actuator());
         let mut inner = self.shared.lock();
@@ -242,7 +242,7 @@ impl Qos {
             "running".clone_into(&mut inner.state.identification.state);
         }
         if wishes.stop_identification {
-            // One that was asked for a moment ago has not begun yet.
+            // An identification requested a moment ago has not begun yet.
             inner.wishes.identify = None;
             inner.wishes.stop_identification = true;
         }
@@ -251,7 +251,7 @@ impl Qos {
         Ok(())
     }
 
-    /// Why nothing can set the speed of the tasks that are declared now. Files are read without the lock.
+    /// Returns why nothing can set the speed of the currently declared tasks. Files are read without the lock.
     fn missing_actuator(&self) -> Option<String> {
         let inner = self.shared.lock();
         let (threads, kind) = (inner.tasks.threads(), inner.actuator());
@@ -263,8 +263,8 @@ impl Qos {
         speed::missing(kind, &threads, &speed::root(&root)).or(known)
     }
 
-    /// What is so at present. The process that runs an identification asks for it, so that it goes on; others may look
-    /// at one whose reader has died, and do not keep it going.
+    /// Returns the current state. A request from the process that runs the identification renews its lease. Other
+    /// processes may look at an identification whose reader has died, but do not keep it running.
     pub(crate) fn state(&self, process: Option<u32>) -> QosState {
         let mut inner = self.shared.lock();
         if inner.asked_by == process {
@@ -274,23 +274,23 @@ impl Qos {
         self.look()
     }
 
-    /// The same for whoever only looks.
+    /// Returns the current state without renewing a lease.
     pub(crate) fn look(&self) -> QosState {
-        // Before the lock: it goes through the whole table.
+        // Count before taking the lock: this scans the whole table.
         let fresh = self.db.fresh_count(SystemClock::new().wall_ms());
         let mut state = self.shared.lock().show();
         (state.keys_fresh, state.keys_temporal) = (fresh.fresh, fresh.temporal);
         state
     }
 
-    /// The set points in force, for one of which another is wished.
+    /// Returns the set points in force, for a request that changes only one of them.
     pub(crate) fn set_points(&self) -> Option<SetPoints> {
         self.shared.lock().set_points
     }
 }
 
 impl Qos {
-    /// Ends the sampling thread: speed as it was found, all updates.
+    /// Ends the sampling thread: the original speed is restored, and all updates are admitted.
     pub(crate) fn finish(&self) {
         self.shared.lock().stop = true;
         self.shared.changed.notify_all();
@@ -312,7 +312,7 @@ impl Drop for Qos {
 }
 
 impl Inner {
-    /// Without gains.
+    /// Creates the state without gains.
     fn new(config: &QosConfig, warnings: Vec<String>) -> Self {
         Self {
             tasks: Tasks::default(),
@@ -339,11 +339,11 @@ impl Inner {
         }
     }
 
-    /// After other gains or another configuration: set points and mode as these say, as far as they can be.
+    /// Adopts set points and mode of new gains or a new configuration, as far as possible.
     fn settle(&mut self, loaded: Loaded) {
         let (mode, refused) = loaded.mode(&self.config);
         self.mode = mode;
-        // Shown as long as it is so: the operator has asked for something else.
+        // Keep showing the error while it applies: the operator has requested something else.
         self.gains_error = loaded.error.or(refused);
         self.gains = loaded.gains;
         self.set_points = self.gains.as_ref().map(|gains| SetPoints {
@@ -355,7 +355,7 @@ impl Inner {
         });
     }
 
-    /// What is driven from now on goes into the log, and what is not although the configuration asks for it.
+    /// Logs what is driven from now on, and what the configuration requests but is not driven.
     fn say(&self) {
         log::event("qos", self.sentence());
         for warning in words::machine_warnings(&self.config) {
@@ -370,7 +370,8 @@ impl Inner {
         words::sentence(&self.config, self.gains.as_ref(), self.mode)
     }
 
-    /// What sets the speed: `auto` takes what the gains in force were made with, because they are of no use to another.
+    /// Returns the actuator for the speed. `auto` takes the actuator with which the gains were measured: the gains do
+    /// not fit another one.
     fn actuator(&self) -> ActuatorKind {
         let of_gains = self.gains.as_ref().map(|gains| gains.identified.kind());
         match (self.config.actuator, of_gains) {
@@ -403,7 +404,7 @@ impl Inner {
         ))
     }
 
-    /// `missing`: why nothing sets the speed, though something is to.
+    /// Checks whether an identification can run. `missing`: why nothing sets the speed, although something should.
     fn check_identify(
         &self,
         excitation: &Excitation,
@@ -446,7 +447,7 @@ impl Inner {
         })
     }
 
-    /// What each input may be at least.
+    /// Returns the lower limit of each input.
     fn least(&self) -> [f64; 2] {
         let part = |percent: u32| f64::from(percent) / 100.0;
         [

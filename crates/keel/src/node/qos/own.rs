@@ -1,10 +1,10 @@
-//! Tasks that the node declares for programs that it has started and that do not do so themselves.
+//! Tasks that the node declares for programs that it has started and that do not declare one themselves.
 
 use super::{Declared, Shared, TaskId};
 use libkeel::protocol::Failure;
 use std::sync::Arc;
 
-/// What a thread of the node may declare.
+/// The handle with which a thread of the node declares tasks.
 #[derive(Clone)]
 pub(crate) struct OwnTasks {
     shared: Arc<Shared>,
@@ -20,21 +20,21 @@ impl OwnTasks {
         self.shared.declare(declared)
     }
 
-    /// Adds what a task did since its last report; how long a sampling period is, ms.
+    /// Adds what a task did since its last report. Returns the length of a sampling period, in ms.
     pub(crate) fn report(&self, id: TaskId, period: &db::Monitor) -> Result<u32, Failure> {
         self.shared.report(id, period)
     }
 
-    /// The task is no more.
+    /// Removes the task.
     pub(crate) fn leave(&self, id: TaskId) {
         self.shared.leave(&[id]);
     }
 
-    /// Whether a program of this process group has declared a task, `own` apart.
+    /// Returns whether a program of this process group has declared a task, other than `own`.
     pub(crate) fn is_declared_by(&self, group: libc::pid_t, own: Option<TaskId>) -> bool {
         let processes = self.shared.lock().tasks.processes(own);
         let mut processes = processes.into_iter().map(|one| one as libc::pid_t);
-        // SAFETY: a plain question to the system; one that is no more is of no group.
+        // SAFETY: a plain system call; an ended process is in no group.
         processes.any(|process| unsafe { libc::getpgid(process) } == group)
     }
 }

@@ -1,4 +1,4 @@
-//! What clients ask: to declare a task, to note what one did, to show or change the quality of service.
+//! Requests of clients: declaring a task, reporting what a task did, showing or changing the quality of service.
 
 use super::tasks::is_thread_of;
 use super::{Declared, TaskId, Wishes};
@@ -12,12 +12,12 @@ use libkeel::protocol::{
 };
 use serde::Deserialize;
 
-/// Who is at the other end of a connection, and what it has declared there.
+/// The peer of a connection, and what it has declared there.
 #[derive(Debug, Default)]
 pub(crate) struct Guest {
-    /// Whether it may stop the node, too.
+    /// Whether it may also stop the node.
     pub(crate) may_operate: bool,
-    /// Its process, as the kernel tells.
+    /// Its process, as reported by the kernel.
     pub(crate) process: Option<u32>,
     pub(crate) tasks: Vec<TaskId>,
 }
@@ -57,14 +57,14 @@ pub(crate) fn declare(node: &Node, guest: &mut Guest, task: &Task) -> Answer {
     )
 }
 
-/// The thread, if it is one of the process at the other end: nobody has others' threads slowed down. A process in
-/// another namespace has other numbers, and then its thread is not known.
+/// Returns the thread, if it belongs to the peer's process: a client must not slow down threads of other processes. A
+/// process in another namespace has different numbers, so its thread is unknown.
 fn own_thread(process: Option<u32>, task: &Task) -> Option<u32> {
     let process = process.filter(|process| *process == task.process)?;
     is_thread_of(task.thread, process).then_some(task.thread)
 }
 
-/// Notes what a task of this connection did.
+/// Records what a task of this connection did.
 pub(crate) fn note(node: &Node, guest: &Guest, period: &TaskPeriod) -> Answer {
     let id = period.id;
     if !guest.tasks.contains(&id) {
@@ -88,7 +88,7 @@ pub(crate) fn note(node: &Node, guest: &Guest, period: &TaskPeriod) -> Answer {
     framed(Kind::TaskNoted, &TaskNoted { sampling_period_ms })
 }
 
-/// What an identification is to do.
+/// Parameters of an identification.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Identify {
@@ -100,7 +100,7 @@ struct Identify {
     admitted_amplitude: f64,
 }
 
-/// Changes what is asked for, then shows how things are.
+/// Applies the requested changes, then shows the state.
 pub(crate) fn regulate(node: &Node, guest: &Guest, asked: Qos) -> Answer {
     let Qos {
         mode,
@@ -145,7 +145,7 @@ pub(crate) fn regulate(node: &Node, guest: &Guest, asked: Qos) -> Answer {
     framed(Kind::QosState, &node.qos.state(guest.process))
 }
 
-/// The mode as the loop has it.
+/// Returns the mode in the loop's terms.
 fn driven(mode: Mode) -> controller::Mode {
     match mode {
         Mode::Open => controller::Mode::Open,

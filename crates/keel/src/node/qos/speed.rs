@@ -1,4 +1,4 @@
-//! Which actuator sets the speed of the tasks' threads.
+//! The choice of the actuator that sets the speed of the tasks' threads.
 
 use crate::config::ActuatorKind;
 use db::qos::actuator::{
@@ -7,15 +7,15 @@ use db::qos::actuator::{
 };
 use std::path::{Path, PathBuf};
 
-/// What to do where there is nothing that sets the speed.
+/// The remedy where nothing sets the speed.
 pub(super) const REMEDY: &str =
     "take another qos.actuator (docs/qos.md says which this machine has) and send the node SIGHUP";
 
-/// Why an identification would end with a model of nothing.
+/// Why an identification would end with a useless model.
 pub(super) const NONE_SLOWED: &str = "the speed cannot be set: rtgroup slows real-time threads alone, and no task has \
                                       one; declare it with a fifo_priority, or take qos.actuator = \"deadline\"";
 
-/// What to say of a task whose thread is an ordinary one.
+/// Returns the message for a task whose thread is not a real-time thread.
 pub(super) fn not_slowed(task: &str) -> String {
     format!(
         "the task {task} has no real-time thread, and rtgroup slows no other; declare it with a fifo_priority, or take \
@@ -23,10 +23,10 @@ pub(super) fn not_slowed(task: &str) -> String {
     )
 }
 
-/// Whether a thread is scheduled by SCHED_FIFO or SCHED_RR; one that has ended counts as such: nothing is to be said
-/// of it.
+/// Returns whether a thread is scheduled by SCHED_FIFO or SCHED_RR. A thread that has ended counts as such, because no
+/// message about it is needed.
 pub(super) fn is_real_time(thread: u32) -> bool {
-    // SAFETY: a number goes in, and a number comes out.
+    // SAFETY: the argument and the result are plain numbers.
     let policy = unsafe { libc::sched_getscheduler(thread.cast_signed()) };
     policy < 0
         || matches!(
@@ -35,12 +35,12 @@ pub(super) fn is_real_time(thread: u32) -> bool {
         )
 }
 
-/// Names a group of this node beside those of others on this machine.
+/// Returns a group name that is unique among the nodes on this machine.
 fn group_name() -> String {
     format!("keel-{}", std::process::id())
 }
 
-/// The folder below which the machine's settings lie, however it is spelled.
+/// Returns the folder below which the machine's settings lie, in canonical form.
 pub(super) fn root(configured: &Path) -> PathBuf {
     configured
         .canonicalize()
@@ -48,7 +48,7 @@ pub(super) fn root(configured: &Path) -> PathBuf {
         .unwrap_or_else(|_| configured.to_path_buf())
 }
 
-/// Lets go the threads of nodes that were killed; the groups that could not be removed, and why.
+/// Releases the threads of killed nodes. Returns the groups that could not be removed, and why.
 pub(super) fn remove_groups(files: &dyn Files, root: &Path) -> Vec<(PathBuf, String)> {
     let mut left = Vec::new();
     for parent in RtGroup::places(root) {
@@ -58,7 +58,7 @@ pub(super) fn remove_groups(files: &dyn Files, root: &Path) -> Vec<(PathBuf, Str
             if !is_left {
                 continue;
             }
-            // Opening one removes what has its name.
+            // Opening a group removes an existing one of its name.
             if let Err(error) = RtGroup::open(Box::new(SystemFiles), root, &name, &[]) {
                 left.push((parent.join(&name), error.to_string()));
             }
@@ -67,7 +67,7 @@ pub(super) fn remove_groups(files: &dyn Files, root: &Path) -> Vec<(PathBuf, Str
     left
 }
 
-/// Why this kind cannot set the speed of these threads, as far as looking tells.
+/// Returns why this kind of actuator cannot set the speed of these threads, as far as a check can tell.
 pub(super) fn missing(kind: ActuatorKind, threads: &[u32], root: &Path) -> Option<String> {
     if kind != ActuatorKind::Cpufreq || threads.is_empty() {
         return None;
@@ -76,8 +76,8 @@ pub(super) fn missing(kind: ActuatorKind, threads: &[u32], root: &Path) -> Optio
     checked.err().map(|error| error.to_string())
 }
 
-/// The actuator of this kind for these threads; the words say why there is none. `root`: below it lie the system's
-/// settings.
+/// Opens an actuator of this kind for these threads; the error says why there is none. The system's settings lie below
+/// `root`.
 pub(crate) fn open(
     kind: ActuatorKind,
     threads: &[u32],
@@ -89,7 +89,7 @@ pub(crate) fn open(
     }
     let cpufreq = || -> Result<Box<dyn Actuator>, SavedError> {
         let cores = cores_of(threads);
-        // Before there is a lock: most machines need none.
+        // Check before taking the lock: most machines need none.
         Cpufreq::check(&SystemFiles, root, &cores)?;
         let lock = Lock::take(root, saved_path).map_err(ActuatorError::from)?;
         let opened = Cpufreq::open(Box::new(SystemFiles), root, &cores, saved_path, lock)?;
@@ -112,19 +112,19 @@ pub(crate) fn open(
             Err(SavedError::Setting(ActuatorError::Missing { .. })) => {
                 Ok(rtgroup().unwrap_or_else(|_| deadline()))
             }
-            // It is there, and somebody else's or in disorder: that is to be said, not to be gone round.
+            // The actuator exists, but is in use elsewhere or broken: report that instead of falling back.
             Err(error) => Err(error.to_string()),
         },
     }
 }
 
-/// The processors that these threads may run on.
+/// Returns the processors on which these threads may run.
 pub(super) fn cores_of(threads: &[u32]) -> Vec<u32> {
     let mut cores = Vec::new();
     for thread in threads {
-        // SAFETY: all zero is a valid set.
+        // SAFETY: all zeros are a valid set.
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the set lives until the call returns, and its size is said.
+        // SAFETY: the set lives until the call returns, and its size is given.
         let asked = unsafe {
             libc::sched_getaffinity(
                 thread.cast_signed(),
@@ -136,7 +136,7 @@ pub(super) fn cores_of(threads: &[u32]) -> Vec<u32> {
             continue;
         }
         for core in 0..libc::CPU_SETSIZE {
-            // SAFETY: the number lies below the size of the set.
+            // SAFETY: the number is below the size of the set.
             if unsafe { libc::CPU_ISSET(core as usize, &set) } {
                 cores.push(core.cast_unsigned());
             }

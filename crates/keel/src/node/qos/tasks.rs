@@ -1,4 +1,4 @@
-//! The tasks that programs have declared, and what they have reported since the loop looked last.
+//! The tasks that programs have declared, and what they have reported since the loop's last look.
 
 use super::failure;
 use crate::qos::{TaskState, TasksEnded};
@@ -10,23 +10,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A period may last so many times longer than its instances should take; then it has what it has.
+/// The longest period, as a multiple of the time that its instances should take; then it ends with what it has.
 pub(super) const PATIENCE: u32 = 3;
 
-/// A task whose instances of a sampling period take longer than so many of these is left out of the loop: others would
-/// wait for it, and nothing that changes once a minute is held by a loop that acts once a second.
+/// A task whose instances of a sampling period take longer than this number of sampling periods is left out of the
+/// loop. The other tasks would wait for it, and a loop that acts once a second cannot control a task that changes once
+/// a minute.
 const SLOW_PERIODS: u32 = 10;
 
-/// A task that has reported nothing for so many sampling periods, or of its own where these are longer, is silent.
+/// A task without a report for this number of sampling periods, or of its own periods if they are longer, is silent.
 const SILENT_PERIODS: u32 = 3;
 
-/// What a program may be ahead of the node's clock with what it reports: the node may take its declaration late.
+/// How far a program's reports may be ahead of the node's clock, in ns: the node may process its declaration late.
 const AHEAD_NS: u64 = 10_000_000_000;
 
-/// Tasks that have ended and whose figures wait for the end of the period; of more of them only the sums are kept.
+/// Ended tasks whose figures wait for the end of the period, at most; of further ones only the sums are kept.
 const DEPARTED_MAX: usize = 256;
 
-/// Number of a task among those of this run.
+/// Number of a task, unique in this run.
 pub(crate) type TaskId = u64;
 
 /// What a program declares.
@@ -39,11 +40,11 @@ pub(crate) struct Declared {
     pub(crate) weight: f64,
     /// The process at the other end of the socket.
     pub(crate) process: u32,
-    /// Its thread, if that is one of that process.
+    /// The task's thread, if it belongs to that process.
     pub(crate) thread: Option<u32>,
 }
 
-/// Whether a process has this thread now.
+/// Returns whether this process currently has this thread.
 pub(super) fn is_thread_of(thread: u32, process: u32) -> bool {
     Path::new(&format!("/proc/{process}/task/{thread}")).exists()
 }
@@ -51,11 +52,11 @@ pub(super) fn is_thread_of(thread: u32, process: u32) -> bool {
 struct Task {
     id: TaskId,
     declared: Declared,
-    /// Since the loop looked last.
+    /// Reports since the loop's last look.
     pending: Monitor,
     declared_at: Instant,
     reported_at: Instant,
-    /// Since the declaration.
+    /// Instances since the declaration.
     instances: u64,
     deadline_misses: u64,
     aborted: u64,
@@ -72,14 +73,14 @@ pub(crate) struct Sampling {
 }
 
 impl Task {
-    /// How long the instances of a sampling period take.
+    /// Returns how long the instances of a sampling period take.
     fn span(&self, sampling: Sampling) -> Duration {
         let instances = u64::from(sampling.instances_min);
         let span_ns = self.declared.period_ns.saturating_mul(instances);
         Duration::from_nanos(span_ns).max(sampling.period)
     }
 
-    /// Since the loop looked last; a slow task has no say.
+    /// Returns the figures since the loop's last look; `None` for a slow task.
     fn figures(&self, sampling: Sampling) -> Option<Figures> {
         let is_heard = !self.is_slow(sampling);
         is_heard
@@ -87,12 +88,12 @@ impl Task {
             .flatten()
     }
 
-    /// Whether its instances come too seldom for the loop.
+    /// Returns whether its instances are too rare for the loop.
     fn is_slow(&self, sampling: Sampling) -> bool {
         self.span(sampling) > sampling.period * SLOW_PERIODS
     }
 
-    /// When it will have been silent for so long that the others do not wait for it; zero: it has been.
+    /// Returns the time until it counts as silent, so that the others no longer wait for it; zero if it is silent.
     fn until_silent(&self, sampling: Sampling) -> Duration {
         let own = Duration::from_nanos(self.declared.period_ns);
         let most = own.max(sampling.period) * SILENT_PERIODS;
@@ -103,18 +104,18 @@ impl Task {
         self.until_silent(sampling).is_zero()
     }
 
-    /// Whether the loop goes by it.
+    /// Returns whether the loop considers it.
     fn is_heard(&self, sampling: Sampling) -> bool {
         !self.is_slow(sampling) && !self.is_silent(sampling)
     }
 
-    /// Whether these figures can be of this task.
+    /// Checks whether these figures are possible for this task.
     fn check(&self, period: &Monitor) -> Result<(), (&'static str, String)> {
         period
             .check(self.declared.deadline_ns)
             .map_err(|error| (error.figure(), error.to_string()))?;
         let elapsed_ns = u64::try_from(self.declared_at.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // The first is released at once, and one may be on its way.
+        // The first instance is released at once, and one may be in flight.
         let releases = elapsed_ns.saturating_add(AHEAD_NS) / self.declared.period_ns.max(1) + 2;
         if self.instances.saturating_add(period.instances) > releases {
             let wrong = "there are more instances than releases since the declaration";
@@ -124,10 +125,10 @@ impl Task {
     }
 }
 
-/// What tasks did in a period at whose end they were no more.
+/// The figures of tasks that ended within a period.
 #[derive(Default)]
 struct Departed {
-    /// With their weights.
+    /// Figures with their weights.
     figures: Vec<(Option<Figures>, f64)>,
     /// When the first of them was declared.
     since: Option<Instant>,
@@ -141,9 +142,9 @@ pub(crate) struct Tasks {
     ended: TasksEnded,
     next: TaskId,
     refused: u64,
-    /// Deadlines missed that no sampling period shows.
+    /// Missed deadlines that no sampling period shows.
     misses_apart: u64,
-    /// Reports that contradict themselves, by the figure.
+    /// Contradictory reports, by figure.
     reports_refused: BTreeMap<&'static str, u64>,
 }
 
@@ -156,7 +157,7 @@ impl Tasks {
         self.refused
     }
 
-    /// Counts a report that could not be taken, by what is wrong with it.
+    /// Counts a report that was refused, by its error.
     pub(crate) fn refuse_report(&mut self, reason: &'static str) {
         *self.reports_refused.entry(reason).or_default() += 1;
     }
@@ -215,7 +216,7 @@ impl Tasks {
         }
         task.pending.merge(period);
         task.reported_at = Instant::now();
-        // What a program says of itself may be anything.
+        // A program may report any number, so saturate.
         let add = |mine: &mut u64, theirs: u64| *mine = mine.saturating_add(theirs);
         add(&mut task.instances, period.instances);
         add(&mut task.deadline_misses, period.deadline_misses);
@@ -226,8 +227,8 @@ impl Tasks {
         Ok(())
     }
 
-    /// Counts an instance that its program has reported as one in time, or will, and of which nothing was stored;
-    /// `is_late`: because it came after its deadline.
+    /// Counts an instance of which nothing was stored, although its program reports it as in time. `is_late`: nothing
+    /// was stored because it came after its deadline.
     pub(crate) fn abort(&mut self, ids: &[TaskId], is_late: bool) {
         for task in self.tasks.iter_mut().filter(|task| ids.contains(&task.id)) {
             let late = u64::from(is_late);
@@ -237,7 +238,7 @@ impl Tasks {
         }
     }
 
-    /// Counts misses that a task has reported, where it has no say in any sampling period.
+    /// Counts misses reported by a slow task, which no sampling period includes.
     pub(crate) fn note_apart(&mut self, id: TaskId, deadline_misses: u64, sampling: Sampling) {
         let mut slow = self.tasks.iter().filter(|task| task.is_slow(sampling));
         if slow.any(|task| task.id == id) {
@@ -245,13 +246,13 @@ impl Tasks {
         }
     }
 
-    /// Deadlines missed that no sampling period shows: of slow tasks, and of instances of which nothing was stored
-    /// because they came too late.
+    /// Returns the missed deadlines that no sampling period shows: those of slow tasks, and of instances of which
+    /// nothing was stored because they were late.
     pub(crate) fn misses_apart(&self) -> u64 {
         self.misses_apart
     }
 
-    /// These are no more; what they did since the loop looked stays until it looks again.
+    /// Removes these tasks; what they did since the loop's last look stays until its next one.
     pub(crate) fn leave(&mut self, ids: &[TaskId], sampling: Sampling) {
         let left = self.tasks.extract_if(.., |task| ids.contains(&task.id));
         for task in left {
@@ -274,24 +275,24 @@ impl Tasks {
         }
     }
 
-    /// What those did that have ended.
+    /// Returns the sums of the tasks that have ended.
     pub(crate) fn ended(&self) -> TasksEnded {
         self.ended
     }
 
-    /// When the first of those was declared whose figures wait although they are no more.
+    /// Returns when the first of the ended tasks with pending figures was declared.
     pub(crate) fn departed_since(&self) -> Option<Instant> {
         self.departed.since
     }
 
-    /// The processes of all tasks but this one.
+    /// Returns the processes of all tasks except this one.
     pub(crate) fn processes(&self, except: Option<TaskId>) -> Vec<u32> {
         let others = self.tasks.iter().filter(|task| Some(task.id) != except);
         others.map(|task| task.declared.process).collect()
     }
 
-    /// The threads whose speed can be set, in order. One that has ended is none: its number may be another program's by
-    /// now.
+    /// Returns the threads whose speed can be set, in order. A thread that has ended is left out: its number may belong
+    /// to another program by now.
     pub(crate) fn threads(&self) -> Vec<u32> {
         let declared = self.tasks.iter().map(|task| &task.declared);
         let mut threads: Vec<u32> = declared
@@ -304,7 +305,7 @@ impl Tasks {
         threads
     }
 
-    /// Whether each task that reports has finished so many instances since the loop looked last.
+    /// Returns whether each reporting task has finished `instances_min` instances since the loop's last look.
     pub(crate) fn have_enough(&self, sampling: Sampling) -> bool {
         let mut heard = self
             .tasks
@@ -315,7 +316,8 @@ impl Tasks {
             && heard.all(|task| task.pending.instances >= u64::from(sampling.instances_min))
     }
 
-    /// How long a period should take: the sampling period, or so many instances of the slowest task that reports.
+    /// Returns how long a period should take: the sampling period, or `instances_min` instances of the slowest
+    /// reporting task.
     pub(crate) fn span(&self, sampling: Sampling) -> Duration {
         let heard = self.tasks.iter().filter(|task| task.is_heard(sampling));
         heard
@@ -324,7 +326,7 @@ impl Tasks {
             .unwrap_or(sampling.period)
     }
 
-    /// When nothing will have been heard of any task that the loop goes by; zero: nothing has been.
+    /// Returns the time until all tasks that the loop considers are silent; zero if they are.
     pub(crate) fn until_unheard(&self, sampling: Sampling) -> Duration {
         let followed = self.tasks.iter().filter(|task| !task.is_slow(sampling));
         followed
@@ -333,7 +335,7 @@ impl Tasks {
             .unwrap_or_default()
     }
 
-    /// The figures of a period that ends now, without those of slow tasks; the next one begins.
+    /// Returns the figures of the period that ends now, without slow tasks, and begins the next one.
     pub(crate) fn take(&mut self, sampling: Sampling) -> Option<Figures> {
         let mut all = std::mem::take(&mut self.departed).figures;
         all.extend(self.tasks.iter_mut().map(|task| {
@@ -433,7 +435,7 @@ mod tests {
         assert!((figures.data_ratio - 0.2).abs() < 0.01, "{figures:?}");
         assert_eq!(tasks.take(hour), None);
         assert_eq!(tasks.show(sampling(10))[0].instances, 10);
-        // Whoever is silent is not waited for.
+        // A period does not wait for a silent task.
         let at_once = Sampling {
             period: Duration::from_millis(1),
             instances_min: 0,
@@ -448,7 +450,7 @@ mod tests {
         assert!(tasks.is_empty());
         assert!(tasks.report(one, &period(1, 1.0)).is_err());
         assert_eq!(tasks.until_unheard(at_once), Duration::ZERO);
-        // Numbers are not given twice: a late report of one that has left is nobody's.
+        // Numbers are not reused: a late report of a task that has left belongs to no task.
         assert!(tasks.declare(declared("again", 1.0), 2).unwrap() > other);
     }
 
@@ -471,7 +473,7 @@ mod tests {
         assert_eq!(tasks.threads(), [declared.thread.unwrap()]);
         drop(wait);
         thread.join().unwrap();
-        // The kernel takes its number away a moment later.
+        // The kernel releases its number a moment later.
         while is_thread_of(declared.thread.unwrap(), declared.process) {
             std::thread::yield_now();
         }
@@ -493,7 +495,7 @@ mod tests {
         assert!((figures.tardiness_mean - 1.0).abs() < 1e-9, "{figures:?}");
         assert!((figures.miss_ratio - 0.5).abs() < 1e-9, "{figures:?}");
         assert_eq!((tasks.take(at(1)), tasks.departed_since()), (None, None));
-        // One that has nothing to say is counted, and keeps nobody waiting.
+        // A task without figures is counted, and delays nothing.
         tasks.leave(&[other], at(1));
         assert_eq!(tasks.departed_since(), None);
         let ended = TasksEnded {
@@ -503,7 +505,7 @@ mod tests {
             ..TasksEnded::default()
         };
         assert_eq!(tasks.ended(), ended);
-        // However many come and go within a period.
+        // Any number of tasks may come and go within a period.
         for _ in 0..2 * DEPARTED_MAX {
             let id = tasks.declare(declared("short", 1.0), 9).unwrap();
             tasks.report(id, &period(1, 0.5)).unwrap();
@@ -513,7 +515,7 @@ mod tests {
         assert_eq!(tasks.ended().count, 2 + 2 * DEPARTED_MAX as u64);
     }
 
-    /// What has an hour for an instance would have the loop wait for ten hours.
+    /// An instance of one hour would make the loop wait for ten hours.
     #[test]
     fn a_slow_task_is_not_waited_for_and_has_no_say() {
         let sampling = Sampling {
@@ -543,7 +545,7 @@ mod tests {
         let shown = tasks.show(sampling);
         assert!(!shown[0].slow && shown[1].slow && !shown[1].silent);
         assert_eq!(shown[1].deadline_misses, 1, "its own counts go on");
-        // They are nowhere else to be seen.
+        // These misses are visible nowhere else.
         for (id, misses, apart) in [(quick, 5, 0), (hourly, 1, 1), (hourly, 2, 3)] {
             tasks.note_apart(id, misses, sampling);
             assert_eq!(tasks.misses_apart(), apart);
@@ -551,7 +553,7 @@ mod tests {
         tasks.abort(&[quick], false);
         tasks.abort(&[quick], true);
         assert_eq!(tasks.misses_apart(), 4);
-        // Alone it is nobody to go by.
+        // Alone, it gives the loop nothing to act on.
         tasks.leave(&[quick], sampling);
         assert!(!tasks.have_enough(sampling));
         assert_eq!(tasks.until_unheard(sampling), Duration::ZERO);

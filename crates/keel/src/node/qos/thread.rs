@@ -1,4 +1,4 @@
-//! The sampling thread: waits for the end of a period, takes its figures, lets the loop decide, shows what came of it.
+//! The sampling thread: waits for the end of a period, takes its figures, lets the loop decide, and shows the result.
 
 use super::left::{Leftovers, Places, RETRY};
 use super::tasks::PATIENCE;
@@ -14,59 +14,60 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// Of a sampling period, what must have passed before it can end.
+/// The fraction of a sampling period that must have passed before it can end.
 const SHORTEST: f64 = 0.9;
 
-/// An identification that nobody asks about for so long has nobody any more who wants it.
+/// Lease of an identification: it ends if its client does not poll it for this time.
 const LEASE: Duration = Duration::from_secs(10);
 
 /// What to do next.
 enum Event {
     Stop,
-    /// To put back what was left.
+    /// Restore settings that were left.
     Look,
-    /// To show what tasks did that have gone before anything was driven for them.
+    /// Show what tasks did that ended before anything was driven for them.
     Departed(Option<Figures>, Duration),
     Period(Ended),
 }
 
-/// A period that is over.
+/// A period that has ended.
 struct Ended {
     figures: Option<Figures>,
     length: Duration,
-    /// No task that the loop goes by has reported anything for too long.
+    /// All tasks that the loop considers have been silent for too long.
     is_unheard: bool,
-    /// There is no task any more: what was measured is shown, and nothing is driven by it.
+    /// No task exists any more: the measurements are shown, but drive nothing.
     is_without_task: bool,
     wishes: Wishes,
-    /// Whether gains or limits are others.
+    /// Whether gains or limits have changed.
     is_changed: bool,
 }
 
 struct Loop {
     regulator: Regulator,
-    /// Threads, their processors and kind that the actuator is for.
+    /// Threads, their processors and the kind of the current actuator.
     threads: Vec<u32>,
     cores: Vec<u32>,
     kind: crate::config::ActuatorKind,
     /// Why there is no actuator.
     actuator_error: Option<String>,
-    /// When one was opened last, or not.
+    /// When an actuator was last opened, or the attempt failed.
     opened_at: Instant,
-    /// What could not be put back.
+    /// Settings that could not be restored.
     left: Leftovers,
     begun: Instant,
     periods: u64,
     missing: u64,
     last: Option<PeriodState>,
     was_blind: bool,
-    /// An identification was given up, and that is in the log.
+    /// Whether an identification was given up and that is logged.
     is_given_up: bool,
-    /// What the identification is measured with.
+    /// The settings with which the identification is measured.
     measured_with: MeasuredWith,
 }
 
-/// Length of a sampling period in ms, its instances, and what sets the speed: samples of others are of another model.
+/// Length of a sampling period in ms, its instances, and the actuator: samples with other values belong to another
+/// model.
 type MeasuredWith = (u32, u32, crate::config::ActuatorKind);
 
 /// Runs until the node ends.
@@ -81,7 +82,7 @@ pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
         .end(&mut |fraction| db.set_admission(fraction))
     {
         let said = match error {
-            // It says so itself, and what to do.
+            // This error already describes itself and the remedy.
             ActuatorError::NotPutBack { .. } => error.to_string(),
             error => format!("the speed is not as it was before: {error}"),
         };
@@ -109,7 +110,7 @@ impl Loop {
         }
     }
 
-    /// One period; `false` when the node ends.
+    /// Runs one period. Returns `false` when the node ends.
     fn next(&mut self, shared: &Shared, db: &Db) -> bool {
         let ended = match self.wait(shared) {
             Event::Stop => return false,
@@ -168,7 +169,7 @@ impl Loop {
         }
     }
 
-    /// Waits until a period has ended, or something is to be done at once.
+    /// Waits until a period has ended, or something must be done at once.
     fn wait(&mut self, shared: &Shared) -> Event {
         let mut inner = shared.lock();
         loop {
@@ -238,18 +239,18 @@ impl Loop {
         }
     }
 
-    /// Whether a period that has lasted so long ends now.
+    /// Returns whether a period that has lasted `elapsed` ends now.
     fn is_over(&self, inner: &Inner, elapsed: Duration) -> bool {
         let (tasks, sampling) = (&inner.tasks, inner.sampling());
         if tasks.is_empty() {
-            // Once, so that the loop lets go; then there is nothing to sample.
+            // End one period without tasks, so that the loop releases the speed; then there is nothing to sample.
             return elapsed >= sampling.period && !self.is_at_rest();
         }
         if elapsed < sampling.period.mul_f64(SHORTEST) {
             return false;
         }
-        // Nobody waits for those who say nothing, however long their instances may take; and who wants another mode
-        // waits for nobody's. An identification needs its samples whole.
+        // Silent tasks delay nothing, however long their instances may take. A change of mode waits for no task's
+        // instances. An identification, however, needs complete samples.
         let is_asked =
             inner.wishes.stop_identification || inner.is_changed && !self.is_identifying();
         is_asked
@@ -262,14 +263,14 @@ impl Loop {
         matches!(self.regulator.identification(), Identification::Running(..))
     }
 
-    /// Whether nothing is driven and nothing is to be let go.
+    /// Returns whether nothing is driven and nothing must be released.
     fn is_at_rest(&self) -> bool {
         !self.is_identifying()
             && self.threads.is_empty()
             && self.regulator.decision().inputs == [1.0, 1.0]
     }
 
-    /// Does what was asked for since the last period.
+    /// Applies the requests since the last period.
     fn heed(&mut self, shared: &Shared, wishes: Wishes, changed: bool) {
         let inner = shared.lock();
         let (threads, kind) = (inner.tasks.threads(), inner.actuator());
@@ -303,11 +304,11 @@ impl Loop {
         } else {
             drop(inner);
         }
-        // Somebody else may have ended, or what was gone may have come again.
+        // Retry: another user of the actuator may have ended, or missing processors may be back.
         let is_idle = self.regulator.actuator_name() == NoActuator.name();
         let is_wanting = self.actuator_error.is_some() || is_idle && !self.left.is_empty();
         let is_due = is_wanting && self.opened_at.elapsed() >= RETRY;
-        // A task may be moved to another processor, and one that is switched off is nobody's any more.
+        // A task may move to another processor, and a processor that is switched off serves no task.
         let cores = match is_told_by_files(kind) {
             true => speed::cores_of(&threads),
             false => Vec::new(),
@@ -325,7 +326,7 @@ impl Loop {
         }
         if let Some(excitation) = wishes.identify {
             let least = shared.lock().least();
-            // It was checked when it was asked for; the least may have become another since.
+            // The request was checked when it arrived; the lower limits may have changed since.
             match self.regulator.identify(excitation, least) {
                 Ok(()) => {
                     self.is_given_up = false;
@@ -348,12 +349,12 @@ impl Loop {
             let why = "the configuration has another sampling period, other instances or another actuator now";
             self.regulator.give_up(why);
         } else if !is_without_task && let Some(why) = self.why_no_speed() {
-            // Seven minutes at one speed would end with a model that does not tell the inputs apart.
+            // Seven minutes at a constant speed would end with a model that cannot distinguish the inputs.
             self.regulator.give_up(&why);
         }
     }
 
-    /// Why the speed of the tasks is not to be set.
+    /// Returns why the speed of the tasks cannot be set.
     fn why_no_speed(&self) -> Option<String> {
         match &self.actuator_error {
             Some(error) => Some(format!("the speed cannot be set: {error}")),
@@ -371,10 +372,10 @@ impl Loop {
         }
     }
 
-    /// Another actuator, for these threads.
+    /// Opens another actuator for these threads.
     fn open(&mut self, kind: crate::config::ActuatorKind, threads: &[u32], root: &Path) {
         let before = self.regulator.actuator_name();
-        // What the old one has changed is put back before the new one looks how things are.
+        // Restore what the old actuator changed before the new one reads the current settings.
         self.regulator.set_actuator(Box::new(NoActuator));
         self.left.look(root);
         self.opened_at = Instant::now();
@@ -422,7 +423,7 @@ impl Loop {
             single: decision.is_single,
             blind: decision.is_blind,
             model_true: decision.is_model_true,
-            // Where nothing sets the speed, it is not what is wanted, even while that is full speed.
+            // Without an actuator the speed is not controlled, so it is not obeyed, even while full speed is requested.
             obeyed: decision.is_obeyed && !(drives_speed && self.actuator_error.is_some()),
             actuator_failures: failures,
             actuator_error: self
@@ -442,23 +443,23 @@ impl Loop {
         let mut inner: std::sync::MutexGuard<'_, Inner> = shared.lock();
         let asked = inner.wishes.identify.is_some();
         inner.state = state;
-        // With the last task its processors were let go, and nothing is told any more.
+        // With the last task its processors were released, and no further setting is made.
         inner.state.obeyed |= inner.tasks.is_empty();
         inner.actuator_error.clone_from(&self.actuator_error);
         if asked {
-            // Asked for meanwhile, and to begin with the next period.
+            // It was requested meanwhile and begins with the next period.
             "running".clone_into(&mut inner.state.identification.state);
         }
     }
 }
 
-/// Whether the speed may be a setting of processors.
+/// Returns whether the speed may be a setting of processors.
 fn is_told_by_files(kind: crate::config::ActuatorKind) -> bool {
     use crate::config::ActuatorKind::{Auto, Cpufreq};
     matches!(kind, Cpufreq | Auto)
 }
 
-/// What is so before the first period.
+/// Returns the state before the first period.
 pub(super) fn at_rest() -> QosState {
     let held = held_name(Held::Free);
     QosState {
@@ -474,7 +475,7 @@ pub(super) fn at_rest() -> QosState {
     }
 }
 
-/// Those that lost the most.
+/// Returns the keys that lost the most readings.
 fn shed_keys<S: SegmentStore>(db: &db::Database<S>, shed: u64) -> Vec<ShedKey> {
     if shed == 0 {
         return Vec::new();
@@ -505,8 +506,8 @@ fn shown(figures: &Figures, length: Duration) -> PeriodState {
     }
 }
 
-/// A measured number without digits that say nothing: the longest identification beside as many tasks as there may be
-/// has to fit one answer.
+/// Rounds a measured number to useful digits: the longest identification with the most possible tasks must fit one
+/// answer.
 fn short(number: f64) -> f64 {
     let rounded = (number * 1e9).round() / 1e9;
     if rounded.is_finite() { rounded } else { number }
@@ -598,7 +599,7 @@ mod tests {
                 })
                 .collect(),
         };
-        // In a text of JSON each of these takes two bytes.
+        // In JSON text each of these characters takes two bytes.
         let name = "\"".repeat(64);
         let task = TaskState {
             name: name.clone(),
@@ -621,7 +622,7 @@ mod tests {
             readings_shed: u64::from(u32::MAX),
         };
         let state = QosState {
-            // As many as qos.tasks_max may be.
+            // The largest value of qos.tasks_max.
             tasks: vec![task; 256],
             shed_keys: vec![shed; SHED_KEYS_MAX],
             identification: identification(&Identification::Done(run)),

@@ -1,4 +1,4 @@
-//! Blocks that will be wanted soon, read in the order in which they lie, before they are asked for.
+//! Reading ahead: blocks that will be requested soon are read in the order in which they lie.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,43 +9,43 @@ use super::format::{LogKind, log_name, padded};
 use super::index::{BlockPlace, RecordAt};
 use crate::block::{BLOCK_BYTES, BlockHash};
 
-/// Blocks that may be expected at one time; more are read when they are asked for.
+/// The maximum number of expected blocks; further ones are read when they are requested.
 const EXPECTED_MAX: usize = 16_384;
 
-/// Blocks that are sorted by where they lie, of those that are wanted next.
+/// The number of blocks per window. The blocks of a window are read in the order in which they lie.
 const WINDOW_BLOCKS: usize = 512;
 
-/// Bytes that are read at once.
+/// The maximum number of bytes that are read at once, unless one record is larger.
 const READ_BYTES: u64 = 256 << 10;
 
-/// Bytes that are read for nothing rather than reading twice.
+/// A gap of up to this many bytes is read too, rather than reading twice.
 const GAP_BYTES: u64 = 32 << 10;
 
-/// Blocks that nobody has asked for in this time are given up.
+/// If no block is taken for this time, all expected blocks and blocks read ahead are dropped.
 const IDLE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct State {
-    /// What is to be read, as it will be wanted.
+    /// Blocks to be read, in the order in which they will be requested.
     expected: VecDeque<BlockHash>,
-    /// Which ones these are, by the number of blocks that were expected before.
+    /// The turn of each of these: the number of blocks that were expected before it.
     turns: HashMap<BlockHash, u64>,
-    /// Blocks that were expected and whose turn has come.
+    /// The number of expected blocks whose turn has come.
     begun: u64,
-    /// What is being read.
+    /// Blocks that are being read.
     loading: HashSet<BlockHash>,
     ready: HashMap<BlockHash, Arc<[u8]>>,
-    /// The keys of `ready`, and of blocks that were taken, as they came.
+    /// The keys of `ready`, and of blocks that were taken, in the order in which they were read.
     order: VecDeque<BlockHash>,
     ready_bytes: usize,
-    /// Blocks that were taken so far.
+    /// The number of blocks that were taken so far.
     taken: u64,
     is_closed: bool,
 }
 
 pub(super) struct Ahead {
     state: Mutex<State>,
-    /// Something came, was taken or is expected.
+    /// A block was read, taken or expected.
     changed: Condvar,
     bytes_max: usize,
 }
@@ -73,7 +73,7 @@ impl State {
         Some(bytes)
     }
 
-    /// Gives up a quarter of what waits longest: whoever reads on without it does not want it.
+    /// Drops the oldest quarter of the read blocks: a reader that goes on without them does not want them.
     fn give_up_some(&mut self) {
         let enough = self.ready_bytes / 4 * 3;
         while self.ready_bytes > enough {
@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    /// It is being read, or will be next.
+    /// Whether a block is being read, or will be in the next window.
     fn is_near(&self, hash: &BlockHash) -> bool {
         let is_next = |turn: &u64| *turn < self.begun + WINDOW_BLOCKS as u64;
         self.loading.contains(hash) || self.turns.get(hash).is_some_and(is_next)
@@ -112,7 +112,7 @@ impl Ahead {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These will be wanted, in this order, after what was expected already.
+    /// Announces blocks that will be requested in this order, after those expected already.
     pub(super) fn expect(&self, hashes: &[BlockHash]) {
         let mut state = self.lock();
         let room = EXPECTED_MAX.saturating_sub(state.expected.len());
@@ -124,10 +124,10 @@ impl Ahead {
         self.changed.notify_all();
     }
 
-    /// A block that was read ahead, or is being read.
+    /// Takes a block that was read ahead, or waits for it if it is about to be read.
     pub(super) fn take(&self, hash: &BlockHash) -> Option<Arc<[u8]>> {
         let mut state = self.lock();
-        // Whoever waits for room waits for nobody.
+        // Do not wait while there is no room: the thread that reads ahead does not read then.
         while state.loading.contains(hash)
             || state.is_near(hash) && self.has_room(&state) && !state.is_closed
         {
@@ -141,7 +141,7 @@ impl Ahead {
         if gives_up {
             state.give_up_some();
         }
-        // Most of what is asked for was not expected: then nothing changes, and nobody is to be woken.
+        // Most requested blocks were not expected: then nothing changes, and no thread must be woken.
         if gives_up || taken.is_some() {
             self.changed.notify_all();
         }
@@ -157,7 +157,7 @@ impl Ahead {
         self.changed.notify_all();
     }
 
-    /// Bytes of memory, about.
+    /// Returns the approximate bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> u64 {
         let state = self.lock();
         let hashes = state.expected.capacity()
@@ -166,7 +166,7 @@ impl Ahead {
         (state.ready_bytes + hashes * size_of::<BlockHash>()) as u64
     }
 
-    /// What the thread that reads ahead does until [`close`](Self::close).
+    /// The thread that reads ahead, until [`close`](Self::close).
     pub(super) fn run(&self, core: &Core) {
         while let Some(window) = self.next_window() {
             self.load(core, &window);
@@ -176,7 +176,7 @@ impl Ahead {
         }
     }
 
-    /// What is wanted next; None: it is over.
+    /// Waits for the next window of blocks to read; `None` if the cache is closed.
     fn next_window(&self) -> Option<Vec<BlockHash>> {
         let mut state = self.lock();
         loop {
@@ -257,7 +257,7 @@ impl Ahead {
     }
 }
 
-/// Where a read begins and how long it is.
+/// Returns the log of a read, its offset and its length in bytes.
 fn extent(read: &[(BlockPlace, BlockHash)]) -> (u32, u64, u64) {
     let (first, last) = match (read.first(), read.last()) {
         (Some(first), Some(last)) => (first.0.record, last.0.record),
@@ -271,7 +271,7 @@ fn extent(read: &[(BlockPlace, BlockHash)]) -> (u32, u64, u64) {
     )
 }
 
-/// Cuts what is sorted into pieces that lie so close together that each is read at once.
+/// Splits sorted places into pieces that lie so close together that each is read at once.
 fn reads(places: &[(BlockPlace, BlockHash)]) -> Vec<&[(BlockPlace, BlockHash)]> {
     let mut reads = Vec::new();
     let mut from = 0;
@@ -292,7 +292,7 @@ fn reads(places: &[(BlockPlace, BlockHash)]) -> Vec<&[(BlockPlace, BlockHash)]> 
     reads
 }
 
-/// The blocks of one read. What cannot be had is found out again by whoever asks for it.
+/// Reads the blocks of one piece. A later request finds out again which blocks cannot be read.
 fn load_read(core: &Core, read: &[(BlockPlace, BlockHash)]) -> Vec<(BlockHash, Arc<[u8]>)> {
     let (log, start, bytes) = extent(read);
     let mut buffer = vec![0; bytes as usize];

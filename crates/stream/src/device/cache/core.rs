@@ -1,4 +1,4 @@
-//! What readers and the writer share: the storage, the index, the counters, and reading a record.
+//! The state that readers and the writer share: the storage, the index, the counters, and reading a record.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,27 +13,28 @@ use super::record::Unpacked;
 use super::storage::{Storage, StorageError};
 use crate::block::BlockHash;
 
-/// Records that stay unpacked after one of their blocks was read: the next blocks that are read are mostly theirs.
+/// The number of records that stay unpacked after one of their blocks was read: the next reads are mostly of their
+/// blocks.
 const RECENT_RECORDS: usize = 4;
 
-/// Decompressors that are kept for the next reader.
+/// The maximum number of decompressors that are kept for the next reader.
 const DECOMPRESSORS_MAX: usize = 4;
 
-/// What somebody else has done to a file, as it is said.
+/// What another process has done to a file, as messages name it.
 pub(super) const REMOVED: &str = "was removed or emptied";
 pub(super) const CUT: &str = "was cut";
 
-/// What is said of a full disk.
+/// The message for a full disk.
 const DISK_FULL: &str = "the disk is full, so that older blocks make room for newer ones";
 
-/// Why a record cannot be had.
+/// Why a record cannot be read.
 #[derive(Debug)]
 pub(super) enum Unread {
-    /// Its log was dropped meanwhile; what was worth keeping is elsewhere.
+    /// Its log was deleted meanwhile; its used blocks may lie in another log.
     Gone,
     /// It is damaged.
     Damaged,
-    /// The storage failed; later it may work.
+    /// The storage failed; a later attempt may work.
     Failed(StorageError),
 }
 
@@ -46,7 +47,7 @@ pub(super) struct Counts {
     pub(super) evicted: AtomicU64,
     pub(super) failures: AtomicU64,
     pub(super) disk_full: AtomicU64,
-    /// What a log of blocks may have now.
+    /// The current maximum size of a log of blocks, in bytes.
     pub(super) log_bytes_max: AtomicU64,
     /// Bytes of all files.
     pub(super) bytes: AtomicU64,
@@ -91,16 +92,17 @@ impl Core {
         lock(&self.notes)
     }
 
-    /// Counts a failure and keeps what it says.
+    /// Counts a failure and keeps its message.
     pub(super) fn fail(&self, what: &str, error: &StorageError) {
         count(&self.counts.failures, 1);
-        // A place that was removed has no room, either.
+        // A removed directory also reports missing room, so check for it first.
         let gone = self.storage.check_is_there().err();
         let error = gone.as_ref().unwrap_or(error);
         *lock(&self.failure) = Some(format!("{what}: {error}"));
     }
 
-    /// The disk has no room although the budget has: older blocks go for newer ones, which is worth saying.
+    /// Records that the disk is full although the budget is not: older blocks make room for newer ones, which users
+    /// must be told.
     pub(super) fn disk_is_full(&self) {
         if let Err(error) = self.storage.check_is_there() {
             return self.fail("writing the cache", &error);
@@ -109,7 +111,7 @@ impl Core {
         *lock(&self.failure) = Some(DISK_FULL.to_owned());
     }
 
-    /// The disk has room again: that it was full is over.
+    /// Clears the message of a full disk, because there is room again.
     pub(super) fn disk_has_room(&self) {
         let full = StorageError::Full.to_string();
         let mut failure = lock(&self.failure);
@@ -118,7 +120,7 @@ impl Core {
         }
     }
 
-    /// Counts what a log has lost to somebody who cut or removed its file, and says it.
+    /// Counts the blocks that a log lost because its file was cut or removed by another process, and keeps a message.
     pub(super) fn log_is_lost(&self, name: &str, how: &str, blocks: u64) {
         count(&self.counts.damaged, blocks);
         let what = match blocks {
@@ -128,8 +130,8 @@ impl Core {
         *lock(&self.failure) = Some(format!("the file {name} {how}{what}"));
     }
 
-    /// Counts a log of which nothing can be read when the cache is opened, and says it. How many blocks it had is not
-    /// known.
+    /// Counts a log that is completely unreadable when the cache is opened, and keeps a message. The number of its
+    /// blocks is unknown, so it counts as one.
     pub(super) fn log_is_unreadable(&self, name: &str) {
         count(&self.counts.damaged, 1);
         let text = format!("the file {name} cannot be read, so that all that was in it is lost");
@@ -140,7 +142,7 @@ impl Core {
         lock(&self.failure).clone()
     }
 
-    /// A record's blocks. `bytes` are those of the record, if they were read already.
+    /// Unpacks a record's blocks from `bytes`, the bytes of the record.
     pub(super) fn unpack(&self, at: RecordAt, bytes: &[u8]) -> Result<Unpacked, Unread> {
         let salt = self.index().salt(at.log).ok_or(Unread::Gone)?;
         let kept = lock(&self.decompressors).pop();
@@ -161,7 +163,7 @@ impl Core {
         unpacked.ok_or(Unread::Damaged)
     }
 
-    /// Bytes of a log of blocks.
+    /// Reads bytes of a log of blocks.
     pub(super) fn read(&self, log: u32, offset: u64, into: &mut [u8]) -> Result<(), Unread> {
         let name = log_name(LogKind::Blocks, log);
         self.storage
@@ -173,14 +175,14 @@ impl Core {
             })
     }
 
-    /// A record, read and unpacked.
+    /// Reads and unpacks a record.
     pub(super) fn read_record(&self, at: RecordAt) -> Result<Unpacked, Unread> {
         let mut bytes = vec![0; at.bytes as usize];
         self.read(at.log, u64::from(at.offset), &mut bytes)?;
         self.unpack(at, &bytes)
     }
 
-    /// Forgets what a record that cannot be read held, and with it what is behind the end of its log by now.
+    /// Removes the blocks of an unreadable record from the index, and all blocks behind the current end of its log.
     pub(super) fn lose(&self, at: RecordAt) {
         let name = log_name(LogKind::Blocks, at.log);
         let length = match self.storage.length(&name) {
@@ -194,7 +196,7 @@ impl Core {
         };
         let is_cut = length < u64::from(at.offset) + u64::from(at.bytes);
         match (is_cut, length) {
-            // Somebody else was told of it first.
+            // Another thread has reported the loss already.
             _ if lost == 0 => {}
             (true, 0) => self.log_is_lost(&name, REMOVED, lost),
             (true, _) => self.log_is_lost(&name, CUT, lost),
@@ -202,10 +204,10 @@ impl Core {
         }
     }
 
-    /// A block as it is stored, verified.
+    /// Returns a stored block, verified.
     pub(super) fn block(&self, hash: &BlockHash) -> Option<Arc<[u8]>> {
-        // Where its log is dropped meanwhile, it may have been kept elsewhere; once more is enough but for a storage
-        // that is much too small.
+        // If its log is deleted meanwhile, the block may lie in another log. One retry is enough, unless the storage is
+        // much too small.
         for _ in 0..3 {
             let place = self.index().use_block(hash)?;
             if let Some(found) = self.recent(place, hash) {
@@ -237,7 +239,7 @@ impl Core {
         None
     }
 
-    /// Whether a block is there and right; if it is not, it is forgotten.
+    /// Whether a block is there and intact; a damaged block is removed from the index.
     pub(super) fn holds(&self, hash: &BlockHash) -> bool {
         let is_there = self.index().has(hash);
         is_there && self.block(hash).is_some()
@@ -259,7 +261,7 @@ impl Core {
         recent.push_back((at, Arc::new(unpacked)));
     }
 
-    /// Bytes of memory, about.
+    /// Returns the approximate bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> u64 {
         let recent: u64 = lock(&self.recent)
             .iter()

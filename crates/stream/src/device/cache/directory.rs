@@ -1,4 +1,4 @@
-//! A directory as the place for a cache.
+//! A directory as the storage of a cache.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -15,10 +15,10 @@ use super::format::parse_log_name;
 use super::storage::{Storage, StorageError};
 use crate::device::CacheError;
 
-/// Files that are kept open.
+/// The maximum number of files that are kept open.
 const OPEN_FILES_MAX: usize = 32;
 
-/// Logs in a directory, which one process holds at a time. Whatever else is in the directory is left alone.
+/// Logs in a directory, which one process holds at a time. Any other file in the directory is left alone.
 pub struct DirectoryStorage {
     path: PathBuf,
     /// Holds the lock as well.
@@ -30,15 +30,15 @@ pub struct DirectoryStorage {
 #[derive(Default)]
 struct Open {
     files: HashMap<String, Arc<File>>,
-    /// A name was made or removed since the directory was synced.
+    /// Whether a file was created or deleted since the directory was synced.
     names_changed: bool,
 }
 
 impl DirectoryStorage {
-    /// Takes a directory for this process, and makes it where there is none.
+    /// Locks a directory for this process, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`CacheError::Refused`]: another process has it. [`CacheError::Io`]: it cannot be made or read.
+    /// [`CacheError::Refused`]: another process has it. [`CacheError::Io`]: it cannot be created or read.
     pub fn open(path: &Path) -> Result<Self, CacheError> {
         let io = |what: &str, source| CacheError::Io {
             what: format!("{what} {}", path.display()),
@@ -125,7 +125,7 @@ fn failed(error: &std::io::Error) -> StorageError {
     match error.kind() {
         ErrorKind::NotFound => StorageError::NotFound,
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StorageError::Full,
-        // What is behind the end is not there any more.
+        // The file has become shorter: the bytes are lost.
         ErrorKind::UnexpectedEof => StorageError::Damaged,
         _ => StorageError::Failed {
             code: Code::Io,
@@ -177,7 +177,7 @@ impl Storage for DirectoryStorage {
         (&*file)
             .write_all(bytes)
             .map_err(|error| match error.raw_os_error() {
-                // It could be opened for reading only.
+                // The file was opened read-only.
                 Some(libc::EBADF) => StorageError::Failed {
                     code: Code::Denied,
                     message: "it cannot be written to".to_owned(),

@@ -1,20 +1,20 @@
-//! Every byte of a log, as `CACHE.md` specifies them.
+//! The byte format of a log, as `CACHE.md` specifies it.
 
 use crate::block::{BLOCK_BYTES, BlockHash};
 
 /// The version of the format that is written and read.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// Blocks of one record, at most.
+/// The maximum number of blocks of one record.
 pub(super) const RECORD_BLOCKS_MAX: usize = 32;
 
-/// Bytes of the blocks of one record, uncompressed, at most.
+/// The maximum number of bytes of the blocks of one record, uncompressed.
 pub(super) const RECORD_RAW_BYTES_MAX: usize = RECORD_BLOCKS_MAX * BLOCK_BYTES;
 
-/// Characters of a note's name, at most.
+/// The maximum length of a note's name, in characters.
 pub(super) const NOTE_NAME_BYTES_MAX: usize = 100;
 
-/// Bytes of a file's header: twice the same half.
+/// Bytes of a file's header: two identical halves.
 pub(super) const LOG_HEADER_BYTES: usize = 64;
 
 /// Records begin at multiples of this.
@@ -26,7 +26,7 @@ pub(super) const RECORD_HEADER_BYTES: usize = 32;
 /// Bytes of one block in the table of a record.
 pub(super) const TABLE_ENTRY_BYTES: usize = 34;
 
-/// Bytes behind an index, by which it is found.
+/// Bytes of the trailer behind an index, by which the index is found.
 pub(super) const TRAILER_BYTES: usize = 16;
 
 /// Bytes of an index before its entries.
@@ -50,7 +50,7 @@ pub(super) enum LogKind {
 pub(super) struct LogHeader {
     pub(super) kind: LogKind,
     pub(super) number: u32,
-    /// Of every checksum behind it, so that bytes that only look like a record are none.
+    /// Part of every checksum behind the header, so that bytes that only look like a record are rejected.
     pub(super) salt: u64,
 }
 
@@ -74,7 +74,7 @@ impl LogHeader {
         bytes
     }
 
-    /// From either half.
+    /// Decodes a header from either half.
     pub(super) fn decode(bytes: &[u8; LOG_HEADER_BYTES]) -> Option<Self> {
         bytes.chunks_exact(HALF_BYTES).find_map(|half| {
             let is_one = half[..8] == LOG_MAGIC
@@ -94,7 +94,7 @@ impl LogHeader {
     }
 }
 
-/// The name of a log's file.
+/// Returns the name of a log's file.
 pub(super) fn log_name(kind: LogKind, number: u32) -> String {
     let kind = match kind {
         LogKind::Blocks => "blocks",
@@ -103,7 +103,7 @@ pub(super) fn log_name(kind: LogKind, number: u32) -> String {
     format!("{kind}-{number:010}")
 }
 
-/// What a file's name says; None: it is no log.
+/// Parses a file's name; `None` if it is no log.
 pub(super) fn parse_log_name(name: &str) -> Option<(LogKind, u32)> {
     let (kind, number) = name.split_once('-')?;
     let kind = match kind {
@@ -115,7 +115,7 @@ pub(super) fn parse_log_name(name: &str) -> Option<(LogKind, u32)> {
     Some((kind, number.parse().ok().filter(|_| is_number)?))
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordKind {
     Blocks = 1,
@@ -137,7 +137,7 @@ pub(super) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// None: not one at this place of a log with this salt.
+    /// Decodes a header; `None` if it is not one at this offset of a log with this salt.
     pub(super) fn decode(bytes: &[u8], salt: u64, offset: u64) -> Option<Self> {
         let bytes: &[u8; RECORD_HEADER_BYTES] =
             bytes.get(..RECORD_HEADER_BYTES)?.try_into().ok()?;
@@ -180,13 +180,13 @@ impl RecordHeader {
         }
     }
 
-    /// Bytes of the record without its padding.
+    /// Returns the bytes of the record without its padding.
     pub(super) fn record_bytes(&self) -> u64 {
         RECORD_HEADER_BYTES as u64 + u64::from(self.table_bytes) + u64::from(self.payload_bytes)
     }
 }
 
-/// What is to become a record.
+/// The content of a record that is to be written.
 pub(super) struct Draft<'d> {
     pub(super) kind: RecordKind,
     pub(super) is_compressed: bool,
@@ -197,12 +197,12 @@ pub(super) struct Draft<'d> {
 }
 
 impl Draft<'_> {
-    /// Bytes that it will take, with padding.
+    /// Returns the bytes that it will take, with padding.
     pub(super) fn padded_bytes(&self) -> u64 {
         padded((RECORD_HEADER_BYTES + self.table.len() + self.payload.len()) as u64)
     }
 
-    /// Adds it to what will be written at `offset`.
+    /// Encodes the record, which will be written at `offset`, and appends it to `into`.
     pub(super) fn encode(&self, salt: u64, offset: u64, into: &mut Vec<u8>) {
         let start = into.len();
         into.extend_from_slice(&RECORD_MAGIC);
@@ -225,7 +225,7 @@ impl Draft<'_> {
     }
 }
 
-/// What stands behind an index: where it begins.
+/// Appends the trailer of an index, which holds the offset of the index.
 pub(super) fn encode_trailer(salt: u64, offset: u64, index: u32, into: &mut Vec<u8>) {
     let start = into.len();
     into.extend_from_slice(&TRAILER_MAGIC);
@@ -235,7 +235,7 @@ pub(super) fn encode_trailer(salt: u64, offset: u64, index: u32, into: &mut Vec<
     into.extend_from_slice(&trailer_sum.to_le_bytes());
 }
 
-/// Where the index before this trailer begins; None: it is no trailer.
+/// Returns the offset of the index before this trailer; `None` if it is no trailer.
 pub(super) fn decode_trailer(bytes: &[u8], salt: u64, offset: u64) -> Option<u32> {
     let bytes = bytes.get(..TRAILER_BYTES)?;
     let is_one = bytes[..4] == TRAILER_MAGIC && word(bytes, 12) == sum(salt, offset, &bytes[..12]);
@@ -248,7 +248,7 @@ pub(super) fn push_table_entry(table: &mut Vec<u8>, hash: &BlockHash, bytes: usi
     table.extend_from_slice(&(bytes as u16).to_le_bytes());
 }
 
-/// Hashes and lengths of a table.
+/// Returns the hashes and lengths of a table.
 pub(super) fn table_entries(table: &[u8]) -> impl Iterator<Item = (BlockHash, usize)> + '_ {
     table.chunks_exact(TABLE_ENTRY_BYTES).map(|entry| {
         let mut hash = [0; 32];
@@ -258,7 +258,7 @@ pub(super) fn table_entries(table: &[u8]) -> impl Iterator<Item = (BlockHash, us
     })
 }
 
-/// Whether the lengths in a table are those of blocks and add up.
+/// Whether the lengths in a table are valid for blocks and add up.
 pub(super) fn is_table_sound(table: &[u8], raw_bytes: u32) -> bool {
     let mut total = 0;
     table_entries(table).all(|(_, bytes)| {
@@ -267,18 +267,18 @@ pub(super) fn is_table_sound(table: &[u8], raw_bytes: u32) -> bool {
     }) && total == raw_bytes as usize
 }
 
-/// The checksum of bytes that belong to the record at `offset`.
+/// Returns the checksum of bytes that belong to the record at `offset`.
 pub(super) fn sum(salt: u64, offset: u64, bytes: &[u8]) -> u32 {
     let place = crc32c::crc32c_append(crc32c::crc32c(&salt.to_le_bytes()), &offset.to_le_bytes());
     crc32c::crc32c_append(place, bytes)
 }
 
-/// Up to the next place where a record can begin.
+/// Rounds up to the next offset where a record can begin.
 pub(super) fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGNMENT as u64)
 }
 
-/// Four bytes as a number.
+/// Reads four bytes as a number.
 pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }

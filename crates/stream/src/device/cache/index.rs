@@ -1,12 +1,12 @@
-//! Which block lies where, in memory.
+//! The index in memory: where each block lies.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::format::table_entries;
 use crate::block::BlockHash;
 
-/// A block is known by half of its hash: whoever finds two blocks with the same half has done 2^64 work to lose one of
-/// them from his own cache. What is read is compared with the whole hash.
+/// A block is identified by half of its hash: finding two blocks with the same half takes 2^64 work and loses one of
+/// them from the finder's own cache only. A block that is read is compared with the whole hash.
 type Key = [u8; 16];
 
 /// Where a record lies.
@@ -14,9 +14,9 @@ type Key = [u8; 16];
 pub(super) struct RecordAt {
     /// The log's number.
     pub(super) log: u32,
-    /// Where in it.
+    /// The offset in the log.
     pub(super) offset: u32,
-    /// Bytes, without padding.
+    /// The length in bytes, without padding.
     pub(super) bytes: u32,
 }
 
@@ -24,17 +24,17 @@ pub(super) struct RecordAt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BlockPlace {
     pub(super) record: RecordAt,
-    /// Which one of the record.
+    /// The position in the record.
     pub(super) block: u8,
 }
 
-/// 28 bytes with its key, and up to as many again that the table keeps free.
+/// 28 bytes with its key, and up to the same again that the table keeps free.
 #[derive(Clone, Copy)]
 struct Entry {
     log: u32,
     record: u32,
     block: u8,
-    /// It was asked for since it was written.
+    /// It was read since it was written.
     is_used: bool,
 }
 
@@ -61,12 +61,12 @@ impl Index {
         self.logs.insert(number, Log { salt, records });
     }
 
-    /// The salt of a log; None: it is gone.
+    /// Returns the salt of a log; `None` if the log was deleted.
     pub(super) fn salt(&self, log: u32) -> Option<u64> {
         self.logs.get(&log).map(|log| log.salt)
     }
 
-    /// The blocks of a table lie in this record from now on.
+    /// Records that the blocks of a table lie in this record from now on.
     pub(super) fn add(&mut self, at: RecordAt, table: &[u8]) {
         let Some(log) = self.logs.get_mut(&at.log) else {
             return;
@@ -88,7 +88,7 @@ impl Index {
         self.blocks.contains_key(&key(hash))
     }
 
-    /// Where a block lies, which is used now.
+    /// Returns where a block lies, and marks it as used.
     pub(super) fn use_block(&mut self, hash: &BlockHash) -> Option<BlockPlace> {
         let entry = self.blocks.get_mut(&key(hash))?;
         entry.is_used = true;
@@ -96,7 +96,7 @@ impl Index {
         self.place(entry)
     }
 
-    /// Where a block lies.
+    /// Returns where a block lies.
     pub(super) fn find(&self, hash: &BlockHash) -> Option<BlockPlace> {
         self.place(*self.blocks.get(&key(hash))?)
     }
@@ -114,7 +114,7 @@ impl Index {
         })
     }
 
-    /// Forgets a block that is at this place; whether it was.
+    /// Removes a block if it lies at this place. Returns whether it did.
     pub(super) fn forget(&mut self, hash: &BlockHash, place: BlockPlace) -> bool {
         let is_there = self.find(hash) == Some(place);
         if is_there {
@@ -123,7 +123,7 @@ impl Index {
         is_there
     }
 
-    /// Forgets all blocks that lie in a record; how many.
+    /// Removes all blocks that lie in a record. Returns their number.
     pub(super) fn forget_record(&mut self, at: RecordAt) -> u64 {
         let Some(log) = self.logs.get(&at.log) else {
             return 0;
@@ -137,7 +137,7 @@ impl Index {
         self.retain(|entry| entry.log != at.log || entry.record != record as u32)
     }
 
-    /// Forgets the blocks of a log behind its first `bytes`; how many.
+    /// Removes the blocks of a log behind its first `bytes` bytes. Returns their number.
     pub(super) fn forget_behind(&mut self, number: u32, bytes: u64) -> u64 {
         let Some(log) = self.logs.get(&number) else {
             return 0;
@@ -148,7 +148,7 @@ impl Index {
         self.retain(|entry| entry.log != number || (entry.record as usize) < kept)
     }
 
-    /// Forgets a log and its blocks; how many.
+    /// Removes a log and its blocks. Returns the number of blocks.
     pub(super) fn forget_log(&mut self, number: u32) -> u64 {
         let forgotten = self.retain(|entry| entry.log != number);
         self.logs.remove(&number);
@@ -161,7 +161,7 @@ impl Index {
         (before - self.blocks.len()) as u64
     }
 
-    /// The records of a log of which a block was used, with a bit for each such block, in the order in which they lie.
+    /// Returns the records of a log with used blocks, with a bit for each such block, in the order in which they lie.
     pub(super) fn used(&self, number: u32) -> Vec<(RecordAt, u32)> {
         let mut used: BTreeMap<u32, u32> = BTreeMap::new();
         for entry in self.blocks.values() {
@@ -189,7 +189,7 @@ impl Index {
         self.blocks.len() as u64
     }
 
-    /// Bytes of memory, about.
+    /// Returns the approximate bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> u64 {
         let entry_bytes = size_of::<(Key, Entry)>() as u64 + 1;
         let records: u64 = self

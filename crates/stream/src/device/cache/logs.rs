@@ -1,4 +1,4 @@
-//! The files: which there are, what they take of the budget, adding to them, and making room.
+//! The log files: which exist, what they take of the budget, appending to them, and making room.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -18,25 +18,26 @@ use super::scan::{Chain, push_index_entry, read_chain_from, scan};
 use super::storage::StorageError;
 use super::twice::RESERVED_BYTES;
 
-/// Indexes of a log before they are written together anew.
+/// The maximum number of indexes of a log before they are merged into one.
 const CHAIN_INDEXES: u32 = 16;
 
-/// How often something is tried again because files changed under the writer or a full disk was given room.
+/// The maximum number of attempts, which are repeated when files changed under the writer or a full disk was given
+/// room.
 const ATTEMPTS_MAX: u32 = 64;
 
-/// Bytes of a log of blocks at least, however small the budget is and however little room the disk has.
+/// The minimum size limit of a log of blocks, in bytes, even with a small budget or little room on the disk.
 pub(super) const LOG_BYTES_MIN: u64 = 256 << 10;
 
-/// Bytes of a log of blocks at most.
+/// The maximum size limit of a log of blocks, in bytes.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
-/// How the bytes that a cache may take are divided.
+/// How the budget of a cache is divided.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     pub(super) bytes_max: u64,
-    /// A log of blocks is dropped as a whole, so it is a small part.
+    /// The size limit of a log of blocks. A small part, because a log is deleted as a whole.
     pub(super) log_bytes_max: u64,
-    /// Blocks leave this much for notes.
+    /// Bytes that blocks leave to notes.
     pub(super) notes_bytes: u64,
 }
 
@@ -45,23 +46,23 @@ impl Budget {
         Self {
             bytes_max: bytes_max.saturating_sub(RESERVED_BYTES),
             log_bytes_max: (bytes_max / 16).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX),
-            // A third of it holds the hashes of all blocks that a large cache has room for, also if they compress well.
+            // A third of it holds the hashes of all blocks that a large cache has room for, even if they compress well.
             notes_bytes: (bytes_max / 4).min((64 << 20).max(bytes_max / 16)),
         }
     }
 }
 
-/// A log that is added to.
+/// A log that is appended to.
 pub(super) struct Current {
     pub(super) header: LogHeader,
     chain: Chain,
-    /// Entries that no index has yet.
+    /// Entries that are not in an index yet.
     unindexed: Vec<u8>,
-    /// All that was added is durable.
+    /// Whether all appended bytes are durable.
     pub(super) is_synced: bool,
 }
 
-/// A file.
+/// A log file.
 #[derive(Clone, Copy)]
 pub(super) struct LogFile {
     pub(super) kind: LogKind,
@@ -73,30 +74,30 @@ pub(super) struct Logs {
     pub(super) files: BTreeMap<u32, LogFile>,
     next_number: u32,
     pub(super) total_bytes: u64,
-    /// What a log of blocks may have now: less than the budget says while the disk is fuller than that.
+    /// The current size limit of a log of blocks: below the budget's limit while the disk is too full for that.
     log_bytes_max: u64,
-    /// The disk had room for all that was written since the last log was begun.
+    /// Whether the disk had room for everything since the last log was begun.
     had_room: bool,
-    /// What all files together had when the disk was full last. None: it never was, or has room again.
+    /// The bytes of all files when the disk was full last. `None`: it never was, or has room again.
     pub(super) disk_bytes_max: Option<u64>,
-    /// Whether writing may be tried on a disk that had no room for anything.
+    /// Whether a write may be tried on a disk that had no room at all.
     pub(super) patience: Patience,
-    /// Bytes of notes: those that were there at the start and have been added, and those that were written anew.
+    /// Bytes of notes: those that existed at the start or were added, and those that were rewritten.
     pub(super) notes_given_bytes: u64,
     pub(super) notes_rewritten_bytes: u64,
     blocks: Option<Current>,
     pub(super) notes: Option<Current>,
 }
 
-/// Why nothing was added to a log.
+/// Why nothing was appended to a log.
 pub(super) enum NotAdded {
-    /// Somebody else changed the file.
+    /// The file was changed by another process.
     Changed,
     Storage(StorageError),
 }
 
 impl Logs {
-    /// Finds what is in the storage.
+    /// Opens the logs in the storage and indexes their content.
     pub(super) fn open(core: &Core, budget: Budget) -> Result<Self, StorageError> {
         let mut found: Vec<_> = core
             .storage
@@ -129,7 +130,8 @@ impl Logs {
     }
 
     fn find(&mut self, core: &Core, kind: LogKind, number: u32, bytes: u64) {
-        // A number is had once; a file whose number cannot be followed by another is none that was made here.
+        // Numbers are unique. A file with a duplicate number, or with one that has no successor, was not made by this
+        // cache.
         if self.files.contains_key(&number) || number == u32::MAX || bytes > u64::from(u32::MAX) {
             let _ = core.storage.delete(&log_name(kind, number));
             return;
@@ -163,11 +165,11 @@ impl Logs {
                 }
             },
         );
-        // A log of which the header alone was written, or not even that, has lost nothing.
+        // A log with only a header, or a part of one, has lost nothing.
         if scanned.is_none() && bytes > LOG_HEADER_BYTES as u64 {
             core.log_is_unreadable(&name);
         }
-        // Only the newest is added to, and only behind a record: what is newer must lie behind what is older.
+        // Append only to the newest log, and only behind a record: newer data must lie behind older data.
         let current = scanned
             .filter(|scanned| scanned.is_whole)
             .map(|scanned| Current {
@@ -191,14 +193,15 @@ impl Logs {
         counter.store(self.log_bytes_max, Ordering::Relaxed);
     }
 
-    /// The disk is full. In smaller logs a small room can be used to its end, and dropping one frees little.
+    /// Reduces the size limit of logs, because the disk is full. With smaller logs, the remaining room can be used
+    /// completely, and deleting one evicts few blocks.
     pub(super) fn make_logs_smaller(&mut self, core: &Core) {
         self.had_room = false;
         self.log_bytes_max = (self.log_bytes_max / 2).max(LOG_BYTES_MIN);
         self.note_log_bytes_max(core);
     }
 
-    /// A log was filled. Where the disk had room for all of it, the next one may be larger again.
+    /// Called when a log is full. If the disk had room for all of it, the next log may be larger again.
     fn make_logs_larger(&mut self, core: &Core) {
         if std::mem::replace(&mut self.had_room, true) {
             self.log_bytes_max = (self.log_bytes_max * 2).min(self.budget.log_bytes_max);
@@ -211,14 +214,14 @@ impl Logs {
         }
     }
 
-    /// Bytes of the file that is added to, as far as is known.
+    /// Returns the known length of the log that is appended to.
     pub(super) fn length(&self, current: &Current) -> u64 {
         self.files
             .get(&current.header.number)
             .map_or(0, |file| file.bytes)
     }
 
-    /// Bytes of all files of notes.
+    /// Returns the bytes of all note files.
     pub(super) fn notes_bytes(&self) -> u64 {
         self.files
             .values()
@@ -227,13 +230,13 @@ impl Logs {
             .sum()
     }
 
-    /// Bytes that blocks may take together with all else.
+    /// Returns the limit of all files together up to which blocks may be written.
     fn blocks_limit(&self) -> u64 {
         let reserved = self.budget.notes_bytes.saturating_sub(self.notes_bytes());
         self.budget.bytes_max.saturating_sub(reserved)
     }
 
-    /// Makes a new file for what follows.
+    /// Creates a new log, to which the next records are appended.
     pub(super) fn begin(&mut self, core: &Core, kind: LogKind) -> Result<Current, StorageError> {
         let mut salt = [0; 8];
         SystemRandom::new()
@@ -270,7 +273,7 @@ impl Logs {
         Ok(current)
     }
 
-    /// Adds bytes to a file; where they begin.
+    /// Appends bytes to a log. Returns the offset at which they begin.
     pub(super) fn add(
         &mut self,
         core: &Core,
@@ -282,7 +285,7 @@ impl Logs {
         let added = core.storage.append(&current.header.name(), bytes);
         self.measure(core, number);
         if let Err(error) = added {
-            // The beginning of a first record is worth nothing and takes room that is missing.
+            // A partial first record is useless and takes scarce room.
             if start <= LOG_HEADER_BYTES as u64 {
                 let _ = self.delete(core, number);
             }
@@ -299,7 +302,8 @@ impl Logs {
         }
     }
 
-    /// Finds out how long a file is now; whether that was known. What is lost is forgotten.
+    /// Measures a file. Returns whether its length is as expected. Blocks behind a shorter end are removed from the
+    /// index.
     pub(super) fn measure(&mut self, core: &Core, number: u32) -> bool {
         let Some(file) = self.files.get_mut(&number) else {
             return false;
@@ -309,7 +313,7 @@ impl Logs {
         let now = match core.storage.length(&name) {
             Ok(now) => now,
             Err(StorageError::NotFound) => 0,
-            // Nobody knows; what was added counts at least.
+            // The length is unknown: count at least what was appended.
             Err(_) => return false,
         };
         file.bytes = now;
@@ -323,7 +327,7 @@ impl Logs {
         now == before
     }
 
-    /// Deletes a file, and forgets what was in it.
+    /// Deletes a file and removes its content from the index.
     pub(super) fn delete(&mut self, core: &Core, number: u32) -> Result<(), StorageError> {
         let Some(file) = self.files.get(&number).copied() else {
             return Ok(());
@@ -348,7 +352,7 @@ impl Logs {
         Ok(())
     }
 
-    /// Writes blocks together, at most as many as a record has.
+    /// Writes blocks in one record, at most `RECORD_BLOCKS_MAX`.
     pub(super) fn write_blocks(
         &mut self,
         core: &Core,
@@ -389,7 +393,7 @@ impl Logs {
         let offset = self.files[&current.header.number].bytes;
         let mut bytes = Vec::with_capacity(draft.padded_bytes() as usize);
         draft.encode(current.header.salt, offset, &mut bytes);
-        // A log to which something could not be added is never added to again: its end is not known.
+        // A log to which an append failed is never appended to again, because its end is unknown.
         self.add(core, &current, &bytes)?;
         let head = RECORD_HEADER_BYTES + packed.table.len();
         push_index_entry(&mut current.unindexed, offset, &bytes[..head]);
@@ -404,7 +408,7 @@ impl Logs {
         Ok(())
     }
 
-    /// Takes the log of blocks that so many bytes are to be added to.
+    /// Takes the log of blocks to which `bytes` bytes are to be appended.
     fn current_for(&mut self, core: &Core, bytes: u64) -> Result<Current, NotAdded> {
         if let Some(current) = self.blocks.take() {
             let number = current.header.number;
@@ -422,9 +426,9 @@ impl Logs {
         self.begin(core, LogKind::Blocks).map_err(NotAdded::Storage)
     }
 
-    /// Drops the oldest blocks until there is room for so many bytes, and keeps those of them that are in use.
+    /// Evicts the oldest blocks until there is room for `bytes` bytes; used ones among them are kept.
     fn make_room(&mut self, core: &Core, bytes: u64) -> Result<(), StorageError> {
-        // What is kept is written before its old place is free, for which one log's room is left.
+        // Kept blocks are written before their old log is deleted, so the room of one log stays free for them.
         while self.total_bytes + bytes + self.budget.log_bytes_max > self.blocks_limit() {
             let number = self.oldest().ok_or(StorageError::Full)?;
             let is_current = |current: &Current| current.header.number == number;
@@ -436,7 +440,7 @@ impl Logs {
         Ok(())
     }
 
-    /// Drops what exceeds the budget, which was larger before.
+    /// Evicts blocks that exceed a reduced budget.
     pub(super) fn shrink(&mut self, core: &Core) {
         while self.total_bytes > self.blocks_limit() {
             if let Err(error) = self.drop_oldest(core) {
@@ -455,13 +459,13 @@ impl Logs {
             .map(|(number, _)| *number)
     }
 
-    /// Drops the oldest blocks, as the disk has no room.
+    /// Deletes the oldest log of blocks.
     pub(super) fn drop_oldest(&mut self, core: &Core) -> Result<(), StorageError> {
         let number = self.oldest().ok_or(StorageError::Full)?;
         self.delete(core, number)
     }
 
-    /// Writes the blocks of a log that are in use to the newest one, up to half of what deleting it gives.
+    /// Copies the used blocks of a log to the newest one, up to half of the bytes that deleting the old log frees.
     fn copy_used(&mut self, core: &Core, number: u32) {
         let mut left = self.files.get(&number).map_or(0, |file| file.bytes / 2);
         let used = core.index().used(number);
@@ -491,9 +495,8 @@ impl Logs {
         }
     }
 
-    /// Finds out which logs of blocks somebody else has removed or cut. Those that are open here can still be read, so
-    /// that nobody would notice before the next start, which has nothing of them. (What notes are added to is measured
-    /// before each note.)
+    /// Finds the logs of blocks that another process has removed or cut. Open ones can still be read here, so the loss
+    /// would only show at the next start, which finds nothing of them. (The log of notes is measured before each note.)
     fn look_for_lost(&mut self, core: &Core) {
         let known: Vec<(u32, u64)> = self
             .files
@@ -505,7 +508,7 @@ impl Logs {
             self.measure(core, number);
             let is_same = |file: &LogFile| file.bytes == before;
             let is_current = |current: &Current| current.header.number == number;
-            // What was changed is never added to again.
+            // A changed log is never appended to again.
             if !self.files.get(&number).is_some_and(is_same)
                 && self.blocks.as_ref().is_some_and(is_current)
             {
@@ -514,7 +517,7 @@ impl Logs {
         }
     }
 
-    /// Makes durable what was written, with an index behind it.
+    /// Makes all written data durable, with an index behind it.
     pub(super) fn settle(&mut self, core: &Core) {
         self.look_for_lost(core);
         if let Some(current) = self.blocks.take() {
@@ -526,7 +529,7 @@ impl Logs {
             };
             match core.storage.sync(&open.header.name()) {
                 Ok(()) => open.is_synced = true,
-                // What a failed sync has left is not known.
+                // After a failed sync, the state of the file is unknown.
                 Err(error) => {
                     core.fail("writing the cache", &error);
                     *current = None;
@@ -535,7 +538,7 @@ impl Logs {
         }
     }
 
-    /// Whether anything was written that is not settled.
+    /// Whether everything that was written is settled.
     pub(super) fn is_settled(&self) -> bool {
         [&self.blocks, &self.notes]
             .into_iter()
@@ -573,7 +576,7 @@ impl Logs {
             raw_bytes: payload.len() as u32,
         };
         let bytes = draft.padded_bytes() + TRAILER_BYTES as u64;
-        // Without an index a log is found by its headers.
+        // A log without an index is still read by its record headers.
         if self.total_bytes + bytes > self.blocks_limit() {
             return Some(current);
         }
@@ -603,13 +606,13 @@ impl Logs {
         }
     }
 
-    /// Drops blocks until so many bytes more fit into the whole.
+    /// Evicts blocks until `bytes` more bytes fit into the budget.
     pub(super) fn make_room_for_notes(
         &mut self,
         core: &Core,
         bytes: u64,
     ) -> Result<(), StorageError> {
-        // What a full disk has room for is known from the last time only: it may have more by now.
+        // The room on a full disk is only known from the last time: it may be larger by now.
         while self.total_bytes + bytes > self.bytes_max_found() && self.oldest().is_some() {
             self.drop_oldest(core)?;
         }

@@ -1,4 +1,4 @@
-//! A storage in memory for tests: it can fill up, lose power and be damaged.
+//! A storage in memory for tests, which can fill up, lose power and be damaged.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use base::error::Code;
 
 use super::storage::{Storage, StorageError};
 
-/// What a power cut leaves of what was appended since the last sync.
+/// What a power cut leaves of the bytes appended since the last sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// So many 256ths of it.
+    /// The first this many 256ths of them.
     Begins(u16),
-    /// All of its length, but zeros from so many 256ths on: the file system knew the length before the bytes.
+    /// The full length, but zeros from this many 256ths on: the file system recorded the length before the bytes.
     ZerosFrom(u16),
 }
 
@@ -32,8 +32,8 @@ struct State {
     is_read_only: bool,
 }
 
-/// Files in memory, shared by its clones. Its power cut strikes before a call that changes something; files are made
-/// and deleted at once and durably.
+/// Files in memory, shared by clones. The power cut happens before a call that changes something. Creating and deleting
+/// files is immediately durable.
 #[derive(Clone, Debug)]
 pub struct MemoryStorage {
     state: Arc<Mutex<State>>,
@@ -46,7 +46,7 @@ impl Default for MemoryStorage {
 }
 
 impl MemoryStorage {
-    /// An empty storage with room for so many bytes.
+    /// Returns an empty storage with room for `capacity_bytes` bytes.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> Self {
         let state = State {
@@ -82,12 +82,12 @@ impl MemoryStorage {
         Ok(state)
     }
 
-    /// Lets the power go after so many calls that change something.
+    /// Cuts the power after `calls` calls that change something.
     pub fn cut_after(&self, calls: u64, tail: Tail) {
         self.lock().cut_after = Some((calls, tail));
     }
 
-    /// The power is back: what is left, as a storage of its own.
+    /// Restores the power: returns what is left as a separate storage.
     #[must_use]
     pub fn restarted(&self) -> Self {
         let mut state = self.lock().clone();
@@ -98,35 +98,35 @@ impl MemoryStorage {
         }
     }
 
-    /// The storage has room for so many bytes from now on.
+    /// Sets the capacity to `bytes` bytes.
     pub fn set_capacity(&self, bytes: u64) {
         self.lock().capacity_bytes = bytes;
     }
 
-    /// Nothing can be changed from now on, or again.
+    /// Makes the storage read-only, or writable again.
     pub fn set_read_only(&self, is_read_only: bool) {
         self.lock().is_read_only = is_read_only;
     }
 
-    /// Calls so far that changed something.
+    /// Returns the number of calls so far that changed something.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.lock().changes
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.lock().used_bytes()
     }
 
-    /// Names of all files.
+    /// Returns the names of all files.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.lock().files.keys().cloned().collect()
     }
 
-    /// Changes the bytes of a file behind the back of whoever uses it; makes the file where there is none.
+    /// Changes the bytes of a file without the cache's knowledge; creates the file if it does not exist.
     pub fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.lock();
         let file = state.files.entry(name.to_owned()).or_default();

@@ -1,18 +1,21 @@
-//! What a device keeps over its end: blocks by their hashes and small values by their names, in logs of bounded size.
+//! What a device keeps across restarts: blocks by their hashes and small values by their names, in logs of bounded
+//! size.
 //!
-//! **Holds:** the seam to the place where the logs lie, their format (`CACHE.md`), finding what is there, the budget.
+//! **Holds:** the interface to the storage of the logs, their format (`CACHE.md`), the scan for existing content, the
+//! budget.
 //!
-//! **Must not know:** files of a tree, servers, where the logs lie.
+//! **Must not know:** files of a tree, servers, where the logs are stored.
 //!
-//! **Invariants:** a block that is given out has the hash that it was asked for by. All files together never exceed the
-//! budget. Blocks never take the room that notes may need. A log is added to only behind a record, and only while it is
-//! as long as it was left. What is damaged costs its record. Queue, blocks read ahead, index and notes are bounded.
+//! **Invariants:** a block that is returned has the hash that it was requested by. All files together never exceed the
+//! budget. Blocks never take the room that notes may need. A log is appended to only behind a complete record, and only
+//! while it has the length of the last write. Damage costs only the damaged record. Queue, blocks read ahead, index and
+//! notes are bounded.
 //!
-//! **Files:** `storage.rs` the seam, `directory.rs` and `memory.rs` two places, `format.rs` every byte, `record.rs`
-//! blocks that lie together, `scan.rs` what is in a log, `index.rs` where a block lies, `core.rs` reading, `logs.rs`
-//! writing and room, `room.rs` full disks, `notes.rs` values by name, `twice.rs` those of them that are kept twice,
-//! `queue.rs` what waits for the writer, `ahead.rs` reading ahead, `unusable.rs` what stands in for a cache that
-//! cannot be opened.
+//! **Files:** `storage.rs` the storage interface, `directory.rs` and `memory.rs` its two implementations, `format.rs`
+//! the byte format, `record.rs` blocks of one record, `scan.rs` the scan of a log, `index.rs` where a block lies,
+//! `core.rs` reading, `logs.rs` writing and making room, `room.rs` full disks, `notes.rs` values by name, `twice.rs`
+//! notes that are kept twice, `queue.rs` blocks that wait for the writer, `ahead.rs` reading ahead, `unusable.rs` the
+//! substitute for a cache that cannot be opened.
 
 mod ahead;
 mod core;
@@ -52,36 +55,36 @@ pub use memory::{MemoryStorage, Tail};
 pub use storage::{Storage, StorageError};
 pub use unusable::UnusableCache;
 
-/// The smallest budget: less would drop blocks as fast as they come.
+/// The minimum budget: a smaller one would evict blocks as fast as they arrive.
 pub const CACHE_BYTES_MIN: u64 = 4 << 20;
 
-/// The smallest budget of a cache that keeps lists of hashes of so many bytes together, as a device counts them; a
+/// Returns the minimum budget of a cache that can keep `bytes` bytes of lists of hashes, as a device counts them; a
 /// whole number of MiB.
 #[must_use]
 pub fn cache_bytes_for_lists(bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     let is_enough = |budget: &u64| Budget::of(*budget).notes_bytes / 3 >= bytes;
-    // Lists have a twelfth of a small cache, and a forty-eighth of a large one.
+    // Lists get a twelfth of a small cache, and a forty-eighth of a large one.
     let guesses = [12, 48].map(|part| bytes.saturating_add(16).saturating_mul(part));
     let rounded = guesses.map(|guess| guess.div_ceil(MIB).saturating_mul(MIB).max(CACHE_BYTES_MIN));
     rounded.into_iter().find(is_enough).unwrap_or(u64::MAX)
 }
 
-/// Bytes that a note takes in a cache.
+/// Returns the bytes that a note takes in a cache.
 pub(super) fn note_bytes(name_bytes: usize, value_bytes: usize) -> u64 {
     format::padded((format::RECORD_HEADER_BYTES + name_bytes + value_bytes) as u64)
 }
 
-/// How much a cache may take.
+/// The limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheOptions {
-    /// Bytes of all its files, at least [`CACHE_BYTES_MIN`].
+    /// The maximum number of bytes of all its files, at least [`CACHE_BYTES_MIN`].
     pub bytes_max: u64,
-    /// Bytes of blocks in memory that were read ahead, at least 2 MiB.
+    /// The maximum number of bytes of blocks in memory that were read ahead, at least 2 MiB.
     pub ahead_bytes_max: usize,
-    /// Bytes of blocks in memory that are not written yet.
+    /// The maximum number of bytes of blocks in memory that are not written yet.
     pub queue_bytes_max: usize,
-    /// How long a block that is put waits for room in the queue.
+    /// How long `put` waits for room in the queue.
     pub put_wait: Duration,
 }
 
@@ -96,7 +99,7 @@ impl Default for CacheOptions {
     }
 }
 
-/// A cache in logs. Dropping it writes what was put.
+/// A cache in logs. Dropping it writes the blocks that were put.
 pub struct BlockCache {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -113,7 +116,7 @@ struct Shared {
 }
 
 impl BlockCache {
-    /// A cache in a directory, which is made where there is none.
+    /// Opens a cache in a directory, which is created if it does not exist.
     ///
     /// # Errors
     /// As [`open`](Self::open) and [`DirectoryStorage::open`].
@@ -121,11 +124,11 @@ impl BlockCache {
         Self::open(Box::new(DirectoryStorage::open(path)?), options)
     }
 
-    /// A cache in a place that nobody else uses.
+    /// Opens a cache in a storage that is not used elsewhere.
     ///
     /// # Errors
-    /// [`CacheError::Refused`]: the budget is too small. [`CacheError::Io`]: the place cannot be read, or no thread be
-    /// started.
+    /// [`CacheError::Refused`]: the budget is too small. [`CacheError::Io`]: the storage cannot be read, or a thread
+    /// cannot be started.
     pub fn open(storage: Box<dyn Storage>, options: &CacheOptions) -> Result<Self, CacheError> {
         if options.bytes_max < CACHE_BYTES_MIN {
             return Err(CacheError::Refused(format!(
@@ -175,7 +178,7 @@ impl Drop for BlockCache {
         self.shared.queue.close();
         self.shared.ahead.close();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
+            // A thread that panicked has reported it already.
             let _ = thread.join();
         }
     }
@@ -186,10 +189,10 @@ impl Shared {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the writer does until the queue is closed.
+    /// The writer's thread, until the queue is closed.
     fn write(&self) {
         {
-            // What was opened may exceed a budget that was made smaller.
+            // The opened logs may exceed the budget, if it was reduced.
             let mut logs = self.logs();
             logs.shrink(&self.core);
         }
@@ -244,8 +247,8 @@ impl Cache for BlockCache {
         if !is_block {
             return;
         }
-        // Also what is there already: the writer looks whether it is right, since nobody may read it before it is
-        // needed without a server.
+        // Queue blocks that are cached already, too: the writer checks whether the copy is intact, since it may not be
+        // read before it is needed without a server.
         if !self.shared.queue.put(hash, bytes) {
             count(&self.shared.dropped, 1);
         }
@@ -273,7 +276,8 @@ impl Cache for BlockCache {
     fn set_note(&self, name: &str, bytes: &[u8]) -> Result<(), CacheError> {
         let core = &self.shared.core;
         let mut logs = self.shared.logs();
-        // First where it needs the least room. One place is enough; that the other one failed is counted.
+        // Write first to the place that needs the least room. One place is enough; a failure of the other one is
+        // counted.
         let is_kept = twice::is_twice(name)
             && match twice::write(&*core.storage, name, bytes) {
                 Ok(()) => true,
@@ -295,7 +299,7 @@ impl Cache for BlockCache {
     fn notes(&self, name: &str) -> Vec<Vec<u8>> {
         let mut found: Vec<_> = self.note(name).into_iter().collect();
         if twice::is_twice(name) {
-            // Nobody writes meanwhile.
+            // The lock keeps writers out.
             let _logs = self.shared.logs();
             let second = twice::read(&*self.shared.core.storage, name);
             found.extend(second.filter(|second| found.first() != Some(second)));

@@ -12,46 +12,47 @@ use super::logs::{Current, Logs, NotAdded};
 use super::storage::StorageError;
 use crate::device::CacheError;
 
-/// Notes at one time, at most.
+/// The maximum number of notes.
 const NOTES_MAX: usize = 32_768;
 
-/// Of these, notes that are no lists.
+/// Of these, the maximum number of notes that are not lists.
 const KEPT_NOTES_MAX: usize = 1024;
 
-/// What the names of lists begin with. They can be had again from a server, so they go when there is no room.
+/// The prefixes of the names of lists. Lists can be fetched again from a server, so they are evicted when there is no
+/// room.
 const LIST_PREFIXES: [&str; 2] = ["hashes", "plan"];
 
-/// Values up to this are kept in memory, so that they outlive the file under them.
+/// Values up to this size are also kept in memory, so that they survive the loss of their file.
 const SMALL_BYTES: usize = 1024;
 
-/// Places of earlier values of a note, for the case that the newest is damaged.
+/// The maximum number of places per note: earlier values are kept in case the newest is damaged.
 const PLACES_MAX: usize = 3;
 
-/// Bytes of outdated notes that are not worth writing the others anew.
+/// Up to this many bytes of outdated notes, a rewrite of the others is not worth it.
 const OUTDATED_BYTES_MAX: u64 = 256 << 10;
 
-/// Files of notes, at most.
+/// The maximum number of note files.
 const FILES_MAX: usize = 4;
 
-/// How often something is tried again because files changed or a full disk was given room.
+/// The maximum number of attempts, which are repeated when files changed or a full disk was given room.
 const ATTEMPTS_MAX: u32 = 64;
 
-/// Bytes of notes that are held in memory while their files make room, at most.
+/// The maximum number of bytes of notes that are held in memory while their files are deleted to make room.
 const MOVED_BYTES_MAX: u64 = 16 << 20;
 
-/// Lists at one time, at most, however short they are.
+/// The maximum number of lists, even if they are short.
 pub(super) const LISTS_MAX: usize = NOTES_MAX - KEPT_NOTES_MAX;
 
 struct Note {
     /// Where its values lie, the newest last.
     places: Vec<RecordAt>,
-    /// When it was used last.
+    /// The clock value of its last use.
     used: u64,
     small: Option<Box<[u8]>>,
 }
 
 impl Note {
-    /// Bytes of the newest value in its file.
+    /// Returns the bytes of the newest value in its file.
     fn bytes(&self) -> u64 {
         self.places
             .last()
@@ -81,7 +82,7 @@ pub(super) fn is_name(name: &str) -> bool {
 }
 
 impl NoteMap {
-    /// A record with a note was found, newer than all that were found before.
+    /// Adds a note that was found in a log; it is newer than all found before.
     pub(super) fn found(&mut self, at: RecordAt, name: &[u8], bytes: u32) {
         let Some(name) = str::from_utf8(name).ok().filter(|name| is_name(name)) else {
             return;
@@ -133,7 +134,7 @@ impl NoteMap {
         Some(note)
     }
 
-    /// All values of a note lie here only.
+    /// Records that a note now lies only at this place.
     fn moved(&mut self, name: &str, at: RecordAt) {
         if let Some(mut note) = self.remove(name) {
             note.places = vec![at];
@@ -141,7 +142,7 @@ impl NoteMap {
         }
     }
 
-    /// A value was found to be damaged: the one before it counts.
+    /// Removes a damaged value: the one before it counts now.
     fn lose(&mut self, name: &str, at: RecordAt) {
         if let Some(mut note) = self.remove(name) {
             note.places.retain(|place| *place != at);
@@ -155,7 +156,7 @@ impl NoteMap {
         self.list_bytes + self.kept_bytes
     }
 
-    /// Forgets the lists that were used least recently until so many bytes more can be kept.
+    /// Removes the least recently used lists until `bytes` more bytes can be kept.
     fn drop_lists(&mut self, bytes: u64, bytes_max: u64) {
         if self.list_bytes + bytes <= bytes_max && self.notes.len() < NOTES_MAX {
             return;
@@ -167,7 +168,7 @@ impl NoteMap {
             .map(|(name, note)| (note.used, name.clone()))
             .collect();
         lists.sort_unstable();
-        // A few more than needed, so that not every note has to look for the oldest.
+        // Remove a few more than needed, so that not every new note has to search for the oldest.
         let notes_max = NOTES_MAX - NOTES_MAX / 16;
         let bytes_max = (bytes_max - bytes_max / 16).saturating_sub(bytes);
         for (_, name) in lists {
@@ -178,12 +179,12 @@ impl NoteMap {
         }
     }
 
-    /// Whether there is a note, without using it.
+    /// Whether there is a note; this does not count as a use.
     pub(super) fn has(&self, name: &str) -> bool {
         self.notes.contains_key(name)
     }
 
-    /// Bytes of memory, about.
+    /// Returns the approximate bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> u64 {
         let small: usize = self
             .notes
@@ -208,7 +209,7 @@ fn cannot(error: &StorageError) -> CacheError {
     }
 }
 
-/// The value of a note.
+/// Returns the value of a note.
 pub(super) fn read_note(core: &Core, name: &str) -> Option<Vec<u8>> {
     match find_note(core, name) {
         Ok(value) => value,
@@ -241,7 +242,7 @@ fn find_note(core: &Core, name: &str) -> Result<Option<Vec<u8>>, StorageError> {
             Ok(value) => return Ok(Some(value)),
             Err(StorageError::NotFound | StorageError::Damaged) => {
                 let mut map = core.notes();
-                // Written elsewhere meanwhile, it is looked for there.
+                // If it was rewritten to another place meanwhile, the loop looks there.
                 let is_there = map.notes.get(name).and_then(|note| note.places.last()) == Some(&at);
                 if is_there {
                     map.lose(name, at);
@@ -284,7 +285,7 @@ pub(super) fn draft<'d>(name: &'d str, value: &'d [u8]) -> Draft<'d> {
 }
 
 impl Logs {
-    /// Keeps a value under a name. It is durable afterwards, but for that of a list, which is with the next
+    /// Keeps a value under a name. It is durable afterwards, except that a list becomes durable only with the next
     /// [`settle`](Self::settle).
     pub(super) fn set_note(
         &mut self,
@@ -345,7 +346,7 @@ impl Logs {
                 map.list_bytes + bytes <= bytes_max
             }
             false => {
-                // What is replaced does not count twice.
+                // A replaced value does not count twice.
                 let before = map.notes.get(name).map_or(0, Note::bytes);
                 bytes <= self.budget.bytes_max / 4
                     && map.kept_bytes - before + bytes <= self.budget.bytes_max / 3
@@ -369,7 +370,7 @@ impl Logs {
             self.rewrite_notes(core)?;
         } else if self.is_outdated(core) && self.may_rewrite() {
             match self.rewrite_notes(core) {
-                // What is outdated stays until there is room for what is not.
+                // Outdated notes stay until there is room to rewrite the current ones.
                 Ok(()) | Err(NotAdded::Storage(StorageError::Full)) => {}
                 Err(other) => return Err(other),
             }
@@ -436,7 +437,7 @@ impl Logs {
         self.notes_bytes() > live + live / 2 + slack || self.notes_files().len() > FILES_MAX
     }
 
-    /// Writes what counts to a new file, and deletes the others.
+    /// Writes the current notes to a new file and deletes the old files.
     fn rewrite_notes(&mut self, core: &Core) -> Result<(), NotAdded> {
         let old = self.notes_files();
         let bytes = core.notes().live_bytes() + LOG_HEADER_BYTES as u64;
@@ -449,7 +450,7 @@ impl Logs {
             Ok(moved) => moved,
             Err(error) => {
                 self.notes_rewritten_bytes += self.length(&current);
-                // Half of the notes say nothing new.
+                // An incomplete copy adds nothing, so delete it.
                 let _ = self.delete(core, current.header.number);
                 return Err(error);
             }
@@ -471,9 +472,9 @@ impl Logs {
         Ok(())
     }
 
-    /// On a full disk notes are all that is left: most lists go, and what stays is written to a new file. As there is
-    /// no room for that beside the old ones, these go before; a version that was seen is in a second place meanwhile.
-    /// False: that would win too little.
+    /// Makes room on a full disk that holds only notes: removes most lists, and writes the rest to a new file. There is
+    /// no room for it beside the old files, so these are deleted first; a seen version has its second place meanwhile.
+    /// Returns false if this would free too little.
     pub(super) fn give_up_lists(&mut self, core: &Core) -> bool {
         let (mut names, mut lists): (Vec<_>, Vec<_>) = {
             let map = core.notes();
@@ -483,7 +484,7 @@ impl Logs {
                 .map(entry)
                 .partition(|(_, name, _)| !is_list(name))
         };
-        // Those that were used last stay.
+        // The most recently used lists stay.
         lists.sort_unstable();
         let mut left = self.lists_bytes_max() / 2;
         while let Some(list) = lists.pop().filter(|(_, _, bytes)| *bytes <= left) {
@@ -513,7 +514,7 @@ impl Logs {
         (map.list_bytes, map.kept_bytes, map.kept_count) = (0, 0, 0);
         let small: Vec<_> = map.notes.drain().collect();
         for (name, mut note) in small {
-            // Where it lies no more; it is written again with the next rewrite.
+            // Its old place no longer exists; the next rewrite writes it again.
             note.places.clear();
             map.insert(&name, note);
         }
@@ -524,7 +525,7 @@ impl Logs {
         true
     }
 
-    /// Writes notes to a new file, as many as there is room for: where they lie.
+    /// Writes notes to a new file, as many as there is room for. Returns where they lie.
     fn write_moved(&mut self, core: &Core, values: &[(Box<str>, Vec<u8>)]) -> Vec<RecordAt> {
         let mut moved = Vec::with_capacity(values.len());
         let Ok(mut current) = self.begin(core, LogKind::Notes) else {
@@ -556,7 +557,7 @@ impl Logs {
             let entry = |(name, note): (_, &Note)| (note.used, Box::clone(name));
             map.notes.iter().map(entry).collect()
         };
-        // The order tells the next process which were used least recently.
+        // The order in the file tells the next process which notes were used least recently.
         names.sort_unstable();
         let mut moved = Vec::with_capacity(names.len());
         for (used, name) in names {

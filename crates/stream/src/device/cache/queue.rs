@@ -1,4 +1,4 @@
-//! What was put and is not written yet.
+//! The queue of blocks that were put and are not written yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,17 +11,17 @@ use crate::block::BlockHash;
 /// How long the writer waits for more blocks, so that they are compressed together.
 const GATHER: Duration = Duration::from_millis(25);
 
-/// How long the writer waits for more blocks before it makes durable what it wrote.
+/// How long the writer waits for more blocks before it makes its writes durable.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Memory of a block beside its bytes.
+/// Memory overhead of a block, in bytes.
 const BLOCK_OVERHEAD_BYTES: usize = 160;
 
-/// What the writer is to do next.
+/// What the writer must do next.
 pub(super) enum Work {
-    /// Write these together.
+    /// Write these blocks together.
     Blocks(Vec<Block>),
-    /// Make durable what was written, because somebody waits for it with this number or nothing new has come.
+    /// Make all writes durable, because the flush with this number is waited for or no new block has arrived.
     Settle(u64),
     /// Nothing more will come.
     End,
@@ -29,12 +29,12 @@ pub(super) enum Work {
 
 #[derive(Default)]
 struct State {
-    /// Those that wait, and those that are being written.
+    /// Blocks that wait, and blocks that are being written.
     blocks: HashMap<BlockHash, Arc<[u8]>>,
     waiting: VecDeque<BlockHash>,
     bytes: usize,
     is_unsettled: bool,
-    /// How often somebody wanted all to be written, and up to which time that is so.
+    /// The number of requested flushes, and the number of the last completed one.
     flushes: u64,
     flushed: u64,
     is_closed: bool,
@@ -42,9 +42,9 @@ struct State {
 
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// For the writer: there is something to do.
+    /// Wakes the writer: there is work.
     work: Condvar,
-    /// For all others: something was done.
+    /// Wakes all others: work was done.
     done: Condvar,
     bytes_max: usize,
     put_wait: Duration,
@@ -65,7 +65,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a block; false: there was no room for too long.
+    /// Adds a block. Returns false if there was no room within `put_wait`.
     pub(super) fn put(&self, hash: &BlockHash, bytes: &Arc<[u8]>) -> bool {
         let is_full = |state: &mut State| {
             !state.blocks.contains_key(hash)
@@ -87,18 +87,18 @@ impl Queue {
         true
     }
 
-    /// A block that is not written yet.
+    /// Returns a block that is not written yet.
     pub(super) fn get(&self, hash: &BlockHash) -> Option<Arc<[u8]>> {
         self.lock().blocks.get(hash).map(Arc::clone)
     }
 
-    /// Something was written that is not durable.
+    /// Records that a write is not durable yet.
     pub(super) fn set_unsettled(&self) {
         self.lock().is_unsettled = true;
         self.work.notify_one();
     }
 
-    /// Waits until all that was put before is written and durable, as far as it can be.
+    /// Waits until all blocks put before are written and durable, as far as possible.
     pub(super) fn flush(&self) {
         let mut state = self.lock();
         if state.is_closed {
@@ -119,7 +119,7 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// What the writer is to do; waits for it.
+    /// Waits for work for the writer and returns it.
     pub(super) fn next(&self) -> Work {
         let is_urgent = |state: &State| state.flushed < state.flushes || state.is_closed;
         let mut state = self.lock();
@@ -151,7 +151,7 @@ impl Queue {
         Work::Settle(state.flushes)
     }
 
-    /// These were written, or cannot be.
+    /// Removes blocks that were written, or cannot be written.
     pub(super) fn done(&self, blocks: &[Block]) {
         let mut state = self.lock();
         for (hash, _) in blocks {
@@ -163,7 +163,7 @@ impl Queue {
         self.done.notify_all();
     }
 
-    /// All that was written is durable, as far as it can be.
+    /// Records that all writes are durable, as far as possible.
     pub(super) fn settled(&self, flush: u64) {
         let mut state = self.lock();
         state.is_unsettled = false;
@@ -171,7 +171,7 @@ impl Queue {
         self.done.notify_all();
     }
 
-    /// Bytes of memory, about.
+    /// Returns the approximate bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> u64 {
         let state = self.lock();
         (state.bytes + state.blocks.len() * BLOCK_OVERHEAD_BYTES) as u64

@@ -1,4 +1,4 @@
-//! Blocks that lie together, compressed together: made and taken apart.
+//! A record's blocks, which are compressed together: packing and unpacking.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use super::format::{
 };
 use crate::block::BlockHash;
 
-/// What blocks are compressed with: the level that costs a small device least for what it saves.
+/// The zstd level of blocks: the best ratio of saving to cost on a small device.
 const LEVEL: i32 = 3;
 
-/// Bytes that compression must save, as a part of all: less is not worth the work at reading.
+/// Compression must save at least one in this many bytes: less is not worth the work at reading.
 const SAVED_PART: usize = 16;
 
 /// A block with its hash, which was verified.
 pub(super) type Block = (BlockHash, Arc<[u8]>);
 
-/// Blocks as they will lie in a log.
+/// Blocks packed for a log.
 pub(super) struct Packed {
     pub(super) table: Vec<u8>,
     payload: Vec<u8>,
@@ -28,7 +28,7 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    /// Of at most as many blocks as a record has.
+    /// Packs at most `RECORD_BLOCKS_MAX` blocks.
     pub(super) fn of(blocks: &[Block]) -> Self {
         let mut table = Vec::new();
         let mut raw = Vec::with_capacity(blocks.iter().map(|block| block.1.len()).sum());
@@ -61,14 +61,14 @@ impl Packed {
     }
 }
 
-/// Blocks of a record. Its checksums were right; that a block's hash is right has yet to be found out.
+/// The blocks of a record. Its checksums are verified; the hashes of its blocks are not yet.
 pub(super) struct Unpacked {
     entries: Vec<(BlockHash, usize)>,
     raw: Vec<u8>,
 }
 
 impl Unpacked {
-    /// From a record as it lies at `offset` of a log. None: it is damaged.
+    /// Unpacks a record that lies at `offset` of a log. `None`: it is damaged.
     pub(super) fn of(
         bytes: &[u8],
         salt: u64,
@@ -99,7 +99,7 @@ impl Unpacked {
         })
     }
 
-    /// The block in this place, if it is the one with this hash.
+    /// Returns the block at this position, if it has this hash.
     pub(super) fn block(&self, block: u8, hash: &BlockHash) -> Option<Arc<[u8]>> {
         let place = usize::from(block);
         let start = self.entries.get(..place)?.iter().map(|entry| entry.1).sum();
@@ -108,12 +108,12 @@ impl Unpacked {
         (named == hash && BlockHash::of(bytes) == *hash).then(|| bytes.into())
     }
 
-    /// The hash that the table has for a block.
+    /// Returns the hash of a block according to the table.
     pub(super) fn hash(&self, block: u8) -> Option<BlockHash> {
         self.entries.get(usize::from(block)).map(|entry| entry.0)
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> u64 {
         (self.raw.capacity() + self.entries.capacity() * size_of::<(BlockHash, usize)>()) as u64
     }

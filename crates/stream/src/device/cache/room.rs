@@ -1,25 +1,25 @@
-//! What a full disk teaches: how much it has room for, what goes to make some, and when it is of use to try again.
+//! Handling of a full disk: how much room it has, what is evicted to make some, and when to try again.
 //!
-//! A disk without any room is written to in vain: each attempt leaves the beginning of a record on it, which wears
-//! flash and keeps nothing. So attempts become rare, and nothing is written anew that wins no room.
+//! Writes to a disk without any room have no result: each attempt leaves a partial record, which wears flash and keeps
+//! nothing. So attempts become rare, and a rewrite happens only if it frees room.
 
 use super::core::Core;
 use super::logs::{LOG_BYTES_MIN, Logs};
 use super::storage::StorageError;
 
-/// Writes that may fail one behind the other for want of room before the next ones are spared.
+/// The number of consecutive writes that may fail for lack of room before further writes are skipped.
 const FAILED_FREE: u32 = 4;
 
-/// Writes that are spared behind a failed one, at most.
+/// The maximum number of writes that are skipped after a failed one.
 const SPARED_MAX: u32 = 256;
 
-/// Bytes that are written anew for each byte of notes that was added, at most.
+/// The maximum number of bytes that are rewritten per byte of added notes.
 const REWRITTEN_MAX: u64 = 3;
 
-/// Bytes of notes that may be written anew at any time.
+/// Bytes of notes that may be rewritten in addition to that.
 const REWRITTEN_FREE: u64 = 256 << 10;
 
-/// Whether it is of use to write.
+/// Decides whether to try a write.
 #[derive(Default)]
 pub(super) struct Patience {
     failed: u32,
@@ -27,34 +27,34 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Whether the next write is to be tried; false spares it.
+    /// Whether to try the next write; if false, the caller must skip it.
     pub(super) fn may_try(&mut self) -> bool {
         let may_try = self.spared == 0;
         self.spared = self.spared.saturating_sub(1);
         may_try
     }
 
-    /// There was no room, and nothing that could go.
+    /// Records a write that failed: there was no room, and nothing to evict.
     pub(super) fn failed(&mut self) {
         self.failed = self.failed.saturating_add(1);
         let doubled = self.failed.saturating_sub(FAILED_FREE).min(16);
         self.spared = ((1 << doubled) - 1).min(SPARED_MAX);
     }
 
-    /// There was room.
+    /// Records a write that succeeded.
     pub(super) fn worked(&mut self) {
         *self = Self::default();
     }
 }
 
 impl Logs {
-    /// Bytes that all files together may have, as far as is known.
+    /// Returns the bytes that all files together may have, as far as is known.
     pub(super) fn bytes_max_found(&self) -> u64 {
         let found = self.disk_bytes_max.unwrap_or(u64::MAX).max(LOG_BYTES_MIN);
         self.budget.bytes_max.min(found)
     }
 
-    /// The part of them that blocks leave to notes: as much less as the disk has less room than the budget.
+    /// Returns the part of them that blocks leave to notes; it is smaller if the disk has less room than the budget.
     pub(super) fn notes_share(&self) -> u64 {
         match self.disk_bytes_max {
             Some(_) => self.budget.notes_bytes.min(self.bytes_max_found() / 4),
@@ -62,18 +62,18 @@ impl Logs {
         }
     }
 
-    /// The part of that for lists.
+    /// Returns the part of that for lists.
     pub(super) fn lists_bytes_max(&self) -> u64 {
         self.notes_share() / 3
     }
 
-    /// Whether notes may be written anew: no more in all than a small multiple of what was added.
+    /// Whether notes may be rewritten: in total at most a small multiple of the added bytes.
     pub(super) fn may_rewrite(&self) -> bool {
         let given = self.notes_given_bytes.saturating_mul(REWRITTEN_MAX);
         self.notes_rewritten_bytes <= given + REWRITTEN_FREE
     }
 
-    /// The disk is full: the oldest blocks go, and where there are none, lists that take what blocks could have.
+    /// Makes room on a full disk: evicts the oldest blocks; if there are none, the lists that take the blocks' room.
     pub(super) fn make_room_on_disk(&mut self, core: &Core) -> Result<(), StorageError> {
         core.disk_is_full();
         self.make_logs_smaller(core);

@@ -1,4 +1,4 @@
-//! What is in a log: by the indexes at its end, or from header to header.
+//! The scan of a log: by the indexes at its end, or from header to header.
 
 use super::format::{
     ALIGNMENT, INDEX_HEAD_BYTES, LOG_HEADER_BYTES, LogHeader, LogKind, RECORD_HEADER_BYTES,
@@ -6,45 +6,45 @@ use super::format::{
 };
 use super::storage::{Storage, StorageError};
 
-/// Indexes that lead from one to the one before; a longer chain is not followed.
+/// The maximum length of a chain of indexes, each of which points to the one before; a longer chain is not followed.
 pub(super) const CHAIN_INDEXES_MAX: u32 = 64;
 
-/// Bytes of an index, at most.
+/// The maximum size of an index, in bytes.
 const INDEX_BYTES_MAX: u32 = 16 << 20;
 
-/// Bytes that are read at once on the way from header to header.
+/// The number of bytes that are read at once in a scan from header to header.
 const WINDOW_BYTES: u64 = 256 << 10;
 
-/// Bytes that are passed over where the storage cannot read.
+/// The number of bytes that are skipped if the storage cannot read.
 const UNREADABLE_BYTES: u64 = 4096;
 
-/// Bytes behind which nothing is looked for if all of them are wrong: more than a log of blocks has. Somebody has made
-/// the file longer, and a start must not wait for the end of that.
+/// The scan stops after this many wrong bytes in a row, which is more than the size of a log of blocks. Another process
+/// has extended the file then, and a start must not wait for its end.
 const WRONG_BYTES_MAX: u64 = 32 << 20;
 
-/// The indexes of a log that are already written.
+/// The written indexes of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chain {
-    /// Where the last one begins; 0: there is none.
+    /// The offset of the last one; 0: there is none.
     pub(super) last: u32,
-    /// How many there are.
+    /// The number of indexes.
     pub(super) length: u32,
 }
 
-/// What was found in a log.
+/// The result of a scan.
 pub(super) struct Scanned {
     pub(super) header: LogHeader,
-    /// All of its bytes are records: more can be added behind them.
+    /// Whether all of its bytes are records, so that more can be appended.
     pub(super) is_whole: bool,
     pub(super) chain: Chain,
-    /// Entries of records that no index has.
+    /// Entries of records that are not in an index.
     pub(super) unindexed: Vec<u8>,
 }
 
-/// One record: where it begins, its header, its table.
+/// Called for each record with its offset, its header and its table.
 pub(super) type Visit<'v> = dyn FnMut(u64, &RecordHeader, &[u8]) + 'v;
 
-/// Reads the headers of a log. None: it is not one, or nothing of its header is left.
+/// Reads the headers of a log. `None`: it is not a log, or its header is lost.
 pub(super) fn scan(
     storage: &dyn Storage,
     (kind, number): (LogKind, u32),
@@ -72,7 +72,7 @@ pub(super) fn scan(
     Some(walk_headers(storage, header, length, visit))
 }
 
-/// The indexes of a log that ends with one, the newest first.
+/// Reads the indexes of a log that ends with one, the newest first.
 fn read_chain(
     storage: &dyn Storage,
     header: &LogHeader,
@@ -91,7 +91,7 @@ fn read_chain(
     Some((chain, indexes))
 }
 
-/// An index and those before it, the newest first.
+/// Reads an index and those before it, the newest first.
 pub(super) fn read_chain_from(
     storage: &dyn Storage,
     header: &LogHeader,
@@ -128,7 +128,7 @@ fn read_index(storage: &dyn Storage, log: &LogHeader, offset: u64) -> Option<Vec
     is_right.then_some(payload)
 }
 
-/// The records that an index names. What it says of them is checked again when they are read.
+/// Visits the records that an index names. Its statements are checked again when the records are read.
 fn walk_index(index: &[u8], log: &LogHeader, visit: &mut Visit<'_>) {
     let mut rest = &index[INDEX_HEAD_BYTES..];
     while rest.len() >= 4 + RECORD_HEADER_BYTES {
@@ -200,7 +200,7 @@ fn walk_headers(
     found
 }
 
-/// Bytes to the place behind a record; None: its table is damaged.
+/// Takes a record. Returns its padded length in bytes; `None` if its table is damaged.
 fn take_record(
     window: &mut Window<'_>,
     found: &mut Scanned,
@@ -223,7 +223,7 @@ fn take_record(
     Some(padded(header.record_bytes()))
 }
 
-/// Adds a record to the entries of an index that is to be written; `head` is its header and its table.
+/// Adds a record to the entries of the next index; `head` is its header and its table.
 pub(super) fn push_index_entry(entries: &mut Vec<u8>, offset: u64, head: &[u8]) {
     entries.extend_from_slice(&(offset as u32).to_le_bytes());
     entries.extend_from_slice(head);
@@ -239,7 +239,7 @@ struct Window<'s> {
 }
 
 impl Window<'_> {
-    /// So many bytes from `offset` on, fewer at the end of the file.
+    /// Returns `bytes` bytes from `offset` on, fewer at the end of the file.
     fn get(&mut self, offset: u64, bytes: u64) -> Result<&[u8], StorageError> {
         let end = (offset + bytes).min(self.length);
         let held = self.start..self.start + self.bytes.len() as u64;

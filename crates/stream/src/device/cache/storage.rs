@@ -1,4 +1,4 @@
-//! The seam to the place where a cache lies: files that only grow.
+//! The interface to the storage of a cache: files that only grow.
 
 use base::error::Code;
 
@@ -9,10 +9,10 @@ pub enum StorageError {
     /// No file has this name.
     #[error("no such file")]
     NotFound,
-    /// No room; what is there stays readable.
+    /// There is no room; existing data stays readable.
     #[error("the disk is full")]
     Full,
-    /// Bytes of the file cannot be had; others can.
+    /// The requested bytes cannot be read; others may.
     #[error("damaged")]
     Damaged,
     /// The storage or its device failed.
@@ -38,28 +38,29 @@ impl StorageError {
     }
 }
 
-/// Named files that only grow, used by several threads of one process; nobody else writes to them. After a power cut
-/// what was appended to a file since its last [`sync`](Self::sync) may be gone from some byte on, or be other bytes; a
-/// file that was made since may be gone, and one that was deleted since may be there again.
+/// Named files that only grow, used by several threads of one process; no other process writes to them. A power cut
+/// affects what changed since a file's last [`sync`](Self::sync): appended bytes may be lost or wrong from some byte
+/// on; a created file may be missing, and a deleted one may exist again.
 ///
-/// Names are 1 to 20 small letters, digits and dashes.
+/// Names are 1 to 20 lower-case letters, digits and dashes.
 pub trait Storage: Send + Sync {
-    /// All files with their bytes, in any order.
+    /// Returns all files with their lengths in bytes, in any order.
     ///
     /// # Errors
-    /// [`StorageError::Failed`]; what is damaged is left out.
+    /// [`StorageError::Failed`]; damaged files are left out.
     fn list(&self) -> Result<Vec<(String, u64)>, StorageError>;
 
-    /// Makes an empty file, in place of one of that name if there is one.
+    /// Creates an empty file, and replaces an existing file of that name.
     ///
     /// # Errors
     /// [`StorageError::Full`], [`StorageError::Failed`].
     fn create(&self, name: &str) -> Result<(), StorageError>;
 
-    /// Adds bytes at the end of a file, wherever that is now.
+    /// Appends bytes at the current end of a file.
     ///
     /// # Errors
-    /// [`StorageError::Full`], [`StorageError::NotFound`], [`StorageError::Failed`]; a part may then have been added.
+    /// [`StorageError::Full`], [`StorageError::NotFound`], [`StorageError::Failed`]; some of the bytes may have been
+    /// appended.
     fn append(&self, name: &str, bytes: &[u8]) -> Result<(), StorageError>;
 
     /// Fills the buffer from `offset` on.
@@ -69,7 +70,7 @@ pub trait Storage: Send + Sync {
     /// [`StorageError::Failed`].
     fn read(&self, name: &str, offset: u64, into: &mut [u8]) -> Result<(), StorageError>;
 
-    /// Bytes of a file as it is now, whatever somebody else has done to it.
+    /// Returns the current length of a file in bytes, including changes by other processes.
     ///
     /// # Errors
     /// [`StorageError::NotFound`], [`StorageError::Failed`].
@@ -81,21 +82,21 @@ pub trait Storage: Send + Sync {
     /// [`StorageError::NotFound`], [`StorageError::Failed`].
     fn delete(&self, name: &str) -> Result<(), StorageError>;
 
-    /// Makes a file durable, and that it is there.
+    /// Makes a file's content and existence durable.
     ///
     /// # Errors
     /// [`StorageError::NotFound`], [`StorageError::Failed`].
     fn sync(&self, name: &str) -> Result<(), StorageError>;
 
-    /// Whether it is still the one that was opened.
+    /// Checks that the storage is still the one that was opened.
     ///
     /// # Errors
-    /// [`StorageError::Failed`]: somebody removed or replaced it.
+    /// [`StorageError::Failed`]: it was removed or replaced.
     fn check_is_there(&self) -> Result<(), StorageError> {
         Ok(())
     }
 
-    /// These bytes will be read soon. A storage that cannot use this does nothing.
+    /// Announces that these bytes will be read soon. A storage that cannot use this does nothing.
     fn advise(&self, name: &str, offset: u64, bytes: u64) {
         let _ = (name, offset, bytes);
     }

@@ -1,8 +1,8 @@
-//! Notes that are kept twice, since losing them means to believe an older version again: what lies in the logs of notes
-//! lies once more in a file of its own.
+//! Notes that are kept twice, because losing them would mean to accept an older version again: besides the logs of
+//! notes, they lie in a separate file.
 //!
-//! The file is a log of notes with the number 0, which no other log has. It is added to, in what its last block on the
-//! disk leaves free, so that a full disk has room for a version; and made anew when it is long.
+//! The file is a log of notes with the number 0, which no other log has. Notes are appended in the free part of its
+//! last block on the disk, so that a full disk has room for a version. The file is rewritten when it is long.
 
 use std::collections::BTreeMap;
 
@@ -19,19 +19,19 @@ use base::error::Code;
 /// The name of the file.
 pub(super) const FILE_NAME: &str = "versions";
 
-/// What the names of such notes begin with.
+/// The prefix of the names of such notes.
 const PREFIX: &str = "seen-";
 
-/// Such notes, at most; others are kept once.
+/// The maximum number of such notes; further ones are kept once.
 const NOTES_MAX: usize = 64;
 
-/// Bytes of the value of such a note, at most.
+/// The maximum size of the value of such a note, in bytes.
 const VALUE_BYTES_MAX: usize = 256;
 
-/// The file is made anew before it is longer than this.
+/// The file is rewritten before it is longer than this.
 const FILE_BYTES_MAX: u64 = 32 << 10;
 
-/// What the file may take of the budget.
+/// The bytes of the budget that are reserved for the file.
 pub(super) const RESERVED_BYTES: u64 = FILE_BYTES_MAX;
 
 // All notes fit into a new file, and one more value behind them.
@@ -49,19 +49,19 @@ struct Found {
     header: LogHeader,
     notes: BTreeMap<String, Vec<u8>>,
     bytes: u64,
-    /// All of its bytes are records, so that more can be added behind them.
+    /// Whether all of its bytes are records, so that more can be appended.
     is_whole: bool,
 }
 
-/// The second value of a note.
+/// Returns the second value of a note.
 pub(super) fn read(storage: &dyn Storage, name: &str) -> Option<Vec<u8>> {
     find(storage)?.notes.remove(name)
 }
 
-/// Keeps a value a second time; on the disk when it returns.
+/// Keeps a value a second time. It is on the disk when the call returns.
 ///
 /// # Errors
-/// The storage's, or there are too many, or it is too long.
+/// The storage failed, there are too many such notes, or the value is too long.
 pub(super) fn write(storage: &dyn Storage, name: &str, value: &[u8]) -> Result<(), StorageError> {
     if value.len() > VALUE_BYTES_MAX {
         return Err(StorageError::Full);
@@ -100,16 +100,16 @@ pub(super) fn write(storage: &dyn Storage, name: &str, value: &[u8]) -> Result<(
         let offset = bytes.len() as u64;
         draft(name, value).encode(header.salt, offset, &mut bytes);
     }
-    // Cut off here, the notes are in the logs still.
+    // If the power fails here, the notes are still in the logs.
     storage.create(FILE_NAME)?;
     storage.append(FILE_NAME, &bytes)?;
     storage.sync(FILE_NAME)
 }
 
-/// What is in the file, up to where it is damaged. None: there is no such file, or nothing of its header.
+/// Reads the file up to the first damage. `None`: there is no such file, or its header is lost.
 fn find(storage: &dyn Storage) -> Option<Found> {
     let length = storage.length(FILE_NAME).ok()?;
-    // What is behind was never written by this.
+    // Bytes behind this limit were never written by this code.
     let mut bytes = vec![0; length.min(FILE_BYTES_MAX) as usize];
     storage.read(FILE_NAME, 0, &mut bytes).ok()?;
     let header = LogHeader::decode(bytes.first_chunk::<LOG_HEADER_BYTES>()?)?;
@@ -130,7 +130,7 @@ fn find(storage: &dyn Storage) -> Option<Found> {
     })
 }
 
-/// The note at a place, and where the next one is.
+/// Returns the note at an offset, and the offset of the next one.
 fn record(bytes: &[u8], salt: u64, at: usize) -> Option<(String, Vec<u8>, usize)> {
     let record = bytes.get(at..)?;
     let offset = at as u64;

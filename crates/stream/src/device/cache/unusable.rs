@@ -1,4 +1,4 @@
-//! What stands in for a cache that could not be opened: a device goes on without one, and says why.
+//! The substitute for a cache that could not be opened: the device continues without a cache and reports why.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ pub struct UnusableCache {
 }
 
 impl UnusableCache {
-    /// In the place of one that could not be opened because of this.
+    /// Returns the substitute for a cache that could not be opened because of this failure.
     #[must_use]
     pub fn new(failure: String) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! One action of an executable, cut into what is sent at once.
+//! One action of an executable, cut into deliveries.
 
 use super::super::{ActionInfo, ActionKind, Plan, Push};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS};
@@ -7,28 +7,28 @@ use std::sync::Arc;
 /// Above this SEG_MAX the first segment has three match positions instead of two.
 const TWO_MATCHES_SEG_MAX: u32 = 32;
 
-/// Position in the first segment up to which the first request is answered, and of the first match.
+/// The position in the first segment up to which the first request is answered, and of the first match.
 const FIRST_MATCH: usize = 2;
 
 /// An action as it was recorded.
 pub(super) struct Action {
-    /// No other action ever has it.
+    /// Unique among all actions.
     pub(super) name: u64,
     pub(super) kind: ActionKind,
-    /// Runs that recorded it or followed it to its end.
+    /// The number of runs that recorded it or followed it to its end.
     pub(super) runs: u64,
-    /// What is sent at once: the parts of the first segment between its match positions, then a segment each.
+    /// The deliveries: the parts of the first segment between its match positions, then one for each segment.
     pub(super) deliveries: Vec<Delivery>,
-    /// How many of them are the first segment.
+    /// The number of deliveries of the first segment.
     first_segment: usize,
-    /// The whole first segment, where it has several parts: what the scan sends.
+    /// The whole first segment, which the scan sends.
     first_whole: Delivery,
 }
 
-/// Blocks that are sent at once, when the first of them is asked for.
+/// Blocks that are sent together when the first of them is requested.
 pub(super) struct Delivery {
     pub(super) blocks: Vec<u32>,
-    /// Where they are more than one message holds.
+    /// Set if they are more than one message can hold.
     plan: Option<Arc<Plan>>,
 }
 
@@ -47,7 +47,7 @@ impl Delivery {
         }
     }
 
-    /// What to send beside the block that was asked for.
+    /// Returns what to send beside the requested block.
     pub(super) fn push(&self, asked: BlockAt) -> Push {
         if let Some(plan) = &self.plan {
             return Push::Plan(Arc::clone(plan));
@@ -67,7 +67,7 @@ impl Delivery {
 }
 
 impl Action {
-    /// Of these blocks, of which there is at least one.
+    /// Creates an action of these blocks, at least one.
     pub(super) fn new(
         name: u64,
         file: FileId,
@@ -99,14 +99,14 @@ impl Action {
         }
     }
 
-    /// All blocks, in order.
+    /// Returns all blocks, in order.
     pub(super) fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.deliveries
             .iter()
             .flat_map(|delivery| delivery.blocks.iter().copied())
     }
 
-    /// The segment that has this block.
+    /// Returns the segment that has this block.
     pub(super) fn segment_of(&self, index: u32) -> Option<usize> {
         let delivery = self
             .deliveries
@@ -115,7 +115,7 @@ impl Action {
         Some((delivery + 1).saturating_sub(self.first_segment))
     }
 
-    /// A segment, whole.
+    /// Returns a whole segment.
     pub(super) fn segment(&self, segment: usize) -> &Delivery {
         match segment {
             0 => &self.first_whole,
@@ -123,12 +123,12 @@ impl Action {
         }
     }
 
-    /// What is sent behind a segment.
+    /// Returns the index of the first delivery after a segment.
     pub(super) fn delivery_behind(&self, segment: usize) -> usize {
         self.first_segment + segment
     }
 
-    /// As it is listed.
+    /// Returns the action for listings.
     pub(super) fn info(&self, file: FileId) -> ActionInfo {
         let segments = (0..=self.deliveries.len() - self.first_segment)
             .map(|segment| {
@@ -145,7 +145,7 @@ impl Action {
     }
 }
 
-/// Where in the first segment a request must be what was recorded there.
+/// Returns the positions in the first segment where a request must match the recorded block.
 fn match_positions(seg_max: u32) -> Vec<usize> {
     let last = seg_max as usize - 2;
     if seg_max > TWO_MATCHES_SEG_MAX {

@@ -1,11 +1,12 @@
-//! SYSFLOW as it is written (section III.B): actions of an executable, matched and sent segment by segment.
+//! SYSFLOW as published (section III.B): actions of an executable, matched and sent segment by segment.
 //!
-//! An executable is a file here; a request names one of its blocks. What the text leaves open is decided so:
-//! positions count from 0; the first request is answered up to position 2 of the first segment (two blocks); the match
-//! pointer then stands at position 2 and at SEG_MAX - 2, and where SEG_MAX exceeds 32 at SEG_MAX / 2 between them (the
-//! third match, halfway, so that a wrong guess costs half a segment at most); each match is answered up to the next
-//! pointer. Positions behind the end of a short segment are left out. A first request matches an action whose first
-//! two blocks have it; any other block is found by the scan, which sends its whole segment and goes on behind it.
+//! An executable is a file here; a request names one of its blocks. Where the paper leaves details open, this code
+//! decides as follows. Positions count from 0. The first request is answered up to position 2 of the first segment (two
+//! blocks). The match pointer then stands at position 2 and at SEG_MAX - 2. Where SEG_MAX exceeds 32, a third match is
+//! halfway between them, at SEG_MAX / 2, so that a wrong guess costs half a segment at most. Each match is answered up
+//! to the next pointer. Positions behind the end of a short segment are skipped. A first request matches an action if
+//! its first two blocks include the requested block. Any other block is found by the scan, which sends its whole
+//! segment and continues after it.
 
 mod action;
 mod store;
@@ -22,33 +23,33 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 pub(super) use store::{kind_from, kind_number};
 
-/// SEG_MAX, at least: first part, match and rest each have a block.
+/// The minimum of SEG_MAX: first part, match and rest each have a block.
 pub const SEG_MAX_MIN: u32 = 4;
 
 /// SEG_MAX of SYSFLOW.
 pub const SEG_MAX: u32 = 32;
 
-/// SEG_MAX, at most.
+/// The maximum of SEG_MAX.
 pub const SEG_MAX_MAX: u32 = 1024;
 
-/// How the paper's predictor is set.
+/// The settings of the paper's predictor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaperSettings {
-    /// Blocks of a segment, [`SEG_MAX_MIN`] to [`SEG_MAX_MAX`]; other values are moved there.
+    /// The number of blocks in a segment, clamped to [`SEG_MAX_MIN`] to [`SEG_MAX_MAX`].
     pub seg_max: u32,
-    /// How long an action is recorded, from its first request.
+    /// The duration of the recording of an action, from its first request.
     pub construct_ms: u64,
-    /// Executables with actions, at most.
+    /// The maximum number of executables with actions.
     pub executables_max: usize,
-    /// Actions of an executable, at most.
+    /// The maximum number of actions of an executable.
     pub actions_max: usize,
-    /// Blocks of an action, at most.
+    /// The maximum number of blocks of an action.
     pub blocks_per_action_max: usize,
-    /// Blocks of all actions and of all that is being recorded, at most.
+    /// The maximum number of blocks of all actions and all recordings.
     pub blocks_total_max: usize,
-    /// Runs alive, at most.
+    /// The maximum number of live runs.
     pub tokens_max: usize,
-    /// Tokens of ended runs that are remembered.
+    /// The number of remembered tokens of ended runs.
     pub ended_max: usize,
 }
 
@@ -67,25 +68,25 @@ impl Default for PaperSettings {
     }
 }
 
-/// What an executable is known by.
+/// The learned actions of an executable.
 #[derive(Default)]
 struct Executable {
     actions: Vec<Action>,
-    /// All its blocks, as they were first recorded.
+    /// All its blocks, in the order of their first recording.
     plan: Option<Arc<Plan>>,
 }
 
 /// One run.
 struct Run {
     stages: HashMap<FileId, Stage>,
-    /// Executables that it has asked for before: what it does with them next is no startup.
+    /// Executables that it has requested before: its next action of them is no startup.
     started: HashSet<FileId>,
 }
 
-/// What a run is doing with an executable; none: the next request is matched anew.
+/// The state of a run for an executable. If there is none, the next request is matched again.
 enum Stage {
     Construct(Recording),
-    /// Match and generation: the next delivery of an action comes when its first block is asked for.
+    /// Match and generation: the next delivery of an action is sent when its first block is requested.
     Follow {
         action: u64,
         next: usize,
@@ -97,13 +98,13 @@ struct Recording {
     first_ms: u64,
     blocks: Vec<u32>,
     recorded: HashSet<u32>,
-    /// What was read, as far as it was told: also neighbours, which nobody had to ask for.
+    /// The reads that were reported, including neighbours, which need no request.
     traced: Vec<u32>,
     traced_set: HashSet<u32>,
 }
 
 impl Recording {
-    /// Blocks that it takes the room of.
+    /// Returns the number of blocks that it counts towards the limit.
     fn held(&self) -> usize {
         self.blocks.len() + self.traced.len()
     }
@@ -115,15 +116,15 @@ pub struct PaperPredictor {
     executables: BTreeMap<FileId, Executable>,
     runs: Tokens<Run>,
     counters: Counters,
-    /// Names for actions that no other one ever has, so that a run can tell that its own is gone.
+    /// A unique name for the next action, so that a run can detect that its action is gone.
     action_next: u64,
-    /// Blocks of all actions, and of all that is being recorded.
+    /// The number of blocks of all actions and all recordings.
     blocks_total: usize,
     is_changed: bool,
 }
 
 impl PaperPredictor {
-    /// Knows nothing yet.
+    /// Creates a predictor that has learned nothing yet.
     #[must_use]
     pub fn new(settings: PaperSettings) -> Self {
         let seg_max = settings.seg_max.clamp(SEG_MAX_MIN, SEG_MAX_MAX);
@@ -141,7 +142,7 @@ impl PaperPredictor {
         }
     }
 
-    /// Ends what a run records of an executable, and keeps it.
+    /// Completes the recording of an executable, and keeps it as an action.
     fn complete(&mut self, file: FileId, recording: Recording, has_exited: bool) {
         self.blocks_total -= recording.held();
         let kind = match recording.kind {
@@ -153,7 +154,7 @@ impl PaperPredictor {
         self.keep(file, kind, &blocks, 1);
     }
 
-    /// Puts an action to those of its executable, unless it is there already or there is no room.
+    /// Adds an action to its executable, unless the executable has it already or there is no room.
     fn keep(&mut self, file: FileId, kind: ActionKind, blocks: &[u32], runs: u64) {
         let is_known = self.executables.contains_key(&file);
         if blocks.is_empty()
@@ -197,7 +198,7 @@ impl PaperPredictor {
         self.is_changed = true;
     }
 
-    /// Match, or scan; None: construct.
+    /// Matches or scans; `None` if the action must be constructed.
     fn match_anew(&mut self, at: BlockAt) -> Option<(Push, Option<Stage>)> {
         let executable = self.executables.get_mut(&at.file)?;
         let actions = &mut executable.actions;
@@ -230,7 +231,7 @@ impl PaperPredictor {
         Some((push, stage))
     }
 
-    /// The next delivery of the action that a run follows, where this request is its first block.
+    /// Returns the next delivery of the action that a run follows, if this request is its first block.
     fn follow(&mut self, at: BlockAt, name: u64, next: usize) -> Option<(Push, Option<Stage>)> {
         let executable = self.executables.get_mut(&at.file)?;
         let action = executable
@@ -354,7 +355,8 @@ impl Predictor for PaperPredictor {
         let Some(run) = self.runs.hear(token, now_ms, &mut self.counters) else {
             return;
         };
-        // While an action is recorded neighbours come with each block: they are part of it if they are read.
+        // While an action is recorded, neighbours are sent with each block. They are part of the action if they are
+        // read.
         for at in blocks {
             let Some(Stage::Construct(recording)) = run.stages.get_mut(&at.file) else {
                 continue;
@@ -376,7 +378,7 @@ impl Predictor for PaperPredictor {
 
     fn end(&mut self, token: Token, _is_exact: bool, has_exited: bool, now_ms: u64) {
         if !has_exited {
-            // A pause ends no action here: the timer does.
+            // A pause does not end an action here; the timer does.
             self.runs.hear(token, now_ms, &mut self.counters);
             return;
         }
@@ -402,7 +404,7 @@ impl Predictor for PaperPredictor {
                 }
             }
         }
-        // Runs lie in no order; what is kept must not depend on that.
+        // The runs have no order; the result must not depend on it.
         over.sort_by(|a, b| (a.0, a.1, &a.2.blocks).cmp(&(b.0, b.1, &b.2.blocks)));
         for (_, file, recording) in over {
             self.complete(file, recording, false);

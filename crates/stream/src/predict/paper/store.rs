@@ -6,16 +6,16 @@ use super::Executable;
 use crate::block::FileId;
 use std::collections::{BTreeMap, HashSet};
 
-/// Actions in a file, at most.
+/// The maximum number of actions in a file.
 const ACTIONS_MAX: usize = 1 << 20;
 
-/// Bytes of an action at least: file, kind, runs, number of blocks.
+/// The minimum size of an action, in bytes: file, kind, runs, number of blocks.
 const ACTION_BYTES_MIN: usize = 17;
 
-/// Blocks of an action, at most.
+/// The maximum number of blocks of an action.
 const BLOCKS_MAX: usize = 1 << 24;
 
-/// An action, as it fits the version at hand.
+/// An action, mapped to the current version.
 pub(super) struct Stored {
     pub(super) file: FileId,
     pub(super) kind: ActionKind,
@@ -64,8 +64,8 @@ pub(super) fn load(bytes: &[u8], catalogue: &dyn Catalogue) -> Result<Vec<Stored
             if !seen.insert(index) {
                 return Err(damaged("a block twice in an action"));
             }
-            // An executable that has changed is mostly laid out as before; where it is not, the match fails and the
-            // action is recorded anew.
+            // A changed executable mostly keeps its layout. Where it does not, the match fails and the action is
+            // recorded again.
             if let Some((at, _)) = fates[number].place(index) {
                 blocks.push(at.index);
             }

@@ -1,4 +1,4 @@
-//! The example of figures 4 and 5, step by step, and what lies beside it.
+//! The example of figures 4 and 5, step by step, and further cases.
 
 use super::*;
 use crate::predict::Predictor;
@@ -130,15 +130,15 @@ fn a_miss_matches_anew_then_scans_then_constructs() {
     // B11 instead of B4: the scan finds it in the second segment of the startup action.
     assert_eq!(driver.ask(token, 11), send(&[12, 14, 15]));
     assert_eq!(driver.predictor.counters().misses, 1);
-    // Not the first of its segment: the whole segment, and on behind it.
+    // Not the first of its segment: the whole segment is sent, and then the next ones.
     let other = driver.begin();
     assert_eq!(driver.ask(other, 9), send(&[1, 3, 8]));
     assert_eq!(driver.ask(other, 11), send(&[12, 14, 15]));
-    // Another first block instead of the match pointer: matched anew.
+    // Another action's first block instead of the match pointer: matched again.
     let third = driver.begin();
     assert_eq!(driver.ask(third, 1), send(&[3]));
     assert_eq!(driver.ask(third, 16), send(&[17]));
-    // In no action: constructed from here on, even where a block is known.
+    // In no action: constructed from here on, even if a later block is known.
     assert_eq!(driver.ask(third, 99), Push::Nothing);
     assert_eq!(driver.ask(third, 1), Push::Nothing);
     driver.now_ms += 3_000;
@@ -163,7 +163,7 @@ fn construction_ends_three_seconds_after_its_first_request() {
     assert!(driver.predictor.take_changed() && !driver.predictor.take_changed());
 }
 
-/// With blocks 0, 1, 2, ... every request that the device would make, and what it is answered with.
+/// With blocks 0, 1, 2, ...: each request that the device would make.
 fn asked(seg_max: u32, blocks: u32) -> Vec<u32> {
     let mut driver = Driver::new(seg_max);
     let token = driver.begin();
@@ -204,7 +204,7 @@ fn two_runs_at_once_have_a_state_each() {
     assert_eq!(driver.ask(left, 8), send(&[9]));
     assert_eq!(driver.ask(right, 18), send(&[13]));
     assert_eq!(driver.predictor.counters().misses, 0);
-    // And each executable of a run its own.
+    // Each executable of a run has its own state.
     let other = BlockAt {
         file: FileId(2),
         index: 1,
@@ -273,7 +273,7 @@ fn neighbours_that_were_read_are_part_of_what_is_recorded() {
     for index in [1, 9] {
         assert_eq!(driver.ask(token, index), Push::Nothing);
     }
-    // 2 and 3 came with 1, and 10 and 11 with 9; 11 nobody has read.
+    // 2 and 3 were sent with 1, and 10 and 11 with 9; 11 was not read.
     let traced: Vec<BlockAt> = [1, 2, 3, 9, 10].map(at).to_vec();
     driver.predictor.trace(token, &traced, driver.now_ms);
     driver.predictor.trace(token, &traced, driver.now_ms);
@@ -281,7 +281,7 @@ fn neighbours_that_were_read_are_part_of_what_is_recorded() {
     let plan = driver.predictor.plan(FILE).unwrap();
     assert_eq!(plan.blocks().collect::<Vec<_>>(), traced);
     assert_eq!(driver.predictor.blocks_total, traced.len());
-    // What is followed is told as well, and changes nothing.
+    // Reads of a followed action are reported as well, and change nothing.
     let token = driver.begin();
     assert_eq!(driver.ask(token, 1), send(&[2]));
     driver.predictor.trace(token, &[at(30)], driver.now_ms);

@@ -1,4 +1,4 @@
-//! What is known of one action: each block that its runs have read, in order, and in which of the last runs.
+//! One learned action: each block that its runs have read, in order, and in which of the last runs.
 
 use super::TaskSettings;
 use crate::block::{BlockAt, FileId};
@@ -6,21 +6,21 @@ use crate::predict::{Counters, Plan};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Runs that a block's history reaches back.
+/// The number of runs in a block's history.
 pub(super) const RUNS_KEPT: u32 = u32::BITS;
 
-/// Guesses of a run, at least, that show whether guessing is worth it.
+/// The minimum number of guesses of a run to judge whether guessing is worth it.
 const GUESSES_JUDGED_MIN: usize = 8;
 
-/// Share of them that should have been read.
+/// The minimum share of guesses that must have been read.
 const GUESSES_RIGHT_MIN: f64 = 0.75;
 
-/// How much more evidence is asked for after a run of bad guesses, how much less after one of good ones, and the most.
+/// The increase of the required share after a run of bad guesses, the decrease after one of good ones, and the maximum.
 const GUESS_SHARE_UP: f64 = 0.05;
 const GUESS_SHARE_DOWN: f64 = 0.05;
 const GUESS_SHARE_MAX: f64 = 0.95;
 
-/// More than sums of shares are rounded by.
+/// A bound above the rounding error of sums of shares.
 const ROUNDING: f64 = 1e-6;
 
 /// A block that was read in at least one of the last runs of an action.
@@ -29,13 +29,13 @@ pub(super) struct Entry {
     pub(super) at: BlockAt,
     /// Bit i: read in the run i runs ago.
     pub(super) read: u32,
-    /// Bit i: it is known of the run i runs ago whether it was.
+    /// Bit i: it is known whether it was read in the run i runs ago.
     pub(super) known: u32,
     /// It is part of the plan.
     pub(super) is_planned: bool,
 }
 
-/// A plan, and what is in it.
+/// A plan, and the set of its blocks.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) plan: Arc<Plan>,
@@ -62,42 +62,42 @@ impl Planned {
 /// One action of a task.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Action {
-    /// In the order in which they are read.
+    /// The entries, in the order in which they are read.
     pub(super) entries: Vec<Entry>,
     places: HashMap<BlockAt, usize>,
-    /// Bit i: all that was read in the run i runs ago is known.
+    /// Bit i: everything that was read in the run i runs ago is known.
     pub(super) exact: u32,
-    /// Runs that something was learned from.
+    /// The number of runs that something was learned from.
     pub(super) runs: u64,
-    /// Starts that were sent the plan as it is now.
+    /// The number of starts with the current plan.
     pub(super) starts: u64,
-    /// Some of it is from an older version of its files: the next start is to show what still holds.
+    /// Some of it is from an older version of its files, so the next start must be an audit.
     pub(super) is_unconfirmed: bool,
-    /// How likely a block must be to be sent with another one; grows where that was wrong. 0: as set.
+    /// The minimum likelihood of a guess; grows after wrong guesses. 0 means the value of the settings.
     guess_share: f64,
     planned: Option<Arc<Planned>>,
 }
 
-/// What one run has shown.
+/// The observations of one run.
 pub(super) struct Observed<'a> {
-    /// What it has read, in order, each block once.
+    /// The blocks that it has read, in order, each block once.
     pub(super) blocks: &'a [BlockAt],
-    /// All that it has read is in there.
+    /// Whether `blocks` has everything that it has read.
     pub(super) is_exact: bool,
-    /// What it may have read unseen, because it was there before it was asked for.
+    /// Tells whether it may have read a block unseen, because the block was there before it was requested.
     pub(super) hidden: &'a dyn Fn(BlockAt) -> bool,
-    /// Its plan was stopped because it did other things.
+    /// Its plan was stopped because it did not follow the plan.
     pub(super) was_stopped: bool,
-    /// It needed some of its plan earlier than it came.
+    /// It needed some blocks of its plan before they arrived.
     pub(super) is_ahead: bool,
-    /// Files of its plan: whether it has read of them. None: not known.
+    /// For each file of its plan, whether it has read from the file. `None` if unknown.
     pub(super) files: Option<HashMap<FileId, bool>>,
-    /// What was sent to it on a guess.
+    /// The blocks that were sent to it on a guess.
     pub(super) guessed: &'a [BlockAt],
 }
 
 impl Action {
-    /// From a file. The plan is made of what is marked.
+    /// Restores an action from a file. The plan is made of the marked entries.
     pub(super) fn restore(
         entries: Vec<Entry>,
         exact: u32,
@@ -113,8 +113,8 @@ impl Action {
         };
         action.index();
         action.make_plan(&TaskSettings::default());
-        // Starts are not kept. A plan that has had its second start and no audit is due one, also where the server is
-        // started anew for each start.
+        // Starts are not saved. A plan that had its second start but no audit is due for one, even if the server
+        // restarts before each start.
         action.starts = match exact.count_ones() {
             0 | 1 => u64::from(runs > 1),
             _ => 2,
@@ -130,12 +130,12 @@ impl Action {
         self.planned.as_ref().map(|planned| &planned.plan)
     }
 
-    /// What is known of a block.
+    /// Returns the entry of a block.
     pub(super) fn entry(&self, at: BlockAt) -> Option<&Entry> {
         self.places.get(&at).map(|place| &self.entries[*place])
     }
 
-    /// Counts a start that is sent the plan, and says whether it is to let all reads be seen.
+    /// Counts a start, and returns whether it is an audit.
     pub(super) fn start(&mut self, settings: &TaskSettings) -> bool {
         self.starts += 1;
         let is_due = match self.starts {
@@ -166,7 +166,7 @@ impl Action {
             && self.entries.iter().all(|entry| (run.hidden)(entry.at))
             && (run.blocks.iter()).all(|at| self.places.contains_key(at))
         {
-            // It shows nothing (all was there already): it must not push out of the history what others have shown.
+            // The run shows nothing (everything was there already), so it must not push other runs out of the history.
             return;
         }
         let read: HashSet<BlockAt> = run.blocks.iter().copied().collect();
@@ -192,8 +192,8 @@ impl Action {
             };
             entry.read <<= 1;
             entry.known <<= 1;
-            // Of what was pushed or there before, only an exact run says anything: reads of it are seen by chance
-            // (when the program was faster than the push), and counting those alone would make it look needed.
+            // For blocks that were pushed or already there, only an exact run counts. Reads of them are seen by chance
+            // (when the program was faster than the push), and counting only those would make the block look needed.
             if run.is_exact || !(run.hidden)(entry.at) {
                 entry.known |= 1;
                 entry.read |= u32::from(read.contains(&entry.at));
@@ -204,7 +204,7 @@ impl Action {
         }
         self.insert(run.blocks, room, counters);
         self.entries.retain(|entry| {
-            // What is pushed in each run and shown by none has nothing against it.
+            // A block that is pushed in each run and shown by none has no evidence against it.
             let is_alive = entry.read != 0 || (entry.known == 0 && entry.is_planned);
             counters.blocks_dropped += u64::from(!is_alive);
             is_alive
@@ -212,14 +212,14 @@ impl Action {
         self.index();
         self.choose(settings);
         if is_off {
-            // More was sent for nothing than is allowed, or would have been: the very next start is to show what else
-            // is not read. Also after a new start of the server.
+            // More unread blocks were sent, or would have been, than is allowed. The very next start must be an audit
+            // to show what else is not read, even after a restart of the server.
             self.starts = 1;
             self.is_unconfirmed = true;
         }
     }
 
-    /// Of each file the exact runs that have read of it.
+    /// Returns for each file the exact runs that have read from it.
     fn used_in_exact_runs(&self) -> HashMap<FileId, u32> {
         let mut used: HashMap<FileId, u32> = HashMap::new();
         for entry in &self.entries {
@@ -228,7 +228,7 @@ impl Action {
         used
     }
 
-    /// Puts what was read into the order of this run; what was not stays behind what it was behind.
+    /// Puts the read entries into the order of this run. An unread one stays after the entry that it followed.
     fn reorder(&mut self, blocks: &[BlockAt]) {
         let order: HashMap<BlockAt, usize> = blocks
             .iter()
@@ -241,13 +241,13 @@ impl Action {
             last = order.get(&entry.at).copied().unwrap_or(last);
             keyed.push((last, entry));
         }
-        // Stable: what follows the same block keeps its order, and comes behind it.
+        // The sort is stable: entries that follow the same block keep their order.
         keyed.sort_by_key(|(place, entry)| (*place, !order.contains_key(&entry.at)));
         self.entries = keyed.into_iter().map(|(_, entry)| entry).collect();
         self.index();
     }
 
-    /// Whether more of the plan than is allowed was not read.
+    /// Returns whether more of the plan than is allowed was not read.
     fn is_unread(&self, read: &HashSet<BlockAt>, settings: &TaskSettings) -> bool {
         self.planned.as_ref().is_some_and(|planned| {
             let unread = planned.blocks.iter().filter(|at| !read.contains(at));
@@ -255,7 +255,7 @@ impl Action {
         })
     }
 
-    /// Asks for more evidence where what was sent on a guess was not read, and for less where it was.
+    /// Raises the required share if guessed blocks were not read, and lowers it if they were.
     fn judge_guesses(
         &mut self,
         run: &Observed<'_>,
@@ -280,7 +280,7 @@ impl Action {
         self.guess_share.max(settings.guess_share_min)
     }
 
-    /// Puts what is new behind what was read before it.
+    /// Inserts each new block after the block that was read before it.
     fn insert(&mut self, blocks: &[BlockAt], room: usize, counters: &mut Counters) {
         let mut behind: Vec<Vec<Entry>> = vec![Vec::new(); self.entries.len() + 1];
         let (mut place, mut added) = (0, 0);
@@ -292,7 +292,7 @@ impl Action {
                 behind[place].push(Entry {
                     at: *at,
                     read: 1,
-                    // What ran before and showed all has not read it.
+                    // The exact runs before this one have not read it.
                     known: self.exact | 1,
                     is_planned: false,
                 });
@@ -322,8 +322,8 @@ impl Action {
             .collect();
     }
 
-    /// Decides what is pushed. Of the blocks that are read often enough the most frequent come first, until what is
-    /// expected to be read by nobody reaches its share.
+    /// Decides what is pushed. Takes the sufficiently frequent blocks, the most frequent first, until the expected
+    /// share of unread blocks reaches its limit.
     fn choose(&mut self, settings: &TaskSettings) {
         let mut files: HashMap<FileId, (u32, u32)> = HashMap::new();
         for entry in &self.entries {
@@ -346,7 +346,7 @@ impl Action {
         let (mut unread, mut count) = (0.0, 0);
         for (share, place) in shares.iter().filter(|(share, _)| share.is_enough) {
             unread += 1.0 - share.of_runs;
-            // What counts as exactly as much as is allowed is no more, also when its sum is rounded up.
+            // A sum of exactly the limit must not exceed it because of rounding.
             if unread > settings.unread_share_max * f64::from(count + 1) + ROUNDING {
                 break;
             }
@@ -384,15 +384,15 @@ impl Action {
                 None => blocks.len(),
             };
             self.planned = (!blocks.is_empty()).then(|| Arc::new(Planned::of(&blocks)));
-            // Another order, or what chance adds or takes away, begins no new count of starts: a plan that is a little
-            // different each time would never be audited.
+            // Another order, or a few chance blocks more or less, does not reset the starts: a plan that changes a
+            // little each time would never be audited.
             if new as f64 > blocks.len() as f64 * settings.unread_share_max {
                 self.starts = 0;
             }
         }
     }
 
-    /// What is likely to be read after a block that the plan does not have, in order.
+    /// Returns the blocks that are likely to be read after a block that the plan does not have, in order.
     pub(super) fn guess(
         &self,
         at: BlockAt,
@@ -416,14 +416,15 @@ impl Action {
 /// How often a block is read.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// Of the runs that show it, 0 to 1.
+    /// The share of the runs that show it, 0 to 1.
     of_runs: f64,
-    /// That is enough to be pushed.
+    /// Whether the share is enough for a push.
     is_enough: bool,
 }
 
 impl Entry {
-    /// How often it is read; None: not any more. `is_of_part`: some runs have read nothing of its file.
+    /// Returns how often it is read; `None` if it is not read any more. `is_of_part`: some runs have not read from its
+    /// file at all.
     fn share(&self, is_of_part: bool, settings: &TaskSettings) -> Option<Share> {
         if self.known == 0 {
             return self.is_planned.then_some(Share {
@@ -431,11 +432,11 @@ impl Entry {
                 is_enough: true,
             });
         }
-        // Once not read is likely to happen again: it counts twice.
+        // A block that was once not read is likely not to be read again: that counts twice.
         let is_sure = self.known == self.read;
         let runs = self.known.count_ones() + u32::from(!is_sure);
         let share = f64::from(self.read.count_ones()) / f64::from(runs);
-        // Of the latest runs that show it: how many, one after the other, have read it, or have not.
+        // The number of consecutive latest runs that show it and have read it, or have not read it.
         let (mut left, mut streak, mut was_read) = (self.known, 0, None);
         while left != 0 {
             let latest = left & left.wrapping_neg();
@@ -451,8 +452,8 @@ impl Entry {
         if is_streak && !was_read {
             return None;
         }
-        // A program that has changed its ways is believed as soon as one that no longer reads something. What has been
-        // read now and then before is no such change, unless it goes on for twice as long.
+        // New behaviour is accepted as quickly as the end of old behaviour. A block that was also read now and then
+        // before is no new behaviour, unless the streak is twice as long.
         let is_new = self.read.count_ones() == streak || streak >= settings.drop_runs * 2;
         let share = if is_streak && is_new {
             share.max(1.0 - settings.unread_share_max)
@@ -470,13 +471,13 @@ impl Entry {
         })
     }
 
-    /// Whether a run that is known to have used its file is taken to have read it: as one of the exact runs that did,
-    /// in turn. Were nothing said of such runs, those without the file would count alone.
+    /// Returns whether a run that used its file is assumed to have read it, taking turns through the exact runs that
+    /// used the file. Without an assumption for such runs, only those without the file would count.
     fn sample(&self, used: Option<u32>, turn: u64) -> Option<bool> {
-        // What a program that has changed its ways reads now says nothing of the runs before it did.
+        // What a program reads after a change of behaviour says nothing about the runs before.
         let since_first_read = u32::MAX.checked_shr(self.read.leading_zeros()).unwrap_or(0);
         let all = used? & self.known & since_first_read;
-        // By the first one it is known at all, so it says less than the others.
+        // The first read made the block known, so that run says less than the others.
         let others = all & since_first_read >> 1;
         let mut runs = if others == 0 { all } else { others };
         let skipped = turn % u64::from(runs.count_ones().max(1));
@@ -486,11 +487,11 @@ impl Entry {
         (runs != 0).then(|| self.read & runs & runs.wrapping_neg() != 0)
     }
 
-    /// Whether it is likely to be read when the other one is.
+    /// Returns whether it is likely to be read when the other one is.
     fn follows(&self, other: &Self, share_min: f64) -> bool {
         let runs = (other.read & self.known).count_ones();
         let both = (other.read & self.read).count_ones();
-        // Laplace's rule: one run alone is some evidence, not all of it.
+        // Laplace's rule: a single run is some evidence, but not proof.
         f64::from(both + 1) / f64::from(runs + 2) >= share_min && both > 0
     }
 }

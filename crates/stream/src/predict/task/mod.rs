@@ -1,9 +1,10 @@
-//! The default: one action for a task across all files, sent whole when it begins, learned from every run.
+//! The default predictor: one action for a task across all files, sent completely when the task begins, learned from
+//! every run.
 //!
-//! Each block that a run has read has a history of the last runs: read, not read, or not known (a block that was
-//! pushed is read unseen). The plan is what is read in most runs; it ends where more of it would be sent to nobody
-//! than is allowed. What only some runs read (another argument, another input) is not part of the plan: when such a
-//! block is asked for, what was read behind it in the runs that read it comes with it.
+//! Each block that a run has read has a history of the last runs: read, not read, or unknown (a pushed block is read
+//! unseen). The plan has the blocks that most runs read. It ends where the expected share of unread blocks would exceed
+//! the limit. Blocks that only some runs read (another argument, another input) are not part of the plan. When such a
+//! block is requested, the blocks that were read after it in the same runs are sent with it.
 
 mod action;
 pub(super) mod run;
@@ -22,54 +23,54 @@ use run::{Phase, Run};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How the default predictor is set.
+/// The settings of the default predictor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TaskSettings {
-    /// A plan is stopped after so many demands, one after the other, that nothing had predicted.
+    /// A plan is stopped after this number of consecutive demands that were not predicted.
     pub mismatches_max: u32,
-    /// A block is no longer pushed when it was not read in so many runs, one after the other, of those that show it;
-    /// and is pushed when it was read in as many. 1 to 32.
+    /// A block is no longer pushed when it was not read in this number of consecutive runs that show it. It is pushed
+    /// when it was read in as many. 1 to 32.
     pub drop_runs: u32,
-    /// After the second start of a plan every so many starts let all reads be seen; 0: none.
+    /// After the second start of a plan, the interval of audits, which show all reads, in starts; 0 disables them.
     pub audit_every: u64,
-    /// A block becomes part of the plan when at least this share of the runs that show it have read it.
+    /// A block becomes part of the plan when at least this share of the runs that show it has read it.
     pub share_min: f64,
-    /// And stays while it is at least this.
+    /// A block stays in the plan while its share is at least this.
     pub share_stay_min: f64,
-    /// The same for a block of a file that some of these runs have read nothing of: it is no chance that decides about
-    /// such a one, but what the program is started for.
+    /// Like `share_stay_min`, for a block of a file that some of these runs have not read at all. Such a block does not
+    /// depend on chance, but on the purpose of the start.
     pub share_stay_of_part_min: f64,
-    /// Blocks of a plan that are expected to be read by nobody, at most, as a share of the plan.
+    /// The maximum expected share of a plan's blocks that are not read.
     pub unread_share_max: f64,
-    /// The same of blocks that only chance decides about: what is read now and then is pushed while that costs next to
+    /// Like `unread_share_max`, for blocks that are read only by chance. They are pushed while that costs next to
     /// nothing, since each such block that is read and missing costs a round trip.
     pub chance_share_max: f64,
-    /// A block is sent with another one when it was read in at least this share of the runs that read the other one,
-    /// with one run counted as read and one as not beside those that were seen (Laplace's rule of succession).
+    /// A block is sent with another one when it was read in at least this share of the runs that read the other one.
+    /// The share counts one run as read and one as not read beside those observed (Laplace's rule of succession).
     pub guess_share_min: f64,
-    /// Blocks that are sent with one that only some runs read, at most; at most [`SEGMENT_BLOCKS`].
+    /// The maximum number of blocks sent with one that only some runs read; at most [`SEGMENT_BLOCKS`].
     pub guess_blocks: usize,
-    /// Known blocks behind it among which they are looked for.
+    /// The number of known blocks after it among which they are searched.
     pub guess_reach: usize,
-    /// Without a new block for so long, an action has ended.
+    /// The time without a new block after which an action has ended.
     pub pause_ms: u64,
-    /// What began so shortly before the end of its process, after a pause, is its exit.
+    /// A phase that began, after a pause, within this time before the end of its process is the exit action.
     pub exit_ms: u64,
-    /// Blocks of a workload or exit action, at least: what is shorter is not worth a plan.
+    /// The minimum number of blocks of a workload or exit action: a shorter one is not worth a plan.
     pub later_blocks_min: usize,
-    /// Tasks with actions, at most; of the others the one unused for longest is forgotten.
+    /// The maximum number of tasks with actions; the one unused for longest is evicted.
     pub tasks_max: usize,
-    /// Workloads of a task, at most.
+    /// The maximum number of workloads of a task.
     pub workloads_max: usize,
-    /// Blocks of a task's actions, at most.
+    /// The maximum number of blocks of a task's actions.
     pub blocks_per_task_max: usize,
-    /// Blocks of all actions, at most.
+    /// The maximum number of blocks of all actions.
     pub blocks_total_max: usize,
-    /// Blocks that are recorded of all runs alive, at most.
+    /// The maximum number of recorded blocks of all live runs.
     pub recorded_max: usize,
-    /// Runs alive, at most.
+    /// The maximum number of live runs.
     pub tokens_max: usize,
-    /// Tokens of ended runs that are remembered.
+    /// The number of remembered tokens of ended runs.
     pub ended_max: usize,
 }
 
@@ -101,10 +102,10 @@ impl Default for TaskSettings {
     }
 }
 
-/// How long after its pause a run may tell that it pauses before that is assumed.
+/// The time that a run has to report its pause before the pause is assumed.
 const PAUSE_GRACE_MS: u64 = 2_000;
 
-/// What a task is known by.
+/// The learned actions of a task.
 #[derive(Default)]
 struct Task {
     actions: BTreeMap<Phase, Action>,
@@ -125,7 +126,7 @@ pub struct TaskPredictor {
 }
 
 impl TaskPredictor {
-    /// Knows nothing yet.
+    /// Creates a predictor that has learned nothing yet.
     #[must_use]
     pub fn new(settings: TaskSettings) -> Self {
         let settings = TaskSettings {
@@ -191,7 +192,7 @@ impl TaskPredictor {
             && !task.actions.contains_key(&phase)
             && workloads >= self.settings.workloads_max
         {
-            // The rarest gives way: a workload that never comes again must not keep its place.
+            // Evict the rarest: a workload that never occurs again must not keep its place.
             let rarest = task
                 .actions
                 .iter()
@@ -226,7 +227,7 @@ impl TaskPredictor {
         self.is_changed = true;
     }
 
-    /// Forgets the task that was unused for longest, where another one comes.
+    /// Evicts the task that was unused for longest, if a new one needs room.
     fn make_room(&mut self, task: FileId) {
         if self.tasks.contains_key(&task) || self.tasks.len() < self.settings.tasks_max {
             return;
@@ -252,8 +253,8 @@ impl TaskPredictor {
         self.uses
     }
 
-    /// Sends the plan of an action, where there is one and some of it is not there yet; and says whether this start is
-    /// to let all reads be seen. That is of use without a plan too: what is only ever guessed is read unseen otherwise.
+    /// Sends the plan of an action, if there is one and the device lacks some of it. Also decides whether this start is
+    /// an audit. An audit is useful without a plan too: guessed blocks are read unseen otherwise.
     fn start(&mut self, run: &mut Run, phase: Phase, may_audit: bool) -> Begun {
         let used = self.next_use();
         let Some(task) = self.tasks.get_mut(&run.task) else {
@@ -274,7 +275,7 @@ impl TaskPredictor {
         if planned.is_some() && held == blocks {
             return Begun::default();
         }
-        // A start that holds most of it shows little, and is not one of those that are counted for the next audit.
+        // A start that holds most of the plan shows little, so it does not count for the next audit.
         let is_audit = may_audit && held * 2 <= blocks && action.start(&self.settings);
         let push = planned.as_ref().map_or(Push::Nothing, |planned| {
             Push::Plan(Arc::clone(&planned.plan))
@@ -283,7 +284,7 @@ impl TaskPredictor {
         Begun { push, is_audit }
     }
 
-    /// A run that was quiet reads something new: which action that is.
+    /// Selects the action of a run that reads something new after a pause.
     fn resume(&mut self, run: &mut Run, at: BlockAt, now_ms: u64) -> Push {
         let task = self.tasks.get(&run.task);
         let is_exit = task
@@ -301,7 +302,7 @@ impl TaskPredictor {
 
     fn request_of(&mut self, run: &mut Run, at: BlockAt, now_ms: u64) -> Push {
         if run.has_read(at) {
-            // It was there and is not any more (memory was short): nothing that prefetching helps against.
+            // The block was evicted because memory was short. Prefetching does not help against that.
             return Push::Nothing;
         }
         let is_first = !std::mem::replace(&mut run.has_asked, true);
@@ -310,7 +311,7 @@ impl TaskPredictor {
         match run.phase {
             None => push = self.resume(run, at, now_ms),
             Some(phase) if is_first && run.planned.is_none() => {
-                // Another run may have taught it since this one began.
+                // Another run may have taught the action since this one began.
                 let is_known = self
                     .tasks
                     .get(&run.task)
@@ -331,7 +332,7 @@ impl TaskPredictor {
         push
     }
 
-    /// Whether what is asked for was predicted, and what to do about it.
+    /// Checks whether the requested block was predicted, and decides what to send.
     fn judge(&mut self, run: &mut Run, at: BlockAt) -> Push {
         let Some(phase) = run.phase else {
             return Push::Nothing;
@@ -347,8 +348,8 @@ impl TaskPredictor {
         let action = task.and_then(|task| task.actions.get(&phase));
         match action {
             Some(action) if action.entry(at).is_some() => {
-                // Part of the action, in some runs: no sign that this one is something else. Where a plan was stopped,
-                // what is in it behind a block that was not sent was not sent either.
+                // The block is part of the action in some runs, so this run is not something else. If a plan was
+                // stopped, the blocks in it after an unsent block were not sent either.
                 let is_left = run.was_stopped && is_planned(at);
                 let guessed = action.guess(at, &self.settings, |entry| {
                     (is_left || !is_planned(entry.at)) && !run.has(entry.at)
@@ -375,7 +376,7 @@ impl TaskPredictor {
         }
     }
 
-    /// Records something of a run, where there is room for it.
+    /// Records something of a run, if there is room.
     fn note(&mut self, run: &mut Run, how: impl FnOnce(&mut Run), at: BlockAt) {
         let is_full = run.recorded() >= self.settings.blocks_per_task_max
             || self.recorded >= self.settings.recorded_max;
@@ -388,14 +389,14 @@ impl TaskPredictor {
         self.recorded += run.recorded() - before;
     }
 
-    /// Ends the phase of a run that has read nothing new for so long that it should have said so itself.
+    /// Ends the phase of a run that has read nothing new for `pause_ms` and has not reported the pause itself.
     fn pause(&mut self, run: &mut Run, now_ms: u64) {
         if run.phase.is_some() && now_ms.saturating_sub(run.last_ms) >= self.settings.pause_ms {
             self.end_phase(run, false, false, now_ms);
         }
     }
 
-    /// Something was heard of a run.
+    /// Notes that a run was heard of, and runs `what` on it.
     fn hear<T: Default>(
         &mut self,
         token: Token,
@@ -408,7 +409,7 @@ impl TaskPredictor {
         }
     }
 
-    /// Takes a run out, does something with it, and puts it back.
+    /// Takes a run out, runs `what` on it, and puts it back.
     fn with<T: Default>(&mut self, token: Token, what: impl FnOnce(&mut Self, &mut Run) -> T) -> T {
         let Some(slot) = self.runs.get_mut(token) else {
             return T::default();
@@ -474,7 +475,7 @@ impl Predictor for TaskPredictor {
         self.hear(token, now_ms, |this, run| {
             for at in blocks {
                 if run.phase.is_none() && !run.has_read(*at) {
-                    // It reads what nobody had to be asked for; what it is shows as well.
+                    // It reads blocks without a request; they identify the action as well.
                     run.begin_phase(Phase::Workload(*at), now_ms);
                 }
                 if run.phase.is_some() {
@@ -502,8 +503,8 @@ impl Predictor for TaskPredictor {
             self.counters.tokens_unknown += 1;
             return;
         };
-        // What such a run has not read it may read later: that would count against blocks that it needs. Only where
-        // nothing is known is a part better than nothing, should the device never come back.
+        // Such a run may read later what it has not read yet. Learning from it would count against blocks that it
+        // needs. Only if nothing is known is a partial run better than nothing, in case the device does not come back.
         if run.phase.is_some_and(|phase| self.knows(run.task, phase)) {
             self.recorded -= run.recorded();
         } else {
@@ -521,7 +522,7 @@ impl Predictor for TaskPredictor {
             })
             .map(|(token, _)| token)
             .collect();
-        // Runs lie in no order; what is learned must not depend on that.
+        // The runs have no order; the result of learning must not depend on it.
         silent.sort_unstable();
         for token in silent {
             self.with(token, |this, run| this.end_phase(run, false, false, now_ms));

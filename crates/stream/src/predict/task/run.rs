@@ -1,4 +1,4 @@
-//! One run of a task: what it has asked for and read, and in which phase it is.
+//! One run of a task: what it has requested and read, and its phase.
 
 use super::action::Planned;
 use crate::block::{BlockAt, FileId};
@@ -7,14 +7,14 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// Which action of its task a run is in.
+/// The action of its task that a run is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Phase {
-    /// From its begin to the first pause.
+    /// From the begin of the run to the first pause.
     Startup,
-    /// Between pauses: what began with this block.
+    /// Between pauses: the action that began with this block.
     Workload(BlockAt),
-    /// As the last one, and the task's exit action began so.
+    /// After a pause, as the exit action of the task.
     Exit,
 }
 
@@ -29,25 +29,25 @@ const BESIDE: u8 = 16;
 pub(super) struct Run {
     pub(super) task: FileId,
     pub(super) held: Held,
-    /// None: a pause.
+    /// `None` during a pause.
     pub(super) phase: Option<Phase>,
-    /// No phase has ended.
+    /// Whether no later phase has begun.
     is_startup: bool,
-    /// When the phase began.
+    /// The time when the phase began.
     pub(super) first_ms: u64,
-    /// When something new was read last.
+    /// The time when something new was last read.
     pub(super) last_ms: u64,
-    /// What is being sent to it.
+    /// The plan that is being sent to it.
     pub(super) planned: Option<Arc<Planned>>,
     pub(super) was_stopped: bool,
-    /// Demands, one after the other, that nothing had predicted.
+    /// The number of consecutive demands that were not predicted.
     pub(super) mismatches: u32,
     pub(super) has_asked: bool,
-    /// Another task of its device was sent something in this phase: reads of that are not seen.
+    /// Another task of its device was sent something in this phase, and reads of that are not seen.
     pub(super) has_company: bool,
-    /// It asked for blocks of its plan that had not come: they are needed earlier than the plan has them.
+    /// It requested blocks of its plan that had not arrived, so it needs them earlier than the plan has them.
     pub(super) is_ahead: bool,
-    /// What was sent on a guess in this phase.
+    /// The blocks sent on a guess in this phase.
     pub(super) guessed: Vec<BlockAt>,
     asked: Vec<BlockAt>,
     traced: Vec<BlockAt>,
@@ -76,19 +76,19 @@ impl Run {
         }
     }
 
-    /// Blocks that are recorded of it.
+    /// Returns the number of blocks recorded for it.
     pub(super) fn recorded(&self) -> usize {
         self.flags.len()
     }
 
-    /// Whether it has asked for or read this, in this phase or before.
+    /// Returns whether it has requested or read this block, in this phase or before.
     pub(super) fn has_read(&self, at: BlockAt) -> bool {
         self.flags
             .get(&at)
             .is_some_and(|flags| flags & (ASKED | TRACED | EARLIER) != 0)
     }
 
-    /// Whether it has this, or will: read, guessed, sent for another task of its device, or held.
+    /// Returns whether it has or will get this block: read, guessed, sent for another task of its device, or held.
     pub(super) fn has(&self, at: BlockAt) -> bool {
         self.flags.contains_key(&at) || self.held.has(at)
     }
@@ -105,7 +105,7 @@ impl Run {
         self.guessed.clear();
     }
 
-    /// It waits for this. Whether that is new.
+    /// Records a block that it waits for.
     pub(super) fn ask(&mut self, at: BlockAt, now_ms: u64) {
         if self.mark(at, ASKED) {
             self.asked.push(at);
@@ -113,7 +113,7 @@ impl Run {
         }
     }
 
-    /// It has read this.
+    /// Records a block that it has read.
     pub(super) fn trace(&mut self, at: BlockAt, now_ms: u64) {
         if self.mark(at, TRACED) {
             self.traced.push(at);
@@ -127,7 +127,7 @@ impl Run {
         }
     }
 
-    /// Its device gets this because of another task.
+    /// Records a block that its device gets because of another task.
     pub(super) fn beside(&mut self, at: BlockAt) {
         self.mark(at, BESIDE);
     }
@@ -139,7 +139,7 @@ impl Run {
         is_new
     }
 
-    /// Ends the phase: what was read in it, in order.
+    /// Ends the phase. Returns the blocks read in it, in order.
     pub(super) fn end_phase(&mut self) -> Vec<BlockAt> {
         self.phase = None;
         let (asked, traced) = (
@@ -153,9 +153,10 @@ impl Run {
         blocks
     }
 
-    /// The files of its plan that it has read of. A device hands the first block of each file to nobody before it was
-    /// read, so that each file shows whether it is used, however few of its blocks do. None: it cannot be told, since
-    /// the device had some of it, or shows too few; or it is no start, before which they were read already.
+    /// Returns for each file of its plan whether it has read from the file. A device shows the read of the first
+    /// prefetched block of each file, so each file shows whether it is used, even if few of its blocks do. `None` if it
+    /// cannot be decided: the run has company, was stopped or shows too few blocks. Also after the start, when these
+    /// blocks were read already.
     pub(super) fn files_shown(&self, blocks: &[BlockAt]) -> Option<HashMap<FileId, bool>> {
         let planned = self.planned.as_ref()?;
         if self.has_company || self.was_stopped || !self.is_startup {
@@ -175,14 +176,14 @@ impl Run {
         if shown * 2 < planned.len() {
             return None;
         }
-        // What the device held is read unseen.
+        // Held blocks are read unseen.
         for (file, _) in &self.held.files {
             files.remove(file);
         }
         Some(files)
     }
 
-    /// A test of whether a block may have been read unseen.
+    /// Returns a test of whether a block may have been read unseen.
     pub(super) fn hidden(&self) -> impl Fn(BlockAt) -> bool + use<'_> {
         move |at| {
             self.planned.as_ref().is_some_and(|planned| planned.has(at))
@@ -195,8 +196,8 @@ impl Run {
     }
 }
 
-/// Traces are in the order of reading; what was asked for and is in none of them (the device may have lost its last
-/// words) is put behind what was asked for before it.
+/// Merges traces and requests. Traces are in the order of reading. A requested block that is in no trace (the device
+/// may have lost its last report) is put after the block requested before it.
 pub(in crate::predict) fn in_order<T: Copy + Eq + Hash>(traced: Vec<T>, asked: &[T]) -> Vec<T> {
     let known: HashSet<T> = traced.iter().copied().collect();
     if asked.iter().all(|at| known.contains(at)) {

@@ -1,10 +1,11 @@
-//! Synthetic programs on simulated devices: what prefetching is worth, in blocks. Exact, without a clock.
+//! Synthetic programs on simulated devices: measures the benefit of prefetching, in blocks. Deterministic, without a
+//! clock.
 
 use super::*;
 use crate::predict::Predictor;
 use std::collections::{HashSet, VecDeque};
 
-/// Blocks of the stream that arrive between two reads of a program.
+/// The number of blocks of the stream that arrive between two reads of a program.
 const ARRIVE_PER_READ: usize = 4;
 
 /// A random number generator (xorshift64*).
@@ -30,7 +31,7 @@ fn block(file: u32, index: u32) -> BlockAt {
     }
 }
 
-/// A part of a program: runs of blocks that jump through its files.
+/// Returns a part of a program: runs of blocks scattered over its files.
 fn part(random: &mut Random, files: std::ops::Range<u32>, blocks: usize) -> Vec<BlockAt> {
     let (mut part, mut seen) = (Vec::new(), HashSet::new());
     while part.len() < blocks {
@@ -46,7 +47,7 @@ fn part(random: &mut Random, files: std::ops::Range<u32>, blocks: usize) -> Vec<
     part
 }
 
-/// A program that always reads its core, and in the midst of it a part for each of its arguments.
+/// A program that always reads its core, and within it a part for each of its arguments.
 struct Program {
     core: Vec<BlockAt>,
     parts: Vec<Vec<BlockAt>>,
@@ -63,14 +64,14 @@ impl Program {
         }
     }
 
-    /// What it reads with these arguments.
+    /// Returns the blocks that it reads with these arguments.
     fn reads(&self, arguments: &[usize]) -> Vec<BlockAt> {
         let (before, after) = self.core.split_at(self.core.len() * 3 / 4);
         let parts = arguments.iter().flat_map(|number| &self.parts[*number]);
         before.iter().chain(parts).chain(after).copied().collect()
     }
 
-    /// Arguments, at random: some of the parts.
+    /// Returns random arguments: some of the parts.
     fn arguments(&self, random: &mut Random, count: usize) -> Vec<usize> {
         let mut all: Vec<usize> = (0..self.parts.len()).collect();
         (0..count)
@@ -87,7 +88,7 @@ struct Running {
     stream: VecDeque<BlockAt>,
     arrived: HashSet<BlockAt>,
     pushed: HashSet<BlockAt>,
-    /// The first of each file to come ahead: not handed out before it is read.
+    /// The first prefetched block of each file: not handed out before it is read.
     probes: HashSet<BlockAt>,
     probed: HashSet<FileId>,
     /// Reads that the device has seen.
@@ -96,11 +97,11 @@ struct Running {
     is_exact: bool,
 }
 
-/// What it came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures {
     reads: usize,
-    /// Read, and sent without being asked for.
+    /// Blocks that were read and were sent without a request.
     hits: usize,
     pushed: usize,
     unread: usize,
@@ -175,7 +176,7 @@ impl World {
         running
     }
 
-    /// One read of a program; whether it goes on.
+    /// Does one read of a program. Returns whether it continues.
     fn step(&mut self, running: &mut Running) -> bool {
         let Some(at) = running.reads.get(running.at).copied() else {
             return false;
@@ -288,7 +289,7 @@ fn the_same_arguments_hit_all_and_waste_nothing() {
 
 #[test]
 fn the_same_arguments_with_a_little_chance_waste_little() {
-    // As a Java virtual machine does: some blocks come and go, and their order is not quite the same.
+    // Like a Java virtual machine: some blocks are read only in some runs, and their order varies a little.
     let (program, mut world) = (Program::new(2, 1_500, 1, 100), World::new());
     let mut random = Random(77);
     let mut sum = Figures::default();
@@ -365,7 +366,8 @@ fn varied_arguments_of_a_program_with_a_small_core() {
 
 #[test]
 fn blocks_read_by_chance_are_not_pushed_to_everybody() {
-    // Each of 400 blocks beside the core is read in 3 of 10 runs, whatever else is: nothing can predict them.
+    // Each of 400 blocks beside the core is read in 3 of 10 runs, independently of everything else: they cannot be
+    // predicted.
     let (mut world, mut random) = (World::new(), Random(9));
     let program = Program::new(8, 600, 1, 400);
     let mut sum = Figures::default();
@@ -392,7 +394,7 @@ fn blocks_read_by_chance_are_not_pushed_to_everybody() {
 #[test]
 fn concurrent_runs_do_not_spoil_the_action() {
     let (program, mut world) = (Program::new(5, 800, 4, 80), World::new());
-    // The first two runs, of different arguments, step by step beside each other; then pairs of the same kind.
+    // The first two runs, with different arguments, interleaved step by step; then pairs of the same kind.
     let mut sum = Figures::default();
     for pair in 0..12 {
         let mut left = world.begin(program.reads(&[pair % 2]));
@@ -414,7 +416,7 @@ fn concurrent_runs_do_not_spoil_the_action() {
         sum.unread_share() < 0.05 && sum.hit_share() > 0.9,
         "{sum:?}"
     );
-    // The core comes in its own order, nothing of one run between what the other one read.
+    // The core keeps its own order, with nothing of one run between the blocks of the other one.
     let plan = world.predictor.plan(TASK).unwrap();
     let core: HashSet<BlockAt> = program.core.iter().copied().collect();
     assert!(
@@ -477,7 +479,7 @@ fn a_flood_of_strange_traces_within_a_tenant_is_forgotten_again() {
     for seed in 1..4 {
         world.run(Program::new(seed * 1_000, 300, 0, 0).reads(&[]));
     }
-    // At first piece by piece, where it is recognised; in the end as before.
+    // At first it is sent piece by piece, as it is recognised; in the end as before.
     let figures: Vec<Figures> = (0..40).map(|_| world.run(program.reads(&[]))).collect();
     assert!(figures.iter().all(|run| run.unread == 0), "{figures:?}");
     assert!(figures[1].hits >= 280, "{figures:?}");

@@ -9,16 +9,16 @@ use crate::predict::paper::{kind_from, kind_number};
 use crate::predict::{ActionKind, Catalogue, LoadError, Mode};
 use std::collections::{BTreeMap, HashSet};
 
-/// Actions in a file, at most.
+/// The maximum number of actions in a file.
 const ACTIONS_MAX: usize = 1 << 20;
 
-/// Bytes of an action at least: all that stands before its blocks.
+/// The minimum size of an action, in bytes: everything before its blocks.
 const ACTION_BYTES_MIN: usize = 30;
 
-/// Blocks of an action, at most.
+/// The maximum number of blocks of an action.
 const BLOCKS_MAX: usize = 1 << 24;
 
-/// Bytes of a block: file, index, read, known, whether it is planned.
+/// The size of a block, in bytes: file, index, read, known, whether it is planned.
 const BLOCK_BYTES_EACH: usize = 17;
 
 pub(super) fn save(tasks: &BTreeMap<FileId, Task>, catalogue: &dyn Catalogue) -> Vec<u8> {
@@ -119,7 +119,7 @@ fn read_entries(reader: &mut Reader<'_>, fates: &[Fate]) -> Result<(Vec<Entry>, 
         let read = reader.u32()?;
         let known = reader.u32()?;
         let is_planned = reader.flag()?;
-        // Only what is pushed in each run may have been seen in none.
+        // Only a block that is pushed in each run may have been seen in none.
         if read & !known != 0 || (read == 0 && !(known == 0 && is_planned)) {
             return Err(damaged("a history that cannot be"));
         }
@@ -127,7 +127,7 @@ fn read_entries(reader: &mut Reader<'_>, fates: &[Fate]) -> Result<(Vec<Entry>, 
             continue;
         };
         if !placed.insert(at) {
-            // Two files then, one file of two names now.
+            // They were two files then, and are one file with two names now.
             continue;
         }
         if is_same {
@@ -138,7 +138,7 @@ fn read_entries(reader: &mut Reader<'_>, fates: &[Fate]) -> Result<(Vec<Entry>, 
                 is_planned,
             });
         } else if is_planned {
-            // One vote, so that a single exact run without it takes it out of the plan.
+            // One vote, so that a single exact run without it removes it from the plan.
             is_changed = true;
             entries.push(Entry {
                 at,

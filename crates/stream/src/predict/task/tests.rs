@@ -1,4 +1,4 @@
-//! What the default predictor says, step by step.
+//! The answers of the default predictor, step by step.
 
 use super::*;
 use crate::predict::Predictor;
@@ -49,7 +49,7 @@ impl Driver {
         (token, begun)
     }
 
-    /// A whole run; what it was told at its begin.
+    /// Does a whole run. Returns the response to its begin.
     fn run(&mut self, read: &[BlockAt], is_exact: bool) -> Begun {
         let (token, begun) = self.begin();
         self.predictor.trace(token, read, self.now_ms);
@@ -106,7 +106,7 @@ fn a_part_that_one_run_does_without_goes_before_blocks_that_chance_decides_about
         driver.run(&all, true);
     }
     assert_eq!(driver.planned(), all);
-    // As rare as each other from now on.
+    // Both are equally rare from now on.
     driver.run(&always, true);
     assert_eq!(driver.planned(), [&always[..], &chance].concat());
 }
@@ -147,7 +147,7 @@ fn every_second_and_then_every_eighth_start_is_watched() {
         watched
     };
     assert_eq!(watched, [2, 10, 18]);
-    // A plan that has changed by more than a little is watched at its second start again.
+    // A plan that has changed by more than a little is audited at its second start again.
     for _ in 0..3 {
         driver.run(&blocks(1, 0..50), true);
     }
@@ -214,14 +214,14 @@ fn a_plan_is_stopped_when_the_task_does_other_things() {
     assert_eq!(ask(block(1, 0)), Push::Nothing);
     assert_eq!(ask(block(9, 0)), Push::Nothing);
     assert_eq!(ask(block(9, 1)), Push::Nothing);
-    // Prefetched and not sent yet: no mismatch, and the count begins again.
+    // Predicted and not sent yet: no mismatch, and the count restarts.
     assert_eq!(ask(block(1, 150)), Push::Nothing);
     assert_eq!(ask(block(9, 2)), Push::Nothing);
     assert_eq!(ask(block(9, 3)), Push::Nothing);
     assert_eq!(ask(block(9, 3)), Push::Nothing);
     assert_eq!(ask(block(9, 4)), Push::Stop);
     assert_eq!(ask(block(9, 5)), Push::Nothing);
-    // When it comes back, it is helped piece by piece.
+    // When the run returns to the plan, blocks are sent piece by piece.
     assert_eq!(ask(block(1, 100)), Push::Blocks(blocks(1, 101..132)));
     assert_eq!(driver.predictor.counters().plans_stopped, 1);
 }
@@ -420,7 +420,7 @@ fn starts_of_one_device_at_the_same_time_teach_nothing_false() {
     let (begin, held) = (now_ms, Held::default());
     let begun = driver.predictor.begin_beside(second, TASK, &held, begin);
     assert!(!begun.is_audit, "the second start of a plan, but not alone");
-    // What the one reads is there for the other one, which is not seen reading it though it says that it shows all.
+    // What one run reads is there for the other one, which reads it unseen although it claims to show everything.
     driver.predictor.beside(second, &core);
     driver.predictor.beside(first, &core);
     for token in [first, second] {
@@ -437,7 +437,7 @@ fn a_run_whose_connection_is_lost_says_nothing_of_what_is_known() {
     let mut driver = Driver::default();
     let (core, now_and_then) = (blocks(1, 0..40), blocks(2, 0..20));
     let both = [core.clone(), now_and_then.clone()].concat();
-    // A part is better than nothing.
+    // A partial run is better than nothing.
     let (token, _) = driver.begin();
     driver.predictor.trace(token, &core[..10], driver.now_ms);
     driver.predictor.cut(token, driver.now_ms);
@@ -474,7 +474,7 @@ fn a_file_that_shows_no_read_was_not_used_and_one_that_does_was() {
         }
     }
     assert_eq!(driver.planned(), parts[..2].concat());
-    // It is back when it was read again for long enough, and what is used in most starts stays.
+    // The file is planned again after it was read for long enough, and a file that most starts use stays.
     for turn in 0..16 {
         let first = parts[2][usize::from(turn % 4 == 0)..].first().copied();
         let third = if driver.planned().contains(&parts[2][0]) {
@@ -527,7 +527,7 @@ fn what_was_asked_for_before_it_came_comes_earlier() {
             .end(token, begun.is_audit, true, driver.now_ms);
         driver.planned()
     };
-    // Nobody had to ask: the order is good enough, and pieces stay compressed as they are.
+    // There was no request, so the order is good enough, and pieces stay compressed as they are.
     assert_eq!((run(false), run(false)), (read.clone(), read.clone()));
     for _ in 0..8 {
         run(true);
@@ -550,7 +550,7 @@ fn what_chance_decides_about_is_pushed_while_it_costs_little() {
     assert!((1..=20).contains(&by_chance), "{by_chance}");
 }
 
-/// What may come in, in any order and of any number of runs at once.
+/// The possible inputs, in any order and of any number of concurrent runs.
 #[derive(Clone, Copy, Debug)]
 enum Input {
     Begin(u8, u32),

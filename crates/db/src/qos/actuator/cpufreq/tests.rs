@@ -1,4 +1,4 @@
-//! On a machine that is made up: files with the rules of the kernel's, and the faults that real ones have.
+//! On a simulated machine: files with the rules of the kernel's, and the faults that real ones have.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -77,7 +77,7 @@ impl Machine {
         );
     }
 
-    /// As intel_pstate has them: no table, no governor that can be told.
+    /// As with intel_pstate: no table of frequencies, no governor that can be told one.
     fn without_table() -> Self {
         let machine = Self::default();
         machine.add(
@@ -189,7 +189,7 @@ impl Files for Machine {
     }
 }
 
-/// One that nobody else wants: machines that are made up have no folder of their own for it.
+/// Makes a lock that no other test uses: simulated machines have no folder of their own for it.
 fn lock() -> Lock {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -201,7 +201,7 @@ fn lock() -> Lock {
     lock
 }
 
-/// A place for the saved settings, which goes when the test does.
+/// A place for the saved settings, which is removed when the test ends.
 struct Place(PathBuf);
 
 impl Place {
@@ -289,7 +289,7 @@ fn what_a_kill_has_left_is_put_back_by_the_next_start() {
     assert_eq!(machine.has(0, "scaling_min_freq"), "800000");
     assert!(!place.0.exists());
     drop(next);
-    // And where the settings of a killed one cannot be read, nobody guesses.
+    // If the settings of a killed program cannot be read, no values are guessed.
     std::fs::write(&place.0, "evenkeel settings 2\nroot\t/machine\nend 0\n").unwrap();
     assert!(matches!(
         machine.open(&[0], &place.0),
@@ -304,7 +304,7 @@ fn what_another_one_has_left_is_not_taken_for_what_was_before() {
     let lock_folder = Place::new("lock");
     let root = lock_folder.0.clone();
     std::fs::create_dir_all(&root).unwrap();
-    // As one notes it that is killed then, which gives its lock free.
+    // As a program notes it that is then killed, which releases its lock.
     drop(Lock::take(&root, &first.0).unwrap());
     let mut killed = machine.open(&[0], &first.0).unwrap();
     killed.set(0.2).unwrap();
@@ -393,7 +393,7 @@ fn a_policy_that_comes_again_is_driven_and_put_back() {
     actuator.set(0.5).unwrap();
     machine.state().files.clear();
     assert!(actuator.set(0.4).is_err());
-    // As its driver begins: with the governor of before.
+    // As its driver begins: with the original governor.
     machine.state().files = all;
     assert!(actuator.set(0.4).unwrap().is_obeyed);
     assert_eq!(machine.has(0, "scaling_governor"), "userspace");

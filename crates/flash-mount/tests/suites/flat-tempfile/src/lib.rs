@@ -1,27 +1,27 @@
-//! The part of `tempfile` that pjdfstest uses, without making a directory.
+//! The part of `tempfile` that pjdfstest uses, without creating a directory.
 //!
-//! **Holds:** a "temporary directory" that is the directory it was asked to be made in.
+//! **Holds:** a "temporary directory" that is the requested directory itself.
 //!
-//! **Must not know:** what is tested.
+//! **Must not know:** the subject of the tests.
 //!
-//! **Invariants:** when one is dropped, the directory is empty.
+//! **Invariants:** when one is dropped, the directory is emptied.
 //!
-//! **Files:** this one.
+//! **Files:** only this one.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The given directory; emptied, not removed, when this is dropped.
+/// The given directory; it is emptied, not removed, when this is dropped.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// The directory for temporary files of the system.
+    /// Returns the system's directory for temporary files.
     pub fn new() -> io::Result<Self> {
         tempdir()
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -43,7 +43,7 @@ pub fn tempdir() -> io::Result<TempDir> {
     tempdir_in(std::env::temp_dir().join("flat-tempfile"))
 }
 
-/// `directory` itself.
+/// Returns `directory` itself.
 pub fn tempdir_in<P: AsRef<Path>>(directory: P) -> io::Result<TempDir> {
     Ok(TempDir(directory.as_ref().to_path_buf()))
 }

@@ -1,4 +1,4 @@
-//! What is expected is read in few pieces, and in bounded memory.
+//! Expected blocks are read in few pieces and in bounded memory.
 
 use super::*;
 use crate::device::cache::{Storage, StorageError};
@@ -54,7 +54,7 @@ fn many_blocks_cost_few_reads() {
     let (cache, reads) = reopened(&storage);
     let hashes: Vec<_> = blocks.iter().map(|block| block.0).collect();
     cache.expect(&hashes);
-    // Also in another order than they lie.
+    // Also if they are expected in another order than they lie.
     assert_eq!(there(&cache, &blocks), 1800);
     let reads = reads.load(Ordering::Relaxed);
     assert!(reads < 40, "{reads}");
@@ -74,7 +74,7 @@ fn who_reads_something_else_than_expected_gets_it() {
     for _ in 0..3 {
         cache.expect(&hashes);
     }
-    // The first half is never asked for.
+    // The first half is never requested.
     assert_eq!(there(&cache, &blocks[1500..]), 1500);
     assert_eq!(there(&cache, &blocks[..10]), 10);
     assert!(cache.counters().memory_bytes < 8 << 20);

@@ -1,4 +1,4 @@
-//! What is put is found, also by the next process, within the budget.
+//! Blocks that were put are found, also by the next process, within the budget.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is damaged costs itself, is noticed, and can be written anew.
+//! Damage costs only the damaged data, is detected, and the data can be written again.
 
 use super::*;
 
@@ -61,11 +61,11 @@ fn a_log_without_its_index_is_found_by_its_headers_around_damage() {
     drop(cache);
     let name = storage.names()[0].clone();
     storage.damage(&name, |bytes| {
-        // The trailer, and the first half of the file's header.
+        // Damage the trailer and the first half of the file's header.
         let end = bytes.len();
         bytes[end - 1] ^= 1;
         bytes[3] ^= 1;
-        // A header in the middle.
+        // Damage a record header in the middle.
         let header = bytes
             .windows(4)
             .enumerate()
@@ -90,7 +90,7 @@ fn what_a_cut_log_lost_is_lost_once() {
     let cache = open(&storage);
     put_all(&cache, &before);
     let name = storage.names()[0].clone();
-    // In the middle of a record, under the running cache.
+    // Cut the file in the middle of a record, while the cache runs.
     storage.damage(&name, |bytes| bytes.truncate(bytes.len() / 2 + 5));
     put_all(&cache, &after);
     assert_eq!(there(&cache, &after), 160);
@@ -143,7 +143,7 @@ fn a_file_of_which_nothing_can_be_read_is_said_at_the_start() {
     put_all(&cache, &blocks(0..64));
     assert_eq!(there(&cache, &blocks(0..64)), 64);
     drop(cache);
-    // One that was begun and not written to has lost nothing.
+    // A log that was begun and not written to has lost nothing.
     storage.damage(&name, |bytes| bytes.truncate(20));
     let cache = open(&storage);
     assert_eq!(cache.counters().damaged, 0);
@@ -170,7 +170,7 @@ fn a_full_disk_makes_the_cache_smaller_and_stops_no_note() {
     let cache = open(&storage);
     assert_eq!(cache.note("manifest-a").unwrap(), [2; 300_000]);
     there(&cache, &all);
-    // Nothing at all can be written.
+    // Nothing can be written.
     storage.set_capacity(0);
     for name in storage.names() {
         storage.damage(&name, Vec::clear);
@@ -182,7 +182,7 @@ fn a_full_disk_makes_the_cache_smaller_and_stops_no_note() {
     assert!(counters.failures > 0);
     assert!(cache.failure().unwrap().contains("full"));
     assert!(cache.set_note("version", b"1").is_err());
-    // And then again.
+    // Then writes work again.
     storage.set_capacity(1 << 20);
     put_all(&cache, &blocks(6000..6064));
     assert_eq!(there(&cache, &blocks(6000..6064)), 64);
@@ -205,7 +205,7 @@ fn on_a_full_disk_logs_are_smaller_until_it_has_room_again() {
     let storage = MemoryStorage::new(3 << 20);
     let cache = open(&storage);
     assert_eq!(log_bytes_max(&cache), 2 << 20);
-    // The first log is full, the second one meets the end of the disk.
+    // The first log is full, the second one reaches the end of the disk.
     let mut number = 0;
     while cache.counters().disk_full == 0 {
         put_all(&cache, &blocks(number..number + 32));
@@ -217,16 +217,16 @@ fn on_a_full_disk_logs_are_smaller_until_it_has_room_again() {
     let counters = cache.counters();
     assert!(counters.log_bytes_max <= 512 << 10, "{counters:?}");
     assert!(longest(&storage) <= 1 << 20);
-    // Most of the disk is used, and what came last is there.
+    // Most of the disk is used, and the last blocks are there.
     assert!(counters.bytes > 2 << 20, "{counters:?}");
     assert_eq!(there(&cache, &blocks(number - 600..number)), 600);
-    // Never less than the smallest one, though there is hardly any room.
+    // The limit never falls below the minimum, even with hardly any room.
     storage.set_capacity(300 << 10);
     put_all(&cache, &blocks(number..number + 1000));
     number += 1000;
     assert_eq!(log_bytes_max(&cache), 256 << 10);
     assert_eq!(there(&cache, &blocks(number - 32..number)), 32);
-    // Room again: the logs grow to what the budget allows, and those of every size are read.
+    // There is room again: the logs grow to the budget's limit, and logs of every size are read.
     storage.set_capacity(u64::MAX);
     put_all(&cache, &blocks(number..number + 4000));
     assert_eq!(log_bytes_max(&cache), 2 << 20);

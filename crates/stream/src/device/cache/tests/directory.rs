@@ -68,7 +68,7 @@ fn cut_under_the_running_process_replaced_or_removed() {
     let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
     assert_eq!(there(&cache, &second), 100);
     assert_eq!(there(&cache, &first), 0);
-    // The file is another one now, which is still open here.
+    // The current log has another name now; it is removed while it is still open here.
     let log = scratch.0.join("blocks-0000000002");
     fs::remove_file(&log).unwrap();
     put_all(&cache, &third);
@@ -81,7 +81,7 @@ fn cut_under_the_running_process_replaced_or_removed() {
     assert_eq!(cache.counters().dropped, 100);
     assert!(cache.failure().is_some());
     assert!(cache.set_note("seen-1", b"4").is_err());
-    // A new directory of that name is not this process's.
+    // A new directory of that name does not belong to this process.
     fs::create_dir(&scratch.0).unwrap();
     put_all(&cache, &second);
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
@@ -97,7 +97,7 @@ fn a_directory_that_is_removed_is_called_that() {
     put_all(&cache, &blocks[50..]);
     let removed = "the directory was removed";
     assert!(cache.failure().unwrap().contains(removed));
-    // Also where all is tried that a full disk would need, with blocks and notes.
+    // This also holds for all steps that a full disk would need, with blocks and notes.
     for number in 100..3_000 {
         put_all(&cache, &[block(number)]);
         cache.set_note("plan-1", &[number as u8; 9_000]).ok();
@@ -124,7 +124,7 @@ fn a_log_that_is_removed_while_it_is_open_is_noticed_and_written_again() {
         let log = scratch.0.join("blocks-0000000001");
         fs::remove_file(&log).unwrap();
         replace(&log);
-        // Nothing asks for what was in it.
+        // No read touches the content of the file.
         put_all(&cache, &[block(1000)]);
         let damaged = cache.counters().damaged;
         assert!(damaged > 32, "{damaged}");

@@ -1,11 +1,11 @@
-//! A full disk: what is written to it, what goes, and what stays. Bytes are counted, as they wear flash.
+//! A full disk: what is written to it, evicted and kept. The tests count written bytes, because these wear flash.
 
 use super::*;
 use crate::device::CacheError;
 use crate::device::cache::{Storage, StorageError, cache_bytes_for_lists};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts what is written.
+/// Counts written bytes.
 #[derive(Clone)]
 struct Counting {
     storage: MemoryStorage,
@@ -22,7 +22,7 @@ impl Counting {
         }
     }
 
-    /// A cache whose budget is far above what the disk has.
+    /// Opens a cache whose budget is far above the size of the disk.
     fn open(&self) -> BlockCache {
         let options = CacheOptions {
             bytes_max: 256 << 20,
@@ -90,7 +90,7 @@ fn what_is_written_to_a_full_disk_is_a_small_multiple_of_what_came() {
     let given = u64::from(lists) * LIST_BYTES as u64;
     let appended = disk.appended_bytes();
     assert!(appended < 4 * given, "{appended} of {given}");
-    // What came last is there, and what must stay.
+    // The last list is there, and so are the notes that must stay.
     assert!(cache.note(&format!("hashes-c-{}", lists - 1)).is_some());
     for _ in 0..2 {
         let cache = disk.open();
@@ -153,7 +153,7 @@ fn the_budget_for_lists_is_the_smallest_that_keeps_them() {
         let is_least = budget == 4 << 20 || share(budget - (1 << 20)) < bytes;
         assert!(is_least, "{lists}: {}M", budget >> 20);
     }
-    // As many as are said to fit do fit.
+    // As many lists fit as `lists_max` says.
     let cache = open(&MemoryStorage::default());
     let max = crate::device::Cache::lists_max(&cache).unwrap().bytes;
     let bytes = crate::device::cache::note_bytes("hashes-c-0".len(), LIST_BYTES);

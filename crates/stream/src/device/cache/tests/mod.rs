@@ -16,7 +16,7 @@ use super::{BlockCache, CacheOptions, MemoryStorage};
 use crate::block::{BLOCK_BYTES, BlockHash};
 use crate::device::Cache;
 
-/// A block that compresses to about half, the same for the same number.
+/// Returns a block that compresses to about half; the same number gives the same block.
 fn block(number: u64) -> (BlockHash, Arc<[u8]>) {
     sized_block(number, BLOCK_BYTES)
 }
@@ -47,7 +47,7 @@ fn open(storage: &MemoryStorage) -> BlockCache {
     BlockCache::open(Box::new(storage.clone()), &OPTIONS).unwrap()
 }
 
-/// Each of these is right or not there; how many are there.
+/// Checks that each of these blocks is right or missing. Returns how many are there.
 fn there(cache: &BlockCache, blocks: &[(BlockHash, Arc<[u8]>)]) -> usize {
     let is_there = |(hash, bytes): &&(BlockHash, Arc<[u8]>)| {
         let found = cache.get(hash, bytes.len());

@@ -1,4 +1,4 @@
-//! Any sequence of calls against a map.
+//! Compares random sequences of calls with a map.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Values by name: replaced, bounded, and in whose favour blocks go.
+//! Values by name: they are replaced, bounded, and blocks are evicted for them.
 
 use super::*;
 use crate::device::CacheError;
@@ -95,7 +95,7 @@ fn small_notes_outlive_the_file_under_them_and_a_damaged_one_its_newest_value() 
 fn a_version_is_kept_in_two_places_of_which_each_is_enough() {
     let storage = MemoryStorage::default();
     let cache = open(&storage);
-    // More often than a file of one place holds.
+    // Written more often than the file of the second place can hold.
     for version in 0..1000_u32 {
         let value = format!("version {version}");
         cache.set_note("seen-1", value.as_bytes()).unwrap();
@@ -111,7 +111,7 @@ fn a_version_is_kept_in_two_places_of_which_each_is_enough() {
         let cache = open(&left);
         assert_eq!(cache.notes("seen-1"), last, "without {lost}");
         assert_eq!(cache.notes("seen-2").len(), 1);
-        // Said again, it is in both again.
+        // After another `set_note`, both places have it again.
         for (name, value) in [("seen-1", last[0]), ("seen-2", b"version 5")] {
             cache.set_note(name, value).unwrap();
         }
@@ -122,7 +122,7 @@ fn a_version_is_kept_in_two_places_of_which_each_is_enough() {
             assert_eq!(open(&left).notes("seen-1"), last);
         }
     }
-    // At every byte: what is damaged is not read, and never does another value come of it.
+    // Damage at every byte: a damaged value is not read, and never turns into another value.
     let name = "versions";
     let mut length = 0;
     storage.damage(name, |bytes| length = bytes.len());
@@ -145,13 +145,13 @@ fn a_version_finds_room_on_a_full_disk_in_what_its_last_block_leaves() {
     let storage = MemoryStorage::default();
     let cache = open(&storage);
     cache.set_note("seen-1", b"version 1").unwrap();
-    // What is there can be added to, a little.
+    // The existing file can still grow a little.
     storage.set_capacity(storage.used_bytes() + 150);
     cache.set_note("seen-1", &[b'v'; 60]).unwrap();
     drop(cache);
     let cache = open(&storage);
     assert!(cache.notes("seen-1").contains(&vec![b'v'; 60]));
-    // Nothing at all: said, and what was there is there.
+    // No room at all: the error is reported, and the previous value is still there.
     storage.set_capacity(0);
     assert!(cache.set_note("seen-1", &[b'w'; 200]).is_err());
     assert!(cache.failure().unwrap().contains("full"));

@@ -1,9 +1,9 @@
-//! The power goes at every write of a history: what was synced is there, and nothing is ever wrong.
+//! Cuts the power at the writes of a history: synced data is there, and nothing is ever wrong.
 
 use super::*;
 use crate::device::cache::Tail;
 
-/// What a history had made durable before the power went.
+/// What a history had made durable before the power cut.
 #[derive(Default)]
 struct Promised {
     blocks: Vec<(BlockHash, Arc<[u8]>)>,
@@ -25,7 +25,7 @@ fn history(storage: &MemoryStorage) -> Promised {
             }
             promised.blocks.extend(blocks);
             let version = session * 10 + round + 1;
-            // Long enough to be written in pieces, and often enough that notes are written anew.
+            // Long enough to be written in pieces, and often enough that notes are rewritten.
             let note = format!("{version} ").repeat(6000);
             if cache.set_note("manifest", note.as_bytes()).is_err() {
                 return promised;
@@ -49,7 +49,7 @@ fn at_every_write() {
         Tail::ZerosFrom(0),
         Tail::ZerosFrom(77),
     ];
-    // Every third write is cut; all kinds of writes and of tails meet in that.
+    // Cut at every third write; this covers all kinds of writes and tails.
     for cut in (0..changes).step_by(3) {
         let tail = tails[cut as usize % tails.len()];
         let storage = MemoryStorage::default();
@@ -65,7 +65,7 @@ fn at_every_write() {
         assert!(version >= promised.version, "{cut} {tail:?}");
         let same = text.is_empty() || text == format!("{version} ").repeat(6000);
         assert!(same, "{cut} {tail:?}");
-        // And life goes on.
+        // The cache continues to work.
         let more: Vec<_> = (9000..9040).map(block).collect();
         put_all(&cache, &more);
         cache.set_note("manifest", b"100 ").unwrap();
