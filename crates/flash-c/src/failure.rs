@@ -1,36 +1,37 @@
-//! The codes of the C interface, and the text that goes with the last one.
+//! The codes of the C interface, and the text of the last failure.
 
 use base::error::Code;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// It is done.
+/// The call succeeded.
 pub const KEELFLASH_OK: i32 = 0;
 /// A device or the operating system failed; trying again may help.
 pub const KEELFLASH_IO: i32 = -1;
-/// Stored bytes are damaged; nothing of them was returned.
+/// Stored bytes are damaged; none of the damaged bytes was returned.
 pub const KEELFLASH_CORRUPT: i32 = -2;
-/// No room: no free blocks, or no room for the name.
+/// No space: there are no free blocks, or the name table has no room for the name.
 pub const KEELFLASH_FULL: i32 = -3;
-/// Somebody else has the store, or as many files or stores are open as may be.
+/// The store is in use elsewhere or by the visitor that calls, or the maximum number of files or stores is open.
 pub const KEELFLASH_BUSY: i32 = -6;
-/// The call makes no sense: NULL, a name or a size that cannot be, something that is no handle.
+/// The call is invalid: NULL, an impossible name or size, a value that is not a handle, or a handle of the process before
+/// fork().
 pub const KEELFLASH_INVALID: i32 = -7;
-/// Not permitted: the store is open for reading only, or the system forbids it.
+/// Not permitted: the store is open read-only, or the operating system denies access.
 pub const KEELFLASH_DENIED: i32 = -8;
 /// The handle has been closed, or its file was deleted or replaced.
 pub const KEELFLASH_GONE: i32 = -9;
-/// Not a store, or one of a format that this library does not know.
+/// Not a store, or a store in a format that this library does not know.
 pub const KEELFLASH_UNSUPPORTED: i32 = -10;
-/// There is no such file.
+/// The file does not exist.
 pub const KEELFLASH_NOT_FOUND: i32 = -11;
-/// There is such a file already, or something that would be overwritten.
+/// The file exists already, or existing content would be overwritten.
 pub const KEELFLASH_EXISTS: i32 = -12;
-/// The library itself is at fault. The store in question takes no more calls but to be closed.
+/// A defect of the library. The affected store refuses every further call except closing.
 pub const KEELFLASH_INTERNAL: i32 = -100;
 
-/// The reason of a failed call: a code and a line of text.
+/// The reason for a failed call: a code and a line of text.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: i32,
@@ -72,8 +73,8 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Stores the text for [`last_text`]. Paths and names may contain anything: a zero would end the text, a line break
-/// would split it, and other characters can control a terminal.
+/// Stores the text for [`last_text`] and escapes control characters. Paths and names may contain any character: a zero
+/// byte would end the text, a line break would split it, and other control characters could control a terminal.
 fn remember(text: &str) {
     let escape = |letter: char| match letter {
         '\0' => "\\0".to_owned(),
@@ -82,11 +83,11 @@ fn remember(text: &str) {
     };
     let text: String = text.chars().map(escape).collect();
     let text = CString::new(text).unwrap_or_default();
-    // A thread that is ending has no text any more.
+    // A thread that is ending no longer has a text.
     LAST.try_with(|last| last.replace(text)).ok();
 }
 
-/// Returns the text of the last failure in this thread; it stays valid until the next failure.
+/// Returns the text of the last failure in this thread; the pointer stays valid until the next failure.
 pub(crate) fn last_text() -> *const c_char {
     let text = LAST.try_with(|last| last.borrow().as_ptr());
     text.unwrap_or(c"".as_ptr())
@@ -94,7 +95,7 @@ pub(crate) fn last_text() -> *const c_char {
 
 /// Runs the body of a function of the interface and always returns a code, even after a panic.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
-    // Only a store can be left half changed by a panic, and its poisoned lock then refuses every call except closing.
+    // A panic can leave only a store inconsistent. Its lock is then poisoned: every call except closing is refused.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return KEELFLASH_OK,
         Ok(Err(failure)) => failure,

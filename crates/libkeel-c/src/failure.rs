@@ -5,22 +5,22 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// It is done.
+/// The call succeeded.
 pub const KEEL_OK: i32 = 0;
 /// The operating system, or the node's device, failed; trying again may help.
 pub const KEEL_IO: i32 = -1;
 /// Bytes are damaged.
 pub const KEEL_CORRUPT: i32 = -2;
-/// No room: in the node's store, or for another key.
+/// No space: in the node's store, or for another key.
 pub const KEEL_FULL: i32 = -3;
-/// Not in time: the node has not answered, a ticket is not kept yet, or an instance of a firm task was late, or what it
-/// has put was when it came to the node.
+/// Not in time: the node has not answered, the reading of a ticket is not durable yet, an instance of a firm task was
+/// late, or its puts reached the node too late.
 pub const KEEL_LATE: i32 = -4;
-/// The handle is of the parent of this process.
+/// The handle belongs to the parent of this process.
 pub const KEEL_STALE: i32 = -5;
-/// As many things are open or on their way as may be, or another thread has the task.
+/// A limit is reached, such as that of open handles or of puts in flight; or another thread runs the task.
 pub const KEEL_BUSY: i32 = -6;
-/// The call makes no sense: NULL, a name or a number that cannot be, something that is no handle.
+/// The call is invalid: NULL, an impossible name or number, or a value that is not a handle.
 pub const KEEL_INVALID: i32 = -7;
 /// Not permitted.
 pub const KEEL_DENIED: i32 = -8;
@@ -28,14 +28,14 @@ pub const KEEL_DENIED: i32 = -8;
 pub const KEEL_GONE: i32 = -9;
 /// The value has another type, or the node does not know the request.
 pub const KEEL_UNSUPPORTED: i32 = -10;
-/// There is no such key or no value of it yet, or no node.
+/// The key does not exist or has no value yet, or there is no node.
 pub const KEEL_NOT_FOUND: i32 = -11;
-/// The reading was thrown away, as the configuration says of its key while fewer updates are admitted; it is not
-/// stored.
+/// The node dropped the reading and did not store it: the configuration demands this for its key while fewer updates
+/// are admitted.
 pub const KEEL_SHED: i32 = -13;
-/// A signal has interrupted the waiting; to be called again.
+/// A signal interrupted the wait; call again.
 pub const KEEL_INTERRUPTED: i32 = -99;
-/// The library itself is at fault.
+/// A defect of the library.
 pub const KEEL_INTERNAL: i32 = -100;
 
 /// Why a call failed: a code and one line of text.
@@ -68,8 +68,8 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Stores the text for [`last_text`]. Names have any origin: a zero byte would end the text, a line break would make it
-/// two lines, and other control characters could control a terminal.
+/// Stores the text for [`last_text`] and escapes control characters. Names may contain any character: a zero byte would
+/// end the text, a line break would split it, and other control characters could control a terminal.
 fn remember(text: &str) {
     let escape = |letter: char| match letter {
         '\0' => "\\0".to_owned(),
@@ -88,9 +88,9 @@ pub(crate) fn last_text() -> *const c_char {
     text.unwrap_or(c"".as_ptr())
 }
 
-/// Runs the body of an interface function, and returns a code in every case.
+/// Runs the body of an interface function, and always returns a code, even after a panic.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
-    // Data that a panic leaves inconsistent is given up with its handle; poisoned locks are taken nevertheless.
+    // Data that a panic leaves inconsistent is dropped with its handle. Poisoned locks are taken nevertheless.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return KEEL_OK,
         Ok(Err(failure)) => failure,

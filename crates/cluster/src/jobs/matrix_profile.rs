@@ -22,7 +22,8 @@ pub const ROWS_MAX: usize = 1 << 18;
 /// Number of diagonals that are distributed together.
 const BLOCK: usize = 16;
 
-/// Covariances are taken from the definition at least this often.
+/// Smallest number of positions on a diagonal after which the covariance is recalculated from the definition. For
+/// windows of more than 128 readings the interval is longer: 8 × the window.
 const ANCHOR_ROWS: usize = 1_024;
 
 /// No window.

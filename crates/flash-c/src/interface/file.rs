@@ -6,17 +6,17 @@ use crate::handles::{close_file, open_file, with_file};
 use crate::pointer::{buffer, check_output, data, name, put};
 use std::ffi::{c_char, c_void};
 
-/// An open file of a store. Opaque. Opening a file again gives another handle; each must be closed.
+/// The handle of an open file. Opaque. Opening a file again returns another handle; each handle must be closed.
 #[allow(non_camel_case_types)]
 pub struct keelflash_file {
     _opaque: (),
 }
 
-/// Bytes of one append that are atomic: after a power cut all of them are there or none.
+/// Maximum size of an atomic append, in bytes: after a power cut the file has all of its bytes or none.
 pub const KEELFLASH_APPEND_ATOMIC_BYTES_MAX: usize = 11712;
-/// Bytes of one overwrite within a file that are atomic.
+/// Maximum size of an atomic overwrite within a file, in bytes.
 pub const KEELFLASH_OVERWRITE_ATOMIC_BYTES_MAX: usize = 7809;
-/// Bytes of a file in one block. Damage to a block costs as many, from a multiple of it on.
+/// Bytes of a file in one block. A damaged block loses this number of bytes, starting at a multiple of it in the file.
 pub const KEELFLASH_BLOCK_DATA_BYTES: usize = 3904;
 
 const _: () = assert!(KEELFLASH_BLOCK_DATA_BYTES == flash::PAYLOAD_BYTES);
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn keelflash_create_file(
     })
 }
 
-/// Opens the file `name`, which must be there.
+/// Opens the file `name`, which must exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_open_file(
     store: *mut keelflash_store,
@@ -59,14 +59,15 @@ pub unsafe extern "C" fn keelflash_open_file(
     })
 }
 
-/// Closes a file. Nothing is written.
+/// Closes a file. Writes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_close_file(file: *mut keelflash_file) -> i32 {
     guard(|| close_file(file.addr()))
 }
 
-/// Appends `length` bytes; when it returns they are durable. Up to KEELFLASH_APPEND_ATOMIC_BYTES_MAX bytes are atomic;
-/// of more a power cut, or a full store, may leave a part at the front.
+/// Appends `length` bytes from `data`. They are durable when the call returns. An append of up to
+/// KEELFLASH_APPEND_ATOMIC_BYTES_MAX bytes is atomic. Of a longer one, a power cut or a full store may leave only a
+/// prefix in the file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_append(
     file: *mut keelflash_file,
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn keelflash_append(
     })
 }
 
-/// As keelflash_append, but durable only after keelflash_sync.
+/// Like keelflash_append, but the bytes are guaranteed to be durable only after keelflash_sync.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_append_nosync(
     file: *mut keelflash_file,
@@ -94,9 +95,9 @@ pub unsafe extern "C" fn keelflash_append_nosync(
     })
 }
 
-/// Writes `length` bytes at byte `offset`; when it returns they are durable. A gap between the end of the file and
-/// `offset` is filled with zeros. Up to KEELFLASH_OVERWRITE_ATOMIC_BYTES_MAX bytes within the file are atomic; of more
-/// a power cut may leave a part at the front.
+/// Writes `length` bytes from `data` at byte `offset`. They are durable when the call returns. A gap between the end of
+/// the file and `offset` is filled with zeros. A write of up to KEELFLASH_OVERWRITE_ATOMIC_BYTES_MAX bytes within the
+/// file is atomic. Of a longer write, or one that makes the file longer, a power cut may leave only a prefix.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_write_at(
     file: *mut keelflash_file,
@@ -113,7 +114,7 @@ pub unsafe extern "C" fn keelflash_write_at(
     })
 }
 
-/// As keelflash_write_at, but durable only after keelflash_sync.
+/// Like keelflash_write_at, but the bytes are guaranteed to be durable only after keelflash_sync.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_write_at_nosync(
     file: *mut keelflash_file,
@@ -130,15 +131,15 @@ pub unsafe extern "C" fn keelflash_write_at_nosync(
     })
 }
 
-/// Makes the file `file_length` bytes long, cutting its end off or filling it up with zeros. Durable and, when the file
-/// gets shorter, atomic.
+/// Sets the length of the file to `file_length` bytes: cuts off its end, or extends it with zeros. Durable; also atomic
+/// if the file becomes shorter.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_truncate(file: *mut keelflash_file, file_length: u64) -> i32 {
     guard(|| with_file(file.addr(), |store, file| store.truncate(file, file_length)))
 }
 
-/// Reads up to `length` bytes from byte `offset` on into `buffer`. `bytes_read` is how many there were: fewer than
-/// `length` only at the end of the file, 0 behind it.
+/// Reads up to `length` bytes, from byte `offset`, into `buffer`. Writes the number of bytes read to `bytes_read`:
+/// fewer than `length` only at the end of the file, 0 past the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_read(
     file: *mut keelflash_file,
@@ -158,7 +159,7 @@ pub unsafe extern "C" fn keelflash_read(
     })
 }
 
-/// The length of the file in bytes.
+/// Writes the length of the file, in bytes, to `length_bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_length(
     file: *mut keelflash_file,

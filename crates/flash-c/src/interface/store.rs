@@ -12,36 +12,38 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// A store. Opaque.
+/// The handle of an open store. Opaque.
 #[allow(non_camel_case_types)]
 pub struct keelflash_store {
     _opaque: (),
 }
 
-/// For keelflash_format: overwrite what is there. Without it only a new or empty file is formatted, or a device that
-/// holds nothing known and begins with zeros. What is in use or mounted is never overwritten.
+/// For keelflash_format: overwrite existing content. Without this flag, keelflash_format accepts only a new or empty
+/// file, or a device that begins with zeros and holds no known format. A file or device that is in use or mounted is
+/// never overwritten.
 pub const KEELFLASH_OVERWRITE: u32 = 1;
-/// For keelflash_format: do not write the whole image file now. The disk below may then be full, and slower, when the
-/// store needs it.
+/// For keelflash_format and keelflash_grow: do not write the whole image file now. The disk below it may then be full,
+/// or slower, when the store needs the space.
 pub const KEELFLASH_SPARSE: u32 = 2;
-/// For keelflash_open: change nothing. Several programs may read a store at the same time while none writes to it.
+/// For keelflash_open: open read-only and change nothing. Several programs may read a store at the same time while no
+/// program writes to it.
 pub const KEELFLASH_READ_ONLY: u32 = 4;
 
-/// The maximum name length of a store if the caller gives none.
+/// The maximum name length of a store, in bytes, if the caller passes 0.
 const NAME_BYTES_DEFAULT: u32 = 255;
 
-/// What is known of a file without reading it.
+/// Properties of a file that are known without reading it.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct keelflash_file_stat {
-    /// Bytes in the file.
+    /// Length of the file in bytes.
     pub length_bytes: u64,
-    /// Blocks of 4 KiB that hold them.
+    /// Number of blocks of 4 KiB that hold these bytes.
     pub blocks: u64,
-    /// Blocks that the file owns, including those reserved for appends.
+    /// Number of blocks that the file owns, including those reserved for appends.
     pub blocks_owned: u64,
-    /// Identity of the content: a replaced file has a new one.
+    /// Identity of the content: a replaced file gets a new one.
     pub file_id: u64,
 }
 
@@ -56,56 +58,56 @@ impl keelflash_file_stat {
     }
 }
 
-/// Figures of an open store. A later version may have more at the end.
+/// Statistics of an open store. A later version may have more fields at the end.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct keelflash_store_statistics {
-    /// Blocks of 4 KiB that files may own.
+    /// Number of blocks of 4 KiB that files may own.
     pub blocks_total: u64,
-    /// Of these, blocks that no file owns.
+    /// Number of these blocks that no file owns.
     pub blocks_free: u64,
-    /// Files in the store.
+    /// Number of files in the store.
     pub files: u64,
-    /// Files that the name table was sized for.
+    /// Number of files that the name table was sized for.
     pub files_max: u64,
-    /// How often the store has been opened for writing.
+    /// Number of times the store has been opened for writing.
     pub mounts: u64,
     /// Read requests to the device since the store was opened.
     pub device_reads: u64,
-    /// Blocks in them.
+    /// Blocks in these read requests.
     pub device_blocks_read: u64,
     /// Write requests to the device since the store was opened, each one contiguous range.
     pub device_writes: u64,
-    /// Blocks in them.
+    /// Blocks in these write requests.
     pub device_blocks_written: u64,
     /// Flushes of the device since the store was opened.
     pub device_flushes: u64,
-    /// Blocks of the name table that a second copy stood in for since the store was opened.
+    /// Blocks of the name table whose other copy was used since the store was opened: one copy was damaged or outdated.
     pub table_blocks_healed: u64,
     /// Memory of the open store in bytes.
     pub memory_bytes: u64,
 }
 
-/// Device operations of one call at most, whatever the store holds.
+/// The maximum number of device operations of one call, independent of the content of the store.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct keelflash_bound {
     /// Read requests.
     pub reads: u64,
-    /// Blocks of 4 KiB in them.
+    /// Blocks of 4 KiB in these read requests.
     pub blocks_read: u64,
     /// Write requests, each one contiguous range.
     pub writes: u64,
-    /// Blocks in them.
+    /// Blocks of 4 KiB in these write requests.
     pub blocks_written: u64,
-    /// Flushes.
+    /// Flushes of the device.
     pub flushes: u64,
 }
 
-/// Is shown a file. Any answer but 0 ends the list. It must not use the library, and must return: no longjmp, no
-/// exception. `name` and `stat` are valid until it does.
+/// A function that is called with each file. A return value other than 0 ends the list. The function must not call the
+/// library, and must return: no longjmp, no exception. `name` and `stat` are valid until it returns.
 #[allow(non_camel_case_types)]
 pub type keelflash_visit_file = Option<
     unsafe extern "C" fn(
@@ -115,8 +117,9 @@ pub type keelflash_visit_file = Option<
     ) -> c_int,
 >;
 
-/// Is shown what a call may cost. Any answer but 0 ends the list. It must not use the library, and must return.
-/// `call` and `bound` are valid until it does.
+/// A function that is called with each kind of call and the bound of its device operations. A return value other than 0
+/// ends the list. The function must not call the library, and must return. `call` and `bound` are valid until it
+/// returns.
 #[allow(non_camel_case_types)]
 pub type keelflash_visit_bound = Option<
     unsafe extern "C" fn(
@@ -126,12 +129,12 @@ pub type keelflash_visit_bound = Option<
     ) -> c_int,
 >;
 
-/// Makes an empty store in the image file or on the block device at `path`, and opens it for writing.
+/// Creates an empty store in the image file or on the block device at `path`, and opens it for writing.
 ///
-/// `size_bytes`: size of the image file; 0 for a device, which has its own size, and for a file that is to keep its
-/// size. A longer file keeps its size in any case. `files_max`: number of files to size the name table for; not a
-/// limit. `name_bytes_max`: longest name, at most 255; 0 stands for 255. `flags`: KEELFLASH_OVERWRITE,
-/// KEELFLASH_SPARSE, or both, or 0.
+/// `size_bytes`: size of the image file; 0 for a device, which has its own size, and for a file that must keep its
+/// size. A file that is already longer always keeps its size. `files_max`: number of files for which the name table is
+/// sized; not a limit. `name_bytes_max`: maximum name length in bytes, at most 255; 0 means 255. `flags`:
+/// KEELFLASH_OVERWRITE, KEELFLASH_SPARSE, both, or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_format(
     path: *const c_char,
@@ -167,7 +170,7 @@ pub unsafe extern "C" fn keelflash_format(
     })
 }
 
-/// A file that is removed unless the store in it is created.
+/// A new file that is removed on drop unless the store in it was created.
 struct Created(Option<PathBuf>);
 
 impl Drop for Created {
@@ -212,7 +215,7 @@ fn format(
             refuse_content(path)?;
         }
     } else if length(path)? > 0 {
-        // Before this call locked the file, another process has created a store in it.
+        // Another process has created a store in the file before this call locked it.
         let text = "is not empty; KEELFLASH_OVERWRITE would erase it";
         return Err(Failure::new(KEELFLASH_EXISTS, text));
     }
@@ -242,8 +245,8 @@ fn length(path: &Path) -> Result<u64, Failure> {
     Ok(found.len())
 }
 
-/// Returns the image file with room for `bytes`. It takes no lock of its own: the caller holds the lock from before it
-/// examines the file until the end.
+/// Returns the image file with room for `bytes`. It takes no lock of its own: the caller locks the file before it
+/// examines the file, and holds the lock until the end.
 pub(super) fn sized(path: &Path, bytes: u64) -> Result<FileDevice, Failure> {
     open_device(
         path,
@@ -310,7 +313,7 @@ fn random<const N: usize>() -> Result<[u8; N], Failure> {
     let mut bytes = [0_u8; N];
     // SAFETY: the kernel writes at most the given number of bytes, which `bytes` has.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
-    // Up to 256 bytes are returned completely, even if signals arrive.
+    // The kernel returns up to 256 bytes completely, even if signals arrive.
     if usize::try_from(got) == Ok(N) {
         Ok(bytes)
     } else {
@@ -322,10 +325,11 @@ fn random<const N: usize>() -> Result<[u8; N], Failure> {
     }
 }
 
-/// Opens the store at `path`; what a power cut has interrupted is mended, or with KEELFLASH_READ_ONLY seen as mended.
+/// Opens the store at `path`, and recovers it if a power cut interrupted a change. With KEELFLASH_READ_ONLY nothing is
+/// written, and the store is read as if it were recovered.
 ///
-/// `open_files_max`: files that may be open at one time, whose memory is taken now; 0 stands for 64. `flags`:
-/// KEELFLASH_READ_ONLY or 0.
+/// `open_files_max`: maximum number of files that are open at one time; their memory is allocated now; 0 means 64.
+/// `flags`: KEELFLASH_READ_ONLY or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_open(
     path: *const c_char,
@@ -333,7 +337,7 @@ pub unsafe extern "C" fn keelflash_open(
     flags: u32,
     store: *mut *mut keelflash_store,
 ) -> i32 {
-    /// A higher limit would only cost memory.
+    /// The largest `open_files_max`: a higher limit would only cost memory.
     const OPEN_FILES_LIMIT: usize = crate::handles::FILES_MAX;
     guard(|| {
         check_output(store)?;
@@ -366,21 +370,22 @@ pub unsafe extern "C" fn keelflash_open(
     })
 }
 
-/// Closes a store and its files. The handle is gone whatever the answer; a failure means that the device failed, and
-/// nothing that was durable is lost by it.
+/// Closes a store and its files. If the device fails, the call returns an error, but the handle is closed all the same,
+/// and nothing that was durable is lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_close(store: *mut keelflash_store) -> i32 {
     guard(|| close_store(store.addr()))
 }
 
-/// Makes durable everything that was written before.
+/// Makes all earlier writes to the store durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_sync(store: *mut keelflash_store) -> i32 {
     guard(|| with_store(store.addr(), |store| Ok(store.sync()?)))
 }
 
-/// Replaces the whole content of the file `name`, making it if absent. Durable and atomic: after a power cut it is the
-/// old content or the new one. Handles of the old file are gone.
+/// Replaces the whole content of the file `name` with `length` bytes from `data`; creates a file that does not exist.
+/// Durable and atomic: after a power cut the file has the old content or the new one. Handles of the old file become
+/// invalid (KEELFLASH_GONE).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_replace(
     store: *mut keelflash_store,
@@ -395,7 +400,7 @@ pub unsafe extern "C" fn keelflash_replace(
     })
 }
 
-/// Deletes the file `name`. Durable and atomic; handles of it are gone.
+/// Deletes the file `name`. Durable and atomic. Handles of the file become invalid (KEELFLASH_GONE).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_delete(store: *mut keelflash_store, name: *const c_char) -> i32 {
     guard(|| {
@@ -405,8 +410,8 @@ pub unsafe extern "C" fn keelflash_delete(store: *mut keelflash_store, name: *co
     })
 }
 
-/// Gives the file `from` the name `to`, in place of a file of that name if there is one. Durable and atomic. Handles of
-/// the renamed file stay; those of one that it replaces are gone.
+/// Renames the file `from` to `to`; replaces the file `to` if it exists. Durable and atomic. Handles of the renamed
+/// file stay valid. Handles of a replaced file become invalid (KEELFLASH_GONE).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_rename(
     store: *mut keelflash_store,
@@ -424,7 +429,7 @@ pub unsafe extern "C" fn keelflash_rename(
     })
 }
 
-/// What is known of the file `name`.
+/// Writes the properties of the file `name` to `stat`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_stat(
     store: *mut keelflash_store,
@@ -442,8 +447,8 @@ pub unsafe extern "C" fn keelflash_stat(
     })
 }
 
-/// Shows every file to `visit`, in no particular order. When a part of the name table is damaged, what can be read is
-/// shown all the same, and the answer is KEELFLASH_CORRUPT.
+/// Calls `visit` for every file, in no particular order. `context` is passed to `visit`. If a part of the name table is
+/// damaged, `visit` is still called for all files that can be read, and the call returns KEELFLASH_CORRUPT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_list(
     store: *mut keelflash_store,
@@ -472,7 +477,8 @@ pub unsafe extern "C" fn keelflash_list(
     })
 }
 
-/// Figures of the store. `statistics_bytes` is sizeof(keelflash_store_statistics) as the caller knows it.
+/// Writes the statistics of the store to `statistics`. `statistics_bytes` is sizeof(keelflash_store_statistics) in the
+/// caller's header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_statistics(
     store: *mut keelflash_store,
@@ -509,7 +515,8 @@ pub unsafe extern "C" fn keelflash_statistics(
     })
 }
 
-/// Shows the most device operations that each call can need on this store to `visit`, the calls in words.
+/// Calls `visit` with the maximum number of device operations that each call can need on this store. A text describes
+/// the call. `context` is passed to `visit`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_bounds(
     store: *mut keelflash_store,

@@ -1,4 +1,4 @@
-//! Checking a store, repairing it, and making it larger.
+//! Checking, repairing and enlarging a store.
 
 use super::store::{
     KEELFLASH_SPARSE, check_flags, device_options, keelflash_store, open_device, sized,
@@ -11,52 +11,53 @@ use flash::{OpenOptions, RepairReport, Store};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
 
-/// In the place of a block's number when there is none.
+/// The block number that means: no block.
 pub const KEELFLASH_NO_BLOCK: u64 = 0xffff_ffff_ffff_ffff;
 
-/// One thing that is not as it should be.
+/// One problem of a store.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct keelflash_problem {
-    /// The file that it concerns; NULL when none is known.
+    /// Name of the affected file; NULL if no file is known.
     pub file: *const c_char,
-    /// The block it was found in, or KEELFLASH_NO_BLOCK.
+    /// Number of the block in which the problem was found, or KEELFLASH_NO_BLOCK.
     pub block: u64,
-    /// What is wrong and what it means, after a repair also what was done about it.
+    /// What is wrong and what it means; after a repair also what was done about it.
     pub text: *const c_char,
-    /// 1 if it is wrong no more, 0 if it still is.
+    /// 1 if the problem is repaired, 0 if it is not.
     pub is_mended: u32,
-    /// 1 if bytes or the name of a file are lost by it, or 0.
+    /// 1 if bytes or the name of a file are lost because of it, else 0.
     pub is_data_lost: u32,
 }
 
-/// Is shown a problem. Any answer but 0 ends the list. It must not use the library, and must return: no longjmp, no
-/// exception. What `problem` leads to is valid until it does.
+/// A function that is called with each problem. A return value other than 0 ends the list. The function must not call
+/// the library, and must return: no longjmp, no exception. `problem` and its strings are valid until it returns.
 #[allow(non_camel_case_types)]
 pub type keelflash_visit_problem =
     Option<unsafe extern "C" fn(context: *mut c_void, problem: *const keelflash_problem) -> c_int>;
 
-/// What a check has found, or a repair has found and left. A later version may have more at the end.
+/// The result of a check or a repair. A later version may have more fields at the end.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct keelflash_check_report {
-    /// Files in the store.
+    /// Number of files in the store.
     pub files: u64,
-    /// Blocks of files that are intact.
+    /// Number of intact blocks of files.
     pub blocks_verified: u64,
-    /// Blocks that no file owns.
+    /// Number of blocks that no file owns.
     pub blocks_free: u64,
-    /// All problems found; a visitor is shown the first 1000 of them.
+    /// Number of all problems found; the visitor function is called with the first 1000 of them, and
+    /// after a repair also with each restored file.
     pub problems: u64,
-    /// Of a check: the same. Of a repair: what a check finds afterwards.
+    /// After a check: equal to `problems`. After a repair: number of problems that a check finds afterwards.
     pub problems_left: u64,
-    /// Blocks that a repair has written; 0 when there was nothing to mend.
+    /// Number of blocks that a repair wrote; 0 if there was nothing to repair.
     pub blocks_written: u64,
-    /// Files that a repair has brought back as `lost-NUMBER-NAME`, because their names are lost.
+    /// Number of files that a repair restored as `lost-NUMBER-NAME`, because their names are lost.
     pub files_renamed: u64,
-    /// 1 if bytes or names of files are lost, or 0.
+    /// 1 if bytes or names of files are lost, else 0. A check looks at the first 1000 problems for it.
     pub is_data_lost: u64,
 }
 
@@ -82,12 +83,13 @@ impl Shown {
     }
 }
 
-/// Reads every block of the store and names all damage; changes nothing. Each problem is shown to `visit`, which
-/// may be NULL. `report` may be NULL too; else `report_bytes` is sizeof(keelflash_check_report) as the caller knows it.
+/// Reads every block of the store and reports all damage; changes nothing. Calls `visit` for each problem and passes
+/// `context` to it; `visit` may be NULL. `report` may be NULL too. If it is not, `report_bytes` is
+/// sizeof(keelflash_check_report) in the caller's header.
 ///
-/// KEELFLASH_OK means that the store is whole. KEELFLASH_CORRUPT means that it is not: everything has been read, the
-/// problems have been shown, and the report is written. Takes as long as reading the store takes, and memory of two
-/// bytes for each block of it.
+/// KEELFLASH_OK means that the store is intact. KEELFLASH_CORRUPT means that it is damaged: everything has been read,
+/// `visit` has been called for the problems, and the report is written. The call takes as long as reading the whole
+/// store, and needs two bytes of memory for each block of it, and more for a long file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_check(
     store: *mut keelflash_store,
@@ -135,14 +137,16 @@ pub unsafe extern "C" fn keelflash_check(
     })
 }
 
-/// Mends the store at `path`, which nobody may have open, as far as that is possible without inventing data: from
-/// second copies, and the table of names and the list of free blocks from the blocks of the files. A file whose name
-/// is lost comes back as lost-NUMBER-NAME. Damaged bytes of a file stay an error to read. Where nothing is wrong,
-/// nothing is written. Copy the image first if you can. `visit` and `report` are as for keelflash_check.
+/// Repairs the store at `path` as far as that is possible without inventing data. No process may have the store open.
+/// The repair uses second copies, and rebuilds the name table and the list of free blocks from the blocks of the files.
+/// A file whose name is lost is restored as lost-NUMBER-NAME. Reading damaged bytes of a file still fails. If nothing
+/// is wrong, nothing is written. Copy the image first if you can. `visit`, `context`, `report` and `report_bytes` are
+/// as for keelflash_check.
 ///
-/// KEELFLASH_OK means that the store is whole and that nothing is lost. KEELFLASH_CORRUPT means that something is lost
-/// or still wrong: what could be mended has been, the problems have been shown, and the report is written; or that
-/// there was no beginning, because all copies of the superblock are damaged: then the report stays as it was.
+/// KEELFLASH_OK means that the store is intact and that nothing is lost. KEELFLASH_CORRUPT means one of two things.
+/// Either something is lost or still wrong: all that could be repaired is repaired, `visit` has been called for the
+/// problems, and the report is written. Or all copies of the superblock are damaged: the repair could not start, and
+/// the report is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_repair(
     path: *const c_char,
@@ -232,7 +236,7 @@ fn check_report(report: *mut keelflash_check_report, report_bytes: usize) -> Res
     Ok(())
 }
 
-/// Writes the report and passes the problems to `visit`. No store is locked meanwhile.
+/// Writes the report and calls `visit` for each problem. No store is locked during these calls.
 ///
 /// # Safety
 /// `report` has passed [`check_report`] and is NULL or points to memory that can be written; `visit` is a function of
@@ -267,11 +271,13 @@ unsafe fn tell(
     }
 }
 
-/// Makes the store at `path`, which nobody may have open, use all of an image file or device that has become larger.
+/// Enlarges the store at `path` to the whole of an image file or device that has become larger. No process may have the
+/// store open.
 ///
-/// `size_bytes`: size that the image file is to have; 0 for the one that it has, and for a device. `flags`:
-/// KEELFLASH_SPARSE or 0. Takes no longer for a full store than for an empty one. An interruption leaves the old
-/// size or the new one. The table of names stays as it was made. No store shrinks.
+/// `size_bytes`: new size of the image file; 0 for a device, and for an image file that keeps its current size.
+/// `flags`: KEELFLASH_SPARSE or 0. The call takes no longer for a full store than for an empty one. If it is
+/// interrupted, the store has the old size or the new one. The size of the name table does not change. A store cannot
+/// shrink.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keelflash_grow(path: *const c_char, size_bytes: u64, flags: u32) -> i32 {
     guard(|| {
@@ -301,7 +307,7 @@ fn grow(path: &Path, size_bytes: u64, is_sparse: bool) -> Result<(), Failure> {
         let text = format!("has {bytes_before} bytes already, and no store shrinks");
         return Err(Failure::invalid(text));
     }
-    // Only a store may be enlarged: any other file keeps its length.
+    // Enlarge the file only if it is a store: any other file keeps its length.
     let options = OpenOptions {
         read_only: true,
         ..OpenOptions::default()
@@ -317,7 +323,7 @@ fn grow(path: &Path, size_bytes: u64, is_sparse: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Restores the former length of a file; nothing needed was written beyond it.
+/// Restores the former length of a file; beyond it the file holds nothing that is needed.
 fn shorten(path: &Path, bytes: u64) {
     let file = std::fs::File::options().write(true).open(path);
     file.and_then(|file| file.set_len(bytes)).ok();

@@ -16,46 +16,46 @@ pub const KEEL_INTEGER: i32 = 2;
 pub const KEEL_UNSIGNED: i32 = 3;
 /// A truth value: keel_value.truth, 0 or 1.
 pub const KEEL_BOOLEAN: i32 = 4;
-/// Text of UTF-8, in the buffer, with a zero behind it: keel_value.bytes without the zero.
+/// UTF-8 text in the buffer, followed by a zero byte: keel_value.bytes does not count the zero.
 pub const KEEL_TEXT: i32 = 5;
-/// Bytes of no type, in the buffer: keel_value.bytes.
+/// Bytes without a type, in the buffer: keel_value.bytes.
 pub const KEEL_BYTES: i32 = 6;
 
-/// Readings are expected all the time, so that KEEL_FRESH means something.
+/// Readings are expected continuously; KEEL_FRESH is meaningful only then.
 pub const KEEL_TEMPORAL: u32 = 1;
-/// The age is within validity_ms.
+/// The age of the value is within validity_ms.
 pub const KEEL_FRESH: u32 = 2;
 /// The node's clock gave the time, not the sensor.
 pub const KEEL_NODE_TIME: u32 = 4;
-/// That clock was trusted when the reading arrived.
+/// The node's clock was trusted when the reading arrived.
 pub const KEEL_CLOCK_TRUSTED: u32 = 8;
 /// The reading arrived since this machine started.
 pub const KEEL_THIS_BOOT: u32 = 16;
 
-/// A key of a node.
+/// The handle of a key of a node. Opaque.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct keel_key {
     _opaque: [u8; 0],
 }
 
-/// The bytes of a value while a function looks at them.
+/// The bytes of a value during a call of a keel_look_at function. Opaque.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct keel_view {
     _opaque: [u8; 0],
 }
 
-/// What is known of a value beside itself.
+/// Times and flags of a value.
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct keel_times {
     /// The reading's time, milliseconds since 1970-01-01 UTC.
     pub time_ms: i64,
-    /// Time since then; negative for a time in the future.
+    /// Age of the reading in milliseconds; negative for a time in the future.
     pub age_ms: i64,
-    /// How old a value may be that still counts.
+    /// Maximum age of a fresh value, in milliseconds.
     pub validity_ms: u32,
-    /// KEEL_TEMPORAL and the following.
+    /// KEEL_TEMPORAL, KEEL_FRESH, KEEL_NODE_TIME, KEEL_CLOCK_TRUSTED and KEEL_THIS_BOOT, as they apply.
     pub flags: u32,
 }
 
@@ -64,17 +64,17 @@ pub struct keel_times {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct keel_value {
-    /// The double; of the other numbers the nearest one.
+    /// The double; for an integer the nearest double.
     pub number: f64,
-    /// The signed integer, or 0.
+    /// The signed integer; 0 for other types.
     pub integer: i64,
-    /// The unsigned integer, or 0.
+    /// The unsigned integer; 0 for other types.
     pub natural: u64,
-    /// Bytes in the buffer.
+    /// Number of bytes of text or bytes in the buffer; 0 for other types.
     pub bytes: usize,
-    /// KEEL_FLOAT and the following.
+    /// The type: KEEL_FLOAT to KEEL_BYTES.
     pub kind: i32,
-    /// The truth value, or 0.
+    /// The truth value; 0 for other types.
     pub truth: i32,
 }
 
@@ -99,7 +99,7 @@ impl keel_times {
     }
 }
 
-/// A handle of the key `name`, of 1 to 64 bytes. It need not exist yet.
+/// Opens a handle of the key `name`, of 1 to 64 bytes. The key need not exist yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_open_key(
     node: *mut keel_node,
@@ -124,7 +124,8 @@ pub unsafe extern "C" fn keel_close_key(key: *mut keel_key) -> i32 {
     guard(|| KEYS.remove(key.addr()).map(drop))
 }
 
-/// The latest value where it is a double (else KEEL_UNSUPPORTED), read where the node writes it. `times` may be NULL.
+/// Reads the latest value if it is a double; otherwise returns KEEL_UNSUPPORTED. If values are shared (KEEL_SHARED),
+/// the value is read in place, where the node writes it. `times` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_read_float(
     key: *mut keel_key,
@@ -144,9 +145,9 @@ pub unsafe extern "C" fn keel_read_float(
     })
 }
 
-/// The latest value with its type. Text and bytes are copied into `buffer` of `buffer_bytes`, which may be NULL with 0
-/// for keys that have numbers; where they do not fit, with the zero of a text, the answer is KEEL_INVALID. `times` may
-/// be NULL.
+/// Reads the latest value with its type. Text and bytes are copied into `buffer`, which has `buffer_bytes` bytes. If
+/// they do not fit, including the zero of a text, the call returns KEEL_INVALID. `buffer` may be NULL with
+/// `buffer_bytes` 0 for keys that have numbers. `times` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_read(
     key: *mut keel_key,
@@ -191,7 +192,7 @@ pub unsafe extern "C" fn keel_read(
     })
 }
 
-/// Copies bytes and their terminator; returns the number of bytes without the terminator.
+/// Copies bytes and their terminator into the buffer; returns the number of bytes without the terminator.
 fn fill(buffer: &mut [u8], bytes: &[u8], end: &[u8]) -> Result<usize, Failure> {
     let needed = bytes.len() + end.len();
     let Some(room) = buffer.get_mut(..needed) else {
@@ -204,14 +205,14 @@ fn fill(buffer: &mut [u8], bytes: &[u8], end: &[u8]) -> Result<usize, Failure> {
     Ok(bytes.len())
 }
 
-/// A function that looks at the bytes of a value. It is called again when a write has disturbed them, so it must
-/// begin anew each time; only what it saw in its last call is a value. It should not take long, and must not use the
-/// view after it returns.
+/// A function that reads the bytes of a value. It is called again if a write changed them during the call, so it must
+/// start from the beginning each time; only what it read in its last call is a value. It should be short, and must not
+/// use the view after it returns.
 #[allow(non_camel_case_types)]
 pub type keel_look_at = Option<unsafe extern "C" fn(context: *mut c_void, view: *const keel_view)>;
 
-/// Lets `look` see the stored bytes of the latest value where the node writes them, without a copy. `times` may be
-/// NULL.
+/// Calls `look` with the stored bytes of the latest value, and passes `context` to it. If values are shared
+/// (KEEL_SHARED), `look` reads them in place, where the node writes them, without a copy. `times` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_look(
     key: *mut keel_key,
@@ -235,14 +236,15 @@ pub unsafe extern "C" fn keel_look(
     })
 }
 
-/// How many bytes the value has.
+/// Returns the number of bytes of the value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_view_bytes(view: *const keel_view) -> usize {
-    // SAFETY: the header's rules: the view that a function was called with, which has not returned.
+    // SAFETY: the header's rules: a function was called with this view, and has not returned yet.
     unsafe { view.cast::<Bytes<'_>>().as_ref() }.map_or(0, Bytes::len)
 }
 
-/// Eight bytes of it, from byte 8 × `index` on, the first one lowest; behind its end are zeros.
+/// Returns eight bytes of the value, from byte 8 × `index` on; the first byte is the lowest. Bytes past the end are
+/// zeros.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_view_word(view: *const keel_view, index: usize) -> u64 {
     // SAFETY: as above.

@@ -8,18 +8,19 @@ use std::ffi::{OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Values are read where the node writes them. Otherwise each read asks the node through its socket.
+/// Values are read in place, where the node writes them. Without this flag each read asks the node through its socket.
 pub const KEEL_SHARED: u32 = 1;
-/// The node lived a tenth of a second ago; where values are not shared, it answers now.
+/// The node was alive at the last check; the library checks every 100 ms. If values are not shared: it answers now.
 pub const KEEL_LIVE: u32 = 2;
 
-/// A node that has been attached to.
+/// The handle of an attached node. Opaque.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct keel_node {
     _opaque: [u8; 0],
 }
 
-/// Attaches to the node that serves `socket`. A node that ends and starts again is attached to anew by itself.
+/// Attaches to the node that serves `socket`. If the node ends and starts again, the library attaches to it again
+/// automatically.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_attach(socket: *const c_char, node: *mut *mut keel_node) -> i32 {
     guard(|| {
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn keel_detach(node: *mut keel_node) -> i32 {
     guard(|| NODES.remove(node.addr()).map(drop))
 }
 
-/// How the node is attached to: KEEL_SHARED, KEEL_LIVE, both, or 0.
+/// Writes the state of the node to `flags`: KEEL_SHARED, KEEL_LIVE, both, or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_node_state(node: *mut keel_node, flags: *mut u32) -> i32 {
     guard(|| {

@@ -10,71 +10,71 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-/// An instance that is late is aborted: none of its puts is stored. What it puts is sent in one request at its end, 128
-/// readings at most, and the node looks at the deadline again: it stores all of it or nothing, and nothing after that.
-/// Without this an instance finishes and is counted.
+/// The task is firm: a late instance is aborted, and none of its puts is stored. All puts of an instance, at most 128
+/// readings, are sent in one request at its end. The node checks the deadline again: it stores all of them or none, and
+/// none after the deadline. Without this flag a late instance finishes and is counted.
 pub const KEEL_FIRM: u32 = 1;
 
-/// The instance ended within the deadline. What a firm one has put may still reach the node too late, which
-/// keel_counts() tells.
+/// The instance ended within the deadline. The puts of a firm instance may still reach the node too late;
+/// keel_counts() then shows this.
 pub const KEEL_IN_TIME: i32 = 1;
-/// It ended after the deadline.
+/// The instance ended after the deadline.
 pub const KEEL_TOO_LATE: i32 = 2;
-/// It is of a firm task, and none of its puts was sent.
+/// The instance belongs to a firm task, and none of its puts was sent.
 pub const KEEL_ABORTED: i32 = 3;
 
-/// A periodic task.
+/// The handle of a periodic task. Opaque.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct keel_task {
     _opaque: [u8; 0],
 }
 
-/// What a periodic task is. To be filled with zeros first: later versions have more fields, for which 0 means what it
-/// was without them.
+/// The parameters of a periodic task. Fill the structure with zeros first: later versions have more fields, and 0 in
+/// them means the behaviour without them.
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct keel_task_spec {
-    /// Its name, 1 to 64 bytes without control characters.
+    /// Name of the task, 1 to 64 bytes without control characters.
     pub name: *const c_char,
-    /// Time between releases, 1,000 (1 µs) to 3,600,000,000,000 (an hour).
+    /// Time between releases in nanoseconds, 1,000 (1 µs) to 3,600,000,000,000 (1 hour).
     pub period_ns: u64,
-    /// Response time allowed, up to an hour.
+    /// Maximum response time in nanoseconds, up to 1 hour.
     pub deadline_ns: u64,
-    /// Its share in the figures that the node controls, up to 1000; 0 stands for 1.
+    /// Weight of the task in the figures that the node controls, up to 1000; 0 means 1.
     pub weight: f64,
-    /// Cores that the thread may run on, `cores_count` of them; all for NULL with 0.
+    /// Array of `cores_count` cores that the thread may run on; NULL with `cores_count` 0 means all cores.
     pub cores: *const u16,
-    /// How many cores are named.
+    /// Number of cores in `cores`.
     pub cores_count: usize,
-    /// Bytes of the thread's stack that are touched and locked in memory before the first release; 0: none.
+    /// Bytes of the thread's stack that are touched and locked in memory before the first release; 0 means none.
     pub stack_bytes: usize,
     /// KEEL_FIRM or 0.
     pub flags: u32,
-    /// Real-time priority of the thread, 1 to 99 (SCHED_FIFO); 0: as it is.
+    /// Real-time priority of the thread, 1 to 99 (SCHED_FIFO); 0 leaves the scheduling unchanged.
     pub fifo_priority: u32,
 }
 
-/// Instances and reports of a task since it was made.
+/// Counts of the instances and reports of a task since it was created.
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct keel_task_counts {
-    /// Instances that ended, late and aborted ones among them.
+    /// Number of instances that ended, including late and aborted ones.
     pub instances: u64,
-    /// Of them, those that ended after the deadline, or whose puts the node has refused because they came after it.
+    /// Number of these that ended after the deadline, or whose puts the node refused because they came after it.
     pub deadline_misses: u64,
-    /// Instances of a firm task none of whose puts was stored: they were not sent, or the node has refused them.
+    /// Number of instances of a firm task of which no put was stored: the puts were not sent, or the node refused them.
     pub aborted: u64,
-    /// Releases that passed while an earlier instance ran.
+    /// Number of releases that passed while an earlier instance ran.
     pub releases_missed: u64,
-    /// Reports that were sent to the node.
+    /// Number of reports that were sent to the node.
     pub reports: u64,
-    /// Reports that were given up because there was no node to take them.
+    /// Number of reports that were dropped because no node could receive them.
     pub reports_lost: u64,
 }
 
-/// Returns the task of a handle, unless another thread runs it.
+/// Returns the task of a handle. It may be running in another thread: [`own`] checks this.
 fn task(handle: *mut keel_task) -> Result<SharedTask, Failure> {
     TASKS.get(handle.addr())
 }
@@ -90,14 +90,14 @@ fn own(task: &SharedTask) -> Result<MutexGuard<'_, Task>, Failure> {
     }
 }
 
-/// Returns the task for the thread that runs it; a child after fork() does not run it.
+/// Returns the locked task for a call that runs it; fails in a child after fork(), which must not run it.
 fn run_by_caller(task: &SharedTask) -> Result<MutexGuard<'_, Task>, Failure> {
     let task = own(task)?;
     task.usable()?;
     Ok(task)
 }
 
-/// Makes a periodic task. It begins with the first keel_next(). `spec_bytes` is sizeof(keel_task_spec).
+/// Creates a periodic task. It starts with the first keel_next(). `spec_bytes` is sizeof(keel_task_spec).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_make_task(
     node: *mut keel_node,
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn keel_make_task(
 
 impl keel_task_spec {
     /// # Safety
-    /// The pointers are as the header says.
+    /// The pointers obey the rules of the header.
     unsafe fn read(&self) -> Result<TaskSpec, Failure> {
         // SAFETY: the caller's promise.
         let name = unsafe { pointer::text(self.name, "name of the task")? };
@@ -157,9 +157,9 @@ impl keel_task_spec {
     }
 }
 
-/// Ends the instance that runs, and waits for the next release; the first one is at once. KEEL_INTERRUPTED when a
-/// signal came first: the next call waits for the same release. KEEL_STALE in a child after fork(), which attaches for
-/// itself.
+/// Ends the running instance, and waits for the next release; the first release is immediate. Returns KEEL_INTERRUPTED
+/// if a signal comes first: the next call waits for the same release. Returns KEEL_STALE in a child after fork(): the
+/// child must attach again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_next(task: *mut keel_task) -> i32 {
     let mut is_there = false;
@@ -174,8 +174,9 @@ pub unsafe extern "C" fn keel_next(task: *mut keel_task) -> i32 {
     }
 }
 
-/// Ends the instance that runs, without waiting for the next. `outcome` may be NULL: KEEL_IN_TIME, KEEL_TOO_LATE or
-/// KEEL_ABORTED; 0 when none ran. KEEL_STALE in a child after fork(), where nothing is sent.
+/// Ends the running instance without waiting for the next release. Writes KEEL_IN_TIME, KEEL_TOO_LATE or KEEL_ABORTED
+/// to `outcome`, or 0 if no instance was running. `outcome` may be NULL. Returns KEEL_STALE in a child after fork(),
+/// where nothing is sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_end(task: *mut keel_task, outcome: *mut i32) -> i32 {
     guard(|| {
@@ -193,7 +194,8 @@ pub unsafe extern "C" fn keel_end(task: *mut keel_task, outcome: *mut i32) -> i3
     })
 }
 
-/// From here to keel_data_end() the instance accesses data: reads of keys belong in between, many at a time.
+/// Marks the start of a data access of the instance, which lasts until keel_data_end(). Reads of keys belong between
+/// these two calls, many reads in one pair.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_data_begin(task: *mut keel_task) -> i32 {
     guard(|| {
@@ -203,7 +205,7 @@ pub unsafe extern "C" fn keel_data_begin(task: *mut keel_task) -> i32 {
     })
 }
 
-/// The end of keel_data_begin().
+/// Marks the end of the data access of keel_data_begin().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_data_end(task: *mut keel_task) -> i32 {
     guard(|| {
@@ -228,10 +230,11 @@ unsafe fn put_value(
     unsafe { hand_out(ticket, sent) }
 }
 
-/// keel_put_float() over the task's own connection, counted as data time. In a firm task the reading is kept aside
-/// until the instance ends, and stored with the others of the instance or not at all. Where the instance was late, or
-/// its puts came to the node after the deadline, the ticket says KEEL_LATE, and none of them is stored. After
-/// KEEL_IO and KEEL_GONE some of it may be; after any other code nothing is. KEEL_BUSY: the instance puts too much.
+/// Like keel_put_float(), but over the task's own connection, and counted as data time. In a firm task the reading is
+/// buffered until the instance ends, and stored together with the other readings of the instance or not at all. If the
+/// instance was late, or its puts reached the node after the deadline, the ticket ends with KEEL_LATE, and none of them
+/// is stored. After KEEL_IO and KEEL_GONE some of them may be stored; after any other error none is. KEEL_BUSY means
+/// that the instance puts too much.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_task_put_float(
     task: *mut keel_task,
@@ -244,7 +247,7 @@ pub unsafe extern "C" fn keel_task_put_float(
     guard(|| unsafe { put_value(task, key, Value::Float(value), time_ms, ticket) })
 }
 
-/// The same with a truth value: 0 is false.
+/// Like keel_task_put_float(), with a truth value: 0 is false.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_task_put_boolean(
     task: *mut keel_task,
@@ -257,7 +260,7 @@ pub unsafe extern "C" fn keel_task_put_boolean(
     guard(|| unsafe { put_value(task, key, Value::Boolean(value != 0), time_ms, ticket) })
 }
 
-/// The same with a text of UTF-8.
+/// Like keel_task_put_float(), with a text of UTF-8.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_task_put_text(
     task: *mut keel_task,
@@ -274,7 +277,7 @@ pub unsafe extern "C" fn keel_task_put_text(
     })
 }
 
-/// Whether the deadline of the instance that runs has passed: 1 or 0. A body may stop early.
+/// Writes 1 to `has_missed` if the deadline of the running instance has passed, else 0. The task may then stop early.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_has_missed(task: *mut keel_task, has_missed: *mut i32) -> i32 {
     guard(|| {
@@ -287,7 +290,7 @@ pub unsafe extern "C" fn keel_has_missed(task: *mut keel_task, has_missed: *mut 
     })
 }
 
-/// Of a firm task: nothing that this instance has put or will put is sent.
+/// In a firm task: drops everything that this instance has put or will put; none of it is sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_give_up(task: *mut keel_task) -> i32 {
     guard(|| {
@@ -297,8 +300,8 @@ pub unsafe extern "C" fn keel_give_up(task: *mut keel_task) -> i32 {
     })
 }
 
-/// Instances and reports so far; an instance that the node has refused is counted when its tickets end. `counts_bytes`
-/// is sizeof(keel_task_counts).
+/// Writes the counts of instances and reports so far to `counts`. An instance that the node refused is counted when its
+/// tickets end. `counts_bytes` is sizeof(keel_task_counts).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_counts(
     task: *mut keel_task,
@@ -328,12 +331,13 @@ pub unsafe extern "C" fn keel_counts(
     })
 }
 
-/// A function that is shown a text, which is valid until it returns.
+/// A function that is called with a text. The text is valid until the function returns.
 #[allow(non_camel_case_types)]
 pub type keel_visit_text = Option<unsafe extern "C" fn(context: *mut c_void, text: *const c_char)>;
 
-/// Shows `visit` what is to be known of a task, a line each: what the machine did not permit the thread (known from the
-/// first release on), and the last thing that went wrong between task and node. None means that all is well.
+/// Calls `visit` for each warning of a task, with one line of text, and passes `context` to it. The warnings are what
+/// the machine did not permit the thread (known from the first release on), and the last error between task and node.
+/// If there is no warning, there is no problem.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_task_warnings(
     task: *mut keel_task,
@@ -359,12 +363,12 @@ pub unsafe extern "C" fn keel_task_warnings(
     })
 }
 
-/// Ends the instance that runs, and the task; the node is told what it has not been told yet, which takes up to a
-/// second where it has only just heard of the task. A program that ends without it takes that along.
+/// Ends the running instance, and closes the task. Sends the last report to the node; this takes up to 1 s if the node
+/// has not answered the declaration of the task yet. A program that ends without this call loses that report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_close_task(task: *mut keel_task) -> i32 {
     guard(|| {
-        // Refused while another thread runs it.
+        // Refuse the call while another thread runs the task.
         drop(own(&self::task(task)?)?);
         TASKS.remove(task.addr()).map(drop)
     })

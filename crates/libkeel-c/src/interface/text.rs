@@ -6,20 +6,21 @@ use std::ffi::{CStr, c_char};
 
 const VERSION: &CStr = constant(concat!(env!("CARGO_PKG_VERSION"), "\0"));
 
-/// What was wrong with the last call of this thread that failed, and what to do about it: one line of UTF-8, empty
-/// when none has failed. Valid until the next call of this thread that fails, or its end.
+/// Returns the reason of the last failed call of this thread, and the remedy: one line of UTF-8, empty if no call has
+/// failed. The pointer is valid until the next call of this thread fails, or until the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn keel_last_error() -> *const c_char {
     last_text()
 }
 
-/// The name of a code: "not-found", "busy", ...; "unknown" for a number that is no code. Valid for ever.
+/// Returns the name of a code: "not-found", "busy", ...; "unknown" if the number is not a code. The pointer is always
+/// valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn keel_error_name(code: i32) -> *const c_char {
     name_of(code).as_ptr()
 }
 
-/// The version of the library: "1.2.3". Valid for ever.
+/// Returns the version of the library: "1.2.3". The pointer is always valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn keel_version() -> *const c_char {
     VERSION.as_ptr()

@@ -8,10 +8,10 @@ use libkeel::{Ticket, Value};
 use std::ffi::c_char;
 use std::time::Duration;
 
-/// As a time: the node's clock gives it.
+/// A value of `time_ms`: the node's clock gives the time.
 pub const KEEL_NOW: i64 = i64::MIN;
 
-/// A put on its way.
+/// The handle of a put in flight. Opaque.
 #[allow(non_camel_case_types, missing_debug_implementations)]
 pub struct keel_ticket {
     _opaque: [u8; 0],
@@ -22,7 +22,7 @@ pub(crate) fn time(time_ms: i64) -> Option<i64> {
     (time_ms != KEEL_NOW).then_some(time_ms)
 }
 
-/// Hands a ticket to the caller, if the caller wants it.
+/// Writes the handle of a ticket to `output`, unless it is NULL.
 ///
 /// # Safety
 /// `output` has passed [`check_optional`] and is NULL or leads to memory that can be written.
@@ -51,7 +51,8 @@ unsafe fn put_value(
 }
 
 /// Sends a reading to the node and does not wait for it. `time_ms`: the reading's time, milliseconds since 1970-01-01
-/// UTC, or KEEL_NOW. `ticket` may be NULL, then nobody learns what becomes of the reading; otherwise it must be closed.
+/// UTC, or KEEL_NOW. `ticket` may be NULL: the caller then does not learn the outcome of the put. Otherwise the caller
+/// must close the ticket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_put_float(
     key: *mut keel_key,
@@ -63,7 +64,7 @@ pub unsafe extern "C" fn keel_put_float(
     guard(|| unsafe { put_value(key, Value::Float(value), time_ms, ticket) })
 }
 
-/// The same with a truth value: 0 is false.
+/// Like keel_put_float(), with a truth value: 0 is false.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_put_boolean(
     key: *mut keel_key,
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn keel_put_boolean(
     guard(|| unsafe { put_value(key, Value::Boolean(value != 0), time_ms, ticket) })
 }
 
-/// The same with a text of UTF-8.
+/// Like keel_put_float(), with a text of UTF-8.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_put_text(
     key: *mut keel_key,
@@ -91,10 +92,11 @@ pub unsafe extern "C" fn keel_put_text(
     })
 }
 
-/// Waits until the reading is on flash, at most `timeout_ms`; then it is KEEL_LATE, and may be waited for again. Any
-/// other code says why it is not, and stays: KEEL_SHED where the node has thrown it away on purpose. KEEL_LATE stays,
-/// too, where an instance of a firm task was late: keel_last_error() says which it is. `lsn` may be NULL: the reading's
-/// number in the log; left alone unless the answer is KEEL_OK.
+/// Waits until the reading is on flash, at most `timeout_ms`. After the timeout the call returns KEEL_LATE, and the
+/// caller may wait again. Any other error is final and says why the reading is not known to be on flash: KEEL_SHED if
+/// the node dropped it on purpose. KEEL_LATE is final too if an instance of a firm task was late: keel_last_error()
+/// says which case it is. On KEEL_OK the reading's number in the log is written to `lsn`; on any other code `lsn` is
+/// left unchanged. `lsn` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_wait(
     ticket: *mut keel_ticket,
@@ -116,7 +118,7 @@ pub unsafe extern "C" fn keel_wait(
     })
 }
 
-/// Closes a ticket. The put goes on.
+/// Closes a ticket. The put continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_close_ticket(ticket: *mut keel_ticket) -> i32 {
     guard(|| TICKETS.remove(ticket.addr()).map(drop))
