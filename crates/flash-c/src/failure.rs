@@ -13,10 +13,9 @@ pub const KEELFLASH_IO: i32 = -1;
 pub const KEELFLASH_CORRUPT: i32 = -2;
 /// No space: there are no free blocks, or the name table has no room for the name.
 pub const KEELFLASH_FULL: i32 = -3;
-/// The store is in use elsewhere or by the visitor that calls, or the maximum number of files or stores is open.
+/// The store is in use elsewhere or by the calling visitor, or the maximum number of files or stores is open.
 pub const KEELFLASH_BUSY: i32 = -6;
-/// The call is invalid: NULL, an impossible name or size, a value that is not a handle, or a handle of the process before
-/// fork().
+/// The call is invalid: NULL, an impossible name or size, a value that is not a handle, or a handle from before fork().
 pub const KEELFLASH_INVALID: i32 = -7;
 /// Not permitted: the store is open read-only, or the operating system denies access.
 pub const KEELFLASH_DENIED: i32 = -8;
