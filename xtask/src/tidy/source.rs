@@ -186,7 +186,11 @@ fn check_words(file: &TextFile) -> Vec<Finding> {
             ));
         }
         // The texts of licences are not ours to write.
-        let terms = if file.path.starts_with("LICENSE") { &[] } else { TERMS };
+        let terms = if file.path.starts_with("LICENSE") {
+            &[]
+        } else {
+            TERMS
+        };
         for (word, term) in terms.iter().filter(|(word, _)| has_word(&lower, word)) {
             let text = format!("`{word}`: write {term} (docs/glossary.md)");
             findings.push(Finding::new(&file.path, index + 1, "term", text));
