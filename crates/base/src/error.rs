@@ -186,6 +186,16 @@ impl fmt::Display for Code {
     }
 }
 
+/// Returns the text of an error of the operating system without its number.
+#[must_use]
+pub fn io_text(error: &std::io::Error) -> String {
+    let mut text = error.to_string();
+    if let Some(end) = text.find(" (os error") {
+        text.truncate(end);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

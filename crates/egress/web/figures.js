@@ -177,8 +177,9 @@ export class Figures {
     this.flash(status);
     this.wear(status);
     this.upstream(status.upstream);
-    this.streaming(status.streaming);
-    this.power(status.power, status.advice);
+    this.streaming(status.mounts);
+    this.jobs(status.jobs);
+    this.power(status.power);
     this.store(status);
     this.before = status;
   }
@@ -287,19 +288,35 @@ export class Figures {
   streaming(all) {
     if (!all || all.length === 0) return;
     const tile = this.tile("streaming", "Programs from the network");
-    const reads = all.reduce((sum, one) => sum + (one.reads ?? 0), 0);
-    const hits = all.reduce((sum, one) => sum + (one.hit_rate ?? 0) * (one.reads ?? 0), 0);
-    tile.set(reads > 0 ? percent(hits / reads) : "–", "of reads without the network");
-    tile.lines(all.map((one) => `${one.name}: ${one.connected ? "✓ server answers" : "✗ no server"}, ${grouped(one.reads ?? 0)} reads`));
+    const reads = all.reduce((sum, one) => sum + one.reads, 0);
+    const local = all.reduce((sum, one) => sum + one.reads_local, 0);
+    tile.set(reads > 0 ? percent(local / reads) : "–", "of reads without the network", all.some((one) => one.failing) ? "bad" : "");
+    tile.lines(all.map((one) => {
+      const state = !one.mounted ? `✗ not mounted${one.last_error ? `: ${one.last_error}` : ""}`
+        : one.connections > 0 ? "✓ server answers" : "✗ no server";
+      return `${one.name}: ${state}, ${grouped(one.reads)} reads`;
+    }));
   }
 
-  power(power, advice) {
-    if (!power && !advice) return;
-    const tile = this.tile("power", "Power and advice");
-    tile.set(power ? decimals(power.watts) : "–", power ? "W" : "");
-    const lines = power ? [`from ${power.source}`] : ["no power sensor"];
-    for (const one of advice ?? []) lines.push(`${one.job}: ${one.place}${one.because ? `, ${one.because}` : ""}`);
-    tile.lines(lines);
+  jobs(all) {
+    if (!all || all.length === 0) return;
+    const tile = this.tile("jobs", "Jobs and advice");
+    const runs = all.reduce((sum, one) => sum + one.runs, 0);
+    tile.set(grouped(runs), "runs", all.some((one) => one.failing) ? "bad" : "");
+    tile.lines(all.map((one) => {
+      if (one.failing) return `${one.name}: ✗ failed${one.last_error ? `: ${one.last_error}` : ""}`;
+      return `${one.name}: ${one.place ?? "not placed yet"}${one.why ? `, ${one.why}` : ""}`;
+    }));
+  }
+
+  power(all) {
+    if (!all || all.length === 0) return;
+    const tile = this.tile("power", "Power");
+    tile.set(all[0].watts === null ? "–" : decimals(all[0].watts), all[0].watts === null ? "" : "W");
+    tile.lines(all.map((one) => {
+      const value = one.watts === null ? `no value${one.why ? `: ${one.why}` : ""}` : `${decimals(one.watts)} W`;
+      return `${one.name}: ${value}, ${one.covers}`;
+    }));
   }
 
   store(status) {

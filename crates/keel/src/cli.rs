@@ -44,7 +44,7 @@ pub(crate) use stream::{
 };
 use values::{identity, permission_bits, size, speed};
 
-/// Names and examples stand in the help because people copy them.
+/// Names and examples are in the help because users copy them.
 #[derive(Debug, Parser)]
 #[command(
     name = "keel",
@@ -53,8 +53,8 @@ use values::{identity, permission_bits, size, speed};
     propagate_version = true,
     after_help = "Examples:\n  \
         keel demo                              the bundled fire trace, live in this terminal\n  \
-        keel demo --kill --headless            the same, killing the writer again and again\n  \
-        keel config example > keel.toml        a configuration to begin with\n  \
+        keel demo --kill --headless            the same, and kill the writer repeatedly\n  \
+        keel config example > keel.toml        an example configuration\n  \
         keel run -c keel.toml                  the node; then, in the same directory:\n  \
         keel put room/1/temperature 21.5       stored when it returns\n  \
         keel get room/1/temperature\n  \
@@ -70,7 +70,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Replay a burning building through the database onto flash, and prove that nothing was lost
+    /// Replay the trace of a building fire through the database onto flash; check that nothing was lost
     Demo(DemoArgs),
     /// Run the node: sources of readings, the database, and a socket for the commands below
     Run(RunArgs),
@@ -80,28 +80,28 @@ pub(crate) enum Command {
     Care(CareCommand),
     /// Check a configuration, or print an example
     Config(ConfigArgs),
-    /// Work on a flash store in an image file or on a block device
+    /// Manage a flash store in an image file or on a block device
     Flash(FlashArgs),
-    /// Work on a region: files in memory that programs share
+    /// Manage a region: files in memory that programs share
     Mem(MemArgs),
-    /// Hold deadlines under load: model, gains, modes
+    /// Hold deadlines under load: identify a model, design gains, choose a mode
     Qos(QosArgs),
-    /// Run programs from the network, with only the blocks that they need
+    /// Publish programs, and run them from the network with only the blocks that they need
     Stream(StreamArgs),
-    /// Measure several boards, compare what was measured, run jobs on them
+    /// Measure several boards, compare the results, run jobs on the boards
     Cluster(ClusterArgs),
-    /// Watch or record what this machine uses, with where each value comes from
+    /// Watch or record the power that this machine uses, with the source of each value
     Power(PowerArgs),
-    /// Say where to run a job: on one board, several boards, the data centre
+    /// Advise where to run a job: on one board, on several boards or in the data centre
     Advise(AdviseArgs),
-    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`, `cluster`; runs the program keel-bench
+    /// Run a benchmark of the program keel-bench: flash, mem, db, node, qos, stream or cluster
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,
         after_help = "Examples:\n  keel bench flash --json bench.json\n  keel bench db --quick --only get"
     )]
     Bench {
-        /// What to measure, and the options of keel-bench
+        /// Benchmark to run, and the options of keel-bench
         #[arg(
             trailing_var_arg = true,
             allow_hyphen_values = true,
@@ -129,63 +129,63 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    keel demo                                 300 s of trace at 10x: half a minute, live\n  \
-    keel demo --seconds 60 --speed 20         a short look\n  \
+    keel demo                                 300 s of trace at 10x: half a minute, live view\n  \
+    keel demo --seconds 60 --speed 20         a short run\n  \
     keel demo --headless --json > demo.json   figures for a program\n  \
     keel demo --kill                          SIGKILL the writer at random moments\n  \
-    keel demo --full --speed 20               every part of a node, a power cut, and what was kept of each promise\n  \
-    keel demo --dir /mnt/card                 on the flash that you want to trust\n\n\
-    The store is 256 MiB. Without --dir it lies in a temporary directory (TMPDIR, else /var/tmp) and is\n\
-    removed. Press q to stop the live view. Exit status 1 if an acknowledged reading is missing or altered.\n\n\
+    keel demo --full --speed 20               every part of a node, a power cut, and a check of each promise\n  \
+    keel demo --dir /mnt/card                 on the flash that you want to test\n\n\
+    The store takes 256 MiB. Without --dir it is in a temporary directory (TMPDIR, else /var/tmp) and is removed at\n\
+    the end. Press q to stop the live view. Exit status 1 if an acknowledged reading is missing or altered.\n\n\
     Keys of --json, counts of the whole run unless said otherwise:\n  \
     readings_offered, _acknowledged           offered to the database; known to the parent to be on flash\n  \
     readings_missing, _altered, _unexpected   in the reopened store: lost, changed, never offered\n  \
     readings_offered_again                    offers repeated to a restarted writer\n  \
-    table_stale, tables_compared              sensors older than acknowledged, in so many recovered tables\n  \
-    task_instances, deadline_misses           of the analysis task: ended; ended late\n  \
-    releases_missed                           its releases that no instance of their own followed\n  \
+    table_stale, tables_compared              sensors without their newest acknowledged value; recovered tables\n  \
+    task_instances, deadline_misses           instances of the analysis task that ended; that ended late\n  \
+    releases_missed                           releases of the task without an instance of their own\n  \
     tardiness_mean                            response time / deadline, mean over instances\n  \
     fresh_mean                                share of objects that are fresh, mean over reports\n  \
     append_latency_us                         flash append to durable return: p50, p99, p999, max, count\n  \
-    put_durable_us                            first try of a put to its completed ticket, the same\n  \
-    task_response_us                          release to end of an instance, the same\n  \
+    put_durable_us                            first try of a put to its completed ticket: as above\n  \
+    task_response_us                          release to end of an instance: as above\n  \
     device_writes, _flushes, _blocks_written  from the first reading to the closed store\n  \
-    setup_device_writes, _flushes             before it: format, recovery, declarations\n  \
+    setup_device_writes, _flushes             before the first reading: format, recovery, declarations\n  \
     device_direct                             whether the device bypasses the page cache\n  \
-    seconds, trace_seconds, trace_passes      time taken; trace replayed; times it was begun\n  \
+    seconds, trace_seconds, trace_passes      time taken; trace time replayed; passes through the trace\n  \
     speed, stopped_early, image, seed         as asked for, or null\n  \
-    kills, kills_with_open_tickets            SIGKILLs; those with a reading put and not acknowledged\n  \
+    kills, kills_with_open_tickets            SIGKILLs; those with a reading put but not acknowledged\n  \
     kills_during_recovery                     those before the writer was ready\n  \
     kills_after_acknowledgement               those at most 5 ms after an acknowledgement arrived\n  \
     recoveries, recovery_ms_mean, _max        restarts that found a store, and how long they took\n  \
-    downtime_seconds, reopen_ms               without a writer; of the comparison at the end\n  \
+    downtime_seconds, reopen_ms               time without a writer; time of the comparison at the end\n  \
     log_segments                              files of the log at the end\n  \
-    log_damaged, log_readings_missing         by the log's own checksums and numbers, at the end\n  \
-    records_damaged                           the same, seen by restarted writers\n  \
-    failures                                  why the exit status is 1; empty if it is 0")]
+    log_damaged, log_readings_missing         according to the log's checksums and numbers, at the end\n  \
+    records_damaged                           damaged log records that restarted writers found\n  \
+    failures                                  reasons for exit status 1; empty if it is 0")]
 pub(crate) struct DemoArgs {
     /// Seconds of the trace to replay, from 1 to 14400
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=14_400))]
     pub(crate) seconds: u64,
-    /// How many times faster than the clock, from 0.1 to 1000
+    /// Speed of the replay, as a multiple of real time, from 0.1 to 1000
     #[arg(long, value_name = "X", default_value_t = 10.0, value_parser = speed)]
     pub(crate) speed: f64,
-    /// Keep the store in this directory (made if absent), as demo.img
+    /// Directory that keeps the store, as demo.img; created if absent
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Plain lines instead of the live view
+    /// Print plain lines instead of the live view
     #[arg(long)]
     pub(crate) headless: bool,
-    /// One JSON object on standard output at the end, nothing else
+    /// Print one JSON object on standard output at the end, and nothing else
     #[arg(long)]
     pub(crate) json: bool,
     /// Kill the writer with SIGKILL at random moments, at least ten times, and restart it
     #[arg(long)]
     pub(crate) kill: bool,
-    /// All of it: a node with programs from a mount, a region, a job and an upstream, and a power cut in the middle
+    /// Run a full node (programs from a mount, region, job, upstream), with a power cut in the middle
     #[arg(long, conflicts_with_all = ["kill", "headless"])]
     pub(crate) full: bool,
-    /// Seed of the random moments; default: a new one, printed
+    /// Seed of the random moments [default: a new one, which is printed]
     #[arg(long, value_name = "N", requires = "kill")]
     pub(crate) seed: Option<u64>,
 }
@@ -194,22 +194,23 @@ pub(crate) struct DemoArgs {
 #[command(after_help = "Examples:\n  \
     keel config example > keel.toml && keel run -c keel.toml\n  \
     keel config check keel.toml && kill -HUP $(cat keel-data/store.img.lock)\n\n\
-    Stays in the foreground and says on standard error, one line each, what happens; `ready` means that it\n\
-    serves. The first start makes the store. SIGTERM or SIGINT ends it: what has come in is made durable and\n\
-    acknowledged. SIGHUP reads the configuration again; what is wrong in it changes nothing.")]
+    The node stays in the foreground and reports each event as one line on standard error; `ready` means that it\n\
+    serves. The first start creates the store. SIGTERM or SIGINT stops the node: it makes the readings that it has\n\
+    received durable, and acknowledges them. SIGHUP reads the configuration again; if the configuration has a\n\
+    mistake, nothing changes.")]
 pub(crate) struct RunArgs {
-    /// Configuration
+    /// Configuration file
     #[arg(short, long, value_name = "FILE", default_value = "keel.toml")]
     pub(crate) config: PathBuf,
-    /// What is not flushed is lost with the process, as with a power cut; for `keel demo --full`
+    /// Lose unflushed data when the process ends, as in a power cut; for `keel demo --full`
     #[arg(long, hide = true)]
     pub(crate) volatile_device: bool,
 }
 
-/// Which node a command talks to.
+/// The node that a command connects to.
 #[derive(Debug, Args)]
 pub(crate) struct NodeArgs {
-    /// Socket of the node [default: the one that the configuration names]
+    /// Socket of the node [default: the socket that the configuration names]
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     pub(crate) node: Option<PathBuf>,
     /// Configuration of the node [default: ./keel.toml, else /etc/keel/keel.toml]
@@ -222,17 +223,17 @@ pub(crate) struct NodeArgs {
 pub(crate) enum ClientCommand {
     /// Print the latest value of a key
     Get(GetArgs),
-    /// Store a reading; returns when it is on flash
+    /// Store a reading, and return when it is on flash
     Put(PutArgs),
-    /// Print changes as they come
+    /// Print changes as they arrive
     Watch(WatchArgs),
-    /// Print the readings of a key, in the order of arrival
+    /// Print the readings of a key, in order of arrival
     History(HistoryArgs),
     /// Print the readings of many keys, from a node or a store
     Export(ExportArgs),
-    /// Say whether the node does what it must
+    /// Report the state of the node: ok, degraded or failed
     Status(StatusArgs),
-    /// Watch the node's figures in this terminal
+    /// Show the node's figures in this terminal, updated every second
     Top(TopArgs),
 }
 
@@ -242,37 +243,37 @@ pub(crate) enum ClientCommand {
     keel get room/1/temperature --long\n  \
     keel get room/1/temperature --json --node /run/keel/keel.sock\n  \
     keel get room/1/temperature --region /dev/shm/keel --via region\n\n\
-    Where the node keeps its values in a region (`[region]` of the configuration), they are read there, without\n\
-    asking it; where it does not, has ended, or does not let this user read, its socket is asked. --json says which\n\
-    way it was (via: region or socket), and so does --long.\n\n\
-    Exit status 1 when there is no such key, or it has no value yet.")]
+    If the node keeps its values in a region (`[region]` of the configuration), the command reads the region\n\
+    without a request to the node. If there is no region, the node has ended, or this user may not read the region,\n\
+    the command asks the socket. --json (via: region or socket) and --long report which one was used.\n\n\
+    Exit status 1 if the key does not exist, or has no value yet.")]
 pub(crate) struct GetArgs {
     /// Key
     pub(crate) key: String,
-    /// Also its time, age and freshness
+    /// Also print its time, age and freshness
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) long: bool,
-    /// One JSON object: key, value, type, time_ms, age_ms, fresh, validity_ms, temporal, node_time, clock_trusted,
-    /// this_boot, via
+    /// Print one JSON object: key, value, type, time_ms, age_ms, fresh, validity_ms, temporal, node_time,
+    /// clock_trusted, this_boot, via
     #[arg(long)]
     pub(crate) json: bool,
-    /// Which way to the value
+    /// Where to read the value
     #[arg(long, value_enum, default_value_t = Via::Auto)]
     pub(crate) via: Via,
-    /// Region of the node [default: the one that a file beside its socket names]
+    /// Region of the node [default: the region that a file beside the node's socket names]
     #[arg(long, value_name = "REGION")]
     pub(crate) region: Option<PathBuf>,
-    /// File of the values in that region
+    /// Name of the file with the values in that region
     #[arg(long, value_name = "NAME", default_value = crate::config::REGION_TABLE, requires = "region")]
     pub(crate) table: String,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
 }
 
-/// The way to a value.
+/// Where a value is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Via {
-    /// The region if it can be, else the socket
+    /// The region if possible, else the socket
     Auto,
     /// The node's region
     Region,
@@ -287,26 +288,25 @@ pub(crate) enum Via {
     keel put room/1/temperature 20.9 --time 2026-03-01T12:30:00Z\n  \
     keel put tide/forecast 3.1 --time +5m\n  \
     keel put batch/7 --text 0042\n\n\
-    What looks like a number is stored as one (64-bit floating point), true and false as truth values, all\n\
-    else as text. Without --time the node's clock gives the time. --time +5m is five minutes from now; how far\n\
-    ahead a time may lie, and how far back, [time] of the configuration says.\n\n\
-    Exit status 1 when the node refuses the reading, 2 when the command line itself is wrong, 3 when the node has\n\
-    thrown it away, as shed = \"drop\" of its [[key]] says while fewer updates are admitted: it is not stored.")]
+    A value that looks like a number is stored as a number (64-bit floating point), true and false as truth values,\n\
+    any other value as text. Without --time the node's clock gives the time. --time +5m is five minutes from now.\n\
+    [time] of the configuration limits how far a time may lie in the future and in the past.\n\n\
+    Exit status 1 if the node refuses the reading, 2 if the command line itself is wrong, 3 if the node has dropped\n\
+    the reading without storing it, as shed = \"drop\" of its [[key]] demands while fewer updates are admitted.")]
 pub(crate) struct PutArgs {
     /// Key
     pub(crate) key: String,
-    /// Value; a text that begins with - takes --text
+    /// Value; a text that begins with - needs --text
     #[arg(allow_hyphen_values = true)]
     pub(crate) value: String,
-    /// When it was measured: RFC 3339, a local date and time, -15m, +5m, seconds or milliseconds since
-    /// 1970
+    /// Time of the measurement: RFC 3339, a local date and time, -15m, +5m, seconds or milliseconds since 1970
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub(crate) time: Option<String>,
-    /// Store the value as text whatever it looks like
+    /// Store the value as text, even if it looks like a number or a truth value
     #[arg(long)]
     pub(crate) text: bool,
-    /// One JSON object: key, its number in the log (lsn; null if it was thrown away), shed: whether it was, time as
-    /// given or null
+    /// Print one JSON object: key, lsn (number in the log; null if dropped), shed (whether it was dropped), time (as
+    /// given, or null)
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -318,18 +318,18 @@ pub(crate) struct PutArgs {
     keel watch 'room/+/temperature'\n  \
     keel watch '#' --current --count 10\n  \
     keel watch room/1/temperature --json | jq .value\n\n\
-    The node looks 20 times a second. Of several changes of one key between two looks the latest is shown;\n\
-    the others are counted on standard error. All of them are in the history.")]
+    The node checks for changes 20 times a second. If a key changes several times between two checks, the command\n\
+    prints the latest change and counts the others on standard error. The history contains all of them.")]
 pub(crate) struct WatchArgs {
-    /// Key; + stands for one level, # for the rest
+    /// Key or pattern: + stands for one level, # for the rest
     pub(crate) pattern: String,
-    /// Also the values that there are at the beginning
+    /// Also print the current values at the start
     #[arg(long)]
     pub(crate) current: bool,
-    /// End after so many changes
+    /// Number of changes after which to end
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// One JSON object per line, with the fields of `keel get --json`
+    /// Print one JSON object per line, with the fields of `keel get --json`
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -343,10 +343,9 @@ pub(crate) struct WatchArgs {
     keel flash ls store.img\n  \
     keel flash get store.img config.toml > copy.toml\n  \
     keel flash check store.img && echo whole\n\n\
-    IMAGE is a file or a block device. ls, get, stat, check (without --repair), bounds and dump\n\
-    never write to it.\n\
-    While one program has a store open for writing, every other one that wants to write, check or copy it is\n\
-    refused; the other commands show it as a power cut at that moment would leave it.")]
+    IMAGE is a file or a block device. ls, get, stat, check (without --repair), bounds and dump never write to it.\n\
+    While one program has a store open for writing, no other program can write, check or copy it. The other\n\
+    commands show the store as a power cut at that moment would leave it.")]
 pub(crate) struct FlashArgs {
     #[command(subcommand)]
     pub(crate) command: FlashCommand,
@@ -354,36 +353,36 @@ pub(crate) struct FlashArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FlashCommand {
-    /// Make an empty store
+    /// Create an empty store
     #[command(after_help = "Examples:\n  \
         keel flash format store.img --size 256M\n  \
         keel flash format /dev/mmcblk0p3 --files 100000 --force\n\n\
-        Without --force nothing is overwritten: neither a store nor a file or device that holds anything. A file\n\
-        or device that is in use or mounted is refused in any case.\n\
-        The smallest store is 304K with --files 1; the default --files needs 5760K. What cannot become a\n\
+        Without --force the command overwrites neither a store nor a file or device that contains anything. It\n\
+        always refuses a file or device that is in use or mounted.\n\
+        The smallest store is 304K with --files 1; the default --files needs 5760K. An image that cannot become a\n\
         store is refused before anything is changed.")]
     Format {
         /// File or block device
         image: PathBuf,
-        /// Size of the image file, in bytes or with K, M, G or T, rounded down to whole 4 KiB
-        /// [default: 256M for a new file, else its own]
+        /// Size of the image file, in bytes or with K, M, G or T, rounded down to whole 4 KiB [default: 256M for a new
+        /// file, else its current size]
         #[arg(long, value_parser = size)]
         size: Option<u64>,
-        /// Number of files to size the name table for, at most 4294967295; not a limit: more may fit,
-        /// until the table has no room for a name
+        /// Number of files to size the name table for, at most 4294967295. Not a limit: more files may fit, until the
+        /// table has no room for a name
         #[arg(long, value_name = "N", default_value_t = 4096,
             value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
         files: u64,
-        /// Longest file name in bytes
+        /// Maximum length of a file name, in bytes
         #[arg(long, value_name = "N", default_value_t = 255, value_parser = clap::value_parser!(u16).range(1..=255))]
         name_bytes: u16,
-        /// Overwrite what is there
+        /// Overwrite existing content
         #[arg(long)]
         force: bool,
-        /// Do not write the whole image file now; then the disk may be full, and slower, when the store needs it
+        /// Do not write the whole image file now; later, the disk may be full or slower when the store needs it
         #[arg(long)]
         sparse: bool,
-        #[arg(long, help = "One JSON object")]
+        #[arg(long, help = "Print one JSON object")]
         json: bool,
     },
     /// List the files, in no particular order
@@ -393,21 +392,21 @@ pub(crate) enum FlashCommand {
     Ls {
         /// File or block device
         image: PathBuf,
-        /// One JSON array
+        /// Print one JSON array
         #[arg(long)]
         json: bool,
     },
-    /// Store a whole file atomically, replacing one of that name
+    /// Store a whole file atomically, and replace a file of the same name
     #[command(after_help = "Examples:\n  \
             keel flash put store.img notes.txt ./notes.txt\n  \
             date | keel flash put store.img today\n\n\
-            Until the input ends, no other program can change the store: it is locked.")]
+            Until the input ends, the store is locked: no other program can change it.")]
     Put {
         /// File or block device
         image: PathBuf,
-        /// Name in the store
+        /// Name of the file in the store
         name: OsString,
-        /// Where the bytes come from; - is standard input
+        /// Source of the bytes; - is standard input
         #[arg(default_value = "-", value_name = "FILE")]
         from: PathBuf,
     },
@@ -415,33 +414,33 @@ pub(crate) enum FlashCommand {
     #[command(after_help = "Examples:\n  \
             keel flash get store.img notes.txt > notes.txt\n  \
             keel flash get store.img notes.txt notes.txt --salvage\n\n\
-            OUT is replaced only by a whole file: on damage it stays as it was, unless --salvage is given, which is\n\
-            refused while another program writes to the store. Standard output gets everything that lies before\n\
-            the damage.")]
+            OUT is replaced only by a complete file. If the file is damaged, OUT stays as it was, unless --salvage\n\
+            is given. --salvage is refused while another program writes to the store. Standard output gets\n\
+            everything before the damage.")]
     Get {
         /// File or block device
         image: PathBuf,
-        /// Name in the store
+        /// Name of the file in the store
         name: OsString,
-        /// Where the bytes go; - is standard output
+        /// Destination of the bytes; - is standard output
         #[arg(default_value = "-", value_name = "OUT")]
         to: PathBuf,
-        /// Go on behind damage, with zeros for what cannot be read; exit status 1 if there was any
+        /// Continue after damage, with zeros for unreadable data; exit status 1 if there was damage
         #[arg(long)]
         salvage: bool,
     },
-    /// Append to a file of the store; makes it if absent
+    /// Append to a file of the store; create it if absent
     #[command(
         after_help = "Example:\n  date | keel flash append store.img log.txt\n\n\
-        Each piece is durable before the next is read. Until the input ends, no other program can change\n\
-        the store: it is locked."
+        Each piece is durable before the next is read. Until the input ends, the store is locked: no other program\n\
+        can change it."
     )]
     Append {
         /// File or block device
         image: PathBuf,
-        /// Name in the store
+        /// Name of the file in the store
         name: OsString,
-        /// Where the bytes come from; - is standard input
+        /// Source of the bytes; - is standard input
         #[arg(default_value = "-", value_name = "FILE")]
         from: PathBuf,
     },
@@ -450,139 +449,139 @@ pub(crate) enum FlashCommand {
     Rm {
         /// File or block device
         image: PathBuf,
-        /// Name in the store
+        /// Name of the file in the store
         name: OsString,
     },
-    /// Rename a file of the store; one that has the new name already is replaced. Atomic
+    /// Rename a file of the store atomically, and replace a file that already has the new name
     #[command(after_help = "Example:\n  keel flash mv store.img new.conf active.conf")]
     Mv {
         /// File or block device
         image: PathBuf,
-        /// Name in the store
+        /// Name of the file in the store
         old: OsString,
         /// New name
         new: OsString,
     },
-    /// Cut a file of the store off at a length, or fill it up with zeros to it
+    /// Set the length of a file of the store: cut it off, or extend it with zeros
     #[command(after_help = "Examples:\n  \
         keel flash truncate store.img log.txt 0\n  \
         keel flash truncate store.img table.bin 64K")]
     Truncate {
         /// File or block device
         image: PathBuf,
-        /// Name in the store
+        /// Name of the file in the store
         name: OsString,
         /// New length, in bytes or with K, M, G or T
         #[arg(value_parser = size)]
         size: u64,
     },
-    /// Copy all files of a store into a new one, of another size perhaps, and compare them
+    /// Copy all files of a store into a new store, optionally of another size, and compare them
     #[command(after_help = "Examples:\n  \
         keel flash copy store.img larger.img --size 1G --files 100000\n  \
         keel flash copy store.img /dev/mmcblk0p3\n\n\
-        The copy has an identity of its own. DST is no store until every byte in it has been compared with SRC;\n\
-        what an interrupted copy leaves is refused by every command. Nobody may write to SRC meanwhile.")]
+        The copy has its own identity. DST becomes a store only when every byte in it has been compared with SRC;\n\
+        every command refuses what an interrupted copy leaves. No program may write to SRC meanwhile.")]
     Copy {
         /// Store to copy: file or block device
         #[arg(value_name = "SRC")]
         from: PathBuf,
-        /// Where the new store goes: file or block device
+        /// Destination of the new store: file or block device
         #[arg(value_name = "DST")]
         to: PathBuf,
-        /// Size of the new image file, in bytes or with K, M, G or T [default: that of SRC]
+        /// Size of the new image file, in bytes or with K, M, G or T [default: size of SRC]
         #[arg(long, value_parser = size)]
         size: Option<u64>,
         /// Number of files to size the name table for [default: as SRC]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
         files: Option<u64>,
-        /// Longest file name in bytes [default: as SRC]
+        /// Maximum length of a file name, in bytes [default: as SRC]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=255))]
         name_bytes: Option<u16>,
-        /// Overwrite what is at DST
+        /// Overwrite existing content of DST
         #[arg(long)]
         force: bool,
         /// Do not write the whole image file now
         #[arg(long)]
         sparse: bool,
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Make a store use an image or device that has become larger
+    /// Grow a store to the new size of its image or device
     #[command(after_help = "Examples:\n  \
         keel flash grow store.img --size 1G\n  \
         keel flash grow /dev/mmcblk0p3\n\n\
-        Takes no longer for a full store than for an empty one; an interruption leaves the old or the new size. Where\n\
-        the file is longer than its store already, leave --size away: the store then uses the whole file.\n\
-        The table of names stays as it is: for more files, or for a smaller store, use `keel flash copy`.")]
+        The command takes no longer for a full store than for an empty one. An interruption leaves the old or the\n\
+        new size. If the file is already longer than its store, omit --size: the store then uses the whole file.\n\
+        The name table does not change: for more files, or for a smaller store, use `keel flash copy`.")]
     Grow {
         /// File or block device
         image: PathBuf,
-        /// New size of the image file, in bytes or with K, M, G or T [default: the one that it has]
+        /// New size of the image file, in bytes or with K, M, G or T [default: its current size]
         #[arg(long, value_parser = size)]
         size: Option<u64>,
         /// Do not write the added part of the image file now
         #[arg(long)]
         sparse: bool,
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Figures of the store, or of one file
+    /// Print figures of the store, or of one file
     #[command(after_help = "Examples:\n  \
         keel flash stat store.img\n  \
         keel flash stat store.img notes.txt --json")]
     Stat {
         /// File or block device
         image: PathBuf,
-        /// Name in the store
+        /// Name of the file in the store
         name: Option<OsString>,
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Read every block and name all damage; exit status 1 if there is any
+    /// Read every block and report all damage; exit status 1 if there is any
     #[command(after_help = "Examples:\n  \
         keel flash check store.img && echo whole\n  \
         keel flash check store.img --repair\n\n\
-        --repair mends what can be mended without inventing data: from second copies, and the table of names and the\n\
-        list of free blocks from the blocks of the files. A file whose name is lost comes back as\n\
+        --repair repairs what it can without inventing data: it uses second copies, and rebuilds the name table and\n\
+        the list of free blocks from the blocks of the files. A file whose name is lost gets the name\n\
         lost-NUMBER-NAME. A damaged block of a file stays damaged: save the rest of the file with\n\
-        `keel flash get --salvage`. Where nothing is wrong, nothing is written. Exit status 1 if any data is lost\n\
-        or something is still wrong. Copy the image first if you can.")]
+        `keel flash get --salvage`. If nothing is wrong, nothing is written. Exit status 1 if any data is lost or\n\
+        something is still wrong. Copy the image first if you can.")]
     Check {
         /// File or block device
         image: PathBuf,
-        /// Mend what can be mended
+        /// Repair what can be repaired
         #[arg(long)]
         repair: bool,
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// The most device operations that each call can need
+    /// Print the maximum number of device operations that each call can need
     #[command(after_help = "Example:\n  keel flash bounds store.img")]
     Bounds {
         /// File or block device
         image: PathBuf,
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Use the store as a directory, from any program
+    /// Mount the store as a directory, for any program
     #[command(after_help = "Examples:\n  \
             keel flash mount store.img /mnt/plant\n  \
             keel flash mount /dev/mmcblk0p3 /mnt/plant --allow-other --uid 1000 --mode 640\n\n\
-            Runs until `umount DIR`, Ctrl-C or SIGTERM. Every user may mount where the package fuse3 is\n\
-            installed; root needs nothing. What programs can do there, and the error for what they cannot,\n\
-            stands in docs/semantics-flash.md: one directory, no links, data durable after fsync.")]
+            The mount runs until `umount DIR`, Ctrl-C or SIGTERM. Any user can mount if the package fuse3 is\n\
+            installed; root needs no package. docs/semantics-flash.md lists what programs can do there, and the\n\
+            error for what they cannot do: one directory, no links, data durable after fsync.")]
     Mount(MountArgs),
-    /// What lies where: superblock, commit records, name table
+    /// Print the layout of the store: superblock, commit records, name table
     #[command(after_help = "Example:\n  keel flash dump store.img --json")]
     Dump {
         /// File or block device
         image: PathBuf,
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
@@ -592,32 +591,32 @@ pub(crate) enum FlashCommand {
 pub(crate) struct MountArgs {
     /// File or block device
     pub(crate) image: PathBuf,
-    /// Empty directory to show the store in
+    /// Empty directory to mount the store on
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// Change nothing, not even what recovery would mend
+    /// Change nothing, not even what recovery would repair
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Let other users in, as the permission bits say
+    /// Give other users access, according to the permission bits
     #[arg(long)]
     pub(crate) allow_other: bool,
-    /// Every write is durable before it returns, as with O_SYNC
+    /// Make every write durable before it returns, as with O_SYNC
     #[arg(long)]
     pub(crate) sync: bool,
-    /// Make durable what was written without fsync at least so often
+    /// Maximum delay until a write without fsync is durable, in s, from 1 to 3600
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub(crate) sync_seconds: u16,
-    /// Files that may be open at one time; their memory is taken at the start
+    /// Maximum number of open files; their memory is allocated at the start
     #[arg(long, value_name = "N", default_value_t = 256,
         value_parser = clap::value_parser!(u16).range(1..=flash_mount::OPEN_FILES_MAX as i64))]
     pub(crate) open_files: u16,
     /// Permission bits of every file, octal
     #[arg(long, value_name = "BITS", default_value = "644", value_parser = permission_bits)]
     pub(crate) mode: u16,
-    /// Owner of every file [default: who mounts]
+    /// Owner of every file (user ID) [default: the user that mounts]
     #[arg(long, value_name = "N", value_parser = identity)]
     pub(crate) uid: Option<u32>,
-    /// Group of every file [default: that of who mounts]
+    /// Group of every file (group ID) [default: the group of the user that mounts]
     #[arg(long, value_name = "N", value_parser = identity)]
     pub(crate) gid: Option<u32>,
 }

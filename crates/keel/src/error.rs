@@ -140,9 +140,8 @@ impl CliError {
 
 /// Returns the text of an error of the operating system without its number.
 pub(crate) fn describe(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    let end = text.find(" (os error").unwrap_or(text.len());
-    let mut letters = text[..end].chars();
+    let text = base::error::io_text(error);
+    let mut letters = text.chars();
     // Lower case fits better within a line: "no such file" instead of "No such file".
     letters
         .next()

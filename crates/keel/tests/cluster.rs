@@ -307,6 +307,26 @@ fn what_a_rank_reports_is_said_with_its_host() {
 }
 
 #[test]
+fn a_launcher_ends_with_the_command_however_that_ends() {
+    let fake = Fake::new(
+        "localhost:2\n",
+        "echo $$ > \"$(dirname \"$0\")/process\"; exec sleep 1000",
+    );
+    let words = fake.words(&[]);
+    let mut command = keel().args(&words).spawn().unwrap();
+    let process = fake.dir.file("process");
+    let number = || -> Option<u32> { fs::read_to_string(&process).ok()?.trim().parse().ok() };
+    wait_until("the launcher", || number().is_some());
+    command.kill().unwrap();
+    command.wait().unwrap();
+    let line = format!("/proc/{}/cmdline", number().unwrap());
+    // A process that nobody has waited for yet has no command line.
+    wait_until("its end", || {
+        fs::read(&line).map_or(true, |line| line.is_empty())
+    });
+}
+
+#[test]
 fn boards_are_asked_before_anything_starts() {
     let fake = Fake::new("b1\nb2\n", "touch \"$(dirname \"$0\")/started\"");
     for (answer, said) in [
@@ -525,6 +545,11 @@ fn labelled_results_are_compared_in_tables_values_and_drawings() {
         "{cells}"
     );
     assert_eq!(fs::read_to_string(&csv).unwrap().lines().count(), 1 + 5 * 3);
+    // A result in the place of the values stays as it is.
+    let before = fs::read(&files[0]).unwrap();
+    let line = fails(&["cluster", "report", &files[0], "--csv", &files[0]], 1);
+    assert!(line.contains("exists; choose another path"), "{line}");
+    assert_eq!(fs::read(&files[0]).unwrap(), before);
     let drawing = fs::read_to_string(Path::new(&plots).join("latency-2-memory.svg")).unwrap();
     assert_eq!(drawing.matches("<polyline").count(), 3);
     assert_eq!(said["plots"].as_array().unwrap().len(), 1);

@@ -1,7 +1,7 @@
 //! `keel power` and `keel advise` as processes, on folders that represent `/`.
 
 use crate::common;
-use crate::common::{TempDir, fails, keel, ok, ok_json, run, run_with_input, text};
+use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, run_with_input, text};
 use cluster::results::{Known, Mode, Origin, ResultFile, Row};
 use serde_json::Value;
 use std::fs;
@@ -281,6 +281,11 @@ fn record_fails_with_its_program_and_where_nothing_was_measured() {
         "false",
     ]);
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    let line = one_line(&failed.stderr);
+    assert!(
+        line.starts_with("keel: false: has ended with exit status: 1;"),
+        "{line}"
+    );
     assert!(Path::new(&out).exists());
     let out = file("b.jsonl");
     let line = [

@@ -511,6 +511,12 @@ restarts_max = 0
         (&true.into(), &0.into()),
         "{mount}"
     );
+    // The status has the mount's own figures, which are not in the log.
+    wait_until("figures of the mount", || {
+        let mount = status(&node)["mounts"][0].clone();
+        mount["connections"] == 1 && mount["reads"].as_u64() > Some(0)
+    });
+    assert!(!node.log().contains("reads_local"), "{}", node.log());
     // If the mount dies, it is restored, and then the program.
     kill(mount["process"].as_i64().unwrap() as i32, libc::SIGKILL);
     wait_until("the failure", || status(&node)["mounts"][0]["failed"] == 1);

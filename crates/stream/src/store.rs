@@ -195,23 +195,16 @@ impl Store {
         if let Some(held) = self.holds.get(version) {
             return Ok(held);
         }
-        let path = self.layout.manifest(version);
-        let signed = files::read_limited(&path, MANIFEST_BYTES_MAX).map_err(|error| {
-            if error.kind() == io::ErrorKind::NotFound {
-                StoreError::NoSuchVersion { version }
-            } else {
-                system(&path, "cannot be read", error)
+        let (manifest, signed) = match read_manifest(&self.layout, version, &self.publisher) {
+            Err(StoreError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(StoreError::NoSuchVersion { version });
             }
-        })?;
-        let read = manifest::verify(&signed, &self.publisher)
-            .map_err(|error| StoreError::damaged(&path, error))?;
-        if read.version != version {
-            return Err(StoreError::damaged(&path, "it is another version"));
-        }
+            read => read?,
+        };
         let found = Arc::new(Published {
             version,
             signed: signed.into(),
-            manifest: Arc::new(read),
+            manifest: Arc::new(manifest),
         });
         kept.push_front(Arc::clone(&found));
         kept.truncate(PUBLISHED_MAX);
@@ -638,6 +631,26 @@ pub(crate) fn read_publisher(layout: &Layout) -> Result<Option<PublicKey>, Store
     let key = String::from_utf8_lossy(&text).parse();
     key.map(Some)
         .map_err(|error| StoreError::damaged(&path, error))
+}
+
+/// Reads and verifies the manifest of a version. Returns it, and the signed bytes.
+///
+/// # Errors
+/// The file cannot be read, is not signed by this publisher, or holds another version.
+pub(crate) fn read_manifest(
+    layout: &Layout,
+    version: u64,
+    publisher: &PublicKey,
+) -> Result<(Manifest, Vec<u8>), StoreError> {
+    let path = layout.manifest(version);
+    let signed = files::read_limited(&path, MANIFEST_BYTES_MAX)
+        .map_err(|error| system(&path, "cannot be read", error))?;
+    let manifest =
+        manifest::verify(&signed, publisher).map_err(|error| StoreError::damaged(&path, error))?;
+    match manifest.version == version {
+        true => Ok((manifest, signed)),
+        false => Err(StoreError::damaged(&path, "it is another version")),
+    }
 }
 
 /// Returns whether this is the header of a pack.

@@ -120,7 +120,7 @@ impl Taker {
             wrong = match (time_s, readings.times_s.last()) {
                 (Some(time_s), _) if !time_s.is_finite() => Some("no time"),
                 (Some(time_s), Some(&last_s)) if time_s <= last_s => {
-                    Some("not later than the row before")
+                    Some("not later than the rows before")
                 }
                 (Some(_), _) => None,
                 (None, _) => Some("no time"),
@@ -438,7 +438,7 @@ mod tests {
                 ("no time", 1),
                 ("not a number", 2),
                 ("not finite", 1),
-                ("not later than the row before", 1),
+                ("not later than the rows before", 1),
                 ("too few fields", 1),
             ]
         );

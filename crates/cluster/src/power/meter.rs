@@ -7,6 +7,7 @@ use crate::Error;
 use crate::csv::{ROW_BYTES_MAX, Rows};
 use crate::error::excerpt;
 use base::clock::Clock;
+use base::error::io_text;
 use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -273,7 +274,7 @@ impl Meter {
 
     fn watts(&mut self) -> Result<f64, String> {
         let path = self.path.display();
-        let io = |error: std::io::Error| format!("{path}: {error}");
+        let io = |error: std::io::Error| format!("{path}: {}", io_text(&error));
         let file = std::fs::OpenOptions::new()
             .read(true)
             .open(&self.path)

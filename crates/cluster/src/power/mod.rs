@@ -20,6 +20,7 @@ pub use pmic::{Pmic, PmicText, parse_pmic};
 pub use rapl::Zone;
 pub use sampler::{Phase, Sampler, Summary};
 
+use base::error::io_text;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -152,7 +153,7 @@ fn read_limited(path: &Path, bytes_max: u64) -> Result<String, String> {
             format!("permission denied: {}; read it as root", path.display())
         }
         std::io::ErrorKind::NotFound => format!("no such file: {}", path.display()),
-        _ => format!("{}: {error}", path.display()),
+        _ => format!("{}: {}", path.display(), io_text(error)),
     };
     let file = std::fs::OpenOptions::new().read(true).open(path);
     let mut text = String::new();

@@ -154,6 +154,14 @@ pub const METRICS: &[Metric] = &[
         "Those that were late."),
     metric("keel_task_tardiness", GaugeOf("task", "name", "tardiness_mean"), "qos.tasks", "Mean over all of them."),
 
+    metric("keel_mount_connections", GaugeOf("mount", "name", "connections"), "mounts",
+        "Connections of a mount to its server that are up."),
+    metric("keel_mount_reads", CounterOf("mount", "name", "reads"), "mounts",
+        "Blocks of 4 KiB that programs read from a mount since it was mounted."),
+    metric("keel_mount_reads_local", CounterOf("mount", "name", "reads_local"), "mounts",
+        "Of these, blocks that needed no network."),
+    metric("keel_power_watts", GaugeOf("sensor", "name", "watts"), "power", "Power that a sensor shows, W."),
+
     metric("keel_upstream_connected", GaugeOf("upstream", "name", "connected"), "upstream",
         "Whether an upstream takes what it is sent."),
     metric("keel_upstream_backlog_readings", GaugeOf("upstream", "name", "backlog_readings"), "upstream",

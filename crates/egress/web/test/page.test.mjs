@@ -202,7 +202,7 @@ test("a token is asked for, a wrong one refused, a right one kept", async ({ bro
   await page.context().close();
 });
 
-test("a cut upstream, programs from the network, power and reasons are shown", async ({ browser, port }) => {
+test("a cut upstream, programs from the network, jobs and reasons are shown", async ({ browser, port }) => {
   const status = await (await fetch(`http://127.0.0.1:${port}/api/v1/status`)).json();
   const file = join(work, "status.json");
   const set = (change) => {
@@ -217,9 +217,10 @@ test("a cut upstream, programs from the network, power and reasons are shown", a
   });
   set({
     state: "degraded", reasons: [{ code: "shedding", text: "updates are left out to keep deadlines" }],
-    upstream: upstream({}), power: { watts: 4.25, source: "ina219" },
-    streaming: [{ name: "/opt/tools", connected: true, reads: 1200, hit_rate: 0.97 }],
-    advice: [{ job: "history", place: "on this board", because: "0.4 J against 2.1 J" }],
+    upstream: upstream({}),
+    mounts: [{ name: "tools", mounted: true, failing: false, connections: 1, reads: 1200, reads_local: 1164 }],
+    power: [{ name: "ina219 5-0040", covers: "what the chip's shunt carries", watts: 4.25, why: null }],
+    jobs: [{ name: "history", runs: 12, failing: false, place: "one board", why: "0.4 J against 2.1 J" }],
   });
   const address = `127.0.0.1:${await free_port()}`;
   const running = start(rig, [address, "1024", "10", file]);
@@ -230,7 +231,9 @@ test("a cut upstream, programs from the network, power and reasons are shown", a
   check((await shown(page, "#state")).includes("degraded"), "the state");
   check((await shown(page, "#reasons")).includes("shedding"), "the reason");
   check((await shown(page, "#tile-streaming .main")).startsWith("97 %"), "the hit rate");
-  check((await shown(page, "#tile-power")).includes("4.25W") && (await shown(page, "#tile-power")).includes("on this board"), "power");
+  check((await shown(page, "#tile-streaming")).includes("✓ server answers"), "the server");
+  check((await shown(page, "#tile-power .main")).startsWith("4.25W"), "the power");
+  check((await shown(page, "#tile-jobs")).includes("one board, 0.4 J against 2.1 J"), "the advice");
   check((await shown(page, "#tile-tardiness .main")).startsWith("0.74"), "tardiness");
   check((await shown(page, "#tile-control")).includes("85 %"), "the knob of updates");
   set({ upstream: upstream({ connected: false, backlog_readings: 123456, last_error: "connection refused" }) });

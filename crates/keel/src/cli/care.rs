@@ -4,14 +4,14 @@ use super::{NodeArgs, size};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// Commands for whoever looks after a node.
+/// Commands for the operator of a node.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CareCommand {
     /// Copy the store of a running node into a file, while readings arrive
     Backup(BackupArgs),
-    /// Make the store of a node from a backup; the node must not run
+    /// Create the store of a node from a backup; the node must not run
     Restore(RestoreArgs),
-    /// Say what this machine permits a node, and what to change
+    /// Report what this machine permits a node to do, and what to change
     Doctor(DoctorArgs),
 }
 
@@ -20,22 +20,22 @@ pub(crate) enum CareCommand {
     keel backup plant.backup\n  \
     keel backup /mnt/usb/plant-$(date +%F).backup --json\n  \
     keel flash check plant.backup && keel restore plant.backup\n\n\
-    Everything that was acknowledged before the command was typed is in it, but for what retention deletes\n\
-    meanwhile. The node goes on; a commit waits for one read of 64 KiB at most. FILE is a store, which\n\
-    `keel flash check` checks, and is there when it is whole: an interrupted backup leaves no FILE. Only root and the\n\
-    node's own user may make one. While no node runs, copy the image: cp --sparse=always.\n\n\
-    Exit status: 0; 1 there is no backup; 3 there is one, and the node could not read all of its store: what it\n\
-    could read is in it.\n\n\
+    The backup contains everything that was acknowledged before the command started, except what retention deletes\n\
+    meanwhile. The node continues; a commit waits for one read of 64 KiB at most. FILE is a store, which\n\
+    `keel flash check` checks. It appears only when it is complete: an interrupted backup leaves no FILE. Only root\n\
+    and the node's own user may make a backup. If no node runs, copy the image: cp --sparse=always.\n\n\
+    Exit status: 0 success; 1 there is no backup; 3 there is a backup, but the node could not read all of its\n\
+    store: the backup contains what the node could read.\n\n\
     --json: file, size_bytes, files, bytes, readings_end (readings with numbers below this are in it),\n\
     segments_gone (deleted by retention meanwhile), bytes_unreadable, files_left_out.")]
 pub(crate) struct BackupArgs {
-    /// File to make
+    /// File to create
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Replace a file that is there, once the new one is whole
+    /// Replace an existing file, once the new one is complete
     #[arg(long)]
     pub(crate) force: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -47,9 +47,9 @@ pub(crate) struct BackupArgs {
     keel restore plant.backup -c /etc/keel/keel.toml\n  \
     keel restore plant.backup --image /dev/mmcblk0p3 --force\n  \
     keel restore plant.backup --image other.img --size 1G && keel flash check other.img\n\n\
-    Makes store.image of the configuration, of the size that store.create_mebibytes says. Every byte is compared\n\
-    before the new store is one. A store that a node holds is refused, --force or not; what is there is replaced with\n\
-    --force alone, and a file only when the new one is whole.\n\n\
+    The command creates store.image of the configuration, with the size store.create_mebibytes. Every byte is\n\
+    compared before the new store becomes valid. A store that a node has open is refused, even with --force.\n\
+    Existing content is replaced only with --force, and a file only when the new one is complete.\n\n\
     --json: image, size_bytes, free_bytes, files, bytes.")]
 pub(crate) struct RestoreArgs {
     /// Backup, or the image of another node
@@ -58,16 +58,16 @@ pub(crate) struct RestoreArgs {
     /// Configuration of the node [default: ./keel.toml, else /etc/keel/keel.toml]
     #[arg(short, long, value_name = "FILE", conflicts_with = "image")]
     pub(crate) config: Option<PathBuf>,
-    /// Image file or block device, whatever a configuration says
+    /// Image file or block device, instead of the configured one
     #[arg(long, value_name = "IMAGE")]
     pub(crate) image: Option<PathBuf>,
-    /// Size of the store: bytes, or with K, M, G [default: what the configuration says; with --image 256M]
+    /// Size of the store, in bytes or with K, M or G [default: from the configuration; with --image 256M]
     #[arg(long, value_parser = size)]
     pub(crate) size: Option<u64>,
-    /// Replace what is there
+    /// Replace existing content
     #[arg(long)]
     pub(crate) force: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -76,21 +76,22 @@ pub(crate) struct RestoreArgs {
 #[command(after_help = "Examples:\n  \
     keel doctor\n  \
     keel doctor --dir /mnt/card --json\n  \
-    keel doctor --dir /mnt/card --report card.md       also runs the short benches, for some minutes\n\n\
-    Each line says ok, limited or missing, and what to change. A node runs with every one of them missing; what it\n\
-    does without is said. In --dir a file of 4 MiB is written, measured and removed. The page of --report (Markdown;\n\
-    HTML where FILE ends in .html) names processor, kernel, card and figures, and no host, address, path or serial\n\
-    number: it can be sent to others. Its benches need keel-bench beside keel or in PATH.\n\n\
-    Exit status: 0 all is ok; 3 something is limited or missing; 1 it could not be found out.")]
+    keel doctor --dir /mnt/card --report card.md       also runs the short benches: some minutes\n\n\
+    Each line reports ok, limited or missing, and what to change. A node runs even if all of them are missing; the\n\
+    line says what the node then does without. The command writes, measures and removes a file of 4 MiB in --dir.\n\
+    The page of --report (Markdown; HTML if FILE ends in .html) names processor, kernel, card and figures, but no\n\
+    host, address, path or serial number: you can send it to others. Its benches need keel-bench beside keel or in\n\
+    PATH.\n\n\
+    Exit status: 0 all is ok; 3 something is limited or missing; 1 the state could not be determined.")]
 pub(crate) struct DoctorArgs {
-    /// Folder on the card to measure [default: that of the store in ./keel.toml or /etc/keel/keel.toml,
-    /// else the current one]
+    /// Folder on the card to measure [default: folder of the store in ./keel.toml or /etc/keel/keel.toml, else the
+    /// current folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Write a page to share, with the short benches
+    /// Run the short benches, and write a page to share
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -106,15 +107,15 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Say everything that is wrong with a configuration; exit status 1 if there is anything
+    /// Report everything that is wrong with a configuration; exit status 1 if anything is wrong
     Check {
-        /// Configuration
+        /// Configuration file
         #[arg(default_value = "keel.toml", value_name = "FILE")]
         file: PathBuf,
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Print a configuration that works as it is, with every key explained
+    /// Print a working configuration that explains every key
     Example,
 }

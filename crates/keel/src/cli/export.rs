@@ -4,7 +4,7 @@ use super::NodeArgs;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// How readings are written.
+/// The output format of readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
     /// Comma-separated values with a header
@@ -18,27 +18,27 @@ pub(crate) enum ExportFormat {
     keel export --format csv > all.csv\n  \
     keel export --format line 'hall/#' --from -7d > week.lines\n  \
     keel export --format csv --image keel-data/store.img > all.csv\n\n\
-    From a running node readings come key by key, each in the order of its arrival, with times corrected as in\n\
-    `keel history`. --image reads a store that no node has open: all keys in the order of arrival, with times as they\n\
-    were recorded.\n\n\
+    A running node sends the readings key by key, each key in order of arrival, with times corrected as in\n\
+    `keel history`. --image reads a store that no node has open: all keys in order of arrival, with the recorded\n\
+    times.\n\n\
     --format csv: key, time, time_ms, value, type, node_time, clock_trusted (empty with --image: not known), lsn.\n\
-    --format line: keel,key=KEY value=VALUE TIME_NS, as upstreams get it. What a line cannot write (NaN, infinite,\n\
-    a text with a line break) is left out and counted on standard error.\n\n\
-    Exit status 1, after everything that is readable, when damage hides a part, or something was left out.")]
+    --format line: keel,key=KEY value=VALUE TIME_NS, as upstreams receive it. Values that a line cannot express (NaN,\n\
+    infinite, a text with a line break) are left out and counted on standard error.\n\n\
+    Exit status 1, after everything that is readable, if damage hides a part or something was left out.")]
 pub(crate) struct ExportArgs {
-    /// How readings are written
+    /// Output format
     #[arg(long, value_enum)]
     pub(crate) format: ExportFormat,
-    /// Keys that are wanted: + stands for one level, # for the rest [default: all]
+    /// Keys to print: + stands for one level, # for the rest [default: all]
     #[arg(value_name = "PATTERN", default_value = "#", hide_default_value = true)]
     pub(crate) patterns: Vec<String>,
-    /// Earliest time
+    /// Start of the time range, included
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub(crate) from: Option<String>,
-    /// First time no longer wanted
+    /// End of the time range, not included
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub(crate) to: Option<String>,
-    /// Read this store, which no node has open
+    /// Read this store; no node may have it open
     #[arg(long, value_name = "IMAGE", conflicts_with_all = ["node", "config"])]
     pub(crate) image: Option<PathBuf>,
     #[command(flatten)]
@@ -50,26 +50,26 @@ pub(crate) struct ExportArgs {
     keel history room/1/temperature --from -1h\n  \
     keel history room/1/temperature --from 2026-03-01 --to 2026-03-02 --csv > march-1.csv\n  \
     keel history room/1/temperature --from 2026-03-01T12:00:00+01:00 --to now --json\n\n\
-    Times: RFC 3339; a local date, perhaps with a time of day; now; -90s, -15m, -1h30m, -7d, -2w, +5m; seconds or\n\
-    milliseconds since 1970. --from is included, --to is not. Readings come in the order of their arrival,\n\
-    which need not be that of their times. A time that the node gave before its clock was right is corrected\n\
-    once it is; recorded_ms is then what it was.\n\n\
+    Times: RFC 3339; a local date, with or without a time of day; now; -90s, -15m, -1h30m, -7d, -2w, +5m; seconds\n\
+    or milliseconds since 1970. --from is included, --to is not. Readings are printed in order of arrival, which\n\
+    may differ from the order of their times. A time that the node gave before its clock was right is corrected\n\
+    once the clock is right; recorded_ms is then the original time.\n\n\
     --json prints one array with one object per line: time, time_ms, value, type, recorded_ms (or null),\n\
     node_time, clock_trusted, lsn. --csv prints the same columns under a header.\n\
-    Exit status 1, after everything that is readable, when damage hides part of the history.")]
+    Exit status 1, after everything that is readable, if damage hides part of the history.")]
 pub(crate) struct HistoryArgs {
     /// Key
     pub(crate) key: String,
-    /// Earliest time
+    /// Start of the time range, included
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub(crate) from: Option<String>,
-    /// First time no longer wanted
+    /// End of the time range, not included
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub(crate) to: Option<String>,
-    /// End after so many readings
+    /// Number of readings after which to end
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
-    /// One JSON array
+    /// Print one JSON array
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,
     /// Comma-separated values with a header

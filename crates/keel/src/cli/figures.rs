@@ -7,10 +7,10 @@ use clap::Args;
 #[command(after_help = "Examples:\n  \
     keel status\n  \
     keel status --json --node /run/keel/keel.sock\n\n\
-    Exit status: 0 the node is well, 3 it is degraded (the reasons are named), 1 it has failed or does not\n\
+    Exit status: 0 the node is ok, 3 it is degraded (the output names the reasons), 1 it has failed or does not\n\
     answer.")]
 pub(crate) struct StatusArgs {
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -21,9 +21,9 @@ pub(crate) struct StatusArgs {
 #[command(after_help = "Examples:\n  \
     keel top\n  \
     keel top --once --node /run/keel/keel.sock\n\n\
-    Press q to end it. The node is asked once a second; when it does not answer, the view says so and waits.")]
+    Press q to quit. The view asks the node once a second; if the node does not answer, the view says so and waits.")]
 pub(crate) struct TopArgs {
-    /// One picture as text, and the end; for logs, and where there is no terminal
+    /// Print one view as text, and end; for logs, and where there is no terminal
     #[arg(long)]
     pub(crate) once: bool,
     #[command(flatten)]

@@ -15,10 +15,10 @@ impl ValueEnum for Kernel {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let help = match self {
-            Self::Vibration => "Features of vibration, of each window's spectrum",
-            Self::KMeans => "What is usual, and the windows that are not",
+            Self::Vibration => "Vibration features of each window's spectrum",
+            Self::KMeans => "Clusters of usual windows, and the windows that are unusual",
             Self::MatrixProfile => {
-                "Each window's nearest relative: what repeats, and what is like nothing else"
+                "Nearest neighbour of each window: repeated patterns and outliers"
             }
         };
         Some(PossibleValue::new(self.name()).help(help))
@@ -28,32 +28,32 @@ impl ValueEnum for Kernel {
 /// A job of the configuration.
 #[derive(Debug, Args)]
 pub(crate) struct ClusterJobArgs {
-    /// Its name there
+    /// Name of the job in the configuration
     pub(crate) name: String,
-    /// Configuration of the node
+    /// Configuration file of the node
     #[arg(short, long, value_name = "FILE", default_value = "keel.toml")]
     pub(crate) config: PathBuf,
-    /// As the node with this number of process does it: at low priority, ending with it, in lines of JSON
+    /// Run as a job of the node with this process ID: at low priority, ending with the node, in lines of JSON
     #[arg(long, hide = true, value_name = "PROCESS")]
     pub(crate) background: Option<i32>,
 }
 
-/// How a job cuts and looks at readings.
+/// How a job cuts readings into windows and analyses them.
 #[derive(Debug, Args)]
 pub(crate) struct KernelArgs {
-    /// Readings in a window, from 4 to 65536 [default: vibration 1024, k-means 32, matrix-profile 64]
+    /// Number of readings in a window, from 4 to 65536 [default: vibration 1024, k-means 32, matrix-profile 64]
     #[arg(long, value_name = "N", value_parser = counts(4, 65_536))]
     pub(crate) window: Option<usize>,
-    /// Readings from one window's beginning to the next one's; not for matrix-profile [default: half a window]
+    /// Number of readings between the starts of two windows; not for matrix-profile [default: half a window]
     #[arg(long, value_name = "N", value_parser = counts(1, 65_536))]
     pub(crate) step: Option<usize>,
-    /// Clusters of k-means, from 1 to 64 [default: 8]
+    /// Number of clusters of k-means, from 1 to 64 [default: 8]
     #[arg(long, value_name = "N", value_parser = counts(1, 64))]
     pub(crate) clusters: Option<usize>,
-    /// Rounds of k-means at most, from 1 to 1000 [default: 25]
+    /// Maximum number of rounds of k-means, from 1 to 1000 [default: 25]
     #[arg(long, value_name = "N", value_parser = counts(1, 1_000))]
     pub(crate) rounds: Option<usize>,
-    /// Seed of the random beginnings of k-means [default: 1]
+    /// Seed of the random starts of k-means [default: 1]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 }
@@ -122,22 +122,22 @@ impl KernelArgs {
     }
 }
 
-/// What a job works on.
+/// The readings that a job works on.
 #[derive(Debug, Args)]
 pub(crate) struct ReadingsArgs {
-    /// CSV file with headings, such as `keel history --csv` writes; - is standard input
+    /// CSV file with a header, as `keel history --csv` writes it; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     pub(crate) input: Option<PathBuf>,
-    /// A column of the file; may be said several times [default: value, or the only one]
+    /// Column of the file; may be repeated [default: value, or the only column]
     #[arg(long, value_name = "NAME", requires = "input")]
     pub(crate) column: Vec<String>,
-    /// A key of the node, whose history is taken
+    /// Key of the node whose history to use
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
-    /// Earliest time of the history
+    /// Start of the time range of the history, included
     #[arg(long, value_name = "T", allow_hyphen_values = true, requires = "key")]
     pub(crate) from: Option<String>,
-    /// First time no longer wanted
+    /// End of the time range, not included
     #[arg(long, value_name = "T", allow_hyphen_values = true, requires = "key")]
     pub(crate) to: Option<String>,
     #[command(flatten)]
@@ -146,10 +146,10 @@ pub(crate) struct ReadingsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClusterRunArgs {
-    /// The job
+    /// Job to run
     #[arg(value_enum)]
     pub(crate) kernel: Kernel,
-    /// File with a board on each line: NAME, NAME:RANKS or NAME slots=RANKS
+    /// File with one board per line: NAME, NAME:RANKS or NAME slots=RANKS
     #[arg(
         long,
         value_name = "FILE",
@@ -157,59 +157,59 @@ pub(crate) struct ClusterRunArgs {
         conflicts_with = "local"
     )]
     pub(crate) hosts: Option<PathBuf>,
-    /// So many ranks on this machine instead, without MPI, from 1 to 64
+    /// Number of ranks on this machine instead, without MPI, from 1 to 64
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) local: Option<u32>,
     #[command(flatten)]
     pub(crate) readings: ReadingsArgs,
     #[command(flatten)]
     pub(crate) settings: KernelArgs,
-    /// When a board is lost, run again on the others, as often as it takes
+    /// If a board is lost, run again on the other boards, as often as needed
     #[arg(long)]
     pub(crate) retry: bool,
-    /// Write the whole answer as CSV: a new file
+    /// New file for the complete result, as CSV
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// A board that has said nothing for so many seconds is lost, from 1 to 3600
+    /// Timeout after which a silent board counts as lost, in s, from 1 to 3600
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub(crate) silence_seconds_max: u64,
-    /// End after so many seconds, from 1 to 86400
+    /// Maximum duration of the command, in s, from 1 to 86400
     #[arg(long, value_name = "N", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds_max: u64,
-    /// Seconds without load before the job, for idle power, from 0 to 3600
+    /// Time without load before the job, for idle power, in s, from 0 to 3600
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3_600))]
     pub(crate) idle_seconds: u64,
-    /// Only sensors of power whose name has this in it
+    /// Use only power sensors whose name contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) sensor: Option<String>,
-    /// Folder that stands for / where boards look for sensors
+    /// Folder to use instead of / where boards look for sensors
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(crate) root: PathBuf,
-    /// Seconds in which the result has to be there, for the advice
+    /// Deadline for the result, in s, for the advice
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) deadline: Option<f64>,
-    /// The program keel-mpi, which each board has at this path [default: beside keel, or in PATH]
+    /// Path of the program keel-mpi on each board [default: beside keel, or in PATH]
     #[arg(long, value_name = "PATH", conflicts_with = "local")]
     pub(crate) program: Option<PathBuf>,
-    /// MPI's launcher [default: that of the MPI which keel-mpi is built with, in PATH]
+    /// Launcher of MPI [default: launcher of the MPI that keel-mpi is built with, in PATH]
     #[arg(long, value_name = "PATH", conflicts_with = "local")]
     pub(crate) mpirun: Option<PathBuf>,
-    /// Program in place of ssh, called as PROGRAM [options] HOST COMMAND
+    /// Program to use instead of ssh, called as PROGRAM [options] HOST COMMAND
     #[arg(long, value_name = "PATH", conflicts_with = "local")]
     pub(crate) launcher: Option<PathBuf>,
-    /// Where boards reach this machine, such as 10.77.0.254/24
+    /// Address at which boards reach this machine, such as 10.77.0.254/24
     #[arg(long, value_name = "ADDRESS/BITS", conflicts_with = "local")]
     pub(crate) address: Option<String>,
-    /// The boards' interface that carries messages, such as eth0
+    /// Network interface of the boards that carries messages, such as eth0
     #[arg(long, value_name = "NAME", conflicts_with = "local")]
     pub(crate) interface: Option<String>,
-    /// Send through TCP alone, also where memory is shared
+    /// Send through TCP only, even between ranks that share memory
     #[arg(long, conflicts_with = "local")]
     pub(crate) tcp: bool,
-    /// A further word for MPI's launcher; may be said several times
+    /// Additional argument for MPI's launcher; may be repeated
     #[arg(
         long,
         value_name = "WORD",
@@ -240,22 +240,22 @@ impl ClusterRunArgs {
 /// A rank of `keel cluster run --local`, which starts it.
 #[derive(Debug, Args)]
 pub(crate) struct ClusterRankArgs {
-    /// Where the ranks meet
+    /// Socket at which the ranks meet
     #[arg(long)]
     pub(crate) socket: PathBuf,
-    /// Which one this is
+    /// Number of this rank
     #[arg(long)]
     pub(crate) rank: usize,
-    /// Of how many
+    /// Number of ranks
     #[arg(long)]
     pub(crate) ranks: usize,
-    /// Process that has started it
+    /// Process ID of the parent
     #[arg(long)]
     pub(crate) parent: Option<i32>,
-    /// Seconds that it waits for others
+    /// Time to wait for the other ranks, in s
     #[arg(long)]
     pub(crate) patience_seconds: u64,
-    /// What each rank is told
+    /// Options of each rank
     #[arg(last = true)]
     pub(crate) options: Vec<String>,
 }

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples, in this order on a new board:\n  \
-    keel qos status                              which tasks there are, and how they fare\n  \
+    keel qos status                              the tasks, and how well they meet their deadlines\n  \
     keel qos identify --out qos-model.toml       drive the running node, fit a model\n  \
     keel qos design qos-model.toml --out qos-gains.toml\n  \
     keel qos mode mimo                           once qos.gains of the configuration names that file\n\n\
-    docs/qos.md says what all of this is for.")]
+    docs/qos.md explains the purpose of these steps.")]
 pub(crate) struct QosArgs {
     #[command(subcommand)]
     pub(crate) command: QosCommand,
@@ -19,89 +19,90 @@ pub(crate) struct QosArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum QosCommand {
-    /// Say which tasks there are, how they fare, and what is done about it
+    /// Show the tasks, how well they meet their deadlines, and what the controller does
     #[command(after_help = "Examples:\n  \
         keel qos status\n  \
         keel qos status --json | jq .tasks\n\n\
-        Exit status 3 when nothing is left to hold deadlines with (full speed, and as few updates as may be), the\n\
-        model no longer predicts, the speed is not what it should be or cannot be set, settings of the processors\n\
-        were not put back, or the gains cannot be used.")]
+        Exit status 3 if nothing is left to hold deadlines with (full speed, and the fewest updates allowed), the\n\
+        model no longer predicts, the speed is not the required one or cannot be set, settings of the processors\n\
+        were not restored, or the gains cannot be used.")]
     Status {
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         node: NodeArgs,
     },
-    /// Choose what is driven to hold deadlines, until the next start
+    /// Choose what the node controls to hold deadlines, until its next start
     #[command(after_help = "Examples:\n  \
         keel qos mode mimo\n  \
-        keel qos mode open                       the machine's own speed, all updates: nothing is driven\n\n\
-        dvfs-only drives the speed of the tasks' processors, qod-only the updates that are admitted, mimo both. All\n\
-        but open need gains (`keel qos design`). The mode of the next start is qos.mode of the configuration. While\n\
-        an identification runs, the mode is noted and comes into force at its end.")]
+        keel qos mode open                       the machine's own speed, all updates: nothing is controlled\n\n\
+        dvfs-only controls the speed of the tasks' processors, qod-only the admitted updates, mimo both. All modes\n\
+        but open need gains (`keel qos design`). The mode of the next start is qos.mode of the configuration.\n\
+        During an identification, the mode is noted and takes effect at its end.")]
     Mode {
         /// open, dvfs-only, qod-only or mimo
         #[arg(value_parser = ["open", "dvfs-only", "qod-only", "mimo"])]
         mode: String,
-        /// One JSON object: what `keel qos status --json` says
+        /// Print one JSON object, the same as `keel qos status --json`
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         node: NodeArgs,
     },
-    /// Drive speed and updates of the running node by square waves, and fit a model to what its tasks do
+    /// Drive speed and updates of the running node with square waves, and fit a model of its tasks
     #[command(after_help = "Examples:\n  \
         keel qos identify --out qos-model.toml\n  \
         keel qos identify --periods 100 --speed 50-90 --updates 60-100\n\n\
-        The tasks have to run all the time. Takes 420 sampling periods, seven minutes where these last 1 s: first\n\
-        those of --profile at full speed, which give the least data response ratio and should see no load beside\n\
-        the tasks, then square waves that change every 7 and every 5 periods, which may make tasks late. The node\n\
-        stays within --speed and --updates, and goes back to what it did when this ends, however it ends. A model\n\
-        that explains less than 0.8 of either output (R2 over the last quarter, which the fit has not seen) is\n\
-        refused.")]
+        The tasks must run all the time. By default the command takes 420 sampling periods, seven minutes with\n\
+        periods of 1 s: first those of --profile at full speed, which give the least data response ratio and should\n\
+        see no load beside the tasks; then square waves that change every 7 and every 5 periods, which may make\n\
+        tasks late. The node stays within --speed and --updates, and returns to what it did before when the command\n\
+        ends for any reason. A model that explains less than 0.8 of either output (R2 over the last quarter, which\n\
+        the fit has not seen) is refused.")]
     Identify {
-        /// File to write: a new one, or a regular file, which is replaced when the new one is whole
+        /// File to write; an existing regular file is replaced when the new one is complete
         #[arg(long, value_name = "FILE", default_value = "qos-model.toml")]
         out: PathBuf,
-        /// Driven sampling periods, from 40 to 2000
+        /// Number of sampling periods with square waves, from 40 to 2000
         #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(40..=2_000))]
         periods: u32,
-        /// Sampling periods at full speed before them, from 1 to 200
+        /// Number of sampling periods at full speed before the square waves, from 1 to 200
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
         profile: u32,
-        /// Percent of full speed between which it goes
+        /// Range of the speed, in percent of full speed
         #[arg(long, value_name = "LOW-HIGH", default_value = "40-70", value_parser = percents)]
         #[arg(allow_hyphen_values = true)]
         speed: (u32, u32),
-        /// Percent of updates between which it goes
+        /// Range of the admitted updates, in percent
         #[arg(long, value_name = "LOW-HIGH", default_value = "60-100", value_parser = percents)]
         #[arg(allow_hyphen_values = true)]
         updates: (u32, u32),
-        /// Accept a model that explains tardiness alone: for the modes dvfs-only and qod-only
+        /// Accept a model that explains only tardiness, for the modes dvfs-only and qod-only
         #[arg(long)]
         tardiness_only: bool,
-        /// One JSON object: the model, and the file
+        /// Print one JSON object: the model, and the file
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         node: NodeArgs,
     },
-    /// Make gains of a model: the file that a node loads
+    /// Design gains from a model, in a file that a node loads
     #[command(after_help = "Examples:\n  \
         keel qos design qos-model.toml --out qos-gains.toml\n  \
         keel qos design qos-model.toml --tardiness 0.7 --data-ratio 0.4\n  \
-        keel qos design qos-model.toml --weight-effort 1,4      rather speed than fewer updates\n\n\
-        Solves the discrete Riccati equation for the errors and their sums. Gains whose closed loop has a pole at or\n\
-        beyond 0.95 are refused: it would take too long to answer. That is so of both inputs together where one of\n\
-        them moves nothing, such as updates that disturb no task; --tardiness-only leaves the other one its gains.")]
+        keel qos design qos-model.toml --weight-effort 1,4      prefer speed to fewer updates\n\n\
+        The command solves the discrete Riccati equation for the errors and their sums. Gains whose closed loop has\n\
+        a pole at or beyond 0.95 are refused, because the loop would respond too slowly. This is the case for both\n\
+        inputs together if one of them has no effect, such as updates that disturb no task; --tardiness-only still\n\
+        gives the other input its gains.")]
     Design {
-        /// File of `keel qos identify`
+        /// File written by `keel qos identify`
         model: PathBuf,
-        /// File to write: a new one, or a regular file, which is replaced when the new one is whole; not the model
+        /// File to write, but not the model; an existing regular file is replaced when the new one is complete
         #[arg(long, value_name = "FILE", default_value = "qos-gains.toml")]
         out: PathBuf,
-        /// Mean tardiness to hold: response time / deadline
+        /// Setpoint of the mean tardiness: response time / deadline
         #[arg(
             long,
             value_name = "X",
@@ -109,26 +110,27 @@ pub(crate) enum QosCommand {
             allow_negative_numbers = true
         )]
         tardiness: f64,
-        /// Data response ratio to hold: time in the database / response time [default: the model's profiled minimum]
+        /// Setpoint of the data response ratio: time in the database / response time [default: the model's profiled
+        /// minimum]
         #[arg(long, value_name = "X", allow_negative_numbers = true)]
         data_ratio: Option<f64>,
-        /// What an error costs: of tardiness, of the data response ratio
+        /// Weights of the errors: of tardiness, of the data response ratio
         #[arg(long, value_name = "X,X", default_value = "10,1", value_parser = pair, allow_hyphen_values = true)]
         weight_error: (f64, f64),
-        /// What the sum of errors costs: of tardiness, of the data response ratio
+        /// Weights of the sums of errors: of tardiness, of the data response ratio
         #[arg(long, value_name = "X,X", default_value = "5,0.5", value_parser = pair, allow_hyphen_values = true)]
         weight_integral: (f64, f64),
-        /// What a change costs: of speed, of the admitted fraction
+        /// Weights of the changes: of speed, of the admitted fraction
         #[arg(long, value_name = "X,X", default_value = "1,1", value_parser = pair, allow_hyphen_values = true)]
         weight_effort: (f64, f64),
         /// Make gains for one input at a time: for the modes dvfs-only and qod-only
         #[arg(long)]
         tardiness_only: bool,
-        /// One JSON object: gains, poles, and the file
+        /// Print one JSON object: gains, poles, and the file
         #[arg(long)]
         json: bool,
     },
-    /// Remake an experiment of the published method; runs the program keel-bench
+    /// Reproduce an experiment of the published method, with the program keel-bench
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,
@@ -139,7 +141,7 @@ pub(crate) enum QosCommand {
             `keel qos experiment --help` lists the options of keel-bench."
     )]
     Experiment {
-        /// interference, identification, workloads, cores or transient, and the options of keel-bench
+        /// Experiment (interference, identification, workloads, cores or transient), and the options of keel-bench
         #[arg(
             trailing_var_arg = true,
             allow_hyphen_values = true,

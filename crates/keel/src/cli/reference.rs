@@ -148,12 +148,7 @@ fn codes() -> String {
         let meaning = meanings.iter().find(|(name, _)| *name == variant);
         let (_, meaning) = meaning.unwrap_or_else(|| panic!("{variant} is not explained"));
         let number = error.errno();
-        let system = std::io::Error::from_raw_os_error(number).to_string();
-        let system = system
-            .split(" (os error")
-            .next()
-            .unwrap_or_default()
-            .to_owned();
+        let system = base::error::io_text(&std::io::Error::from_raw_os_error(number));
         body += &row(&[
             code(error),
             cell(meaning),

@@ -1,6 +1,6 @@
 //! A supervised run of MPI's launcher: its lines as they arrive, in bounded time, and the cause of a failure.
 
-use super::boards::{Boards, last_line, wait_within};
+use super::boards::{Boards, end_with_this, last_line, wait_within};
 use crate::error::CliError;
 use crate::signals;
 use crate::temporary::Folder;
@@ -83,6 +83,7 @@ impl<'a> Ranks<'a> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
+        end_with_this(&mut command);
         let mut child = command
             .spawn()
             .map_err(|error| CliError::io(boards.launcher().display(), &error))?;
@@ -293,7 +294,7 @@ fn for_each_line(stream: impl Read, mut wanted: impl FnMut(String) -> bool) {
     }
 }
 
-/// Returns the board that a launcher names when a rank dies or a connection to a board is lost, and the line.
+/// Returns the board that a launcher names when a rank dies or a connection to a board is lost, and how it was lost.
 pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, String)> {
     // Hydra: "PID 12 RUNNING AT b3"; Open MPI: "on node b3 exited on signal 9", "Remote daemon: … on node b3".
     let after = |line: &str, mark: &str| -> Option<String> {
@@ -302,29 +303,55 @@ pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, S
             .chars()
             .take_while(|letter| !letter.is_whitespace() && !"]),:".contains(*letter))
             .collect();
-        hosts.contains(&name.as_str()).then_some(name)
+        // Open MPI calls a board by its own name, whatever the file of hosts calls it.
+        match hosts {
+            [one] => Some((*one).to_owned()),
+            _ => hosts.contains(&name.as_str()).then_some(name),
+        }
     };
     let sure = |line: &&String| {
         line.contains("RUNNING AT")
             || line.contains("exited on signal")
             || line.contains("Remote daemon")
     };
-    let shown = |line: &str| -> String {
-        let text = line
-            .trim_matches(|letter: char| letter == '=' || letter == '|' || letter.is_whitespace());
-        text.chars().take(160).collect()
-    };
     let named = |line: &String| {
         let host = ["RUNNING AT ", "on node "]
             .iter()
             .find_map(|mark| after(line, mark))?;
-        Some((host, shown(line)))
+        Some((host, how_lost(line, complaints)))
     };
     if let Some(found) = complaints.iter().filter(sure).find_map(named) {
         return Some(found);
     }
     // Hydra's helpers on the other boards complain, too ("[proxy:0:0@b1] …"): they are victims, and name no board.
     complaints.iter().find_map(named)
+}
+
+/// Returns how a rank was lost, from the line that names its board, or from those that hydra writes behind it.
+fn how_lost(line: &str, complaints: &[String]) -> String {
+    let plain = |line: &str| -> String {
+        let text = line
+            .trim_matches(|letter: char| letter == '=' || letter == '|' || letter.is_whitespace());
+        text.chars().take(160).collect()
+    };
+    if let Some((_, signal)) = line.split_once("exited on signal ") {
+        return format!("a rank has ended: signal {}", signal.trim_end_matches('.'));
+    }
+    if !line.contains("RUNNING AT") {
+        return plain(line);
+    }
+    let behind = |mark: &str| {
+        let found = complaints.iter().find_map(|line| line.split_once(mark));
+        found.map(|(_, rest)| plain(rest))
+    };
+    // "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)"
+    if let Some(how) = behind("EXIT STRING:") {
+        return format!("a rank has ended: {how}");
+    }
+    match behind("EXIT CODE:") {
+        Some(code) => format!("a rank has ended with exit code {code}"),
+        None => plain(line),
+    }
 }
 
 #[cfg(test)]
@@ -339,11 +366,23 @@ mod tests {
         let hydra = "=====\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 41 RUNNING AT b3\n\
                      =   EXIT CODE: 9\n[proxy:0:0@b1] HYDT_dmxu_poll_wait_for_event: demux engine error";
         assert_eq!(of(hydra).as_deref(), Some("b3"));
+        let how = |text: &str| blamed(&lines(text), &hosts).map(|(_, how)| how);
+        let code = "a rank has ended with exit code 9";
+        assert_eq!(how(hydra).as_deref(), Some(code));
+        let killed =
+            format!("{hydra}\nYOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)");
+        let signal = "a rank has ended: Killed (signal 9)";
+        assert_eq!(how(&killed).as_deref(), Some(signal));
         let victim = "[proxy:0:1@b2] HYD_pmcd_pmip_control_cmd_cb: assert failed";
         assert_eq!(of(victim), None);
         let open =
             "mpirun noticed that process rank 1 with PID 0 on node b2 exited on signal 9 (Killed).";
         assert_eq!(of(open).as_deref(), Some("b2"));
+        let signal = "a rank has ended: signal 9 (Killed)";
+        assert_eq!(how(open).as_deref(), Some(signal));
+        // The file of hosts says `localhost`, Open MPI the name of this machine.
+        let alone = blamed(&lines(open), &["localhost"]).map(|(host, _)| host);
+        assert_eq!(alone.as_deref(), Some("localhost"));
         let lost =
             "  HNP daemon   : [[1,0],0] on node master\n  Remote daemon: [[1,0],2] on node b3";
         assert_eq!(of(lost).as_deref(), Some("b3"));

@@ -3,11 +3,12 @@
 use crate::cli::ClusterReportArgs;
 use crate::error::CliError;
 use crate::output::Output;
+use crate::temporary::new_file;
 use cluster::compare::{Cell, Comparison, Key, Verdict};
 use cluster::plot::drawings;
 use cluster::results::{FILE_BYTES_MAX, Known, ResultFile, Transport};
 use serde_json::json;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 
 pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
@@ -22,7 +23,9 @@ pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
     let comparison = Comparison::new(&files)
         .map_err(|error| CliError::failure("keel cluster report", error, "name each run once"))?;
     if let Some(path) = &arguments.csv {
-        std::fs::write(path, comparison.csv())
+        // An existing file is not overwritten: it may be one of the results.
+        new_file(path)?
+            .write_all(comparison.csv().as_bytes())
             .map_err(|error| CliError::io(path.display(), &error))?;
     }
     let mut drawn = Vec::new();

@@ -2,7 +2,7 @@
 
 use crate::cli::ClusterReportArgs;
 use crate::error::CliError;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use cluster::results::ResultFile;
 use cluster::thesis::{Thesis, faults, unit};
 use serde_json::json;
@@ -88,11 +88,13 @@ fn as_json(thesis: &Thesis, written: &[String]) -> serde_json::Value {
 }
 
 fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), CliError> {
-    out.line("benchmark     board W  NUC W    idle ÷ busy  boards at parity  at 85 %  share for 3   for 4")?;
+    out.line(
+        "benchmark     board W  NUC W    idle ÷ busy  boards at parity  at 85 %  % for 3  % for 4",
+    )?;
     for row in &thesis.parity.rows {
         let [three, four] = SHOWN_BOARDS.map(|boards| 100.0 * row.share_needed(boards));
         out.line(format_args!(
-            "{:<12}  {:<7.3}  {:<7.3}  {:<11.3}  {:<16.2}  {:<7.2}  {three:<9.0} %  {four:.0} %",
+            "{:<12}  {:<7.3}  {:<7.3}  {:<11.3}  {:<16.2}  {:<7.2}  {three:<7.0}  {four:.0}",
             row.benchmark,
             row.board_w,
             row.machine_w,
@@ -119,11 +121,11 @@ fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), Cl
                 Err(why) => format!("no power: {why}"),
             };
             out.line(format_args!(
-                "\n{}, {}: {} boards, {} ranks, {watts}",
+                "\n{}, {}: {}, {}, {watts}",
                 row.label,
                 row.benchmark.name(),
-                row.boards,
-                row.ranks
+                counted(row.boards.into(), "board"),
+                counted(row.ranks.into(), "rank")
             ))?;
         }
         let per_watt = row

@@ -242,6 +242,12 @@ impl Reader<'_> {
             "name the key whose history it works on",
         );
         let out = section.required("out", PATH_BYTES_MAX, "name the file of its result");
+        let window = section.integer("window", 0, (0, 65_536)) as usize;
+        if (1..4).contains(&window) {
+            let wrong = format!("is {window}");
+            let remedy = "give 0, or a whole number from 4 to 65536";
+            section.wrong(section.line(), "window", &wrong, remedy);
+        }
         let file = |at: Option<At<String>>| at.map(|at| self.base_dir.join(at.value));
         let job = JobConfig {
             name: name.value,
@@ -261,7 +267,7 @@ impl Reader<'_> {
             deadline_seconds: section.number("deadline_seconds", 0.0, (0.0, 31_536_000.0)),
             question: file(section.text("question", PATH_BYTES_MAX)),
             run_seconds_max: section.integer("run_seconds_max", 3_600, (1, 86_400)) as u32,
-            window: section.integer("window", 0, (0, 65_536)) as usize,
+            window,
             step: section.integer("step", 0, (0, 65_536)) as usize,
             clusters: section.integer("clusters", 8, (1, 64)) as usize,
         };

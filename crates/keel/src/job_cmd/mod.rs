@@ -12,7 +12,7 @@ pub(crate) mod rank;
 mod state;
 
 use crate::cli::ClusterRunArgs;
-use crate::cluster_cmd::boards::Boards;
+use crate::cluster_cmd::boards::{Boards, last_line};
 use crate::cluster_cmd::ranks::blamed;
 use crate::error::CliError;
 use crate::progress::Progress;
@@ -374,11 +374,10 @@ fn judge(
             "see docs/cluster.md",
         )),
         Failed::Unknown(why) => {
-            let last = complaints.iter().rev().find(|line| !line.trim().is_empty());
-            let last = last.map_or(String::new(), |line| format!("; {}", line.trim()));
+            let last = last_line(complaints.join("\n").as_bytes());
             Err(CliError::failure(
                 "keel cluster run",
-                format!("{why}{last}"),
+                format!("{why}; {last}"),
                 "see docs/cluster.md",
             ))
         }

@@ -235,6 +235,8 @@ fn settings(job: &JobConfig) -> KernelArgs {
 struct Placed {
     place: Place,
     advice: Advice,
+    /// Why no place can keep the deadline, if the check alone takes longer.
+    check_alone: Option<String>,
     /// The configured deadline; the advisor gets the part that the check leaves.
     deadline_s: f64,
     hosts: Vec<HostEntry>,
@@ -288,6 +290,12 @@ impl Placed {
             .as_ref()
             .map_or(0.0, |given| given.value);
         question.deadline_s = Some((job.deadline_s() - check_s).max(1e-3));
+        let check_alone = (check_s >= job.deadline_s()).then(|| {
+            let deadline_s = job.deadline_s();
+            format!(
+                "the check of its answer on one rank alone takes {check_s:.3} s of {deadline_s} s"
+            )
+        });
         on_ranks(&mut question, job.ranks).map_err(wrong)?;
         let elsewhere = wants_elsewhere.then(|| question.clone());
         question.privacy = if hosts.len() > 1 {
@@ -308,6 +316,7 @@ impl Placed {
         Ok(Self {
             place: place.unwrap_or(Place::Boards(1)),
             advice,
+            check_alone,
             deadline_s: job.deadline_s(),
             hosts,
             kept,
@@ -329,9 +338,11 @@ impl Placed {
             let given = advice.question.given[*input as usize].as_ref();
             given.is_some_and(|given| matches!(given.origin, Origin::Assumed(_)))
         });
+        let why = self.check_alone.clone().or_else(|| advice.why_none());
+        let why = why.unwrap_or_else(|| "least energy of those that keep the deadline".to_owned());
         json!({
             "place": self.place.to_string(),
-            "why": advice.why_none().unwrap_or_else(|| "least energy of those that keep the deadline".to_owned()),
+            "why": why,
             "is_advised": advice.advised().is_some(),
             "expected_s": option.map(|option| option.time_s),
             "expected_j": option.map(|option| option.energy_j),
@@ -415,7 +426,14 @@ fn measure(job: &JobConfig, order: &Order) -> Result<Question, cluster::Error> {
 }
 
 fn write_kept(job: &JobConfig, kept: &Question) -> Result<(), CliError> {
-    let text = question_text(kept)
+    let mut kept = kept.clone();
+    // `keel advise --job` reads the file: the data may go no further than the job's may.
+    kept.privacy = match (job.is_board_only, &job.question) {
+        (true, _) => Privacy::Board,
+        (false, None) => Privacy::Neighbours,
+        (false, Some(_)) => kept.privacy,
+    };
+    let text = question_text(&kept)
         .map_err(|error| CliError::failure(&job.name, error, "rename the job"))?;
     replace(&figures_path(job), &text)
 }

@@ -249,6 +249,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures.qos.identification.driven = Vec::new();
     figures.shedding = figures.qos.is_shedding();
     figures.jobs = node.jobs.figures();
+    figures.power = node.power.figures();
     (figures.mounts, figures.tasks) = node.programs.figures();
     figures.task_leftover = node.programs.leftover();
     figures.region = from.region.as_ref().map(|region| region.figures());

@@ -29,6 +29,7 @@ mod jobs;
 mod keeper;
 mod log;
 mod notify;
+mod power;
 mod programs;
 mod puts;
 mod qos;
@@ -48,6 +49,7 @@ use crate::config::{self, Config};
 use crate::error::CliError;
 use crate::flash_cmd::store_error;
 use changes::Counted;
+use cluster::power::Root;
 use db::Database;
 use figures::{Figures, Lifetime};
 use flash::Store;
@@ -131,6 +133,8 @@ pub(crate) struct Node {
     pub(crate) qos: qos::Qos,
     /// Jobs that the node starts.
     pub(crate) jobs: jobs::Jobs,
+    /// The board's power sensors.
+    pub(crate) power: power::PowerWatch,
     /// Programs that the node keeps running.
     pub(crate) programs: programs::Programs,
     pub(crate) notify: Notify,
@@ -294,6 +298,8 @@ impl Serving<'_> {
         let qos = qos::Qos::start(&config, &db, opened.not_permitted)
             .map_err(|error| CliError::io("node", &error))?;
         let jobs = jobs::Jobs::start(&config, path).map_err(|error| CliError::io("job", &error))?;
+        let power = power::PowerWatch::start(&Root::new("/"))
+            .map_err(|error| CliError::io("power", &error))?;
         let store = store_identity(&db, &config.store.image);
         let programs = programs::Programs::start(&config, path, store, qos.own_tasks())
             .await
@@ -355,6 +361,7 @@ impl Serving<'_> {
             },
             qos,
             jobs,
+            power,
             programs,
             notify,
         });
@@ -392,6 +399,7 @@ impl Serving<'_> {
             }
         }
         node.jobs.finish();
+        node.power.finish();
         feeder.abort();
         node.notify.stopping();
         // Stop sampling: programs that were failing end now, which would look as if the node recovered.

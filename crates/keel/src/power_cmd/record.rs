@@ -2,7 +2,7 @@
 
 use super::sources;
 use crate::cli::PowerRecordArgs;
-use crate::error::{CliError, STATUS_FAILURE};
+use crate::error::CliError;
 use crate::output::Output;
 use crate::signals;
 use crate::temporary::new_file;
@@ -70,6 +70,13 @@ pub(super) fn run(arguments: &PowerRecordArgs) -> Result<u8, CliError> {
     }
     written?;
     show(arguments, &recorded, &program)?;
+    if let Some(status) = program.filter(|status| !status.success()) {
+        return Err(CliError::failure(
+            arguments.command[0].display(),
+            format_args!("has ended with {status}"),
+            format_args!("its figures until then are in {}", arguments.out.display()),
+        ));
+    }
     let is_measured = recorded
         .iter()
         .flat_map(|(_, summaries)| summaries)
@@ -84,11 +91,7 @@ pub(super) fn run(arguments: &PowerRecordArgs) -> Result<u8, CliError> {
             "see docs/cluster.md, or name the file of a meter with --meter",
         ));
     }
-    Ok(if program.is_none_or(|status| status.success()) {
-        0
-    } else {
-        STATUS_FAILURE
-    })
+    Ok(0)
 }
 
 type Recorded = (Vec<Summary>, Option<std::process::ExitStatus>);

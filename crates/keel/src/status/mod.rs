@@ -15,7 +15,7 @@ mod wear;
 #[cfg(test)]
 pub(crate) use judge::CODES;
 pub(crate) use judge::{judge, table_large};
-pub(crate) use programs::{MountFigures, TaskFigures};
+pub(crate) use programs::{MountFigures, MountTraffic, TaskFigures};
 pub(crate) use text::{grouped, span};
 pub(crate) use totals::{TOTALS_NAME, Totals};
 pub(crate) use urgent::{ACTIVE_MAX, ActiveFigures, AlarmFigures, UrgentFigures};
@@ -153,6 +153,7 @@ pub(crate) struct NodeFigures {
     pub(crate) qos: QosState,
     /// Jobs of the configuration.
     pub(crate) jobs: Vec<JobFigures>,
+    pub(crate) power: Vec<PowerFigures>,
     /// Mounts that contain programs, and programs that the node keeps running.
     pub(crate) mounts: Vec<MountFigures>,
     pub(crate) tasks: Vec<TaskFigures>,
@@ -344,6 +345,18 @@ pub(crate) struct JobFigures {
     /// Whether the last run failed, and why the latest failed run failed; the latter is never cleared.
     pub(crate) failing: bool,
     pub(crate) last_error: Option<String>,
+}
+
+/// A power sensor of the board.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct PowerFigures {
+    pub(crate) name: String,
+    /// What its value covers, such as the whole board.
+    pub(crate) covers: String,
+    /// `None` if it has no value now; then `why` has the reason. With a value, `why` has the formula of a modelled one.
+    pub(crate) watts: Option<f64>,
+    pub(crate) why: Option<String>,
 }
 
 /// The session with the broker.

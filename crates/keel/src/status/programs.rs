@@ -61,6 +61,21 @@ pub(crate) struct MountFigures {
     /// Whether it should be mounted and is not; and the latest reason, which is never cleared.
     pub(crate) failing: bool,
     pub(crate) last_error: Option<String>,
+    #[serde(flatten)]
+    pub(crate) traffic: MountTraffic,
+}
+
+/// What a mount's process has read and received since its start.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct MountTraffic {
+    /// Connections to the server that are up.
+    pub(crate) connections: u64,
+    /// Blocks of 4 KiB that programs read, those of them that needed no network, and reads that failed.
+    pub(crate) reads: u64,
+    pub(crate) reads_local: u64,
+    pub(crate) reads_failed: u64,
+    pub(crate) bytes_received: u64,
 }
 
 const UNKNOWN: &str = "it is not known why";
@@ -118,13 +133,18 @@ impl MountFigures {
             (false, true) => "NOT THERE",
             (false, false) => "on its way",
         };
+        let MountTraffic {
+            reads, reads_local, ..
+        } = self.traffic;
         format!(
-            "{}: {} on {}, {state}; {} starts, {} failed",
+            "{}: {} on {}, {state}; {} starts, {} failed; {} blocks read, {} of them without the network",
             self.name,
             self.server,
             self.directory,
             grouped(self.starts),
-            grouped(self.failed)
+            grouped(self.failed),
+            grouped(reads),
+            grouped(reads_local)
         )
     }
 }

@@ -170,6 +170,7 @@ fn well() -> NodeFigures {
             ..QosState::default()
         },
         jobs: Vec::new(),
+        power: Vec::new(),
         mounts: Vec::new(),
         tasks: Vec::new(),
         task_leftover: None,

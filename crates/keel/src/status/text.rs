@@ -31,6 +31,7 @@ impl Report {
             page.line("task", task.line());
         }
         page.jobs(figures);
+        page.power(figures);
         page.intake(figures);
         page.sources(figures);
         page.upstreams(figures);
@@ -249,6 +250,20 @@ impl Page {
                     grouped(job.skipped),
                     grouped(job.late)
                 ),
+            );
+        }
+    }
+
+    fn power(&mut self, figures: &NodeFigures) {
+        for sensor in &figures.power {
+            let value = match (sensor.watts, &sensor.why) {
+                (Some(watts), None) => format!("{watts:.2} W"),
+                (Some(watts), Some(why)) => format!("{watts:.2} W, {why}"),
+                (None, why) => format!("no value: {}", why.as_deref().unwrap_or("not read yet")),
+            };
+            self.line(
+                "power",
+                format_args!("{}: {value}; {}", sensor.name, sensor.covers),
             );
         }
     }

@@ -5,6 +5,8 @@ use crate::cli::{StreamComplete, StreamMountArgs};
 use crate::error::CliError;
 use crate::mounting::{self, Stops, unmount_command};
 use crate::output::{Output, counted};
+use crate::status::MountTraffic;
+use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +92,7 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
             () = stops.come() => tell_running(directory, &device),
             () = unmounted.notified() => {}
             () = tell_failures(arguments, &device) => {}
+            () = print_figures(arguments.figures_s, &device) => {}
         }
         let ending = mounted.end();
         device.stop();
@@ -176,6 +179,28 @@ async fn tell_failures(arguments: &StreamMountArgs, device: &Device) {
         // Pause, so that an unstable server does not fill a log.
         tokio::time::sleep(TOLD_PAUSE).await;
     }
+}
+
+/// Prints a [`MountTraffic`] at each interval. Never returns; a supervisor that does not read any more stops nothing.
+async fn print_figures(interval_s: Option<u32>, device: &Device) {
+    let Some(interval_s) = interval_s else {
+        return std::future::pending().await;
+    };
+    let mut out = Output::new();
+    while out.is_open() {
+        tokio::time::sleep(Duration::from_secs(interval_s.into())).await;
+        let counters = device.counters();
+        let figures = MountTraffic {
+            connections: counters.connected,
+            reads: counters.reads,
+            reads_local: counters.reads_staged + counters.reads_cached,
+            reads_failed: counters.reads_late + counters.reads_failed,
+            bytes_received: counters.bytes_received,
+        };
+        out.json(&json!({"figures": figures})).ok();
+        out.flush().ok();
+    }
+    std::future::pending().await
 }
 
 /// Returns the kind of a failure: the same failure in other words is reported once.

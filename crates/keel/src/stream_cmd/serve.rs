@@ -85,9 +85,13 @@ fn identity(folder: &Path, devices: Option<&Path>) -> Result<Identity, CliError>
     let beside = folder.join(DEVICES_FILE);
     let is_server = folder.join(CERTIFICATE_FILE);
     if let Err(error) = is_server.metadata() {
-        return Err(CliError::io(is_server.display(), &error).with_remedy(
-            "name the folder that `keel stream identity server` made, or make one with it",
-        ));
+        let told = CliError::io(is_server.display(), &error);
+        return Err(match error.kind() {
+            ErrorKind::PermissionDenied => told,
+            _ => told.with_remedy(
+                "name the folder that `keel stream identity server` made, or make one with it",
+            ),
+        });
     }
     Identity::load(folder, devices.unwrap_or(&beside)).map_err(|error| match &error {
         // In a copied folder the link to the authority's folder is dangling; the folder of a device has no list at all.

@@ -4,6 +4,7 @@ use super::greet::Ended;
 use crate::link::LinkError;
 use crate::tls;
 use crate::wire::Refusal;
+use base::error::io_text;
 use rustls::{AlertDescription, CertificateError, Error};
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -83,7 +84,7 @@ impl ServerFailure {
             Ended::Link(LinkError::Socket { source, .. }) if has_tls && is_closed(source) => {
                 let text = format!(
                     "it has closed the connection instead of shaking hands: {}",
-                    said(source)
+                    io_text(source)
                 );
                 Self::new(FailureKind::NoTls, text)
             }
@@ -91,13 +92,13 @@ impl ServerFailure {
                 Self::new(FailureKind::OtherService, error.to_string())
             }
             Ended::Link(LinkError::Address { source, .. } | LinkError::Socket { source, .. }) => {
-                Self::new(FailureKind::Unreachable, said(source))
+                Self::new(FailureKind::Unreachable, io_text(source))
             }
             Ended::Link(error @ LinkError::NotLoopback(_)) => {
                 Self::new(FailureKind::Unreachable, error.to_string())
             }
             Ended::Socket(error) => {
-                let text = format!("the connection ended: {}", said(error));
+                let text = format!("the connection ended: {}", io_text(error));
                 match (error.kind(), has_tls) {
                     (ErrorKind::TimedOut, _) => Self::new(FailureKind::Unreachable, text),
                     (_, true) => Self::new(FailureKind::ClosedListed, text),
@@ -128,15 +129,6 @@ impl ServerFailure {
                 | FailureKind::NotLetIn
         )
     }
-}
-
-/// Returns the system's error message, without the error number.
-pub(super) fn said(error: &io::Error) -> String {
-    let mut text = error.to_string();
-    if let Some(end) = text.find(" (os error") {
-        text.truncate(end);
-    }
-    text
 }
 
 fn is_closed(error: &io::Error) -> bool {

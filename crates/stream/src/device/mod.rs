@@ -165,7 +165,7 @@ pub struct CacheCounters {
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The operating system or a device failed.
-    #[error("{what}: {}", failure::said(.source))]
+    #[error("{what}: {}", base::error::io_text(.source))]
     Io {
         /// The operation that failed, with the path.
         what: String,

@@ -121,7 +121,7 @@ fn seen_in(path: &Path) -> Result<Option<Seen>, DeviceError> {
     if bytes.len() as u64 > SEEN_BYTES_MAX {
         bytes.clear();
     }
-    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "damaged; remove it to forget");
+    let damaged = || io::Error::new(io::ErrorKind::InvalidData, "damaged");
     let seen = Seen::parse(&bytes).ok_or_else(|| failed("read", path)(damaged()))?;
     Ok(Some(seen))
 }

@@ -132,7 +132,7 @@ pub enum DeviceError {
     #[error("identity: {0}")]
     Identity(String),
     /// A note could not be read or written.
-    #[error("{what}: {}", super::failure::said(.source))]
+    #[error("{what}: {}", base::error::io_text(.source))]
     State {
         /// The operation that failed, with the path.
         what: String,

@@ -4,13 +4,12 @@ use super::PublishError;
 use crate::block::{ContentId, FileId, blocks_of};
 use crate::manifest::{self, Kind, Manifest, PublicKey};
 use crate::regular::is_of_the_file;
-use crate::store::files::{self, Layout};
+use crate::store::files::Layout;
 use crate::store::index::{Index, SEGMENT_BYTES_MAX, word};
 use crate::store::{
     Location, PACK_HEADER_BYTES, SEGMENT_HEADER_BYTES, State, StoreError, first_block,
-    is_pack_header, read_publisher, unpack,
+    is_pack_header, read_manifest, read_publisher, unpack,
 };
-use crate::wire::MANIFEST_BYTES_MAX;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
@@ -169,27 +168,14 @@ struct Check<'c> {
 
 impl Check<'_> {
     fn run(&mut self) -> Result<(), StoreError> {
-        let publisher = match read_publisher(self.layout) {
-            Err(StoreError::Damaged { path, what }) => {
-                self.find(&path, what, About::Publisher);
-                None
-            }
-            Err(StoreError::System { path, source, .. }) if is_of_the_file(&source) => {
-                self.find(&path, unreadable(&source), About::Publisher);
-                None
-            }
-            other => other?,
-        };
+        let found = read_publisher(self.layout);
+        let publisher = self.or_finding(found, About::Publisher)?.flatten();
         self.manifests(publisher)?;
         self.key(publisher)?;
         let (packs, indexes) = self.layout.numbers()?;
         for number in &packs {
-            match self.pack(*number) {
-                Err(StoreError::System { path, source, .. }) if is_of_the_file(&source) => {
-                    self.find(&path, unreadable(&source), About::Pack);
-                }
-                other => other?,
-            }
+            let checked = self.pack(*number);
+            self.or_finding(checked, About::Pack)?;
         }
         let state = self.indexes(&indexes)?;
         self.contents(&state)?;
@@ -208,6 +194,22 @@ impl Check<'_> {
         };
         damage.versions_whole = self.sound.iter().filter(whole).count() as u64;
         Ok(())
+    }
+
+    /// Turns an error about one file into a finding; there is no value then. Other errors end the check.
+    fn or_finding<T>(
+        &mut self,
+        found: Result<T, StoreError>,
+        about: About<'_>,
+    ) -> Result<Option<T>, StoreError> {
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(error) => {
+                let (path, what) = of_a_file(error)?;
+                self.find(&path, what, about);
+                Ok(None)
+            }
+        }
     }
 
     fn find(&mut self, path: &Path, text: impl Into<String>, about: About<'_>) {
@@ -284,32 +286,16 @@ impl Check<'_> {
         let Some(publisher) = self.publisher else {
             return Ok(Err("nobody is known to have signed it".to_owned()));
         };
-        let path = self.layout.manifest(version);
-        let signed = match files::read_limited(&path, MANIFEST_BYTES_MAX) {
-            Ok(signed) => signed,
-            Err(error) if is_of_the_file(&error) => return Ok(Err(unreadable(&error))),
-            Err(error) => return Err(StoreError::system(&path, "cannot be read", error)),
-        };
-        Ok(match manifest::verify(&signed, &publisher) {
-            Ok(manifest) if manifest.version == version => Ok(manifest),
-            Ok(_) => Err("it is another version".to_owned()),
-            Err(error) => Err(error.to_string()),
-        })
+        match read_manifest(self.layout, version, &publisher) {
+            Ok((manifest, _)) => Ok(Ok(manifest)),
+            Err(error) => of_a_file(error).map(|(_, what)| Err(what)),
+        }
     }
 
     fn manifests(&mut self, publisher: Option<PublicKey>) -> Result<(), StoreError> {
         // Read the note before the versions are listed, so that a version published meanwhile is not reported as lost.
-        let published = match self.layout.published_last() {
-            Err(StoreError::Damaged { path, what }) => {
-                self.find(&path, what, About::Note);
-                None
-            }
-            Err(StoreError::System { path, source, .. }) if is_of_the_file(&source) => {
-                self.find(&path, unreadable(&source), About::Note);
-                None
-            }
-            found => found?,
-        };
+        let published = self.layout.published_last();
+        let published = self.or_finding(published, About::Note)?.flatten();
         let versions = self.layout.versions()?;
         self.report.versions = versions.len() as u64;
         self.report.newest = versions.last().copied();
@@ -366,13 +352,11 @@ impl Check<'_> {
                     source.kind(),
                     io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
                 ) => {}
-            Err(PublishError::Store(StoreError::System { source, .. }))
-                if is_of_the_file(&source) =>
-            {
+            Err(PublishError::Store(error)) => {
+                let (path, what) = of_a_file(error)?;
                 self.report.is_key_wrong = true;
-                self.find(&path, unreadable(&source), About::Other);
+                self.find(&path, what, About::Other);
             }
-            Err(PublishError::Store(error)) => return Err(error),
             _ => {
                 self.report.is_key_wrong = true;
                 self.find(&path, KEY_FINDING, About::Other);
@@ -436,18 +420,10 @@ impl Check<'_> {
     fn indexes(&mut self, numbers: &[u32]) -> Result<State, StoreError> {
         let mut is_right = true;
         for number in numbers.iter().rev() {
-            match Index::open(&self.layout.index(*number)) {
-                Ok(index) if index.is_whole => break,
-                Ok(_) => {}
-                Err(StoreError::Damaged { path, what }) => {
-                    self.find(&path, what, About::Index);
-                    is_right = false;
-                }
-                Err(StoreError::System { path, source, .. }) if is_of_the_file(&source) => {
-                    self.find(&path, unreadable(&source), About::Index);
-                    is_right = false;
-                }
-                Err(error) => return Err(error),
+            let opened = Index::open(&self.layout.index(*number));
+            match self.or_finding(opened, About::Index)? {
+                Some(index) if index.is_whole => break,
+                found => is_right &= found.is_some(),
             }
         }
         self.has_indexes = is_right;
@@ -476,19 +452,11 @@ impl Check<'_> {
             self.report.contents += 1;
             let needed = self.needed.get(&content).copied();
             self.report.contents_unused += u64::from(needed.is_none());
-            let record = match state.record(self.layout, &content) {
-                Ok(Some(record)) => record,
-                Ok(None) => continue,
-                Err(StoreError::Damaged { path, what }) => {
-                    self.find(&path, what, About::Contents(&[content]));
-                    continue;
-                }
-                Err(StoreError::System { path, source, .. }) if is_of_the_file(&source) => {
-                    self.find(&path, unreadable(&source), About::Contents(&[content]));
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
+            let record = state.record(self.layout, &content);
+            let record = self
+                .or_finding(record, About::Contents(&[content]))?
+                .flatten();
+            let Some(record) = record else { continue };
             if needed.is_some_and(|need| need.blocks as usize != record.list.0.len()) {
                 let text = format!("content {content} has another length in its manifest");
                 self.find(&self.layout.packs(), text, About::Contents(&[content]));
@@ -550,10 +518,19 @@ impl Check<'_> {
     }
 }
 
+/// Returns the file that an error is about, and what is wrong with it; or the error, if it is about no file of its own.
+fn of_a_file(error: StoreError) -> Result<(PathBuf, String), StoreError> {
+    match error {
+        StoreError::Damaged { path, what } => Ok((path, what)),
+        StoreError::System { path, source, .. } if is_of_the_file(&source) => {
+            Ok((path, unreadable(&source)))
+        }
+        error => Err(error),
+    }
+}
+
 fn unreadable(error: &io::Error) -> String {
-    let text = error.to_string();
-    let end = text.find(" (os error").unwrap_or(text.len());
-    format!("it cannot be read: {}", &text[..end])
+    format!("it cannot be read: {}", base::error::io_text(error))
 }
 
 /// Returns the path of a name in a directory, from the root.

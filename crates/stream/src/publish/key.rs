@@ -75,27 +75,21 @@ pub(crate) fn of_store(layout: &Layout, given: Option<&Path>) -> Result<KeyPair,
         },
     };
     let found = pair.public();
-    match expected {
-        Some(expected) if expected != found => Err(PublishError::OtherKey {
+    let signer = match expected {
+        Some(_) => expected,
+        None => signer(layout)?,
+    };
+    if let Some(expected) = signer.filter(|signer| *signer != found) {
+        return Err(PublishError::OtherKey {
             path: layout.folder.clone(),
             expected,
             found,
-        }),
-        Some(_) => Ok(pair),
-        None => {
-            if let Some(expected) = signer(layout)?
-                && expected != found
-            {
-                return Err(PublishError::OtherKey {
-                    path: layout.folder.clone(),
-                    expected,
-                    found,
-                });
-            }
-            files::replace(&layout.public_key(), format!("{found}\n").as_bytes(), 0o644)?;
-            Ok(pair)
-        }
+        });
     }
+    if expected.is_none() {
+        files::replace(&layout.public_key(), format!("{found}\n").as_bytes(), 0o644)?;
+    }
+    Ok(pair)
 }
 
 /// Returns the signer of the newest sound manifest, for a store without `publisher.pub`; `None` if nothing was

@@ -20,7 +20,7 @@ pub use prune::{PruneReport, prune};
 
 use crate::manifest::{self, KeyPair, Kind, Manifest, PublicKey};
 use crate::store::files::{self, Layout, WriterLock};
-use crate::store::{State, StoreError, read_publisher};
+use crate::store::{State, StoreError, read_manifest, read_publisher};
 use batch::Batch;
 use std::path::{Path, PathBuf};
 use walk::Walk;
@@ -248,15 +248,8 @@ fn newest(layout: &Layout, pair: &KeyPair) -> Result<Option<(Manifest, u64)>, Pu
     let Some(version) = layout.versions()?.pop() else {
         return Ok(None);
     };
-    let path = layout.manifest(version);
-    let signed = files::read_limited(&path, crate::wire::MANIFEST_BYTES_MAX)
-        .map_err(|error| StoreError::system(&path, "cannot be read", error))?;
-    let read = manifest::verify(&signed, &pair.public())
-        .map_err(|error| StoreError::damaged(&path, error))?;
-    if read.version != version {
-        return Err(StoreError::damaged(&path, "it is another version").into());
-    }
-    Ok(Some((read, signed.len() as u64)))
+    let (manifest, signed) = read_manifest(layout, version, &pair.public())?;
+    Ok(Some((manifest, signed.len() as u64)))
 }
 
 /// Refuses a store inside the tree, because it would contain itself.

@@ -8,15 +8,14 @@
 use super::PublishError;
 use super::batch::{IndexFile, PackWriter, finish, next_number};
 use crate::block::ContentId;
-use crate::manifest::{self, Kind};
+use crate::manifest::Kind;
 use crate::regular::is_of_the_file;
 use crate::store::files::{self, Layout, WriterLock};
 use crate::store::index::{Index, SEGMENT_BYTES_MAX, word};
 use crate::store::{
     Location, PACK_HEADER_BYTES, SEGMENT_HEADER_BYTES, State, StoreError, is_pack_header,
-    read_publisher,
+    read_manifest, read_publisher,
 };
-use crate::wire::MANIFEST_BYTES_MAX;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -128,15 +127,8 @@ fn live_contents(layout: &Layout, versions: &[u64]) -> Result<BTreeSet<ContentId
     let publisher = read_publisher(layout)?
         .ok_or_else(|| StoreError::damaged(&layout.public_key(), "it is missing"))?;
     for version in versions {
-        let path = layout.manifest(*version);
-        let signed = files::read_limited(&path, MANIFEST_BYTES_MAX)
-            .map_err(|error| StoreError::system(&path, "cannot be read", error))?;
-        let read = manifest::verify(&signed, &publisher)
-            .map_err(|error| StoreError::damaged(&path, error))?;
-        if read.version != *version {
-            return Err(StoreError::damaged(&path, "it is another version"));
-        }
-        live.extend(read.nodes.iter().filter_map(|node| match node.kind {
+        let (manifest, _) = read_manifest(layout, *version, &publisher)?;
+        live.extend(manifest.nodes.iter().filter_map(|node| match node.kind {
             Kind::File {
                 size_bytes: 1..,
                 content,

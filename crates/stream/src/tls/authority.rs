@@ -60,7 +60,8 @@ impl Authority {
         let path = folder.join(AUTHORITY_KEY_FILE);
         let pem = String::from_utf8(files::read(&path, PEM_BYTES_MAX)?)
             .map_err(|_| TlsError::damaged(&path, "not a private key"))?;
-        let key = KeyPair::from_pem(&pem).map_err(|error| TlsError::damaged(&path, error))?;
+        let key = KeyPair::from_pem(&pem)
+            .map_err(|_| TlsError::damaged(&path, "not a private key in PEM"))?;
         let certificate_pem = files::read(&folder.join(AUTHORITY_FILE), PEM_BYTES_MAX)?;
         Ok(Self {
             folder: folder.to_path_buf(),

@@ -136,7 +136,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let pem = files::read(path, PEM_BYTES_MAX)?;
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<_, _>>()
-        .map_err(|error| TlsError::damaged(path, error))?;
+        .map_err(|_| TlsError::damaged(path, "not certificates in PEM"))?;
     if certificates.is_empty() {
         return Err(TlsError::damaged(path, "no certificate"));
     }
@@ -148,8 +148,8 @@ fn identity(
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let path = folder.join(KEY_FILE);
     let pem = files::read(&path, PEM_BYTES_MAX)?;
-    let key =
-        PrivateKeyDer::from_pem_slice(&pem).map_err(|error| TlsError::damaged(&path, error))?;
+    let key = PrivateKeyDer::from_pem_slice(&pem)
+        .map_err(|_| TlsError::damaged(&path, "not a private key in PEM"))?;
     Ok((certificates(&folder.join(CERTIFICATE_FILE))?, key))
 }
 

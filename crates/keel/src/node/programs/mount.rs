@@ -6,7 +6,8 @@ use super::process::{self, Process};
 use super::watch::{self, Event, Watch};
 use super::{Surroundings, absolute, log};
 use crate::config::MountConfig;
-use crate::status::MountFigures;
+use crate::status::{MountFigures, MountTraffic};
+use serde::Deserialize;
 use std::process::Command;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -20,6 +21,10 @@ const RESTART_MS_MAX: u64 = 30_000;
 
 /// A mount that is not available after this time counts as failing: an unreachable server keeps it waiting.
 const COMING_MAX: Duration = Duration::from_secs(10);
+
+/// Interval at which the process prints its figures. The node does not ask the mount itself: a call to a mount that
+/// hangs cannot be ended.
+const FIGURES_SECONDS: &str = "2";
 
 /// Part of the line by which the process reports that the tree is mounted.
 const READY: &str = " is mounted on ";
@@ -105,7 +110,8 @@ fn command(config: &MountConfig, around: &Surroundings) -> Command {
     let mut command = process::command(&around.program, around);
     command
         .args(["stream", "mount", &config.server])
-        .arg(absolute(&config.directory));
+        .arg(absolute(&config.directory))
+        .args(["--figures", FIGURES_SECONDS]);
     match &config.identity {
         Some(folder) => command.arg("--identity").arg(absolute(folder)),
         None => command.arg("--insecure"),
@@ -134,6 +140,7 @@ fn attend(
     let number = process.number();
     loop {
         match watch::next(events, LOOK) {
+            Some(Event::Line(_, text)) if take_traffic(&text, watch) => {}
             Some(Event::Line(_, text)) => {
                 output.line(&text);
                 let mut figures = watch.figures();
@@ -145,7 +152,9 @@ fn attend(
             }
             Some(Event::Ended(of, at_ns)) if of == number => {
                 process::last_lines(events, number, |text| {
-                    output.line(text);
+                    if !take_traffic(text, watch) {
+                        output.line(text);
+                    }
                 });
                 let end = process.ended(at_ns);
                 return Some(
@@ -159,7 +168,9 @@ fn attend(
         }
         if watch.is_stopped() {
             process.end(events, |text| {
-                output.line(text);
+                if !take_traffic(text, watch) {
+                    output.line(text);
+                }
             });
             let mut figures = watch.figures();
             (figures.mounted, figures.process) = (false, None);
@@ -173,6 +184,22 @@ fn attend(
                 .get_or_insert_with(|| "its server has not answered yet".to_owned());
         }
     }
+}
+
+/// Takes the figures from a line of the process. Returns whether the line holds figures.
+fn take_traffic(line: &str, watch: &Watch<MountFigures>) -> bool {
+    #[derive(Deserialize)]
+    struct Line {
+        figures: MountTraffic,
+    }
+    if !line.starts_with('{') {
+        return false;
+    }
+    let found: Option<Line> = serde_json::from_str(line).ok();
+    if let Some(Line { figures }) = &found {
+        watch.figures().traffic = *figures;
+    }
+    found.is_some()
 }
 
 /// Returns a line of `keel` without the program name.

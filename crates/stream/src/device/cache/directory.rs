@@ -80,6 +80,23 @@ impl DirectoryStorage {
         self.path.join(name)
     }
 
+    /// Returns everything in the directory that has the name of a log.
+    fn logs(&self) -> Result<Vec<(String, Metadata)>, StorageError> {
+        let mut logs = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(|error| failed(&error))? {
+            let entry = entry.map_err(|error| failed(&error))?;
+            let name = entry.file_name();
+            let Some(name) = OsStr::to_str(&name).filter(|name| parse_log_name(name).is_some())
+            else {
+                continue;
+            };
+            if let Ok(metadata) = entry.metadata() {
+                logs.push((name.to_owned(), metadata));
+            }
+        }
+        Ok(logs)
+    }
+
     fn file(&self, name: &str) -> Result<Arc<File>, StorageError> {
         let mut open = self.lock();
         if let Some(file) = open.files.get(name) {
@@ -136,21 +153,17 @@ fn failed(error: &std::io::Error) -> StorageError {
 
 impl Storage for DirectoryStorage {
     fn list(&self) -> Result<Vec<(String, u64)>, StorageError> {
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&self.path).map_err(|error| failed(&error))? {
-            let entry = entry.map_err(|error| failed(&error))?;
-            let name = entry.file_name();
-            let Some(name) = OsStr::to_str(&name).filter(|name| parse_log_name(name).is_some())
-            else {
-                continue;
-            };
-            if let Ok(metadata) = entry.metadata()
-                && metadata.is_file()
-            {
-                files.push((name.to_owned(), metadata.len()));
-            }
-        }
-        Ok(files)
+        let logs = self.logs()?.into_iter();
+        let files = logs.filter(|(_, metadata)| metadata.is_file());
+        Ok(files
+            .map(|(name, metadata)| (name, metadata.len()))
+            .collect())
+    }
+
+    fn list_irregular(&self) -> Vec<String> {
+        let logs = self.logs().unwrap_or_default().into_iter();
+        let others = logs.filter(|(_, metadata)| !metadata.is_file());
+        others.map(|(name, _)| name).collect()
     }
 
     fn create(&self, name: &str) -> Result<(), StorageError> {

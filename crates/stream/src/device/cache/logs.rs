@@ -123,6 +123,14 @@ impl Logs {
         for ((kind, number), bytes) in found {
             logs.find(core, kind, number, bytes);
         }
+        for name in core.storage.list_irregular() {
+            core.log_is_unreadable(&name);
+            // A log with the number of a directory cannot be created. The last number has no successor.
+            if let Some(next) = parse_log_name(&name).and_then(|(_, number)| number.checked_add(1))
+            {
+                logs.next_number = logs.next_number.max(next);
+            }
+        }
         logs.notes_given_bytes = logs.notes_bytes();
         logs.note_total(core);
         logs.note_log_bytes_max(core);
@@ -250,8 +258,9 @@ impl Logs {
             number: self.next_number,
             salt: u64::from_le_bytes(salt),
         };
+        // Not tried again if it fails: another process may have made a directory of this name.
+        self.next_number = self.next_number.saturating_add(1);
         core.storage.create(&header.name())?;
-        self.next_number += 1;
         self.files.insert(header.number, LogFile { kind, bytes: 0 });
         let current = Current {
             header,

@@ -50,6 +50,12 @@ pub trait Storage: Send + Sync {
     /// [`StorageError::Failed`]; damaged files are left out.
     fn list(&self) -> Result<Vec<(String, u64)>, StorageError>;
 
+    /// Returns the names of logs in whose place lies something that is no file. They are not in [`list`](Self::list)
+    /// and cannot be created.
+    fn list_irregular(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Creates an empty file, and replaces an existing file of that name.
     ///
     /// # Errors

@@ -88,6 +88,53 @@ fn cut_under_the_running_process_replaced_or_removed() {
 }
 
 #[test]
+fn a_log_that_is_no_file_at_a_start_is_named_and_costs_only_itself() {
+    let replace: [fn(&std::path::Path); 3] = [
+        |log| fs::create_dir(log).unwrap(),
+        |log| {
+            let log = std::ffi::CString::new(log.to_str().unwrap()).unwrap();
+            // SAFETY: a plain system call on a string that lives for the call.
+            assert_eq!(unsafe { libc::mkfifo(log.as_ptr(), 0o600) }, 0);
+        },
+        |log| std::os::unix::fs::symlink("/dev/zero", log).unwrap(),
+    ];
+    for replace in replace {
+        let scratch = Scratch::new();
+        let blocks: Vec<_> = (0..100).map(block).collect();
+        let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+        put_all(&cache, &blocks);
+        drop(cache);
+        let log = scratch.0.join("blocks-0000000001");
+        fs::remove_file(&log).unwrap();
+        replace(&log);
+        let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+        let failure = cache.failure().unwrap();
+        assert!(failure.contains("blocks-0000000001"), "{failure}");
+        assert_eq!(cache.counters().damaged, 1);
+        // It has the highest number; the next log gets another one.
+        put_all(&cache, &blocks);
+        assert_eq!(cache.counters().failures, 0);
+        drop(cache);
+        let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+        assert_eq!(there(&cache, &blocks), 100);
+    }
+}
+
+#[test]
+fn a_directory_with_the_name_of_the_next_log_is_passed_over() {
+    let scratch = Scratch::new();
+    let blocks: Vec<_> = (0..100).map(block).collect();
+    let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+    fs::create_dir(scratch.0.join("blocks-0000000001")).unwrap();
+    put_all(&cache, &blocks[..50]);
+    assert!(cache.failure().is_some());
+    put_all(&cache, &blocks[50..]);
+    drop(cache);
+    let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+    assert_eq!(there(&cache, &blocks[50..]), 50);
+}
+
+#[test]
 fn a_directory_that_is_removed_is_called_that() {
     let scratch = Scratch::new();
     let blocks: Vec<_> = (0..100).map(block).collect();
@@ -139,6 +186,7 @@ fn a_log_that_is_removed_while_it_is_open_is_noticed_and_written_again() {
         drop(cache);
         let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
         assert_eq!(there(&cache, &blocks), 400);
-        assert_eq!(cache.counters().damaged, 0);
+        // A link stays, and each start reports it.
+        assert_eq!(cache.counters().damaged, u64::from(log.is_symlink()));
     }
 }
