@@ -280,11 +280,7 @@ impl Writer<'_> {
         let mut page = pages.start;
         while page < pages.end {
             let count = PUNCHED_AT_ONCE.min(pages.end - page);
-            // Readers see the hole, or they wait.
-            let sequence = self.region.begin_change(at);
-            let freed = self.free_slot_pages(slot, page, count);
-            self.region.end_change(at, sequence);
-            freed?;
+            self.free_slot_pages(slot, page, count, Some(at))?;
             page += count;
         }
         Ok(())
@@ -545,7 +541,7 @@ impl Writer<'_> {
                 let last = region.layout.slot_bytes / PAGE_BYTES;
                 while page < last {
                     let pages = PAGES_AT_ONCE.min(last - page);
-                    self.free_slot_pages(slot, page, pages)?;
+                    self.free_slot_pages(slot, page, pages, None)?;
                     page += pages;
                 }
                 if size == 0 && !is_kept {
@@ -557,7 +553,8 @@ impl Writer<'_> {
         }
     }
 
-    fn free_slot_pages(&self, slot: u64, page: u64, pages: u64) -> Result<()> {
+    /// Frees pages of a slot. `read`: the place of the inode, if the pages are within the file's size.
+    fn free_slot_pages(&self, slot: u64, page: u64, pages: u64, read: Option<u64>) -> Result<()> {
         let region = self.region;
         let present = (page..page + pages)
             .filter(|page| region.is_present(slot, *page))
@@ -568,6 +565,14 @@ impl Writer<'_> {
         let mut words = region.begin_words(self.lane)?;
         words.change_pages(slot, page, pages, false)?;
         words.free_pages(region.layout.slot(slot) + page * PAGE_BYTES, pages, present);
-        words.commit()
+        // Readers see the hole, or they wait. The number becomes odd under the lock of the tables: a checkpoint reads
+        // files while it holds that lock, and would wait for an even number while this thread waited for the lock.
+        let sequence = read.map(|at| (at, region.begin_change(at)));
+        let committed = words.commit();
+        drop(words);
+        if let Some((at, sequence)) = sequence {
+            region.end_change(at, sequence);
+        }
+        committed
     }
 }

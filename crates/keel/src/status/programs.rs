@@ -69,8 +69,8 @@ pub(crate) struct MountFigures {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct MountTraffic {
-    /// Connections to the server that are up.
-    pub(crate) connections: u64,
+    /// Connections to the server that are up; `None` until the process has said it.
+    pub(crate) connections: Option<u64>,
     /// Blocks of 4 KiB that programs read, those of them that needed no network, and reads that failed.
     pub(crate) reads: u64,
     pub(crate) reads_local: u64,
@@ -126,18 +126,33 @@ pub(super) fn judge(
 }
 
 impl MountFigures {
+    /// Notes that the mount's process has ended.
+    pub(crate) fn is_gone(&mut self) {
+        (self.mounted, self.process) = (false, None);
+        self.traffic.connections = None;
+    }
+
     /// Returns one line for people.
     pub(super) fn line(&self) -> String {
+        let MountTraffic {
+            connections,
+            reads,
+            reads_local,
+            reads_failed,
+            ..
+        } = self.traffic;
         let state = match (self.mounted, self.failing) {
+            (true, _) if connections == Some(0) => "mounted, WITHOUT ITS SERVER",
             (true, _) => "mounted",
             (false, true) => "NOT THERE",
             (false, false) => "on its way",
         };
-        let MountTraffic {
-            reads, reads_local, ..
-        } = self.traffic;
+        let failed_reads = match reads_failed {
+            0 => String::new(),
+            count => format!("; {} READS FAILED", grouped(count)),
+        };
         format!(
-            "{}: {} on {}, {state}; {} starts, {} failed; {} blocks read, {} of them without the network",
+            "{}: {} on {}, {state}; {} starts, {} failed; {} blocks read, {} of them without the network{failed_reads}",
             self.name,
             self.server,
             self.directory,

@@ -191,7 +191,7 @@ async fn print_figures(interval_s: Option<u32>, device: &Device) {
         tokio::time::sleep(Duration::from_secs(interval_s.into())).await;
         let counters = device.counters();
         let figures = MountTraffic {
-            connections: counters.connected,
+            connections: Some(counters.connected),
             reads: counters.reads,
             reads_local: counters.reads_staged + counters.reads_cached,
             reads_failed: counters.reads_late + counters.reads_failed,

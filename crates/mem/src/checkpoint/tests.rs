@@ -1,12 +1,13 @@
 //! Tests of checkpoints against the region's content, with power cuts and damaged bytes at any place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::FromRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::sim::Random;
 
+use super::snapshot::Snapshot;
 use super::*;
 use crate::{NewInode, ROOT_INODE, Region, RegionOptions, Writer};
 
@@ -508,6 +509,35 @@ fn files_that_are_replaced_meanwhile_are_there_whole() {
         }
     });
     assert!(rounds >= 60);
+}
+
+#[test]
+fn holes_that_are_made_while_the_tables_are_copied_stop_nobody() {
+    let scratch = Scratch::new();
+    let region = scratch.region(64 << 20);
+    let writer = region.writer().unwrap();
+    let bytes = noise(3, 4 << 20);
+    let inode = put(&writer, ROOT_INODE, b"log", &bytes, 1);
+    let generation = region.attributes(inode).unwrap().generation;
+    let wanted = HashSet::from([(ROOT_INODE, b"log".to_vec())]);
+    let (is_over, mut taken) = (AtomicBool::new(false), 0);
+    std::thread::scope(|scope| {
+        let holes = scope.spawn(|| {
+            let writer = region.writer().unwrap();
+            for now_ns in 0..100 {
+                put(&writer, ROOT_INODE, b"log", &bytes, now_ns);
+                let all = (0, bytes.len() as u64);
+                writer.punch(inode, generation, all, now_ns).unwrap();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        while !is_over.load(Ordering::Relaxed) && !holes.is_finished() {
+            let (_, held) = Snapshot::take(&writer, &wanted).unwrap();
+            assert_eq!(held.len(), 1);
+            taken += 1;
+        }
+    });
+    assert!(taken > 0);
 }
 
 #[test]

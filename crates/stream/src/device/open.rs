@@ -147,7 +147,7 @@ pub(super) fn open(
     let (cached, cache_refused) = match noted.map(|signed| opening.verify(&signed)) {
         Some(Ok(found)) => (Some(found), None),
         Some(Err(error)) => (None, Some(error.to_string())),
-        None => (None, cache.and_then(Cache::failure)),
+        None => (None, cache.and_then(why_no_manifest)),
     };
     let held = cached.as_ref().map(|(_, hash)| *hash);
     let deadline = Instant::now() + settings.start_wait;
@@ -225,6 +225,14 @@ pub(super) fn open(
             None => DeviceError::NoServer(last),
         }),
     }
+}
+
+/// Returns why a cache has no manifest of this server; `None` if it is empty.
+fn why_no_manifest(cache: &dyn Cache) -> Option<String> {
+    cache.failure().or_else(|| {
+        let blocks = cache.counters().blocks;
+        (blocks > 0).then(|| format!("{blocks} blocks, and no manifest of this server"))
+    })
 }
 
 /// Greets a server whose manifest is cached, with a short timeout.

@@ -461,7 +461,12 @@ impl Check<'_> {
                 let text = format!("content {content} has another length in its manifest");
                 self.find(&self.layout.packs(), text, About::Contents(&[content]));
             }
+            let mut packs_missing = HashSet::new();
             for (segment, at) in record.segments.iter().enumerate() {
+                // One finding for each content of a missing pack, not for each of its segments.
+                if !state.packs.contains_key(&at.pack) && !packs_missing.insert(at.pack) {
+                    continue;
+                }
                 let hashes = &record.list.0[first_block(segment as u32)..];
                 self.report.blocks += u64::from(at.blocks);
                 self.report.segments += u64::from(seen.insert((at.pack, at.offset)));

@@ -66,7 +66,7 @@ pub(super) fn run(
         log::event("mount", format!("{} failed: {why}", config.name));
         {
             let mut figures = watch.figures();
-            (figures.mounted, figures.process) = (false, None);
+            figures.is_gone();
             figures.failed += 1;
             figures.failing = true;
             figures.last_error = Some(why);
@@ -173,7 +173,7 @@ fn attend(
                 }
             });
             let mut figures = watch.figures();
-            (figures.mounted, figures.process) = (false, None);
+            figures.is_gone();
             return None;
         }
         let mut figures = watch.figures();
