@@ -330,3 +330,56 @@ impl Device {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::cache::{BlockCache, CacheOptions, MemoryStorage};
+    use super::super::tasks::Untold;
+    use super::super::{Cache, Publisher, notes};
+    use super::*;
+    use crate::block::FileId;
+    use crate::manifest::{self, KeyPair, Manifest, Node};
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_late_report_that_cannot_be_sent_is_kept_and_stops_nothing() {
+        let (pair, _) = KeyPair::generate().unwrap();
+        let root = Node {
+            kind: manifest::Kind::Directory,
+            mode: 0o755,
+            user: 0,
+            group: 0,
+            modified_s: 0,
+            modified_ns: 0,
+        };
+        let published = Manifest {
+            version: 1,
+            nodes: vec![root],
+            names: Vec::new(),
+        };
+        // Nobody listens at the first address, so the device starts from its cache.
+        let mut settings = Settings::new("127.0.0.1:1", Publisher::Key(pair.public()));
+        let storage = Box::new(MemoryStorage::default());
+        let cache = BlockCache::open(storage, &CacheOptions::default()).unwrap();
+        let name = notes::manifest_name(&settings.server);
+        let signed = manifest::sign(&published.encode(), &pair);
+        cache.set_note(&name, &signed).unwrap();
+        settings.cache = Some(Arc::new(cache));
+        let device = Device::start(settings).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let there = Settings::new(&address, Publisher::FirstSeen);
+        let link = crate::link::connect(&Network::link_settings(&there)).unwrap();
+        let inner = &device.inner;
+        inner.keep_untold(Untold {
+            file: FileId(0),
+            blocks: Vec::new(),
+            is_exact: true,
+        });
+        let connection = inner.network.up(link.control.clone());
+        connection.close();
+        inner.connected(&connection);
+        assert_eq!(locked(&inner.untold).len(), 1);
+        device.stop();
+    }
+}

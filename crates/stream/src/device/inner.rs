@@ -279,7 +279,11 @@ impl Inner {
     // Reports starts that ended while there was no server. They are sent as tasks that hold all they need, so that the
     // server sends nothing for them.
     fn tell_late(&self, connection: &Connection) {
-        while let Some(untold) = locked(&self.untold).pop_front() {
+        loop {
+            // Not in the head of the loop: the guard would live as long as its body, which keeps a start again.
+            let Some(untold) = locked(&self.untold).pop_front() else {
+                return;
+            };
             let Some(wire) = random().map(Token) else {
                 return;
             };
