@@ -91,6 +91,8 @@ pub(crate) struct Core<S: SegmentStore> {
     pub(crate) index: Index,
     /// Log bytes appended when the commit side last tried to make room in a full store.
     pub(crate) room_sought_at: Option<u64>,
+    /// Log bytes appended, and bytes free, when a checkpoint failed last; `None` since one was complete.
+    pub(crate) failed_at: Option<(u64, u64)>,
     /// Checkpoint files that are not used any more.
     pub(crate) stale_checkpoints: Vec<u32>,
     /// Log bytes since the log position of the checkpoint that was begun last.
@@ -335,10 +337,12 @@ impl<S: SegmentStore> Shared<S> {
         let live = core.writer.summary();
         // A segment may have no first number: its first append was cut.
         let begin = core.index.first_lsn(store, oldest, live);
-        let begin = begin.unwrap_or_else(|| lock(&self.counters).oldest_lsn);
+        let known = lock(&self.counters).oldest_lsn;
         let end = segments
             .find_map(|later| core.index.first_lsn(store, *later, live))
             .unwrap_or(core.writer.next_lsn());
+        // Without any known number, nothing is known to be deleted: counting from 0 would count the whole log.
+        let begin = begin.unwrap_or(if known == 0 { end } else { known });
         // Delete the index first: an index without a segment is found and removed, a segment without an index is only
         // read again.
         for name in [index::name(oldest), segment_name(oldest)] {
@@ -424,13 +428,15 @@ impl<S: SegmentStore> Shared<S> {
                     }
                 }
                 let number = core.next_checkpoint;
-                core.next_checkpoint = number.saturating_add(1);
                 let position = core.writer.mark();
                 core.needed_from_next = position.segment;
                 match CheckpointWriter::begin(store, number, position, &self.table, &self.options) {
-                    Ok(writer) => writer,
+                    Ok(writer) => {
+                        core.next_checkpoint = writer.number().saturating_add(1);
+                        writer
+                    }
                     Err(LogFailure::Full) => {
-                        return Ok(self.checkpoint_failed(CheckpointFailure::NoRoom));
+                        return Ok(self.checkpoint_failed(core, CheckpointFailure::NoRoom));
                     }
                     Err(failure) => return Err(failure),
                 }
@@ -440,12 +446,13 @@ impl<S: SegmentStore> Shared<S> {
             Ok(Step::More) => core.checkpoint = Some(writer),
             Ok(Step::Unfit) => {
                 writer.end(store, false);
-                return Ok(self.checkpoint_failed(CheckpointFailure::TableSpoilt));
+                return Ok(self.checkpoint_failed(core, CheckpointFailure::TableSpoilt));
             }
             Ok(Step::Done(bytes)) => {
                 let before = core.current_checkpoint.replace(writer.number());
                 writer.end(store, true);
                 core.needed_from = Some(core.needed_from_next);
+                core.failed_at = None;
                 core.replay_bytes = core.log_bytes;
                 {
                     let mut counters = lock(&self.counters);
@@ -466,7 +473,7 @@ impl<S: SegmentStore> Shared<S> {
             Err(failure) => {
                 writer.end(store, false);
                 if failure == LogFailure::Full {
-                    return Ok(self.checkpoint_failed(CheckpointFailure::NoRoom));
+                    return Ok(self.checkpoint_failed(core, CheckpointFailure::NoRoom));
                 }
                 return Err(failure);
             }
@@ -475,7 +482,9 @@ impl<S: SegmentStore> Shared<S> {
     }
 
     /// Counts a checkpoint given up. The log goes on, and the next start reads more of it.
-    fn checkpoint_failed(&self, why: CheckpointFailure) -> Piece {
+    fn checkpoint_failed(&self, core: &mut Core<S>, why: CheckpointFailure) -> Piece {
+        let free_bytes = core.store.as_ref().map_or(0, S::free_bytes);
+        core.failed_at = Some((core.writer.bytes_appended(), free_bytes));
         let mut counters = lock(&self.counters);
         counters.checkpoints_failed += 1;
         counters.checkpoint_failing = Some(why);

@@ -138,6 +138,7 @@ impl<S: SegmentStore> Database<S> {
                 needed_from_next: 0,
                 index: Index::default(),
                 room_sought_at: None,
+                failed_at: None,
                 stale_checkpoints: recovered.stale_checkpoints,
                 log_bytes: recovered.log_bytes,
                 replay_bytes: recovered.log_bytes,

@@ -92,18 +92,19 @@ impl<S: SegmentStore> Database<S> {
         };
         let (lsn, wake) = {
             let mut queue = shared.queue.lock();
-            if let Err(refused) = Self::check_taking(&mut queue, arrival_ns, 1) {
-                // The reading is not kept but still valid: a full card must not silence an alarm.
+            let mut taking = Self::check_taking(&mut queue, arrival_ns, 1);
+            if taking.is_ok() && !queue.has_room(&entry) {
+                queue.busy += 1;
+                queue.busy_last_ns = Some(arrival_ns);
+                taking = Err(Error::Busy);
+            }
+            if let Err(refused) = taking {
+                // The reading is not kept but still valid: a full card, or one that stalls, must not silence an alarm.
                 if queue.alarms.is_some() {
                     let newer = shared.table.is_news(id, timestamp_ms, entry.node_time);
                     queue.judge_alarms(&entry, newer);
                 }
                 return Err(refused);
-            }
-            if !queue.has_room(&entry) {
-                queue.busy += 1;
-                queue.busy_last_ns = Some(arrival_ns);
-                return Err(Error::Busy);
             }
             let (_, is_temporal) = shared.table.validity(id);
             let is_judged = is_temporal && queue.is_shedding && shared.table.has_value(id);

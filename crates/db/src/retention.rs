@@ -40,7 +40,10 @@ impl<S: SegmentStore> Shared<S> {
                 counters.segments_expired += 1;
                 counters.readings_expired += readings;
                 deleted = true;
-            } else if core.checkpoint.is_none() && core.writer.segments().len() > 1 {
+            } else if core.checkpoint.is_none()
+                && core.writer.segments().len() > 1
+                && self.may_find_room(core)
+            {
                 // A restart would still read it: the next round must begin a checkpoint.
                 core.log_bytes = core.log_bytes.max(self.options.checkpoint_bytes);
                 self.queue.lock().checkpoint_due = true;
@@ -49,6 +52,16 @@ impl<S: SegmentStore> Shared<S> {
         }
         self.publish(core);
         Ok(indexing || deleted)
+    }
+
+    /// Returns whether a checkpoint has a chance. One that failed fails again while log and store are as they were, and
+    /// retention, which asks every second, would only wear the card.
+    fn may_find_room(&self, core: &Core<S>) -> bool {
+        let free_bytes = core.store.as_ref().map_or(0, S::free_bytes);
+        core.failed_at.is_none_or(|(appended, free)| {
+            let grown = core.writer.bytes_appended().saturating_sub(appended);
+            grown >= self.options.checkpoint_bytes || free_bytes > free
+        })
     }
 
     pub(crate) fn limits(&self) -> Limits {

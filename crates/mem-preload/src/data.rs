@@ -638,63 +638,35 @@ fn allocate(
         return Err(libc::EBADF);
     }
     let end = offset.checked_add(length).ok_or(libc::EFBIG)? as u64;
+    let range = (offset as u64, end);
     let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-    match mode & !libc::FALLOC_FL_KEEP_SIZE {
-        0 => {}
-        libc::FALLOC_FL_PUNCH_HOLE if keeps_size => {
-            return clear(context, opened, offset as u64, end);
-        }
-        libc::FALLOC_FL_ZERO_RANGE => {
-            if !keeps_size && attributes_of(context, opened)?.size < end {
-                set_size(context, opened.node, end)?;
-            }
-            return clear(context, opened, offset as u64, end);
-        }
-        _ => return Err(libc::EOPNOTSUPP),
-    }
-    let size = attributes_of(context, opened)?.size;
-    if keeps_size && end > size {
-        // Memory behind the end of a file is nothing that a region keeps.
-        return Err(libc::EOPNOTSUPP);
-    }
-    if end > size {
-        set_size(context, opened.node, end)?;
-    }
-    if end <= PACKED_BYTES_MAX {
-        return Ok(());
-    }
-    // A larger file may have missing pages; mapping the range allocates them.
-    let taken = context
-        .attachment
-        .map(opened, offset as u64, length as u64)
-        .or_errno();
-    if taken.is_err() && end > size {
-        set_size(context, opened.node, size)?;
-    }
-    taken.map(drop)
-}
-
-/// Files of up to this size have all of their memory, or none.
-const PACKED_BYTES_MAX: u64 = 1 << 20;
-
-/// Fills a range with zeros, up to the end of the file.
-fn clear(context: &Context, opened: &Opened, from: u64, end: u64) -> Answer<()> {
-    static ZEROS: [u8; 4096] = [0; 4096];
-    let end = end.min(attributes_of(context, opened)?.size);
+    let mem::Node { inode, generation } = opened.node;
     let writer = context.attachment.writer().or_errno()?;
-    let mut at = from;
-    while at < end {
-        let count = (end - at).min(ZEROS.len() as u64) as usize;
+    // Each step happens under the lock of the file: another process may be writing to it.
+    let allocate = || {
+        if keeps_size && end > attributes_of(context, opened)?.size {
+            // Memory behind the end of a file is nothing that a region keeps.
+            return Err(libc::EOPNOTSUPP);
+        }
         writer
-            .write(
-                opened.node.inode,
-                opened.node.generation,
-                at,
-                &ZEROS[..count],
-                mem::now_ns(),
-            )
-            .or_errno()?;
-        at += count as u64;
+            .allocate(inode, generation, range, keeps_size, mem::now_ns())
+            .or_errno()
+    };
+    let punch = || {
+        writer
+            .punch(inode, generation, range, mem::now_ns())
+            .or_errno()
+    };
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => allocate(),
+        libc::FALLOC_FL_PUNCH_HOLE if keeps_size => punch(),
+        libc::FALLOC_FL_ZERO_RANGE => {
+            punch()?;
+            match keeps_size {
+                true => Ok(()),
+                false => allocate(),
+            }
+        }
+        _ => Err(libc::EOPNOTSUPP),
     }
-    Ok(())
 }

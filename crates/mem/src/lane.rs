@@ -100,12 +100,14 @@ impl Owner {
     /// [`Error::System`] when `/proc` does not have its start time.
     pub(crate) fn current() -> Result<Self> {
         let pid = std::process::id();
-        let start = start_ticks(pid).ok_or_else(|| Error::System {
-            path: "/proc/self/stat".into(),
-            what: "does not say when this process started",
-            source: std::io::Error::from_raw_os_error(libc::ENOENT),
-        })?;
-        Ok(Self::new(pid, start))
+        match start_of(pid) {
+            Start::At(start) => Ok(Self::new(pid, start)),
+            Start::Ending | Start::Unknown => Err(Error::System {
+                path: "/proc/self/stat".into(),
+                what: "does not say when this process started",
+                source: std::io::Error::from_raw_os_error(libc::ENOENT),
+            }),
+        }
     }
 
     fn new(pid: u32, start_ticks: u64) -> Self {
@@ -127,13 +129,40 @@ impl Owner {
             return is_alive;
         }
         let pid = (self.0 >> START_BITS) as u32;
-        start_ticks(pid).is_some_and(|start| Self::new(pid, start) == self)
+        match start_of(pid) {
+            Start::At(start) => Self::new(pid, start) == self,
+            Start::Ending => false,
+            // The lane of a process that is wrongly called dead would be taken from it in the middle of a change. This
+            // process may be out of descriptors, or `/proc` hidden from it.
+            Start::Unknown => is_process_there(pid),
+        }
     }
 }
 
-/// The start time of a process, in ticks since boot. `None` if it does not run, or is a zombie. Allocates nothing: a
-/// thread that waits for a lock may be in a signal handler.
-fn start_ticks(pid: u32) -> Option<u64> {
+/// Whether a process of this number exists, as far as the kernel says it.
+pub(crate) fn is_process_there(pid: u32) -> bool {
+    // SAFETY: signal 0 is not delivered; the kernel only checks whether it could be.
+    let answer = unsafe { libc::kill(pid as libc::pid_t, 0) };
+    answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+/// When a process started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// In ticks since boot.
+    At(u64),
+    /// It is a zombie, or its last thread is exiting.
+    Ending,
+    /// `/proc` does not say it: there is no such process, or it cannot be read.
+    Unknown,
+}
+
+/// When a process started. Allocates nothing: a thread that waits for a lock may be in a signal handler.
+fn start_of(pid: u32) -> Start {
+    read_start(pid).unwrap_or(Start::Unknown)
+}
+
+fn read_start(pid: u32) -> Option<Start> {
     let mut path = [0; 32];
     write!(&mut path[..31], "/proc/{pid}/stat").ok()?;
     // SAFETY: the path ends with a zero byte, because the last byte was not written to.
@@ -151,8 +180,8 @@ fn start_ticks(pid: u32) -> Option<u64> {
     start_in(bytes.get(..usize::try_from(count).ok()?)?)
 }
 
-/// The start time in a line of `/proc/PID/stat`.
-fn start_in(line: &[u8]) -> Option<u64> {
+/// The start time in a line of `/proc/PID/stat`; `None` if it is no such line.
+fn start_in(line: &[u8]) -> Option<Start> {
     // The name in parentheses may contain anything, also parentheses.
     let behind_name = line.iter().rposition(|byte| *byte == b')')? + 2;
     let mut fields = line.get(behind_name..)?.split(|byte| *byte == b' ');
@@ -164,9 +193,9 @@ fn start_in(line: &[u8]) -> Option<u64> {
     // may be gone while another killed thread makes its last stores.
     let is_ending = matches!(state, b"Z" | b"X" | b"x") || flags & PF_EXITING != 0;
     if is_ending && threads <= 1 {
-        return None;
+        return Some(Start::Ending);
     }
-    number(fields.nth(1))
+    number(fields.nth(1)).map(Start::At)
 }
 
 /// A lane that this process owns.
@@ -542,15 +571,37 @@ mod tests {
             let fields = format!("7 (a ) b) {state} 1 2 3 4 5 {flags} 7 8 9 10 11 12 13 14 15 16");
             start_in(format!("{fields} {threads} 0 4711 99").as_bytes())
         };
-        assert_eq!(line("S", 0x40_0100, 3), Some(4711));
-        assert_eq!(line("R", 0x40_0100, 1), Some(4711));
-        assert_eq!(line("Z", 0x40_010c, 1), None);
-        assert_eq!(line("D", 0x40_010c, 1), None);
+        assert_eq!(line("S", 0x40_0100, 3), Some(Start::At(4711)));
+        assert_eq!(line("R", 0x40_0100, 1), Some(Start::At(4711)));
+        assert_eq!(line("Z", 0x40_010c, 1), Some(Start::Ending));
+        assert_eq!(line("D", 0x40_010c, 1), Some(Start::Ending));
         // Another thread of the process is still there.
-        assert_eq!(line("Z", 0x40_010c, 2), Some(4711));
+        assert_eq!(line("Z", 0x40_010c, 2), Some(Start::At(4711)));
         assert_eq!(start_in(b"7 (a) S"), None);
         let me = Owner::current().unwrap();
         assert!(me.is_alive());
         assert!(!Owner(me.as_word() ^ 1).is_alive());
+    }
+
+    #[test]
+    fn who_cannot_read_proc_calls_nobody_dead() {
+        let me = Owner::current().unwrap();
+        // A process that has ended and was waited for.
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let gone = Owner::new(child.id(), 1);
+        child.wait().unwrap();
+        // SAFETY: plain system calls; each test has a process of its own.
+        unsafe {
+            let mut before: libc::rlimit = std::mem::zeroed();
+            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before), 0);
+            let limit = libc::rlimit {
+                rlim_cur: 0,
+                ..before
+            };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+            let alive = (me.is_alive(), gone.is_alive());
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before), 0);
+            assert_eq!(alive, (true, false));
+        }
     }
 }

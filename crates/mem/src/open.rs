@@ -52,7 +52,9 @@ impl Claim {
 
     /// Whether the process that takes it is alive. Another process with the same number only delays the sweep.
     fn is_being_taken(self) -> bool {
-        !self.is_free() && !self.is_open() && is_process_alive((self.0 & Self::PROCESS) as u32)
+        !self.is_free()
+            && !self.is_open()
+            && crate::lane::is_process_there((self.0 & Self::PROCESS) as u32)
     }
 
     fn taken(self) -> Self {
@@ -67,12 +69,6 @@ impl Claim {
     fn freed(self) -> Self {
         Self(self.0 & !(Self::OPEN | Self::PROCESS))
     }
-}
-
-fn is_process_alive(process: u32) -> bool {
-    // SAFETY: signal 0 is not delivered; the kernel only checks whether it could be.
-    let answer = unsafe { libc::kill(process as libc::pid_t, 0) };
-    answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
 /// A descriptor of a file of a region, in the form a process may remember.

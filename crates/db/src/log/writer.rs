@@ -28,7 +28,7 @@ pub const ANCHOR_EVERY_BYTES: usize = 4000;
 /// An arrival this far from its anchor gets a new one; half of the window stays for the previous anchor to stand in.
 const REANCHOR_US: i64 = codec::ARRIVAL_WINDOW_US / 4;
 /// Segment numbers tried when a name is taken although the listing did not show it (a damaged directory block).
-const NUMBER_TRIES: u32 = 64;
+pub(super) const NUMBER_TRIES: u32 = 64;
 /// Most summaries that wait for the index; beyond, a segment is read again for its summary.
 const FINISHED_MAX: usize = 4;
 /// Marks an object that has no dictionary record in the current segment.

@@ -4,8 +4,12 @@ use super::codec;
 use super::options::MqttOptions;
 use super::packet::{Kind, Malformed, Reader, Step};
 use super::resolve::Resolver;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// A connection that the broker has accepted.
 pub(super) struct Connection {
@@ -30,6 +34,21 @@ impl From<Malformed> for Refusal {
     }
 }
 
+/// Connects to the first address that answers. Each but the last gets an equal part of the time, so that a silent
+/// address (such as IPv6 behind many routers) does not keep the node from the next one.
+async fn connect_to(addresses: &[SocketAddr], connect_ms_max: u64) -> io::Result<TcpStream> {
+    let Some((last, others)) = addresses.split_last() else {
+        return Err(io::Error::other("the name has no address"));
+    };
+    let part = Duration::from_millis(connect_ms_max / addresses.len() as u64);
+    for address in others {
+        if let Ok(Ok(stream)) = timeout(part, TcpStream::connect(address)).await {
+            return Ok(stream);
+        }
+    }
+    TcpStream::connect(last).await
+}
+
 /// Connects and waits until the broker accepts the connection. The caller sets the timeout; dropping the future closes
 /// the socket.
 pub(super) async fn connect(
@@ -43,13 +62,15 @@ pub(super) async fn connect(
         .resolve(&options.address)
         .await
         .map_err(|error| failed("cannot look up the address", &error))?;
-    let mut stream = TcpStream::connect(addresses.as_slice())
+    let mut stream = connect_to(&addresses, options.connect_ms_max)
         .await
         .map_err(|error| failed("cannot connect", &error))?;
     // Acknowledgements are already written in batches, so Nagle's algorithm would only delay them.
     stream
         .set_nodelay(true)
         .map_err(|error| failed("cannot set up the socket", &error))?;
+    // Pings find a dead link, too, but the broker may turn them off.
+    base::socket::keep_alive(&stream);
     let greeting = codec::connect(options).map_err(|text| Refusal::Failed(text.into()))?;
     stream
         .write_all(&greeting)

@@ -63,7 +63,7 @@ struct All {
     mounts: Vec<Mount>,
     tasks: Vec<Task>,
     /// Threads of tasks that are no longer in the configuration.
-    leaving: Vec<JoinHandle<()>>,
+    leaving: Vec<(String, JoinHandle<()>)>,
 }
 
 /// The programs; they run until this is dropped.
@@ -189,8 +189,12 @@ impl Programs {
                 tasks.push(kept.swap_remove(at));
                 continue;
             }
-            let before = gone.iter().position(|(name, _)| *name == config.name);
-            let before = before.map(|at| gone.swap_remove(at).1);
+            // The program of an earlier reload may still be ending, too: two of one name must not run at once.
+            let of_this = |all: &mut Vec<(String, JoinHandle<()>)>| {
+                let at = all.iter().position(|(name, _)| *name == config.name)?;
+                Some(all.swap_remove(at).1)
+            };
+            let before = of_this(&mut gone).or_else(|| of_this(&mut self.all.borrow_mut().leaving));
             match self.start_task(config, before) {
                 Ok(running) => tasks.push(Task {
                     config: config.clone(),
@@ -203,9 +207,8 @@ impl Programs {
         }
         let mut all = self.all.borrow_mut();
         all.tasks = tasks;
-        all.leaving.retain(|thread| !thread.is_finished());
-        all.leaving
-            .extend(gone.into_iter().map(|(_, thread)| thread));
+        all.leaving.retain(|(_, thread)| !thread.is_finished());
+        all.leaving.extend(gone);
     }
 
     /// Returns the figures for the status.
@@ -250,7 +253,7 @@ fn end(all: &mut All) {
     }
     let tasks = all.tasks.drain(..);
     let threads = tasks.filter_map(|mut task| task.running.thread.take());
-    for thread in threads.chain(all.leaving.drain(..)) {
+    for thread in threads.chain(all.leaving.drain(..).map(|(_, thread)| thread)) {
         thread.join().ok();
     }
     for mount in &all.mounts {
