@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The live page.
 #   scripts/page.sh          builds the node with its page, starts it beside 1,024 made-up sensors, and says where to
-# look;                            Ctrl-C ends it. What it stores goes away with it
+#                            look; Ctrl-C ends it. What it stores goes away with it
 #   scripts/page.sh --test   the page in headless Chromium; PAGE_SHOTS=FOLDER keeps pictures of it
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,7 +24,8 @@ if [ "${1:-}" = --test ]; then
         exit 1
     }
     # In a folder of its own beside: the other tests' program is the one without the page.
-    cargo build --locked --quiet -p keel -p egress --bins --example page_rig --features keel/web,egress/web
+    # Of the whole workspace, whose features are those of the tests' build: otherwise libraries are compiled once more.
+    cargo build --locked --quiet --workspace --bin keel --example page_rig --features keel/web,egress/web
     mkdir -p "$target/page"
     cp "$target/debug/keel" "$target/debug/examples/page_rig" "$target/page/"
     PAGE_TEST_MODULES=$(cd "$modules" && pwd) CHROMIUM=$chromium node crates/egress/web/test/page.test.mjs \

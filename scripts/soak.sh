@@ -64,11 +64,12 @@ while [ "$SECONDS" -lt "$until_second" ]; do
 done
 
 # Streaming beyond what the test command has time for: a link that is cut for a minute, 200 devices at once with a slow
-# one among them, a mount in a group of 64 MiB whose program has 96 MiB.
+# one among them, a mount in a group of 64 MiB whose program has 96 MiB, a server that is killed at 100 random blocks.
 printf 'soak: programs from the network, cut off, many at once, with little memory\n'
 if ! KEEL_STREAM_CUT_SECONDS=60 KEEL_STREAM_DEVICES=200 KEEL_STREAM_MEMORY_MEBIBYTES=64 \
+    KEEL_STREAM_SEED=$RANDOM KEEL_STREAM_KILLS=100 \
     cargo test --release --locked --quiet -p keel --test it -- --nocapture \
-    a_link_that_is_cut many_devices_start a_mount_with_less_memory; then
+    a_link_that_is_cut many_devices_start a_mount_with_less_memory at_random_blocks; then
     printf 'soak: FAILED in programs from the network\n'
     exit 1
 fi
@@ -95,9 +96,10 @@ scripts/package-arm.sh || { printf 'soak: FAILED in the packages for boards\n'; 
 # The parser of the store's images gets half of the fuzzing; what is found on the way stays in fuzz/target/found.
 fuzzed=0
 if cargo +nightly fuzz --version >/dev/null 2>&1; then
-    for target in flash_image flash_raw mem_region mem_checkpoint line_protocol mqtt_payload mqtt_packet \
-        configuration; do
-        share=$((seconds / 56))
+    targets=(fuzz/fuzz_targets/*.rs)
+    for target in "${targets[@]}"; do
+        target=$(basename "$target" .rs)
+        share=$((seconds / 8 / (${#targets[@]} - 1)))
         if [ "$target" = flash_image ]; then share=$((seconds / 8)); fi
         printf 'soak: fuzzing %s, %d s\n' "$target" "$share"
         mkdir -p "fuzz/target/found/$target"

@@ -183,6 +183,30 @@ pub fn effective_ids() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
+/// The bit of the capability that mounting takes, in the kernel's list of them (capability.h).
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// Returns why this process cannot mount by itself, as root does without the helper; `None` if it can.
+#[must_use]
+pub fn why_root_cannot_mount() -> Option<String> {
+    if let Err(error) = check_fuse() {
+        return Some(error.to_string());
+    }
+    if effective_ids().0 != 0 {
+        return Some("only root can mount by itself".to_owned());
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    (!may_administer(&status))
+        .then(|| "this root has no CAP_SYS_ADMIN, as in most containers".to_owned())
+}
+
+/// Returns whether a process has [`CAP_SYS_ADMIN`], by its `/proc/…/status`. A text without the line does not deny it.
+fn may_administer(status: &str) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok());
+    set.is_none_or(|set| set & 1 << CAP_SYS_ADMIN != 0)
+}
+
 /// The mounts that this process sees, one per line.
 const TABLE: &str = "/proc/self/mountinfo";
 
@@ -382,6 +406,20 @@ mod tests {
         41 40 0:51 / /mnt rw - fuse.keel first.img rw,user_id=0\n\
         42 22 0:52 / /srv/a\\040b\\134c rw - fuse.keel second.img rw\n\
         43 42 0:53 / /srv/a\\040b\\134c/\xff rw - tmpfs tmpfs rw\n";
+
+    #[test]
+    fn a_root_without_the_capability_cannot_mount() {
+        // Everything; what Docker gives by default; a user.
+        for (set, may) in [
+            ("000001ffffffffff", true),
+            ("00000000a80425fb", false),
+            ("0000000000000000", false),
+        ] {
+            let status = format!("Name:\tkeel\nCapPrm:\t{set}\nCapEff:\t{set}\n");
+            assert_eq!(may_administer(&status), may, "{set}");
+        }
+        assert!(may_administer("no such line"));
+    }
 
     fn place(mount_id: u64, device: &str, origin: &str, point: &str) -> Place {
         Place {

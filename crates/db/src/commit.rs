@@ -8,7 +8,7 @@
 //! log's growth since it began; at least one. So the log that a start reads is bounded under any load, a round writes
 //! little more of a checkpoint than of the log, and a lone put waits for one piece.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -30,6 +30,7 @@ use crate::stats::{CheckpointFailure, LogCounters};
 use crate::store::{SegmentStore, StoreError};
 use crate::table::Table;
 use crate::ticket::Progress;
+use crate::wall::{Latest, Wall};
 
 /// Everything that producers, readers and the commit thread share.
 pub(crate) struct Shared<S: SegmentStore> {
@@ -46,14 +47,12 @@ pub(crate) struct Shared<S: SegmentStore> {
     pub(crate) core: Mutex<Core<S>>,
     pub(crate) counters: Mutex<LogCounters>,
     /// Sampled by the commit side at each round and after each nap, so that `put` needs no system call for it.
-    pub(crate) wall_trusted: AtomicBool,
-    /// The commit thread sleeps without a timer: `wall_trusted` becomes stale, so `put` samples it itself.
+    pub(crate) wall: Latest,
+    /// The commit thread sleeps without a timer: `wall` becomes stale, so `put` samples it itself.
     pub(crate) asleep: AtomicBool,
     /// Arrival of the oldest reading in the round that is not durable yet, or [`NO_READING`].
     pub(crate) in_flight_since_ns: AtomicU64,
     pub(crate) in_flight: AtomicBool,
-    /// Wall clock minus monotonic clock at the last sample, ms; [`NO_OFFSET`] before the first.
-    pub(crate) clock_offset_ms: AtomicI64,
     /// The clock was set, or its trust changed: the log must record the times again.
     pub(crate) clock_changed: AtomicBool,
     /// Steps of the wall clock seen.
@@ -91,6 +90,8 @@ pub(crate) struct Core<S: SegmentStore> {
     pub(crate) index: Index,
     /// Log bytes appended when the commit side last tried to make room in a full store.
     pub(crate) room_sought_at: Option<u64>,
+    /// Log bytes appended, and bytes free, when a checkpoint failed last; `None` since one was complete.
+    pub(crate) failed_at: Option<(u64, u64)>,
     /// Checkpoint files that are not used any more.
     pub(crate) stale_checkpoints: Vec<u32>,
     /// Log bytes since the log position of the checkpoint that was begun last.
@@ -117,8 +118,6 @@ impl<S: SegmentStore> Core<S> {
     }
 }
 
-/// No sample of the clocks yet.
-pub(crate) const NO_OFFSET: i64 = i64::MIN;
 /// A change of the offset between the clocks above this is a step, not a rate correction.
 const CLOCK_STEP_MS: u64 = 1000;
 /// Poll interval for room in a full store.
@@ -153,7 +152,7 @@ impl<S: SegmentStore> Shared<S> {
         if core.store.is_none() {
             return Err(LogFailure::Closed);
         }
-        self.sample_wall_trusted();
+        self.sample_wall();
         {
             let mut queue = self.queue.lock();
             queue.checkpoint_due = false;
@@ -335,10 +334,12 @@ impl<S: SegmentStore> Shared<S> {
         let live = core.writer.summary();
         // A segment may have no first number: its first append was cut.
         let begin = core.index.first_lsn(store, oldest, live);
-        let begin = begin.unwrap_or_else(|| lock(&self.counters).oldest_lsn);
+        let known = lock(&self.counters).oldest_lsn;
         let end = segments
             .find_map(|later| core.index.first_lsn(store, *later, live))
             .unwrap_or(core.writer.next_lsn());
+        // Without any known number, nothing is known to be deleted: counting from 0 would count the whole log.
+        let begin = begin.unwrap_or(if known == 0 { end } else { known });
         // Delete the index first: an index without a segment is found and removed, a segment without an index is only
         // read again.
         for name in [index::name(oldest), segment_name(oldest)] {
@@ -424,13 +425,15 @@ impl<S: SegmentStore> Shared<S> {
                     }
                 }
                 let number = core.next_checkpoint;
-                core.next_checkpoint = number.saturating_add(1);
                 let position = core.writer.mark();
                 core.needed_from_next = position.segment;
                 match CheckpointWriter::begin(store, number, position, &self.table, &self.options) {
-                    Ok(writer) => writer,
+                    Ok(writer) => {
+                        core.next_checkpoint = writer.number().saturating_add(1);
+                        writer
+                    }
                     Err(LogFailure::Full) => {
-                        return Ok(self.checkpoint_failed(CheckpointFailure::NoRoom));
+                        return Ok(self.checkpoint_failed(core, CheckpointFailure::NoRoom));
                     }
                     Err(failure) => return Err(failure),
                 }
@@ -440,12 +443,13 @@ impl<S: SegmentStore> Shared<S> {
             Ok(Step::More) => core.checkpoint = Some(writer),
             Ok(Step::Unfit) => {
                 writer.end(store, false);
-                return Ok(self.checkpoint_failed(CheckpointFailure::TableSpoilt));
+                return Ok(self.checkpoint_failed(core, CheckpointFailure::TableSpoilt));
             }
             Ok(Step::Done(bytes)) => {
                 let before = core.current_checkpoint.replace(writer.number());
                 writer.end(store, true);
                 core.needed_from = Some(core.needed_from_next);
+                core.failed_at = None;
                 core.replay_bytes = core.log_bytes;
                 {
                     let mut counters = lock(&self.counters);
@@ -466,7 +470,7 @@ impl<S: SegmentStore> Shared<S> {
             Err(failure) => {
                 writer.end(store, false);
                 if failure == LogFailure::Full {
-                    return Ok(self.checkpoint_failed(CheckpointFailure::NoRoom));
+                    return Ok(self.checkpoint_failed(core, CheckpointFailure::NoRoom));
                 }
                 return Err(failure);
             }
@@ -475,7 +479,10 @@ impl<S: SegmentStore> Shared<S> {
     }
 
     /// Counts a checkpoint given up. The log goes on, and the next start reads more of it.
-    fn checkpoint_failed(&self, why: CheckpointFailure) -> Piece {
+    fn checkpoint_failed(&self, core: &mut Core<S>, why: CheckpointFailure) -> Piece {
+        let free_bytes = core.store.as_ref().map_or(0, S::free_bytes);
+        let at = (core.writer.bytes_appended(), free_bytes);
+        core.failed_at = (why == CheckpointFailure::NoRoom).then_some(at);
         let mut counters = lock(&self.counters);
         counters.checkpoints_failed += 1;
         counters.checkpoint_failing = Some(why);
@@ -490,22 +497,18 @@ impl<S: SegmentStore> Shared<S> {
         self.progress.fail(failure);
     }
 
-    /// Samples the wall clock, its trust and its offset, for this and later readings. Returns whether it is trusted.
-    pub(crate) fn sample_wall_trusted(&self) -> bool {
-        let trusted = self.clock.wall_is_trusted();
-        let offset_ms = self
-            .clock
-            .wall_ms()
-            .saturating_sub_unsigned(self.clock.monotonic_ns() / 1_000_000);
-        let before_ms = self.clock_offset_ms.swap(offset_ms, Ordering::Relaxed);
-        let stepped = before_ms != NO_OFFSET && before_ms.abs_diff(offset_ms) > CLOCK_STEP_MS;
+    /// Samples the wall clock, its trust and its offset, for this and later readings.
+    pub(crate) fn sample_wall(&self) -> Wall {
+        let wall = Wall::sample(&*self.clock);
+        let before = self.wall.replace(wall);
+        let stepped = before.offset_ms.abs_diff(wall.offset_ms) > CLOCK_STEP_MS;
         if stepped {
             self.clock_steps.fetch_add(1, Ordering::Relaxed);
         }
-        if self.wall_trusted.swap(trusted, Ordering::Relaxed) != trusted || stepped {
+        if before.trusted != wall.trusted || stepped {
             self.clock_changed.store(true, Ordering::Relaxed);
         }
-        trusted
+        wall
     }
 
     pub(crate) fn wake(&self) {
@@ -557,12 +560,12 @@ impl<S: SegmentStore> Shared<S> {
                 Plan::Nap(time) => {
                     napped = true;
                     std::thread::park_timeout(time);
-                    self.sample_wall_trusted();
+                    self.sample_wall();
                 }
                 Plan::Sleep => {
                     self.asleep.store(true, Ordering::Relaxed);
                     std::thread::park();
-                    self.sample_wall_trusted();
+                    self.sample_wall();
                     self.asleep.store(false, Ordering::Relaxed);
                 }
                 Plan::Round => {

@@ -2,18 +2,17 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::clock::Clock;
 
-use crate::commit::{Core, NO_OFFSET, Shared, lock};
+use crate::commit::{Core, Shared, lock};
 use crate::error::{Error, LogFailure};
 use crate::history::follow::{self, LogCursor, LogStep, Wanted};
 use crate::history::index::Index;
-use crate::history::summary::Sample;
 use crate::history::{self, HistoryCursor, HistoryEntry, HistoryQuery};
 use crate::log::codec::Seal;
 use crate::log::writer::{Done, LogWriter, NO_READING};
@@ -28,6 +27,7 @@ use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Pulse, Stats};
 use crate::store::SegmentStore;
 use crate::table::{FreshCount, Key, Now, OWN_NAPS_MAX, Table, TableMemory, is_fresh};
 use crate::ticket::Progress;
+use crate::wall::{Latest, Wall};
 
 /// Longest sleep of a caller that waits for the queue; a wake-up usually ends it sooner.
 const QUEUE_WAIT: Duration = Duration::from_millis(5);
@@ -138,6 +138,7 @@ impl<S: SegmentStore> Database<S> {
                 needed_from_next: 0,
                 index: Index::default(),
                 room_sought_at: None,
+                failed_at: None,
                 stale_checkpoints: recovered.stale_checkpoints,
                 log_bytes: recovered.log_bytes,
                 replay_bytes: recovered.log_bytes,
@@ -146,11 +147,11 @@ impl<S: SegmentStore> Database<S> {
                 replay_bytes: recovered.log_bytes,
                 ..LogCounters::default()
             }),
-            wall_trusted: AtomicBool::new(clock.wall_is_trusted()),
+            // Later samples compare with this one.
+            wall: Latest::new(Wall::sample(&*clock)),
             asleep: AtomicBool::new(false),
             in_flight_since_ns: AtomicU64::new(NO_READING),
             in_flight: AtomicBool::new(false),
-            clock_offset_ms: AtomicI64::new(NO_OFFSET),
             clock_changed: AtomicBool::new(false),
             clock_steps: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
@@ -163,8 +164,6 @@ impl<S: SegmentStore> Database<S> {
             clock,
             options,
         });
-        // Later samples compare with this one.
-        shared.sample_wall_trusted();
         let mut thread = None;
         if options.commit_driver == CommitDriver::Thread {
             let name = "db-commit";
@@ -391,9 +390,8 @@ impl<S: SegmentStore> Database<S> {
         visit: &mut dyn FnMut(&HistoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<bool, Error> {
         let more = self.with_log(|source| history::slice(source, query, cursor))?;
-        let found = std::mem::take(&mut cursor.found);
-        let flow = found.visit(visit);
-        cursor.found = found;
+        // Freed after the visit: a cursor may wait for its client between two slices.
+        let flow = std::mem::take(&mut cursor.found).visit(visit);
         if flow.is_break() {
             history::stop(cursor);
             return Ok(false);
@@ -451,11 +449,8 @@ impl<S: SegmentStore> Database<S> {
         read: impl FnOnce(&mut history::Source<'_, S>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let shared = &*self.shared;
-        let wall_trusted = shared.sample_wall_trusted();
-        let present = wall_trusted.then(|| Sample {
-            arrival_us: shared.clock.monotonic_ns() / 1000,
-            wall_ms: shared.clock.wall_ms(),
-        });
+        let wall = shared.sample_wall();
+        let present = wall.trusted.then(|| shared.present());
         let mut guard = shared.lock_core();
         let core = &mut *guard;
         while shared.adopt(core)? {}
@@ -650,7 +645,7 @@ impl<S: SegmentStore> Database<S> {
             segments_expired: counters.segments_expired,
             readings_dropped: counters.readings_dropped,
             segments_dropped: counters.segments_dropped,
-            wall_trusted: shared.wall_trusted.load(Ordering::Relaxed),
+            wall_trusted: shared.wall.get().trusted,
             clock_steps: shared.clock_steps.load(Ordering::Relaxed),
             damage: counters.damage,
             objects: shared.table.objects(),

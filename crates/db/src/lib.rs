@@ -15,8 +15,8 @@
 //! scan, `history/` range reads, their index, and the log in its own order, `snapshot.rs` a copy while the store is
 //! written to, `retention.rs`, `recovery.rs`, `room.rs` whether checkpoints fit the store, `alarm/` thresholds and
 //! staleness, `qos/` the controller of quality of service, `task.rs` periodic tasks, `monitor.rs` their run times,
-//! `realtime.rs` what they need from the machine, `value.rs` the stored form of typed values, `store/` the interface to
-//! flash.
+//! `realtime.rs` what they need from the machine, `value.rs` the stored form of typed values, `wall.rs` the wall clock
+//! beside the monotonic clock, `store/` the interface to flash.
 
 mod alarm;
 mod commit;
@@ -42,6 +42,7 @@ pub mod table;
 mod task;
 mod ticket;
 pub mod value;
+mod wall;
 
 pub use alarm::{
     ALARM_MS_MAX, ALARM_QUEUE_MAX, ALARM_RULES_MAX, ALARM_WATCHES_MAX, ActiveAlarm, AlarmCondition,

@@ -15,6 +15,7 @@ use crate::queue::{self, Entries, Entry, EntryKind, Queue};
 use crate::store::SegmentStore;
 use crate::table::SlotValue;
 use crate::ticket::Ticket;
+use crate::wall::Wall;
 
 /// Most readings that one instance of a firm task can put. They go into the table under one hold of a lock, for which
 /// every producer waits.
@@ -73,37 +74,35 @@ impl<S: SegmentStore> Database<S> {
             .check(id, sensor_ms.unwrap_or(0), value.len())?;
         // Prefetch the slot's cache lines: they arrive while the clock is read and the lock is taken.
         shared.table.fetch(id, value.len());
-        let (wall_trusted, has_looked) = self.wall_trusted();
+        let (wall, has_looked) = self.wall();
         let arrival_ns = shared.clock.monotonic_ns();
         // Compute the node's time from the last clock sample, which also gave the trust flag. This saves a clock read
         // per put, and a time never gets the trust of another sample.
-        let timestamp_ms = sensor_ms.unwrap_or_else(|| {
-            let offset_ms = shared.clock_offset_ms.load(Ordering::Relaxed);
-            offset_ms.saturating_add_unsigned(arrival_ns / 1_000_000)
-        });
+        let timestamp_ms = sensor_ms.unwrap_or_else(|| wall.at_ms(arrival_ns));
         let entry = Entry {
             kind: EntryKind::Reading,
             id: id.0,
             timestamp_ms,
             arrival_ns,
-            wall_trusted,
+            wall_trusted: wall.trusted,
             node_time: sensor_ms.is_none(),
             value,
         };
         let (lsn, wake) = {
             let mut queue = shared.queue.lock();
-            if let Err(refused) = Self::check_taking(&mut queue, arrival_ns, 1) {
-                // The reading is not kept but still valid: a full card must not silence an alarm.
+            let mut taking = Self::check_taking(&mut queue, arrival_ns, 1);
+            if taking.is_ok() && !queue.has_room(&entry) {
+                queue.busy += 1;
+                queue.busy_last_ns = Some(arrival_ns);
+                taking = Err(Error::Busy);
+            }
+            if let Err(refused) = taking {
+                // The reading is not kept but still valid: a full card, or one that stalls, must not silence an alarm.
                 if queue.alarms.is_some() {
                     let newer = shared.table.is_news(id, timestamp_ms, entry.node_time);
                     queue.judge_alarms(&entry, newer);
                 }
                 return Err(refused);
-            }
-            if !queue.has_room(&entry) {
-                queue.busy += 1;
-                queue.busy_last_ns = Some(arrival_ns);
-                return Err(Error::Busy);
             }
             let (_, is_temporal) = shared.table.validity(id);
             let is_judged = is_temporal && queue.is_shedding && shared.table.has_value(id);
@@ -160,15 +159,15 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    /// Returns whether the wall clock is trusted as of the last sample, and whether this call took that sample.
-    fn wall_trusted(&self) -> (bool, bool) {
+    /// Returns the last sample of the wall clock, and whether this call took it.
+    fn wall(&self) -> (Wall, bool) {
         let asleep = &self.shared.asleep;
-        // The commit thread samples the flag; while it sleeps, the last sample may be hours old. So the put that is
+        // The commit thread takes samples; while it sleeps, the last sample may be hours old. So the put that is
         // about to wake it takes a sample itself. Later puts do not, although the thread may still be waking up.
         if asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed) {
-            (self.shared.sample_wall_trusted(), true)
+            (self.shared.sample_wall(), true)
         } else {
-            (self.shared.wall_trusted.load(Ordering::Relaxed), false)
+            (self.shared.wall.get(), false)
         }
     }
 
@@ -247,8 +246,8 @@ impl<S: SegmentStore> Database<S> {
     /// Puts what an instance has staged, if its deadline has not passed: all of it under one hold of the queue's lock,
     /// or nothing. The deadline is checked under that lock. Results of an instance are no updates that could be shed.
     pub(crate) fn commit_staged(&self, staged: &Staged, deadline_ns: u64) -> Commit {
-        let (wall_trusted, has_looked) = self.wall_trusted();
-        let commit = self.commit_trusted(staged, deadline_ns, wall_trusted);
+        let (wall, has_looked) = self.wall();
+        let commit = self.commit_at(staged, deadline_ns, wall);
         if has_looked && !matches!(commit, Commit::Done { .. }) {
             // This call has not woken the commit thread: the put that does must sample the clock again.
             self.shared.asleep.store(true, Ordering::Relaxed);
@@ -256,7 +255,7 @@ impl<S: SegmentStore> Database<S> {
         commit
     }
 
-    fn commit_trusted(&self, staged: &Staged, deadline_ns: u64, wall_trusted: bool) -> Commit {
+    fn commit_at(&self, staged: &Staged, deadline_ns: u64, wall: Wall) -> Commit {
         let shared = &*self.shared;
         let readings = u64::from(staged.puts);
         let (lsn, decided_ns, wake) = {
@@ -274,8 +273,7 @@ impl<S: SegmentStore> Database<S> {
                 queue.busy_last_ns = Some(decided_ns);
                 return refused(Error::Busy);
             }
-            let offset_ms = shared.clock_offset_ms.load(Ordering::Relaxed);
-            let node_ms = offset_ms.saturating_add_unsigned(decided_ns / 1_000_000);
+            let node_ms = wall.at_ms(decided_ns);
             let entries = || {
                 Entries(&staged.buffer).map(|entry| Entry {
                     timestamp_ms: match entry.node_time {
@@ -283,7 +281,7 @@ impl<S: SegmentStore> Database<S> {
                         false => entry.timestamp_ms,
                     },
                     arrival_ns: decided_ns,
-                    wall_trusted,
+                    wall_trusted: wall.trusted,
                     ..entry
                 })
             };

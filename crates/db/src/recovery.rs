@@ -14,6 +14,9 @@ use crate::options::ObjectId;
 use crate::store::SegmentStore;
 use crate::table::{SlotValue, Table};
 
+/// How often a checkpoint is tried that is whole, but cannot be read a moment later.
+const LOADS_MAX: u32 = 3;
+
 /// What a start found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
@@ -75,7 +78,16 @@ pub(crate) fn recover<S: SegmentStore>(
     let next_checkpoint = numbers.last().map_or(1, |last| last.saturating_add(1));
     let mut head = None;
     for at in (0..numbers.len()).rev() {
-        head = checkpoint::verify(store, numbers[at])?;
+        // It is read twice: as a whole, then into the table. A read that fails the second time may succeed again.
+        for _ in 0..LOADS_MAX {
+            let Some(found) = checkpoint::verify(store, numbers[at])? else {
+                break;
+            };
+            if load_checkpoint(store, numbers[at], found.objects, table, &mut report)? {
+                head = Some(found);
+                break;
+            }
+        }
         if head.is_some() {
             report.checkpoint = Some(numbers.remove(at));
             break;
@@ -83,8 +95,7 @@ pub(crate) fn recover<S: SegmentStore>(
         report.checkpoints_unusable += 1;
     }
     let mut reader = Reader::new();
-    if let (Some(head), Some(number)) = (&head, report.checkpoint) {
-        load_checkpoint(store, number, table, &mut report)?;
+    if let Some(head) = &head {
         reader.expect_lsn(head.lsn);
     }
     let (segments, listed_whole) = scan::segments(store)?;
@@ -157,13 +168,17 @@ fn length_of<S: SegmentStore>(store: &mut S, number: u32) -> Option<u64> {
     bytes
 }
 
+/// Fills the table from a checkpoint that was read as whole a moment ago. Returns whether it was read as whole again;
+/// if not, the log is replayed over what has been read of it.
 fn load_checkpoint<S: SegmentStore>(
     store: &mut S,
     number: u32,
+    objects: u32,
     table: &Table,
     report: &mut RecoveryReport,
-) -> Result<(), Error> {
-    checkpoint::visit(store, number, &mut |record| {
+) -> Result<bool, Error> {
+    let mut found = 0;
+    let tail = checkpoint::visit(store, number, &mut |record| {
         if let Record::Object(object) = record {
             let (entry, id) = (&object.entry, ObjectId(object.entry.id));
             table.reserve(id)?;
@@ -175,11 +190,13 @@ fn load_checkpoint<S: SegmentStore>(
             if let Some(latest) = &object.latest {
                 store_value(table, id, latest)?;
             }
-            report.objects_from_checkpoint += 1;
+            found += 1;
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    Ok(())
+    let is_whole = tail == Some(Tail::Clean) && found == objects;
+    report.objects_from_checkpoint = if is_whole { found.into() } else { 0 };
+    Ok(is_whole)
 }
 
 fn replay<S: SegmentStore>(

@@ -12,11 +12,12 @@ use crate::history::index::Limits;
 use crate::history::summary::{Outline, Sample};
 use crate::options::Retention;
 use crate::store::SegmentStore;
+use crate::wall;
 
 impl<S: SegmentStore> Shared<S> {
     /// Runs one step; `true` when there is more to do at once.
     pub(crate) fn maintain(&self, core: &mut Core<S>) -> Result<bool, Error> {
-        let wall_trusted = self.sample_wall_trusted();
+        let wall_trusted = self.sample_wall().trusted;
         if self
             .clock_changed
             .load(std::sync::atomic::Ordering::Relaxed)
@@ -40,7 +41,10 @@ impl<S: SegmentStore> Shared<S> {
                 counters.segments_expired += 1;
                 counters.readings_expired += readings;
                 deleted = true;
-            } else if core.checkpoint.is_none() && core.writer.segments().len() > 1 {
+            } else if core.checkpoint.is_none()
+                && core.writer.segments().len() > 1
+                && self.may_find_room(core)
+            {
                 // A restart would still read it: the next round must begin a checkpoint.
                 core.log_bytes = core.log_bytes.max(self.options.checkpoint_bytes);
                 self.queue.lock().checkpoint_due = true;
@@ -49,6 +53,16 @@ impl<S: SegmentStore> Shared<S> {
         }
         self.publish(core);
         Ok(indexing || deleted)
+    }
+
+    /// Returns whether a checkpoint has a chance. One that failed fails again while log and store are as they were, and
+    /// retention, which asks every second, would only wear the card.
+    fn may_find_room(&self, core: &Core<S>) -> bool {
+        let free_bytes = core.store.as_ref().map_or(0, S::free_bytes);
+        core.failed_at.is_none_or(|(appended, free)| {
+            let grown = core.writer.bytes_appended().saturating_sub(appended);
+            grown >= self.options.checkpoint_bytes || free_bytes > free
+        })
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -99,6 +113,15 @@ impl<S: SegmentStore> Shared<S> {
         }
     }
 
+    /// Returns both clocks as they are now.
+    pub(crate) fn present(&self) -> Sample {
+        let (monotonic_ns, wall_ms) = wall::both(&*self.clock);
+        Sample {
+            arrival_us: monotonic_ns / 1000,
+            wall_ms,
+        }
+    }
+
     /// Whether the oldest segment exceeds the limit of size or age.
     fn has_expired(&self, core: &mut Core<S>, retention: &Retention, wall_trusted: bool) -> bool {
         if self.is_too_much(core, retention) {
@@ -111,10 +134,7 @@ impl<S: SegmentStore> Shared<S> {
             return false;
         }
         let segments = core.writer.segments();
-        let now = Sample {
-            arrival_us: self.clock.monotonic_ns() / 1000,
-            wall_ms: self.clock.wall_ms(),
-        };
+        let now = self.present();
         let boots = core
             .index
             .boots(core.writer.summary(), Some((self.boot_id, now)));

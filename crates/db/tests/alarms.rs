@@ -104,6 +104,36 @@ fn a_full_store_silences_no_alarm() {
 }
 
 #[test]
+fn a_card_that_stalls_silences_no_alarm() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let id = declare(&db, "hall/1/temperature");
+    let stale = AlarmCondition::Stale { after_ms: 1000 };
+    let rules = [rule("#", above(60.0, 55.0, 0)), rule("#", stale)];
+    db.set_alarms(&rules, 16).expect("set");
+    let mut time_ms = 1000;
+    // Nothing is committed, so the queue fills.
+    let mut offer = |value| {
+        time_ms += 1;
+        let mut bytes = [0; 16];
+        let length = Value::Float(value).encode(&mut bytes).expect("room");
+        db.put(id, &bytes[..length], time_ms, Durability::Batched)
+    };
+    while offer(20.0).is_ok() {}
+    assert!(changes(&db).is_empty());
+    assert!(matches!(offer(61.0), Err(db::Error::Busy)));
+    assert_eq!(changes(&db), [(0, id.0, true)]);
+    for _ in 0..5 {
+        clock.advance_ns(500 * MS);
+        db.scan_alarms();
+        assert!(matches!(offer(62.0), Err(db::Error::Busy)));
+    }
+    assert!(changes(&db).is_empty());
+    assert!(matches!(offer(50.0), Err(db::Error::Busy)));
+    assert_eq!(changes(&db), [(0, id.0, false)]);
+}
+
+#[test]
 fn thresholds_are_judged_by_the_put_itself() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, options());

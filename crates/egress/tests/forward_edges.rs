@@ -227,3 +227,39 @@ fn ten_thousand_readings_at_most_go_without_an_answer() {
     flow(&mut one, usize::MAX, &mut received);
     assert_eq!(received.times.len(), 25_000);
 }
+
+/// What was sent before a crash may have arrived. An orderly stop, before it is sent again, does not change that.
+#[test]
+fn what_a_crash_leaves_in_doubt_is_counted_after_an_orderly_stop_too() {
+    let clock = clock();
+    let db = open(format(8 << 10, 1), &clock, crate::common::options());
+    let ids = declare(&db);
+    let options = UpstreamOptions {
+        begin: Begin::Oldest,
+        window_readings_max: 4_000,
+        ..batched()
+    };
+    record(&db, &ids, 0..12_000);
+    let mut sent = 0;
+    let mut killed = forwarder(&db, &clock, options.clone());
+    while killed.pull().expect("read") {}
+    killed.engine.close_now();
+    killed.write_cursor_if_due(false).expect("written");
+    while let Some(unit) = killed.engine.send() {
+        sent += u64::from(unit.readings);
+    }
+    drop(killed);
+    assert!(sent > 0);
+    let mut offline = forwarder(&db, &clock, options.clone());
+    offline.write_cursor(true).expect("written");
+    drop(offline);
+    let mut last = forwarder(&db, &clock, options);
+    flow(&mut last, usize::MAX, &mut Received::default());
+    let counted = last.engine.counters().sent_twice;
+    assert!(counted >= sent, "{counted} of {sent}");
+    // The stop has sent nothing: no window of its own is in doubt.
+    assert!(counted <= 4_000, "{counted} of {sent}");
+    // Behind an orderly stop with nothing in doubt, nothing is counted.
+    last.write_cursor(true).expect("written");
+    assert!(last.engine.record(true).clean);
+}

@@ -293,7 +293,7 @@ export class Figures {
     tile.set(reads > 0 ? percent(local / reads) : "–", "of reads without the network", all.some((one) => one.failing) ? "bad" : "");
     tile.lines(all.map((one) => {
       const state = !one.mounted ? `✗ not mounted${one.last_error ? `: ${one.last_error}` : ""}`
-        : one.connections > 0 ? "✓ server answers" : "✗ no server";
+        : one.connections === 0 ? "✗ no server" : one.connections > 0 ? "✓ server answers" : "mounted";
       return `${one.name}: ${state}, ${grouped(one.reads)} reads`;
     }));
   }

@@ -442,17 +442,13 @@ impl<D: BlockDevice> Store<D> {
         let address = self.layout.bucket_block(bucket);
         let pair = &mut self.neighbours[..TABLE_COPIES as usize * BLOCK_BYTES];
         if read_through(&mut self.device, &self.overlay, address, pair).is_err() {
-            // A block that the device cannot read is treated like one with wrong content: the other copy is used.
-            let mut failures = 0;
+            // A block that the device cannot read is treated like one with wrong content: the other copy is used, and
+            // without one only the names in this bucket are lost.
             for copy in 0..TABLE_COPIES {
                 let block = self.neighbours.block_mut(copy as usize);
                 let read = read_through(&mut self.device, &self.overlay, address + copy, block);
-                if let Err(error) = read {
+                if !is_readable(read)? {
                     block.fill(0);
-                    failures += 1;
-                    if failures == TABLE_COPIES {
-                        return Err(error.into());
-                    }
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::forge::{
 };
 use base::block::DeviceError;
 use base::sim::{Random, SimDevice};
-use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
+use flash::{Error, OpenOptions, PAYLOAD_BYTES, Part, Store};
 
 /// The usual form of decay is a sector that the device cannot read: the other copy is then read, as if the bytes had
 /// been wrong.
@@ -36,6 +36,41 @@ fn what_is_kept_twice_is_read_in_spite_of_a_bad_sector() {
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// If both copies of a bucket cannot be read, its names are damaged, as with wrong bytes; the others can be used.
+#[test]
+fn a_bucket_that_cannot_be_read_costs_its_names_only() {
+    let mut store = Store::format(SimDevice::new(512, 1), &options(64)).unwrap();
+    store.replace("a", &[1; 5000]).unwrap();
+    // Both copies of the first bucket.
+    let bad = Worn::new(forge::settled(store), 12..14);
+    let mut store = Store::open(bad, &OpenOptions::default()).unwrap();
+    let is_of_table = |error: &Error| {
+        matches!(
+            error,
+            Error::Damaged {
+                part: Part::Table,
+                ..
+            }
+        )
+    };
+    let listed = store.list(&mut |_, _| {}).unwrap_err();
+    assert!(is_of_table(&listed), "{listed}");
+    let (mut made, mut refused) = (0, 0);
+    for number in 0..64 {
+        match store.create(&format!("n{number}")) {
+            Ok(file) => {
+                store.close_file(file);
+                made += 1;
+            }
+            Err(error) => {
+                assert!(is_of_table(&error), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(made > 0 && refused > 0, "{made} made, {refused} refused");
 }
 
 /// The free list is long and holds only chains, whose links cannot be read for some time. Calls that need space fail

@@ -87,6 +87,9 @@ fn lines_that_are_refused() {
         "m v",
         "m v=",
         "m =1",
+        "m v=1,v=2",
+        "m a=1,v=1,b=2,a=3",
+        "m v\\ w=1,x=2,v\\ w=3",
         "m v=1,",
         "m v=1,,w=2",
         "m v=1 5 6",
@@ -313,16 +316,26 @@ fn a_quote_elsewhere_begins_no_text() {
 }
 
 #[test]
-fn a_text_that_was_cut_off_costs_the_lines_up_to_the_next_quote() {
-    // What follows the next quote shows that it does not end the text. It is unknown which of the lines before it were
-    // text: the author of a text chooses its content, and with its length whether its sender cuts it.
-    let cut = "log msg=\"first\nboiler,unit=61 temperature=999\nyyylog msg=\"good\"";
-    assert_eq!(lines(&format!("{cut}\nm v=2\n")), [cut, "m v=2"]);
-    assert!(parse(cut).is_err());
-    let stream = "m path=\"C:\\\"\nm v=1\nm path=\"C:\\\"\nm v=2\nm msg=\"x\"\n";
-    let found = lines(stream);
-    assert_eq!(found.last().unwrap(), "m msg=\"x\"");
-    assert!(found.contains(&"m v=2".to_owned()), "{found:?}");
+fn a_text_that_was_cut_off_ends_what_can_be_trusted() {
+    // The next quote does not end the text. Whoever chooses a text chooses with its length whether its sender cuts it,
+    // and with the next text what stands behind that quote.
+    for stream in [
+        "log msg=\"first\nboiler,unit=61 temperature=999\nyyylog msg=\"good\"\nm v=2\n",
+        "la msg=\"cut off\nlb msg=\"x\nboiler,unit=15 temperature=9\ny\"\n",
+        "la msg=\"cut off\nlb msg=\",a=1\nboiler,unit=15 temperature=9\ny\"\n",
+        "la msg=\"cut off\nlb,app=x code=3i,msg=\" 5\nboiler,unit=15 temperature=9\ny\"\n",
+        "la msg=\"cut off\nlb msg=\"\nboiler,unit=15 temperature=9\ny\"\n",
+        "m path=\"C:\\\"\nm v=1\nm path=\"C:\\\"\nm v=2\nm msg=\"x\"\n",
+    ] {
+        for chunk in [1, 3, usize::MAX] {
+            let found = split(stream.as_bytes(), &mut std::iter::repeat(chunk), 1 << 16);
+            assert_eq!(found, (vec![Some(TEXT_OPEN.to_vec())], false), "{stream:?}");
+        }
+        assert_eq!(ingest::line::first_line_bytes(stream.as_bytes()), None);
+    }
+    // An equals sign alone does not make the end of a text the beginning of a line: base64 ends with some.
+    let key = "m key=\"MIIB\nAA==\",v=1";
+    assert_eq!(lines(&format!("{key}\nm v=2\n")), [key, "m v=2"]);
 }
 
 #[test]
@@ -359,9 +372,12 @@ proptest! {
     fn what_is_written_parses_back(
         measurement in NAME,
         tags in prop::collection::btree_map(NAME, NAME, 0..4),
-        fields in prop::collection::vec((NAME, field()), 1..4),
+        mut fields in prop::collection::vec((NAME, field()), 1..4),
         time in any::<Option<i64>>(),
     ) {
+        // A field that is there twice is refused.
+        let mut names = std::collections::BTreeSet::new();
+        fields.retain(|(name, _)| names.insert(name.clone()));
         let tags: Vec<(&str, &str)> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let fields: Vec<(&str, Value<'_>)> =
             fields.iter().map(|(name, field)| (name.as_str(), field.value())).collect();

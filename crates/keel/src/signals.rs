@@ -1,5 +1,8 @@
-//! SIGINT, SIGTERM and SIGHUP as a flag that loops poll, so that every exit path cleans up.
+//! SIGINT, SIGTERM and SIGHUP as a flag that loops poll, so that every exit path cleans up; and children that end
+//! with this process.
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of signals received.
@@ -43,4 +46,20 @@ pub(crate) fn stop_requested() -> bool {
 /// Returns whether a second one was received: the sender does not want to wait for an orderly end.
 pub(crate) fn stop_insisted() -> bool {
     STOP.load(Ordering::Relaxed) > 1
+}
+
+/// Makes a child end with this process, however that ends. The main thread must start it, because the kernel sends the
+/// signal when the thread ends that started the child.
+pub(crate) fn end_with_this(command: &mut Command) {
+    let own = std::process::id() as libc::pid_t;
+    // SAFETY: between fork and exec there are only async-signal-safe system calls, and no allocation.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+            if libc::getppid() != own {
+                libc::_exit(0);
+            }
+            Ok(())
+        });
+    }
 }

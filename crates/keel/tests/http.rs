@@ -300,7 +300,7 @@ fn what_cannot_be_answered_says_what_to_do() {
             405,
         ),
         (
-            "PUT /api/v1/values/a HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1\r\n\r\n1",
+            "PUT /api/v1/values/a HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: 1\r\n\r\n1",
             413,
         ),
         (

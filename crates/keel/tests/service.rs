@@ -130,8 +130,8 @@ struct Stalling {
 impl Stalling {
     /// Mounts a region of memory at `card` in the node's folder; `None` if this machine does not allow mounting.
     fn mount(dir: &TempDir) -> Option<Self> {
-        if base::mount::effective_ids().0 != 0 || base::mount::check_fuse().is_err() {
-            println!("skipped: only root can mount, and where there is FUSE");
+        if let Some(reason) = base::mount::why_root_cannot_mount() {
+            println!("skipped: {reason}");
             return None;
         }
         let (region, directory) = (dir.file("region"), dir.file("card"));

@@ -1,6 +1,6 @@
 //! The findings of `keel stream check` for a damaged store, and whether its advice works.
 
-use crate::common::{TempDir, ok, run, text};
+use crate::common::{TempDir, fails, ok, run, text};
 use crate::stream_publish::{bytes, file_of, pack_file, place};
 use std::fs;
 use std::path::Path;
@@ -255,6 +255,67 @@ fn a_damaged_note_is_written_again() {
     let said = damage(&store);
     assert!(said.contains("take it away"), "{said}");
     fs::remove_dir(&note).unwrap();
+    ok(&["stream", "pack", &tree, &store]);
+    check_is_whole(&store);
+}
+
+/// A directory in place of a file of the store is named, and the remedy works.
+#[test]
+fn a_directory_in_place_of_a_file_is_moved_away() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    ok(&["stream", "pack", &tree, &store]);
+    let format = Path::new(&store).join("format");
+    let whole = fs::read(&format).unwrap();
+    fs::remove_file(&format).unwrap();
+    fs::create_dir(&format).unwrap();
+    let line = fails(&["stream", "ls", &store], 1);
+    let said = format!(
+        "{store}/format: is a directory, in place of a file of the store; move it away; then `keel stream check \
+         {store}`"
+    );
+    assert!(line.contains(&said), "{line}");
+    fs::remove_dir(&format).unwrap();
+    let line = fails(&["stream", "check", &store], 1);
+    assert!(line.contains("write the line `"), "{line}");
+    fs::write(&format, whole).unwrap();
+    check_is_whole(&store);
+    // The note can only be written by `pack`.
+    let note = Path::new(&store).join("newest");
+    fs::remove_file(&note).unwrap();
+    fs::create_dir(&note).unwrap();
+    let said = ok(&["stream", "pack", &tree, &store]);
+    let said = String::from_utf8(said).unwrap();
+    let remedy = format!("; `keel stream check {store}` says what to do\n");
+    assert!(
+        said.contains("could not be noted") && said.contains(&remedy),
+        "{said}"
+    );
+}
+
+/// What an interrupted first publication leaves is no whole store.
+#[test]
+fn a_store_without_a_version_is_not_whole() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    ok(&["stream", "pack", &tree, &store]);
+    for name in ["manifests", "packs"] {
+        for file in fs::read_dir(Path::new(&store).join(name)).unwrap() {
+            fs::remove_file(file.unwrap().path()).unwrap();
+        }
+    }
+    fs::remove_file(Path::new(&store).join("newest")).unwrap();
+    fs::write(Path::new(&store).join("packs/0000000001.pack.new"), "begun").unwrap();
+    let said = damage(&store);
+    let named = format!("{store}: no version; ");
+    let remedy = format!("; publish a tree with `keel stream pack TREE {store}`\n");
+    assert!(
+        said.starts_with(&named) && said.ends_with(&remedy),
+        "{said}"
+    );
+    let output = run(&["stream", "check", &store, "--json"]);
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["whole"], false, "{said}");
     ok(&["stream", "pack", &tree, &store]);
     check_is_whole(&store);
 }

@@ -3,7 +3,6 @@
 use crate::common::TempDir;
 use crate::page_common;
 use std::net::TcpListener;
-use std::path::Path;
 use std::process::Command;
 use stream::device::{CacheCounters, Counters};
 
@@ -41,7 +40,7 @@ fn the_commands_of_the_page_work() {
         }
     }
     let has = |thing: &str| match thing {
-        "fuse" => Path::new("/dev/fuse").exists() && base::mount::effective_ids().0 == 0,
+        "fuse" => base::mount::why_root_cannot_mount().is_none(),
         other => panic!("{other}"),
     };
     let can_mount = has("fuse");

@@ -110,11 +110,79 @@ fn what_a_server_learned_is_listed_and_forgotten() {
     assert!(text.ends_with("  bin/task\n"), "{text}");
     let other = ok_json(&["stream", "actions", name, "--tenant", "other", "--json"]);
     assert_eq!(other["actions"].as_array().unwrap().len(), 0);
+    // The store knows no list of tenants, so an unknown one is no error, and is named.
+    let other = ["stream", "actions", name, "bin/task", "--tenant", "other"];
+    let named = format!(
+        "nothing was learned of bin/task for the tenant other yet; `keel stream actions {name}` lists all tenants\n"
+    );
+    for forget in [None, Some("--forget")] {
+        let arguments: Vec<_> = other.into_iter().chain(forget).collect();
+        assert_eq!(String::from_utf8(ok(&arguments)).unwrap(), named);
+    }
+    let line = fails(&["stream", "actions", name, "--tenant", "../other"], 2);
+    assert!(
+        line.contains("../other: is no name of a tenant; "),
+        "{line}"
+    );
     fails(&["stream", "actions", name, "bin/none"], 1);
     assert_eq!(ok_json(&forget)["forgotten"], 1);
     assert_eq!(ok_json(&forget)["forgotten"], 0);
     let listed = ok_json(&["stream", "actions", name, "--json"]);
     assert_eq!(listed["actions"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn a_device_s_folder_is_refused_as_the_identity_of_a_server() {
+    let dir = TempDir::new();
+    let store = published(&dir);
+    let [authority, device] = ["authority", "device"].map(|name| dir.file(name));
+    let [store, authority, device] =
+        [&store, &authority, &device].map(|path| path.to_str().unwrap());
+    ok(&["stream", "identity", "authority", authority]);
+    ok(&[
+        "stream", "identity", "device", authority, device, "--name", "a",
+    ]);
+    let list = format!("{authority}/devices");
+    let serve = [
+        "stream",
+        "serve",
+        store,
+        "--listen",
+        "127.0.0.1:0",
+        "--identity",
+        device,
+    ];
+    for more in [&[][..], &["--devices", &list]] {
+        let line = fails(&[&serve[..], more].concat(), 1);
+        let said =
+            "cert.pem: is the certificate of a device, not of a server; name the folder that";
+        assert!(line.contains(said), "{line}");
+    }
+}
+
+/// The size is that of the blocks in the cache, and not that of as many full blocks or of all that is wanted.
+#[test]
+fn pin_tells_the_size_of_what_is_in_the_cache() {
+    let dir = TempDir::new();
+    std::fs::create_dir_all(dir.file("tree")).unwrap();
+    std::fs::write(dir.file("tree/small"), "ten bytes\n").unwrap();
+    std::fs::write(dir.file("tree/noise"), bytes_of(9, 16 << 20)).unwrap();
+    let server = Server::start(&publish(&dir), &[]);
+    let (address, cache) = (server.address.to_string(), dir.file("cache"));
+    let cache = ["--cache", cache.to_str().unwrap(), "--cache-size", "4M"];
+    let pin = |what| {
+        let output = run(&[&["stream", "pin", &address, what, "--insecure"], &cache[..]].concat());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = pin("small");
+    assert!(
+        said.contains(": 1 of 1 blocks in the cache (10 B): small alone"),
+        "{said}"
+    );
+    let said = pin("--all");
+    let sizes = said.split(['(', ')']).nth(1).unwrap();
+    let (there, wanted) = sizes.split_once(" of ").unwrap();
+    assert!(wanted == "16.0 MiB" && there != wanted, "{said}");
 }
 
 #[test]
@@ -282,17 +350,26 @@ fn the_folder_of_a_server_without_a_list_is_told_apart() {
     let folder = |name: &str| dir.file(name).display().to_string();
     let authority = folder("authority");
     ok(&["stream", "identity", "authority", &authority]);
-    let device = ["device", &authority, &folder("device"), "--name", "device"];
-    ok(&[&["stream", "identity"], &device[..]].concat());
+    let server = folder("server");
+    ok(&[
+        "stream",
+        "identity",
+        "server",
+        &authority,
+        &server,
+        "--name",
+        "localhost",
+    ]);
+    std::fs::remove_file(dir.file("server/devices")).unwrap();
     let serve = |identity: &str| {
         let store = store.to_str().unwrap();
         let options = ["--listen", "127.0.0.1:0", "--identity", identity];
         fails(&[&["stream", "serve", store], &options[..]].concat(), 1)
     };
-    let line = serve(&folder("device"));
+    let line = serve(&server);
     assert!(
         line.contains(
-            "device/devices: no such file or directory; copy the file devices of the authority"
+            "server/devices: no such file or directory; copy the file devices of the authority"
         ),
         "{line}"
     );

@@ -235,6 +235,30 @@ restarts_max = 1
 }
 
 #[test]
+fn a_program_that_comes_back_while_it_still_ends_does_not_run_twice() {
+    let task = r#"
+[[task]]
+name = "valve"
+command = ["sh", "-c", "trap 'sleep 1; echo end >> steps; exit' TERM; echo begin >> steps; while :; do sleep .1; done"]
+"#;
+    let mut node = node(task);
+    let begun = |node: &Node| read(node, "steps").matches("begin").count();
+    wait_until("the program", || begun(&node) == 1);
+    for config in ["", task] {
+        fs::write(node.dir.file("keel.toml"), format!("{SMALL}{config}")).unwrap();
+        let applied = node.log().matches("applied: task").count();
+        node.signal(libc::SIGHUP);
+        wait_until("that it is applied", || {
+            node.log().matches("applied: task").count() > applied
+        });
+    }
+    wait_until("that it runs again", || begun(&node) == 2);
+    let steps = read(&node, "steps");
+    assert_eq!(steps, "begin\nend\nbegin\n", "{}", node.log());
+    assert!(node.stop().success());
+}
+
+#[test]
 fn programs_end_with_the_node_however_it_ends() {
     let tasks = r#"
 [[task]]
@@ -538,6 +562,7 @@ restarts_max = 0
     server.kill();
     node.restart();
     process(&node, "plant");
+    wait_until("the reason", || has_reason(&node, "mount_disconnected"));
     assert!(node.stop().success());
     fs::remove_dir_all(node.dir.file("plant-cache")).unwrap();
     node.restart();

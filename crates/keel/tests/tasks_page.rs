@@ -2,7 +2,6 @@
 
 use crate::common::TempDir;
 use crate::common::broker::free_port;
-use std::path::Path;
 
 /// Ends processes that the page has started, if the page itself did not end them.
 struct Leftovers<'a>(&'a TempDir);
@@ -25,7 +24,7 @@ fn the_commands_of_the_page_work() {
     let _leftovers = Leftovers(&dir);
     let page = crate::page_common::text("tasks.md").replace("7017", &free_port().to_string());
     let has = |thing: &str| match thing {
-        "fuse" => Path::new("/dev/fuse").exists() && base::mount::effective_ids().0 == 0,
+        "fuse" => base::mount::why_root_cannot_mount().is_none(),
         other => panic!("{other}"),
     };
     let can_mount = has("fuse");

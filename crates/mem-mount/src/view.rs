@@ -98,7 +98,7 @@ impl View {
         if name.len() > mem::NAME_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let found = answer(self.attachment.look_up(directory.inode, name.as_bytes()))?;
+        let found = answer(self.attachment.look_up(directory.node(), name.as_bytes()))?;
         Ok(self.told(&found))
     }
 
@@ -174,7 +174,7 @@ impl View {
             now_ns: now_ns(),
         };
         let writer = answer(self.attachment.writer())?;
-        answer(writer.create_with(directory.inode, name.as_bytes(), &new, content))
+        answer(writer.create_with(directory.node(), name.as_bytes(), &new, content))
     }
 
     /// Makes a file and opens it.
@@ -207,13 +207,13 @@ impl View {
     pub(crate) fn unlink(&self, parent: INodeNo, name: &OsStr) -> Result<()> {
         let directory = self.directory(parent)?;
         let writer = answer(self.attachment.writer())?;
-        answer(writer.remove(directory.inode, name.as_bytes(), now_ns()))
+        answer(writer.remove(directory.node(), name.as_bytes(), now_ns()))
     }
 
     pub(crate) fn remove_directory(&self, parent: INodeNo, name: &OsStr) -> Result<()> {
         let directory = self.directory(parent)?;
         let writer = answer(self.attachment.writer())?;
-        answer(writer.remove_directory(directory.inode, name.as_bytes(), now_ns()))
+        answer(writer.remove_directory(directory.node(), name.as_bytes(), now_ns()))
     }
 
     pub(crate) fn rename(
@@ -225,8 +225,8 @@ impl View {
         let (old, new) = (self.directory(from.0)?, self.directory(to.0)?);
         let writer = answer(self.attachment.writer())?;
         answer(writer.rename_as(
-            (old.inode, from.1.as_bytes()),
-            (new.inode, to.1.as_bytes()),
+            (old.node(), from.1.as_bytes()),
+            (new.node(), to.1.as_bytes()),
             now_ns(),
             how,
         ))
@@ -237,7 +237,7 @@ impl View {
         self.attributes_of(node)?;
         let directory = self.directory(parent)?;
         let writer = answer(self.attachment.writer())?;
-        answer(writer.link(node.inode, directory.inode, name.as_bytes(), now_ns()))?;
+        answer(writer.link(node, directory.node(), name.as_bytes(), now_ns()))?;
         Ok(self.told(&self.attributes_of(node)?))
     }
 
@@ -394,9 +394,7 @@ impl View {
         }
         let mut listing = locked(listing);
         loop {
-            let next = listing.next(position, |behind, count| {
-                self.names(node.inode, behind, count)
-            });
+            let next = listing.next(position, |behind, count| self.names(node, behind, count));
             let Some(entry) = answer(next)? else {
                 return Ok(());
             };
@@ -414,7 +412,7 @@ impl View {
         }
     }
 
-    fn names(&self, directory: u64, behind: u64, count: usize) -> mem::Result<Vec<Entry>> {
+    fn names(&self, directory: Node, behind: u64, count: usize) -> mem::Result<Vec<Entry>> {
         if self.is_writable() {
             self.attachment.writer()?.list(directory, behind, count)
         } else {

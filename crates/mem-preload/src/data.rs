@@ -255,7 +255,7 @@ serve! {
     fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
         crate::cancel::point();
         match ours(fd) {
-            Some((context, opened)) => write_parts(context, &opened, parts, count, None),
+            Some((context, opened)) => write_parts(context, &opened, parts, count, None, false),
             None => writev::pass(fd, parts, count),
         }
     }
@@ -273,7 +273,7 @@ serve! {
     ) -> isize {
         crate::cancel::point();
         match ours(fd) {
-            Some((context, opened)) => write_parts(context, &opened, parts, count, Some(offset)),
+            Some((context, opened)) => write_parts(context, &opened, parts, count, Some(offset), false),
             None => pwritev::pass(fd, parts, count, offset),
         }
     }
@@ -300,7 +300,8 @@ serve! {
             Some(_) if flags & !WRITE_FLAGS != 0 => fail(libc::EOPNOTSUPP),
             Some((context, opened)) => {
                 let offset = (offset != -1).then_some(offset);
-                append_or_write(context, &opened, parts, count, offset, flags)
+                let appends = flags & libc::RWF_APPEND != 0;
+                write_parts(context, &opened, parts, count, offset, appends)
             }
             None => pwritev2::pass(fd, parts, count, offset, flags),
         }
@@ -380,6 +381,7 @@ fn write_parts(
     list: *const libc::iovec,
     count: c_int,
     offset: Option<i64>,
+    appends: bool,
 ) -> isize {
     context.register_thread();
     counted((|| {
@@ -397,9 +399,11 @@ fn write_parts(
                 *slice = IoSlice::new(bytes(part.iov_base, part.iov_len)?);
             }
             let slices = &slices[..some.len()];
+            let attachment = &context.attachment;
             let written = match offset {
-                Some(at) => context.attachment.write_vectored_at(opened, at, slices),
-                None => context.attachment.write_vectored(opened, slices),
+                _ if appends => attachment.append_vectored(opened, slices, offset.is_none()),
+                Some(at) => attachment.write_vectored_at(opened, at, slices),
+                None => attachment.write_vectored(opened, slices),
             };
             match written {
                 Ok(written) => {
@@ -412,25 +416,6 @@ fn write_parts(
         }
         Ok(done)
     })())
-}
-
-fn append_or_write(
-    context: &Context,
-    opened: &Opened,
-    list: *const libc::iovec,
-    count: c_int,
-    offset: Option<i64>,
-    flags: c_int,
-) -> isize {
-    if flags & libc::RWF_APPEND == 0 {
-        return write_parts(context, opened, list, count, offset);
-    }
-    // Set the description's append flag for this one write.
-    let before = context.flags(opened);
-    context.set_flags(opened, before | libc::O_APPEND);
-    let written = write_parts(context, opened, list, count, offset);
-    context.set_flags(opened, before);
-    written
 }
 
 serve! {
@@ -638,63 +623,35 @@ fn allocate(
         return Err(libc::EBADF);
     }
     let end = offset.checked_add(length).ok_or(libc::EFBIG)? as u64;
+    let range = (offset as u64, end);
     let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-    match mode & !libc::FALLOC_FL_KEEP_SIZE {
-        0 => {}
-        libc::FALLOC_FL_PUNCH_HOLE if keeps_size => {
-            return clear(context, opened, offset as u64, end);
-        }
-        libc::FALLOC_FL_ZERO_RANGE => {
-            if !keeps_size && attributes_of(context, opened)?.size < end {
-                set_size(context, opened.node, end)?;
-            }
-            return clear(context, opened, offset as u64, end);
-        }
-        _ => return Err(libc::EOPNOTSUPP),
-    }
-    let size = attributes_of(context, opened)?.size;
-    if keeps_size && end > size {
-        // Memory behind the end of a file is nothing that a region keeps.
-        return Err(libc::EOPNOTSUPP);
-    }
-    if end > size {
-        set_size(context, opened.node, end)?;
-    }
-    if end <= PACKED_BYTES_MAX {
-        return Ok(());
-    }
-    // A larger file may have missing pages; mapping the range allocates them.
-    let taken = context
-        .attachment
-        .map(opened, offset as u64, length as u64)
-        .or_errno();
-    if taken.is_err() && end > size {
-        set_size(context, opened.node, size)?;
-    }
-    taken.map(drop)
-}
-
-/// Files of up to this size have all of their memory, or none.
-const PACKED_BYTES_MAX: u64 = 1 << 20;
-
-/// Fills a range with zeros, up to the end of the file.
-fn clear(context: &Context, opened: &Opened, from: u64, end: u64) -> Answer<()> {
-    static ZEROS: [u8; 4096] = [0; 4096];
-    let end = end.min(attributes_of(context, opened)?.size);
+    let mem::Node { inode, generation } = opened.node;
     let writer = context.attachment.writer().or_errno()?;
-    let mut at = from;
-    while at < end {
-        let count = (end - at).min(ZEROS.len() as u64) as usize;
+    // Each step happens under the lock of the file: another process may be writing to it.
+    let allocate = || {
+        if keeps_size && end > attributes_of(context, opened)?.size {
+            // Memory behind the end of a file is nothing that a region keeps.
+            return Err(libc::EOPNOTSUPP);
+        }
         writer
-            .write(
-                opened.node.inode,
-                opened.node.generation,
-                at,
-                &ZEROS[..count],
-                mem::now_ns(),
-            )
-            .or_errno()?;
-        at += count as u64;
+            .allocate(inode, generation, range, keeps_size, mem::now_ns())
+            .or_errno()
+    };
+    let punch = || {
+        writer
+            .punch(inode, generation, range, mem::now_ns())
+            .or_errno()
+    };
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => allocate(),
+        libc::FALLOC_FL_PUNCH_HOLE if keeps_size => punch(),
+        libc::FALLOC_FL_ZERO_RANGE => {
+            punch()?;
+            match keeps_size {
+                true => Ok(()),
+                false => allocate(),
+            }
+        }
+        _ => Err(libc::EOPNOTSUPP),
     }
-    Ok(())
 }

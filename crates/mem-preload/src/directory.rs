@@ -95,11 +95,9 @@ fn list(
     };
     let wanted = count - listed.len();
     let entries: Vec<Entry> = match context.attachment.writer() {
-        Ok(writer) => writer.list(opened.node.inode, from, wanted),
+        Ok(writer) => writer.list(opened.node, from, wanted),
         // Read without a lane: the region is read-only, or no lane is free.
-        Err(mem::Error::ReadOnly | mem::Error::LanesFull) => {
-            region.list(opened.node.inode, from, wanted)
-        }
+        Err(mem::Error::ReadOnly | mem::Error::LanesFull) => region.list(opened.node, from, wanted),
         Err(error) => Err(error),
     }
     .or_errno()?;
@@ -552,9 +550,7 @@ fn real_path(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
         if found.attributes.is_directory() {
             context.path_of(found.attributes.node(), &mut path)?;
         } else {
-            let region = context.attachment.region();
-            let parent = region.attributes(found.parent).or_errno()?;
-            context.path_of(parent.node(), &mut path)?;
+            context.path_of(found.parent, &mut path)?;
             path.push(b"/").or_errno()?;
             path.push(names.part(&found.name)).or_errno()?;
         }

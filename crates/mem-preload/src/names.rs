@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use mem::{Attributes, Last, PathBuffer, Rename};
+use mem::{Attributes, Last, Node, PathBuffer, Rename};
 
 use crate::foreign::{Answer, fail, room, string};
 use crate::next::serve;
@@ -15,13 +15,21 @@ use crate::state::{Context, OrErrno, context, served};
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize - 1;
 
 /// Checks that the process may remove a name from a directory.
-fn require_removable(context: &Context, parent: u64, named: &Attributes) -> Answer<Attributes> {
-    let parent = context.attachment.region().attributes(parent).or_errno()?;
+fn require_removable(context: &Context, parent: Node, named: &Attributes) -> Answer<Attributes> {
+    let parent = parent_attributes(context, parent)?;
     require_writable_directory(context, &parent)?;
     if context.with_credentials(|who| who.may_remove(&parent, named)) {
         Ok(parent)
     } else {
         Err(libc::EPERM)
+    }
+}
+
+fn parent_attributes(context: &Context, parent: Node) -> Answer<Attributes> {
+    match context.attachment.region().attributes(parent.inode) {
+        Ok(found) if found.generation == parent.generation => Ok(found),
+        Ok(_) | Err(mem::Error::Stale) => Err(libc::ENOENT),
+        Err(error) => Err(error.errno()),
     }
 }
 
@@ -114,7 +122,7 @@ pub(crate) fn mkdir_at(directory: c_int, path: *const c_char, mode: c_uint) -> c
             // The kernel accepts the sticky bit, but neither of the other two special bits.
             let new = new_inode(context, &missing.parent, libc::S_IFDIR, mode & 0o1777);
             let writer = context.attachment.writer().or_errno()?;
-            writer.create(missing.parent.inode, name, &new).or_errno()
+            writer.create(missing.parent.node(), name, &new).or_errno()
         },
         |directory, path| mkdirat::pass(directory, path, mode),
     )
@@ -139,7 +147,7 @@ pub(crate) fn mknod_at(
             }
             let new = new_inode(context, &missing.parent, libc::S_IFREG, mode & 0o7777);
             let writer = context.attachment.writer().or_errno()?;
-            writer.create(missing.parent.inode, name, &new).or_errno()
+            writer.create(missing.parent.node(), name, &new).or_errno()
         },
         |directory, path| mknodat::pass(directory, path, mode, device),
     )
@@ -161,7 +169,7 @@ pub(crate) fn symlink_at(target: *const c_char, directory: c_int, path: *const c
             new.mode = libc::S_IFLNK | 0o777;
             let writer = context.attachment.writer().or_errno()?;
             writer
-                .create_with(missing.parent.inode, name, &new, target_text.to_bytes())
+                .create_with(missing.parent.node(), name, &new, target_text.to_bytes())
                 .or_errno()
         },
         |directory, path| symlinkat::pass(target, directory, path),
@@ -424,7 +432,7 @@ fn rename_places(two: &Two<'_>, flags: c_uint) -> Answer<c_int> {
             Some(&found.attributes),
         ),
         Place::Missing(missing) => (
-            missing.parent.inode,
+            missing.parent.node(),
             two.second.1.part(&missing.name),
             missing.has_slash,
             None,
@@ -443,13 +451,13 @@ fn rename_places(two: &Two<'_>, flags: c_uint) -> Answer<c_int> {
     if !moves_directory && (from.has_slash || takes_slash && to_slash) {
         return Err(libc::ENOTDIR);
     }
-    if moves_directory && is_above(context, from.attributes.inode, to_parent)? {
+    if moves_directory && is_above(context, from.attributes.inode, to_parent.inode)? {
         return Err(libc::EINVAL);
     }
     if let Some(replaced) = replaced
         && replaced.is_directory()
         && replaced.inode != from.attributes.inode
-        && is_above(context, replaced.inode, from.parent)?
+        && is_above(context, replaced.inode, from.parent.inode)?
     {
         return Err(if how == Rename::Exchange {
             libc::EINVAL
@@ -465,11 +473,7 @@ fn rename_places(two: &Two<'_>, flags: c_uint) -> Answer<c_int> {
     match replaced {
         Some(replaced) => drop(require_removable(context, to_parent, replaced)?),
         None => {
-            let parent = context
-                .attachment
-                .region()
-                .attributes(to_parent)
-                .or_errno()?;
+            let parent = parent_attributes(context, to_parent)?;
             require_writable_directory(context, &parent)?;
         }
     }
@@ -560,8 +564,8 @@ fn link_to(
     let writer = context.attachment.writer().or_errno()?;
     writer
         .link(
-            attributes.inode,
-            missing.parent.inode,
+            attributes.node(),
+            missing.parent.node(),
             names.part(&missing.name),
             mem::now_ns(),
         )

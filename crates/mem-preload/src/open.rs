@@ -125,7 +125,7 @@ fn make_file(context: &Context, missing: &Missing, name: &[u8], mode: u32) -> An
     require_writable_directory(context, &missing.parent)?;
     let new = new_inode(context, &missing.parent, libc::S_IFREG, mode);
     let writer = context.attachment.writer().or_errno()?;
-    writer.create(missing.parent.inode, name, &new).or_errno()
+    writer.create(missing.parent.node(), name, &new).or_errno()
 }
 
 fn open_found(context: &'static Context, attributes: &Attributes, flags: c_int) -> Answer<c_int> {

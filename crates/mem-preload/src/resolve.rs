@@ -22,7 +22,7 @@ pub(crate) enum Place {
 
 pub(crate) struct Found {
     pub(crate) attributes: Attributes,
-    pub(crate) parent: u64,
+    pub(crate) parent: Node,
     /// Empty for `.`, `..` and the root.
     pub(crate) name: Range<usize>,
     pub(crate) has_slash: bool,

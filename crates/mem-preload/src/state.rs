@@ -398,7 +398,11 @@ pub(crate) trait OrErrno<T> {
 impl<T> OrErrno<T> for mem::Result<T> {
     #[inline]
     fn or_errno(self) -> Answer<T> {
-        self.map_err(|error| error.errno())
+        self.map_err(|error| match error {
+            // Another file has its number now: the name leads nowhere.
+            mem::Error::Stale => libc::ENOENT,
+            error => error.errno(),
+        })
     }
 }
 

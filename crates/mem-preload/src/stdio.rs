@@ -434,7 +434,7 @@ fn open_again(fd: c_int, flags: c_int) -> c_int {
             .or_errno()?;
         let place = crate::resolve::Place::Found(crate::resolve::Found {
             attributes,
-            parent: 0,
+            parent: attributes.node(),
             name: 0..0,
             has_slash: false,
         });

@@ -12,7 +12,7 @@ use crate::inode::attribute;
 use crate::layout::{LANE_WORDS_BYTES, LOG_BYTES_MAX, state};
 use crate::memory::{LINE_BYTES, WORDS_IN_LINE};
 use crate::notes::barrier_for_all;
-use crate::region::Region;
+use crate::region::{Region, Senseless};
 
 /// Words of a lane.
 pub(crate) mod word {
@@ -100,12 +100,14 @@ impl Owner {
     /// [`Error::System`] when `/proc` does not have its start time.
     pub(crate) fn current() -> Result<Self> {
         let pid = std::process::id();
-        let start = start_ticks(pid).ok_or_else(|| Error::System {
-            path: "/proc/self/stat".into(),
-            what: "does not say when this process started",
-            source: std::io::Error::from_raw_os_error(libc::ENOENT),
-        })?;
-        Ok(Self::new(pid, start))
+        match start_of(pid) {
+            Start::At { ticks, .. } => Ok(Self::new(pid, ticks)),
+            Start::Ending | Start::Unknown => Err(Error::System {
+                path: "/proc/self/stat".into(),
+                what: "does not say when this process started",
+                source: std::io::Error::from_raw_os_error(libc::ENOENT),
+            }),
+        }
     }
 
     fn new(pid: u32, start_ticks: u64) -> Self {
@@ -120,20 +122,55 @@ impl Owner {
         Self(word)
     }
 
-    /// Whether the process still runs.
-    pub(crate) fn is_alive(self) -> bool {
+    /// Whether the process still runs, and has at least `mapped_bytes_min` mapped. A process that executed another
+    /// program has the same number and start time as before, but no longer has the region mapped.
+    pub(crate) fn is_alive(self, mapped_bytes_min: u64) -> bool {
         #[cfg(test)]
         if let Some(is_alive) = crate::interleaving::is_alive(self) {
             return is_alive;
         }
         let pid = (self.0 >> START_BITS) as u32;
-        start_ticks(pid).is_some_and(|start| Self::new(pid, start) == self)
+        match start_of(pid) {
+            Start::At {
+                ticks,
+                mapped_bytes,
+            } => Self::new(pid, ticks) == self && mapped_bytes >= mapped_bytes_min,
+            Start::Ending => false,
+            // The lane of a process that is wrongly called dead would be taken from it in the middle of a change. This
+            // process may be out of descriptors, or `/proc` hidden from it.
+            Start::Unknown => is_process_there(pid),
+        }
     }
 }
 
-/// The start time of a process, in ticks since boot. `None` if it does not run, or is a zombie. Allocates nothing: a
-/// thread that waits for a lock may be in a signal handler.
-fn start_ticks(pid: u32) -> Option<u64> {
+/// Whether a process of this number exists, as far as the kernel says it.
+pub(crate) fn is_process_there(pid: u32) -> bool {
+    // SAFETY: signal 0 is not delivered; the kernel only checks whether it could be.
+    let answer = unsafe { libc::kill(pid as libc::pid_t, 0) };
+    answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+/// When a process started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    At {
+        /// Since boot.
+        ticks: u64,
+        /// Size of its address space; the maximum if its first thread no longer knows it.
+        mapped_bytes: u64,
+    },
+    /// It is a zombie, or its last thread is exiting.
+    Ending,
+    /// `/proc` does not say it: there is no such process, or it cannot be read.
+    Unknown,
+}
+
+/// When a process started. Allocates nothing: a thread that waits for a lock may be in a signal handler.
+fn start_of(pid: u32) -> Start {
+    read_start(pid).unwrap_or(Start::Unknown)
+}
+
+fn read_start(pid: u32) -> Option<Start> {
     let mut path = [0; 32];
     write!(&mut path[..31], "/proc/{pid}/stat").ok()?;
     // SAFETY: the path ends with a zero byte, because the last byte was not written to.
@@ -151,8 +188,8 @@ fn start_ticks(pid: u32) -> Option<u64> {
     start_in(bytes.get(..usize::try_from(count).ok()?)?)
 }
 
-/// The start time in a line of `/proc/PID/stat`.
-fn start_in(line: &[u8]) -> Option<u64> {
+/// The start time in a line of `/proc/PID/stat`; `None` if it is no such line.
+fn start_in(line: &[u8]) -> Option<Start> {
     // The name in parentheses may contain anything, also parentheses.
     let behind_name = line.iter().rposition(|byte| *byte == b')')? + 2;
     let mut fields = line.get(behind_name..)?.split(|byte| *byte == b' ');
@@ -164,9 +201,19 @@ fn start_in(line: &[u8]) -> Option<u64> {
     // may be gone while another killed thread makes its last stores.
     let is_ending = matches!(state, b"Z" | b"X" | b"x") || flags & PF_EXITING != 0;
     if is_ending && threads <= 1 {
-        return None;
+        return Some(Start::Ending);
     }
-    number(fields.nth(1))
+    let ticks = number(fields.nth(1))?;
+    // An exiting thread has no address space any more, but the other threads have.
+    let mapped_bytes = if is_ending {
+        u64::MAX
+    } else {
+        number(fields.next())?
+    };
+    Some(Start::At {
+        ticks,
+        mapped_bytes,
+    })
 }
 
 /// A lane that this process owns.
@@ -174,6 +221,15 @@ fn start_in(line: &[u8]) -> Option<u64> {
 pub(crate) struct Lane(pub(crate) u64);
 
 impl Region {
+    /// Whether the owner of a lane is a process that still runs, and still runs the program that took the lane. Process
+    /// numbers of another namespace mean nothing here: where one has entered meanwhile, every owner counts as alive.
+    pub(crate) fn is_alive(&self, owner: u64) -> bool {
+        if !self.is_own_namespace() {
+            return true;
+        }
+        Owner(owner).is_alive(self.owner_bytes_min)
+    }
+
     #[inline]
     pub(crate) fn lane_word(&self, lane: Lane, word: u64) -> u64 {
         self.memory.load(self.layout.lane(lane.0) + word)
@@ -201,11 +257,28 @@ impl Region {
     /// Takes a free lane, or one whose owner is dead.
     ///
     /// # Errors
-    /// [`Error::LanesFull`].
+    /// [`Error::LanesFull`], [`Error::ReadOnly`], [`Error::Namespace`].
     pub(crate) fn take_lane(&self) -> Result<Lane> {
         if !self.writable {
             return Err(Error::ReadOnly);
         }
+        let lane = self.take_any_lane()?;
+        if let Err(error) = self.require_own_namespace() {
+            self.give_back_lane(lane);
+            return Err(error);
+        }
+        // A free lane does nothing, but the region may be damaged. The first change would take what is written here for
+        // its own, and move pages that belong to a file.
+        if self.lane_word(lane, word::STATE) != doing::NOTHING {
+            self.set_doing(lane, doing::NOTHING);
+        }
+        if self.lane_word(lane, word::FREES) != 0 {
+            self.set_lane_word(lane, word::FREES, 0);
+        }
+        Ok(lane)
+    }
+
+    fn take_any_lane(&self) -> Result<Lane> {
         let me = self.owner().0;
         for looks_at_owners in [false, true] {
             for lane in (0..self.layout.lane_count).map(Lane) {
@@ -215,7 +288,7 @@ impl Region {
                     if self.memory.replace(at, 0, me).is_ok() {
                         return Ok(lane);
                     }
-                } else if looks_at_owners && owner != me && !Owner(owner).is_alive() {
+                } else if looks_at_owners && owner != me && !self.is_alive(owner) {
                     self.settle(lane, owner)?;
                     let at = self.layout.lane(lane.0) + word::OWNER;
                     if self.memory.replace(at, 0, me).is_ok() {
@@ -236,7 +309,7 @@ impl Region {
         let mut settled = 0;
         for lane in (0..self.layout.lane_count).map(Lane) {
             let owner = self.lane_word(lane, word::OWNER);
-            if owner != 0 && owner != me && !Owner(owner).is_alive() {
+            if owner != 0 && owner != me && !self.is_alive(owner) {
                 self.settle(lane, owner)?;
                 settled += 1;
             }
@@ -255,9 +328,30 @@ impl Region {
     /// # Errors
     /// [`Error::Damaged`] when the log holds impossible values.
     pub(crate) fn settle(&self, lane: Lane, dead: u64) -> Result<()> {
+        self.settle_if(lane, dead, || !self.is_alive(dead))
+    }
+
+    /// As [`settle`](Self::settle), but only if `is_dead` still holds once this process owns the lane. Between the
+    /// caller's look and this call, a program that the process executed may have freed the lane and taken it again,
+    /// with the same owner.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle).
+    pub(crate) fn settle_if(
+        &self,
+        lane: Lane,
+        dead: u64,
+        is_dead: impl FnOnce() -> bool,
+    ) -> Result<()> {
         let owner_at = self.layout.lane(lane.0) + word::OWNER;
+        let me = self.owner().0;
         // From here on this process owns the lane: if it dies too, the next process recovers it in the same way.
-        if self.memory.replace(owner_at, dead, self.owner().0).is_err() {
+        if self.memory.replace(owner_at, dead, me).is_err() {
+            return Ok(());
+        }
+        if !is_dead() {
+            // If the owner has freed the lane meanwhile, it stays free.
+            let _ = self.memory.replace(owner_at, me, dead);
             return Ok(());
         }
         let settled = self.settle_owned(lane);
@@ -265,6 +359,30 @@ impl Region {
         self.memory
             .store(owner_at, if settled.is_ok() { 0 } else { dead });
         settled
+    }
+
+    /// Settles the lanes of the program that this process ran before it executed this one. Their owner is this process,
+    /// so no other process takes it for dead while the region is mapped.
+    ///
+    /// # Errors
+    /// Those of [`settle`](Self::settle), unless `senseless` says that an invalid log is left.
+    pub(crate) fn settle_predecessor(&self, senseless: Senseless) -> Result<()> {
+        let me = self.owner().0;
+        let left: Vec<Lane> = (0..self.layout.lane_count)
+            .map(Lane)
+            .filter(|lane| self.lane_word(*lane, word::OWNER) == me)
+            .collect();
+        // A second mapping is another use of the region by this program, and the lanes may be its own.
+        if left.is_empty() || !self.memory.is_only_mapping() {
+            return Ok(());
+        }
+        for lane in left {
+            match (self.settle_if(lane, me, || true), senseless) {
+                (Err(Error::Damaged { .. }), Senseless::Left) => {}
+                (settled, _) => settled?,
+            }
+        }
+        Ok(())
     }
 
     fn settle_owned(&self, lane: Lane) -> Result<()> {
@@ -467,7 +585,7 @@ impl Region {
                     let what = "a lock is held by a lane that nobody has";
                     return Err(Error::Damaged { at, what });
                 }
-            } else if owner != self.owner().0 && !Owner(owner).is_alive() {
+            } else if owner != self.owner().0 && !self.is_alive(owner) {
                 self.settle(Lane(holding), owner)?;
             }
         }
@@ -491,7 +609,7 @@ impl Region {
             return Ok(false);
         };
         let owner = self.lane_word(holder, word::OWNER);
-        if owner == self.owner().0 || owner != 0 && Owner(owner).is_alive() {
+        if owner == self.owner().0 || owner != 0 && self.is_alive(owner) {
             return Ok(true);
         }
         if !self.writable {
@@ -540,17 +658,47 @@ mod tests {
     fn the_dead_are_told_from_the_living() {
         let line = |state: &str, flags: u64, threads: u64| {
             let fields = format!("7 (a ) b) {state} 1 2 3 4 5 {flags} 7 8 9 10 11 12 13 14 15 16");
-            start_in(format!("{fields} {threads} 0 4711 99").as_bytes())
+            start_in(format!("{fields} {threads} 0 4711 99 5").as_bytes())
         };
-        assert_eq!(line("S", 0x40_0100, 3), Some(4711));
-        assert_eq!(line("R", 0x40_0100, 1), Some(4711));
-        assert_eq!(line("Z", 0x40_010c, 1), None);
-        assert_eq!(line("D", 0x40_010c, 1), None);
+        let at = |mapped_bytes| {
+            let ticks = 4711;
+            Some(Start::At {
+                ticks,
+                mapped_bytes,
+            })
+        };
+        assert_eq!(line("S", 0x40_0100, 3), at(99));
+        assert_eq!(line("R", 0x40_0100, 1), at(99));
+        assert_eq!(line("Z", 0x40_010c, 1), Some(Start::Ending));
+        assert_eq!(line("D", 0x40_010c, 1), Some(Start::Ending));
         // Another thread of the process is still there.
-        assert_eq!(line("Z", 0x40_010c, 2), Some(4711));
+        assert_eq!(line("Z", 0x40_010c, 2), at(u64::MAX));
         assert_eq!(start_in(b"7 (a) S"), None);
         let me = Owner::current().unwrap();
-        assert!(me.is_alive());
-        assert!(!Owner(me.as_word() ^ 1).is_alive());
+        assert!(me.is_alive(0));
+        assert!(!me.is_alive(1 << 60));
+        assert!(!Owner(me.as_word() ^ 1).is_alive(0));
+    }
+
+    #[test]
+    fn who_cannot_read_proc_calls_nobody_dead() {
+        let me = Owner::current().unwrap();
+        // A process that has ended and was waited for.
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let gone = Owner::new(child.id(), 1);
+        child.wait().unwrap();
+        // SAFETY: plain system calls; each test has a process of its own.
+        unsafe {
+            let mut before: libc::rlimit = std::mem::zeroed();
+            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before), 0);
+            let limit = libc::rlimit {
+                rlim_cur: 0,
+                ..before
+            };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+            let alive = (me.is_alive(1 << 60), gone.is_alive(0));
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before), 0);
+            assert_eq!(alive, (true, false));
+        }
     }
 }

@@ -94,8 +94,13 @@ impl Attachment {
             what: "a stub cannot be locked",
             source,
         })?;
-        let size = region.attributes(file.inode)?.size;
-        let end = offset.saturating_add(length).min(size);
+        let now = region
+            .attributes(file.inode)
+            .ok()
+            // The number may belong to another file since.
+            .filter(|now| now.generation == file.generation)
+            .ok_or(Error::NotFound)?;
+        let end = offset.saturating_add(length).min(now.size);
         if offset >= end {
             return Ok(lent);
         }

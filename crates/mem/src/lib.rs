@@ -58,7 +58,7 @@ pub use attach::{Attachment, Borrowed};
 pub use bytes::{At, Logging};
 pub use error::{Error, Result};
 pub use flush::{Flush, instruction_name};
-pub use inode::{Attributes, NewInode, Node, ROOT_INODE};
+pub use inode::{Attributes, Meant, NewInode, Node, ROOT_INODE};
 pub use last::LastFile;
 pub use layout::{Layout, NAME_BYTES_MAX, PAGE_BYTES, RegionOptions};
 pub use lend::{Lent, Line, Moment};

@@ -136,6 +136,26 @@ impl Memory {
         })
     }
 
+    /// Whether this process has the file mapped here and nowhere else. `false` if the kernel does not say it.
+    pub(crate) fn is_only_mapping(&self) -> bool {
+        let start = self.base.as_ptr() as u64;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let places = || {
+            maps.lines().filter_map(|line| {
+                let mut fields = line.split_ascii_whitespace();
+                let begin = fields.next()?.split('-').next()?;
+                let begin = u64::from_str_radix(begin, 16).ok()?;
+                // Device and inode.
+                Some((begin, (fields.nth(2)?, fields.next()?)))
+            })
+        };
+        let Some((_, file)) = places().find(|(begin, _)| *begin == start) else {
+            return false;
+        };
+        let here = start..start + self.bytes;
+        places().all(|(begin, other)| other != file || here.contains(&begin))
+    }
+
     /// How stores are made durable.
     pub(crate) fn flush(&self) -> Flush {
         self.flush

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::lane::{LOOK_AFTER, Lane, Owner, word};
+use crate::lane::{LOOK_AFTER, Lane, word};
 use crate::layout::PAGE_BYTES;
 use crate::memory::WORDS_IN_LINE;
 use crate::region::Region;
@@ -144,7 +144,7 @@ impl Region {
             crate::nap(Duration::from_micros(20));
             if Instant::now() >= look_at {
                 let owner = self.lane_word(reader, word::OWNER);
-                if owner == 0 || owner != self.owner().0 && !Owner(owner).is_alive() {
+                if owner == 0 || owner != self.owner().0 && !self.is_alive(owner) {
                     return;
                 }
                 look_at = Instant::now() + LOOK_AFTER;

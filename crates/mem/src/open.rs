@@ -52,7 +52,9 @@ impl Claim {
 
     /// Whether the process that takes it is alive. Another process with the same number only delays the sweep.
     fn is_being_taken(self) -> bool {
-        !self.is_free() && !self.is_open() && is_process_alive((self.0 & Self::PROCESS) as u32)
+        !self.is_free()
+            && !self.is_open()
+            && crate::lane::is_process_there((self.0 & Self::PROCESS) as u32)
     }
 
     fn taken(self) -> Self {
@@ -67,12 +69,6 @@ impl Claim {
     fn freed(self) -> Self {
         Self(self.0 & !(Self::OPEN | Self::PROCESS))
     }
-}
-
-fn is_process_alive(process: u32) -> bool {
-    // SAFETY: signal 0 is not delivered; the kernel only checks whether it could be.
-    let answer = unsafe { libc::kill(process as libc::pid_t, 0) };
-    answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
 /// A descriptor of a file of a region, in the form a process may remember.
@@ -129,6 +125,14 @@ fn require_positions(offset: u64, bytes: usize) -> Result<()> {
             what: "no position is behind 2^63 - 1",
         }),
     }
+}
+
+/// Writes `bytes` bytes of data at the end of a file. Returns where they end.
+fn append(writer: &Writer<'_>, file: Node, data: &[IoSlice<'_>], bytes: usize) -> Result<u64> {
+    let offset = writer.or_after_reclaiming(|| {
+        writer.write_vectored(file.inode, file.generation, At::End, data, now_ns())
+    })?;
+    Ok(offset + bytes as u64)
 }
 
 fn system(stubs: &Stubs, what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
@@ -229,7 +233,7 @@ impl Attachment {
                 .attributes(node.inode)
                 .map_or(true, |now| now.generation != node.generation)
             {
-                stubs.remove(&StubName::new(node, is_directory), is_directory);
+                self.remove_stub_of_removed(stubs, node, is_directory);
             }
             return Err(Error::NotFound);
         }
@@ -243,6 +247,16 @@ impl Attachment {
             flags: flags & (libc::O_ACCMODE | libc::O_PATH) | kind,
         };
         Ok((stub.into_raw_fd(), opened))
+    }
+
+    /// Removes the stub of a file or directory that no longer exists. Returns whether it is gone.
+    fn remove_stub_of_removed(&self, stubs: &Stubs, node: Node, is_directory: bool) -> bool {
+        if is_directory {
+            return stubs.remove_closed_directory(node, self.region().layout.description_count);
+        }
+        // A file's inode is only freed when no process has it open.
+        stubs.remove(&StubName::new(node, false), false);
+        true
     }
 
     /// Opens a stub, sets its position to the description's number, and locks its byte. Also returns the kernel's
@@ -376,8 +390,15 @@ impl Attachment {
             return Ok(());
         }
         let inode_at = region.inode_at(opened.node.inode)?;
-        let is_deleted = region.memory.load(inode_at + attribute::MODE_LINKS) >> 32 == 0
-            && region.memory.load(inode_at + attribute::GENERATION) == opened.node.generation;
+        let is_same =
+            region.memory.load(inode_at + attribute::GENERATION) == opened.node.generation;
+        if opened.flags & libc::O_DIRECTORY != 0 {
+            if let Some(stubs) = region.stubs.as_ref().filter(|_| !is_same) {
+                self.remove_stub_of_removed(stubs, opened.node, true);
+            }
+            return Ok(());
+        }
+        let is_deleted = is_same && region.memory.load(inode_at + attribute::MODE_LINKS) >> 32 == 0;
         if is_deleted {
             self.writer()?.reclaim(opened.node)?;
         }
@@ -570,10 +591,8 @@ impl Attachment {
         let memory = &self.region().memory;
         let offset_at = self.offset_at(opened);
         if self.appends(opened) {
-            let offset = writer.or_after_reclaiming(|| {
-                writer.write_vectored(inode, generation, At::End, data, now_ns())
-            })?;
-            memory.store(offset_at, offset + bytes as u64);
+            let end = append(writer, opened.node, data, bytes)?;
+            memory.store(offset_at, end);
             return Ok(bytes);
         }
         // Another writer of the same description writes behind these bytes.
@@ -594,6 +613,33 @@ impl Attachment {
             return Err(error);
         }
         Ok(bytes)
+    }
+
+    /// Writes at the end, whatever the description's flags are. `advances` says whether the description's offset then
+    /// is behind these bytes.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn append_vectored(
+        &self,
+        opened: &Opened,
+        data: &[IoSlice<'_>],
+        advances: bool,
+    ) -> Result<usize> {
+        if !opened.may_write() {
+            return Err(Error::NotOpenFor);
+        }
+        let bytes = data.iter().map(|part| part.len()).sum();
+        if bytes == 0 {
+            return Ok(0);
+        }
+        self.with_writer(|writer| {
+            let end = append(writer, opened.node, data, bytes)?;
+            if advances {
+                self.region().memory.store(self.offset_at(opened), end);
+            }
+            Ok(bytes)
+        })
     }
 
     /// Writes from `offset` on. With `O_APPEND` it writes at the end, as the kernel does.
@@ -725,8 +771,7 @@ impl Attachment {
             }
             let stub_name = StubName::new(node, is_directory);
             if !is_living {
-                stubs.remove(&stub_name, is_directory);
-                swept.stubs += 1;
+                swept.stubs += u64::from(self.remove_stub_of_removed(stubs, node, is_directory));
                 continue;
             }
             if region.record_locked.has(node.generation) {

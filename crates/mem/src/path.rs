@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::attach::Attachment;
 use crate::error::{Error, Result};
-use crate::inode::{Attributes, Node, ROOT_INODE, attribute};
+use crate::inode::{Attributes, Meant, Node, ROOT_INODE, attribute};
 
 /// Longest path, in bytes, with the targets of its symbolic links inserted.
 const PATH_BYTES_MAX: usize = 4096;
@@ -103,7 +103,7 @@ pub enum Walked {
         /// The file.
         attributes: Attributes,
         /// The directory that contains the last name; the file itself if the name is empty.
-        parent: u64,
+        parent: Node,
         /// The last name, in the buffer; empty when the path ends in `.`, `..` or the root.
         name: Range<usize>,
         /// Whether a slash follows that name. Only a directory may have it.
@@ -200,7 +200,7 @@ impl Attachment {
             let here = |attributes: Attributes| {
                 Ok(Walked::Found {
                     attributes,
-                    parent: attributes.inode,
+                    parent: attributes.node(),
                     name: 0..0,
                     has_slash,
                 })
@@ -238,7 +238,7 @@ impl Attachment {
                 }
                 _ => {}
             }
-            let found = match self.look_up(directory.inode, &rest[begin..end]) {
+            let found = match self.look_up(directory.node(), &rest[begin..end]) {
                 Ok(found) => found,
                 Err(Error::NotFound) if is_last => {
                     return Ok(Walked::Missing {
@@ -277,7 +277,7 @@ impl Attachment {
                 if buffer.as_bytes().is_empty() {
                     return Ok(Walked::Found {
                         attributes: directory,
-                        parent: directory.inode,
+                        parent: directory.node(),
                         name: 0..0,
                         has_slash: false,
                     });
@@ -290,7 +290,7 @@ impl Attachment {
                 }
                 return Ok(Walked::Found {
                     attributes: found,
-                    parent: directory.inode,
+                    parent: directory.node(),
                     name: begin..end,
                     has_slash,
                 });
@@ -335,8 +335,9 @@ impl Attachment {
     /// The file that a name in a directory names.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotADirectory`].
-    pub fn look_up(&self, directory: u64, name: &[u8]) -> Result<Attributes> {
+    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::Stale`].
+    pub fn look_up(&self, directory: impl Into<Meant>, name: &[u8]) -> Result<Attributes> {
+        let directory = directory.into();
         if !self.region().is_writable() {
             return self.region().look_up(directory, name);
         }

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::bytes::Setting;
 use crate::error::{Error, Result};
@@ -54,6 +54,10 @@ pub struct Region {
     pub(crate) path: PathBuf,
     /// As [`Owner`] stores it; a forked child has another one.
     owner: AtomicU64,
+    /// The least that a process has mapped while it has this region; 0 if the kernel does not say how much that is.
+    pub(crate) owner_bytes_min: u64,
+    /// The namespace of process numbers in which this process entered the region.
+    namespace: AtomicU64,
     pub(crate) writable: bool,
     /// `None` only if a region is attached for reading and its folder of stubs does not exist.
     pub(crate) stubs: Option<Stubs>,
@@ -233,6 +237,7 @@ impl Region {
         let region = Self::assemble(file, path, layout, flush, writable)?;
         if writable {
             region.enter_run(senseless)?;
+            region.settle_predecessor(senseless)?;
         }
         Ok(region)
     }
@@ -261,12 +266,20 @@ impl Region {
         };
         // A relative path changes its meaning with the working directory.
         let path = std::fs::canonicalize(path).map_err(system_error(path, "has no path"))?;
+        let owner = Owner::current()?;
+        let is_mapping_seen = owner.is_alive(layout.file_bytes);
         Ok(Self {
             memory,
             layout,
             file,
             path,
-            owner: AtomicU64::new(Owner::current()?.as_word()),
+            owner: AtomicU64::new(owner.as_word()),
+            owner_bytes_min: if is_mapping_seen {
+                layout.file_bytes
+            } else {
+                0
+            },
+            namespace: AtomicU64::new(NO_NAMESPACE),
             writable,
             stubs,
             logging: Setting::default(),
@@ -280,6 +293,7 @@ impl Region {
     /// has the same number.
     pub(crate) fn enter_run(&self, senseless: Senseless) -> Result<()> {
         let run = RunOfMachine::current()?;
+        self.namespace.store(run.namespace, Ordering::Relaxed);
         if self.run() == run {
             return Ok(());
         }
@@ -305,11 +319,8 @@ impl Region {
         }
         if before.boot != run.boot {
             self.settle_after_reboot(senseless)?;
-        } else if self.lanes_taken() > 0 {
-            // Its processes may be alive, and cannot be checked from here.
-            return Err(Error::Namespace {
-                path: self.path.clone(),
-            });
+        } else {
+            self.leave_namespace(before.namespace)?;
         }
         for description in 0..self.layout.description_count {
             self.clear_word(self.layout.description(description));
@@ -318,6 +329,48 @@ impl Region {
         self.memory.store(state::BOOT + 8, run.boot[1]);
         self.memory.store(state::NAMESPACE, run.namespace);
         Ok(())
+    }
+
+    /// Takes the region from another namespace of the same run, if no process has a lane: it may be alive, and cannot
+    /// be checked from here. Until the caller enters its own namespace, the region belongs to none, so that no other
+    /// process of it uses the region before it is ready.
+    fn leave_namespace(&self, before: u64) -> Result<()> {
+        if self.lanes_taken() == 0 {
+            // A process of the other namespace may be taking its first lane. It takes the lane and then looks at the
+            // namespace; here it is the other way round. So one of the two sees the other.
+            self.memory.store(state::NAMESPACE, NO_NAMESPACE);
+            fence(Ordering::SeqCst);
+            if self.lanes_taken() == 0 {
+                return Ok(());
+            }
+            self.memory.store(state::NAMESPACE, before);
+        }
+        Err(self.namespace_error())
+    }
+
+    /// Refuses a lane that was taken just now if processes of another namespace use the region meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Namespace`].
+    pub(crate) fn require_own_namespace(&self) -> Result<()> {
+        fence(Ordering::SeqCst);
+        if self.is_own_namespace() {
+            return Ok(());
+        }
+        Err(self.namespace_error())
+    }
+
+    /// Whether the region belongs to the namespace that this process entered. A region that is only read has entered
+    /// none, and no lane is taken or settled through it.
+    pub(crate) fn is_own_namespace(&self) -> bool {
+        let own = self.namespace.load(Ordering::Relaxed);
+        own == NO_NAMESPACE || own == self.memory.load(state::NAMESPACE)
+    }
+
+    fn namespace_error(&self) -> Error {
+        Error::Namespace {
+            path: self.path.clone(),
+        }
     }
 
     /// Settles all lanes, and resets the words that mean nothing in another run of the machine. Locks and process
@@ -332,7 +385,7 @@ impl Region {
         }
         for lane in lanes() {
             // The log may be durable although the owner word is not.
-            let settled = self.settle(lane, self.lane_word(lane, word::OWNER));
+            let settled = self.settle_if(lane, self.lane_word(lane, word::OWNER), || true);
             match (settled, senseless) {
                 (Err(Error::Damaged { .. }), Senseless::Left) => {}
                 (settled, _) => settled?,
@@ -391,8 +444,13 @@ impl Region {
     /// # Errors
     /// [`Error::System`].
     pub(crate) fn forked(&self) -> Result<()> {
+        // The child may be in another namespace of process numbers: then it is refused a lane.
+        let namespace = namespace_of_this()?;
         self.owner
             .store(Owner::current()?.as_word(), Ordering::Relaxed);
+        if self.namespace.load(Ordering::Relaxed) != NO_NAMESPACE {
+            self.namespace.store(namespace, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -540,20 +598,29 @@ struct RunOfMachine {
     namespace: u64,
 }
 
+/// The inode of no namespace: of a region that is only read, or that is between two namespaces.
+pub(crate) const NO_NAMESPACE: u64 = 0;
+
+/// The namespace of this process's number. Allocates nothing: a child may be in a signal handler.
+fn namespace_of_this() -> Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    const NAMESPACE: &str = "/proc/self/ns/pid";
+    let found = std::fs::metadata(NAMESPACE);
+    let found = found.map_err(system_error(Path::new(NAMESPACE), "cannot be read"))?;
+    Ok(found.ino())
+}
+
 impl RunOfMachine {
     fn current() -> Result<Self> {
-        use std::os::unix::fs::MetadataExt;
         const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-        const NAMESPACE: &str = "/proc/self/ns/pid";
         let failed = |path: &'static str| system_error(Path::new(path), "cannot be read");
         let text = std::fs::read_to_string(BOOT).map_err(failed(BOOT))?;
         let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         let number = u128::from_str_radix(&digits, 16)
             .map_err(|_| failed(BOOT)(std::io::Error::from_raw_os_error(libc::EINVAL)))?;
-        let namespace = std::fs::metadata(NAMESPACE).map_err(failed(NAMESPACE))?;
         Ok(Self {
             boot: [number as u64, (number >> 64) as u64],
-            namespace: namespace.ino(),
+            namespace: namespace_of_this()?,
         })
     }
 }

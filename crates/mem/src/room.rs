@@ -346,6 +346,13 @@ impl Writer<'_> {
         let Place::Piece { at: old, class } = region.place(at)? else {
             return Ok(false);
         };
+        // What lies behind the piece belongs to other files.
+        if size > piece_bytes(class) {
+            return Err(Error::Damaged {
+                at,
+                what: "a file is longer than its memory",
+            });
+        }
         let mut words = region.begin_words(self.lane)?;
         let new = words.take_piece(class)?;
         require_apart((old, piece_bytes(class)), (new, piece_bytes(class)))?;
@@ -494,8 +501,9 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Frees all memory of a file that cannot be opened any more.
-    pub(crate) fn free_all(&self, inode: u64, at: u64) -> Result<()> {
+    /// Frees all memory of a file that cannot be opened any more. Returns `false` if some of it is lent and stays: the
+    /// slot must then stay the file's, too.
+    pub(crate) fn free_all(&self, inode: u64, at: u64) -> Result<bool> {
         let region = self.region;
         // A process that still has its number reads nothing from now on.
         let sequence = region.begin_change(at);
@@ -503,10 +511,14 @@ impl Writer<'_> {
         region.end_change(at, sequence);
         region.memory.persist([(at, LINE_BYTES)]);
         self.free_behind(inode, at, 0)?;
-        match region.place(at)? {
-            Place::Slot { slot, .. } => self.free_slot(at, slot),
-            _ => Ok(()),
+        let Place::Slot { slot, .. } = region.place(at)? else {
+            return Ok(true);
+        };
+        let mut pages = 0..region.layout.slot_bytes / PAGE_BYTES;
+        if pages.any(|page| region.is_present(slot, page)) {
+            return Ok(false);
         }
+        self.free_slot(at, slot).map(|()| true)
     }
 
     fn free_slot(&self, at: u64, slot: u64) -> Result<()> {

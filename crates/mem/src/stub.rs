@@ -290,6 +290,21 @@ impl Stubs {
         unsafe { libc::unlinkat(self.folder.as_raw_fd(), name.as_c_string().as_ptr(), flags) };
     }
 
+    /// Removes the stub of a directory that was removed, unless one of the `count` descriptions has it open: the locks
+    /// on the stub show that those are in use. Who opens it after the look finds the directory gone. Returns whether
+    /// the stub is gone.
+    pub(crate) fn remove_closed_directory(&self, node: Node, count: u64) -> bool {
+        let name = StubName::new(node, true);
+        let is_open = self
+            .open_existing(&name, true, true)
+            .and_then(|stub| is_description_locked(stub.as_raw_fd(), 0, count));
+        let is_closed = matches!(is_open, Ok(false));
+        if is_closed {
+            self.remove(&name, true);
+        }
+        is_closed
+    }
+
     /// Names in the folder.
     ///
     /// # Errors

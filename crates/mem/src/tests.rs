@@ -14,6 +14,10 @@ use crate::{
     Error, Logging, NewInode, PAGE_BYTES, ROOT_INODE, Region, RegionOptions, Result, Writer,
 };
 
+mod damage;
+mod directories;
+mod images;
+mod removal;
 mod rescue;
 mod room;
 

@@ -1,7 +1,7 @@
 //! Writers of a region: a lane, and the calls on names that need one. Calls that only read need none.
 
 use crate::error::{Error, Result};
-use crate::inode::{Attributes, NewInode, Node, attribute};
+use crate::inode::{Attributes, Meant, NewInode, Node, attribute};
 use crate::lane::{Lane, word};
 use crate::layout::state;
 use crate::names::{Entry, check_name, entries};
@@ -72,16 +72,15 @@ fn is_directory(mode: u32) -> bool {
 }
 
 impl Words<'_> {
-    fn mode(&self, inode: u64) -> Result<u32> {
-        let at = self.region.inode_at(inode)?;
-        if self.get(at + attribute::GENERATION) == 0 {
-            return Err(Error::Stale);
-        }
+    fn mode(&self, meant: impl Into<Meant>) -> Result<u32> {
+        let meant = meant.into();
+        let at = self.region.inode_at(meant.inode)?;
+        meant.require(self.get(at + attribute::GENERATION))?;
         Ok(self.get(at + attribute::MODE_LINKS) as u32)
     }
 
-    fn require_directory(&self, inode: u64) -> Result<()> {
-        if is_directory(self.mode(inode)?) {
+    fn require_directory(&self, meant: impl Into<Meant>) -> Result<()> {
+        if is_directory(self.mode(meant)?) {
             Ok(())
         } else {
             Err(Error::NotADirectory)
@@ -120,32 +119,46 @@ impl Writer<'_> {
     /// The file that a name in a directory names.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotADirectory`].
-    pub fn look_up(&self, directory: u64, name: &[u8]) -> Result<Attributes> {
+    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::Stale`].
+    pub fn look_up(&self, directory: impl Into<Meant>, name: &[u8]) -> Result<Attributes> {
+        let directory = directory.into();
         self.region.look_up_by(directory, name, || {
             let words = self.region.begin_words(self.lane)?;
-            self.region.node(words.look_up(directory, name)?)
+            words.require_directory(directory)?;
+            self.region.node(words.look_up(directory.inode, name)?)
         })
     }
 
     /// Returns up to `entries_max` names of a directory behind `position`; 0 starts at the first.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`].
-    pub fn list(&self, directory: u64, position: u64, entries_max: usize) -> Result<Vec<Entry>> {
-        self.region.require_directory(directory)?;
-        let look = |region: &Region| entries(region, directory, position, entries_max);
-        self.region.names_at_rest(look).unwrap_or_else(|| {
-            let words = self.region.begin_words(self.lane)?;
-            entries(&words, directory, position, entries_max)
-        })
+    /// [`Error::NotADirectory`], [`Error::Stale`].
+    pub fn list(
+        &self,
+        directory: impl Into<Meant>,
+        position: u64,
+        entries_max: usize,
+    ) -> Result<Vec<Entry>> {
+        let directory = directory.into();
+        self.region
+            .list_at_rest(directory, position, entries_max)
+            .unwrap_or_else(|| {
+                let words = self.region.begin_words(self.lane)?;
+                words.require_directory(directory)?;
+                entries(&words, directory.inode, position, entries_max)
+            })
     }
 
     /// Makes an empty file or directory under a new name.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::TablesFull`], [`Error::NotADirectory`], those of names.
-    pub fn create(&self, directory: u64, name: &[u8], new: &NewInode) -> Result<Attributes> {
+    /// [`Error::Exists`], [`Error::TablesFull`], [`Error::NotADirectory`], [`Error::Stale`], those of names.
+    pub fn create(
+        &self,
+        directory: impl Into<Meant>,
+        name: &[u8],
+        new: &NewInode,
+    ) -> Result<Attributes> {
         self.create_with(directory, name, new, &[])
     }
 
@@ -155,11 +168,12 @@ impl Writer<'_> {
     /// As [`create`](Self::create); [`Error::TooLarge`] for more than 1 MiB; [`Error::Full`].
     pub fn create_with(
         &self,
-        directory: u64,
+        directory: impl Into<Meant>,
         name: &[u8],
         new: &NewInode,
         content: &[u8],
     ) -> Result<Attributes> {
+        let directory = directory.into();
         self.or_after_reclaiming(|| self.create_once(directory, name, new, content))
     }
 
@@ -191,7 +205,7 @@ impl Writer<'_> {
 
     fn create_once(
         &self,
-        directory: u64,
+        directory: Meant,
         name: &[u8],
         new: &NewInode,
         content: &[u8],
@@ -200,6 +214,7 @@ impl Writer<'_> {
         let class = class_for(content.len() as u64).ok_or(Error::TooLarge)?;
         let mut words = self.region.begin_words(self.lane)?;
         words.require_directory(directory)?;
+        let directory = directory.inode;
         match words.look_up(directory, name) {
             Err(Error::NotFound) => {}
             Ok(_) => return Err(Error::Exists),
@@ -272,14 +287,22 @@ impl Writer<'_> {
     /// Gives a file one more name.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::IsADirectory`], [`Error::TablesFull`], those of names.
-    pub fn link(&self, inode: u64, directory: u64, name: &[u8], now_ns: u64) -> Result<()> {
+    /// [`Error::Exists`], [`Error::IsADirectory`], [`Error::TablesFull`], [`Error::Stale`], those of names.
+    pub fn link(
+        &self,
+        file: impl Into<Meant>,
+        directory: impl Into<Meant>,
+        name: &[u8],
+        now_ns: u64,
+    ) -> Result<()> {
+        let (file, directory) = (file.into(), directory.into());
         check_name(name)?;
         let mut words = self.region.begin_words(self.lane)?;
         words.require_directory(directory)?;
-        if is_directory(words.mode(inode)?) {
+        if is_directory(words.mode(file)?) {
             return Err(Error::IsADirectory);
         }
+        let (inode, directory) = (file.inode, directory.inode);
         // A deleted file cannot get a name again.
         if words.links(inode)? == 0 {
             return Err(Error::NotFound);
@@ -299,10 +322,12 @@ impl Writer<'_> {
     /// Removes a name of a file; removing the last name deletes the file.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::IsADirectory`].
-    pub fn remove(&self, directory: u64, name: &[u8], now_ns: u64) -> Result<()> {
+    /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::Stale`].
+    pub fn remove(&self, directory: impl Into<Meant>, name: &[u8], now_ns: u64) -> Result<()> {
+        let directory = directory.into();
         let mut words = self.region.begin_words(self.lane)?;
         words.require_directory(directory)?;
+        let directory = directory.inode;
         let inode = words.look_up(directory, name)?;
         if is_directory(words.mode(inode)?) {
             return Err(Error::IsADirectory);
@@ -319,7 +344,7 @@ impl Writer<'_> {
         words.commit()?;
         drop(words);
         if is_last {
-            self.reclaim(node)?;
+            self.reclaim_removed(node);
         }
         Ok(())
     }
@@ -327,10 +352,17 @@ impl Writer<'_> {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::NotEmpty`].
-    pub fn remove_directory(&self, directory: u64, name: &[u8], now_ns: u64) -> Result<()> {
+    /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::NotEmpty`], [`Error::Stale`].
+    pub fn remove_directory(
+        &self,
+        directory: impl Into<Meant>,
+        name: &[u8],
+        now_ns: u64,
+    ) -> Result<()> {
+        let directory = directory.into();
         let mut words = self.region.begin_words(self.lane)?;
         words.require_directory(directory)?;
+        let directory = directory.inode;
         let inode = words.look_up(directory, name)?;
         words.require_directory(inode)?;
         words.require_empty(inode)?;
@@ -341,7 +373,7 @@ impl Writer<'_> {
         words.touch_directory(directory, now_ns)?;
         words.commit()?;
         drop(words);
-        self.remove_stub(node, true);
+        self.remove_directory_stub(node);
         Ok(())
     }
 
@@ -349,8 +381,13 @@ impl Writer<'_> {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::NotADirectory`], [`Error::NotEmpty`],
-    /// [`Error::IntoItself`], those of names.
-    pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), now_ns: u64) -> Result<()> {
+    /// [`Error::IntoItself`], [`Error::Stale`], those of names.
+    pub fn rename(
+        &self,
+        from: (impl Into<Meant>, &[u8]),
+        to: (impl Into<Meant>, &[u8]),
+        now_ns: u64,
+    ) -> Result<()> {
         self.rename_as(from, to, now_ns, Rename::Replace)
     }
 
@@ -360,14 +397,16 @@ impl Writer<'_> {
     /// As [`rename`](Self::rename), and [`Error::Exists`] for [`Rename::Keep`].
     pub fn rename_as(
         &self,
-        from: (u64, &[u8]),
-        to: (u64, &[u8]),
+        from: (impl Into<Meant>, &[u8]),
+        to: (impl Into<Meant>, &[u8]),
         now_ns: u64,
         how: Rename,
     ) -> Result<()> {
+        let (from, to) = ((from.0.into(), from.1), (to.0.into(), to.1));
         let mut words = self.region.begin_words(self.lane)?;
         words.require_directory(from.0)?;
         words.require_directory(to.0)?;
+        let (from, to) = ((from.0.inode, from.1), (to.0.inode, to.1));
         let moved = words.look_up(from.0, from.1)?;
         check_name(to.1)?;
         let moves_directory = is_directory(words.mode(moved)?);
@@ -423,12 +462,18 @@ impl Writer<'_> {
         words.commit()?;
         drop(words);
         if let Some(gone) = gone {
-            self.remove_stub(gone, true);
+            self.remove_directory_stub(gone);
         }
         if let Some(reclaimed) = reclaimed {
-            self.reclaim(reclaimed)?;
+            self.reclaim_removed(reclaimed);
         }
         Ok(())
+    }
+
+    /// Frees a file that has just lost its last name. The name is gone already, so the call has succeeded: if this
+    /// fails, the file stays on the list of deleted files, and a sweep or a call that finds no room frees it.
+    fn reclaim_removed(&self, node: Node) {
+        let _ = self.reclaim(node);
     }
 
     /// Frees the memory and the inode of a file without names, unless a process has it open. Returns whether it did.
@@ -446,7 +491,7 @@ impl Writer<'_> {
         region.unlock(at + attribute::LOCK);
         region.set_lane_word(self.lane, word::INODE, 0);
         if matches!(reclaimed, Ok(true)) {
-            self.remove_stub(node, false);
+            self.remove_stub(node);
         }
         reclaimed
     }
@@ -457,7 +502,9 @@ impl Writer<'_> {
         if links != 0 || region.is_open(node)? {
             return Ok(false);
         }
-        self.free_all(node.inode, at)?;
+        if !self.free_all(node.inode, at)? {
+            return Ok(false);
+        }
         let mut words = region.begin_words(self.lane)?;
         words.remove_orphan(node.inode)?;
         words.free_inode(node.inode)?;
@@ -482,19 +529,23 @@ impl Writer<'_> {
         Ok(reclaimed)
     }
 
-    fn remove_stub(&self, node: Node, is_directory: bool) {
+    fn remove_stub(&self, node: Node) {
         if let Some(stubs) = &self.region.stubs {
-            stubs.remove(&StubName::new(node, is_directory), is_directory);
+            stubs.remove(&StubName::new(node, false), false);
+        }
+    }
+
+    fn remove_directory_stub(&self, node: Node) {
+        if let Some(stubs) = &self.region.stubs {
+            stubs.remove_closed_directory(node, self.region.layout.description_count);
         }
     }
 }
 
 impl Region {
-    fn require_directory(&self, inode: u64) -> Result<()> {
-        let at = self.inode_at(inode)?;
-        if self.memory.load(at + attribute::GENERATION) == 0 {
-            return Err(Error::Stale);
-        }
+    fn require_directory(&self, meant: Meant) -> Result<()> {
+        let at = self.inode_at(meant.inode)?;
+        meant.require(self.memory.load(at + attribute::GENERATION))?;
         if is_directory(self.memory.load(at + attribute::MODE_LINKS) as u32) {
             Ok(())
         } else {
@@ -505,13 +556,15 @@ impl Region {
     /// The file that a name names, without a lock if names do not change meanwhile, else by `locked`.
     fn look_up_by(
         &self,
-        directory: u64,
+        directory: Meant,
         name: &[u8],
         locked: impl FnOnce() -> Result<Node>,
     ) -> Result<Attributes> {
-        self.require_directory(directory)?;
         let found = self
-            .names_at_rest(|region| region.node(region.look_up_now(directory, name)?))
+            .names_at_rest(|region| {
+                region.require_directory(directory)?;
+                region.node(region.look_up_now(directory.inode, name)?)
+            })
             .unwrap_or_else(locked)?;
         match self.attributes(found.inode) {
             // Deleted just now; the number may already belong to another file.
@@ -533,8 +586,8 @@ impl Region {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`]; [`Error::Stale`] when a writer has died and no process has
     /// finished its change.
-    pub fn look_up(&self, directory: u64, name: &[u8]) -> Result<Attributes> {
-        self.look_up_by(directory, name, || Err(Error::Stale))
+    pub fn look_up(&self, directory: impl Into<Meant>, name: &[u8]) -> Result<Attributes> {
+        self.look_up_by(directory.into(), name, || Err(Error::Stale))
     }
 
     /// Returns up to `entries_max` names of a directory behind `position`; 0 starts at the first. For processes that
@@ -542,10 +595,26 @@ impl Region {
     ///
     /// # Errors
     /// As [`look_up`](Self::look_up).
-    pub fn list(&self, directory: u64, position: u64, entries_max: usize) -> Result<Vec<Entry>> {
-        self.require_directory(directory)?;
-        self.names_at_rest(|region| entries(region, directory, position, entries_max))
+    pub fn list(
+        &self,
+        directory: impl Into<Meant>,
+        position: u64,
+        entries_max: usize,
+    ) -> Result<Vec<Entry>> {
+        self.list_at_rest(directory.into(), position, entries_max)
             .unwrap_or(Err(Error::Stale))
+    }
+
+    fn list_at_rest(
+        &self,
+        directory: Meant,
+        position: u64,
+        entries_max: usize,
+    ) -> Option<Result<Vec<Entry>>> {
+        self.names_at_rest(|region| {
+            region.require_directory(directory)?;
+            entries(region, directory.inode, position, entries_max)
+        })
     }
 
     /// Whether a process has the file open: it then holds a lock on a byte of the stub.

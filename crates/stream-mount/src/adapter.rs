@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use fuse::Notice;
 use fuser::{
@@ -150,11 +150,13 @@ impl Wanted {
     }
 }
 
-/// Waits for the blocks, and replies. If the read includes the beginning of the file, passes that to `look`.
+/// Waits for the blocks, and replies. All blocks have one deadline, counted from `since`. If the read includes the
+/// beginning of the file, passes that to `look`.
 fn read(
     source: &dyn Source,
     token: Option<Token>,
     wanted: &Wanted,
+    since: Instant,
     look: impl FnOnce(&[u8]),
     reply: ReplyData,
 ) {
@@ -163,7 +165,7 @@ fn read(
     }
     let blocks: Result<Vec<_>, _> = wanted
         .blocks()
-        .map(|block| source.read(token, block))
+        .map(|block| source.read(token, block, since))
         .collect();
     match blocks {
         Ok(blocks) => {
@@ -313,6 +315,8 @@ impl Filesystem for Adapter {
             return reply.data(&[]);
         };
         self.fuse_reads.fetch_add(1, Ordering::Relaxed);
+        // Taken here: the request may wait for a reader's thread. This thread itself never waits.
+        let since = Instant::now();
         let is_executed = flags.0 & OPENED_TO_EXECUTE != 0;
         let thread = request.pid();
         let known = self.tasks.known(thread, is_executed);
@@ -334,7 +338,7 @@ impl Filesystem for Adapter {
         self.readers.give(move || {
             let token = known.unwrap_or_else(|| tasks.find(thread, file, is_executed));
             let look = |beginning: &[u8]| loaders.look(&view, file, beginning);
-            read(source.as_ref(), token, &wanted, look, reply);
+            read(source.as_ref(), token, &wanted, since, look, reply);
         });
     }
 

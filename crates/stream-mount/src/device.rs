@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Instant;
 
 use stream::device::{Device, Pages, Start};
 use stream::manifest::{Manifest, ROOT};
@@ -23,8 +24,13 @@ impl Source for Device {
         Device::end(self, token, has_exited);
     }
 
-    fn read(&self, token: Option<Token>, at: BlockAt) -> Result<Arc<[u8]>, Unreadable> {
-        Device::read(self, token, at).map_err(|error| Unreadable(error.to_string()))
+    fn read(
+        &self,
+        token: Option<Token>,
+        at: BlockAt,
+        since: Instant,
+    ) -> Result<Arc<[u8]>, Unreadable> {
+        Device::read_since(self, token, at, since).map_err(|error| Unreadable(error.to_string()))
     }
 
     fn read_now(&self, token: Option<Token>, at: BlockAt) -> Option<Arc<[u8]>> {

@@ -1,6 +1,7 @@
 //! The source of blocks: what a mount needs from a device.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use stream::manifest::Manifest;
 use stream::{BlockAt, FileId, Token};
@@ -24,11 +25,16 @@ pub trait Source: Send + Sync + 'static {
     fn end(&self, token: Token, has_exited: bool);
 
     /// Returns a block that a program waits for, of the length that the manifest says. Waits until it arrives or a
-    /// deadline passes.
+    /// deadline passes. The deadline is counted from `since`, when the kernel's request came.
     ///
     /// # Errors
     /// The block could not be read before the deadline.
-    fn read(&self, token: Option<Token>, at: BlockAt) -> Result<Arc<[u8]>, Unreadable>;
+    fn read(
+        &self,
+        token: Option<Token>,
+        at: BlockAt,
+        since: Instant,
+    ) -> Result<Arc<[u8]>, Unreadable>;
 
     /// Returns the block if it is in memory. Never waits for a network or a disk.
     fn read_now(&self, _token: Option<Token>, _at: BlockAt) -> Option<Arc<[u8]>> {

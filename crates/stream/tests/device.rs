@@ -1,13 +1,16 @@
 //! A device against a scripted server: correct and wrong answers, and waiting readers.
 
 use crate::device_support as support;
-use crate::device_support::{Fake, Flow, PageCache, Tree, at, read_all, rejected, settings};
+use crate::device_support::{
+    Fake, Flow, MemoryCache, PageCache, Tree, at, read_all, rejected, settings,
+};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stream::device::{Device, ReadError, Reason, Settings};
 use stream::wire::{Answer, Refusal, Request};
-use stream::{BlockAt, FileId};
+use stream::{BlockAt, FileId, Token};
 
 #[test]
 fn every_block_of_every_file_is_what_was_published() {
@@ -346,6 +349,86 @@ fn a_server_that_is_silent_makes_late_and_nothing_worse() {
     // Reads of another block, and of this one later, wait again.
     assert_eq!(device.read(None, at(1, 1)), Err(ReadError::Late));
     assert_eq!(device.counters().reads_late_again, 1);
+}
+
+#[test]
+fn the_deadline_is_counted_from_the_request_and_what_is_here_is_returned_after_it() {
+    let fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let cache = Arc::new(MemoryCache::default());
+    let device = Device::start(Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        around: false,
+        ..settings(&fake)
+    })
+    .unwrap();
+    read_all(&device, &fake.tree, &[at(1, 0)]);
+    support::wait_until(|| cache.holds(&fake.tree.block(at(1, 0))));
+    let asked = device.counters().requests;
+    let long_ago = Instant::now()
+        .checked_sub(settings(&fake).deadline)
+        .unwrap();
+    let late = device.read_since(None, at(2, 9), long_ago).map(drop);
+    assert_eq!(late, Err(ReadError::Late));
+    assert_eq!(device.counters().requests, asked);
+    assert!(device.read_since(None, at(1, 0), long_ago).is_ok());
+}
+
+/// The keeper reports what tasks have read, while another thread ends them.
+#[test]
+fn the_end_of_a_task_does_not_overtake_what_it_has_read() {
+    const TASKS: usize = 200;
+    let (tell, told) = std::sync::mpsc::channel();
+    let fake = Fake::start(Tree::usual(), move |_, request| {
+        if matches!(request, Request::Trace { .. }) {
+            tell.send(()).ok();
+        }
+        Flow::Usual
+    });
+    let cache = Arc::new(MemoryCache::default());
+    let device = Device::start(Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        ..settings(&fake)
+    })
+    .unwrap();
+    let has_exited = |request: &Request| {
+        matches!(
+            request,
+            Request::End {
+                has_exited: true,
+                ..
+            }
+        )
+    };
+    let blocks: Vec<_> = (0..8).map(|index| at(1, index)).collect();
+    device.fetch(&blocks, &mut |_, _| {}).unwrap();
+    for round in 1..=5 {
+        let tokens: Vec<_> = (0..TASKS).map(|_| device.begin(FileId(2))).collect();
+        for token in &tokens {
+            for at in &blocks {
+                device.read(Some(*token), *at).unwrap();
+            }
+        }
+        // The keeper has begun to report these tasks.
+        told.recv().unwrap();
+        for token in tokens {
+            device.end(token, true);
+        }
+        fake.wait_for(|seen| seen.iter().filter(|r| has_exited(r)).count() == round * TASKS);
+        while told.try_recv().is_ok() {}
+    }
+    let mut read: HashMap<Token, usize> = HashMap::new();
+    for request in fake.seen() {
+        match request {
+            Request::Trace { token, blocks } => *read.entry(token).or_default() += blocks.len(),
+            Request::End {
+                token,
+                has_exited: true,
+                ..
+            } => assert_eq!(read.remove(&token), Some(blocks.len())),
+            _ => {}
+        }
+    }
+    assert!(read.is_empty(), "traces came after the end: {read:?}");
 }
 
 #[test]

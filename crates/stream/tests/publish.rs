@@ -4,9 +4,10 @@ use crate::common::{Scratch, options, write};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::Barrier;
 use stream::group::groups_of;
 use stream::manifest::{Kind, Manifest, ROOT, publisher, verify};
-use stream::publish::{PackProgress, pack};
+use stream::publish::{PackProgress, PublishError, pack};
 use stream::store::{Store, StoreError};
 use stream::{BLOCK_BYTES, FileId, SEGMENT_BLOCKS};
 
@@ -188,4 +189,37 @@ fn what_a_store_has_lost_is_packed_anew_from_the_tree() {
     fs::create_dir(scratch.path("store/manifests")).unwrap();
     fs::remove_file(scratch.path("store/newest")).unwrap();
     assert!(publish().unwrap().had_no_version);
+}
+
+#[test]
+fn two_first_publications_at_once_make_one_store() {
+    for _ in 0..20 {
+        let scratch = Scratch::new("publish-at-once");
+        write(&scratch.path("tree/one"), 5000, 1);
+        let both = Barrier::new(2);
+        let publish = || {
+            both.wait();
+            pack(
+                &scratch.path("tree"),
+                &scratch.path("store"),
+                &options(),
+                &mut |_| {},
+            )
+        };
+        let results = std::thread::scope(|scope| {
+            let other = scope.spawn(publish);
+            [publish(), other.join().unwrap()]
+        });
+        // The other one is told to wait, or comes so late that the version is there.
+        for result in &results {
+            match result {
+                Ok(report) => assert_eq!(report.version, 1),
+                Err(PublishError::Store(StoreError::Busy { .. })) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(results.iter().any(Result::is_ok));
+        let store = Store::open(&scratch.path("store")).unwrap();
+        assert_eq!(store.newest().unwrap(), 1);
+    }
 }

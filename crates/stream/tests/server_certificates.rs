@@ -1,8 +1,9 @@
 //! The limits of one certificate on a server.
 
+use crate::common::Scratch;
 use crate::server_support::{Device, Running, published, settings, until};
 use stream::server::{Identity, Reason};
-use stream::tls::{Authority, DEVICES_FILE};
+use stream::tls::{Authority, CERTIFICATE_FILE, DEVICES_FILE, TlsError};
 use stream::wire::Refusal;
 
 #[test]
@@ -49,4 +50,23 @@ fn one_certificate_does_not_take_the_places_of_all() {
     // A freed place can be taken again, but no more than that.
     kept.truncate(2);
     until("there is a place again", || greet("greedy", 4).is_ok());
+}
+
+#[test]
+fn a_device_s_folder_is_no_identity_of_a_server() {
+    let scratch = Scratch::new("server-of-a-device");
+    let authority = Authority::new(&scratch.path("authority")).unwrap();
+    let (server, device) = (scratch.path("server"), scratch.path("device"));
+    authority
+        .issue_server(&["a.example".to_owned()], &server)
+        .unwrap();
+    authority.issue_device("a", "default", &device).unwrap();
+    let list = scratch.path("authority").join(DEVICES_FILE);
+    assert!(Identity::load(&server, &list).is_ok());
+    // With the list, and without: the wrong folder is what is to be said.
+    for list in [list, device.join(DEVICES_FILE)] {
+        let refused = Identity::load(&device, &list).err();
+        let is_right = matches!(&refused, Some(TlsError::NotAServer(path)) if *path == device.join(CERTIFICATE_FILE));
+        assert!(is_right, "{refused:?}");
+    }
 }

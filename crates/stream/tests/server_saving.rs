@@ -1,6 +1,6 @@
 //! Learned actions are saved: while the server runs, at its end, and after failed writes.
 
-use crate::common;
+use crate::common::{self, Scratch};
 use crate::server_support::{Device, Running, needed, publish, published, settings, until};
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -114,4 +114,83 @@ fn a_damaged_file_of_actions_is_said_and_set_aside() {
     drop(device);
     running.end();
     assert!(file.exists());
+}
+
+/// Greets until the server has room: it notices the end of a connection a little later.
+fn greeted(running: &Running, scratch: &Scratch, version: u64) -> Device {
+    let store = scratch.path("store");
+    let mut device = None;
+    until("there is room", || {
+        device = Device::greet(running.address, &store, 1, Some(version)).ok();
+        device.is_some()
+    });
+    device.unwrap()
+}
+
+/// A tenant has one file. With room for one version in memory, each connection evicts the other version.
+#[test]
+fn an_evicted_older_version_does_not_overwrite_what_the_newest_has_learned() {
+    let scratch = published("server-older");
+    let with_one = || {
+        let mut with = settings(&scratch);
+        with.tenants_max = 1;
+        with
+    };
+    let running = Running::start(with_one());
+    let mut older = greeted(&running, &scratch, 1);
+    let needed = needed(&older);
+    older.run(1, "bin/task", &needed);
+    drop(older);
+    common::write(&scratch.path("tree/bin/newer"), 60 * 4096, 9);
+    assert_eq!(publish(&scratch), 2);
+    let mut newer = greeted(&running, &scratch, 2);
+    let only_newer: Vec<_> = (0..50).map(|at| newer.at("bin/newer", at)).collect();
+    newer.run(2, "bin/newer", &only_newer);
+    drop(newer);
+    let mut older = greeted(&running, &scratch, 1);
+    older.run(3, "bin/task", &needed);
+    drop(older);
+    running.end();
+    let running = Running::start(with_one());
+    let mut newer = greeted(&running, &scratch, 2);
+    assert_eq!(newer.run(4, "bin/newer", &only_newer), only_newer);
+    // What the older version had learned first is there, too.
+    let needed = crate::server_support::needed(&newer);
+    assert_eq!(newer.run(5, "bin/task", &needed), needed);
+}
+
+#[test]
+fn what_an_older_version_has_not_saved_yet_is_saved_by_the_newest() {
+    let scratch = published("server-handed-on");
+    let running = Running::start(settings(&scratch));
+    let mut older = Device::new(&running, &scratch, 1);
+    let needed = needed(&older);
+    older.run(1, "bin/task", &needed);
+    common::write(&scratch.path("tree/a/new"), 100, 9);
+    assert_eq!(publish(&scratch), 2);
+    drop(Device::new(&running, &scratch, 2));
+    drop(older);
+    running.end();
+    assert!(scratch.path("store/actions/local.actions").exists());
+}
+
+#[test]
+fn older_versions_leave_memory_and_their_counters_stay() {
+    let scratch = published("server-leaves");
+    let mut with = settings(&scratch);
+    with.save_after = Duration::ZERO;
+    let running = Running::start(with);
+    let has = |line: &str| running.watch.metrics().contains(line);
+    let mut older = Device::new(&running, &scratch, 1);
+    let needed = needed(&older);
+    older.run(1, "bin/task", &needed);
+    common::write(&scratch.path("tree/a/new"), 100, 9);
+    assert_eq!(publish(&scratch), 2);
+    let _newer = Device::new(&running, &scratch, 2);
+    // A device uses the older one.
+    assert!(has("keel_stream_tenants 2\n"));
+    drop(older);
+    until("the older one leaves", || has("keel_stream_tenants 1\n"));
+    let learned = "{event=\"run_learned\"} 1\n";
+    assert!(has(learned), "{}", running.watch.metrics());
 }

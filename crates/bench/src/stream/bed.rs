@@ -483,12 +483,34 @@ impl<'a> Bed<'a> {
         way: Way,
         ours: &Ours,
     ) -> Result<Started, String> {
+        self.learn_anew(prepared, ours)?;
+        self.start_as_learned(prepared, way, ours)
+    }
+
+    /// Starts from which our system learns with this configuration, and with nothing else.
+    ///
+    /// # Errors
+    /// One line with the reason.
+    pub(crate) fn learn_anew(&self, prepared: &Prepared, ours: &Ours) -> Result<(), String> {
         forget_learned(&prepared.store)?;
         for _ in 0..LEARNING_STARTS {
             let running = self.go(prepared, Way::new(Rate::FAST, 0), ours)?;
             self.start_at(prepared, 0, &running.at, &[])?;
             running.end()?;
         }
+        Ok(())
+    }
+
+    /// A start of our system with what the store has learned, whatever that is.
+    ///
+    /// # Errors
+    /// One line with the reason.
+    pub(crate) fn start_as_learned(
+        &self,
+        prepared: &Prepared,
+        way: Way,
+        ours: &Ours,
+    ) -> Result<Started, String> {
         let running = self.go(prepared, way, ours)?;
         let outcome = self.start_at(prepared, 0, &running.at, &[])?;
         self.started(running, outcome)

@@ -48,6 +48,8 @@ pub(crate) struct Serving {
     pub(crate) provide: &'static str,
     /// Memory for content, in MiB.
     pub(crate) memory_mebibytes: u32,
+    /// Whether it compresses learned actions ahead at its start.
+    pub(crate) prepares: bool,
 }
 
 impl Default for Serving {
@@ -57,6 +59,7 @@ impl Default for Serving {
             seg_max: None,
             provide: "async",
             memory_mebibytes: 256,
+            prepares: true,
         }
     }
 }
@@ -167,6 +170,9 @@ impl Keel {
             command.args(["--seg-max", &seg_max.to_string()]);
         }
         command.args(["--memory", &format!("{}M", how.memory_mebibytes)]);
+        if !how.prepares {
+            command.arg("--no-preparation");
+        }
         // All clients of a run share one identity.
         command.args(["--clients-max-per-device", "1024"]);
         sys::in_network(&mut command, Some(line.server()));

@@ -25,7 +25,7 @@ pub(crate) const LOSS: &str = "loss";
 /// Blocks that were pushed but not read, divided by those pushed.
 pub(crate) const UNREAD_SHARE: Metric = Metric::shown("unread_of_pushed", "1");
 /// Needed blocks that were not requested individually, divided by those needed.
-const HIT_SHARE: Metric = Metric::shown("prefetched_of_needed", "1");
+pub(crate) const HIT_SHARE: Metric = Metric::shown("prefetched_of_needed", "1");
 /// Maximum memory of the mount's processes, without file pages.
 pub(crate) const MEMORY_MEBIBYTES: Metric = Metric::shown("memory_max", "MiB");
 /// Maximum memory with the pages of its program.

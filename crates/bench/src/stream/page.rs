@@ -11,7 +11,10 @@ use super::cases::{
     BOUNDS, COMPRESSED_BYTES, FIRST, NEEDED_BLOCKS, NEEDED_BYTES, OFFLINE, PAGE_TIME, READS,
     RUN_TIME, START, WARM,
 };
-use super::limits::{ADDED, LOSS, LOSSES_PERCENT, SLOWDOWN, TCP_COPY};
+use super::limits::{
+    ADDED, HIT_SHARE, LOSS, LOSSES_PERCENT, SLOWDOWN, TCP_COPY, UNREAD, UNREAD_SHARE,
+    UNREAD_TOGETHER, UNREAD_VARIED,
+};
 use super::paper::{
     ARMS, FIGURE_7A, FIGURE_7C, FIGURE_8, MODES, PATHS, PRE_READ_BLOCKS, TABLE_1, TABLE_2,
     TOTAL_BLOCKS, WAYS_OF_OURS, WIRED,
@@ -57,6 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ("goals", goals(&goals_run)),
         ("need", need(&goals_run)),
         ("starts", starts(&goals_run)),
+        ("unread", unread(&goals_run)),
         ("again", again(&goals_run)),
         ("losses", losses(&goals_run)),
         ("table-1", table_1(&paper)),
@@ -313,6 +317,27 @@ fn starts(run: &Run) -> String {
                 way.replace('-', " "),
                 cells.join(" | ")
             );
+        }
+    }
+    out
+}
+
+fn unread(run: &Run) -> String {
+    let mut out = "| program | same: unread | prefetched | varied: unread | prefetched | two at once: unread | \
+                   prefetched |\n|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for name in Program::ALL.map(Program::name) {
+        let shares = [UNREAD, UNREAD_VARIED, UNREAD_TOGETHER].map(|part| {
+            let case = format!("{part}-{name}");
+            [UNREAD_SHARE, HIT_SHARE].map(|metric| run.value(&case, KEEL, metric.name))
+        });
+        let shares = shares.as_flattened();
+        if shares.iter().any(Option::is_some) {
+            let cells: Vec<String> = shares
+                .iter()
+                .map(|share| share.map_or_else(|| cell(None), |share| format!("{share:.3}")))
+                .collect();
+            let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
         }
     }
     out

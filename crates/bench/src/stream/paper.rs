@@ -317,16 +317,21 @@ impl Course<'_> {
         server.end()
     }
 
-    /// Figure 7c: readahead of a server that has little memory and begins with none of the content in it.
+    /// Figure 7c: readahead of a server that has little memory and begins with none of the content in it, except for
+    /// what the arm itself reads at the start. Actions are sent in segments, as in the paper: the asynchronous arm
+    /// reads the segments that follow the one that is being sent.
     fn figure_7c(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
+        let mut ours = Ours::learned();
+        ours.serving.predict = "paper";
+        ours.serving.memory_mebibytes = ARM_MEBIBYTES;
+        ours.serving.prepares = false;
+        bed.learn_anew(&self.prepared[place], &ours)?;
         let mut order = ARMS;
         self.random.shuffle(&mut order);
         for (system, provide) in order {
-            let mut ours = Ours::learned();
             ours.serving.provide = provide;
-            ours.serving.memory_mebibytes = ARM_MEBIBYTES;
-            let started = bed.start_ours(&self.prepared[place], WIRED, &ours)?;
+            let started = bed.start_as_learned(&self.prepared[place], WIRED, &ours)?;
             self.record_start(case, system, place, &started);
         }
         Ok(())

@@ -152,18 +152,27 @@ pub(crate) fn summary(run: &Run) -> String {
             continue;
         };
         let met = judged.iter().filter(|row| row["met"] == true).count();
+        // A case that was left out must not look as if it had met the goal.
+        let left_out = run
+            .list("missing")
+            .iter()
+            .filter(|line| text(line).starts_with(&format!("{KEEL} in {begin}")))
+            .count();
+        let mut verdict = if met == judged.len() {
+            "met".to_owned()
+        } else {
+            "**missed**".to_owned()
+        };
+        if left_out > 0 {
+            let _ = write!(verdict, "; {left_out} not measured");
+        }
         let _ = writeln!(
             out,
-            "| {words} | at most {} | {} | {} | {met} of {} | {} |",
+            "| {words} | at most {} | {} | {} | {met} of {} | {verdict} |",
             cell(worst["goal"].as_f64()),
             cell(worst[key].as_f64()),
             case(worst),
             judged.len(),
-            if met == judged.len() {
-                "met"
-            } else {
-                "**missed**"
-            }
         );
     }
     let names = Program::ALL.map(Program::name);

@@ -19,7 +19,7 @@ use crate::table::{OWN_NAPS_MAX, SlotValue, Table};
 
 use super::codec::{self, CheckpointHead, Dictionary, Object, RECORD_BYTES_MAX, Record, Seal};
 use super::reader::{Reader, Tail};
-use super::writer::{Position, failure_of};
+use super::writer::{NUMBER_TRIES, Position, failure_of};
 use super::{checkpoint_name, number_in};
 
 /// Most bytes of an object in a checkpoint, without its value.
@@ -74,17 +74,27 @@ pub(crate) enum Step {
 }
 
 impl<F: Copy> CheckpointWriter<F> {
-    /// Creates the file. Call with the log position at which nothing is staged.
+    /// Creates the file, under a later number if the store cannot create one of this name. Call with the log position
+    /// at which nothing is staged.
     pub(crate) fn begin<S: SegmentStore<File = F>>(
         store: &mut S,
-        number: u32,
+        mut number: u32,
         at: Position,
         table: &Table,
         options: &DbOptions,
     ) -> Result<Self, LogFailure> {
-        let file = store
-            .create(&checkpoint_name(number))
-            .map_err(|error| failure_of(&error))?;
+        let mut tries = 0;
+        let file = loop {
+            match store.create(&checkpoint_name(number)) {
+                Ok(file) => break file,
+                // A damaged part of the directory makes some names unusable, not all.
+                Err(StoreError::Exists | StoreError::Damaged { .. }) if tries < NUMBER_TRIES => {
+                    tries += 1;
+                    number = number.saturating_add(1);
+                }
+                Err(error) => return Err(failure_of(&error)),
+            }
+        };
         let piece_bytes_max = options.checkpoint_piece_bytes_max;
         let mut piece = Vec::with_capacity(piece_bytes_max + RECORD_BYTES_MAX);
         let objects = table.objects();

@@ -18,6 +18,7 @@ use crate::stats::LogCounters;
 use crate::store::{SegmentStore, StoreError};
 use crate::table::Table;
 use crate::ticket::Progress;
+use crate::wall;
 
 use super::codec::{self, ANCHOR_BYTES, Anchor, Context, Dictionary, Reading, Record, Seal};
 use super::reader::Found;
@@ -28,7 +29,7 @@ pub const ANCHOR_EVERY_BYTES: usize = 4000;
 /// An arrival this far from its anchor gets a new one; half of the window stays for the previous anchor to stand in.
 const REANCHOR_US: i64 = codec::ARRIVAL_WINDOW_US / 4;
 /// Segment numbers tried when a name is taken although the listing did not show it (a damaged directory block).
-const NUMBER_TRIES: u32 = 64;
+pub(super) const NUMBER_TRIES: u32 = 64;
 /// Most summaries that wait for the index; beyond, a segment is read again for its summary.
 const FINISHED_MAX: usize = 4;
 /// Marks an object that has no dictionary record in the current segment.
@@ -352,16 +353,15 @@ impl<F: Copy> LogWriter<F> {
             return context;
         }
         // The wall clock at the arrival, computed from the clock as it is now: with the arrival it dates this boot.
-        let since_us = (around.clock.monotonic_ns() / 1000).saturating_sub(arrival_us);
+        let wall_trusted = around.clock.wall_is_trusted();
+        let (now_ns, now_ms) = wall::both(around.clock);
+        let since_us = (now_ns / 1000).saturating_sub(arrival_us);
         let anchor = Anchor {
             boot_id: around.boot_id,
             arrival_us,
             sensor_ms,
-            wall_ms: around
-                .clock
-                .wall_ms()
-                .saturating_sub_unsigned(since_us / 1000),
-            wall_trusted: around.clock.wall_is_trusted(),
+            wall_ms: now_ms.saturating_sub_unsigned(since_us / 1000),
+            wall_trusted,
             lsn: self.next_lsn,
         };
         let offset = self.length + self.staged.len() as u64;

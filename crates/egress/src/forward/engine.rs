@@ -764,11 +764,14 @@ impl Engine {
     #[must_use]
     pub fn record(&self, stopping: bool) -> CursorRecord {
         let doubt: u64 = self.parts.iter().map(|part| part.in_doubt).sum();
+        let is_settled = stopping && self.sent_units == 0 && doubt == 0;
+        // What a crash left is in doubt until the cursor is past it or it has been sent again.
+        let is_clean = is_settled && self.crash_left == 0;
+        let window = self.window * u64::from(is_clean || !is_settled);
         CursorRecord {
             sequence: self.sequence.saturating_add(1),
-            clean: stopping && self.sent_units == 0 && doubt == 0,
-            // What a crash left is in doubt until the cursor is past it or it has been sent again.
-            window_readings_max: u32::try_from(self.window + self.crash_left).unwrap_or(u32::MAX),
+            clean: is_clean,
+            window_readings_max: u32::try_from(window + self.crash_left).unwrap_or(u32::MAX),
             spans: self
                 .parts
                 .iter()
@@ -788,13 +791,5 @@ impl Engine {
         self.must_write = false;
         self.cursor_written_ms = now_ms;
         self.written_oldest = self.oldest_wanted();
-    }
-
-    /// Returns when the oldest reading arrived, if it was sent or waits to be sent, in ms on the monotonic clock.
-    #[must_use]
-    pub fn front_born_ms(&self) -> Option<i64> {
-        let oldest = self.parts.first()?.id;
-        let unit = self.units.front().filter(|unit| unit.part == oldest)?;
-        unit.born_ms
     }
 }

@@ -111,3 +111,31 @@ async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
         .await
         .unwrap_or_else(|_| Err(io::Error::other("the look-up has failed")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::time::timeout;
+
+    #[tokio::test]
+    async fn a_host_is_reached_behind_an_address_that_does_not_answer() {
+        // A listener with a full queue does not answer.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let full = socket.listen(0).unwrap();
+        let silent = full.local_addr().unwrap();
+        let mut fill = Vec::new();
+        while let Ok(stream) = timeout(ADDRESS_PAUSE * 2, TcpStream::connect(silent)).await {
+            fill.push(stream.unwrap());
+        }
+        let host = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let answers = host.local_addr().unwrap();
+        // Far longer than any connection takes here.
+        let patience = Duration::from_secs(60);
+        let found = timeout(patience, first_of(vec![silent, answers])).await;
+        let stream = found.expect("no end of it").unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), answers);
+        assert!(first_of(Vec::new()).await.is_err());
+    }
+}

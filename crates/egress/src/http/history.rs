@@ -2,7 +2,8 @@
 //!
 //! **Method.** Slices are read on a thread for that, as for the node's socket; each further slice queues again. A query
 //! reads a limited part of the log: what it did not reach is reported, never left out silently. Readings are sent slice
-//! by slice, and the next slice is read when the client has taken the previous one.
+//! by slice, and the next slice is read when the client has taken the previous one. Meanwhile the query holds no place
+//! among those that read or wait, so that slow clients do not shut out others.
 
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -53,7 +54,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Reserves a place among the queries that read or wait, for the lifetime of the query.
+    /// Reserves a place among the queries that read or wait.
     fn place(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.waiting).try_acquire_owned().ok()
     }
@@ -301,8 +302,9 @@ pub(crate) fn readings(app: &App, mut query: Query) -> Result<Response, Refused>
     let body = ReadingsBody {
         source: Arc::clone(&app.source),
         reads: Arc::clone(&app.turns.reads),
+        waiting: Arc::clone(&app.turns.waiting),
         state: Reading::Idle(Box::new(read)),
-        _place: place,
+        place: Some(place),
     };
     Ok(typed(content_type, Body::new(body)))
 }
@@ -414,7 +416,9 @@ fn quoted(text: &str) -> String {
 }
 
 type Slice = (Box<ReadingsRead>, Result<bool, db::Error>);
-type Turn = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+/// A place among those that read or wait, and the turn to read.
+type Permits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+type Turn = Pin<Box<dyn Future<Output = Option<Permits>> + Send>>;
 
 enum Reading {
     Idle(Box<ReadingsRead>),
@@ -426,8 +430,11 @@ enum Reading {
 struct ReadingsBody {
     source: Arc<dyn Source>,
     reads: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
     state: Reading,
-    _place: OwnedSemaphorePermit,
+    /// The place for the first slice. A query that has begun is not refused: for each further slice it waits for a
+    /// place, ahead of new queries. The number of connections limits how many do.
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl http_body::Body for ReadingsBody {
@@ -442,8 +449,15 @@ impl http_body::Body for ReadingsBody {
             match std::mem::replace(&mut self.state, Reading::Ended) {
                 Reading::Ended => return Poll::Ready(None),
                 Reading::Idle(read) => {
-                    let reads = Arc::clone(&self.reads);
-                    let turn = Box::pin(async move { reads.acquire_owned().await.ok() });
+                    let (reads, waiting) = (Arc::clone(&self.reads), Arc::clone(&self.waiting));
+                    let place = self.place.take();
+                    let turn = Box::pin(async move {
+                        let place = match place {
+                            Some(place) => place,
+                            None => waiting.acquire_owned().await.ok()?,
+                        };
+                        Some((place, reads.acquire_owned().await.ok()?))
+                    });
                     self.state = Reading::Queued(turn, Some(read));
                 }
                 Reading::Queued(mut turn, read) => match turn.as_mut().poll(context) {

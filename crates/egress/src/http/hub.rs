@@ -160,10 +160,12 @@ impl Look<'_> {
             if readers.is_empty() {
                 return;
             }
+            // One number for both: an object that appears in between would be seen, and shown to no reader.
+            let objects = self.source.objects();
             for reader in &readers {
-                self.meet(reader).await;
+                self.meet(reader, objects).await;
             }
-            self.changes(&readers).await;
+            self.changes(&readers, objects).await;
             if tick.is_multiple_of(status_ticks)
                 && readers.iter().any(|reader| reader.wanted.status)
             {
@@ -178,8 +180,7 @@ impl Look<'_> {
     }
 
     /// Greets a new reader, and finds the objects that match.
-    async fn meet(&self, reader: &Arc<Reader>) {
-        let objects = self.source.objects();
+    async fn meet(&self, reader: &Arc<Reader>, objects: u32) {
         loop {
             {
                 let mut inner = reader.lock();
@@ -236,8 +237,7 @@ impl Look<'_> {
     }
 
     /// Finds what has changed, and hands it to the readers.
-    async fn changes(&mut self, readers: &[Arc<Reader>]) {
-        let objects = self.source.objects();
+    async fn changes(&mut self, readers: &[Arc<Reader>], objects: u32) {
         self.seen.resize(objects as usize, 0);
         let mut batch = Batch::default();
         for object in 0..objects {

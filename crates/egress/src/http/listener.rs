@@ -3,7 +3,8 @@
 //! **Limits.** When the maximum number of connections is reached, the connection that has been idle longest is closed
 //! for the new one, so that a client with many idle connections locks nobody out. If none is idle, the new client gets
 //! an error and is closed. The head of a request has a timeout, an idle connection is closed, and so is a connection
-//! that does not read its answers.
+//! that does not read its answers. A connection is idle if it has no answer to wait for and none to take: an answer
+//! that a slow client is taking ends only with a write that makes no progress.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -24,12 +25,12 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, watch as latest};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use super::counters::{Counters, Refusal, add, less};
 use super::history::Turns;
@@ -38,7 +39,7 @@ use super::options::{
     HEAD_BYTES_MAX, HEAD_SECONDS_MAX, HEADERS_MAX, HttpOptions, IDLE_SECONDS_MAX,
     SEND_BUFFER_BYTES, STALLED_SECONDS_MAX,
 };
-use super::patient::Patient;
+use super::patient::{Patient, Traffic};
 use super::routes::{self, App, Client, Pace};
 use super::source::Source;
 use super::status::Asker;
@@ -140,7 +141,7 @@ impl Bound {
 
 /// One connection, as the listener sees it.
 struct Connection {
-    /// Since when it is between two requests; `None` while it is answered.
+    /// Since when it is between two requests; `None` while it is answered, until the client has taken the answer.
     idle_since: Cell<Option<Instant>>,
     leave: Notify,
     /// Whether the node stops: the connection ends as soon as it is between two requests.
@@ -268,11 +269,20 @@ async fn serve(
     stream.set_nodelay(true).ok();
     base::socket::keep_alive(&stream);
     let patience = Duration::from_secs(STALLED_SECONDS_MAX);
-    let io = TokioIo::new(Patient::new(stream, patience, Arc::clone(&app.counters)));
+    let traffic = Rc::new(Traffic::default());
+    let counters = Arc::clone(&app.counters);
+    let io = TokioIo::new(Patient::new(
+        stream,
+        patience,
+        counters,
+        Rc::clone(&traffic),
+    ));
     // Answers in progress. Separate from the connection, because answer bodies on other threads may not access that.
     let busy = Arc::new(AtomicU32::new(0));
     let service = service_fn(|mut request: Request<Incoming>| {
         connection.idle_since.set(None);
+        traffic.heard.set(false);
+        traffic.heads.set(traffic.heads.get() + 1);
         request.extensions_mut().insert(Client(peer.ip()));
         let watched = Watched::new(&busy);
         async move {
@@ -284,36 +294,52 @@ async fn serve(
             Ok::<Response<Answered>, Infallible>(response)
         }
     });
+    // No `header_read_timeout`: it also runs while nothing has come of a head.
     let serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_secs(HEAD_SECONDS_MAX))
+        .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .serve_connection(io, service);
     let mut serving = std::pin::pin!(serving);
+    let mut head: Option<Pin<Box<Sleep>>> = None;
+    let mut timed = 0;
     let ended = std::future::poll_fn(|context| {
         let poll = serving.as_mut().poll(context);
-        // The same call writes an answer that has been handed over, so the connection is idle here.
-        if busy.load(Ordering::Relaxed) == 0 && connection.idle_since.get().is_none() {
+        let is_answering = busy.load(Ordering::Relaxed) > 0 || traffic.sending.get();
+        if !is_answering && connection.idle_since.get().is_none() {
             connection.idle_since.set(Some(Instant::now()));
         }
-        if poll.is_pending()
-            && connection.is_stopping.get()
-            && connection.idle_since.get().is_some()
-        {
-            return Poll::Ready(Ok(()));
+        if poll.is_ready() || connection.idle_since.get().is_none() {
+            head = None;
+            return poll.map(|ended| match ended {
+                // Otherwise the client has left between two requests, or an answer.
+                Err(error) => {
+                    error.is_parse() || (error.is_incomplete_message() && traffic.heard.get())
+                }
+                Ok(()) => false,
+            });
         }
-        poll
+        if connection.is_stopping.get() {
+            return Poll::Ready(false);
+        }
+        if !traffic.heard.get() {
+            return Poll::Pending;
+        }
+        // The timer of each head is its own: an earlier head may have come and been answered within one poll.
+        if timed != traffic.heads.get() {
+            timed = traffic.heads.get();
+            head = None;
+        }
+        let patience = Duration::from_secs(HEAD_SECONDS_MAX);
+        let head = head.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        head.as_mut().poll(context).map(|()| true)
     });
-    tokio::select! {
-        ended = ended => {
-            if let Err(error) = ended
-                && (error.is_parse() || error.is_timeout() || error.is_incomplete_message())
-            {
-                add(&app.counters.heads_broken, 1);
-            }
-        }
-        () = connection.leave.notified() => {}
+    let is_broken = tokio::select! {
+        is_broken = ended => is_broken,
+        () = connection.leave.notified() => false,
+    };
+    if is_broken {
+        add(&app.counters.heads_broken, 1);
     }
 }
 
@@ -362,10 +388,294 @@ impl http_body::Body for Answered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::options::HISTORY_WAITING_MAX;
+    use crate::http::status::status_channel;
+    use db::value::Value;
+    use db::{Error, Got, HistoryCursor, HistoryEntry, HistoryQuery, Key, ObjectId};
+    use std::ops::ControlFlow;
+    use tokio::io::AsyncReadExt;
+    use tokio::task::{JoinHandle, LocalSet};
+
+    /// Readings of a slice: of four keys, one each millisecond. No buffer of the kernel holds the answer.
+    const SLICE_READINGS: i64 = 20_000;
+    const POINTS: &str = "/api/v1/history?key=a&key=b&key=c&key=d&from_ms=0&to_ms=5000&points=5000";
+    const READINGS: &str = "/api/v1/readings?key=a&from_ms=0&to_ms=100000&limit=50000";
+
+    /// The keys `a` to `d`, with as much history as is asked for. A slice waits for the gate.
+    #[derive(Default)]
+    struct Plenty {
+        gate: tokio::sync::Mutex<()>,
+    }
+
+    impl Source for Plenty {
+        fn objects(&self) -> u32 {
+            0
+        }
+        fn key(&self, _: ObjectId) -> Key {
+            unreachable!("there are no lists here")
+        }
+        fn lookup(&self, key: &str) -> Option<ObjectId> {
+            let at = ["a", "b", "c", "d"].iter().position(|name| *name == key)?;
+            Some(ObjectId(at as u32))
+        }
+        fn validity(&self, _: ObjectId) -> (u32, bool) {
+            (1_000, true)
+        }
+        fn get(&self, _: ObjectId, _: &mut [u8]) -> Result<Got, Error> {
+            unreachable!("there are no values here")
+        }
+        fn puts(&self, _: ObjectId) -> u32 {
+            0
+        }
+        fn history(
+            &self,
+            query: &HistoryQuery,
+            _: &mut HistoryCursor,
+            visit: &mut dyn FnMut(&HistoryEntry<'_>) -> ControlFlow<()>,
+        ) -> Result<bool, Error> {
+            let _gate = self.gate.blocking_lock();
+            for at in 0..SLICE_READINGS {
+                let mut value = [0; 16];
+                let bytes = Value::Float(at as f64 / 7.0).encode(&mut value)?;
+                let entry = HistoryEntry {
+                    id: ObjectId((at % 4) as u32),
+                    time_ms: at / 4,
+                    recorded_ms: at / 4,
+                    node_time: false,
+                    wall_trusted: true,
+                    time_corrected: false,
+                    arrival_us: 0,
+                    boot_id: [0; 16],
+                    lsn: at as u64,
+                    value: &value[..bytes],
+                };
+                if visit(&entry).is_break() {
+                    return Ok(false);
+                }
+            }
+            Ok(query.to_ms > SLICE_READINGS / 4)
+        }
+        fn wall_ms(&self) -> i64 {
+            5_000
+        }
+        fn check_pattern(&self, _: &str) -> Result<(), String> {
+            Ok(())
+        }
+        fn matches(&self, _: &str, _: &str) -> bool {
+            true
+        }
+    }
+
+    struct Node {
+        source: Arc<Plenty>,
+        running: Running,
+        serves: JoinHandle<()>,
+        stop: latest::Sender<bool>,
+    }
+
+    fn start(connections_max: u32) -> Node {
+        let mut options = HttpOptions::new("127.0.0.1:0".parse().unwrap());
+        options.connections_max = connections_max;
+        let (stop, stopped) = latest::channel(false);
+        let (asker, _) = status_channel();
+        let source = Arc::new(Plenty::default());
+        let bound = bind(options).unwrap();
+        let (running, serves) = bound
+            .serve(Arc::clone(&source) as _, asker, 1, stopped)
+            .unwrap();
+        Node {
+            source,
+            running,
+            serves: tokio::task::spawn_local(serves),
+            stop,
+        }
+    }
+
+    impl Node {
+        /// Connects with a small receive buffer.
+        async fn connect(&self) -> TcpStream {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(4096).unwrap();
+            socket.connect(self.running.address).await.unwrap()
+        }
+
+        async fn ask(&self, path: &str) -> TcpStream {
+            let mut stream = self.connect().await;
+            ask(&mut stream, path).await;
+            stream
+        }
+
+        fn figures(&self) -> crate::http::HttpFigures {
+            self.running.counters.figures()
+        }
+
+        async fn until(&self, what: &str, is_so: impl Fn(&crate::http::HttpFigures) -> bool) {
+            let waits = async {
+                while !is_so(&self.figures()) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            let waited = tokio::time::timeout(Duration::from_secs(60), waits).await;
+            waited.unwrap_or_else(|_| panic!("no {what}: {:?}", self.figures()));
+        }
+    }
+
+    async fn ask(stream: &mut TcpStream, path: &str) {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+    }
+
+    /// Returns the head of an answer; nothing if the connection has ended.
+    async fn head(stream: &mut TcpStream) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            match stream.read_u8().await {
+                Ok(byte) => head.push(byte),
+                Err(_) => return String::new(),
+            }
+        }
+        String::from_utf8(head).unwrap()
+    }
+
+    /// Takes the body of an answer with this head. Returns whether all of it comes.
+    async fn is_whole(stream: &mut TcpStream, head: &str) -> bool {
+        let length = head.split("content-length: ").nth(1).unwrap();
+        let length: usize = length.split("\r\n").next().unwrap().parse().unwrap();
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await.is_ok()
+    }
 
     #[test]
     fn what_a_newcomer_is_told_is_json_of_one_line() {
         assert!(!NO_PLACE.contains('\n'));
         serde_json::from_str::<serde_json::Value>(NO_PLACE).unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_a_slow_client_takes_makes_no_room_for_silent_connections() {
+        let test = async {
+            let node = start(2);
+            let mut slow = node.ask(POINTS).await;
+            let head = head(&mut slow).await;
+            let mut silent = Vec::new();
+            for _ in 0..4 {
+                silent.push(node.connect().await);
+            }
+            node.until("room", |figures| figures.connections_evicted == 3)
+                .await;
+            assert!(is_whole(&mut slow, &head).await, "{head}");
+        };
+        LocalSet::new().run_until(test).await;
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_a_slow_client_takes_is_not_cut_by_a_stop() {
+        let test = async {
+            let node = start(2);
+            let mut slow = node.ask(POINTS).await;
+            let head = head(&mut slow).await;
+            let mut silent = node.connect().await;
+            node.until("connection", |figures| figures.connections == 2)
+                .await;
+            node.stop.send_replace(true);
+            assert!(silent.read_u8().await.is_err());
+            assert!(is_whole(&mut slow, &head).await, "{head}");
+            node.serves.await.unwrap();
+        };
+        LocalSet::new().run_until(test).await;
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_kept_between_requests_and_its_end_is_no_broken_head() {
+        let test = async {
+            let node = start(2);
+            let mut stream = node.connect().await;
+            for _ in 0..3 {
+                // In two pieces: the timer of this head must not run on into the next one.
+                stream.write_all(b"GET /nothing ").await.unwrap();
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                stream
+                    .write_all(b"HTTP/1.1\r\nhost: a\r\n\r\n")
+                    .await
+                    .unwrap();
+                let head = head(&mut stream).await;
+                assert!(is_whole(&mut stream, &head).await, "{head}");
+                tokio::time::pause();
+                tokio::time::advance(Duration::from_secs(HEAD_SECONDS_MAX * 4)).await;
+                tokio::time::resume();
+            }
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(IDLE_SECONDS_MAX)).await;
+            tokio::time::resume();
+            assert!(stream.read_u8().await.is_err());
+            // Neither is the end of a connection on which nothing was asked.
+            drop(node.connect().await);
+            node.until("end", |figures| {
+                figures.connections_total == 2 && figures.connections == 0
+            })
+            .await;
+            let figures = node.figures();
+            assert_eq!((figures.connections_idle, figures.heads_broken), (1, 0));
+            assert_eq!(figures.requests, 3);
+        };
+        LocalSet::new().run_until(test).await;
+    }
+
+    #[tokio::test]
+    async fn slow_downloads_of_readings_leave_history_to_others() {
+        let test = async {
+            let node = start(64);
+            let mut slow = Vec::new();
+            for _ in 0..HISTORY_WAITING_MAX * 2 {
+                let mut stream = node.ask(READINGS).await;
+                // The head comes before the first slice, the next bytes are of it.
+                assert!(head(&mut stream).await.starts_with("HTTP/1.1 200"));
+                stream.read_u8().await.unwrap();
+                slow.push(stream);
+            }
+            let mut other = node.ask(POINTS).await;
+            let head = head(&mut other).await;
+            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+            assert!(is_whole(&mut other, &head).await);
+            // A download waits for its further slices, and comes to its end.
+            let mut bytes = Vec::new();
+            let mut buffer = vec![0; 64 << 10];
+            while !bytes.ends_with(b"\r\n0\r\n\r\n") {
+                let count = slow[0].read(&mut buffer).await.unwrap();
+                assert!(count > 0, "the download is cut");
+                bytes.extend_from_slice(&buffer[..count]);
+            }
+            let text = String::from_utf8(bytes).unwrap();
+            assert!(text.contains("\"end\":true,\"sent\":50000,"));
+        };
+        LocalSet::new().run_until(test).await;
+    }
+
+    #[tokio::test]
+    async fn who_finds_every_place_for_history_taken_is_told_when_to_come_back() {
+        let test = async {
+            let node = start(64);
+            let source = Arc::clone(&node.source);
+            let gate = source.gate.lock().await;
+            let mut waits = Vec::new();
+            for _ in 0..HISTORY_WAITING_MAX {
+                let mut stream = node.ask(READINGS).await;
+                assert!(head(&mut stream).await.starts_with("HTTP/1.1 200"));
+                waits.push(stream);
+            }
+            for path in [READINGS, POINTS] {
+                let mut refused = node.ask(path).await;
+                let head = head(&mut refused).await;
+                assert!(head.starts_with("HTTP/1.1 503"), "{head}");
+                assert!(head.contains("retry-after: 1\r\n"), "{head}");
+            }
+            assert_eq!(node.figures().refused["history"], 2);
+            drop(gate);
+            // Those that wait get their turn.
+            for stream in &mut waits {
+                stream.read_u8().await.unwrap();
+            }
+        };
+        LocalSet::new().run_until(test).await;
     }
 }

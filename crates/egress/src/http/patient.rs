@@ -1,7 +1,9 @@
 //! A connection whose peer must read its answers: a write without progress ends it after a timeout.
 
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -11,21 +13,39 @@ use tokio::time::Sleep;
 
 use super::counters::{Counters, add};
 
+/// What a connection's bytes do, for the listener: `hyper` does not tell.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// Whether bytes have arrived since the listener cleared this.
+    pub(crate) heard: Cell<bool>,
+    /// Heads that came whole.
+    pub(crate) heads: Cell<u64>,
+    /// Whether bytes wait for the peer to take them.
+    pub(crate) sending: Cell<bool>,
+}
+
 /// The connection.
 pub(crate) struct Patient<C> {
     inner: C,
     patience: Duration,
     counters: Arc<Counters>,
+    traffic: Rc<Traffic>,
     /// The timer of a pending write.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl<C> Patient<C> {
-    pub(crate) fn new(inner: C, patience: Duration, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(
+        inner: C,
+        patience: Duration,
+        counters: Arc<Counters>,
+        traffic: Rc<Traffic>,
+    ) -> Self {
         Self {
             inner,
             patience,
             counters,
+            traffic,
             waits: None,
         }
     }
@@ -36,6 +56,7 @@ impl<C> Patient<C> {
         context: &mut Context<'_>,
         result: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
+        self.traffic.sending.set(result.is_pending());
         if result.is_ready() {
             self.waits = None;
             return result;
@@ -57,7 +78,12 @@ impl<C: AsyncRead + Unpin> AsyncRead for Patient<C> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.traffic.heard.set(true);
+        }
+        result
     }
 }
 

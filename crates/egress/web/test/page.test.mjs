@@ -236,6 +236,13 @@ test("a cut upstream, programs from the network, jobs and reasons are shown", as
   check((await shown(page, "#tile-jobs")).includes("one board, 0.4 J against 2.1 J"), "the advice");
   check((await shown(page, "#tile-tardiness .main")).startsWith("0.74"), "tardiness");
   check((await shown(page, "#tile-control")).includes("85 %"), "the knob of updates");
+  const tools = (one) => [{ ...status.mounts[0], ...one }];
+  // Until the mount's process has sent its figures, nobody knows whether the server answers.
+  set({ mounts: tools({ connections: null }) });
+  await until("unknown connections", async () => (await shown(page, "#tile-streaming")).includes("tools: mounted"));
+  set({ mounts: tools({ connections: 0 }) });
+  await until("no server", async () => (await shown(page, "#tile-streaming")).includes("✗ no server"));
+  set({ mounts: tools({ connections: 1 }) });
   set({ upstream: upstream({ connected: false, backlog_readings: 123456, last_error: "connection refused" }) });
   await until("the cut", async () => (await shown(page, "#tile-upstream")).includes("✗ cut: connection refused"));
   check((await shown(page, "#tile-upstream .main")).startsWith("123,456"), "the backlog");

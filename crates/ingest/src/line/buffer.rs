@@ -10,7 +10,7 @@ pub enum Piece<'a> {
     Line(&'a [u8]),
     /// The beginning of a line above the limit. The rest of it is skipped as it arrives.
     Oversized(&'a [u8]),
-    /// The beginning of a line above the limit, with a quoted text that contains line breaks and has not ended. What
+    /// The beginning of a line with a quoted text that contains line breaks, and that is too long or was cut off. What
     /// follows cannot be distinguished from the text: the stream must end here.
     TextOpen(&'a [u8]),
 }

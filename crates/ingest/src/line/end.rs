@@ -13,7 +13,8 @@ pub(crate) enum Found {
     More,
     /// The position of the line break, counted from the beginning of the line.
     At(usize),
-    /// A quoted text contains line breaks and is longer than a line may be: nothing after its quote can be trusted.
+    /// A quoted text contains line breaks, and where it ends is unknown: it is longer than a line may be, or its line
+    /// was cut off, and the quote belongs to a later line. Nothing after its first quote can be trusted.
     Open,
 }
 
@@ -32,6 +33,16 @@ pub(crate) struct LineEnd {
     is_indented: bool,
     /// Position of the first line break within the open text.
     text_break: Option<usize>,
+    /// What is known about the text behind its last line break.
+    tail: Tail,
+}
+
+/// The end of a text, which may be the beginning of a line: a name, a space, and a field's name with its equals sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tail {
+    Name,
+    Fields,
+    Value,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +73,7 @@ impl LineEnd {
             is_escaped: false,
             is_indented: false,
             text_break: None,
+            tail: Tail::Name,
         }
     }
 
@@ -122,7 +134,15 @@ impl LineEnd {
                 self.is_indented = true;
                 Blank
             }
-            (Value, b'"') => Text,
+            (Value, b'"') => {
+                self.text_break = None;
+                Text
+            }
+            // No valid text ends like this: its line was cut off, and this is the quote of a later line. Whoever chose
+            // the text of that line also chose what follows.
+            (Closed, byte) if self.text_break.is_some() && !matches!(byte, b',' | b' ' | b'\r') => {
+                return Found::Open;
+            }
             (Blank | Indented, byte) if self.is_indented && byte != b',' => {
                 self.is_escaped = byte == b'\\';
                 match byte {
@@ -138,11 +158,7 @@ impl LineEnd {
             (Head, b' ') => Fields,
             (Blank | Head | Indented, _) => Head,
             (Comment, _) => Comment,
-            // No valid text ends like this. If the text has contained line breaks, its line was perhaps cut off, and
-            // this is the quote of a later line. All of them count as one line, which is refused, since it is unknown
-            // which of them were text.
             (Fields | Value | Closed, byte) => {
-                self.text_break = None;
                 self.is_escaped = byte == b'\\';
                 if byte == b'=' { Value } else { Fields }
             }
@@ -152,6 +168,14 @@ impl LineEnd {
     }
 
     fn step_in_text(&mut self, byte: u8) -> Found {
+        let tail = self.tail;
+        self.tail = match (tail, byte) {
+            (_, b'\n') => Tail::Name,
+            (Tail::Name, b' ') => Tail::Fields,
+            (Tail::Name, _) => Tail::Name,
+            (_, b'=') => Tail::Value,
+            _ => Tail::Fields,
+        };
         if byte == b'\n' {
             self.text_break.get_or_insert(self.followed);
         }
@@ -160,6 +184,10 @@ impl LineEnd {
         }
         let was_escaped = std::mem::take(&mut self.is_escaped);
         match byte {
+            // The last line of the text looks like the beginning of a line whose own text begins here.
+            b'"' if !was_escaped && self.text_break.is_some() && tail == Tail::Value => {
+                return Found::Open;
+            }
             b'"' if !was_escaped => self.place = Place::Closed,
             b'\\' => self.is_escaped = !was_escaped,
             _ => {}

@@ -228,6 +228,14 @@ pub fn parse(text: &str) -> Result<Line<'_>, Reason> {
         }
     }
     let fields = &from[..from.len() - tail.len()];
+    let is_twice = match count {
+        1 => false,
+        2..=FEW => has_field_twice::<FEW>(fields),
+        _ => has_field_twice::<FIELDS_MAX>(fields),
+    };
+    if is_twice {
+        return Err(Reason::LineInvalid);
+    }
     let time = match tail.trim_matches(' ') {
         "" => None,
         digits => Some(digits.parse().map_err(|_| Reason::LineInvalid)?),
@@ -252,6 +260,25 @@ fn has_twice(tags: &str) -> bool {
         tags.windows(2)
             .any(|pair| pair[0].0.order(pair[1].0) == std::cmp::Ordering::Equal)
     })
+}
+
+/// Fields of most lines, at most: their names are sorted in a smaller place.
+const FEW: usize = 16;
+
+/// Returns whether a field appears twice, among at most `N`.
+fn has_field_twice<const N: usize>(fields: &str) -> bool {
+    let mut names = [Escaped(""); N];
+    let (mut rest, mut count) = (fields, 0);
+    while let (Some(place), Ok((name, _, tail))) = (names.get_mut(count), field(rest)) {
+        *place = name;
+        count += 1;
+        rest = tail.strip_prefix(',').unwrap_or("");
+    }
+    let names = &mut names[..count];
+    names.sort_unstable_by(|left, right| left.order(*right));
+    names
+        .windows(2)
+        .any(|pair| pair[0].order(pair[1]) == Ordering::Equal)
 }
 
 /// Parses one `name=value`. Returns it and the rest: nothing, or from a comma or space on.

@@ -4,8 +4,12 @@ use super::codec;
 use super::options::MqttOptions;
 use super::packet::{Kind, Malformed, Reader, Step};
 use super::resolve::Resolver;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// A connection that the broker has accepted.
 pub(super) struct Connection {
@@ -30,6 +34,21 @@ impl From<Malformed> for Refusal {
     }
 }
 
+/// Connects to the first address that answers. Each but the last gets an equal part of the time, so that a silent
+/// address (such as IPv6 behind many routers) does not keep the node from the next one.
+async fn connect_to(addresses: &[SocketAddr], connect_ms_max: u64) -> io::Result<TcpStream> {
+    let Some((last, others)) = addresses.split_last() else {
+        return Err(io::Error::other("the name has no address"));
+    };
+    let part = Duration::from_millis(connect_ms_max / addresses.len() as u64);
+    for address in others {
+        if let Ok(Ok(stream)) = timeout(part, TcpStream::connect(address)).await {
+            return Ok(stream);
+        }
+    }
+    TcpStream::connect(last).await
+}
+
 /// Connects and waits until the broker accepts the connection. The caller sets the timeout; dropping the future closes
 /// the socket.
 pub(super) async fn connect(
@@ -43,13 +62,15 @@ pub(super) async fn connect(
         .resolve(&options.address)
         .await
         .map_err(|error| failed("cannot look up the address", &error))?;
-    let mut stream = TcpStream::connect(addresses.as_slice())
+    let mut stream = connect_to(&addresses, options.connect_ms_max)
         .await
         .map_err(|error| failed("cannot connect", &error))?;
     // Acknowledgements are already written in batches, so Nagle's algorithm would only delay them.
     stream
         .set_nodelay(true)
         .map_err(|error| failed("cannot set up the socket", &error))?;
+    // Pings find a dead link, too, but the broker may turn them off.
+    base::socket::keep_alive(&stream);
     let greeting = codec::connect(options).map_err(|text| Refusal::Failed(text.into()))?;
     stream
         .write_all(&greeting)
@@ -87,5 +108,72 @@ pub(super) async fn connect(
             )));
         }
         reader.filled(count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mqtt::Version;
+    use tokio::net::{TcpListener, TcpSocket};
+
+    /// Far longer than any connection takes here.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Returns an address of a host that does not answer: a listener with a full queue, and what fills it.
+    async fn silent() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut fill = Vec::new();
+        while let Ok(stream) =
+            timeout(Duration::from_millis(500), TcpStream::connect(address)).await
+        {
+            fill.push(stream.unwrap());
+        }
+        (address, listener, fill)
+    }
+
+    async fn connects(options: &MqttOptions, found: Vec<SocketAddr>) -> Option<Connection> {
+        let mut resolver = Resolver::new(move |_| Ok(found.clone()));
+        let connection = timeout(PATIENCE, connect(options, &mut resolver)).await;
+        match connection.expect("no end of it") {
+            Ok(connection) => Some(connection),
+            Err(Refusal::Failed(_)) => None,
+            Err(Refusal::Malformed(malformed)) => panic!("{}", malformed.0),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_broker_is_reached_behind_an_address_that_does_not_answer() {
+        let (silent, _listener, _fill) = silent().await;
+        let nobody = {
+            let closed = TcpListener::bind("127.0.0.2:0").await.unwrap();
+            closed.local_addr().unwrap()
+        };
+        let broker = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let answers = broker.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = broker.accept().await.unwrap();
+                let mut greeting = [0; 256];
+                assert!(stream.read(&mut greeting).await.unwrap() > 0);
+                stream.write_all(&[0x20, 2, 0, 0]).await.unwrap();
+            }
+        });
+        let options = MqttOptions {
+            version: Version::V311,
+            connect_ms_max: 1_500,
+            ..MqttOptions::new("broker.example:1883", "t")
+        };
+        for others in [vec![silent], vec![nobody], vec![nobody, silent]] {
+            let found = others.iter().copied().chain([answers]).collect();
+            let connection = connects(&options, found).await;
+            let peer = connection.map(|connection| connection.stream.peer_addr().unwrap());
+            assert_eq!(peer, Some(answers), "behind {others:?}");
+        }
+        assert!(connects(&options, vec![nobody]).await.is_none());
+        assert!(connects(&options, Vec::new()).await.is_none());
     }
 }

@@ -185,6 +185,8 @@ impl<'a, C: Consumer> Session<'a, C> {
             Wish::Reload(options) if self.options.same_session(&options) => {
                 self.options = options;
                 self.filters.changed();
+                // A refused subscription that is no longer wanted is not reported any more.
+                self.filters.publish(self.state);
                 self.reconcile()
             }
             Wish::Reload(options) => Err(Leave::Reconnect(options)),

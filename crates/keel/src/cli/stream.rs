@@ -305,6 +305,9 @@ pub(crate) struct StreamServeArgs {
     /// What to load into memory before a request
     #[arg(long, value_enum, default_value = "async")]
     pub(crate) provide: StreamProvide,
+    /// Do not compress learned actions ahead at the start: for comparisons, since a start then waits for the disk
+    #[arg(long, hide = true)]
+    pub(crate) no_preparation: bool,
     /// Memory for content, in bytes or with K, M or G; at least 1M
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory)]
     pub(crate) memory: u64,
@@ -329,12 +332,12 @@ pub(crate) struct StreamServeArgs {
 pub(crate) struct StreamActionsArgs {
     /// Store
     pub(crate) store: PathBuf,
-    /// Path of a task's program in the tree [default: all]
+    /// Path of a task's program in the tree [default: all tasks; --forget needs one]
     pub(crate) task: Option<PathBuf>,
-    /// Tenant [default: all]
+    /// Tenant [default: all tenants]
     #[arg(long)]
     pub(crate) tenant: Option<String>,
-    /// Forget what was learned about the task; stop the server first
+    /// Forget what was learned about TASK, for --tenant or for all tenants; stop the server first
     #[arg(long, requires = "task")]
     pub(crate) forget: bool,
     /// Print one JSON object

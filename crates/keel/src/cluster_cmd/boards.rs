@@ -6,7 +6,6 @@ use crate::error::{CliError, describe};
 use cluster::measure::{Address, HostEntry, Launch, Library, parse_hosts, ranks_of};
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -446,20 +445,4 @@ pub(crate) fn last_line(bytes: &[u8]) -> String {
         .chars()
         .take(200)
         .collect()
-}
-
-/// Makes a launcher, and with it the ranks, end with this process, however that ends. The main thread must start it,
-/// because the kernel sends the signal when the thread ends that started the child.
-pub(crate) fn end_with_this(command: &mut Command) {
-    let own = std::process::id() as libc::pid_t;
-    // SAFETY: between fork and exec there are only async-signal-safe system calls, and no allocation.
-    unsafe {
-        command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-            if libc::getppid() != own {
-                libc::_exit(0);
-            }
-            Ok(())
-        });
-    }
 }

@@ -1,6 +1,6 @@
 //! A supervised run of MPI's launcher: its lines as they arrive, in bounded time, and the cause of a failure.
 
-use super::boards::{Boards, end_with_this, last_line, wait_within};
+use super::boards::{Boards, last_line, wait_within};
 use crate::error::CliError;
 use crate::signals;
 use crate::temporary::Folder;
@@ -83,7 +83,7 @@ impl<'a> Ranks<'a> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        end_with_this(&mut command);
+        signals::end_with_this(&mut command);
         let mut child = command
             .spawn()
             .map_err(|error| CliError::io(boards.launcher().display(), &error))?;
@@ -297,15 +297,16 @@ fn for_each_line(stream: impl Read, mut wanted: impl FnMut(String) -> bool) {
 /// Returns the board that a launcher names when a rank dies or a connection to a board is lost, and how it was lost.
 pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, String)> {
     // Hydra: "PID 12 RUNNING AT b3"; Open MPI: "on node b3 exited on signal 9", "Remote daemon: … on node b3".
-    let after = |line: &str, mark: &str| -> Option<String> {
+    let after = |line: &str, mark: &str, is_sure: bool| -> Option<String> {
         let rest = line.split_once(mark)?.1;
         let name: String = rest
             .chars()
             .take_while(|letter| !letter.is_whitespace() && !"]),:".contains(*letter))
             .collect();
-        // Open MPI calls a board by its own name, whatever the file of hosts calls it.
+        // Open MPI calls a board by its own name, whatever the file of hosts calls it. With one board, a line that is
+        // about a lost rank is about that board.
         match hosts {
-            [one] => Some((*one).to_owned()),
+            [one] if is_sure => Some((*one).to_owned()),
             _ => hosts.contains(&name.as_str()).then_some(name),
         }
     };
@@ -314,17 +315,21 @@ pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, S
             || line.contains("exited on signal")
             || line.contains("Remote daemon")
     };
-    let named = |line: &String| {
+    let named = |line: &String, is_sure: bool| {
         let host = ["RUNNING AT ", "on node "]
             .iter()
-            .find_map(|mark| after(line, mark))?;
+            .find_map(|mark| after(line, mark, is_sure))?;
         Some((host, how_lost(line, complaints)))
     };
-    if let Some(found) = complaints.iter().filter(sure).find_map(named) {
-        return Some(found);
+    let found = complaints
+        .iter()
+        .filter(sure)
+        .find_map(|line| named(line, true));
+    if found.is_some() {
+        return found;
     }
     // Hydra's helpers on the other boards complain, too ("[proxy:0:0@b1] …"): they are victims, and name no board.
-    complaints.iter().find_map(named)
+    complaints.iter().find_map(|line| named(line, false))
 }
 
 /// Returns how a rank was lost, from the line that names its board, or from those that hydra writes behind it.
@@ -383,6 +388,8 @@ mod tests {
         // The file of hosts says `localhost`, Open MPI the name of this machine.
         let alone = blamed(&lines(open), &["localhost"]).map(|(host, _)| host);
         assert_eq!(alone.as_deref(), Some("localhost"));
+        let warning = lines("There are not enough slots available on node elsewhere");
+        assert_eq!(blamed(&warning, &["localhost"]), None);
         let lost =
             "  HNP daemon   : [[1,0],0] on node master\n  Remote daemon: [[1,0],2] on node b3";
         assert_eq!(of(lost).as_deref(), Some("b3"));

@@ -228,6 +228,13 @@ fn fuse() -> Finding {
         );
     }
     let is_root = base::mount::effective_ids().0 == 0;
+    if let (true, Some(why)) = (is_root, base::mount::why_root_cannot_mount()) {
+        return Finding::missing(
+            SUBJECT,
+            format!("{why}: stores, regions and published trees cannot be mounted"),
+            "start the container with this capability (`--cap-add SYS_ADMIN`)",
+        );
+    }
     let has_helper = ["/bin", "/usr/bin", "/usr/local/bin"]
         .iter()
         .any(|folder| Path::new(folder).join("fusermount3").exists());

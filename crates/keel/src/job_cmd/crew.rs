@@ -1,8 +1,9 @@
 //! The processes of a job: each is one rank of this machine, or MPI's launcher, which has the ranks. Their output
 //! arrives as events; their exit statuses are polled. No process outlives the crew.
 
-use crate::cluster_cmd::boards::{Boards, end_with_this, wait_within};
+use crate::cluster_cmd::boards::{Boards, wait_within};
 use crate::error::CliError;
+use crate::signals;
 use crate::temporary::Folder;
 use cluster::jobs::Order;
 use cluster::jobs::lines::{LINE_BYTES_MAX, Line, ORDER_BYTES_AHEAD};
@@ -142,7 +143,7 @@ impl Crew {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        end_with_this(&mut command);
+        signals::end_with_this(&mut command);
         let mut child = command
             .spawn()
             .map_err(|error| CliError::io(program.display(), &error))?;

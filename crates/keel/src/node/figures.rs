@@ -148,6 +148,7 @@ pub(crate) struct Figures {
     /// Addresses and paths of the line protocol, and the limit of simultaneous connections.
     pub(crate) listen: Vec<String>,
     pub(crate) line_connections_max: u32,
+    pub(crate) sources_ended: super::sources::Ended,
     pub(crate) window: RefCell<Window>,
     pub(crate) region: Option<Arc<NodeRegion>>,
     pub(crate) upstreams: Shown,
@@ -243,6 +244,9 @@ fn gather(node: &Node) -> NodeFigures {
     });
     figures.lifetime = from.lifetime.now(&stats);
     figures.listeners_failed = counters.listener_failed.get() + from.line.figures().accept_failures;
+    figures
+        .sources_ended
+        .clone_from(&from.sources_ended.borrow());
     figures.qos = node.qos.look();
     // The list may be long; a client that needs it asks for it separately.
     figures.qos.identification.profiled = Vec::new();

@@ -350,6 +350,7 @@ impl Serving<'_> {
                 line: Arc::clone(&sources.line),
                 mqtt: sources.mqtt.clone(),
                 listen: sources.listen.clone(),
+                sources_ended: Rc::clone(&sources.ended),
                 line_connections_max,
                 window: Figures::window(forwarding.shown().begun()),
                 region: opened.region,

@@ -16,6 +16,9 @@ use tokio::task::{JoinHandle, spawn_local};
 /// Poll interval of the broker link's state, to log its changes.
 const LINK_PERIOD: Duration = Duration::from_millis(500);
 
+/// Sources that have ended while the node runs, each with the reason.
+pub(crate) type Ended = Rc<RefCell<Vec<String>>>;
+
 /// The one intake of a node.
 pub(crate) type Shared = Rc<RefCell<Intake<Target>>>;
 
@@ -63,6 +66,7 @@ pub(crate) struct Sources {
     pub(crate) mqtt: Option<Arc<MqttState>>,
     /// Addresses and paths of the listeners.
     pub(crate) listen: Vec<String>,
+    pub(crate) ended: Ended,
     line_control: line::Controller,
     mqtt_control: Option<mqtt::Controller>,
     tasks: Vec<JoinHandle<()>>,
@@ -92,13 +96,17 @@ impl Sources {
             control,
             Arc::clone(&line_state),
         );
-        let mut tasks = vec![spawn_local(async move {
+        let ended = Ended::default();
+        let works = async move {
             match running.await {
                 Ok(line::Ended::Stopped) => {}
                 Ok(line::Ended::LogFailed) => log::event("failed", "the log takes nothing more"),
-                Err(error) => log::event("failed", format!("line protocol: {error}")),
+                Err(error) => return Err(error.to_string()),
             }
-        })];
+            Ok(())
+        };
+        let attended = attend("line protocol", works, Rc::clone(&ended));
+        let mut tasks = vec![spawn_local(attended)];
         let (mut mqtt_state, mut mqtt_control) = (None, None);
         if let Some(options) = plan.mqtt {
             let state = Arc::new(MqttState::default());
@@ -112,19 +120,19 @@ impl Sources {
                 Arc::clone(&state),
             );
             let watched = Arc::clone(&state);
-            tasks.push(spawn_local(async move {
+            let works = async move {
                 let ended = tokio::select! {
                     ended = running => ended,
-                    () = say_link(&watched, &address) => return,
+                    () = say_link(&watched, &address) => return Ok(()),
                 };
                 match ended {
                     mqtt::Ended::Stopped => {}
                     mqtt::Ended::LogFailed => log::event("failed", "the log takes nothing more"),
-                    mqtt::Ended::OptionsInvalid(error) => {
-                        log::event("failed", format!("mqtt: {error}"));
-                    }
+                    mqtt::Ended::OptionsInvalid(error) => return Err(error.to_string()),
                 }
-            }));
+                Ok(())
+            };
+            tasks.push(spawn_local(attend("mqtt", works, Rc::clone(&ended))));
             (mqtt_state, mqtt_control) = (Some(state), Some(controller));
         }
         Ok(Self {
@@ -133,6 +141,7 @@ impl Sources {
             line: line_state,
             mqtt: mqtt_state,
             listen: tcp.into_iter().chain(unix).collect(),
+            ended,
             line_control,
             mqtt_control,
             tasks,
@@ -160,10 +169,27 @@ impl Sources {
     /// Returns when all sources have ended.
     pub(crate) async fn ended(&mut self) {
         for task in &mut self.tasks {
-            // The runtime has already reported its panic.
+            // What attends a source does not panic.
             task.await.ok();
         }
     }
+}
+
+/// Runs a source to its end. If that comes without a request, keeps the reason for the status: nothing else would show
+/// that senders find nobody. A failed log is shown by itself.
+async fn attend(
+    name: &str,
+    works: impl Future<Output = Result<(), String>> + 'static,
+    ended: Ended,
+) {
+    let why = match spawn_local(works).await {
+        Ok(Ok(())) => return,
+        Ok(Err(why)) => why,
+        // The runtime has already reported it.
+        Err(_) => "it panicked".to_owned(),
+    };
+    log::event("failed", format!("{name}: {why}"));
+    ended.borrow_mut().push(format!("{name}: {why}"));
 }
 
 /// Logs when the link to the broker is established and lost. Never returns.
@@ -189,5 +215,27 @@ async fn say_link(state: &MqttState, address: &str) {
             error_said = None;
         }
         was = Some(is_up);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_source_that_ends_by_itself_is_kept_with_its_reason() {
+        let ended = Ended::default();
+        let ends = async {
+            attend("one", async { Ok(()) }, Rc::clone(&ended)).await;
+            let refused = async { Err("the socket cannot be watched".to_owned()) };
+            attend("two", refused, Rc::clone(&ended)).await;
+            let panics = async { panic!("a source of this test") };
+            attend("three", panics, Rc::clone(&ended)).await;
+        };
+        tokio::task::LocalSet::new().run_until(ends).await;
+        assert_eq!(
+            *ended.borrow(),
+            ["two: the socket cannot be watched", "three: it panicked"]
+        );
     }
 }

@@ -35,6 +35,10 @@ pub(crate) const CODES: &[(&str, &str)] = &[
         "a tree that programs come from is not mounted",
     ),
     (
+        "mount_disconnected",
+        "a mounted tree has no connection to its server: programs get only what the cache holds",
+    ),
+    (
         "log_failed",
         "the store or its device failed: nothing becomes durable until the node starts again",
     ),
@@ -119,6 +123,10 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     (
         "listener_failed",
         "connections could not be taken over within the last minute",
+    ),
+    (
+        "source_ended",
+        "line protocol or MQTT has ended: no reading comes that way until the node starts again",
     ),
     (
         "region_unusable",
@@ -715,6 +723,17 @@ fn listeners(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             format!(
                 "{failed} times within the last minute a connection could not be taken over{why}: look for open \
                  connections that nobody needs, or raise the limit of open files"
+            ),
+        );
+    }
+    let ended = &figures.sources_ended;
+    if !ended.is_empty() {
+        add(
+            "source_ended",
+            format!(
+                "{} sources of readings have ended ({}): do what the error says, then start the node again",
+                ended.len(),
+                ended.join("; ")
             ),
         );
     }

@@ -165,6 +165,8 @@ pub(crate) struct NodeFigures {
     pub(crate) listeners_failed: u64,
     /// The error of the latest failed accept, with its listener's address or path; it is never cleared.
     pub(crate) listener_error: Option<String>,
+    /// Sources of readings (line protocol, MQTT) that have ended while the node runs, each with the reason.
+    pub(crate) sources_ended: Vec<String>,
 }
 
 /// The process.

@@ -94,6 +94,15 @@ pub(super) fn judge(
             format!("mount {name} is not on {directory}: {why}; programs that come from it wait"),
         );
     }
+    for mount in mounts.iter().filter(|mount| mount.is_without_server()) {
+        let (name, server) = (&mount.name, &mount.server);
+        add(
+            "mount_disconnected",
+            format!(
+                "mount {name} has no connection to {server}: programs get only what the cache holds"
+            ),
+        );
+    }
     for task in tasks {
         let name = &task.name;
         let why = task.last_error.as_deref().unwrap_or(UNKNOWN);
@@ -132,17 +141,21 @@ impl MountFigures {
         self.traffic.connections = None;
     }
 
+    /// Returns whether it is mounted and known to have no connection.
+    fn is_without_server(&self) -> bool {
+        self.mounted && self.traffic.connections == Some(0)
+    }
+
     /// Returns one line for people.
     pub(super) fn line(&self) -> String {
         let MountTraffic {
-            connections,
             reads,
             reads_local,
             reads_failed,
             ..
         } = self.traffic;
         let state = match (self.mounted, self.failing) {
-            (true, _) if connections == Some(0) => "mounted, WITHOUT ITS SERVER",
+            (true, _) if self.is_without_server() => "mounted, WITHOUT ITS SERVER",
             (true, _) => "mounted",
             (false, true) => "NOT THERE",
             (false, false) => "on its way",
@@ -207,5 +220,41 @@ impl TaskFigures {
             grouped(self.starts),
             grouped(self.failed)
         )
+    }
+}
+
+#[cfg(test)]
+impl MountFigures {
+    /// Returns a tree that is mounted.
+    pub(crate) fn streaming(connections: Option<u64>) -> Self {
+        Self {
+            name: "tools".to_owned(),
+            mounted: true,
+            traffic: MountTraffic {
+                connections,
+                ..MountTraffic::default()
+            },
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_a_mount_says_what_is_wrong() {
+        let line = MountFigures::streaming(Some(0)).line();
+        assert!(line.contains("WITHOUT ITS SERVER"), "{line}");
+        let mut mount = MountFigures::streaming(Some(1));
+        let line = mount.line();
+        assert!(
+            !line.contains("WITHOUT") && !line.contains("FAILED"),
+            "{line}"
+        );
+        mount.traffic.reads_failed = 1234;
+        let line = mount.line();
+        assert!(line.contains("; 1,234 READS FAILED"), "{line}");
     }
 }

@@ -177,6 +177,7 @@ fn well() -> NodeFigures {
         history_failing: None,
         listeners_failed: 0,
         listener_error: None,
+        sources_ended: Vec::new(),
         region: Some(RegionFigures {
             file: "/dev/shm/keel".to_owned(),
             table: "keel-latest".to_owned(),
@@ -316,6 +317,7 @@ fn each_reason_shows() {
         f.history_failing = Some("x".to_owned())
     });
     degraded("listener_failed", |f| f.last_minute.listeners_failed = 1);
+    degraded("source_ended", |f| f.sources_ended = vec!["x".to_owned()]);
     degraded("connections_max", |f| f.last_minute.connections_refused = 1);
     degraded("connections_max", |f| {
         f.last_minute.connections_made_room = 1
@@ -528,6 +530,13 @@ fn programs_that_do_not_run_are_a_reason() {
     };
     degraded("mount_failing", mount(true));
     fine(mount(false));
+    let connected = |connections| {
+        move |f: &mut NodeFigures| f.mounts = vec![MountFigures::streaming(connections)]
+    };
+    degraded("mount_disconnected", connected(Some(0)));
+    // Until the mount's process has sent its first figures, nobody knows.
+    fine(connected(None));
+    fine(connected(Some(1)));
 }
 
 #[test]

@@ -20,6 +20,15 @@ use stream::store::{Store, StoreError};
 const MODES: [(Mode, &str); 2] = [(Mode::Task, "task"), (Mode::Paper, "paper")];
 
 pub(super) fn run(arguments: &StreamActionsArgs) -> Result<u8, CliError> {
+    if let Some(tenant) = arguments.tenant.as_deref()
+        && !learned::is_tenant(tenant)
+    {
+        return Err(CliError::usage(
+            shown(tenant.as_bytes()),
+            "is no name of a tenant",
+            "use 1 to 64 of a-z, 0-9, dot, underscore and hyphen",
+        ));
+    }
     let failed = |error: StoreError| store_error(&arguments.store, &error);
     let store = Store::open(&arguments.store).map_err(failed)?;
     let newest = store.newest().map_err(failed)?;
@@ -105,7 +114,7 @@ fn list(
         return out.json(&json!({ "version": version, "actions": actions }));
     }
     if listed.is_empty() {
-        return out.line("nothing was learned yet");
+        return out.line(nothing(arguments));
     }
     out.line(format_args!(
         "{:<12} {:<6} {:<9} {:>6} {:>9} {:>8} {:>6}  TASK",
@@ -138,12 +147,34 @@ fn said_forgotten(
         return out.json(&json!({ "forgotten": forgotten }));
     }
     match forgotten {
-        0 => out.line(format_args!("nothing was learned of {task}")),
+        0 => out.line(nothing(arguments)),
         count => out.line(format_args!(
             "forgotten: {task}, for {count} tenant{}",
             if count == 1 { "" } else { "s" }
         )),
     }
+}
+
+/// Returns the line that nothing was found. The store knows only tenants for which something was learned, so an unknown
+/// tenant is no error.
+fn nothing(arguments: &StreamActionsArgs) -> String {
+    let task = arguments.task.as_deref();
+    let of = task.map(|task| format!(" of {}", shown(task.as_os_str().as_bytes())));
+    let tenant = arguments.tenant.as_deref();
+    let (tenant, all) = match tenant {
+        None => (String::new(), String::new()),
+        Some(tenant) => (
+            format!(" for the tenant {}", shown(tenant.as_bytes())),
+            format!(
+                "; `keel stream actions {}` lists all tenants",
+                arguments.store.display()
+            ),
+        ),
+    };
+    format!(
+        "nothing was learned{}{tenant} yet{all}",
+        of.unwrap_or_default()
+    )
 }
 
 fn tenants(arguments: &StreamActionsArgs, mode: Mode) -> Result<Vec<String>, CliError> {

@@ -23,13 +23,15 @@ pub(super) fn run(arguments: &StreamCheckArgs) -> Result<u8, CliError> {
         tell(store, &report, &mut out)?;
     }
     out.flush()?;
-    // Content without a version is useless.
-    let has_versions = report.versions > 0 || report.packs == 0;
-    Ok(if report.is_whole() && has_versions {
-        0
-    } else {
-        STATUS_FAILURE
+    Ok(match is_whole(&report) {
+        true => 0,
+        false => STATUS_FAILURE,
     })
+}
+
+/// Returns whether a store has a version, and no damage. After an interrupted first publication there is neither.
+fn is_whole(report: &CheckReport) -> bool {
+    report.is_whole() && report.versions > 0
 }
 
 fn as_value(report: &CheckReport) -> serde_json::Value {
@@ -46,7 +48,7 @@ fn as_value(report: &CheckReport) -> serde_json::Value {
         })
         .collect();
     json!({
-        "whole": report.is_whole(),
+        "whole": is_whole(report),
         "versions": report.versions,
         "newest": report.newest,
         "contents": report.contents,
@@ -84,13 +86,16 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
         report.packs,
         bytes_text(report.pack_bytes)
     );
-    let has_lost_versions = report.versions == 0 && report.packs > 0;
-    if report.is_whole() && has_lost_versions {
+    if report.is_whole() && report.versions == 0 && report.packs == 0 {
+        out.line(format_args!(
+            "{name}: no version; {counts}; publish a tree with `keel stream pack TREE {name}`"
+        ))?;
+    } else if report.is_whole() && report.versions == 0 {
         out.line(format_args!(
             "{name}: no version; {counts}; publish the tree with `keel stream pack`, and with --version-min above the \
              last version if devices have seen one"
         ))?;
-    } else if report.is_whole() {
+    } else if is_whole(report) {
         out.line(format_args!("{name}: whole; {counts}"))?;
     } else if report.is_key_wrong && report.finding_count == 1 {
         out.line(format_args!("{name}: all but the key is whole; {counts}"))?;
@@ -102,15 +107,12 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
         ))?;
     }
     // Do not advise to prune a damaged store: content needed by damaged versions would count as unused.
-    if report.is_whole()
-        && !has_lost_versions
-        && (report.leftovers > 0 || report.contents_unused > 0)
-    {
+    if is_whole(report) && (report.leftovers > 0 || report.contents_unused > 0) {
         out.line(format_args!(
             "{} contents and {} files that no version needs; `keel stream prune {name} --keep {}` frees their room",
             report.contents_unused,
             report.leftovers,
-            report.versions.max(1)
+            report.versions
         ))?;
     }
     Ok(())

@@ -6,6 +6,7 @@ use crate::error::{CliError, one_line};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use serde_json::json;
+use std::path::Path;
 use stream::publish::{self, PackOptions, PackReport};
 
 pub(super) fn run(arguments: &StreamPackArgs) -> Result<u8, CliError> {
@@ -28,7 +29,7 @@ pub(super) fn run(arguments: &StreamPackArgs) -> Result<u8, CliError> {
     if arguments.json {
         out.json(&as_value(&report))?;
     } else {
-        tell(&report, &mut out)?;
+        tell(store, &report, &mut out)?;
     }
     out.flush()?;
     Ok(0)
@@ -67,7 +68,7 @@ fn as_value(report: &PackReport) -> serde_json::Value {
     })
 }
 
-fn tell(report: &PackReport, out: &mut Output) -> Result<(), CliError> {
+fn tell(store: &Path, report: &PackReport, out: &mut Output) -> Result<(), CliError> {
     let (tree, written) = (&report.tree, &report.written);
     let counts = format!(
         "{} files, {} directories, {} links, {}",
@@ -136,8 +137,11 @@ fn tell(report: &PackReport, out: &mut Output) -> Result<(), CliError> {
         )?;
     }
     if let Some(failure) = &report.note_failure {
-        let text =
-            format!("the version is published, and its number could not be noted: {failure}");
+        let text = format!(
+            "the version is published, and its number could not be noted: {failure}; `keel stream check {}` says what \
+             to do",
+            store.display()
+        );
         out.line(one_line(&text))?;
     }
     out.line(format_args!("publisher {}", report.publisher))

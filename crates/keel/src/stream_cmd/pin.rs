@@ -9,6 +9,7 @@ use crate::progress::{Progress, bytes_text};
 use serde_json::json;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use stream::block::block_bytes;
 use stream::device::cache::cache_bytes_for_lists;
 use stream::device::{Cache, CacheError, Device, DeviceError};
 use stream::manifest::{Kind, Manifest, PublicKey, ROOT};
@@ -89,6 +90,9 @@ struct Pinned {
     wanted: u64,
     /// Of these, the number in the cache at the end.
     there: u64,
+    /// The size of the wanted blocks, and of those in the cache.
+    wanted_bytes: u64,
+    there_bytes: u64,
     /// The number of blocks that were fetched.
     fetched: u64,
     is_learned: bool,
@@ -138,14 +142,24 @@ fn pin(
     drop(progress);
     // The blocks that stay in the cache count, not the blocks that were received.
     device.flush_cache();
-    let there = blocks.iter().filter(|at| device.is_cached(**at)).count();
+    let bytes = |at: &BlockAt| {
+        let size = manifest.file(at.file).map(|(size_bytes, _)| size_bytes);
+        size.map_or(0, |size_bytes| block_bytes(size_bytes, at.index) as u64)
+    };
+    let (mut there, mut there_bytes) = (0, 0);
+    for at in blocks.iter().filter(|at| device.is_cached(**at)) {
+        there += 1;
+        there_bytes += bytes(at);
+    }
     Ok(Pinned {
         version: manifest.version,
         first_seen: device
             .first_seen()
             .filter(|_| link::is_noted(&arguments.link, device)),
         wanted: blocks.len() as u64,
-        there: there as u64,
+        there,
+        wanted_bytes: blocks.iter().map(bytes).sum(),
+        there_bytes,
         fetched: device.counters().fetched,
         is_learned,
         error: fetched.err(),
@@ -252,7 +266,14 @@ fn tell(arguments: &StreamPinArgs, pinned: &Pinned, is_complete: bool) -> Result
             "publisher_first_seen": pinned.first_seen.map(|key| key.to_string()),
         }))?;
     } else {
-        let bytes = bytes_text(pinned.wanted * BLOCK_BYTES as u64);
+        let bytes = match is_complete {
+            true => bytes_text(pinned.there_bytes),
+            false => format!(
+                "{} of {}",
+                bytes_text(pinned.there_bytes),
+                bytes_text(pinned.wanted_bytes)
+            ),
+        };
         let task = arguments.task.as_ref();
         let what = match task.map(|task| shown(task.as_os_str().as_bytes())) {
             None => "the whole tree".to_owned(),

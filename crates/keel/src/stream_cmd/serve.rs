@@ -72,6 +72,10 @@ fn settings(arguments: &StreamServeArgs) -> Result<Settings, CliError> {
         StreamProvide::Variance => Arm::Variance,
         StreamProvide::Async => Arm::Async,
     };
+    if arguments.no_preparation {
+        // Nothing is compressed once more, so nothing is read for it.
+        settings.bundle_level = 0;
+    }
     settings.bundle_bytes_max = arguments.memory / BUNDLE_SHARE;
     settings.memory_bytes_max = arguments.memory - settings.bundle_bytes_max;
     settings.clients_max = arguments.clients_max as usize;
@@ -82,19 +86,19 @@ fn settings(arguments: &StreamServeArgs) -> Result<Settings, CliError> {
 
 /// Returns the server's certificate, and the devices that may connect.
 fn identity(folder: &Path, devices: Option<&Path>) -> Result<Identity, CliError> {
+    const REMEDY: &str =
+        "name the folder that `keel stream identity server` made, or make one with it";
     let beside = folder.join(DEVICES_FILE);
     let is_server = folder.join(CERTIFICATE_FILE);
     if let Err(error) = is_server.metadata() {
         let told = CliError::io(is_server.display(), &error);
         return Err(match error.kind() {
             ErrorKind::PermissionDenied => told,
-            _ => told.with_remedy(
-                "name the folder that `keel stream identity server` made, or make one with it",
-            ),
+            _ => told.with_remedy(REMEDY),
         });
     }
     Identity::load(folder, devices.unwrap_or(&beside)).map_err(|error| match &error {
-        // In a copied folder the link to the authority's folder is dangling; the folder of a device has no list at all.
+        // In a copied folder the link to the authority's folder is dangling.
         TlsError::File { path, source }
             if devices.is_none() && *path == beside && source.kind() == ErrorKind::NotFound =>
         {
@@ -102,6 +106,11 @@ fn identity(folder: &Path, devices: Option<&Path>) -> Result<Identity, CliError>
                 "copy the file devices of the authority there, or name it with --devices",
             )
         }
+        TlsError::NotAServer(path) => CliError::failure(
+            path.display(),
+            "is the certificate of a device, not of a server",
+            REMEDY,
+        ),
         _ => failure(error),
     })
 }

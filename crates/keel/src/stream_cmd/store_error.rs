@@ -11,6 +11,17 @@ use stream::store::{StoreError, format_line};
 pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
     let shown = store.display();
     match error {
+        StoreError::System { path, source, .. }
+            if source.raw_os_error() == Some(libc::EISDIR)
+                && path.starts_with(store)
+                && path != store =>
+        {
+            CliError::failure(
+                path.display(),
+                "is a directory, in place of a file of the store",
+                format_args!("move it away; then `keel stream check {shown}` says what is missing"),
+            )
+        }
         StoreError::System { path, what, source } => system(path, what, source),
         StoreError::NotAStore { path } if has_manifests(path) => CliError::failure(
             path.join("format").display(),

@@ -76,15 +76,11 @@ pub fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
 
 /// Returns whether a mount is impossible here; prints that the test is skipped.
 pub fn cannot_mount() -> bool {
-    let reason = if !Path::new("/dev/fuse").exists() {
-        "no /dev/fuse"
-    } else if base::mount::effective_ids().0 != 0 {
-        "only root can mount here"
-    } else {
-        return false;
-    };
-    println!("skipped: {reason}");
-    true
+    let reason = base::mount::why_root_cannot_mount();
+    if let Some(reason) = &reason {
+        println!("skipped: {reason}");
+    }
+    reason.is_some()
 }
 
 /// Returns the number that `make soak` sets for a longer run, or else the short one.

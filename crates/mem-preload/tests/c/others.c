@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -347,6 +348,30 @@ static void mappings(void) {
     closefrom(3);
 }
 
+static int watched;
+static atomic_int is_over, appends;
+
+static void *watch_flags(void *none) {
+    while (!is_over) if (fcntl(watched, F_GETFL) & O_APPEND) appends = 1;
+    return none;
+}
+
+/* RWF_APPEND is for one write: nobody else sees the flag. */
+static void one_append(void) {
+    pthread_t watcher;
+    struct iovec part = {"x", 1};
+    watched = open("appended", O_WRONLY | O_CREAT, 0644);
+    if (pthread_create(&watcher, NULL, watch_flags, NULL) != 0) return;
+    long written = 0;
+    for (int i = 0; i < 50000; i++) written += pwritev2(watched, &part, 1, 0, RWF_APPEND);
+    is_over = 1;
+    pthread_join(watcher, NULL);
+    say("appended", written);
+    say("seen", appends);
+    say("position", lseek(watched, 0, SEEK_CUR));
+    close(watched);
+}
+
 static void transfers(void) {
     put("from", "0123456789abcdef");
     int from = open("from", O_RDONLY), to = open("to", O_RDWR | O_CREAT, 0644);
@@ -624,6 +649,7 @@ int main(int argc, char **argv) {
     } parts[] = {
         {"descriptors", descriptors}, {"many", many},         {"streams", streams},
         {"trees", trees},             {"mappings", mappings}, {"transfers", transfers},
+        {"one append", one_append},
         {"locks", locks}, {"refusals", refusals},             {"programs", programs}, {"threads", threads},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::inode::attribute;
-use crate::lane::{Lane, Owner, doing, word};
+use crate::lane::{Lane, doing, word};
 use crate::layout::state;
 use crate::memory::WORDS_IN_LINE;
 use crate::open::entry;
@@ -31,7 +31,7 @@ pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> 
                     reset(region, lane, report);
                 }
             }
-        } else if owner != region.owner().as_word() && !Owner::from_word(owner).is_alive() {
+        } else if owner != region.owner().as_word() && !region.is_alive(owner) {
             let is_at_rest = [word::STATE, word::FREES, word::INODE]
                 .iter()
                 .all(|word| region.lane_word(lane, *word) == 0);

@@ -375,7 +375,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
                     record_of(&attributes, sequence, known.extents.clone())
                 }
                 None => {
-                    let extents = self.extents_of(at, &attributes)?;
+                    let (extents, size) = self.extents_of(at, &attributes)?;
                     // A file that has lost its last name frees its memory before its inode, so the data read may be
                     // empty or zeros.
                     let now = self.region.attributes(inode)?;
@@ -387,7 +387,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
                         _ if tries_left > 0 && attributes.size <= AGAIN_BYTES_MAX => continue,
                         _ => SEQUENCE_UNKNOWN,
                     };
-                    record_of(&attributes, sequence, extents)
+                    record_of(&Attributes { size, ..attributes }, sequence, extents)
                 }
             };
             // A file that has lost its last name may be freeing its bytes, before its inode is free. The copy may then
@@ -422,36 +422,42 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         matches!(place, Some(Place::Slot { is_kept: true, .. }))
     }
 
-    /// Writes the new extents of a file. Returns all its extents.
-    fn extents_of(&mut self, at: u64, attributes: &Attributes) -> Result<Vec<Extent>> {
+    /// Writes the new extents of a file. Returns all its extents, and its size: less than in `attributes` if the file
+    /// became shorter meanwhile. Zeros in place of bytes that are gone would be a state that never existed.
+    fn extents_of(&mut self, at: u64, attributes: &Attributes) -> Result<(Vec<Extent>, u64)> {
+        let region = self.region;
+        let size_now = || region.memory.load(at + attribute::SIZE);
         let mut extents = Vec::new();
         let mut buffer = vec![0; EXTENT_BYTES.min(attributes.size) as usize];
         let place = self.region.memory.load(at + attribute::PLACE);
         let slot = match Place::decode(place, self.region) {
-            Some(Place::Nowhere) => return Ok(extents),
+            Some(Place::Nowhere) => return Ok((extents, attributes.size.min(size_now()))),
             Some(Place::Slot { slot, .. }) => Some(slot),
             _ => None,
         };
-        let mut offset = 0;
-        while offset < attributes.size {
-            let is_absent =
-                slot.is_some_and(|slot| !self.region.is_present(slot, offset / PAGE_BYTES));
+        let (mut offset, mut end) = (0, attributes.size);
+        while offset < end {
+            let is_absent = slot.is_some_and(|slot| !region.is_present(slot, offset / PAGE_BYTES));
             if is_absent {
+                // A hole, or memory behind the end: the size changes before memory is freed.
+                end = end.min(size_now().max(offset));
                 offset = (offset / PAGE_BYTES + 1) * PAGE_BYTES;
                 continue;
             }
-            let bytes = EXTENT_BYTES.min(attributes.size - offset) as usize;
-            let extent = &mut buffer[..bytes];
+            let bytes = EXTENT_BYTES.min(end - offset) as usize;
             let (inode, generation) = (attributes.inode, attributes.generation);
-            let count = self.writer.read(inode, generation, offset, extent)?;
-            extent[count..].fill(0);
-            if extent.iter().any(|byte| *byte != 0) {
-                let locator = self.put(&buffer[..bytes])?;
+            let read = &mut buffer[..bytes];
+            let count = self.writer.read(inode, generation, offset, read)?;
+            if buffer[..count].iter().any(|byte| *byte != 0) {
+                let locator = self.put(&buffer[..count])?;
                 extents.push((offset / EXTENT_BYTES, locator));
+            }
+            if count < bytes {
+                end = offset + count as u64;
             }
             offset += EXTENT_BYTES;
         }
-        Ok(extents)
+        Ok((extents, end))
     }
 
     /// The records of all inodes that have a name, for the table.

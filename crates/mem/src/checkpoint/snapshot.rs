@@ -73,13 +73,16 @@ impl<'r> Snapshot<'r> {
                 Err(error) => return Err(error),
             };
             // A writer of the file does not wait for the lock of names during its change, so this read ends.
-            let attributes = region.attributes(inode)?;
+            let mut attributes = region.attributes(inode)?;
             let Some(left) = bytes_left.checked_sub(attributes.size) else {
                 continue;
             };
             bytes_left = left;
             let mut bytes = vec![0; attributes.size as usize];
-            writer.read(inode, attributes.generation, 0, &mut bytes)?;
+            let count = writer.read(inode, attributes.generation, 0, &mut bytes)?;
+            // The file may have become shorter since.
+            bytes.truncate(count);
+            attributes.size = count as u64;
             held.push(Held { attributes, bytes });
         }
         Ok((snapshot, held))

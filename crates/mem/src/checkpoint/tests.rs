@@ -578,3 +578,75 @@ fn bad_names_are_refused() {
         assert!(matches!(refused, Err(CheckpointError::Name)), "{name}");
     }
 }
+
+/// A storage that calls a function before it appends for the first time.
+struct Interrupted<'a> {
+    storage: MemoryStorage,
+    before: Option<Box<dyn FnOnce() + 'a>>,
+}
+
+impl Storage for Interrupted<'_> {
+    fn list(&mut self, visit: &mut dyn FnMut(&str, u64)) -> std::result::Result<(), StorageError> {
+        self.storage.list(visit)
+    }
+
+    fn create(&mut self, name: &str) -> std::result::Result<(), StorageError> {
+        self.storage.create(name)
+    }
+
+    fn append(&mut self, name: &str, data: &[u8]) -> std::result::Result<(), StorageError> {
+        if let Some(before) = self.before.take() {
+            before();
+        }
+        self.storage.append(name, data)
+    }
+
+    fn sync(&mut self) -> std::result::Result<(), StorageError> {
+        self.storage.sync()
+    }
+
+    fn read(
+        &mut self,
+        name: &str,
+        offset: u64,
+        into: &mut [u8],
+    ) -> std::result::Result<(), StorageError> {
+        self.storage.read(name, offset, into)
+    }
+
+    fn delete(&mut self, name: &str) -> std::result::Result<(), StorageError> {
+        self.storage.delete(name)
+    }
+}
+
+#[test]
+fn a_file_that_becomes_shorter_meanwhile_has_no_zeros_in_place_of_its_bytes() {
+    // To a part of its memory, to a part of its first page, and to nothing.
+    for size in [5 << 20, 100_000, 0] {
+        let scratch = Scratch::new();
+        let region = scratch.region(32 << 20);
+        let (writer, other) = (region.writer().unwrap(), region.writer().unwrap());
+        let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+        let mut random = Random::new(1);
+        let bytes: Vec<u8> = (0..9 << 20).map(|_| 1 + random.below(255) as u8).collect();
+        writer
+            .write(made.inode, made.generation, 0, &bytes, 1)
+            .unwrap();
+        let shorten = || {
+            other
+                .set_size(made.inode, made.generation, size, 2)
+                .unwrap();
+        };
+        let mut storage = Interrupted {
+            storage: MemoryStorage::default(),
+            before: Some(Box::new(shorten)),
+        };
+        save(&writer, &mut storage, &options(), &mut |_, _| {}).unwrap();
+        let mut storage = storage.storage;
+        let (seen, report) = restored(&mut storage);
+        assert!(report.lost.is_empty(), "{:?}", report.lost);
+        let found = &seen["/file"].3;
+        assert!(found.len() >= size as usize, "{} bytes", found.len());
+        assert!(bytes.starts_with(found), "{} bytes", found.len());
+    }
+}

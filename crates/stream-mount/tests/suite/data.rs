@@ -4,11 +4,14 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use stream::device::Pages;
 use stream::manifest::ROOT;
 use stream::{BLOCK_BYTES, BlockAt};
+use stream_mount::COUNTERS_NAME;
 
+use crate::names::attribute;
 use crate::support::*;
 
 /// A file that ends within a block, one of whole blocks, an empty one.
@@ -246,4 +249,76 @@ fn a_program_that_is_killed_while_it_reads_is_gone_at_once() {
     assert!(!reader.wait().unwrap().success());
     mount.source.release();
     assert!(std::fs::read(mount.path("even")).unwrap() == mount.source.contents[&file]);
+}
+
+#[test]
+fn all_blocks_of_one_request_have_one_deadline() {
+    if cannot_mount() {
+        return;
+    }
+    let mount = Mount::new(files());
+    let file = mount.source.file("inner/odd");
+    let held = BlockAt { file, index: 3 };
+    mount.source.seen().held.insert(held);
+    let path = mount.path("inner/odd");
+    let reader = std::thread::spawn(move || {
+        let mut eight = vec![0; 8 * BLOCK_BYTES];
+        open_direct(&path).read_at(&mut eight, 0)
+    });
+    drop(mount.source.wait_until(|seen| seen.waiting == 1));
+    let waits = Instant::now();
+    mount.source.release();
+    assert_eq!(reader.join().unwrap().unwrap(), 8 * BLOCK_BYTES);
+    let requests = mount.source.seen().wanted.len();
+    assert_eq!(requests, 1);
+    let since = mount.source.seen().since.clone();
+    assert_eq!(since, [since[0]; 8]);
+    assert!(since[0] < waits);
+}
+
+/// A request without a thread waits in a queue, and its deadline passes there, too.
+#[test]
+fn the_deadline_of_a_request_begins_before_a_thread_takes_it() {
+    if cannot_mount() {
+        return;
+    }
+    // One more than there are threads.
+    let readers_max = 257;
+    let mut tree = TreeBuilder::new();
+    let file = tree.file(ROOT, "slow", 0o644, bytes(readers_max * BLOCK_BYTES, 3));
+    let mount = Mount::new(tree);
+    let all = 0..readers_max as u32;
+    mount.source.seen().held = all.map(|index| BlockAt { file, index }).collect();
+    let readers: Vec<_> = (0..readers_max)
+        .map(|index| {
+            let path = mount.path("slow");
+            std::thread::spawn(move || {
+                let mut block = [0; BLOCK_BYTES];
+                let file = File::open(path).unwrap();
+                file.read_exact_at(&mut block, (index * BLOCK_BYTES) as u64)
+                    .unwrap();
+            })
+        })
+        .collect();
+    drop(
+        mount
+            .source
+            .wait_until(|seen| seen.waiting == readers_max - 1),
+    );
+    let root = mount.folder.directory();
+    let all = format!("{{\"fuse_reads\":{readers_max},").into_bytes();
+    while !attribute(&root, COUNTERS_NAME, 100)
+        .unwrap()
+        .starts_with(&all)
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let all_came = Instant::now();
+    mount.source.release();
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    let since = mount.source.seen().since.clone();
+    assert_eq!(since.len(), readers_max);
+    assert!(since.iter().all(|since| *since < all_came));
 }

@@ -127,7 +127,7 @@ fn set_attribute(path: &Path, name: &str) -> std::io::Result<i64> {
     check(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), std::ptr::null(), 0, 0) })
 }
 
-fn attribute(path: &Path, name: &str, room: usize) -> std::io::Result<Vec<u8>> {
+pub fn attribute(path: &Path, name: &str, room: usize) -> std::io::Result<Vec<u8>> {
     let (path, name) = (c_path(path), CString::new(name).unwrap());
     let mut value = vec![0_u8; room];
     let to = value.as_mut_ptr().cast();

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
 
 use stream::block::block_bytes;
 use stream::manifest::{Kind, Manifest, Name, Node, ROOT};
@@ -122,6 +123,8 @@ impl TreeBuilder {
 #[derive(Default)]
 pub struct Seen {
     pub reads: Vec<(Option<Token>, BlockAt)>,
+    /// Since when the deadline of each read is counted.
+    pub since: Vec<Instant>,
     pub wanted: Vec<Vec<BlockAt>>,
     pub begun: Vec<(Token, FileId)>,
     pub ended: Vec<(Token, bool)>,
@@ -209,9 +212,15 @@ impl Source for Memory {
         self.changed.notify_all();
     }
 
-    fn read(&self, token: Option<Token>, at: BlockAt) -> Result<Arc<[u8]>, Unreadable> {
+    fn read(
+        &self,
+        token: Option<Token>,
+        at: BlockAt,
+        since: Instant,
+    ) -> Result<Arc<[u8]>, Unreadable> {
         let mut seen = self.seen();
         seen.reads.push((token, at));
+        seen.since.push(since);
         seen.waiting += 1;
         self.changed.notify_all();
         let is_held = |seen: &mut Seen| seen.held.contains(&at) && !seen.is_over;
@@ -251,11 +260,7 @@ impl Source for Memory {
 
 /// Returns whether mounting is impossible here, and prints the reason.
 pub fn cannot_mount() -> bool {
-    let reason = match base::mount::check_fuse() {
-        Err(error) => Some(error.to_string()),
-        Ok(()) if !is_root() => Some("not root".to_owned()),
-        Ok(()) => None,
-    };
+    let reason = base::mount::why_root_cannot_mount();
     if let Some(reason) = &reason {
         println!("skipped: {reason}");
     }

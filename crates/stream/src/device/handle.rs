@@ -222,7 +222,21 @@ impl Device {
     /// # Errors
     /// There is no such block, or it did not arrive.
     pub fn read(&self, token: Option<Token>, at: BlockAt) -> Result<Arc<[u8]>, ReadError> {
-        self.inner.read(token, at)
+        self.read_since(token, at, Instant::now())
+    }
+
+    /// Like [`read`](Self::read), with the deadline counted from `since`: a request that has waited for a thread, or
+    /// that is for several blocks, has one deadline. After it, blocks that are here are still returned.
+    ///
+    /// # Errors
+    /// There is no such block, or it did not arrive.
+    pub fn read_since(
+        &self,
+        token: Option<Token>,
+        at: BlockAt,
+        since: Instant,
+    ) -> Result<Arc<[u8]>, ReadError> {
+        self.inner.read(token, at, since)
     }
 
     /// Returns the block if it is on the stage; never waits for network or disk.

@@ -6,7 +6,7 @@ use super::inner::{Inner, Job};
 use super::network::{Asked, Quiet, locked};
 use super::notes;
 use super::stage::{Arrived, Kind};
-use super::tasks::Tell;
+use super::tasks::{Tasks, Tell};
 use crate::block::{BLOCK_BYTES, BlockAt, BlockHash, Token, block_bytes};
 use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Request};
 use std::sync::mpsc::Receiver;
@@ -28,20 +28,32 @@ const BEGUN_WAIT: Duration = Duration::from_millis(200);
 /// The keeper's thread.
 pub(super) fn keep(inner: &Inner) {
     while !inner.is_stopped() {
-        let tells = locked(&inner.tasks).take_due(Instant::now());
-        for tell in tells {
-            self::tell(inner, &tell);
-        }
+        report(inner);
         ping(inner);
         let is_idle = locked(&inner.tasks).len() == 0;
         inner.network.pause(if is_idle { LOOK_IDLE } else { LOOK });
     }
 }
 
-fn tell(inner: &Inner, tell: &Tell) {
+/// Reports what is due of all tasks. Sends under the lock of the tasks: without it, another thread could end a task and
+/// send its end before a trace that was taken here, and the server would drop the trace. Sending does not wait.
+fn report(inner: &Inner) {
+    let mut tasks = locked(&inner.tasks);
+    let tells = tasks.take_due(Instant::now());
+    for tell in &tells {
+        self::tell(inner, &mut tasks, tell);
+    }
+    drop(tasks);
+    // Without the lock of the tasks: the stage's lock comes before it.
+    for tell in tells.iter().filter(|tell| tell.is_end) {
+        inner.stage.end(tell.token);
+    }
+}
+
+fn tell(inner: &Inner, tasks: &mut Tasks, tell: &Tell) {
     let is_told = trace(inner, tell.connection, tell.wire, &tell.blocks);
     let mut is_exact = false;
-    if let Some(task) = locked(&inner.tasks).get(&tell.token) {
+    if let Some(task) = tasks.get(&tell.token) {
         if !is_told {
             task.set_blind();
         }
@@ -51,7 +63,6 @@ fn tell(inner: &Inner, tell: &Tell) {
         }
     }
     if tell.is_end {
-        inner.stage.end(tell.token);
         end(inner, tell.connection, tell.wire, is_exact, false);
     }
 }

@@ -55,9 +55,15 @@ struct Beside {
 }
 
 impl Inner {
-    pub fn read(&self, token: Option<Token>, at: BlockAt) -> Result<Arc<[u8]>, ReadError> {
+    /// Returns a block that a program reads. The deadline is counted from `since`.
+    pub fn read(
+        &self,
+        token: Option<Token>,
+        at: BlockAt,
+        since: Instant,
+    ) -> Result<Arc<[u8]>, ReadError> {
         let started = Instant::now();
-        let result = self.read_counted(token, at, started);
+        let result = self.read_counted(token, at, since);
         let counts = &self.counts;
         add(&counts.reads, 1);
         add(&counts.read_us, started.elapsed().as_micros() as u64);
@@ -130,13 +136,14 @@ impl Inner {
         &self,
         token: Option<Token>,
         at: BlockAt,
-        started: Instant,
+        since: Instant,
     ) -> Result<Arc<[u8]>, ReadError> {
+        let now = Instant::now();
         if at.index >= self.manifest.blocks(at.file) {
             return Err(ReadError::NoSuchBlock);
         }
         if let Some(token) = &token {
-            locked(&self.tasks).read(token, at, started);
+            locked(&self.tasks).read(token, at, now);
         }
         // Take the block instead of checking for it: it may be evicted before the reader returns, and the reader would
         // then wait for the server although the cache has it.
@@ -150,11 +157,11 @@ impl Inner {
             add(&self.counts.reads_cached, 1);
             return Ok(bytes);
         }
-        if self.is_asked_again(at, started) {
+        if self.is_asked_again(at, now) {
             add(&self.counts.reads_late_again, 1);
             return Err(ReadError::Late);
         }
-        self.read_waiting(token, at, started)
+        self.read_waiting(token, at, since)
     }
 
     fn is_asked_again(&self, at: BlockAt, now: Instant) -> bool {
@@ -183,7 +190,7 @@ impl Inner {
         &self,
         token: Option<Token>,
         at: BlockAt,
-        started: Instant,
+        since: Instant,
     ) -> Result<Arc<[u8]>, ReadError> {
         // Checked before the stage's lock is taken; a change in between does no harm.
         let is_coming = self.stage.is_wanted(at) || self.network.brings(at).is_some();
@@ -197,7 +204,7 @@ impl Inner {
         let mut has_asked = false;
         self.of_task(token, Task::read_waits);
         let read = self.stage.read(at, |wanted| {
-            self.next_step(wanted, token, at, &beside, started, &mut has_asked)
+            self.next_step(wanted, token, at, &beside, since, &mut has_asked)
         });
         self.of_task(token, |task| {
             task.read_is_over(Instant::now());
@@ -228,14 +235,14 @@ impl Inner {
         token: Option<Token>,
         at: BlockAt,
         beside: &Beside,
-        started: Instant,
+        since: Instant,
         has_asked: &mut bool,
     ) -> Step<ReadError> {
         if self.is_stopped() {
             return Step::Fail(ReadError::Stopped);
         }
         let (now, deadline) = (Instant::now(), self.settings.deadline);
-        let left = (started + deadline).saturating_duration_since(now);
+        let left = (since + deadline).saturating_duration_since(now);
         if left.is_zero() {
             return Step::Fail(ReadError::Late);
         }

@@ -179,6 +179,22 @@ pub struct Counters {
     pub misses: u64,
 }
 
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, one: Self) {
+        self.tokens_reused += one.tokens_reused;
+        self.tokens_refused += one.tokens_refused;
+        self.tokens_forgotten += one.tokens_forgotten;
+        self.tokens_unknown += one.tokens_unknown;
+        self.tasks_evicted += one.tasks_evicted;
+        self.actions_refused += one.actions_refused;
+        self.blocks_refused += one.blocks_refused;
+        self.blocks_dropped += one.blocks_dropped;
+        self.runs_learned += one.runs_learned;
+        self.plans_stopped += one.plans_stopped;
+        self.misses += one.misses;
+    }
+}
+
 /// One action, as listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionInfo {

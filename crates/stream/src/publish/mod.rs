@@ -19,7 +19,7 @@ pub use error::PublishError;
 pub use prune::{PruneReport, prune};
 
 use crate::manifest::{self, KeyPair, Kind, Manifest, PublicKey};
-use crate::store::files::{self, Layout, WriterLock};
+use crate::store::files::{self, Layout};
 use crate::store::{State, StoreError, read_manifest, read_publisher};
 use batch::Batch;
 use std::path::{Path, PathBuf};
@@ -162,8 +162,7 @@ pub fn pack(
         key::load(given)?;
     }
     let layout = Layout::new(store);
-    layout.make()?;
-    let _lock = WriterLock::take(&layout)?;
+    let _lock = layout.make()?;
     let pair = key::of_store(&layout, options.key.as_deref())?;
     let state = State::load(&layout)?;
     let mut batch = Batch::begin(&layout, &state, options.level)?;

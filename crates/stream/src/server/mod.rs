@@ -418,8 +418,11 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
     let published = state.newest().sound?;
     match learned::tenants(&state.settings.store, state.settings.predict) {
         Ok(names) => {
-            for name in names.iter().take(state.settings.tenants_max) {
-                state.tenants.get(&state, name, &published);
+            for (place, name) in names.iter().enumerate() {
+                match place < state.settings.tenants_max {
+                    true => drop(state.tenants.get(&state, name, &published)),
+                    false => state.tenants.note(name, published.version),
+                }
             }
         }
         Err(error) => state.say(&error.with_remedy()),

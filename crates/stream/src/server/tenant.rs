@@ -17,8 +17,11 @@ pub(super) struct Tenant {
     pub(super) published: Arc<Published>,
     names: Arc<Names>,
     predictor: Mutex<Box<dyn Predictor>>,
-    /// Writing its learned actions has failed and is still to be done.
+    /// Its learned actions are to be written, although it has learned nothing since: writing them has failed, or they
+    /// are those of an older version, which no longer writes the file.
     is_unsaved: AtomicBool,
+    /// Writing has failed, and the operator was told.
+    has_failed: AtomicBool,
 }
 
 impl Tenant {
@@ -42,6 +45,12 @@ type TenantMap = HashMap<(Arc<str>, u64), Arc<Tenant>>;
 #[derive(Default)]
 pub(super) struct Tenants {
     map: Mutex<TenantMap>,
+    /// The highest version that each tenant has had since the start. Only the actions of that one are saved: a tenant
+    /// has one file, and the next start serves the newest version. There is one entry for each tenant of the list of
+    /// devices.
+    newest: Mutex<HashMap<Arc<str>, u64>>,
+    /// The counters of the predictors that have left memory. Without them the sums would fall.
+    gone: Mutex<Counters>,
     names: Mutex<HashMap<u64, Weak<Names>>>,
     /// Held while files are written: two writers of one file would corrupt its temporary file.
     saving: Mutex<()>,
@@ -65,7 +74,11 @@ impl Tenants {
         }
         let names = self.names(published);
         let mut predictor = learned::predictor(state.settings.predict, state.settings.seg_max);
+        // If a newer version has been here, its actions are on the disk, and those of the older one are not for it.
         let before = self.before(name, published.version);
+        let before = before.filter(|before| self.is_newest(before));
+        // A server that may not write saves nothing.
+        let is_unsaved = before.is_some() && state.lock.is_some();
         match before {
             // Copy from memory, because it includes what is not saved yet.
             Some(before) => {
@@ -81,26 +94,34 @@ impl Tenants {
             published: Arc::clone(published),
             names,
             predictor: Mutex::new(predictor),
-            is_unsaved: AtomicBool::new(false),
+            is_unsaved: AtomicBool::new(is_unsaved),
+            has_failed: AtomicBool::new(false),
         });
         let (tenant, gone) = {
             let mut map = self.map();
             let mut gone = None;
             if map.len() >= state.settings.tenants_max && !map.contains_key(&key) {
-                // Evict one that no device uses now.
-                let mut idle = map
-                    .iter()
-                    .filter(|(_, tenant)| Arc::strong_count(tenant) == 1);
-                let idle = idle.next().map(|(key, _)| key.clone())?;
+                // Evict one that no device uses now, an older version of a tenant first.
+                let idle = map.iter().filter(|(_, tenant)| is_idle(tenant));
+                let idle = idle.min_by_key(|(_, tenant)| self.is_newest(tenant));
+                let idle = idle.map(|(key, _)| key.clone())?;
                 gone = map.remove(&idle);
+                // While the map is locked: whoever adds up the counters sees each tenant once.
+                if let Some(gone) = &gone {
+                    self.count_gone(gone);
+                }
             }
+            self.note(&key.0, key.1);
             (Arc::clone(map.entry(key).or_insert(tenant)), gone)
         };
         if let Some(gone) = gone
             && gone.is_to_save()
         {
             let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
-            save_one(state, &gone);
+            // Checked now: a newer version may have come while this thread waited.
+            if self.is_newest(&gone) {
+                save_one(state, &gone);
+            }
         }
         // With this, a restarted server sends as few bytes as before.
         let mut tasks: Vec<_> = {
@@ -119,6 +140,38 @@ impl Tenants {
             }
         }
         Some(tenant)
+    }
+
+    fn newest(&self) -> MutexGuard<'_, HashMap<Arc<str>, u64>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a tenant is served at a version, so that older versions no longer write its file.
+    pub(super) fn note(&self, name: &str, version: u64) {
+        let mut newest = self.newest();
+        let noted = newest.entry(Arc::from(name)).or_default();
+        *noted = version.max(*noted);
+    }
+
+    /// Returns whether no newer version of the same tenant was served since the start.
+    fn is_newest(&self, tenant: &Tenant) -> bool {
+        self.newest().get(&tenant.name) == Some(&tenant.published.version)
+    }
+
+    /// Adds the counters of a tenant that leaves memory to those of the others that have left.
+    fn count_gone(&self, tenant: &Tenant) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        *gone += tenant.predictor().counters();
+    }
+
+    /// Drops the older versions of tenants that no device uses now. Otherwise each publication would leave its
+    /// predictors and its manifest in memory.
+    fn drop_older(&self) {
+        let mut map = self.map();
+        let is_gone = |tenant: &Arc<Tenant>| is_idle(tenant) && !self.is_newest(tenant);
+        for (_, tenant) in map.extract_if(|_, tenant| is_gone(tenant)) {
+            self.count_gone(&tenant);
+        }
     }
 
     /// Returns the same tenant at the highest lower version that is in memory.
@@ -154,55 +207,46 @@ impl Tenants {
         }
     }
 
-    /// Returns the sums of the counters of all predictors.
+    /// Returns the sums of the counters of all predictors since the start.
     pub(super) fn counters(&self) -> Counters {
-        let mut sum = Counters::default();
-        for tenant in self.all() {
-            let one = tenant.predictor().counters();
-            sum.tokens_reused += one.tokens_reused;
-            sum.tokens_refused += one.tokens_refused;
-            sum.tokens_forgotten += one.tokens_forgotten;
-            sum.tokens_unknown += one.tokens_unknown;
-            sum.tasks_evicted += one.tasks_evicted;
-            sum.actions_refused += one.actions_refused;
-            sum.blocks_refused += one.blocks_refused;
-            sum.blocks_dropped += one.blocks_dropped;
-            sum.runs_learned += one.runs_learned;
-            sum.plans_stopped += one.plans_stopped;
-            sum.misses += one.misses;
+        let map = self.map();
+        let mut sum = *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        for tenant in map.values() {
+            sum += tenant.predictor().counters();
         }
         sum
     }
 
     /// Returns the learned actions of all tenants of a version.
     pub(super) fn actions(&self, version: u64) -> Vec<ActionInfo> {
-        let all = self.all().into_iter();
-        all.filter(|tenant| tenant.published.version == version)
+        self.all()
+            .filter(|tenant| tenant.published.version == version)
             .flat_map(|tenant| tenant.predictor().actions())
             .collect()
     }
 
-    fn all(&self) -> Vec<Arc<Tenant>> {
-        self.map().values().map(Arc::clone).collect()
+    /// Returns all tenants, one after another: if all were held at once, all would look used.
+    fn all(&self) -> impl Iterator<Item = Arc<Tenant>> + use<> {
+        let all: Vec<_> = self.map().values().map(Arc::downgrade).collect();
+        all.into_iter().filter_map(|tenant| tenant.upgrade())
     }
 
-    /// Saves what has changed. Writes to the disk. If a tenant is in memory at several versions, only the newest one is
-    /// written, since the next start serves that. What older versions learn meanwhile is lost.
+    /// Saves what has changed. Writes to the disk. Of a tenant with several versions, only the newest one is written,
+    /// since the next start serves that. What older versions learn meanwhile is lost.
     pub(super) fn save(&self, state: &State) {
         let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        self.drop_older();
         for tenant in self.all() {
-            if !tenant.is_to_save() {
-                continue;
+            if tenant.is_to_save() && self.is_newest(&tenant) {
+                save_one(state, &tenant);
             }
-            let newest = self.all().into_iter().all(|other| {
-                other.name != tenant.name || other.published.version <= tenant.published.version
-            });
-            if !newest {
-                continue;
-            }
-            save_one(state, &tenant);
         }
     }
+}
+
+/// Returns whether no device uses a tenant, whose only owner is then the map. Valid while the map is locked.
+fn is_idle(tenant: &Arc<Tenant>) -> bool {
+    Arc::strong_count(tenant) == 1
 }
 
 fn save_one(state: &State, tenant: &Tenant) {
@@ -218,12 +262,14 @@ fn save_one(state: &State, tenant: &Tenant) {
     match learned::save(&path(state, &tenant.name), &bytes) {
         Ok(()) => {
             tenant.is_unsaved.store(false, Ordering::Relaxed);
+            tenant.has_failed.store(false, Ordering::Relaxed);
             add(&state.counters.actions_saved, 1);
         }
         Err(error) => {
             add(&state.counters.actions_unsaved, 1);
             // The server retries from now on, and logs this once.
-            if !tenant.is_unsaved.swap(true, Ordering::Relaxed) {
+            tenant.is_unsaved.store(true, Ordering::Relaxed);
+            if !tenant.has_failed.swap(true, Ordering::Relaxed) {
                 let error = error.with_remedy();
                 state.say(&format!("learned actions cannot be saved: {error}"));
             }

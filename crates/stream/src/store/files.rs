@@ -150,10 +150,11 @@ impl Layout {
         }
     }
 
-    /// Creates a store, unless there is one already.
-    pub(crate) fn make(&self) -> Result<(), StoreError> {
+    /// Creates a store, unless there is one already, and takes its lock.
+    pub(crate) fn make(&self) -> Result<WriterLock, StoreError> {
         if self.format().exists() {
-            return self.check_format();
+            self.check_format()?;
+            return WriterLock::take(self);
         }
         let folder = &self.folder;
         fs::create_dir_all(folder)
@@ -164,19 +165,28 @@ impl Layout {
         let is_ours = |name: &str| {
             ["packs", "manifests", "lock"].contains(&name) || name.ends_with(TEMPORARY)
         };
-        if entries
-            .any(|entry| !entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(is_ours)))
-        {
+        let has_others = entries
+            .any(|entry| !entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(is_ours)));
+        // Another process may have made the store meanwhile. Checked before the lock, which would leave its file in a
+        // folder that is no store.
+        if has_others && !self.format().exists() {
             return Err(StoreError::NotAStore {
                 path: folder.clone(),
             });
+        }
+        // From here on only one process makes the store: two would take each other's temporary file away.
+        let lock = WriterLock::take(self)?;
+        if self.format().exists() {
+            self.check_format()?;
+            return Ok(lock);
         }
         for part in [self.packs(), self.manifests()] {
             fs::create_dir_all(&part)
                 .map_err(|error| StoreError::system(&part, "cannot be made", error))?;
         }
         let text = format!("{}\n", format_line());
-        replace(&self.format(), text.as_bytes(), 0o644)
+        replace(&self.format(), text.as_bytes(), 0o644)?;
+        Ok(lock)
     }
 
     /// Returns the published versions, ascending.

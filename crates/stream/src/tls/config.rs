@@ -6,17 +6,20 @@
 use super::files::{self, PEM_BYTES_MAX};
 use super::listed::{ListedDevices, ListedVerifier};
 use super::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, TlsError};
-use rustls::client::Resumption;
+use rustls::CertificateError::{InvalidPurpose, InvalidPurposeContext};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, Error, RootCertStore, ServerConfig};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Returns the configuration of a server with the identity of this folder. A client must have a certificate of the same
 /// authority. The server must check separately whether the device is still on the list, by its [`fingerprint`].
@@ -114,6 +117,29 @@ pub fn server_name(server: &str) -> Result<ServerName<'static>, TlsError> {
 #[must_use]
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
     *blake3::hash(certificate).as_bytes()
+}
+
+/// Checks that the certificate of a folder may serve. A server with the certificate of a device would start, and every
+/// device would refuse it.
+///
+/// # Errors
+/// [`TlsError::NotAServer`]; or a file of the folder cannot be read, or is damaged.
+pub(super) fn check_may_serve(folder: &Path) -> Result<(), TlsError> {
+    let (certificates, _) = identity(folder)?;
+    let roots = Arc::new(authority(folder)?);
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
+    let (Ok(verifier), [first, others @ ..]) = (verifier, &certificates[..]) else {
+        return Ok(());
+    };
+    // Certificates do not expire, so any time is right. The name is checked last, and does not matter here.
+    let time = UnixTime::since_unix_epoch(Duration::from_secs(1 << 30));
+    let name = ServerName::from(IpAddr::from([127, 0, 0, 1]));
+    match verifier.verify_server_cert(first, others, &name, &[], time) {
+        Err(Error::InvalidCertificate(InvalidPurpose | InvalidPurposeContext { .. })) => {
+            Err(TlsError::NotAServer(folder.join(CERTIFICATE_FILE)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the error for a certificate and a key that cannot be used together.

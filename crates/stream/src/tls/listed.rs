@@ -29,6 +29,8 @@ impl Identity {
     /// # Errors
     /// A file of the folder cannot be read, is damaged, or does not fit the others; or the list.
     pub fn load(folder: &Path, devices: &Path) -> Result<Self, TlsError> {
+        // First: a device's folder has no list either, and the list is not what is wrong with it.
+        config::check_may_serve(folder)?;
         // Report a missing or invalid list now and not when the first device connects.
         Devices::load(devices)?;
         let devices = Arc::new(ListedDevices {

@@ -78,6 +78,9 @@ pub enum TlsError {
     /// Another process is changing the authority's folder.
     #[error("{}: another process is changing it", .0.display())]
     Busy(PathBuf),
+    /// The certificate of a server was expected.
+    #[error("{}: is the certificate of a device, not of a server", .0.display())]
+    NotAServer(PathBuf),
     /// Keys could not be created, or do not match each other.
     #[error("{}: {problem}", path.display())]
     Cryptography {
@@ -95,7 +98,7 @@ impl TlsError {
         match self {
             Self::File { source, .. } => Code::from_io(source),
             Self::Damaged { .. } | Self::Cryptography { .. } => Code::Corrupt,
-            Self::Name(_) | Self::Host(_) => Code::Invalid,
+            Self::Name(_) | Self::Host(_) | Self::NotAServer(_) => Code::Invalid,
             Self::Exists(_) | Self::Listed(_) => Code::Exists,
             Self::NoSuchDevice(_) => Code::NotFound,
             Self::Full => Code::Full,

@@ -54,4 +54,12 @@ impl Engine {
     pub fn readings_of(&self, token: u64) -> u32 {
         self.unit(token).map_or(0, |unit| unit.readings)
     }
+
+    /// Returns when the oldest reading arrived, if it was sent or waits to be sent, in ms on the monotonic clock.
+    #[must_use]
+    pub fn front_born_ms(&self) -> Option<i64> {
+        let oldest = self.parts.first()?.id;
+        let unit = self.units.front().filter(|unit| unit.part == oldest)?;
+        unit.born_ms
+    }
 }

@@ -53,24 +53,13 @@ impl Part {
             .append(true)
             .open(&log)
             .map_err(failed)?;
-        let node = std::process::id() as libc::pid_t;
         command
             .current_dir(folder)
             .stdin(Stdio::null())
             .stdout(file.try_clone().map_err(failed)?)
             .stderr(file)
             .process_group(0);
-        // SAFETY: between fork and exec there are only async-signal-safe system calls, and no allocation.
-        unsafe {
-            command.pre_exec(move || {
-                // Processes must not outlive this one, however it ends. Its main thread starts them.
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-                if libc::getppid() != node {
-                    libc::_exit(0);
-                }
-                Ok(())
-            });
-        }
+        signals::end_with_this(command);
         let child = command.spawn().map_err(failed)?;
         Ok(Self { name, child, log })
     }

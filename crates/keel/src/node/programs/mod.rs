@@ -22,7 +22,7 @@ use crate::config::{Config, MountConfig, Start, TaskConfig};
 use crate::status::{MountFigures, TaskFigures};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use watch::Watch;
@@ -63,7 +63,7 @@ struct All {
     mounts: Vec<Mount>,
     tasks: Vec<Task>,
     /// Threads of tasks that are no longer in the configuration.
-    leaving: Vec<JoinHandle<()>>,
+    leaving: Vec<(String, JoinHandle<()>)>,
 }
 
 /// The programs; they run until this is dropped.
@@ -72,6 +72,8 @@ pub(crate) struct Programs {
     leftover: Option<String>,
     surroundings: Arc<Surroundings>,
     all: RefCell<All>,
+    /// Stack of a task's thread; a test asks for too much.
+    stack_bytes: usize,
 }
 
 impl Programs {
@@ -95,6 +97,7 @@ impl Programs {
             leftover,
             surroundings: Arc::new(surroundings),
             all: RefCell::default(),
+            stack_bytes: STACK_BYTES,
         };
         for one in &config.mount {
             let running = programs.start_mount(one)?;
@@ -104,7 +107,7 @@ impl Programs {
             });
         }
         for one in &config.task {
-            let running = programs.start_task(one, None)?;
+            let running = programs.start_task(one, None);
             programs.all.borrow_mut().tasks.push(Task {
                 config: one.clone(),
                 running,
@@ -126,12 +129,13 @@ impl Programs {
         })
     }
 
-    /// Starts a task. `before`: the thread of a task of the same name, which must end first.
+    /// Starts a task. `before`: the thread of a task of the same name, which must end first. A task for which the
+    /// system has no thread is given up: the status shows it, and the next reload tries again.
     fn start_task(
         &self,
         config: &TaskConfig,
         before: Option<JoinHandle<()>>,
-    ) -> std::io::Result<Running<stay::Known>> {
+    ) -> Running<stay::Known> {
         let (watch, events) = Watch::new(stay::known(config));
         let watch = Arc::new(watch);
         let (theirs, around) = (Arc::clone(&watch), Arc::clone(&self.surroundings));
@@ -141,9 +145,16 @@ impl Programs {
             let found = mounts.find(|mount| mount.config.name == *name);
             found.map(|mount| Arc::clone(&mount.running.watch))
         });
+        drop(all);
+        let name = config.name.clone();
         let config = config.clone();
+        let before = Arc::new(Mutex::new(before));
+        let awaited = Arc::clone(&before);
+        let take = |handle: &Mutex<Option<JoinHandle<()>>>| {
+            handle.lock().unwrap_or_else(PoisonError::into_inner).take()
+        };
         let work = move || {
-            if let Some(before) = before {
+            if let Some(before) = take(&awaited) {
                 before.join().ok();
             }
             let task = stay::Task {
@@ -158,10 +169,19 @@ impl Programs {
                 Start::EachPeriod => periodic::run(&task),
             }
         };
-        Ok(Running {
-            watch,
-            thread: Some(thread("task").spawn(work)?),
-        })
+        let thread = match thread("task").stack_size(self.stack_bytes).spawn(work) {
+            Ok(thread) => Some(thread),
+            Err(error) => {
+                let why = format!("it has no thread ({error})");
+                log::event("task", format!("{name}: {why}"));
+                stay::give_up(&watch, why);
+                // The next one of this name still waits for it.
+                let before = take(&before).map(|before| (name, before));
+                self.all.borrow_mut().leaving.extend(before);
+                None
+            }
+        };
+        Running { watch, thread }
     }
 
     /// Applies other tasks: changed or removed ones are ended, and those given up are tried again.
@@ -170,7 +190,7 @@ impl Programs {
         let mut gone = Vec::new();
         let mut kept: Vec<Task> = Vec::new();
         for mut task in old {
-            if wanted.contains(&task.config) {
+            if wanted.contains(&task.config) && task.running.thread.is_some() {
                 task.running.watch.try_again();
                 kept.push(task);
             } else {
@@ -189,23 +209,21 @@ impl Programs {
                 tasks.push(kept.swap_remove(at));
                 continue;
             }
-            let before = gone.iter().position(|(name, _)| *name == config.name);
-            let before = before.map(|at| gone.swap_remove(at).1);
-            match self.start_task(config, before) {
-                Ok(running) => tasks.push(Task {
-                    config: config.clone(),
-                    running,
-                }),
-                Err(error) => {
-                    log::event("task", format!("{} has no thread: {error}", config.name));
-                }
-            }
+            // The program of an earlier reload may still be ending, too: two of one name must not run at once.
+            let of_this = |all: &mut Vec<(String, JoinHandle<()>)>| {
+                let at = all.iter().position(|(name, _)| *name == config.name)?;
+                Some(all.swap_remove(at).1)
+            };
+            let before = of_this(&mut gone).or_else(|| of_this(&mut self.all.borrow_mut().leaving));
+            tasks.push(Task {
+                config: config.clone(),
+                running: self.start_task(config, before),
+            });
         }
         let mut all = self.all.borrow_mut();
         all.tasks = tasks;
-        all.leaving.retain(|thread| !thread.is_finished());
-        all.leaving
-            .extend(gone.into_iter().map(|(_, thread)| thread));
+        all.leaving.retain(|(_, thread)| !thread.is_finished());
+        all.leaving.extend(gone);
     }
 
     /// Returns the figures for the status.
@@ -250,7 +268,7 @@ fn end(all: &mut All) {
     }
     let tasks = all.tasks.drain(..);
     let threads = tasks.filter_map(|mut task| task.running.thread.take());
-    for thread in threads.chain(all.leaving.drain(..)) {
+    for thread in threads.chain(all.leaving.drain(..).map(|(_, thread)| thread)) {
         thread.join().ok();
     }
     for mount in &all.mounts {
@@ -284,4 +302,44 @@ pub(super) fn folder_of(config_file: &Path) -> PathBuf {
 
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_without_a_thread_is_shown_and_started_by_a_later_reload() {
+        let parse = |text: &str| Config::parse(text, "keel.toml", Path::new("")).unwrap();
+        let empty = parse("");
+        let config = parse("[[task]]\nname = \"valve\"\ncommand = [\"sleep\", \"600\"]\n");
+        let own_tasks = OwnTasks::alone(&config.qos);
+        let store = "a store of no other test".to_owned();
+        let started = Programs::start(&empty, Path::new("/keel.toml"), store, own_tasks);
+        let mut programs = started.await.unwrap();
+        // No system has so much memory for a stack.
+        programs.stack_bytes = usize::MAX / 4;
+        programs.reload(&config.task);
+        let (_, tasks) = programs.figures();
+        let [task] = &tasks[..] else {
+            panic!("{tasks:?}")
+        };
+        assert_eq!(
+            (task.name.as_str(), task.state.as_str()),
+            ("valve", "given_up")
+        );
+        assert!(task.failing && task.failed == 1, "{task:?}");
+        let why = task.last_error.as_deref().unwrap();
+        assert!(why.starts_with("it has no thread ("), "{why}");
+
+        programs.stack_bytes = STACK_BYTES;
+        programs.reload(&config.task);
+        let runs = async {
+            while programs.figures().1[0].state != "running" {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        };
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(60), runs).await;
+        assert!(waited.is_ok(), "{:?}", programs.figures().1);
+    }
 }

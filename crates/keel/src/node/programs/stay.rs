@@ -71,6 +71,15 @@ pub(super) fn shown(watch: &Watch<Known>) -> TaskFigures {
     }
 }
 
+/// Shows a task as given up that has no thread.
+pub(super) fn give_up(watch: &Watch<Known>, why: String) {
+    let figures = &mut watch.figures().figures;
+    "given_up".clone_into(&mut figures.state);
+    figures.failed += 1;
+    figures.failing = true;
+    figures.last_error = Some(why);
+}
+
 /// The task that a thread runs.
 pub(super) struct Task<'a> {
     pub(super) config: &'a TaskConfig,

@@ -10,6 +10,17 @@ pub(crate) struct OwnTasks {
     shared: Arc<Shared>,
 }
 
+#[cfg(test)]
+impl OwnTasks {
+    /// Creates a handle without a sampling thread.
+    pub(crate) fn alone(config: &crate::config::QosConfig) -> Self {
+        Self::new(Arc::new(Shared {
+            inner: std::sync::Mutex::new(super::Inner::new(config, Vec::new())),
+            changed: std::sync::Condvar::new(),
+        }))
+    }
+}
+
 impl OwnTasks {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }

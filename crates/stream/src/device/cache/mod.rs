@@ -211,7 +211,9 @@ impl Shared {
                     self.queue.done(&blocks);
                 }
                 Work::Settle(flush) => {
-                    self.logs().settle(&self.core);
+                    // Both under the lock: a note that is added in between would not be made durable.
+                    let mut logs = self.logs();
+                    logs.settle(&self.core);
                     self.queue.settled(flush);
                 }
                 Work::End => return,

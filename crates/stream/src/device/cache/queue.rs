@@ -34,6 +34,9 @@ struct State {
     waiting: VecDeque<BlockHash>,
     bytes: usize,
     is_unsettled: bool,
+    /// A caller has waited without result, and nothing was written since. The network's thread is one of the callers:
+    /// it must not wait again for each block while the disk stands still.
+    is_stalled: bool,
     /// The number of requested flushes, and the number of the last completed one.
     flushes: u64,
     flushed: u64,
@@ -65,18 +68,20 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a block. Returns false if there was no room within `put_wait`.
+    /// Adds a block. Returns false if there was no room within `put_wait`, and at once while the disk stands still.
     pub(super) fn put(&self, hash: &BlockHash, bytes: &Arc<[u8]>) -> bool {
         let is_full = |state: &mut State| {
             !state.blocks.contains_key(hash)
                 && state.bytes > 0
                 && state.bytes + bytes.len() > self.bytes_max
         };
+        let is_worth_waiting = |state: &mut State| !state.is_stalled && is_full(state);
         let (mut state, _) = self
             .done
-            .wait_timeout_while(self.lock(), self.put_wait, is_full)
+            .wait_timeout_while(self.lock(), self.put_wait, is_worth_waiting)
             .unwrap_or_else(PoisonError::into_inner);
         if is_full(&mut state) {
+            state.is_stalled = true;
             return false;
         }
         if state.blocks.insert(*hash, Arc::clone(bytes)).is_none() {
@@ -159,7 +164,7 @@ impl Queue {
                 state.bytes -= bytes.len();
             }
         }
-        state.is_unsettled = true;
+        (state.is_unsettled, state.is_stalled) = (true, false);
         self.done.notify_all();
     }
 
@@ -175,5 +180,27 @@ impl Queue {
     pub(super) fn memory_bytes(&self) -> u64 {
         let state = self.lock();
         (state.bytes + state.blocks.len() * BLOCK_OVERHEAD_BYTES) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_stands_still_is_waited_for_once() {
+        let queue = Queue::new(4096, Duration::from_millis(50));
+        let block = |number: u8| -> Block { (BlockHash([number; 32]), [number; 4096].into()) };
+        let put = |number| queue.put(&block(number).0, &block(number).1);
+        assert!(put(0));
+        // The first waits, the others would for 50 s together.
+        for _ in 0..1_000 {
+            assert!(!put(1));
+            assert!(queue.lock().is_stalled);
+        }
+        // It moves again.
+        queue.done(&[block(0)]);
+        assert!(!queue.lock().is_stalled);
+        assert!(put(1));
     }
 }

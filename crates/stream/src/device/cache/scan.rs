@@ -15,8 +15,9 @@ const INDEX_BYTES_MAX: u32 = 16 << 20;
 /// The number of bytes that are read at once in a scan from header to header.
 const WINDOW_BYTES: u64 = 256 << 10;
 
-/// The number of bytes that are skipped if the storage cannot read.
-const UNREADABLE_BYTES: u64 = 4096;
+/// The size of a piece, in bytes. A window that the storage cannot read is read piece by piece. What cannot be read is
+/// skipped up to the end of its piece.
+const PIECE_BYTES: u64 = 4096;
 
 /// The scan stops after this many wrong bytes in a row, which is more than the size of a log of blocks. Another process
 /// has extended the file then, and a start must not wait for its end.
@@ -170,6 +171,7 @@ fn walk_headers(
         length,
         start: 0,
         bytes: Vec::new(),
+        failed_until: [0; 2],
     };
     let mut found = Scanned {
         header: log,
@@ -190,7 +192,7 @@ fn walk_headers(
                 };
                 (step.unwrap_or(ALIGNMENT as u64), step.is_some())
             }
-            Err(_) => (UNREADABLE_BYTES, false),
+            Err(_) => (piece_end(offset) - offset, false),
         };
         found.is_whole &= is_right;
         wrong = if is_right { 0 } else { wrong + step };
@@ -229,13 +231,21 @@ pub(super) fn push_index_entry(entries: &mut Vec<u8>, offset: u64, head: &[u8]) 
     entries.extend_from_slice(head);
 }
 
-/// A piece of a file in memory.
+/// Returns the end of the piece that a byte lies in.
+fn piece_end(offset: u64) -> u64 {
+    (offset / PIECE_BYTES + 1) * PIECE_BYTES
+}
+
+/// A part of a file in memory.
 struct Window<'s> {
     storage: &'s dyn Storage,
     name: String,
     length: u64,
     start: u64,
     bytes: Vec<u8>,
+    /// Where the last failed read of a whole window ended, and that of a whole piece. Such a read is not tried again
+    /// before: on damaged storage each attempt may take long.
+    failed_until: [u64; 2],
 }
 
 impl Window<'_> {
@@ -244,13 +254,26 @@ impl Window<'_> {
         let end = (offset + bytes).min(self.length);
         let held = self.start..self.start + self.bytes.len() as u64;
         if !(held.contains(&offset) && end <= held.end) {
-            let ahead = (offset + WINDOW_BYTES).max(end).min(self.length);
-            if self.fill(offset, ahead).is_err() {
+            let window = (offset + WINDOW_BYTES).max(end).min(self.length);
+            let piece = piece_end(end - 1).min(self.length);
+            if !self.try_fill(offset, window, 0) && !self.try_fill(offset, piece, 1) {
                 self.fill(offset, end)?;
             }
         }
         let from = (offset - self.start) as usize;
         Ok(&self.bytes[from..from + (end - offset) as usize])
+    }
+
+    /// Reads a whole window (0) or piece (1). Returns `false` if that fails, or has failed up to a later place.
+    fn try_fill(&mut self, start: u64, end: u64, size: usize) -> bool {
+        if start < self.failed_until[size] {
+            return false;
+        }
+        let is_read = self.fill(start, end).is_ok();
+        if !is_read {
+            self.failed_until[size] = end;
+        }
+        is_read
     }
 
     fn fill(&mut self, start: u64, end: u64) -> Result<(), StorageError> {
@@ -267,11 +290,15 @@ impl Window<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A file of zeros without an end.
+    /// A file of zeros without an end, of which one part cannot be read.
     #[derive(Default)]
     struct Zeros {
+        unreadable: Range<u64>,
+        reads: AtomicU64,
+        reads_failed: AtomicU64,
         read_bytes: AtomicU64,
     }
 
@@ -285,7 +312,12 @@ mod tests {
         fn append(&self, _: &str, _: &[u8]) -> Result<(), StorageError> {
             Err(StorageError::Full)
         }
-        fn read(&self, _: &str, _: u64, into: &mut [u8]) -> Result<(), StorageError> {
+        fn read(&self, _: &str, from: u64, into: &mut [u8]) -> Result<(), StorageError> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            if from < self.unreadable.end && from + into.len() as u64 > self.unreadable.start {
+                self.reads_failed.fetch_add(1, Ordering::Relaxed);
+                return Err(StorageError::Damaged);
+            }
             self.read_bytes
                 .fetch_add(into.len() as u64, Ordering::Relaxed);
             into.fill(0);
@@ -318,5 +350,31 @@ mod tests {
         assert!(read_bytes < 2 * WRONG_BYTES_MAX, "{read_bytes}");
         let found = walk_headers(&zeros, header, 1 << 20, &mut |_, _, _| {});
         assert!(!found.is_whole);
+    }
+
+    /// The number of reads is bounded by the pieces around the damage, wherever the damage begins in a piece.
+    #[test]
+    fn a_part_that_cannot_be_read_is_tried_a_few_times_only() {
+        let header = LogHeader {
+            kind: LogKind::Blocks,
+            number: 1,
+            salt: 7,
+        };
+        for begin in [300 << 10, (300 << 10) + 2000] {
+            let zeros = Zeros {
+                unreadable: begin..begin + 4096,
+                ..Zeros::default()
+            };
+            let found = walk_headers(&zeros, header, 1 << 20, &mut |_, _, _| {
+                panic!("there is no record")
+            });
+            assert!(!found.is_whole);
+            // The window, and for each of at most two pieces the piece and the bytes of one header.
+            let failed = zeros.reads_failed.load(Ordering::Relaxed);
+            assert!(failed <= 5, "{failed}");
+            // Windows, 64 pieces of one window, and the headers at each 16 bytes of two pieces.
+            let reads = zeros.reads.load(Ordering::Relaxed);
+            assert!(reads <= 64 + 2 * PIECE_BYTES / ALIGNMENT as u64, "{reads}");
+        }
     }
 }

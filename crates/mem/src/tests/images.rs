@@ -1,0 +1,164 @@
+//! A process that executes another program keeps its number and start time, but not its lanes. Each process is this
+//! program again; an environment variable gives it its role.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use super::*;
+use crate::lane::{Lane, word};
+use crate::space::Place;
+
+const ROLE: &str = "KEEL_MEM_TEST_IMAGE";
+const REGION: &str = "KEEL_MEM_TEST_IMAGE_REGION";
+
+fn again(test: &str, role: &str, region: &std::path::Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(REGION, region);
+    command
+}
+
+/// The region, if this process has the role.
+fn in_role(role: &str) -> Option<Region> {
+    (std::env::var(ROLE).ok()? == role)
+        .then(|| Region::open(std::env::var_os(REGION).unwrap().as_ref(), true).unwrap())
+}
+
+/// Takes a lane, notes a read and holds the lock of names, as another thread may while this one executes a program.
+fn be_in_the_middle(region: &Region) -> Lane {
+    let lane = region.take_lane().unwrap();
+    region.lock(lane, state::LOCK).unwrap();
+    let note = region.free_note(lane, 0).unwrap();
+    note.set(
+        region,
+        Place::Slot {
+            slot: 1,
+            is_kept: false,
+        },
+    );
+    lane
+}
+
+#[test]
+fn a_program_without_the_region_has_no_lanes() {
+    if let Some(region) = in_role("first") {
+        be_in_the_middle(&region);
+        panic!("{}", Command::new("cat").exec());
+    }
+    let scratch = Scratch::new("images-without");
+    let region = scratch.region(16 << 20);
+    let test = "tests::images::a_program_without_the_region_has_no_lanes";
+    let mut child = again(test, "first", &scratch.path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to_child = child.stdin.take().unwrap();
+    to_child.write_all(b"another program\n").unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    // The test harness may have begun the line.
+    assert!(lines.any(|line| line.unwrap().ends_with("another program")));
+    let taken = region.lanes_taken();
+    let settled = region.settle_dead_lanes();
+    drop(to_child);
+    child.wait().unwrap();
+    assert_eq!((taken, settled.unwrap()), (1, 1));
+    let writer = region.writer().unwrap();
+    writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+}
+
+#[test]
+fn a_program_frees_the_lanes_of_its_predecessor() {
+    let test = "tests::images::a_program_frees_the_lanes_of_its_predecessor";
+    if let Some(region) = in_role("first") {
+        be_in_the_middle(&region);
+        panic!("{}", again(test, "second", region.path()).exec());
+    }
+    if let Some(region) = in_role("second") {
+        assert_eq!(region.lanes_taken(), 0);
+        let writer = region.writer().unwrap();
+        writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+        // A second use by the same program is not a second program.
+        let beside = Region::open(region.path(), true).unwrap();
+        assert_eq!(beside.lanes_taken(), 1);
+        return;
+    }
+    let scratch = Scratch::new("images-with");
+    let region = scratch.region(16 << 20);
+    let ended = again(test, "first", &scratch.path).status().unwrap();
+    assert!(ended.success());
+    assert_eq!(region.lanes_taken(), 0);
+}
+
+#[test]
+fn who_takes_the_first_lane_late_is_refused_if_another_namespace_came_first() {
+    let scratch = Scratch::new("images-namespace");
+    let region = scratch.region(16 << 20);
+    let own = region.memory.load(state::NAMESPACE);
+    // A process of another namespace has entered, since nobody had a lane.
+    region.memory.store(state::NAMESPACE, own + 1);
+    let refused = region.writer();
+    assert!(matches!(refused, Err(Error::Namespace { .. })));
+    assert_eq!(region.lanes_taken(), 0);
+    // The other way round: this process enters, unless somebody has a lane.
+    let other = Region::open(&scratch.path, true).unwrap();
+    assert_eq!(region.memory.load(state::NAMESPACE), own);
+    let writer = other.writer().unwrap();
+    region.memory.store(state::NAMESPACE, own + 1);
+    let refused = Region::open(&scratch.path, true);
+    assert!(matches!(refused, Err(Error::Namespace { .. })));
+    assert_eq!(region.memory.load(state::NAMESPACE), own + 1);
+    // Nor does a process settle what belongs to processes that it cannot check.
+    let dead = writer.lane;
+    region.memory.store(
+        region.layout.lane(dead.0) + word::OWNER,
+        u64::from(u32::MAX >> 8) << 40 | 1,
+    );
+    assert_eq!(region.settle_dead_lanes().unwrap(), 0);
+    region.memory.store(state::NAMESPACE, own);
+    assert_eq!(region.settle_dead_lanes().unwrap(), 1);
+    std::mem::forget(writer);
+}
+
+/// A child in a namespace of its own has a number there that belongs to another process here.
+#[test]
+fn a_child_in_another_namespace_is_refused_a_lane() {
+    let scratch = Scratch::new("images-child");
+    let region = scratch.region(16 << 20);
+    let ended = |child| {
+        let mut status = 0;
+        // SAFETY: a child of this process and a valid place.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        libc::WEXITSTATUS(status)
+    };
+    const NOT_HERE: i32 = 77;
+    // SAFETY: the children make only system calls and calls of the region, and `_exit`. The first one changes the
+    // namespace of its children, so that those of other tests stay where they are.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        let code = match unsafe { libc::unshare(libc::CLONE_NEWPID) } {
+            // SAFETY: as above.
+            0 => match unsafe { libc::fork() } {
+                0 => {
+                    let is_refused = region.forked().is_ok()
+                        && matches!(region.writer(), Err(Error::Namespace { .. }))
+                        && region.lanes_taken() == 0;
+                    i32::from(!is_refused)
+                }
+                grandchild => ended(grandchild),
+            },
+            _ => NOT_HERE,
+        };
+        // SAFETY: ends this process only.
+        unsafe { libc::_exit(code) };
+    }
+    match ended(child) {
+        NOT_HERE => println!("skipped: this process may not make namespaces"),
+        code => assert_eq!(code, 0),
+    }
+    assert!(region.writer().is_ok());
+}
