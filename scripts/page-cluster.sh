@@ -5,10 +5,11 @@
 #                                             interrupted goes on with the piece it was at. As root, on a quiet machine
 #   scripts/page-cluster.sh --plan            says how long each piece takes, and measures nothing
 #   scripts/page-cluster.sh --tables          writes the page from the figures that are in docs/results/cluster
-# Pieces: fit, times of jobs against their size; and with each MPI memory and link, ours beside C, run-1 and run-2, two
-# runs of the default mode, which are compared when both are there. Each is a report or a result file, and says its
-# commit or label, machine and date. KEEL_ROUNDS: rounds of pairs, 11 if it does not say. KEEL_MPIS: which MPIs,
-# `mpich openmpi` if it does not say. KEEL_RESULTS: where page and figures go instead of docs/results.
+# Pieces: fit, times of jobs against their size; advisor, its regret in the simulation; and with each MPI memory and
+# link, ours beside C, run-1 and run-2, two runs of the default mode, which are compared when both are there. Each is a
+# report or a result file, and says its commit or label, machine and date. KEEL_ROUNDS: rounds of pairs, 11 if it does
+# not say. KEEL_MPIS: which MPIs, `mpich openmpi` if it does not say. KEEL_RESULTS: where page and figures go instead of
+# docs/results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${KEEL_ROUNDS:-11}
@@ -16,7 +17,7 @@ parent=${KEEL_RESULTS:-docs/results}
 results=$parent/cluster
 page=$parent/cluster.md
 read -ra mpis <<<"${KEEL_MPIS:-mpich openmpi}"
-pieces=(fit)
+pieces=(fit advisor)
 for mpi in "${mpis[@]}"; do
     for kind in memory link run-1 run-2; do pieces+=("$kind-$mpi"); done
 done
@@ -26,6 +27,7 @@ done
 seconds_of() {
     case "$1" in
     fit) printf '%s' $((20 * rounds)) ;;
+    advisor) printf '60' ;;
     memory-*) printf '%s' $((12 * rounds)) ;;
     link-*) printf '%s' $((30 * rounds)) ;;
     run-*) printf '420' ;;
@@ -74,8 +76,8 @@ make_piece() {
         "$target/release/keel" cluster measure --hosts "$found/hosts" --program "$target/mpi-$mpi/release/keel-mpi" \
             --label "${file%.jsonl}" --out "$found/$file.part" >"$found/$name.txt"
         ;;
-    fit)
-        "$program" cluster --dir "$found" --only fit --rounds "$rounds" --commit "$commit" \
+    fit | advisor)
+        "$program" cluster --dir "$found" --only "$name" --rounds "$rounds" --commit "$commit" \
             --json "$found/$file.part" --csv "$found/$name.csv" >"$found/$name.txt"
         ;;
     *)
@@ -124,7 +126,9 @@ if [ "$1" != --tables ]; then
     for piece in "${wanted[@]}"; do make_piece "$piece"; done
     mkdir -p "$results"
     [ -f "$page" ] || cp docs/results/cluster.md "$page"
-    if [ -f "$found/fit.json" ]; then cp "$found/fit.json" "$found/fit.csv" "$results/"; fi
+    for piece in fit advisor; do
+        if [ -f "$found/$piece.json" ]; then cp "$found/$piece.json" "$found/$piece.csv" "$results/"; fi
+    done
     for mpi in "${mpis[@]}"; do
         # Takes the two runs that are there; nothing is measured for it.
         if [ -f "$found/$mpi-1.jsonl" ] && [ -f "$found/$mpi-2.jsonl" ]; then

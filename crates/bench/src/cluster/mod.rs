@@ -8,9 +8,10 @@
 //! The parts of a run can be made one by one (`--only`, `--mpi`, `--keep`), each with its own report; the page combines
 //! them.
 //!
-//! **Files:** `bed.rs` how both are started, `pairs.rs` ratios and their judgement, `agreement.rs` two runs, `fit.rs`
+//! **Files:** `advisor.rs` the advisor against the simulation, `bed.rs` how both are started, `pairs.rs` ratios and their judgement, `agreement.rs` two runs, `fit.rs`
 //! time of jobs against their size, `page.rs` the result page with its plots.
 
+mod advisor;
 mod agreement;
 mod bed;
 mod fit;
@@ -98,6 +99,8 @@ enum Part {
     Agreement,
     /// Time of the three jobs against the size of their input; takes no MPI.
     Fit,
+    /// Regret of the advisor against the simulation; takes no MPI and no quiet machine.
+    Advisor,
 }
 
 /// Runs the bench. Returns the figures as JSON, and the table as text.
@@ -121,7 +124,11 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             progress.show(text)
         })?;
     }
-    let wants_mpi = options.only.is_empty() || options.only.iter().any(|part| *part != Part::Fit);
+    if has(Part::Advisor) {
+        advisor::measure(options.quick, &mut figures, &|text| progress.show(text))?;
+    }
+    let takes_mpi = |part: &Part| !matches!(part, Part::Fit | Part::Advisor);
+    let wants_mpi = options.only.is_empty() || options.only.iter().any(takes_mpi);
     let mpis = if wants_mpi {
         &[Mpi::Mpich, Mpi::Openmpi][..]
     } else {

@@ -4,11 +4,14 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use cluster::link::SEGMENTS;
 use cluster::measure::SIZES;
+use cluster::model::{Curve as Line, Point};
 use cluster::results::Benchmark;
 use serde_json::{Value, json};
 
 use super::Mpi;
+use super::advisor::{REGRET, VIOLATIONS};
 use super::agreement::{AGREE, STARTS, WIDTH};
 use super::bed::Way;
 use super::fit::ERROR;
@@ -68,6 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ("means", means(&run)),
         ("above", above(&run)),
         ("times", times(&run)),
+        ("lines", lines(&run)?),
         ("plots", drawn.concat()),
         ("missing", list(run.list("missing").iter().map(text))),
     ];
@@ -191,6 +195,12 @@ fn goals(run: &Run) -> String {
                     "{case}: greatest error of the line over the work, on sizes that it was not fitted to"
                 )
             }
+            metric if metric == REGRET.name => {
+                format!("{case}: mean of (true cost of the choice ÷ true cost of the best − 1)")
+            }
+            metric if metric == VIOLATIONS.name => {
+                format!("{case}: scenarios in which the advised place is late in truth")
+            }
             metric => format!("{case}: {}", metric.replace('_', " ")),
         };
         let unit = if text(&row["unit"]) == "%" { " %" } else { "" };
@@ -309,6 +319,43 @@ fn times(run: &Run) -> String {
         }
     }
     out
+}
+
+/// Returns the lines of messages, fitted to the round trips on the line as the advisor's are.
+fn lines(run: &Run) -> Result<String, String> {
+    let mut out = "| | from bytes | α, µs | rate, MB/s | error, median | greatest | sizes |\n\
+                   |---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for mpi in [Mpi::Mpich, Mpi::Openmpi] {
+        let points: Vec<Point> = SIZES
+            .into_iter()
+            .filter_map(|bytes| {
+                let case = case_of(Benchmark::Roundtrip, bytes, mpi, Way::Link);
+                Some(Point {
+                    bytes: bytes as f64,
+                    seconds: run.value(&case, OURS, TIME.name)? / 2.0 * 1e-6,
+                })
+            })
+            .collect();
+        if points.is_empty() {
+            continue;
+        }
+        let curve = Line::fit(&points, SEGMENTS).map_err(|error| error.to_string())?;
+        for segment in curve.segments() {
+            let _ = writeln!(
+                out,
+                "| {} | {} | {:.2} | {} | {:.1} % | {:.1} % | {} |",
+                mpi.name(),
+                number(segment.from_bytes),
+                segment.alpha_s * 1e6,
+                number(1e-6 / segment.beta_s_per_byte),
+                segment.error_median * 100.0,
+                segment.error_max * 100.0,
+                segment.points
+            );
+        }
+    }
+    Ok(out)
 }
 
 /// Plots ratios by size, four benchmarks per drawing. Returns the names of the drawings.
@@ -444,6 +491,23 @@ mod tests {
         write("memory-openmpi.json", 4, "c");
         assert!(together(&folder).is_err(), "of another machine");
         std::fs::remove_dir_all(&folder).expect("the folder");
+    }
+
+    #[test]
+    fn lines_are_fitted_to_half_of_the_round_trips_on_the_line() {
+        let rows = [4, 8, 1_024, 65_536].map(|bytes: u64| {
+            let case = case_of(Benchmark::Roundtrip, bytes, Mpi::Openmpi, Way::Link);
+            let us = 2.0 * (10.0 + bytes as f64 / 100.0);
+            json!({"case": case, "system": OURS, "metric": TIME.name, "unit": "us", "value": us})
+        });
+        let run = Run {
+            report: json!({"rows": rows}),
+        };
+        let said = lines(&run).expect("a line");
+        assert!(
+            said.ends_with("|\n| openmpi | 0 | 10.00 | 100.0 | 0.0 % | 0.0 % | 4 |\n"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -29,6 +29,12 @@ const REACH_TIME_MAX: Duration = Duration::from_secs(20);
 /// Boards that are queried at the same time.
 const ASKED_AT_ONCE: usize = 32;
 
+/// Returns whether launchers can take a text as the name of an interface.
+pub(crate) fn is_interface_name(name: &str) -> bool {
+    let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
+    !name.is_empty() && !name.starts_with('-') && name.chars().all(is_of_name)
+}
+
 /// Boards, an MPI, and the command line for starting ranks.
 pub(crate) struct Boards {
     pub(crate) hosts: Vec<HostEntry>,
@@ -79,8 +85,7 @@ impl Boards {
         let address =
             address.map_err(|error| CliError::usage("--address", error, "see `--help`"))?;
         if let Some(name) = &arguments.interface {
-            let is_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
-            if name.is_empty() || name.starts_with('-') || !name.chars().all(is_name) {
+            if !is_interface_name(name) {
                 let wrong = format!("{name} is no name of an interface");
                 return Err(CliError::usage(
                     "--interface",

@@ -14,6 +14,7 @@ mod state;
 use crate::cli::ClusterRunArgs;
 use crate::cluster_cmd::boards::{Boards, last_line};
 use crate::cluster_cmd::ranks::blamed;
+use crate::cluster_cmd::report;
 use crate::error::CliError;
 use crate::progress::Progress;
 use crate::signals;
@@ -37,6 +38,16 @@ const SETTLE: Duration = Duration::from_millis(700);
 
 /// The same with a launcher, which reports events with a delay.
 const SETTLE_LAUNCHER: Duration = Duration::from_secs(5);
+
+/// The same if a board is cut off: all of its ranks are silent within a beat or two.
+const SETTLE_CUT_OFF: Duration = Duration::from_secs(1);
+
+/// Timeout for a launcher that was asked to end: it ends the ranks on all boards.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The same if a board is cut off. The launcher ends the ranks that it reaches within this time, and would then wait for
+/// the others.
+const END_CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Timeout for a launcher to end after all ranks have reported that they are done.
 const END_LAUNCHER: Duration = Duration::from_secs(4);
@@ -157,6 +168,7 @@ fn run_with<T>(
         }
         None => Place::Local((0..arguments.local.unwrap_or(1) as usize).collect()),
     };
+    let link = arguments.link.as_deref().map(report::link).transpose()?;
     let mut table = arguments.out.as_deref().map(Table::create).transpose()?;
     signals::catch_stop();
     let begun = Instant::now();
@@ -199,6 +211,7 @@ fn run_with<T>(
         state: &state,
         lost: &lost,
         deadline_s: arguments.deadline,
+        link: link.as_ref(),
     };
     seen(&shown)
 }
@@ -296,6 +309,11 @@ fn attempt(
         }
         if has_died || (is_over && is_end) || state.is_failing(silence_max, now) {
             let since = *failing_since.get_or_insert(now);
+            let settle = if !has_died && state.is_cut_off(silence_max, now) {
+                settle.min(SETTLE_CUT_OFF)
+            } else {
+                settle
+            };
             if (is_over && is_end) || now.saturating_duration_since(since) > settle {
                 return judge(place, &mut crew, &state, silence_max, now);
             }
@@ -316,6 +334,7 @@ fn judge(
 ) -> Result<Outcome, CliError> {
     let mut died = Vec::new();
     let mut named = None;
+    let is_cut_off = state.is_cut_off(silence_max, now);
     if let Place::Local(_) = place {
         let statuses = crew.statuses();
         let ended = statuses
@@ -330,7 +349,7 @@ fn judge(
             .iter()
             .find(|(rank, status)| status.code().is_some() && !state.has_word(*rank));
         if let Some((rank, status)) = by_itself.filter(|_| died.is_empty()) {
-            crew.end();
+            crew.end(END_TIME_MAX);
             let complaints = crew.complaints();
             let last = complaints.iter().rev().find(|line| !line.trim().is_empty());
             let why = last.map_or_else(|| format!("ended with {status}"), Clone::clone);
@@ -342,7 +361,11 @@ fn judge(
             ));
         }
     }
-    crew.end();
+    crew.end(if is_cut_off {
+        END_CUT_OFF
+    } else {
+        END_TIME_MAX
+    });
     let complaints = crew.complaints();
     if let Place::Boards(boards) = place {
         let names = place.names();
@@ -350,7 +373,11 @@ fn judge(
         let at = |name: &str| names.iter().position(|known| *known == name);
         named = blamed(&complaints, &names)
             .and_then(|(name, line)| Some((vec![place.first_rank(at(&name)?)], line)))
+            // Whether a board that is cut off answers takes long to ask, and its ranks are known.
             .or_else(|| {
+                if is_cut_off {
+                    return None;
+                }
                 let error = boards.reach().err()?.to_string();
                 let name = names
                     .iter()

@@ -195,6 +195,14 @@ impl State {
             .collect()
     }
 
+    /// Returns whether a board is cut off: some ranks are silent, the others speak, and none complains. The launcher
+    /// can add nothing to that, and cannot end what it does not reach.
+    pub(super) fn is_cut_off(&self, silence_max: Duration, now: Instant) -> bool {
+        let silent = self.silent(silence_max, now).len();
+        (1..self.ranks.len()).contains(&silent)
+            && self.ranks.iter().all(|rank| rank.failed.is_none())
+    }
+
     /// Returns whether something has gone wrong; the cause may become clear a little later.
     pub(super) fn is_failing(&self, silence_max: Duration, now: Instant) -> bool {
         self.ranks.iter().any(|rank| rank.failed.is_some())
@@ -338,11 +346,16 @@ mod tests {
         assert!(!state.is_failing(SILENCE, begun + SILENCE));
         state.hear(beat(0, 0.6), later);
         state.hear(Line::Done { rank: 2, rows: 0 }, begun);
-        assert!(state.is_failing(SILENCE, later));
+        assert!(state.is_failing(SILENCE, later) && state.is_cut_off(SILENCE, later));
         assert_eq!(
             state.judge(&[], None, SILENCE, later),
             lost(&[1], "has said nothing for 10 s")
         );
+        // If others complain, the launcher may know more; if all are silent, none of them is cut off.
+        let mut complains = State::new(2, begun);
+        complains.hear(failed(0, None, "has ended"), later);
+        assert!(complains.is_failing(SILENCE, later) && !complains.is_cut_off(SILENCE, later));
+        assert!(!State::new(2, begun).is_cut_off(SILENCE, later));
         let end = later + 2 * SILENCE;
         assert!(matches!(
             State::new(2, begun).judge(&[], None, SILENCE, end),
