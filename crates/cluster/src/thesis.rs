@@ -100,7 +100,7 @@ const fn conclusion(follows: bool, text: &'static str, shown_by: &'static str) -
     }
 }
 
-/// All conclusions, in the order of the page.
+/// The conclusions that one of these figures or tables shows, in the order of the page, which has further ones.
 pub const CONCLUSIONS: [Conclusion; 8] = [
     conclusion(true, "Three to four boards are power parity.", "power"),
     conclusion(
@@ -204,7 +204,9 @@ impl Thesis {
     #[must_use]
     pub fn efficiency_csv(&self) -> String {
         let mut csv =
-            "label,benchmark,transport,boards,ranks,bytes,result,unit,watts,watts_from,result_per_watt,result_per_joule\n".to_owned();
+            "label,benchmark,transport,boards,ranks,bytes,result,unit,watts,watts_from,result_per_watt,\
+             result_per_joule\n"
+                .to_owned();
         for row in &self.efficiency {
             let watts = row.watts.as_ref().map_or(String::new(), f64::to_string);
             let text = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());

@@ -8,8 +8,9 @@
 //! The parts of a run can be made one by one (`--only`, `--mpi`, `--keep`), each with its own report; the page combines
 //! them.
 //!
-//! **Files:** `advisor.rs` the advisor against the simulation, `bed.rs` how both are started, `pairs.rs` ratios and their judgement, `agreement.rs` two runs, `fit.rs`
-//! time of jobs against their size, `page.rs` the result page with its plots.
+//! **Files:** `advisor.rs` the advisor against the simulation, `bed.rs` how both are started, `pairs.rs` ratios and
+//! their judgement, `agreement.rs` two runs, `fit.rs` time of jobs against their size, `page.rs` the result page with
+//! its plots.
 
 mod advisor;
 mod agreement;

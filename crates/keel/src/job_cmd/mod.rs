@@ -23,7 +23,7 @@ use cluster::jobs::Order;
 use cluster::jobs::lines::Line;
 use cluster::jobs::worker::Options;
 use crew::{Crew, Heard};
-use state::{Failed, State};
+use state::{Failed, Since, State};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -39,14 +39,15 @@ const SETTLE: Duration = Duration::from_millis(700);
 /// The same with a launcher, which reports events with a delay.
 const SETTLE_LAUNCHER: Duration = Duration::from_secs(5);
 
-/// The same if a board is cut off: all of its ranks are silent within a beat or two.
+/// The same if a board is cut off: all of its ranks are silent within a beat or two. Counts from when the other ranks
+/// speak: when all ranks were silent, and the first of them speaks again, the others are about to.
 const SETTLE_CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Timeout for a launcher that was asked to end: it ends the ranks on all boards.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The same if a board is cut off. The launcher ends the ranks that it reaches within this time, and would then wait for
-/// the others.
+/// The same if a board is cut off. The launcher ends the ranks that it reaches within this time, and would then wait
+/// for the others.
 const END_CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Timeout for a launcher to end after all ranks have reported that they are done.
@@ -148,6 +149,7 @@ fn run_with<T>(
     arguments: &ClusterRunArgs,
     seen: impl FnOnce(&face::Shown<'_>) -> Result<T, CliError>,
 ) -> Result<T, CliError> {
+    let link = arguments.link.as_deref().map(report::link).transpose()?;
     let name = input::name(&arguments.readings);
     let (readings, left_out) = input::read(&arguments.readings)?;
     let times = readings.times_s.clone();
@@ -168,7 +170,6 @@ fn run_with<T>(
         }
         None => Place::Local((0..arguments.local.unwrap_or(1) as usize).collect()),
     };
-    let link = arguments.link.as_deref().map(report::link).transpose()?;
     let mut table = arguments.out.as_deref().map(Table::create).transpose()?;
     signals::catch_stop();
     let begun = Instant::now();
@@ -247,7 +248,7 @@ fn attempt(
         Place::Local(_) => SETTLE,
         Place::Boards(_) => SETTLE_LAUNCHER,
     };
-    let mut failing_since: Option<Instant> = None;
+    let (mut failing, mut cut_off) = (Since::default(), Since::default());
     let mut done_since: Option<Instant> = None;
     loop {
         let heard = crew.hear(LOOK);
@@ -307,19 +308,17 @@ fn attempt(
                 continue;
             }
         }
-        if has_died || (is_over && is_end) || state.is_failing(silence_max, now) {
-            let since = *failing_since.get_or_insert(now);
-            let settle = if !has_died && state.is_cut_off(silence_max, now) {
-                settle.min(SETTLE_CUT_OFF)
-            } else {
-                settle
-            };
-            if (is_over && is_end) || now.saturating_duration_since(since) > settle {
-                return judge(place, &mut crew, &state, silence_max, now);
-            }
-        } else {
-            // A rank that was silent for long has spoken again.
-            failing_since = None;
+        let has_ended = is_over && is_end;
+        // Both end when a rank that was silent for long speaks again.
+        let is_failing = has_died || has_ended || state.is_failing(silence_max, now);
+        let failing = failing.lasts(is_failing, now);
+        let is_cut_off = !has_died && state.is_cut_off(silence_max, now);
+        let cut_off = cut_off.lasts(is_cut_off, now);
+        if has_ended
+            || failing.is_some_and(|time| time > settle)
+            || cut_off.is_some_and(|time| time > SETTLE_CUT_OFF)
+        {
+            return judge(place, &mut crew, &state, is_cut_off, silence_max, now);
         }
     }
 }
@@ -329,12 +328,12 @@ fn judge(
     place: &Place,
     crew: &mut Crew,
     state: &State,
+    is_cut_off: bool,
     silence_max: Duration,
     now: Instant,
 ) -> Result<Outcome, CliError> {
     let mut died = Vec::new();
     let mut named = None;
-    let is_cut_off = state.is_cut_off(silence_max, now);
     if let Place::Local(_) = place {
         let statuses = crew.statuses();
         let ended = statuses

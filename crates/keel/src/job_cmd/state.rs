@@ -50,6 +50,19 @@ pub(super) enum Failed {
     Unknown(String),
 }
 
+/// Since when a condition holds.
+#[derive(Default)]
+pub(super) struct Since(Option<Instant>);
+
+impl Since {
+    /// Returns for how long it has held without a break; `None` if it does not hold now.
+    pub(super) fn lasts(&mut self, holds: bool, now: Instant) -> Option<Duration> {
+        let since = self.0.unwrap_or(now);
+        self.0 = holds.then_some(since);
+        holds.then(|| now.saturating_duration_since(since))
+    }
+}
+
 impl State {
     /// Creates the state of this number of ranks that start now.
     pub(super) fn new(ranks: usize, now: Instant) -> Self {
@@ -195,12 +208,13 @@ impl State {
             .collect()
     }
 
-    /// Returns whether a board is cut off: some ranks are silent, the others speak, and none complains. The launcher
-    /// can add nothing to that, and cannot end what it does not reach.
+    /// Returns whether a board is cut off: some ranks are silent, others speak, and none complains. The launcher can
+    /// add nothing to that, and cannot end what it does not reach.
     pub(super) fn is_cut_off(&self, silence_max: Duration, now: Instant) -> bool {
         let silent = self.silent(silence_max, now).len();
-        (1..self.ranks.len()).contains(&silent)
-            && self.ranks.iter().all(|rank| rank.failed.is_none())
+        // A rank that has ended is not silent, and does not speak.
+        let running = self.ranks.iter().filter(|rank| !rank.has_ended).count();
+        (1..running).contains(&silent) && self.ranks.iter().all(|rank| rank.failed.is_none())
     }
 
     /// Returns whether something has gone wrong; the cause may become clear a little later.
@@ -356,11 +370,50 @@ mod tests {
         complains.hear(failed(0, None, "has ended"), later);
         assert!(complains.is_failing(SILENCE, later) && !complains.is_cut_off(SILENCE, later));
         assert!(!State::new(2, begun).is_cut_off(SILENCE, later));
+        // A rank that has ended does not speak.
+        let mut last = State::new(2, begun);
+        last.hear(Line::Done { rank: 0, rows: 0 }, later);
+        assert!(last.is_failing(SILENCE, later) && !last.is_cut_off(SILENCE, later));
         let end = later + 2 * SILENCE;
         assert!(matches!(
             State::new(2, begun).judge(&[], None, SILENCE, end),
             Failed::Unknown(_)
         ));
+    }
+
+    #[test]
+    fn after_silence_of_all_the_others_have_time_to_speak_when_the_first_one_does() {
+        let begun = Instant::now();
+        let mut state = State::new(3, begun);
+        let (mut failing, mut cut_off) = (Since::default(), Since::default());
+        let mut look = |state: &State, now: Instant| {
+            (
+                failing.lasts(state.is_failing(SILENCE, now), now),
+                cut_off.lasts(state.is_cut_off(SILENCE, now), now),
+            )
+        };
+        let second = Duration::from_secs(1);
+        let silent = begun + SILENCE + second;
+        assert_eq!(look(&state, silent), (Some(Duration::ZERO), None));
+        // The first one speaks 3 s later: the silence of the others counts as theirs alone from now on.
+        let first = silent + 3 * second;
+        state.hear(beat(0, 0.1), first);
+        assert_eq!(
+            look(&state, first),
+            (Some(3 * second), Some(Duration::ZERO))
+        );
+        assert_eq!(
+            look(&state, first + second),
+            (Some(4 * second), Some(second))
+        );
+        state.hear(beat(1, 0.1), first + second);
+        state.hear(beat(2, 0.1), first + second);
+        assert_eq!(look(&state, first + second), (None, None));
+        // Later silence is counted anew.
+        let again = first + 2 * SILENCE;
+        state.hear(beat(0, 0.2), again);
+        let zero = Some(Duration::ZERO);
+        assert_eq!(look(&state, again), (zero, zero));
     }
 
     #[test]
