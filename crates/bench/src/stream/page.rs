@@ -77,7 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         (
             "arms",
             by_program(
-                &paper,
+                &goals_run,
                 FIGURE_7C,
                 &ARMS.map(|(system, _)| system),
                 PAGE_TIME,

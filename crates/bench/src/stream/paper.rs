@@ -195,7 +195,6 @@ impl Course<'_> {
                 (TABLE_1, Self::table_1),
                 (FIGURE_1, Self::figure_1),
                 (FIGURE_7A, Self::figure_7a),
-                (FIGURE_7C, Self::figure_7c),
                 (MODES, Self::modes),
             ] {
                 let case = named(format!("{part}-{name}"));
@@ -315,6 +314,19 @@ impl Course<'_> {
             }
         }
         server.end()
+    }
+
+    /// Measures figure 7c, which is a part of its own: it is about the server's disk, and the others are about the line.
+    ///
+    /// # Errors
+    /// The user has asked to stop.
+    pub(crate) fn arms(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
+        for place in 0..self.prepared.len() {
+            let case = named(format!("{FIGURE_7C}-{}", self.prepared[place].name()));
+            show(case);
+            self.unless_failed(case, KEEL, |course| course.figure_7c(place, case))?;
+        }
+        Ok(())
     }
 
     /// Figure 7c: readahead of a server that has little memory and begins with none of the content in it, except for

@@ -101,8 +101,11 @@ pub(crate) fn write(folder: &Path, figures: &Figures, machine: &Machine) -> Resu
     drawing.losses()
 }
 
-/// Rewrites all figures from the rounds that a run has left in a folder, `paper.csv` and `paper.json`. Does nothing if
-/// the files are missing.
+/// The rounds of figure 7c, which is a part of the other run.
+const ARMS_TABLE: &str = "goals-arms.csv";
+
+/// Rewrites all figures from the rounds that a run has left in a folder, `paper.csv` and `paper.json`, and from those
+/// of figure 7c. Does nothing if the files of the paper are missing.
 ///
 /// # Errors
 /// One line that names the file.
@@ -119,12 +122,16 @@ pub(crate) fn write_again(folder: &Path) -> Result<(), String> {
         .map_err(|error| wrong(&paths[1], &error.to_string()))?;
     let machine = Machine::deserialize(&report["machine"])
         .map_err(|error| wrong(&paths[1], &error.to_string()))?;
-    let figures = figures_of(&read(&paths[0])?).map_err(|line| wrong(&paths[0], &line))?;
+    let mut figures = Figures::new(Vec::new());
+    let tables = [paths[0].clone(), folder.join(ARMS_TABLE)];
+    for path in tables.iter().filter(|path| path.is_file()) {
+        record(&mut figures, &read(path)?).map_err(|line| wrong(path, &line))?;
+    }
     write(folder, &figures, &machine)
 }
 
-/// Parses the results to draw from a table with the value of each round. An error names the invalid line.
-fn figures_of(table: &str) -> Result<Figures, String> {
+/// Records the results to draw from a table with the value of each round. An error names the invalid line.
+fn record(figures: &mut Figures, table: &str) -> Result<(), String> {
     let drawn = [
         RUN_TIME,
         PAGE_TIME,
@@ -134,7 +141,6 @@ fn figures_of(table: &str) -> Result<Figures, String> {
         NEEDED_BLOCKS,
         PRE_READ_BLOCKS,
     ];
-    let mut figures = Figures::new(Vec::new());
     for line in table.lines().skip(1) {
         let columns: Vec<&str> = line.split(',').collect();
         let [case, system, metric, unit, _, value] = columns[..] else {
@@ -151,7 +157,7 @@ fn figures_of(table: &str) -> Result<Figures, String> {
             );
         }
     }
-    Ok(figures)
+    Ok(())
 }
 
 struct Drawing<'a> {
@@ -465,12 +471,21 @@ mod tests {
         // Repeat the plots from the files that a run leaves.
         let report = serde_json::json!({"machine": Machine::detect()});
         std::fs::write(folder.join("paper.json"), report.to_string()).unwrap();
-        std::fs::write(folder.join("paper.csv"), figures.csv()).unwrap();
-        let drawn = text("figure-10.svg");
-        std::fs::remove_file(folder.join("figure-10.svg")).unwrap();
-        write_again(&folder).unwrap();
-        assert_eq!(text("figure-10.svg"), drawn);
-        assert_eq!(figures_of("\na,b,c\n").err().unwrap(), "a,b,c");
+        let csv = figures.csv();
+        let (head, rows) = csv.split_once('\n').unwrap();
+        let (arms, others): (Vec<_>, Vec<_>) =
+            rows.lines().partition(|line| line.starts_with(FIGURE_7C));
+        for (name, rows) in [("paper.csv", others), (ARMS_TABLE, arms)] {
+            std::fs::write(folder.join(name), format!("{head}\n{}\n", rows.join("\n"))).unwrap();
+        }
+        for name in ["figure-10.svg", "figure-7c.svg"] {
+            let drawn = text(name);
+            std::fs::remove_file(folder.join(name)).unwrap();
+            write_again(&folder).unwrap();
+            assert_eq!(text(name), drawn);
+        }
+        let mut figures = Figures::new(Vec::new());
+        assert_eq!(record(&mut figures, "\na,b,c\n"), Err("a,b,c".to_owned()));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }
