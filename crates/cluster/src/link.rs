@@ -17,6 +17,8 @@ const SIZES_MIN: usize = 3;
 pub struct LinkCurve {
     label: String,
     curve: Curve,
+    /// The largest size that was measured.
+    bytes_max: f64,
 }
 
 impl LinkCurve {
@@ -47,7 +49,12 @@ impl LinkCurve {
             return Err(Error::invalid(format!("run {label}"), wrong));
         }
         let curve = Curve::fit(&points, SEGMENTS)?;
-        Ok(Self { label, curve })
+        let bytes_max = sizes.last().copied().unwrap_or(0.0);
+        Ok(Self {
+            label,
+            curve,
+            bytes_max,
+        })
     }
 
     /// Returns the curve.
@@ -57,7 +64,7 @@ impl LinkCurve {
     }
 
     /// Gives a question the parameters of the segment that its messages are in, with the segment's greatest error as
-    /// the spread. Without the size of the messages it gives nothing: the answer then names that size as missing, if
+    /// the spread. Above the largest measured size nothing is known, and the spread is 1. Without the size of the messages it gives nothing: the answer then names that size as missing, if
     /// it needs it.
     ///
     /// # Errors
@@ -67,13 +74,20 @@ impl LinkCurve {
             return Ok(());
         };
         let segment = self.curve.segment(bytes.value);
-        let by = format!(
+        let is_beyond = bytes.value > self.bytes_max;
+        let mut by = format!(
             "round trips of {} from {} bytes on, {} sizes within {:.1} %",
             self.label,
             segment.from_bytes,
             segment.points,
             segment.error_max * 100.0
         );
+        if is_beyond {
+            by.push_str(&format!(
+                "; none above {} bytes was measured",
+                self.bytes_max
+            ));
+        }
         let figures = [
             (Input::MessageAlphaS, segment.alpha_s),
             // A flat segment has no rate of its own: the greatest one adds nothing to alpha.
@@ -82,7 +96,11 @@ impl LinkCurve {
         for (input, value) in figures {
             let (least, most) = input.range();
             let origin = Origin::Measured(by.clone());
-            let spread = segment.error_max.min(1.0);
+            let spread = if is_beyond {
+                1.0
+            } else {
+                segment.error_max.min(1.0)
+            };
             question.give_with_spread(input, value.clamp(least, most), origin, spread)?;
         }
         Ok(())
@@ -154,6 +172,13 @@ mod tests {
                 );
             }
         }
+        // Nobody has measured such messages.
+        let mut larger = question(1e8);
+        link.give(&mut larger).expect("in range");
+        let given = larger.given[Input::MessageBytesPerS as usize]
+            .as_ref()
+            .expect("given");
+        assert_eq!(given.spread, 1.0);
         // Without the size of the messages there is no segment.
         let mut question = Question::new("job");
         link.give(&mut question).expect("nothing to give");
