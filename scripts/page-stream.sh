@@ -5,9 +5,9 @@
 #                                            interrupted goes on with the piece it was at. As root, on a quiet machine
 #   scripts/page-stream.sh --plan            says how long each piece takes, and measures nothing
 #   scripts/page-stream.sh --tables          writes page and plots from the figures that are in docs/results/stream
-# Pieces: start card others again first unread memory clients loss, of the table of goals; arms, figure 7c; paper. Each is one report and
-# one table with the value of each round, and says its commit, machine, date and command; paper has plots, and a
-# table for each. The page judges every goal of which there is a figure.
+# Pieces: start card others again first unread memory clients loss, of the table of goals; arms, figure 7c; paper.
+# Each is one report and one table with the value of each round, and says its commit, machine, date and command; paper
+# has plots, and a table for each. The page judges every goal of which there is a figure.
 # KEEL_ROUNDS: rounds that are measured, 7 if it does not say.
 # KEEL_TASKS: which programs, all if it does not say. KEEL_RESULTS: where page and figures go instead of docs/results.
 # KEEL_PROGRAM: a keel-bench, with keel beside it, instead of the one that is built first.
