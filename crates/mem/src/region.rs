@@ -1,6 +1,7 @@
 //! Regions: creating, opening, mapping.
 
 use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -249,7 +250,13 @@ impl Region {
         flush: Flush,
         writable: bool,
     ) -> Result<Self> {
-        let memory = Memory::map(&file, path, layout.file_bytes, writable, flush)?;
+        let memory = {
+            // Who settles a lane of the program that this process ran before excludes the mapping meanwhile.
+            let _locked = writable
+                .then(|| FileLock::take(&file, path, libc::LOCK_SH))
+                .transpose()?;
+            Memory::map(&file, path, layout.file_bytes, writable, flush)?
+        };
         let backing = backing(&file).map_err(|source| Error::System {
             path: path.to_owned(),
             what: "does not say what file system it is on",
@@ -297,19 +304,8 @@ impl Region {
         if self.run() == run {
             return Ok(());
         }
-        use std::os::fd::AsRawFd;
-        let system = system_error(&self.path, "cannot be locked");
-        // SAFETY: a descriptor that is open.
-        while unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX) } != 0 {
-            let error = std::io::Error::last_os_error();
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                return Err(system(error));
-            }
-        }
-        let entered = self.enter_run_alone(&run, senseless);
-        // SAFETY: as above.
-        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
-        entered
+        let _locked = FileLock::take(&self.file, &self.path, libc::LOCK_EX)?;
+        self.enter_run_alone(&run, senseless)
     }
 
     fn enter_run_alone(&self, run: &RunOfMachine, senseless: Senseless) -> Result<()> {
@@ -320,7 +316,13 @@ impl Region {
         if before.boot != run.boot {
             self.settle_after_reboot(senseless)?;
         } else {
-            self.leave_namespace(before.namespace)?;
+            let namespace = before.namespace & !LEFT;
+            if namespace == run.namespace {
+                // A process of another namespace died while it was entering.
+                self.memory.store(state::NAMESPACE, namespace);
+                return Ok(());
+            }
+            self.leave_namespace(namespace)?;
         }
         for description in 0..self.layout.description_count {
             self.clear_word(self.layout.description(description));
@@ -332,28 +334,29 @@ impl Region {
     }
 
     /// Takes the region from another namespace of the same run, if no process has a lane: it may be alive, and cannot
-    /// be checked from here. Until the caller enters its own namespace, the region belongs to none, so that no other
-    /// process of it uses the region before it is ready.
+    /// be checked from here. Until the caller enters its own namespace, the region is marked, so that no process of
+    /// either namespace uses the region before it is ready. If the caller dies, the region still says to which
+    /// namespace the lanes belong that were taken meanwhile.
     fn leave_namespace(&self, before: u64) -> Result<()> {
         if self.lanes_taken() == 0 {
             // A process of the other namespace may be taking its first lane. It takes the lane and then looks at the
             // namespace; here it is the other way round. So one of the two sees the other.
-            self.memory.store(state::NAMESPACE, NO_NAMESPACE);
+            self.memory.store(state::NAMESPACE, before | LEFT);
             fence(Ordering::SeqCst);
             if self.lanes_taken() == 0 {
                 return Ok(());
             }
-            self.memory.store(state::NAMESPACE, before);
         }
+        self.memory.store(state::NAMESPACE, before);
         Err(self.namespace_error())
     }
 
-    /// Refuses a lane that was taken just now if processes of another namespace use the region meanwhile.
+    /// Refuses what only processes of the region's namespace may do: use a lane that was taken just now, or check the
+    /// owner of a lane.
     ///
     /// # Errors
     /// [`Error::Namespace`].
     pub(crate) fn require_own_namespace(&self) -> Result<()> {
-        fence(Ordering::SeqCst);
         if self.is_own_namespace() {
             return Ok(());
         }
@@ -363,6 +366,9 @@ impl Region {
     /// Whether the region belongs to the namespace that this process entered. A region that is only read has entered
     /// none, and no lane is taken or settled through it.
     pub(crate) fn is_own_namespace(&self) -> bool {
+        // A lane that was taken or seen before this must not be one that a process of another namespace has overlooked
+        // when it entered.
+        fence(Ordering::SeqCst);
         let own = self.namespace.load(Ordering::Relaxed);
         own == NO_NAMESPACE || own == self.memory.load(state::NAMESPACE)
     }
@@ -385,8 +391,7 @@ impl Region {
         }
         for lane in lanes() {
             // The log may be durable although the owner word is not.
-            let settled = self.settle_if(lane, self.lane_word(lane, word::OWNER), || true);
-            match (settled, senseless) {
+            match (self.settle_of_another_run(lane), senseless) {
                 (Err(Error::Damaged { .. }), Senseless::Left) => {}
                 (settled, _) => settled?,
             }
@@ -573,7 +578,6 @@ pub(crate) fn system_error(path: &Path, what: &'static str) -> impl Fn(std::io::
 }
 
 pub(crate) fn backing(file: &File) -> std::io::Result<Backing> {
-    use std::os::fd::AsRawFd;
     const HUGETLBFS_MAGIC: i64 = 0x958458f6;
     const TMPFS_MAGIC: i64 = 0x01021994;
     // SAFETY: all zeros is a valid value of this plain structure.
@@ -598,8 +602,50 @@ struct RunOfMachine {
     namespace: u64,
 }
 
-/// The inode of no namespace: of a region that is only read, or that is between two namespaces.
-pub(crate) const NO_NAMESPACE: u64 = 0;
+/// The inode of no namespace: of a region that is only read.
+const NO_NAMESPACE: u64 = 0;
+
+/// Flag beside the inode of a namespace: a process of another one is entering. The kernel's inodes are smaller.
+pub(crate) const LEFT: u64 = 1 << 63;
+
+/// A lock (`flock`) of a region's file, until it is dropped.
+pub(crate) struct FileLock<'f>(&'f File);
+
+impl<'f> FileLock<'f> {
+    /// Waits for a lock, `LOCK_SH` or `LOCK_EX`.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub(crate) fn take(file: &'f File, path: &Path, kind: libc::c_int) -> Result<Self> {
+        loop {
+            match Self::once(file, kind) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                taken => return taken.map_err(system_error(path, "cannot be locked")),
+            }
+        }
+    }
+
+    /// The exclusive lock; `None` if another one is held at this moment.
+    pub(crate) fn try_alone(file: &'f File) -> Option<Self> {
+        Self::once(file, libc::LOCK_EX | libc::LOCK_NB).ok()
+    }
+
+    fn once(file: &'f File, operation: libc::c_int) -> std::io::Result<Self> {
+        // SAFETY: a descriptor that is open.
+        if unsafe { libc::flock(file.as_raw_fd(), operation) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(Self(file))
+    }
+}
+
+impl Drop for FileLock<'_> {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has the file open as well, so closing it does not release the lock.
+        // SAFETY: a descriptor that is open.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
 
 /// The namespace of this process's number. Allocates nothing: a child may be in a signal handler.
 fn namespace_of_this() -> Result<u64> {

@@ -1,12 +1,15 @@
 //! A process that executes another program keeps its number and start time, but not its lanes. Each process is this
 //! program again; an environment variable gives it its role.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use super::*;
 use crate::lane::{Lane, word};
+use crate::region::{FileLock, LEFT};
 use crate::space::Place;
 
 const ROLE: &str = "KEEL_MEM_TEST_IMAGE";
@@ -61,11 +64,16 @@ fn a_program_without_the_region_has_no_lanes() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     // The test harness may have begun the line.
     assert!(lines.any(|line| line.unwrap().ends_with("another program")));
+    // The program could be the one that maps the region at this moment.
+    let opener = File::open(&scratch.path).unwrap();
+    let mapping = FileLock::take(&opener, &scratch.path, libc::LOCK_SH).unwrap();
+    let too_early = region.settle_dead_lanes();
+    drop(mapping);
     let taken = region.lanes_taken();
     let settled = region.settle_dead_lanes();
     drop(to_child);
     child.wait().unwrap();
-    assert_eq!((taken, settled.unwrap()), (1, 1));
+    assert_eq!((too_early.unwrap(), taken, settled.unwrap()), (0, 1, 1));
     let writer = region.writer().unwrap();
     writer.create(ROOT_INODE, b"file", &FILE).unwrap();
 }
@@ -91,6 +99,84 @@ fn a_program_frees_the_lanes_of_its_predecessor() {
     let ended = again(test, "first", &scratch.path).status().unwrap();
     assert!(ended.success());
     assert_eq!(region.lanes_taken(), 0);
+}
+
+/// Whether a process waits for a lock (`flock`) of the file.
+fn is_waited_for(file: &File) -> bool {
+    let inode = format!(":{}", file.metadata().unwrap().ino());
+    let locks = std::fs::read_to_string("/proc/locks").unwrap();
+    locks.lines().any(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        line.contains("-> FLOCK") && fields.any(|field| field.ends_with(&inode))
+    })
+}
+
+/// Otherwise the program may look for the lanes of its predecessor while another process has taken one of them over,
+/// and that process then finds it alive.
+#[test]
+fn no_program_maps_the_region_while_a_lane_is_taken_over() {
+    let scratch = Scratch::new("images-mapping");
+    let region = scratch.region(16 << 20);
+    let settler = File::open(&scratch.path).unwrap();
+    let taking_over = FileLock::try_alone(&settler).unwrap();
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| Region::open(&scratch.path, true).map(drop));
+        while !is_waited_for(&settler) {
+            assert!(!opening.is_finished(), "the region was mapped");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(region.memory.is_only_mapping());
+        drop(taking_over);
+        opening.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_region_is_not_lost_to_a_process_that_dies_while_it_enters() {
+    let scratch = Scratch::new("images-entering");
+    let region = scratch.region(16 << 20);
+    let own = region.memory.load(state::NAMESPACE);
+    // A process of another namespace has died between its two looks at the lanes. This one was taken meanwhile.
+    let writer = region.writer().unwrap();
+    region.memory.store(state::NAMESPACE, own | LEFT);
+    assert!(matches!(region.writer(), Err(Error::Namespace { .. })));
+    drop(Region::open(&scratch.path, true).unwrap());
+    assert_eq!(region.memory.load(state::NAMESPACE), own);
+    drop(region.writer().unwrap());
+    // The same in the namespace of others: it stays theirs.
+    region.memory.store(state::NAMESPACE, (own + 1) | LEFT);
+    let refused = Region::open(&scratch.path, true);
+    assert!(matches!(refused, Err(Error::Namespace { .. })));
+    assert_eq!(region.memory.load(state::NAMESPACE), own + 1);
+    region.memory.store(state::NAMESPACE, own);
+    drop(writer);
+}
+
+#[test]
+fn a_reader_does_not_wait_without_end_for_a_writer_of_another_namespace() {
+    let scratch = Scratch::new("images-reader");
+    let region = scratch.region(16 << 20);
+    let own = region.memory.load(state::NAMESPACE);
+    let writer = region.writer().unwrap();
+    let file = writer
+        .create_with(ROOT_INODE, b"file", &FILE, b"bytes")
+        .unwrap();
+    writer.lock_inode(file.inode, file.generation).unwrap();
+    let sequence = region.layout.inode(file.inode) + attribute::SEQUENCE;
+    let before = region.memory.load(sequence);
+    region.memory.store(sequence, before + 1);
+    region.set_lane_word(writer.lane, word::OWNER, DEAD);
+    std::mem::forget(writer);
+    region.memory.store(state::NAMESPACE, own + 1);
+    let mut bytes = [0; 5];
+    let refused = region.read(file.inode, file.generation, 0, &mut bytes);
+    assert!(
+        matches!(refused, Err(Error::Namespace { .. })),
+        "{refused:?}"
+    );
+    region.memory.store(state::NAMESPACE, own);
+    let read = region.read(file.inode, file.generation, 0, &mut bytes);
+    assert_eq!((read.unwrap(), &bytes), (5, b"bytes"));
 }
 
 #[test]
