@@ -102,6 +102,7 @@ fn a_value_cannot_change_another_object() {
         arrival_us: 1,
         wall_trusted: true,
         node_time: false,
+        retained: false,
         value: b"forged",
     };
     codec::put_reading(

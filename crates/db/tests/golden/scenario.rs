@@ -124,6 +124,7 @@ pub fn table() -> Vec<u8> {
             boot_tag: 0xb0b1_b2b3_b4b5_b6b7,
             wall_trusted: n == 0,
             node_time: n == 1,
+            retained: false,
             value: &b"a value of 20 bytes."[..20 - n * 7],
         };
         assert_eq!(table.write(id, &value), Ok(true));

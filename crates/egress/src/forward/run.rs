@@ -339,7 +339,8 @@ impl Context {
         }
     }
 
-    fn publish_now<D: BlockDevice + 'static>(&mut self, forwarder: &mut Forwarder<D>) {
+    /// Updates the figures.
+    pub(crate) fn publish_now<D: BlockDevice + 'static>(&mut self, forwarder: &mut Forwarder<D>) {
         let now_ms = forwarder.now_ms();
         self.published_ms = now_ms;
         if now_ms.saturating_sub(self.looked_ms) >= LOOK_MS {

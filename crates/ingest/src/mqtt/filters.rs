@@ -152,11 +152,12 @@ impl Filters {
         Ok(())
     }
 
-    /// Handles a SUBACK.
+    /// Handles a SUBACK; `wanted`: what the options say now.
     pub(super) fn granted(
         &mut self,
         packet_id: u16,
         grants: Vec<Grant>,
+        wanted: &[Subscription],
         state: &MqttState,
     ) -> Result<(), Malformed> {
         let Some(Asked::Subscribe(asked, is_named)) = self.take(packet_id) else {
@@ -170,6 +171,8 @@ impl Filters {
                 .retain(|held| held.subscription.filter != asked.filter);
             self.lowered.retain(|lowered| *lowered != asked.filter);
             match grant {
+                // A reload has removed it while the answer was outstanding.
+                Grant::Refused(_) if !wanted.contains(&asked) => {}
                 Grant::Refused(reason) => {
                     state.set_error(&format!(
                         "the broker refuses the subscription `{}`: {reason}",
@@ -242,5 +245,42 @@ impl Filters {
         // 0 is not a valid packet id. An id is free again long before the numbers wrap around.
         self.last_id = self.last_id.checked_add(1).unwrap_or(1);
         self.last_id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_subscription_that_was_removed_before_the_answer_is_forgotten() {
+        let subscription = |filter: &str| Subscription {
+            filter: filter.to_owned(),
+            qos: Qos::AtLeastOnce,
+        };
+        let both = [subscription("t"), subscription("secret")];
+        let one = &both[..1];
+        for (wanted, refused) in [(&both[..], 1), (one, 0)] {
+            let (mut filters, state) = (Filters::default(), MqttState::default());
+            let mut out = Vec::new();
+            filters.connected(false, false);
+            filters
+                .reconcile(Version::V311, &both, &mut out, Duration::ZERO)
+                .unwrap();
+            filters.changed();
+            let grants = vec![
+                Grant::Granted(1),
+                Grant::Refused("not authorized".to_owned()),
+            ];
+            filters
+                .granted(filters.last_id, grants, wanted, &state)
+                .unwrap();
+            let figures = state.figures();
+            assert_eq!(
+                (figures.subscriptions_held, figures.subscriptions_refused),
+                (1, refused)
+            );
+            assert_eq!(state.last_error().is_some(), refused > 0);
+        }
     }
 }

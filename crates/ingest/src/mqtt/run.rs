@@ -188,6 +188,10 @@ impl<C: Consumer> Life<'_, C> {
                 }
                 self.options = options;
                 self.backoff.reset();
+                // A refused subscription that is no longer wanted is not reported any more, whether the broker is
+                // there or not.
+                self.filters.changed();
+                self.filters.publish(self.state);
                 Next::Now
             }
         }

@@ -555,7 +555,9 @@ impl Parts<'_> {
             }
             Kind::SubAck => {
                 let (packet_id, grants) = codec::grants(version, packet)?;
-                self.filters.granted(packet_id, grants, self.state)?;
+                let wanted = &self.options.subscriptions;
+                self.filters
+                    .granted(packet_id, grants, wanted, self.state)?;
             }
             Kind::UnsubAck => {
                 self.filters.released(id()?, self.state)?;

@@ -307,6 +307,8 @@ pub(crate) struct IntakeFigures {
     pub(crate) readings_shed: u64,
     pub(crate) messages: u64,
     pub(crate) lines: u64,
+    /// Readings of messages that the broker had retained; included in `readings`.
+    pub(crate) retained_taken: u64,
     /// Retained messages of the broker, skipped because of `retained = "skip"`.
     pub(crate) retained_skipped: u64,
     /// Bad input, in total and by reason.
@@ -609,6 +611,7 @@ impl NodeFigures {
             readings_shed: counters.shed(),
             messages: counters.messages(),
             lines: counters.lines(),
+            retained_taken: counters.retained_taken(),
             retained_skipped: counters.retained_skipped(),
             refused_total: counters.refused_total(),
             ..IntakeFigures::default()
