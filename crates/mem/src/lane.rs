@@ -7,12 +7,13 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::file_lock::FileLock;
 use crate::flush::Flush;
 use crate::inode::attribute;
 use crate::layout::{LANE_WORDS_BYTES, LOG_BYTES_MAX, state};
 use crate::memory::{LINE_BYTES, WORDS_IN_LINE};
 use crate::notes::barrier_for_all;
-use crate::region::{Region, Senseless};
+use crate::region::Region;
 
 /// Words of a lane.
 pub(crate) mod word {
@@ -89,6 +90,22 @@ const START_BITS: u32 = 40;
 /// A kernel flag of a thread that will not run the program any more.
 const PF_EXITING: u64 = 4;
 
+/// The owner word of a process that never existed, as real process numbers are smaller: of a lane with an invalid log
+/// whose owner may run again.
+const NOBODY: u64 = 0x7f_ffff << START_BITS | 1;
+
+/// What became of the owner of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It still runs the program that took the lane.
+    Runs,
+    /// The process still runs, but does not have the region mapped. It has executed another program, which may map the
+    /// region at any moment and is then the same owner.
+    Replaced,
+    /// The process has ended. No other process will ever have the same number and start time.
+    Ended,
+}
+
 /// The owner of a lane: the process number, which may be reused, with its start time, which makes it unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(pub(crate) u64);
@@ -122,23 +139,31 @@ impl Owner {
         Self(word)
     }
 
-    /// Whether the process still runs, and has at least `mapped_bytes_min` mapped. A process that executed another
-    /// program has the same number and start time as before, but no longer has the region mapped.
+    /// Whether the process still runs, and has at least `mapped_bytes_min` mapped.
     pub(crate) fn is_alive(self, mapped_bytes_min: u64) -> bool {
+        self.fate(mapped_bytes_min) == Fate::Runs
+    }
+
+    /// What became of the process. A process that executed another program has the same number and start time as
+    /// before, but no longer has the region mapped, which is at least `mapped_bytes_min`.
+    fn fate(self, mapped_bytes_min: u64) -> Fate {
         #[cfg(test)]
         if let Some(is_alive) = crate::interleaving::is_alive(self) {
-            return is_alive;
+            return if is_alive { Fate::Runs } else { Fate::Ended };
         }
         let pid = (self.0 >> START_BITS) as u32;
+        if pid == 0 {
+            // Damage: no process has this number, and `kill` means the caller's group by it.
+            return Fate::Ended;
+        }
         match start_of(pid) {
-            Start::At {
-                ticks,
-                mapped_bytes,
-            } => Self::new(pid, ticks) == self && mapped_bytes >= mapped_bytes_min,
-            Start::Ending => false,
+            Start::At { ticks, .. } if Self::new(pid, ticks) != self => Fate::Ended,
+            Start::At { mapped_bytes, .. } if mapped_bytes < mapped_bytes_min => Fate::Replaced,
+            Start::At { .. } => Fate::Runs,
             // The lane of a process that is wrongly called dead would be taken from it in the middle of a change. This
             // process may be out of descriptors, or `/proc` hidden from it.
-            Start::Unknown => is_process_there(pid),
+            Start::Unknown if is_process_there(pid) => Fate::Runs,
+            Start::Ending | Start::Unknown => Fate::Ended,
         }
     }
 }
@@ -161,13 +186,19 @@ enum Start {
     },
     /// It is a zombie, or its last thread is exiting.
     Ending,
-    /// `/proc` does not say it: there is no such process, or it cannot be read.
+    /// `/proc` does not say it: there is no such process, it cannot be read, or its last thread is being removed.
     Unknown,
 }
 
 /// When a process started. Allocates nothing: a thread that waits for a lock may be in a signal handler.
 fn start_of(pid: u32) -> Start {
-    read_start(pid).unwrap_or(Start::Unknown)
+    let start = match read_start(pid) {
+        // The kernel takes the values of a line one after the other. If a thread executes a program or makes another
+        // thread meanwhile, a line that mixes both moments says of a running process that it ends. A new line does not.
+        Some(Start::Ending) => read_start(pid),
+        start => start,
+    };
+    start.unwrap_or(Start::Unknown)
 }
 
 fn read_start(pid: u32) -> Option<Start> {
@@ -200,7 +231,11 @@ fn start_in(line: &[u8]) -> Option<Start> {
     // An exiting thread makes no more stores, even if the kernel needs long to free its memory. But the first thread
     // may be gone while another killed thread makes its last stores.
     let is_ending = matches!(state, b"Z" | b"X" | b"x") || flags & PF_EXITING != 0;
-    if is_ending && threads <= 1 {
+    // The kernel could not count them: another thread may have this number by now.
+    if is_ending && threads == 0 {
+        return Some(Start::Unknown);
+    }
+    if is_ending && threads == 1 {
         return Some(Start::Ending);
     }
     let ticks = number(fields.nth(1))?;
@@ -221,13 +256,18 @@ fn start_in(line: &[u8]) -> Option<Start> {
 pub(crate) struct Lane(pub(crate) u64);
 
 impl Region {
-    /// Whether the owner of a lane is a process that still runs, and still runs the program that took the lane. Process
-    /// numbers of another namespace mean nothing here: where one has entered meanwhile, every owner counts as alive.
+    /// Whether the owner of a lane is a process that still runs, and still runs the program that took the lane.
     pub(crate) fn is_alive(&self, owner: u64) -> bool {
+        self.fate(owner) == Fate::Runs
+    }
+
+    /// What became of the owner of a lane. The caller has loaded the owner from the lane before. Process numbers of
+    /// another namespace mean nothing here: where one has entered meanwhile, every owner counts as alive.
+    fn fate(&self, owner: u64) -> Fate {
         if !self.is_own_namespace() {
-            return true;
+            return Fate::Runs;
         }
-        Owner(owner).is_alive(self.owner_bytes_min)
+        Owner(owner).fate(self.owner_bytes_min)
     }
 
     #[inline]
@@ -264,7 +304,9 @@ impl Region {
         }
         let lane = self.take_any_lane()?;
         if let Err(error) = self.require_own_namespace() {
-            self.give_back_lane(lane);
+            // A process of the other namespace cannot see that this one is alive, and may have the lane by now.
+            let at = self.layout.lane(lane.0) + word::OWNER;
+            let _ = self.memory.replace(at, self.owner().0, 0);
             return Err(error);
         }
         // A free lane does nothing, but the region may be damaged. The first change would take what is written here for
@@ -280,20 +322,18 @@ impl Region {
 
     fn take_any_lane(&self) -> Result<Lane> {
         let me = self.owner().0;
-        for looks_at_owners in [false, true] {
+        for round in 0..3 {
+            if round == 2 {
+                // The lane of a replaced program cannot be taken over while another process maps the region.
+                let at = self.layout.lane(0) + word::OWNER;
+                self.sleep(at, self.memory.load(at));
+            }
             for lane in (0..self.layout.lane_count).map(Lane) {
                 let owner = self.lane_word(lane, word::OWNER);
-                if owner == 0 {
-                    let at = self.layout.lane(lane.0) + word::OWNER;
-                    if self.memory.replace(at, 0, me).is_ok() {
-                        return Ok(lane);
-                    }
-                } else if looks_at_owners && owner != me && !self.is_alive(owner) {
-                    self.settle(lane, owner)?;
-                    let at = self.layout.lane(lane.0) + word::OWNER;
-                    if self.memory.replace(at, 0, me).is_ok() {
-                        return Ok(lane);
-                    }
+                let is_free = owner == 0 || round > 0 && owner != me && self.settle(lane, owner)?;
+                let at = self.layout.lane(lane.0) + word::OWNER;
+                if is_free && self.memory.replace(at, 0, me).is_ok() {
+                    return Ok(lane);
                 }
             }
         }
@@ -309,8 +349,7 @@ impl Region {
         let mut settled = 0;
         for lane in (0..self.layout.lane_count).map(Lane) {
             let owner = self.lane_word(lane, word::OWNER);
-            if owner != 0 && owner != me && !self.is_alive(owner) {
-                self.settle(lane, owner)?;
+            if owner != 0 && owner != me && self.settle(lane, owner)? {
                 settled += 1;
             }
         }
@@ -322,70 +361,109 @@ impl Region {
         self.set_lane_word(lane, word::OWNER, 0);
     }
 
-    /// Finishes or undoes the change of a lane's dead owner, releases its locks, and frees the lane. Does nothing if
-    /// another process was faster.
+    /// Finishes or undoes the change of a lane's dead owner, releases its locks, and frees the lane. Returns `false` if
+    /// the owner is alive, or if that cannot be excluded at this moment. Returns `true` also if another process was
+    /// faster.
     ///
     /// # Errors
     /// [`Error::Damaged`] when the log holds impossible values.
-    pub(crate) fn settle(&self, lane: Lane, dead: u64) -> Result<()> {
-        self.settle_if(lane, dead, || !self.is_alive(dead))
+    pub(crate) fn settle(&self, lane: Lane, dead: u64) -> Result<bool> {
+        match self.fate(dead) {
+            Fate::Runs => Ok(false),
+            Fate::Ended => {
+                if self.take_over(lane, dead) {
+                    self.settle_owned(lane, dead)?;
+                }
+                Ok(true)
+            }
+            Fate::Replaced => self.settle_replaced(lane, dead),
+        }
     }
 
-    /// As [`settle`](Self::settle), but only if `is_dead` still holds once this process owns the lane. Between the
-    /// caller's look and this call, a program that the process executed may have freed the lane and taken it again,
-    /// with the same owner.
+    /// Settles the lane of a program whose process runs another one. The new program has the same owner word: once it
+    /// has the region mapped, it settles the lanes of that owner, and may take them again. So it cannot map the region
+    /// between the look at it and the take-over. Otherwise this process might take a lane that the new program uses, or
+    /// give one back that the new program has looked for already.
+    fn settle_replaced(&self, lane: Lane, dead: u64) -> Result<bool> {
+        let Some(file) = self.open_again() else {
+            return Ok(false);
+        };
+        let is_taken_over = {
+            let Some(_no_mapping) = FileLock::try_alone(&file) else {
+                return Ok(false);
+            };
+            if self.fate(dead) == Fate::Runs {
+                return Ok(false);
+            }
+            self.take_over(lane, dead)
+        };
+        if is_taken_over {
+            // If the log is invalid, the lane must not go to the new program, which may have looked for its lanes.
+            self.settle_owned(lane, NOBODY)?;
+        }
+        Ok(true)
+    }
+
+    /// Makes this process the owner of a dead owner's lane. If it dies too, the next process recovers the lane in the
+    /// same way. Returns `false` if another process was faster.
+    fn take_over(&self, lane: Lane, dead: u64) -> bool {
+        let at = self.layout.lane(lane.0) + word::OWNER;
+        self.memory.replace(at, dead, self.owner().0).is_ok()
+    }
+
+    /// Settles a lane of another run of the machine, in which no owner is alive.
     ///
     /// # Errors
     /// As [`settle`](Self::settle).
-    pub(crate) fn settle_if(
-        &self,
-        lane: Lane,
-        dead: u64,
-        is_dead: impl FnOnce() -> bool,
-    ) -> Result<()> {
-        let owner_at = self.layout.lane(lane.0) + word::OWNER;
-        let me = self.owner().0;
-        // From here on this process owns the lane: if it dies too, the next process recovers it in the same way.
-        if self.memory.replace(owner_at, dead, me).is_err() {
-            return Ok(());
+    pub(crate) fn settle_of_another_run(&self, lane: Lane) -> Result<()> {
+        let dead = self.lane_word(lane, word::OWNER);
+        if self.take_over(lane, dead) {
+            self.settle_owned(lane, dead)?;
         }
-        if !is_dead() {
-            // If the owner has freed the lane meanwhile, it stays free.
-            let _ = self.memory.replace(owner_at, me, dead);
-            return Ok(());
-        }
-        let settled = self.settle_owned(lane);
-        // If the log is invalid, the lane stays with the dead owner: its lock must not look like a live process's lock.
-        self.memory
-            .store(owner_at, if settled.is_ok() { 0 } else { dead });
-        settled
+        Ok(())
     }
 
     /// Settles the lanes of the program that this process ran before it executed this one. Their owner is this process,
-    /// so no other process takes it for dead while the region is mapped.
+    /// so no other process takes it for dead while the region is mapped. An invalid log is no reason to refuse the
+    /// region: whoever waits for its lane is told.
     ///
     /// # Errors
-    /// Those of [`settle`](Self::settle), unless `senseless` says that an invalid log is left.
-    pub(crate) fn settle_predecessor(&self, senseless: Senseless) -> Result<()> {
+    /// Those of [`settle`](Self::settle), but for [`Error::Damaged`].
+    pub(crate) fn settle_predecessor(&self) -> Result<()> {
         let me = self.owner().0;
-        let left: Vec<Lane> = (0..self.layout.lane_count)
-            .map(Lane)
-            .filter(|lane| self.lane_word(*lane, word::OWNER) == me)
-            .collect();
-        // A second mapping is another use of the region by this program, and the lanes may be its own.
-        if left.is_empty() || !self.memory.is_only_mapping() {
+        let lanes = || (0..self.layout.lane_count).map(Lane);
+        let is_mine = |lane: &Lane| self.lane_word(*lane, word::OWNER) == me;
+        if !lanes().any(|lane| is_mine(&lane)) {
             return Ok(());
         }
+        let left: Vec<Lane> = {
+            // Otherwise another thread, which uses the region already, may give back a lane between these looks.
+            let _no_mapping = FileLock::take(&self.file, &self.path, libc::LOCK_EX)?;
+            // A second mapping is another use of the region by this program, and the lanes may be its own.
+            if !self.memory.is_only_mapping() {
+                return Ok(());
+            }
+            lanes().filter(is_mine).collect()
+        };
         for lane in left {
-            match (self.settle_if(lane, me, || true), senseless) {
-                (Err(Error::Damaged { .. }), Senseless::Left) => {}
-                (settled, _) => settled?,
+            match self.settle_owned(lane, NOBODY) {
+                Err(Error::Damaged { .. }) => {}
+                settled => settled?,
             }
         }
         Ok(())
     }
 
-    fn settle_owned(&self, lane: Lane) -> Result<()> {
+    /// Settles a lane that this process has taken over. If its log is invalid, it goes to `if_invalid`: its lock must
+    /// not look like that of a live process.
+    fn settle_owned(&self, lane: Lane, if_invalid: u64) -> Result<()> {
+        let settled = self.carry_out(lane);
+        let owner = if settled.is_ok() { 0 } else { if_invalid };
+        self.set_lane_word(lane, word::OWNER, owner);
+        settled
+    }
+
+    fn carry_out(&self, lane: Lane) -> Result<()> {
         match self.lane_word(lane, word::STATE) {
             doing::NOTHING => {}
             doing::WORDS => self.carry_out_words(lane)?,
@@ -585,7 +663,7 @@ impl Region {
                     let what = "a lock is held by a lane that nobody has";
                     return Err(Error::Damaged { at, what });
                 }
-            } else if owner != self.owner().0 && !self.is_alive(owner) {
+            } else if owner != self.owner().0 {
                 self.settle(Lane(holding), owner)?;
             }
         }
@@ -603,22 +681,26 @@ impl Region {
     ///
     /// # Errors
     /// Those of [`settle`](Self::settle); [`Error::ReadOnly`] when the holder is dead and this process cannot recover
-    /// it.
+    /// it; [`Error::Namespace`] when it may be dead and cannot be checked from here.
     pub(crate) fn look_after(&self, at: u64) -> Result<bool> {
         let Some(holder) = self.holder(at) else {
             return Ok(false);
         };
         let owner = self.lane_word(holder, word::OWNER);
-        if owner == self.owner().0 || owner != 0 && self.is_alive(owner) {
+        if owner == self.owner().0 {
             return Ok(true);
+        }
+        if owner != 0 {
+            // Nobody here can recover the holder, so a reader must not wait for it without end.
+            self.require_own_namespace()?;
+            if self.is_alive(owner) {
+                return Ok(true);
+            }
         }
         if !self.writable {
             return Err(Error::ReadOnly);
         }
-        if owner != 0 {
-            self.settle(holder, owner)?;
-        }
-        Ok(false)
+        Ok(owner != 0 && !self.settle(holder, owner)?)
     }
 
     /// Whether a lane holds the lock at `at`.
@@ -673,6 +755,9 @@ mod tests {
         assert_eq!(line("D", 0x40_010c, 1), Some(Start::Ending));
         // Another thread of the process is still there.
         assert_eq!(line("Z", 0x40_010c, 2), at(u64::MAX));
+        // A thread that executes a program has taken the number of the first one, which is being removed.
+        assert_eq!(line("D", 0x40_010c, 0), Some(Start::Unknown));
+        assert_eq!(Owner(START_BITS.into()).fate(0), Fate::Ended);
         assert_eq!(start_in(b"7 (a) S"), None);
         let me = Owner::current().unwrap();
         assert!(me.is_alive(0));

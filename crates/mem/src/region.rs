@@ -1,12 +1,14 @@
 //! Regions: creating, opening, mapping.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::bytes::Setting;
 use crate::error::{Error, Result};
+use crate::file_lock::{FileLock, identity};
 use crate::flush::Flush;
 use crate::inode::{NewInode, ROOT_INODE, attribute};
 use crate::lane::{Lane, Owner, word};
@@ -51,6 +53,8 @@ pub struct Region {
     pub(crate) memory: Memory,
     pub(crate) layout: Layout,
     pub(crate) file: File,
+    /// Device and inode of the file.
+    pub(crate) identity: (u64, u64),
     pub(crate) path: PathBuf,
     /// As [`Owner`] stores it; a forked child has another one.
     owner: AtomicU64,
@@ -237,7 +241,7 @@ impl Region {
         let region = Self::assemble(file, path, layout, flush, writable)?;
         if writable {
             region.enter_run(senseless)?;
-            region.settle_predecessor(senseless)?;
+            region.settle_predecessor()?;
         }
         Ok(region)
     }
@@ -249,7 +253,13 @@ impl Region {
         flush: Flush,
         writable: bool,
     ) -> Result<Self> {
-        let memory = Memory::map(&file, path, layout.file_bytes, writable, flush)?;
+        let memory = {
+            // Who settles a lane of the program that this process ran before excludes the mapping meanwhile.
+            let _locked = writable
+                .then(|| FileLock::take(&file, path, libc::LOCK_SH))
+                .transpose()?;
+            Memory::map(&file, path, layout.file_bytes, writable, flush)?
+        };
         let backing = backing(&file).map_err(|source| Error::System {
             path: path.to_owned(),
             what: "does not say what file system it is on",
@@ -266,12 +276,14 @@ impl Region {
         };
         // A relative path changes its meaning with the working directory.
         let path = std::fs::canonicalize(path).map_err(system_error(path, "has no path"))?;
+        let identity = identity(&file).map_err(system_error(&path, "cannot be looked at"))?;
         let owner = Owner::current()?;
         let is_mapping_seen = owner.is_alive(layout.file_bytes);
         Ok(Self {
             memory,
             layout,
             file,
+            identity,
             path,
             owner: AtomicU64::new(owner.as_word()),
             owner_bytes_min: if is_mapping_seen {
@@ -297,19 +309,8 @@ impl Region {
         if self.run() == run {
             return Ok(());
         }
-        use std::os::fd::AsRawFd;
-        let system = system_error(&self.path, "cannot be locked");
-        // SAFETY: a descriptor that is open.
-        while unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX) } != 0 {
-            let error = std::io::Error::last_os_error();
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                return Err(system(error));
-            }
-        }
-        let entered = self.enter_run_alone(&run, senseless);
-        // SAFETY: as above.
-        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
-        entered
+        let _locked = FileLock::take(&self.file, &self.path, libc::LOCK_EX)?;
+        self.enter_run_alone(&run, senseless)
     }
 
     fn enter_run_alone(&self, run: &RunOfMachine, senseless: Senseless) -> Result<()> {
@@ -320,10 +321,13 @@ impl Region {
         if before.boot != run.boot {
             self.settle_after_reboot(senseless)?;
         } else {
-            self.leave_namespace(before.namespace)?;
-        }
-        for description in 0..self.layout.description_count {
-            self.clear_word(self.layout.description(description));
+            let namespace = before.namespace & !LEFT;
+            if namespace == run.namespace {
+                // A process of another namespace died while it was entering.
+                self.memory.store(state::NAMESPACE, namespace);
+                return Ok(());
+            }
+            self.leave_namespace(namespace)?;
         }
         self.memory.store(state::BOOT, run.boot[0]);
         self.memory.store(state::BOOT + 8, run.boot[1]);
@@ -332,37 +336,61 @@ impl Region {
     }
 
     /// Takes the region from another namespace of the same run, if no process has a lane: it may be alive, and cannot
-    /// be checked from here. Until the caller enters its own namespace, the region belongs to none, so that no other
-    /// process of it uses the region before it is ready.
+    /// be checked from here. Until the caller enters its own namespace, the region is marked, so that no process of
+    /// either namespace uses the region before it is ready. If the caller dies, the region still says to which
+    /// namespace the lanes belong that were taken meanwhile.
     fn leave_namespace(&self, before: u64) -> Result<()> {
         if self.lanes_taken() == 0 {
             // A process of the other namespace may be taking its first lane. It takes the lane and then looks at the
             // namespace; here it is the other way round. So one of the two sees the other.
-            self.memory.store(state::NAMESPACE, NO_NAMESPACE);
+            self.memory.store(state::NAMESPACE, before | LEFT);
             fence(Ordering::SeqCst);
             if self.lanes_taken() == 0 {
                 return Ok(());
             }
-            self.memory.store(state::NAMESPACE, before);
         }
+        self.memory.store(state::NAMESPACE, before);
         Err(self.namespace_error())
     }
 
-    /// Refuses a lane that was taken just now if processes of another namespace use the region meanwhile.
+    /// Refuses what only processes of the region's namespace may do: use a lane that was taken just now, or check the
+    /// owner of a lane.
     ///
     /// # Errors
     /// [`Error::Namespace`].
     pub(crate) fn require_own_namespace(&self) -> Result<()> {
-        fence(Ordering::SeqCst);
-        if self.is_own_namespace() {
+        if self.is_own_namespace() || self.is_own_namespace_again() {
             return Ok(());
         }
         Err(self.namespace_error())
     }
 
+    /// Waits for a process of another namespace that enters, and removes its mark if it died meanwhile. Returns whether
+    /// the region still belongs to this namespace. Allocates nothing.
+    #[cold]
+    fn is_own_namespace_again(&self) -> bool {
+        let own = self.namespace.load(Ordering::Relaxed);
+        if self.memory.load(state::NAMESPACE) != own | LEFT {
+            return false;
+        }
+        let Some(file) = self.open_again() else {
+            return false;
+        };
+        let Ok(_locked) = FileLock::wait(&file, libc::LOCK_EX) else {
+            return false;
+        };
+        if self.memory.load(state::NAMESPACE) == own | LEFT {
+            self.memory.store(state::NAMESPACE, own);
+        }
+        self.is_own_namespace()
+    }
+
     /// Whether the region belongs to the namespace that this process entered. A region that is only read has entered
     /// none, and no lane is taken or settled through it.
     pub(crate) fn is_own_namespace(&self) -> bool {
+        // A lane that was taken or seen before this must not be one that a process of another namespace has overlooked
+        // when it entered.
+        fence(Ordering::SeqCst);
         let own = self.namespace.load(Ordering::Relaxed);
         own == NO_NAMESPACE || own == self.memory.load(state::NAMESPACE)
     }
@@ -385,8 +413,7 @@ impl Region {
         }
         for lane in lanes() {
             // The log may be durable although the owner word is not.
-            let settled = self.settle_if(lane, self.lane_word(lane, word::OWNER), || true);
-            match (settled, senseless) {
+            match (self.settle_of_another_run(lane), senseless) {
                 (Err(Error::Damaged { .. }), Senseless::Left) => {}
                 (settled, _) => settled?,
             }
@@ -408,6 +435,10 @@ impl Region {
         }
         // A file's bytes may differ although its sequence number is the same, so the next checkpoint reads all files.
         self.clear_word(state::CHECKPOINT_TOKEN);
+        // Not so in another namespace: a process without a lane may have a file open, which the lock of its stub shows.
+        for description in 0..self.layout.description_count {
+            self.clear_word(self.layout.description(description));
+        }
         Ok(())
     }
 
@@ -573,7 +604,6 @@ pub(crate) fn system_error(path: &Path, what: &'static str) -> impl Fn(std::io::
 }
 
 pub(crate) fn backing(file: &File) -> std::io::Result<Backing> {
-    use std::os::fd::AsRawFd;
     const HUGETLBFS_MAGIC: i64 = 0x958458f6;
     const TMPFS_MAGIC: i64 = 0x01021994;
     // SAFETY: all zeros is a valid value of this plain structure.
@@ -598,12 +628,14 @@ struct RunOfMachine {
     namespace: u64,
 }
 
-/// The inode of no namespace: of a region that is only read, or that is between two namespaces.
-pub(crate) const NO_NAMESPACE: u64 = 0;
+/// The inode of no namespace: of a region that is only read.
+const NO_NAMESPACE: u64 = 0;
+
+/// Flag beside the inode of a namespace: a process of another one is entering. The kernel's inodes are smaller.
+pub(crate) const LEFT: u64 = 1 << 63;
 
 /// The namespace of this process's number. Allocates nothing: a child may be in a signal handler.
 fn namespace_of_this() -> Result<u64> {
-    use std::os::unix::fs::MetadataExt;
     const NAMESPACE: &str = "/proc/self/ns/pid";
     let found = std::fs::metadata(NAMESPACE);
     let found = found.map_err(system_error(Path::new(NAMESPACE), "cannot be read"))?;

@@ -31,14 +31,14 @@ pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> 
                     reset(region, lane, report);
                 }
             }
-        } else if owner != region.owner().as_word() && !region.is_alive(owner) {
+        } else if owner != region.owner().as_word() {
             let is_at_rest = [word::STATE, word::FREES, word::INODE]
                 .iter()
                 .all(|word| region.lane_word(lane, *word) == 0);
             match region.settle(lane, owner) {
-                Ok(()) => {
-                    report.settled += 1;
-                    report.interrupted += u64::from(!is_at_rest);
+                Ok(is_settled) => {
+                    report.settled += u64::from(is_settled);
+                    report.interrupted += u64::from(is_settled && !is_at_rest);
                 }
                 Err(error) => {
                     report.find(Kind::Lane, at, error.to_string());
