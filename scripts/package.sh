@@ -212,6 +212,25 @@ documents() {
     notices "$rust" "$@" | gzip -9n >"$folder/notices.gz"
 }
 
+# strip_apart PACKAGE ARCH FILE...: takes symbols and line tables out of programs and libraries, for boards with small
+# cards, and puts them into an archive beside the package. Unpacked into /, a debugger finds them there by the path of
+# each file and the name that stays in it.
+strip_apart() {
+    local package=$1 arch=$2 file kept symbols
+    shift 2
+    kept=$stage/$arch/$package-symbols
+    for file; do
+        symbols=$kept/usr/lib/debug/${file#"$stage/$arch/$package/"}.debug
+        mkdir -p "$(dirname "$symbols")"
+        "${tools}objcopy" --only-keep-debug "$file" "$symbols"
+        "${tools}strip" --strip-unneeded "$file"
+        "${tools}objcopy" --add-gnu-debuglink="$symbols" "$file"
+        printf '%s, %s: %s bytes\n' "$(basename "$file")" "$arch" "$(stat -c %s "$file")"
+    done
+    XZ_OPT=-1 tar -C "$kept" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
+        -cJf "$out/${package}-symbols_${version}_${arch}.tar.xz" usr/lib/debug
+}
+
 package_node() {
     local arch=$1 root=$stage/$1/evenkeel libc programs crates=(keel)
     install -D -m 755 "$built/keel" "$root/usr/bin/keel"
@@ -222,7 +241,7 @@ package_node() {
         programs+=("$root/usr/lib/keel/libkeelmem.so")
         crates+=(mem-preload)
     fi
-    "${tools}strip" --strip-unneeded "${programs[@]}"
+    strip_apart evenkeel "$arch" "${programs[@]}"
     install -D -m 644 packaging/systemd/keel.service "$root/lib/systemd/system/keel.service"
     install -D -m 644 packaging/systemd/keel.toml "$root/etc/keel/keel.toml"
     install -D -m 644 "$stage/pages/completions/keel.bash" "$root/usr/share/bash-completion/completions/keel"
@@ -252,7 +271,7 @@ package_libraries() {
     folder=$root/usr/lib/$(gnu_of "$arch")
     install -D -m 644 "$built/libkeel.so" "$folder/libkeel.so"
     install -D -m 644 "$built/libkeelflash.so" "$folder/libkeelflash.so"
-    "${tools}strip" --strip-unneeded "$folder"/*.so
+    strip_apart libkeel "$arch" "$folder"/*.so
     install -D -m 644 crates/libkeel-c/include/keel.h "$root/usr/include/keel.h"
     install -D -m 644 crates/flash-c/include/keelflash.h "$root/usr/include/keelflash.h"
     documents "$root" libkeel "$arch" libkeel-c flash-c
@@ -268,7 +287,7 @@ package_libraries() {
 package_bench() {
     local arch=$1 root=$stage/$1/evenkeel-bench libc
     install -D -m 755 "$built/keel-bench" "$root/usr/bin/keel-bench"
-    "${tools}strip" --strip-unneeded "$root/usr/bin/keel-bench"
+    strip_apart evenkeel-bench "$arch" "$root/usr/bin/keel-bench"
     documents "$root" evenkeel-bench "$arch" bench
     libc=$(libc_of "$root/usr/bin/keel-bench")
     control evenkeel-bench "$arch" "$root" "libc6 (>= $libc), libgcc-s1, evenkeel (= $version)" "" \

@@ -5,20 +5,22 @@
 #                                             interrupted goes on with the piece it was at. As root, on a quiet machine
 #   scripts/page-cluster.sh --plan            says how long each piece takes, and measures nothing
 #   scripts/page-cluster.sh --tables          writes the page from the figures that are in docs/results/cluster
-# Pieces: fit, times of jobs against their size; and with each MPI memory and link, ours beside C, run-1 and run-2, two
-# runs of the default mode, which are compared when both are there. Each is a report or a result file, and says its
-# commit or label, machine and date. KEEL_ROUNDS: rounds of pairs, 11 if it does not say. KEEL_MPIS: which MPIs,
-# `mpich openmpi` if it does not say. KEEL_RESULTS: where page and figures go instead of docs/results.
+# Pieces: fit, times of jobs against their size; advisor, its regret in the simulation; and with each MPI memory and
+# link, ours beside C, run-1 and run-2, two runs of the default mode, which are compared when both are there, and
+# boards, the suite on two boards on the line, for result ÷ watts beside run-1. Each is a report or a result file, and
+# says its commit or label, machine and date. KEEL_ROUNDS: rounds of pairs, 11 if it does not say. KEEL_MPIS: which
+# MPIs, `mpich openmpi` if it does not say. KEEL_RESULTS: where page and figures go instead of docs/results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${KEEL_ROUNDS:-11}
 parent=${KEEL_RESULTS:-docs/results}
 results=$parent/cluster
+thesis=$parent/cluster-thesis
 page=$parent/cluster.md
 read -ra mpis <<<"${KEEL_MPIS:-mpich openmpi}"
-pieces=(fit)
+pieces=(fit advisor)
 for mpi in "${mpis[@]}"; do
-    for kind in memory link run-1 run-2; do pieces+=("$kind-$mpi"); done
+    for kind in memory link run-1 run-2 boards; do pieces+=("$kind-$mpi"); done
 done
 
 # Seconds of a round of pairs, and of a whole run: estimates for two processors with nothing else to do. What a piece
@@ -26,9 +28,11 @@ done
 seconds_of() {
     case "$1" in
     fit) printf '%s' $((20 * rounds)) ;;
+    advisor) printf '60' ;;
     memory-*) printf '%s' $((12 * rounds)) ;;
     link-*) printf '%s' $((30 * rounds)) ;;
     run-*) printf '420' ;;
+    boards-*) printf '120' ;;
     esac
 }
 
@@ -49,6 +53,7 @@ file_of() {
         local rest=${1#run-}
         printf '%s-%s.jsonl' "${rest#?-}" "${rest%%-*}"
         ;;
+    boards-*) printf '%s-boards.jsonl' "${1#boards-}" ;;
     *) printf '%s.json' "$1" ;;
     esac
 }
@@ -74,8 +79,19 @@ make_piece() {
         "$target/release/keel" cluster measure --hosts "$found/hosts" --program "$target/mpi-$mpi/release/keel-mpi" \
             --label "${file%.jsonl}" --out "$found/$file.part" >"$found/$name.txt"
         ;;
-    fit)
-        "$program" cluster --dir "$found" --only fit --rounds "$rounds" --commit "$commit" \
+    boards-*)
+        mpi=${name#boards-}
+        rm -f "$found/$file.part"
+        mkdir -p "$found/boards"
+        # The same line as that of the piece `link`.
+        bash crates/keel-mpi/boards/boards.sh --dir "$found/boards" --boards 2 --rate 1gbit --burst 32kb -- \
+            "$target/release/keel" cluster measure --hosts "$found/boards/hosts" --launcher "$found/boards/shell" \
+            --address 10.77.0.254/24 --interface eth0 --tcp --link-mbit 1000 --link-burst 32768 \
+            --program "$target/mpi-$mpi/release/keel-mpi" --starts-max 3 --start-seconds 0 \
+            --label "$mpi-boards" --out "$found/$file.part" >"$found/$name.txt"
+        ;;
+    fit | advisor)
+        "$program" cluster --dir "$found" --only "$name" --rounds "$rounds" --commit "$commit" \
             --json "$found/$file.part" --csv "$found/$name.csv" >"$found/$name.txt"
         ;;
     *)
@@ -124,7 +140,9 @@ if [ "$1" != --tables ]; then
     for piece in "${wanted[@]}"; do make_piece "$piece"; done
     mkdir -p "$results"
     [ -f "$page" ] || cp docs/results/cluster.md "$page"
-    if [ -f "$found/fit.json" ]; then cp "$found/fit.json" "$found/fit.csv" "$results/"; fi
+    for piece in fit advisor; do
+        if [ -f "$found/$piece.json" ]; then cp "$found/$piece.json" "$found/$piece.csv" "$results/"; fi
+    done
     for mpi in "${mpis[@]}"; do
         # Takes the two runs that are there; nothing is measured for it.
         if [ -f "$found/$mpi-1.jsonl" ] && [ -f "$found/$mpi-2.jsonl" ]; then
@@ -140,6 +158,14 @@ if [ "$1" != --tables ]; then
         "$target/release/keel" cluster report "$found/mpich-1.jsonl" "$found/openmpi-1.jsonl" \
             --csv "$results/libraries.csv" --plots "$results" >/dev/null
     fi
+    # Result ÷ watts: one host, and two boards on the line.
+    measured=()
+    for mpi in "${mpis[@]}"; do
+        for file in "$found/$mpi-1.jsonl" "$found/$mpi-boards.jsonl"; do
+            if [ -f "$file" ]; then measured+=("$file"); fi
+        done
+    done
+    "$target/release/keel" cluster report --thesis "${measured[@]}" --plots "$thesis" >/dev/null
 fi
 "$program" cluster-page --results "$results" --page "$page"
 printf 'written: %s\n' "$page"

@@ -5,9 +5,9 @@
 #                                            interrupted goes on with the piece it was at. As root, on a quiet machine
 #   scripts/page-stream.sh --plan            says how long each piece takes, and measures nothing
 #   scripts/page-stream.sh --tables          writes page and plots from the figures that are in docs/results/stream
-# Pieces: start card others again first unread memory clients loss, of the table of goals; paper. Each is one report and
-# one table with the value of each round, and says its commit, machine, date and command; paper has plots, and a
-# table for each. The page judges every goal of which there is a figure.
+# Pieces: start card others again first unread memory clients loss, of the table of goals; arms, figure 7c; paper.
+# Each is one report and one table with the value of each round, and says its commit, machine, date and command; paper
+# has plots, and a table for each. The page judges every goal of which there is a figure.
 # KEEL_ROUNDS: rounds that are measured, 7 if it does not say.
 # KEEL_TASKS: which programs, all if it does not say. KEEL_RESULTS: where page and figures go instead of docs/results.
 # KEEL_PROGRAM: a keel-bench, with keel beside it, instead of the one that is built first.
@@ -17,13 +17,13 @@ rounds=${KEEL_ROUNDS:-7}
 parent=${KEEL_RESULTS:-docs/results}
 results=$parent/stream
 page=$parent/stream.md
-pieces=(start card others again first unread memory clients loss paper)
+pieces=(start card others again first unread memory clients loss arms paper)
 
 # Seconds of a round with all five programs, and of what comes before: estimates for two processors with nothing else
 # to do.
 # What a piece took is said when it is done.
 declare -A round_s=([start]=86 [card]=32 [others]=112 [again]=27 [first]=55 [unread]=50 [memory]=12 [clients]=58
-    [loss]=67 [paper]=385)
+    [loss]=67 [arms]=70 [paper]=350)
 prepare_s=45
 
 seconds_of() {

@@ -11,8 +11,9 @@
 //! **Files:** `model/` closed forms, fits and parity, `statistics.rs` medians and their intervals, `random.rs` numbers
 //! from a seed, `results/` files of measurements, `compare.rs` comparison of several files, `starts.rs` intervals over
 //! several starts of a program, `measure/` measuring on boards except MPI itself, `jobs/` jobs on readings, `plot.rs`
-//! drawings, `power/` sensors, `host.rs` facts about a machine, `advisor/` where to run a job, `simulation.rs` its
-//! test, `thesis.rs` the thesis's figures, `error.rs` errors. Reasons: `DESIGN.md`; result files: `SPEC.md`.
+//! drawings, `power/` sensors, `host.rs` facts about a machine, `advisor/` where to run a job, `link.rs` what messages
+//! cost, for the advisor, `simulation.rs` the advisor's test, `thesis.rs` the thesis's figures, `error.rs` errors.
+//! Reasons: `DESIGN.md`; result files: `SPEC.md`.
 
 pub mod advisor;
 pub mod compare;
@@ -20,6 +21,7 @@ mod csv;
 pub mod error;
 pub mod host;
 pub mod jobs;
+pub mod link;
 pub mod measure;
 pub mod model;
 pub mod plot;

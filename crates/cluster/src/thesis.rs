@@ -57,6 +57,8 @@ pub struct Efficiency {
     pub ranks: u32,
     /// Size of the message.
     pub bytes: u64,
+    /// Time of one operation.
+    pub seconds: f64,
     /// Result in its unit; for latency messages per second, since more must be better.
     pub result: f64,
     /// Watts of all boards, or why they are unknown.
@@ -71,7 +73,60 @@ impl Efficiency {
     pub fn per_watt(&self) -> Option<f64> {
         measured_per_watt(self.result, *self.watts.as_ref().ok()?)
     }
+
+    /// Returns result ÷ joules of one operation, which can rise and fall with the number of boards.
+    #[must_use]
+    pub fn per_joule(&self) -> Option<f64> {
+        measured_per_watt(self.result, *self.watts.as_ref().ok()? * self.seconds)
+    }
 }
+
+/// A conclusion about the thesis, as docs/results/cluster-thesis.md explains it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conclusion {
+    /// Whether it follows from the tables.
+    pub follows: bool,
+    /// The conclusion.
+    pub text: &'static str,
+    /// The name of the figure or table that shows it.
+    pub shown_by: &'static str,
+}
+
+const fn conclusion(follows: bool, text: &'static str, shown_by: &'static str) -> Conclusion {
+    Conclusion {
+        follows,
+        text,
+        shown_by,
+    }
+}
+
+/// The conclusions that one of these figures or tables shows, in the order of the page, which has further ones.
+pub const CONCLUSIONS: [Conclusion; 8] = [
+    conclusion(true, "Three to four boards are power parity.", "power"),
+    conclusion(
+        true,
+        "Three boards are as good per watt where they reach 66 to 82 % of the NUC; four where they reach 87 to 109 %.",
+        "needed",
+    ),
+    conclusion(true, "The drop at five boards has the same cause", "power"),
+    conclusion(
+        true,
+        "More boards save time, never energy",
+        "hypothesis-per-watt",
+    ),
+    conclusion(
+        false,
+        "That performance per watt has a peak at some number of boards.",
+        "hypothesis-per-watt",
+    ),
+    conclusion(
+        false,
+        "That more boards are faster in bandwidth, bidirectional bandwidth, round trip and latency.",
+        "power",
+    ),
+    conclusion(false, "\"At least four or five boards\"", "parity"),
+    conclusion(false, "Anything about reduce", "parity"),
+];
 
 /// All figures and tables.
 #[derive(Clone, Debug)]
@@ -149,16 +204,17 @@ impl Thesis {
     #[must_use]
     pub fn efficiency_csv(&self) -> String {
         let mut csv =
-            "label,benchmark,transport,boards,ranks,bytes,result,unit,watts,watts_from,result_per_watt\n".to_owned();
+            "label,benchmark,transport,boards,ranks,bytes,result,unit,watts,watts_from,result_per_watt,\
+             result_per_joule\n"
+                .to_owned();
         for row in &self.efficiency {
             let watts = row.watts.as_ref().map_or(String::new(), f64::to_string);
-            let per_watt = row
-                .per_watt()
-                .map_or(String::new(), |value| value.to_string());
+            let text = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+            let (per_watt, per_joule) = (text(row.per_watt()), text(row.per_joule()));
             put(
                 &mut csv,
                 format_args!(
-                    "{},{},{},{},{},{},{},{},{watts},{},{per_watt}",
+                    "{},{},{},{},{},{},{},{},{watts},{},{per_watt},{per_joule}",
                     plain(&row.label),
                     row.benchmark.name(),
                     carrier(row.transport),
@@ -228,6 +284,7 @@ fn of_file(
             boards,
             ranks: row.ranks,
             bytes: row.bytes,
+            seconds: us * 1e-6,
             result,
             watts,
             watts_from,

@@ -162,8 +162,16 @@ fn power_is_measured_where_each_host_has_it_and_the_thesis_s_otherwise() {
     assert!(
         thesis
             .efficiency_csv()
-            .contains("four,reduce,network,4,4,1024,10000,KB/s,20,measured,500\n")
+            .contains("four,reduce,network,4,4,1024,10000,KB/s,20,measured,500,")
     );
+    // 100 us at 20 W are 2 mJ.
+    let reduce = of(&thesis, "four", Benchmark::Reduce);
+    let per_joule = reduce.per_joule().expect("known");
+    assert!((per_joule / (10_000.0 / 2e-3) - 1.0).abs() < 1e-9);
+    let csv = thesis.efficiency_csv();
+    let heading = csv.lines().next().expect("a heading");
+    assert!(heading.ends_with(",result_per_watt,result_per_joule"));
+    assert!(csv.contains(&format!(",500,{per_joule}\n")), "{csv}");
     // One host has no value: nothing is shown as measured.
     files[1].rows.pop();
     let thesis = Thesis::new(&files).expect("read");
@@ -311,4 +319,15 @@ fn the_result_page_is_what_the_tables_give() {
         );
     }
     assert_eq!(read("cluster-thesis/parity.csv"), thesis.parity_csv());
+    // Each conclusion links what shows it, in its own item of the list.
+    for one in CONCLUSIONS {
+        let start = format!("- **{}", one.text);
+        let item = page.split("\n- ").map(|item| format!("- {item}"));
+        let item = item.into_iter().find(|item| item.starts_with(&start));
+        let item = item.unwrap_or_else(|| panic!("{}", one.text));
+        let link = format!("(cluster-thesis/{}.", one.shown_by);
+        assert!(item.contains(&link), "{item}");
+        let is_figure = |figure: &Figure| figure.name == one.shown_by;
+        assert!(one.shown_by == "parity" || thesis.figures.iter().any(is_figure));
+    }
 }

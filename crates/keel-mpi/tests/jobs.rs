@@ -1,7 +1,7 @@
 //! Tests of `keel cluster run` on emulated boards: network namespaces and real sshd, with the MPI of this build. The
 //! results of the ranks are compared with the result of `keel` alone, without MPI.
 
-use crate::common::{BRIDGE, Folder, LOOPBACK, beside, failure, json, keel, on_boards};
+use crate::common::{BRIDGE, Folder, LOOPBACK, beside, json, keel, on_boards};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -12,12 +12,14 @@ const JOBS: [&[&str]; 3] = [
     &["matrix-profile", "--window", "40"],
 ];
 
+/// More bytes than a pipe holds, at which MPICH's launcher gave jobs up.
+const ROWS: u32 = 12_000;
+
 /// Readings of a machine that rotates at 50 Hz, sampled 1,000 times a second, with a knock and a gap.
-/// Twelve thousand readings are more bytes than a pipe holds, at which MPICH's launcher gave jobs up.
-fn readings(folder: &Folder) -> String {
+fn readings(folder: &Folder, rows: u32) -> String {
     let mut text = "time_ms,value\n".to_owned();
     let mut noise = 1_u32;
-    for row in 0..12_000 {
+    for row in 0..rows {
         noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let knock = if row == 1_234 { 25.0 } else { 0.0 };
         let turn = (f64::from(row) * 0.05 * std::f64::consts::TAU).sin();
@@ -52,7 +54,7 @@ fn assert_all_three(boards: &str, options: &[&str], network: [&str; 2]) {
     let Some(keel) = keel() else { return };
     let keel = keel.display().to_string();
     let folder = Folder::new();
-    let input = readings(&folder);
+    let input = readings(&folder, ROWS);
     let files = ["hosts", "shell"].map(|name| folder.file(name));
     let file = |job: &[&str], ending: &str| folder.file(&format!("{}.{ending}", job[0]));
     // The boards are set up only once. No path here has a space in it.
@@ -96,34 +98,72 @@ fn all_three_jobs_find_behind_three_real_sshd_what_one_rank_finds() {
     assert_all_three("3", &["--sshd"], LOOPBACK);
 }
 
-/// Runs a job on three boards, and disturbs the second one while all of them still wait for the job to begin.
-fn disturbed(word: &str, more: &[&str]) -> Option<(std::process::Output, Value)> {
+/// A job that lasts for seconds.
+const LONG: [&str; 3] = ["matrix-profile", "--window", "40"];
+
+/// The exit status if the job has ended before its progress was seen: nothing was disturbed then.
+const STATUS_UNSEEN: i32 = 99;
+
+/// Runs a long job on three boards, and disturbs the second one when the progress of the job is seen. Returns the exit
+/// status, the text on the terminal, and the result.
+fn disturbed(
+    folder: &Folder,
+    input: &str,
+    word: &str,
+    more: &[&str],
+) -> Option<(Option<i32>, String, String)> {
     let keel = keel()?.display().to_string();
-    let folder = Folder::new();
-    let input = readings(&folder);
     let files = ["hosts", "shell"].map(|name| folder.file(name));
-    let mut words = vec![keel.as_str(), "cluster", "run", "vibration"];
+    let mut words = vec![keel.as_str(), "cluster", "run"];
+    words.extend(LONG);
     words.extend(on_boards(&files, BRIDGE));
-    words.extend(["--input", &input, "--json", "--idle-seconds", "2"]);
+    words.extend(["--input", input, "--json"]);
     words.extend(more);
-    let disturb = folder.file(word);
-    // Wait until the rank is there; disturb only once, also if the job is started again.
-    let script = "disturb=$1; shift; \"$@\" & until ip netns pids b2 | xargs -I{} cat /proc/{}/comm 2>/dev/null | \
-                  grep -q keel-mpi || ! kill -0 $!; do sleep 0.1; done; sleep 0.3; \"$disturb\" b2; wait $!";
-    words.splice(0..0, ["bash", "-c", script, "disturbed", &disturb]);
-    let output = beside(&folder, &["--boards", "3"], &words)?;
-    let (answer, _) = alone(&keel, &folder, &input, &["vibration"]);
-    Some((output, answer))
+    let (disturb, shown, said) = (folder.file(word), folder.file("shown"), folder.file("said"));
+    // Progress is shown on a terminal only, which `script` is. No path here has a space in it. One disturbance, also if
+    // the job is started again.
+    let words = words.join(" ");
+    let script = format!(
+        "touch {shown}; script -qefc '{words} >{said}' {shown} </dev/null >/dev/null & \
+         until grep -qE 'on 3 ranks  ([1-9]|[1-9][0-9]) %' {shown}; do \
+         kill -0 $! || exit {STATUS_UNSEEN}; sleep 0.05; done; {disturb} b2; wait $!"
+    );
+    let output = beside(folder, &["--boards", "3"], &["bash", "-c", &script])?;
+    let read = |path: &str| {
+        let bytes = std::fs::read(path).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let (status, shown) = (output.status.code(), read(&shown));
+    assert_ne!(
+        status,
+        Some(STATUS_UNSEEN),
+        "no progress from 1 to 99 % was seen before the job ended; if it succeeded, raise ROWS: {shown:?}"
+    );
+    Some((status, shown, read(&said)))
+}
+
+/// The error line on a terminal, after the progress lines that were erased.
+fn error_of(shown: &str) -> &str {
+    let mut lines = shown.lines().rev();
+    let last = lines.find_map(|line| line.split_once("keel: "));
+    last.unwrap_or_else(|| panic!("{shown:?}")).1
 }
 
 #[test]
 fn a_board_that_dies_in_the_middle_of_a_job_is_named() {
-    let Some((output, _)) = disturbed("kill-ranks", &[]) else {
+    let folder = Folder::new();
+    let input = readings(&folder, 2 * ROWS);
+    let Some((status, shown, _)) = disturbed(&folder, &input, "kill-ranks", &[]) else {
         return;
     };
-    let line = failure(&output);
+    assert_eq!(status, Some(1), "{shown:?}");
+    let line = error_of(&shown);
     assert!(
-        line.starts_with("keel: b2: ") && line.contains("--retry"),
+        line.starts_with("b2: ") && line.contains("--retry"),
+        "{line}"
+    );
+    assert!(
+        line.contains(" % were done") && !line.contains(", 0 % were done"),
         "{line}"
     );
 }
@@ -131,15 +171,26 @@ fn a_board_that_dies_in_the_middle_of_a_job_is_named() {
 #[test]
 fn with_retry_a_job_goes_on_without_the_board_that_is_cut_off() {
     let more = ["--retry", "--silence-seconds-max", "3"];
-    let Some((output, answer)) = disturbed("unplug", &more) else {
+    let folder = Folder::new();
+    let input = readings(&folder, 2 * ROWS);
+    let Some((status, shown, said)) = disturbed(&folder, &input, "unplug", &more) else {
         return;
     };
-    let said = json(&output);
+    assert_eq!(status, Some(0), "{shown:?}");
+    let said: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(
         (&said["ranks"], &said["compared"]),
         (&2.into(), &"same".into()),
         "{said}"
     );
-    assert_eq!(said["lost"][0]["board"], "b2");
+    let lost = &said["lost"][0];
+    assert_eq!(lost["board"], "b2");
+    let how = lost["how"].as_str().unwrap();
+    assert!(
+        how.ends_with(" % were done") && !how.contains(", 0 % were done"),
+        "{how}"
+    );
+    let keel = keel().unwrap().display().to_string();
+    let (answer, _) = alone(&keel, &folder, &input, &LONG);
     assert_eq!(said["answer"], answer);
 }

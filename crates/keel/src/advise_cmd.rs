@@ -1,6 +1,7 @@
 //! `keel advise`: where to run a job.
 
 use crate::cli::{AdviseArgs, DataMayGo};
+use crate::cluster_cmd::report;
 use crate::error::CliError;
 use crate::job_cmd::input;
 use crate::kernel::Kernel;
@@ -8,7 +9,8 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::temporary::new_file;
 use cluster::advisor::{
-    Advice, Fit, Origin, Place, Privacy, Question, advise, parse_question, question_text,
+    Advice, Fit, Origin, Place, Privacy, Question, Sensitivity, advise, parse_question,
+    question_text,
 };
 use cluster::jobs::estimate::{self, Estimate, Sample};
 use cluster::jobs::{LeftOut, Order};
@@ -48,6 +50,14 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
         };
         CliError::failure(&thing, error, remedy)
     };
+    if let (None, Some(option)) = (arguments.kernel, arguments.said_of_job()) {
+        return Err(CliError::usage(
+            option,
+            "is for a job that is measured here",
+            "name the job with --kernel, or leave it out",
+        ));
+    }
+    let link = arguments.link.as_deref().map(report::link).transpose()?;
     let mut question = match &arguments.job {
         Some(path) => parse_question(&read(path)?).map_err(wrong)?,
         None => {
@@ -78,6 +88,9 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
             question.name = format!("{} of {}", found.estimate.kernel, question.name);
         }
         measured = Some(found);
+    }
+    if let Some(link) = &link {
+        link.give(&mut question).map_err(wrong)?;
     }
     if arguments.assume {
         question.assume();
@@ -302,26 +315,42 @@ fn print(advice: &Advice, out: &mut Output) -> Result<(), CliError> {
     };
     for point in &advice.break_even {
         out.line(format_args!(
-            "changes   {} at {:.4e} (now {:.4e}): {}",
+            "changes   {} at {} (now {}): {}",
             point.input.name(),
-            point.at,
-            point.now,
+            short(point.at),
+            short(point.now),
             place_text(point.then)
         ))?;
     }
     let mut strongest: Vec<_> = advice.sensitivity.iter().collect();
-    strongest.sort_by(|a, b| {
-        (b.time.abs() + b.energy.abs()).total_cmp(&(a.time.abs() + a.energy.abs()))
-    });
+    let effect =
+        |one: &Sensitivity| one.time.abs() + one.energy.abs() + one.cost.map_or(0.0, f64::abs);
+    strongest.sort_by(|a, b| effect(b).total_cmp(&effect(a)));
     for one in strongest.into_iter().take(5) {
+        let cost = one
+            .cost
+            .map_or(String::new(), |cost| format!(", cost {cost:+.2} %"));
         out.line(format_args!(
-            "1 % more  {}: time {:+.2} %, energy {:+.2} %",
+            "1 % more  {}: time {:+.2} %, energy {:+.2} %{cost}",
             one.input.name(),
             one.time,
             one.energy
         ))?;
     }
     Ok(())
+}
+
+/// Returns a figure with five digits or more, without an exponent where that is readable.
+fn short(value: f64) -> String {
+    let magnitude = value.abs().log10().floor();
+    if value == 0.0 {
+        "0".to_owned()
+    } else if (-4.0..9.0).contains(&magnitude) {
+        let decimals = (4.0 - magnitude).max(0.0) as usize;
+        format!("{value:.decimals$}")
+    } else {
+        format!("{value:.4e}")
+    }
 }
 
 fn inputs(question: &Question, out: &mut Output) -> Result<(), CliError> {

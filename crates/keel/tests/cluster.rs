@@ -10,9 +10,11 @@ use cluster::results::{
     Transport,
 };
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const LIBRARY: &str = "MPICH Version: 4.0.2, MPICH Device: ch4:ucx";
 
@@ -468,6 +470,8 @@ fn what_is_missing_is_named_with_the_remedy() {
         words.extend(wrong);
         fails(&words, 2);
     }
+    let line = fails(&fake.words(&["--samples", "-1"]), 2);
+    assert!(line.contains("--samples"), "{line}");
 }
 
 fn file(dir: &TempDir, label: &str, factor: f64) -> String {
@@ -581,4 +585,215 @@ fn labelled_results_are_compared_in_tables_values_and_drawings() {
         fails(&["cluster", "report", &files[0], &files[0]], 1).contains("is the label of two runs")
     );
     assert_eq!(run(&["cluster", "report"]).status.code(), Some(2));
+}
+
+/// Round trips between two boards: 10 us and 1 GB/s up to 16 KiB, then 150 us and 100 MB/s.
+fn link_file(dir: &TempDir, label: &str, transport: Transport, sizes: &[u64]) -> String {
+    let rows = sizes.iter().map(|&bytes| {
+        let us = if bytes <= 16_384 {
+            10.0 + bytes as f64 / 1e3
+        } else {
+            150.0 + bytes as f64 / 1e2
+        };
+        Row::Benchmark(BenchmarkRow {
+            benchmark: Benchmark::Roundtrip,
+            transport,
+            bytes,
+            samples_us: vec![2.0 * us; 3],
+            ..row(&[])
+        })
+    });
+    let result = ResultFile {
+        header: Header {
+            label: label.to_owned(),
+            created_ms: 1_780_272_000_000,
+            mode: Mode::Sound,
+            mpi: Known::Value(LIBRARY.to_owned()),
+            link: Link {
+                rate_bits_per_s: Known::Unavailable("not stated".to_owned()),
+                burst_bytes: Known::Unavailable("not stated".to_owned()),
+            },
+            hosts: vec![describe(&Root::new("/"), 2)],
+            power_source: Known::Unavailable("not measured".to_owned()),
+        },
+        rows: rows.collect(),
+    };
+    let path = dir.file(&format!("{label}.jsonl"));
+    fs::write(&path, result.text().unwrap()).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn advice_takes_what_messages_cost_from_a_measurement_and_a_report_shows_the_fit() {
+    let dir = TempDir::new();
+    let sizes: Vec<u64> = (2..=22).map(|power| 1 << power).collect();
+    let link = link_file(&dir, "pair", Transport::Network, &sizes);
+    let job = dir.file("job.json").display().to_string();
+    let question = r#"{
+        "version": 1, "name": "linked", "boards_max": 4, "data_may_go": "neighbours",
+        "inputs": {
+            "single_s": {"value": 10, "measured": "a run"},
+            "parallel_fraction": {"value": 0.95, "measured": "runs"},
+            "exchange_times": {"value": 200, "stated": "the kernel"},
+            "exchange_bytes": {"value": BYTES, "stated": "the kernel"}
+        }
+    }"#;
+    for (bytes, alpha_s, rate) in [("4096", 10e-6, 1e9), ("1e6", 150e-6, 1e8)] {
+        fs::write(&job, question.replace("BYTES", bytes)).unwrap();
+        let line = [
+            "advise", "--job", &job, "--link", &link, "--assume", "--json",
+        ];
+        let said = ok_json(&line);
+        let inputs = said["inputs"].as_array().unwrap();
+        for (name, value) in [("message_alpha_s", alpha_s), ("message_bytes_per_s", rate)] {
+            let given = inputs.iter().find(|input| input["input"] == name).unwrap();
+            let source = given["measured"].as_str().unwrap();
+            assert!(source.starts_with("round trips of pair from "), "{given}");
+            let found = given["value"].as_f64().unwrap();
+            assert!((found / value - 1.0).abs() < 1e-6, "{given}");
+            assert!(given["spread"].as_f64().unwrap() < 1e-6, "{given}");
+        }
+    }
+    // Files that give no line are refused in one line each.
+    for (file, wrong) in [
+        (
+            link_file(&dir, "two", Transport::Network, &[4, 8]),
+            "round trips of 2 sizes",
+        ),
+        (
+            link_file(&dir, "inside", Transport::Memory, &sizes),
+            "round trips of 0 sizes",
+        ),
+        (job.clone(), "keel cluster measure"),
+        ("/no/such".to_owned(), "/no/such: no such file"),
+    ] {
+        let line = fails(&["advise", "--job", &job, "--link", &file, "--assume"], 1);
+        assert!(line.contains(wrong), "{line}");
+    }
+    let said = ok_json(&["cluster", "report", &link, "--json"]);
+    let segments = said["links"][0]["segments"].as_array().unwrap();
+    assert_eq!(said["links"][0]["label"], "pair");
+    assert_eq!(
+        (segments.len(), &segments[1]["from_bytes"]),
+        (2, &32_768.0.into())
+    );
+    let plain = String::from_utf8(ok(&["cluster", "report", &link])).unwrap();
+    assert!(
+        plain.contains("32768       150.000      100.0        0.0, 0.0 of 8 sizes"),
+        "{plain}"
+    );
+}
+
+#[test]
+fn a_job_is_advised_by_the_measured_link() {
+    let dir = TempDir::new();
+    let link = link_file(&dir, "pair", Transport::Network, &[4, 1_024, 65_536]);
+    let input = dir.file("day.csv");
+    let readings: String = (0..2_000).map(|row| format!("{}\n", row % 7)).collect();
+    fs::write(&input, format!("value\n{readings}")).unwrap();
+    let input = input.display().to_string();
+    let line = [
+        "cluster",
+        "run",
+        "vibration",
+        "--local",
+        "1",
+        "--input",
+        &input,
+        "--link",
+        &link,
+        "--json",
+    ];
+    let said = ok_json(&line);
+    let inputs = said["advice"]["least_time"]["inputs"].as_array().unwrap();
+    let alpha = inputs
+        .iter()
+        .find(|input| input["input"] == "message_alpha_s");
+    assert!(alpha.unwrap()["measured"].is_string(), "{inputs:?}");
+}
+
+/// Ends the program of the meter, also if the test panics: its scope waits for it.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_meter_gives_the_power_of_all_boards_during_each_benchmark() {
+    let events = [
+        world(),
+        Event::Begin {
+            at: 0,
+            benchmark: Benchmark::Latency,
+            bytes: 64,
+        },
+        Event::Row {
+            row: row(&[1.0, 2.0, 3.0]),
+        },
+        Event::End { rows: 1 },
+    ];
+    let said: Vec<String> = events.map(|event| event_line(&event).unwrap()).into();
+    // The ranks wait as they do for idle power, and then measure for as long.
+    let fake = Fake::new(
+        "localhost:2\n",
+        "here=$(dirname \"$0\"); head -n 1 \"$here/said\"; sleep 2; sed -n 2p \"$here/said\"; sleep 2; \
+         exec tail -n 2 \"$here/said\"",
+    );
+    fs::write(fake.dir.file("said"), said.join("\n") + "\n").unwrap();
+    let meter = fake.dir.file("meter.csv");
+    fs::write(&meter, "time_ms,watts\n").unwrap();
+    let out = fake.dir.file("run.jsonl").display().to_string();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&is_over);
+        // The program of the meter.
+        scope.spawn(|| {
+            let mut file = fs::File::options().append(true).open(&meter).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                let now = std::time::SystemTime::now();
+                let now_ms = now
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .unwrap()
+                    .as_millis();
+                writeln!(file, "{now_ms},7.5").unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+        });
+        let meter = meter.display().to_string();
+        let words = [
+            "--samples",
+            "3",
+            "--power",
+            "--meter",
+            &meter,
+            "--out",
+            &out,
+        ];
+        let output = run(&fake.words(&words));
+        assert!(output.status.success(), "{output:?}");
+    });
+    let file = ResultFile::parse(&fs::read(&out).unwrap()).unwrap();
+    let found: Vec<&PowerRow> = file
+        .rows
+        .iter()
+        .filter_map(|row| match row {
+            Row::Power(row) => Some(row),
+            Row::Benchmark(_) => None,
+        })
+        .collect();
+    let [power] = found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!(
+        (power.during.as_str(), power.host.as_str(), &power.origin),
+        ("latency", "all boards", &Origin::Measured)
+    );
+    let idle_w = *power.idle_w.value().unwrap();
+    for watts in [power.average_w, idle_w] {
+        assert!((watts - 7.5).abs() < 1e-9, "{power:?}");
+    }
+    assert!(power.samples > 0 && power.seconds > 0.0, "{power:?}");
 }

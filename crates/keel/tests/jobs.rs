@@ -568,6 +568,19 @@ fn inputs_that_cannot_be_used_are_refused_in_one_line() {
             "cannot be used with",
         ),
         (
+            job(&[
+                "vibration",
+                "--local",
+                "2",
+                "--input",
+                input,
+                "--from",
+                "-1d",
+            ]),
+            2,
+            "--from",
+        ),
+        (
             job(&["spectrum", "--local", "2", "--input", input]),
             2,
             "spectrum",

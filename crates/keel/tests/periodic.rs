@@ -299,6 +299,12 @@ fn a_configuration_says_what_its_jobs_do_and_what_is_wrong_with_them() {
             "job.period_seconds is 0",
         ),
         ("ranks = 2", "ranks = 65", "job.ranks is 65"),
+        ("ranks = 2", "interface = \"-x\"", "job.interface is \"-x\""),
+        (
+            "ranks = 2",
+            "address = \"10.0.0.1\"",
+            "job.address is \"10.0.0.1\"",
+        ),
         (
             "ranks = 2",
             "rank = 2",
@@ -321,6 +327,11 @@ fn a_configuration_says_what_its_jobs_do_and_what_is_wrong_with_them() {
             "table = \"bearing.csv\"",
             "table = \"results/bearing.json\"",
             "job writes one file twice, out and table",
+        ),
+        (
+            "table = \"bearing.csv\"",
+            "table = \"link\"\nlink = \"link\"",
+            "job writes the file of job.link",
         ),
         (
             "table = \"bearing.csv\"",

@@ -399,6 +399,41 @@ fn advise_refuses_missing_figures_and_names_what_it_assumes() {
         "{plain}"
     );
     assert!(plain.contains("assumed   pue 1.58"), "{plain}");
+    // Figures that people read have no exponent.
+    assert!(plain.contains("changes   single_s at 8"), "{plain}");
+    assert!(
+        plain.contains(" (now 10.000): the data centre\n"),
+        "{plain}"
+    );
+}
+
+#[test]
+fn advice_that_minimises_cost_says_what_each_figure_does_to_the_cost() {
+    let dir = TempDir::new();
+    let job = dir.file("job.json").display().to_string();
+    let prices = "\"version\": 1, \"minimise\": \"cost\",";
+    let figures = "\"inputs\": { \"energy_price_per_kwh\": {\"value\": 0.3, \"stated\": \"bill\"},";
+    let question =
+        QUESTION
+            .replacen("\"version\": 1,", prices, 1)
+            .replacen("\"inputs\": {", figures, 1);
+    fs::write(&job, question).unwrap();
+    let near = ["--data-may-go", "neighbours", "--assume"];
+    let line = [&["advise", "--job", &job][..], &near].concat();
+    let plain = String::from_utf8(ok(&line)).unwrap();
+    // The cost is the energy times the price.
+    assert!(plain.contains(", cost +1.00 %"), "{plain}");
+    let advice = ok_json(&[&line[..], &["--json"]].concat());
+    let sensitivity = advice["sensitivity"].as_array().unwrap();
+    let price = sensitivity
+        .iter()
+        .find(|one| one["input"] == "energy_price_per_kwh")
+        .unwrap();
+    assert!(
+        (price["cost"].as_f64().unwrap() - 1.0).abs() < 1e-9,
+        "{price}"
+    );
+    assert_eq!(price["energy"], 0.0);
 }
 
 #[test]
@@ -436,6 +471,14 @@ fn files_that_are_no_questions_are_refused_in_one_line() {
         assert_eq!(common::one_line(&output.stderr).lines().count(), 1);
     }
     assert!(fails(&["advise", "--job", "/no/such/file"], 1).contains("/no/such/file"));
+    // What describes a job to be measured would have no effect.
+    for said in [["--window", "32"], ["--input", "day.csv"], ["--key", "a"]] {
+        let line = fails(&["advise", "--job", "/no/such/file", said[0], said[1]], 2);
+        assert!(
+            line.contains(said[0]) && line.contains("--kernel"),
+            "{line}"
+        );
+    }
     let mut command = keel();
     let output = command
         .args(["advise", "--job", "-", "--deadline", "x"])

@@ -77,6 +77,10 @@ fn what_a_tree_lacks_for_its_programs_and_what_is_left_out_of_it_is_said() {
         said["loaders_missing"],
         json!([{"file": "bin/lost", "loader": "/nowhere/shell"}])
     );
+    assert_eq!(
+        said["loaders_in_tree"],
+        json!([{"file": "bin/inside", "loader": "/readme"}])
+    );
     if is_marked {
         assert_eq!(said["attributes_left_out"], 2);
     } else {
@@ -86,6 +90,12 @@ fn what_a_tree_lacks_for_its_programs_and_what_is_left_out_of_it_is_said() {
     let said = String::from_utf8(said).unwrap();
     assert!(
         said.contains("\"bin/lost\" needs \"/nowhere/shell\", which is neither in the tree nor on this machine"),
+        "{said}"
+    );
+    assert!(
+        said.contains(
+            "note: \"bin/inside\" needs \"/readme\", which is in the tree and not on this machine"
+        ),
         "{said}"
     );
 }

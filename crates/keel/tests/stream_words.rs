@@ -366,7 +366,8 @@ fn a_part_of_the_tree_may_be_named_as_a_shell_does() {
     }
 }
 
-/// Also if the program is in the page cache, but not if the loader is in the tree or has been installed since.
+/// Also if the program is in the page cache, but not if the loader has been installed since. A loader of the tree is
+/// named apart: the program lacks it unless it runs from the tree's root.
 #[test]
 fn a_mount_names_the_loader_that_a_program_lacks() {
     if cannot_mount() {
@@ -392,6 +393,7 @@ fn a_mount_names_the_loader_that_a_program_lacks() {
     let server = Server::start(&publish(&dir), &[]);
     let mount = Mount::start(&dir, "at", server.address, &[]);
     assert_eq!(mount.status()["loaders_missing"], serde_json::json!([]));
+    assert_eq!(mount.status()["loaders_in_tree"], serde_json::json!([]));
     for _ in 0..2 {
         for name in ["lost", "late", "own"] {
             let ended = std::process::Command::new(mount.at.join("bin").join(name)).output();
@@ -407,13 +409,20 @@ fn a_mount_names_the_loader_that_a_program_lacks() {
         .clone();
     missing.sort_by_key(|named| named["file"].as_str().unwrap().to_owned());
     assert_eq!(missing, [late, lost.clone()]);
+    let own = serde_json::json!([{"file": "bin/own", "loader": "/own/link/shell"}]);
+    assert_eq!(mount.status()["loaders_in_tree"], own);
     let printed = String::from_utf8(ok(&["stream", "status", &path(&dir, "at")])).unwrap();
     assert!(
         printed.contains("\"bin/lost\" needs \"/nowhere/shell\", which is neither in the tree nor on this machine"),
         "{printed}"
     );
+    assert!(
+        printed.contains("\"bin/own\" needs \"/own/link/shell\", which is only in the tree"),
+        "{printed}"
+    );
     std::fs::write(&installed, "").unwrap();
     assert_eq!(mount.status()["loaders_missing"], serde_json::json!([lost]));
+    assert_eq!(mount.status()["loaders_in_tree"], own);
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Loaders and interpreters that programs of the mount name and that are missing in the tree.
+//! Loaders and interpreters that programs of the mount name.
 //!
-//! If such a loader is not on the machine either, the program fails with `No such file or directory`, and the message
-//! does not name the loader. The reader of this list must check whether the loader exists: its path may lead anywhere,
-//! even through this mount.
+//! If such a loader is not on the machine, the program fails with `No such file or directory`, and the message does not
+//! name the loader. If the tree has it, the program must run from the tree's root. The reader of this list must check
+//! whether the loader exists on the machine: its path may lead anywhere, even through this mount.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -37,16 +37,14 @@ impl Loaders {
         else {
             return;
         };
-        if view.reach(loader.as_bytes()).is_some() {
-            return;
-        }
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() < LOADERS_MAX {
             known.entry(loader).or_insert(file);
         }
     }
 
-    /// Returns a JSON array of `{"file", "loader"}`, of about `bytes_max` bytes at most. Skips entries that do not fit.
+    /// Returns a JSON array of `{"file", "loader", "in_tree"}`, of about `bytes_max` bytes at most. Skips entries that
+    /// do not fit. `in_tree` says whether the tree has the loader at this path.
     pub(crate) fn told(&self, view: &View, bytes_max: usize) -> String {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut told = String::from("[");
@@ -54,6 +52,7 @@ impl Loaders {
             let Some(path) = view.path(*file) else {
                 continue;
             };
+            let is_in_tree = view.reach(loader.as_bytes()).is_some();
             let (path, loader) = (escaped(&path.to_string_lossy()), escaped(loader));
             if told.len() + path.len() + loader.len() > bytes_max {
                 continue;
@@ -62,7 +61,7 @@ impl Loaders {
             // Writing to a string does not fail.
             write!(
                 told,
-                "{comma}{{\"file\":\"{path}\",\"loader\":\"{loader}\"}}"
+                "{comma}{{\"file\":\"{path}\",\"loader\":\"{loader}\",\"in_tree\":{is_in_tree}}}"
             )
             .ok();
         }

@@ -8,9 +8,11 @@
 //! The parts of a run can be made one by one (`--only`, `--mpi`, `--keep`), each with its own report; the page combines
 //! them.
 //!
-//! **Files:** `bed.rs` how both are started, `pairs.rs` ratios and their judgement, `agreement.rs` two runs, `fit.rs`
-//! time of jobs against their size, `page.rs` the result page with its plots.
+//! **Files:** `advisor.rs` the advisor against the simulation, `bed.rs` how both are started, `pairs.rs` ratios and
+//! their judgement, `agreement.rs` two runs, `fit.rs` time of jobs against their size, `page.rs` the result page with
+//! its plots.
 
+mod advisor;
 mod agreement;
 mod bed;
 mod fit;
@@ -98,6 +100,8 @@ enum Part {
     Agreement,
     /// Time of the three jobs against the size of their input; takes no MPI.
     Fit,
+    /// Regret of the advisor against the simulation; takes no MPI and no quiet machine.
+    Advisor,
 }
 
 /// Runs the bench. Returns the figures as JSON, and the table as text.
@@ -121,7 +125,11 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             progress.show(text)
         })?;
     }
-    let wants_mpi = options.only.is_empty() || options.only.iter().any(|part| *part != Part::Fit);
+    if has(Part::Advisor) {
+        advisor::measure(options.quick, &mut figures, &|text| progress.show(text))?;
+    }
+    let takes_mpi = |part: &Part| !matches!(part, Part::Fit | Part::Advisor);
+    let wants_mpi = options.only.is_empty() || options.only.iter().any(takes_mpi);
     let mpis = if wants_mpi {
         &[Mpi::Mpich, Mpi::Openmpi][..]
     } else {
@@ -174,20 +182,24 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         figures.note("quick: everything works; no figure is judged".to_owned());
     }
     let machine = Machine::detect();
-    let method = json!({
+    let mut method = json!({
         "date": today(),
         "commit": options.commit,
         "minutes": begun.elapsed().as_secs_f64() / 60.0,
         "load_1min": load_1min,
         "quick": options.quick,
-        "rounds_of_each": rounds,
         "has_pairs": has(Part::Memory) || has(Part::Link),
         "libraries": libraries,
         "order": "cases and which program goes first are drawn anew for each round",
-        "value": "median of the rounds, each the median of its samples",
         "ratio": "median over the rounds of ours divided by the peer's of the same round",
-        "line": bed::LINE,
     });
+    let is_advisor = |part: &Part| *part == Part::Advisor;
+    if options.only.is_empty() || !options.only.iter().all(is_advisor) {
+        // The advisor's simulation has no rounds and no line.
+        method["rounds_of_each"] = json!(rounds);
+        method["value"] = json!("median of the rounds, each the median of its samples");
+        method["line"] = json!(bed::LINE);
+    }
     if let Some(path) = &options.csv {
         std::fs::write(path, figures.csv())
             .map_err(|error| format!("{}: {error}", path.display()))?;

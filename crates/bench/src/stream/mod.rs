@@ -172,6 +172,8 @@ enum Part {
     Clients,
     /// Packets that get lost.
     Loss,
+    /// The server's readahead, cold: figure 7c of the paper.
+    Arms,
 }
 
 /// Runs the bench. Returns the figures as JSON, and the table as text.
@@ -265,6 +267,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
                 Part::Memory => course.memory(&mut show)?,
                 Part::Clients => course.clients(&mut show)?,
                 Part::Loss => course.losses(&mut show)?,
+                Part::Arms => course.arms(&mut show)?,
             }
         }
     }
@@ -277,6 +280,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     }
     let machine = Machine::detect();
     if options.paper {
+        figures.missing(paper::FIGURE_7C_MISSING.to_owned());
         figures.missing("figure 12: the power of this machine cannot be measured".to_owned());
         plots::write(&options.out, &figures, &machine)?;
     }

@@ -101,8 +101,11 @@ pub(crate) fn write(folder: &Path, figures: &Figures, machine: &Machine) -> Resu
     drawing.losses()
 }
 
-/// Rewrites all figures from the rounds that a run has left in a folder, `paper.csv` and `paper.json`. Does nothing if
-/// the files are missing.
+/// The rounds of figure 7c, which is a part of the other run.
+const ARMS_TABLE: &str = "goals-arms.csv";
+
+/// Rewrites all figures from the rounds that a run has left in a folder, `paper.csv` and `paper.json`, and from those
+/// of figure 7c. Does nothing if the files of the paper are missing.
 ///
 /// # Errors
 /// One line that names the file.
@@ -119,12 +122,22 @@ pub(crate) fn write_again(folder: &Path) -> Result<(), String> {
         .map_err(|error| wrong(&paths[1], &error.to_string()))?;
     let machine = Machine::deserialize(&report["machine"])
         .map_err(|error| wrong(&paths[1], &error.to_string()))?;
-    let figures = figures_of(&read(&paths[0])?).map_err(|line| wrong(&paths[0], &line))?;
+    let mut figures = Figures::new(Vec::new());
+    let arms = folder.join(ARMS_TABLE);
+    let table = if arms.is_file() {
+        read(&arms)?
+    } else {
+        String::new()
+    };
+    let has_arms = table.lines().any(|line| line.starts_with(FIGURE_7C));
+    record(&mut figures, &read(&paths[0])?, !has_arms).map_err(|line| wrong(&paths[0], &line))?;
+    record(&mut figures, &table, true).map_err(|line| wrong(&arms, &line))?;
     write(folder, &figures, &machine)
 }
 
-/// Parses the results to draw from a table with the value of each round. An error names the invalid line.
-fn figures_of(table: &str) -> Result<Figures, String> {
+/// Records the results to draw from a table with the value of each round, with or without those of figure 7c. An error
+/// names the invalid line.
+fn record(figures: &mut Figures, table: &str, with_arms: bool) -> Result<(), String> {
     let drawn = [
         RUN_TIME,
         PAGE_TIME,
@@ -134,12 +147,14 @@ fn figures_of(table: &str) -> Result<Figures, String> {
         NEEDED_BLOCKS,
         PRE_READ_BLOCKS,
     ];
-    let mut figures = Figures::new(Vec::new());
     for line in table.lines().skip(1) {
         let columns: Vec<&str> = line.split(',').collect();
         let [case, system, metric, unit, _, value] = columns[..] else {
             return Err(line.to_owned());
         };
+        if !with_arms && case.starts_with(FIGURE_7C) {
+            continue;
+        }
         let value: f64 = value.parse().map_err(|_| line.to_owned())?;
         let of = |known: &&Metric| (known.name, known.unit) == (metric, unit);
         if let Some(metric) = drawn.iter().find(of) {
@@ -151,7 +166,7 @@ fn figures_of(table: &str) -> Result<Figures, String> {
             );
         }
     }
-    Ok(figures)
+    Ok(())
 }
 
 struct Drawing<'a> {
@@ -172,13 +187,13 @@ impl Drawing<'_> {
         horizontal: &Horizontal,
         shown: &[Panel],
     ) -> Result<(), String> {
-        self.csv(name, table)?;
         let is_empty = shown
             .iter()
             .all(|panel| panel.curves.iter().all(|curve| curve.points.is_empty()));
         if is_empty {
             return Ok(());
         }
+        self.csv(name, table)?;
         render::write(
             self.folder,
             name,
@@ -223,10 +238,10 @@ impl Drawing<'_> {
                 all.push(Series { label, values });
             }
         }
-        self.csv(name, &table)?;
         if all.is_empty() {
             return Ok(());
         }
+        self.csv(name, &table)?;
         let names: Vec<String> = programs.iter().map(|one| one.name().to_owned()).collect();
         let unit = format!("{}, {}", metric.name.replace('_', " "), metric.unit);
         let shapes = bars::draw(title, self.machine, &unit, &names, &all);
@@ -462,15 +477,41 @@ mod tests {
             !folder.join("modes.png").exists(),
             "nothing is known of these"
         );
-        // Repeat the plots from the files that a run leaves.
+        assert!(
+            !folder.join("figure-7c.csv").exists(),
+            "no header without rows"
+        );
+        // Repeat the plots from the files that a run leaves. Those of figure 7c are the other run's, if it has any.
+        for (place, (system, _)) in ARMS.into_iter().enumerate() {
+            let case = named(format!("{FIGURE_7C}-gcc"));
+            figures.record(case, system, PAGE_TIME, 100.0 + 10.0 * place as f64);
+        }
         let report = serde_json::json!({"machine": Machine::detect()});
         std::fs::write(folder.join("paper.json"), report.to_string()).unwrap();
-        std::fs::write(folder.join("paper.csv"), figures.csv()).unwrap();
+        let csv = figures.csv();
+        let (head, rows) = csv.split_once('\n').unwrap();
+        let (arms, others): (Vec<_>, Vec<_>) =
+            rows.lines().partition(|line| line.starts_with(FIGURE_7C));
+        let all: Vec<&str> = rows.lines().collect();
         let drawn = text("figure-10.svg");
-        std::fs::remove_file(folder.join("figure-10.svg")).unwrap();
-        write_again(&folder).unwrap();
-        assert_eq!(text("figure-10.svg"), drawn);
-        assert_eq!(figures_of("\na,b,c\n").err().unwrap(), "a,b,c");
+        for (of_paper, of_arms) in [(&others, &arms), (&all, &Vec::new())] {
+            for (name, rows) in [("paper.csv", of_paper), (ARMS_TABLE, of_arms)] {
+                let lines = [&[head], &rows[..]].concat();
+                std::fs::write(folder.join(name), lines.join("\n")).unwrap();
+            }
+            std::fs::remove_file(folder.join("figure-10.svg")).unwrap();
+            write_again(&folder).unwrap();
+            assert_eq!(text("figure-10.svg"), drawn);
+            assert!(text("figure-7c.csv").ends_with("gcc,keel-async,130.000\n"));
+            for kind in ["png", "svg", "csv"] {
+                std::fs::remove_file(folder.join("figure-7c").with_extension(kind)).unwrap();
+            }
+        }
+        let mut figures = Figures::new(Vec::new());
+        assert_eq!(
+            record(&mut figures, "\na,b,c\n", true),
+            Err("a,b,c".to_owned())
+        );
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -41,6 +41,8 @@ pub struct Sensitivity {
     pub time: f64,
     /// The same for energy.
     pub energy: f64,
+    /// The same for cost, if the question minimises it.
+    pub cost: Option<f64>,
     /// The advice at half of the input.
     pub at_half: Option<Place>,
     /// The advice at twice the input.
@@ -111,6 +113,7 @@ pub fn advise(question: &Question) -> Result<Advice, Error> {
                 input,
                 time: slope(above.time_s, below.time_s),
                 energy: slope(above.energy_j, below.energy_j),
+                cost: (question.minimise == Minimise::Cost).then(|| slope(above.cost, below.cost)),
                 at_half: place_at(input, 0.5),
                 at_double: place_at(input, 2.0),
             });
@@ -242,6 +245,7 @@ impl Advice {
                 "input": one.input.name(),
                 "time": one.time,
                 "energy": one.energy,
+                "cost": one.cost,
                 "at_half": place(one.at_half),
                 "at_double": place(one.at_double),
             })

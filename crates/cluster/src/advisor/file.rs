@@ -17,13 +17,15 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// Size of the longest text, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
+// Without `expecting`, errors name these types, which nobody outside knows.
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Versioned {
     version: u64,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct File {
     #[serde(rename = "version")]
     _version: u64,
@@ -50,7 +52,10 @@ struct File {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"value\": 1, \"measured\": \"how\"}"
+)]
 struct Figure {
     value: f64,
     #[serde(default)]
@@ -109,13 +114,21 @@ pub fn parse_question(text: &str) -> Result<Question, Error> {
     let shape = |error: serde_json::Error| {
         let text = error.to_string();
         let end = text.rfind(" at line ").unwrap_or(text.len());
-        Error::malformed(
-            error.line().max(1),
-            text[..end]
-                .chars()
-                .filter(|letter| !letter.is_control())
-                .collect::<String>(),
-        )
+        let mut wrong: String = text[..end]
+            .chars()
+            .filter(|letter| !letter.is_control())
+            .collect();
+        for (ending, words) in [
+            ("expected u32", "expected a whole number"),
+            ("expected u64", "expected a whole number"),
+            ("expected f64", "expected a number"),
+            ("expected a map", "expected an object"),
+        ] {
+            if let Some(before) = wrong.strip_suffix(ending) {
+                wrong = format!("{before}{words}");
+            }
+        }
+        Error::malformed(error.line().max(1), wrong)
     };
     let Versioned { version } = serde_json::from_str(text).map_err(shape)?;
     if version != VERSION {

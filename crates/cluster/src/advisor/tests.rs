@@ -435,3 +435,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn errors_of_form_have_no_words_of_the_program() {
+    for (text, wanted) in [
+        ("[1]", "expected an object"),
+        (
+            r#"{"version": 1, "name": "a", "inputs": {"pue": 2}}"#,
+            "expected an object such as",
+        ),
+        (
+            r#"{"version": 1, "name": "a", "inputs": {"pue": {"value": "2"}}}"#,
+            "expected a number",
+        ),
+        (
+            r#"{"version": 1, "name": "a", "boards_max": -1, "inputs": {}}"#,
+            "expected a whole number",
+        ),
+        (
+            r#"{"version": "1", "name": "a", "inputs": {}}"#,
+            "expected a whole number",
+        ),
+        (
+            r#"{"version": 1, "name": "a", "inputs": 3}"#,
+            "expected an object",
+        ),
+    ] {
+        let error = parse_question(text).expect_err("no question").to_string();
+        assert!(error.contains(wanted), "{error}");
+        for word in ["struct", "u32", "u64", "f64", "map"] {
+            assert!(!error.contains(word), "{error}");
+        }
+    }
+}

@@ -148,13 +148,19 @@ impl Curve {
         &self.segments
     }
 
+    /// Returns the segment that messages of a size are in.
+    #[must_use]
+    pub fn segment(&self, bytes: f64) -> &Segment {
+        // The first one also applies to smaller messages; a curve has at least one segment.
+        let later = self.segments.iter().skip(1).rev();
+        let mut reached = later.filter(|segment| segment.from_bytes <= bytes);
+        reached.next().unwrap_or(&self.segments[0])
+    }
+
     /// Returns the time of one message.
     #[must_use]
     pub fn seconds(&self, bytes: f64) -> f64 {
-        let later = self.segments.iter().rev();
-        let mut found = later.filter(|segment| segment.from_bytes <= bytes);
-        let segment = found.next().or(self.segments.first());
-        segment.map_or(0.0, |segment| segment.seconds(bytes))
+        self.segment(bytes).seconds(bytes)
     }
 
     /// Returns the same curve with both parameters of each segment times a factor.

@@ -114,7 +114,8 @@ pub(crate) enum DataMayGo {
     keel advise --job job.json\n  \
     keel advise --job job.json --deadline 30 --assume --json | jq .advised\n  \
     keel advise --kernel vibration --input day.csv --data-may-go neighbours --assume\n  \
-    keel advise --kernel k-means --key pump/vibration --job prices.json --write job.json\n\n\
+    keel advise --kernel k-means --key pump/vibration --job prices.json --write job.json\n  \
+    keel advise --job job.json --link yocto.jsonl\n\n\
     The file contains figures, each with its source; docs/cluster.md has an example. --kernel measures a job on\n\
     this board, on growing parts of the readings, and takes time, parallel fraction, messages and sizes from that;\n\
     all other figures come from the file. Missing figures are an error, unless --assume replaces them by values\n\
@@ -135,6 +136,9 @@ pub(crate) struct AdviseArgs {
     #[arg(long, value_name = "N", default_value_t = 20, requires = "kernel",
         value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) measure_seconds: u64,
+    /// Result of `keel cluster measure` with round trips between boards, for the time of messages
+    #[arg(long, value_name = "FILE")]
+    pub(crate) link: Option<PathBuf>,
     /// New file for the question with all of its figures, to use with --job
     #[arg(long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
@@ -154,4 +158,16 @@ pub(crate) struct AdviseArgs {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl AdviseArgs {
+    /// Returns an option that says something of the job to be measured.
+    pub(crate) fn said_of_job(&self) -> Option<&'static str> {
+        let readings = [
+            ("--input", self.readings.input.is_some()),
+            ("--key", self.readings.key.is_some()),
+        ];
+        let mut said = readings.into_iter().chain(self.settings.said());
+        said.find(|(_, is_said)| *is_said).map(|(option, _)| option)
+    }
 }

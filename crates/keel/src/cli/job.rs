@@ -72,6 +72,17 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl KernelArgs {
+    /// Returns each option, and whether it is on the command line.
+    pub(super) fn said(&self) -> [(&'static str, bool); 5] {
+        [
+            ("--window", self.window.is_some()),
+            ("--step", self.step.is_some()),
+            ("--clusters", self.clusters.is_some()),
+            ("--rounds", self.rounds.is_some()),
+            ("--seed", self.seed.is_some()),
+        ]
+    }
+
     /// As the job takes it.
     ///
     /// # Errors
@@ -135,10 +146,22 @@ pub(crate) struct ReadingsArgs {
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
     /// Start of the time range of the history, included
-    #[arg(long, value_name = "T", allow_hyphen_values = true, requires = "key")]
+    #[arg(
+        long,
+        value_name = "T",
+        allow_hyphen_values = true,
+        requires = "key",
+        conflicts_with = "input"
+    )]
     pub(crate) from: Option<String>,
     /// End of the time range, not included
-    #[arg(long, value_name = "T", allow_hyphen_values = true, requires = "key")]
+    #[arg(
+        long,
+        value_name = "T",
+        allow_hyphen_values = true,
+        requires = "key",
+        conflicts_with = "input"
+    )]
     pub(crate) to: Option<String>,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
@@ -191,6 +214,9 @@ pub(crate) struct ClusterRunArgs {
     /// Deadline for the result, in s, for the advice
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) deadline: Option<f64>,
+    /// Result of `keel cluster measure` with round trips between boards, for the advice
+    #[arg(long, value_name = "FILE")]
+    pub(crate) link: Option<PathBuf>,
     /// Path of the program keel-mpi on each board [default: beside keel, or in PATH]
     #[arg(long, value_name = "PATH", conflicts_with = "local")]
     pub(crate) program: Option<PathBuf>,

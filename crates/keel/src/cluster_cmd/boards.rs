@@ -3,7 +3,9 @@
 
 use crate::cli::BoardsArgs;
 use crate::error::{CliError, describe};
-use cluster::measure::{Address, HostEntry, Launch, Library, parse_hosts, ranks_of};
+use cluster::measure::{
+    Address, HostEntry, Launch, Library, is_interface_name, parse_hosts, ranks_of,
+};
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -78,16 +80,15 @@ impl Boards {
         let address = arguments.address.as_deref().map(Address::parse).transpose();
         let address =
             address.map_err(|error| CliError::usage("--address", error, "see `--help`"))?;
-        if let Some(name) = &arguments.interface {
-            let is_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
-            if name.is_empty() || name.starts_with('-') || !name.chars().all(is_name) {
-                let wrong = format!("{name} is no name of an interface");
-                return Err(CliError::usage(
-                    "--interface",
-                    wrong,
-                    "`ip link` lists them",
-                ));
-            }
+        if let Some(name) = &arguments.interface
+            && !is_interface_name(name)
+        {
+            let wrong = format!("{name} is no name of an interface");
+            return Err(CliError::usage(
+                "--interface",
+                wrong,
+                "`ip link` lists them",
+            ));
         }
         let remote_shell = arguments.launcher.as_deref().map(|path| {
             let absolute = std::fs::canonicalize(path);

@@ -5,7 +5,7 @@
 pub(crate) mod boards;
 mod measure;
 pub(crate) mod ranks;
-mod report;
+pub(crate) mod report;
 mod thesis;
 
 use crate::cli::ClusterCommand;

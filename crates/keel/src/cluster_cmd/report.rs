@@ -5,8 +5,9 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::temporary::new_file;
 use cluster::compare::{Cell, Comparison, Key, Verdict};
+use cluster::link::LinkCurve;
 use cluster::plot::drawings;
-use cluster::results::{FILE_BYTES_MAX, Known, ResultFile, Transport};
+use cluster::results::{Benchmark, FILE_BYTES_MAX, Known, ResultFile, Row, Transport};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -50,11 +51,15 @@ pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
             "hosts": files.iter().flat_map(hosts_json).collect::<Vec<_>>(),
             "remarks": comparison.remarks,
             "rows": rows,
+            "links": files.iter().filter_map(link_json).collect::<Vec<_>>(),
             "plots": drawn,
         }))?;
     } else {
         print_forks(&files, &mut out)?;
         print(&comparison, &mut out)?;
+        for file in &files {
+            print_link(file, &mut out)?;
+        }
         for path in arguments
             .csv
             .iter()
@@ -66,6 +71,80 @@ pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
     }
     out.flush()?;
     Ok(0)
+}
+
+/// Returns the curve of a result file's round trips between boards, for the advisor.
+///
+/// # Errors
+/// The file is no result file, or has no such round trips.
+pub(crate) fn link(path: &Path) -> Result<LinkCurve, CliError> {
+    LinkCurve::fit(&read(path)?).map_err(|error| {
+        CliError::failure(
+            path.display(),
+            error,
+            "measure them: keel cluster measure --hosts FILE --only roundtrip --out FILE",
+        )
+    })
+}
+
+/// Returns the fit of a file that has round trips over a network.
+fn fitted(file: &ResultFile) -> Option<Result<LinkCurve, cluster::Error>> {
+    let has_link = file.rows.iter().any(|row| match row {
+        Row::Benchmark(row) => {
+            row.benchmark == Benchmark::Roundtrip && row.transport == Transport::Network
+        }
+        Row::Power(_) => false,
+    });
+    has_link.then(|| LinkCurve::fit(file))
+}
+
+fn link_json(file: &ResultFile) -> Option<serde_json::Value> {
+    let label = &file.header.label;
+    Some(match fitted(file)? {
+        Ok(link) => {
+            let segments = link.curve().segments().iter().map(|segment| {
+                json!({
+                    "from_bytes": segment.from_bytes,
+                    "alpha_s": segment.alpha_s,
+                    "beta_s_per_byte": segment.beta_s_per_byte,
+                    "sizes": segment.points,
+                    "error_median": segment.error_median,
+                    "error_max": segment.error_max,
+                })
+            });
+            json!({"label": label, "segments": segments.collect::<Vec<_>>()})
+        }
+        Err(error) => json!({"label": label, "why_none": error.to_string()}),
+    })
+}
+
+fn print_link(file: &ResultFile, out: &mut Output) -> Result<(), CliError> {
+    match fitted(file) {
+        None => Ok(()),
+        Some(Err(error)) => out.line(format_args!("\nno line of messages: {error}")),
+        Some(Ok(link)) => {
+            out.line(format_args!(
+                "\n{}: time of a message, half of a round trip, fitted as alpha + bytes ÷ rate",
+                file.header.label
+            ))?;
+            out.line("from bytes  alpha us     rate MB/s    error %, median and greatest")?;
+            for segment in link.curve().segments() {
+                let rate = match segment.beta_s_per_byte {
+                    0.0 => "-".to_owned(),
+                    beta => format!("{:.1}", 1e-6 / beta),
+                };
+                out.line(format_args!(
+                    "{:<10}  {:<11.3}  {rate:<11}  {:.1}, {:.1} of {} sizes",
+                    segment.from_bytes,
+                    segment.alpha_s * 1e6,
+                    segment.error_median * 100.0,
+                    segment.error_max * 100.0,
+                    segment.points
+                ))?;
+            }
+            Ok(())
+        }
+    }
 }
 
 fn read(path: &Path) -> Result<ResultFile, CliError> {

@@ -4,7 +4,7 @@ use crate::cli::ClusterReportArgs;
 use crate::error::CliError;
 use crate::output::{Output, counted};
 use cluster::results::ResultFile;
-use cluster::thesis::{Thesis, faults, unit};
+use cluster::thesis::{CONCLUSIONS, Thesis, faults, unit};
 use serde_json::json;
 use std::path::Path;
 
@@ -77,9 +77,14 @@ fn as_json(thesis: &Thesis, written: &[String]) -> serde_json::Value {
             "watts_from": row.watts_from,
             "why_none": row.watts.as_ref().err(),
             "result_per_watt": row.per_watt(),
+            "result_per_joule": row.per_joule(),
         })
     });
+    let conclusions = CONCLUSIONS
+        .iter()
+        .map(|one| json!({"follows": one.follows, "text": one.text, "shown_by": one.shown_by}));
     json!({
+        "conclusions": conclusions.collect::<Vec<_>>(),
         "parity": parity.collect::<Vec<_>>(),
         "not_used": faulty.collect::<Vec<_>>(),
         "efficiency": efficiency.collect::<Vec<_>>(),
@@ -111,6 +116,11 @@ fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), Cl
             row.average_w,
             faults(row)
         ))?;
+    }
+    out.line("\nconclusions: whether they follow from the tables, and the figure or table that shows it (--plots):")?;
+    for one in CONCLUSIONS {
+        let word = if one.follows { "yes" } else { "no" };
+        out.line(format_args!("{word:<3}  {} [{}]", one.text, one.shown_by))?;
     }
     let mut kind = None;
     for row in &thesis.efficiency {

@@ -375,11 +375,10 @@ impl JobConfig {
     /// Returns settings that may surprise.
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        let missing = [("hosts", &self.hosts), ("question", &self.question)];
-        for (key, path) in missing {
+        for (key, path) in self.inputs() {
             if let Some(path) = path.as_ref().filter(|path| !path.is_file()) {
                 warnings.push(format!(
-                    "job.{key} {} of job {} is not there",
+                    "{key} {} of job {} is not there",
                     path.display(),
                     self.name
                 ));

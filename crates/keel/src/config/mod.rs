@@ -109,6 +109,12 @@ pub(crate) struct JobConfig {
     pub(crate) deadline_seconds: f64,
     /// Figures for the advisor.
     pub(crate) question: Option<PathBuf>,
+    /// Result of `keel cluster measure`, for the time of messages.
+    pub(crate) link: Option<PathBuf>,
+    /// Network interface of the boards that carries messages.
+    pub(crate) interface: Option<String>,
+    /// Address at which boards reach this one.
+    pub(crate) address: Option<String>,
     /// A run is ended after this time.
     pub(crate) run_seconds_max: u32,
     /// Readings in a window; 0: the job's own default.
@@ -143,6 +149,15 @@ impl JobConfig {
             files.extend([table.clone(), beside(table, "new")]);
         }
         files
+    }
+
+    /// Returns the files that the job only reads, by their keys.
+    fn inputs(&self) -> [(&'static str, &Option<PathBuf>); 3] {
+        [
+            ("job.hosts", &self.hosts),
+            ("job.question", &self.question),
+            ("job.link", &self.link),
+        ]
     }
 
     /// Returns the deadline of the result, in seconds.

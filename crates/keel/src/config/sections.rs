@@ -11,6 +11,7 @@ use super::{
     StoreConfig, SubscribeConfig, TimeConfig, beside,
 };
 use crate::kernel::Kernel;
+use cluster::measure::{Address, is_interface_name};
 use db::qos::admission::Quality;
 use db::qos::controller::Mode;
 use ingest::intake::{Retained, TEMPLATE_BYTES_MAX, Template, TemplateKind};
@@ -189,7 +190,7 @@ impl Reader<'_> {
                 let mut files = files.iter();
                 files.any(|file| is_same_place(file, path) || file.starts_with(path))
             };
-            let own = [("job.hosts", &job.hosts), ("job.question", &job.question)];
+            let own = job.inputs();
             let own = own.map(|(name, path)| (name, path.as_deref()));
             let of_node = of_node.iter().copied();
             let own = own
@@ -248,6 +249,15 @@ impl Reader<'_> {
             let remedy = "give 0, or a whole number from 4 to 65536";
             section.wrong(section.line(), "window", &wrong, remedy);
         }
+        let checked = |key: &'static str, is_right: &dyn Fn(&str) -> bool, remedy: &str| {
+            let at = section.text(key, PATH_BYTES_MAX)?;
+            if !is_right(&at.value) {
+                let wrong = format!("is \"{}\"", at.value);
+                section.wrong(at.line, key, &wrong, remedy);
+            }
+            Some(at.value)
+        };
+        let is_address = |text: &str| Address::parse(text).is_ok();
         let file = |at: Option<At<String>>| at.map(|at| self.base_dir.join(at.value));
         let job = JobConfig {
             name: name.value,
@@ -266,6 +276,9 @@ impl Reader<'_> {
             ),
             deadline_seconds: section.number("deadline_seconds", 0.0, (0.0, 31_536_000.0)),
             question: file(section.text("question", PATH_BYTES_MAX)),
+            link: file(section.text("link", PATH_BYTES_MAX)),
+            interface: checked("interface", &is_interface_name, "`ip link` lists them"),
+            address: checked("address", &is_address, "give it as 10.77.0.254/24"),
             run_seconds_max: section.integer("run_seconds_max", 3_600, (1, 86_400)) as u32,
             window,
             step: section.integer("step", 0, (0, 65_536)) as usize,

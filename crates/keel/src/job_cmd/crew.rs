@@ -1,6 +1,7 @@
 //! The processes of a job: each is one rank of this machine, or MPI's launcher, which has the ranks. Their output
 //! arrives as events; their exit statuses are polled. No process outlives the crew.
 
+use super::END_TIME_MAX;
 use crate::cluster_cmd::boards::{Boards, wait_within};
 use crate::error::CliError;
 use crate::signals;
@@ -25,9 +26,6 @@ const COMPLAINT_LINES_MAX: usize = 200;
 
 /// The most characters kept of each line.
 const COMPLAINT_LETTERS_MAX: usize = 500;
-
-/// Timeout for a launcher that was asked to end: it ends the ranks on all boards.
-const END_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Seconds that a local rank waits for another one. Longer than any job, because the crew itself detects silent ranks.
 const PATIENCE_SECONDS: u64 = 90_000;
@@ -220,8 +218,8 @@ impl Crew {
         kept.iter().cloned().collect()
     }
 
-    /// Ends all remaining processes.
-    pub(super) fn end(&mut self) {
+    /// Asks all remaining processes to end, and kills those that have not ended after `time`.
+    pub(super) fn end(&mut self, time: Duration) {
         self.statuses();
         for process in self
             .processes
@@ -231,7 +229,7 @@ impl Crew {
             // SAFETY: a plain system call. The child has not been waited for, so its number is its own.
             unsafe { libc::kill(process.child.id() as libc::pid_t, libc::SIGTERM) };
         }
-        let until = Instant::now() + END_TIME_MAX;
+        let until = Instant::now() + time;
         for process in self
             .processes
             .iter_mut()
@@ -251,7 +249,7 @@ impl Crew {
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        self.end();
+        self.end(END_TIME_MAX);
     }
 }
 

@@ -10,6 +10,7 @@ use cluster::advisor::{Advice, Estimate, Fit, Input, Minimise, Origin, Privacy, 
 use cluster::jobs::energy::BoardEnergy;
 use cluster::jobs::lines::Report;
 use cluster::jobs::{LeftOut, Order, Sameness};
+use cluster::link::LinkCurve;
 use cluster::results::Known;
 use serde_json::{Value, json};
 
@@ -23,6 +24,8 @@ pub(super) struct Shown<'a> {
     /// Boards that were lost during the run, and how.
     pub(super) lost: &'a [(String, String)],
     pub(super) deadline_s: Option<f64>,
+    /// What messages between boards cost, if a measurement was named.
+    pub(super) link: Option<&'a LinkCurve>,
 }
 
 pub(super) fn print(shown: &Shown<'_>, is_json: bool) -> Result<u8, CliError> {
@@ -167,6 +170,9 @@ impl Advised {
                 )
                 .map_err(wrong)?;
             }
+        }
+        if let Some(link) = shown.link {
+            link.give(&mut question).map_err(wrong)?;
         }
         question.assume();
         let idle_w = question.given[Input::BoardIdleW as usize]

@@ -14,6 +14,7 @@ mod state;
 use crate::cli::ClusterRunArgs;
 use crate::cluster_cmd::boards::{Boards, last_line};
 use crate::cluster_cmd::ranks::blamed;
+use crate::cluster_cmd::report;
 use crate::error::CliError;
 use crate::progress::Progress;
 use crate::signals;
@@ -22,7 +23,7 @@ use cluster::jobs::Order;
 use cluster::jobs::lines::Line;
 use cluster::jobs::worker::Options;
 use crew::{Crew, Heard};
-use state::{Failed, State};
+use state::{Failed, SETTLE, SETTLE_LAUNCHER, Settled, State};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -32,11 +33,12 @@ use std::time::{Duration, Instant};
 /// Poll interval for signals of the user and for processes that have ended.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Time after the first sign of a failure for further signs of the failed rank.
-const SETTLE: Duration = Duration::from_millis(700);
+/// Timeout for a launcher that was asked to end: it ends the ranks on all boards.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The same with a launcher, which reports events with a delay.
-const SETTLE_LAUNCHER: Duration = Duration::from_secs(5);
+/// The same if a board is cut off. The launcher ends the ranks that it reaches within this time, and would then wait
+/// for the others.
+const END_CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Timeout for a launcher to end after all ranks have reported that they are done.
 const END_LAUNCHER: Duration = Duration::from_secs(4);
@@ -137,6 +139,7 @@ fn run_with<T>(
     arguments: &ClusterRunArgs,
     seen: impl FnOnce(&face::Shown<'_>) -> Result<T, CliError>,
 ) -> Result<T, CliError> {
+    let link = arguments.link.as_deref().map(report::link).transpose()?;
     let name = input::name(&arguments.readings);
     let (readings, left_out) = input::read(&arguments.readings)?;
     let times = readings.times_s.clone();
@@ -199,6 +202,7 @@ fn run_with<T>(
         state: &state,
         lost: &lost,
         deadline_s: arguments.deadline,
+        link: link.as_ref(),
     };
     seen(&shown)
 }
@@ -234,7 +238,7 @@ fn attempt(
         Place::Local(_) => SETTLE,
         Place::Boards(_) => SETTLE_LAUNCHER,
     };
-    let mut failing_since: Option<Instant> = None;
+    let mut settled = Settled::default();
     let mut done_since: Option<Instant> = None;
     loop {
         let heard = crew.hear(LOOK);
@@ -294,14 +298,11 @@ fn attempt(
                 continue;
             }
         }
-        if has_died || (is_over && is_end) || state.is_failing(silence_max, now) {
-            let since = *failing_since.get_or_insert(now);
-            if (is_over && is_end) || now.saturating_duration_since(since) > settle {
-                return judge(place, &mut crew, &state, silence_max, now);
-            }
-        } else {
-            // A rank that was silent for long has spoken again.
-            failing_since = None;
+        let has_ended = is_over && is_end;
+        let is_failing = has_died || has_ended || state.is_failing(silence_max, now);
+        let is_cut_off = !has_died && state.is_cut_off(silence_max, now);
+        if has_ended || settled.is_complete(is_failing, is_cut_off, settle, now) {
+            return judge(place, &mut crew, &state, is_cut_off, silence_max, now);
         }
     }
 }
@@ -311,6 +312,7 @@ fn judge(
     place: &Place,
     crew: &mut Crew,
     state: &State,
+    is_cut_off: bool,
     silence_max: Duration,
     now: Instant,
 ) -> Result<Outcome, CliError> {
@@ -330,7 +332,7 @@ fn judge(
             .iter()
             .find(|(rank, status)| status.code().is_some() && !state.has_word(*rank));
         if let Some((rank, status)) = by_itself.filter(|_| died.is_empty()) {
-            crew.end();
+            crew.end(END_TIME_MAX);
             let complaints = crew.complaints();
             let last = complaints.iter().rev().find(|line| !line.trim().is_empty());
             let why = last.map_or_else(|| format!("ended with {status}"), Clone::clone);
@@ -342,7 +344,11 @@ fn judge(
             ));
         }
     }
-    crew.end();
+    crew.end(if is_cut_off {
+        END_CUT_OFF
+    } else {
+        END_TIME_MAX
+    });
     let complaints = crew.complaints();
     if let Place::Boards(boards) = place {
         let names = place.names();
@@ -350,7 +356,11 @@ fn judge(
         let at = |name: &str| names.iter().position(|known| *known == name);
         named = blamed(&complaints, &names)
             .and_then(|(name, line)| Some((vec![place.first_rank(at(&name)?)], line)))
+            // Whether a board that is cut off answers takes long to ask, and its ranks are known.
             .or_else(|| {
+                if is_cut_off {
+                    return None;
+                }
                 let error = boards.reach().err()?.to_string();
                 let name = names
                     .iter()

@@ -8,6 +8,7 @@
 use super::face;
 use super::input;
 use crate::cli::{ClusterJobArgs, ClusterRunArgs, KernelArgs, NodeArgs, ReadingsArgs};
+use crate::cluster_cmd::report;
 use crate::config::{Config, JobConfig, beside};
 use crate::error::CliError;
 use crate::kernel::Kernel;
@@ -147,29 +148,11 @@ fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
         }
         _ => None,
     };
-    let words = ClusterRunArgs {
-        kernel: job.kernel,
-        local: hosts.is_none().then_some(job.ranks),
-        hosts,
-        readings: readings(),
-        settings: settings(job),
-        retry: true,
-        out: table.as_ref().map(|(_, new)| new.clone()),
-        json: true,
-        silence_seconds_max: 10,
-        seconds_max: u64::from(job.run_seconds_max),
-        idle_seconds: 0,
-        sensor: None,
-        root: PathBuf::from("/"),
-        deadline: Some(job.deadline_s()),
-        program: None,
-        mpirun: None,
-        launcher: None,
-        address: None,
-        interface: None,
-        tcp: false,
-        mpi_arg: Vec::new(),
-    };
+    let new = table.as_ref().map(|(_, new)| new.clone());
+    let mut words = words(job, hosts, new, readings());
+    if placed.hosts.len() < 2 {
+        words.link = None;
+    }
     let result = super::run_with(&words, face::json)?;
     let whole = json!({"job": job.name, "placed": placed.json(), "result": result});
     replace(&job.out, &format!("{whole:#}\n"))?;
@@ -181,6 +164,39 @@ fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
         out.json(&json!({"done": {"seconds": result["seconds"], "ranks": result["ranks"], "lost": result["lost"]}}))
     } else {
         out.json(&whole)
+    }
+}
+
+/// Returns the run of a job: on the boards of a file, or on this one alone.
+fn words(
+    job: &JobConfig,
+    hosts: Option<PathBuf>,
+    table: Option<PathBuf>,
+    readings: ReadingsArgs,
+) -> ClusterRunArgs {
+    ClusterRunArgs {
+        kernel: job.kernel,
+        local: hosts.is_none().then_some(job.ranks),
+        hosts,
+        readings,
+        settings: settings(job),
+        retry: true,
+        out: table,
+        json: true,
+        silence_seconds_max: 10,
+        seconds_max: u64::from(job.run_seconds_max),
+        idle_seconds: 0,
+        sensor: None,
+        root: PathBuf::from("/"),
+        deadline: Some(job.deadline_s()),
+        link: job.link.clone(),
+        program: None,
+        mpirun: None,
+        launcher: None,
+        address: job.address.clone(),
+        interface: job.interface.clone(),
+        tcp: false,
+        mpi_arg: Vec::new(),
     }
 }
 
@@ -281,6 +297,10 @@ impl Placed {
             if let Some(given) = &kept.given[input as usize] {
                 question.given[input as usize] = Some(given.clone());
             }
+        }
+        // Messages cost nothing on one board.
+        if let Some(path) = job.link.as_ref().filter(|_| hosts.len() > 1) {
+            report::link(path)?.give(&mut question).map_err(wrong)?;
         }
         not_above(&mut question);
         let wants_elsewhere = question.privacy == Privacy::Anywhere && job.question.is_some();
@@ -489,4 +509,67 @@ fn replace(path: &Path, text: &str) -> Result<(), CliError> {
     let new = beside(path, "new");
     write(&new, text)?;
     std::fs::rename(&new, path).map_err(|error| CliError::io(path.display(), &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_messages_cost_is_not_read_for_a_job_of_one_board() {
+        let folder = std::env::temp_dir().join(format!("keel-job-link-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let input = folder.join("day.csv");
+        let rows: String = (0..2_000).map(|row| format!("{}\n", row % 7)).collect();
+        std::fs::write(&input, format!("value\n{rows}")).expect("a file");
+        let readings = ReadingsArgs {
+            input: Some(input),
+            column: Vec::new(),
+            key: None,
+            from: None,
+            to: None,
+            node: NodeArgs {
+                node: None,
+                config: None,
+            },
+        };
+        let find = |hosts: &str| {
+            let text = "[[job]]\nname = \"a\"\nkernel = \"vibration\"\nkey = \"k\"\nout = \"a.json\"\n\
+                        hosts = \"hosts\"\nlink = \"lost.jsonl\"\n";
+            std::fs::write(folder.join("hosts"), hosts).expect("a file");
+            let config = Config::parse(text, "keel.toml", &folder).expect("valid");
+            Placed::find(&config.job[0], &readings)
+        };
+        let placed = find("b1\n").expect("placed");
+        assert_eq!(placed.place, Place::Boards(1));
+        let error = find("b1\nb2\n").err().expect("no such file").to_string();
+        assert!(error.contains("lost.jsonl"), "{error}");
+        std::fs::remove_dir_all(&folder).expect("the folder");
+    }
+
+    #[test]
+    fn a_job_is_launched_through_the_configured_interface_and_address() {
+        let text = "[[job]]\nname = \"a\"\nkernel = \"vibration\"\nkey = \"k\"\nout = \"a.json\"\n\
+                    hosts = \"hosts\"\nlink = \"link.jsonl\"\ninterface = \"eth1\"\naddress = \"10.0.0.5/24\"\n";
+        let config = Config::parse(text, "keel.toml", Path::new("/etc/keel")).expect("valid");
+        let readings = ReadingsArgs {
+            input: None,
+            column: Vec::new(),
+            key: Some("k".to_owned()),
+            from: None,
+            to: None,
+            node: NodeArgs {
+                node: None,
+                config: None,
+            },
+        };
+        let words = words(&config.job[0], Some("hosts".into()), None, readings);
+        assert_eq!(
+            words.link.as_deref(),
+            Some(Path::new("/etc/keel/link.jsonl"))
+        );
+        let boards = words.boards().expect("boards");
+        assert_eq!(boards.interface.as_deref(), Some("eth1"));
+        assert_eq!(boards.address.as_deref(), Some("10.0.0.5/24"));
+    }
 }

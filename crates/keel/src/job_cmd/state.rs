@@ -6,6 +6,16 @@ use cluster::jobs::lines::{Line, Report};
 use cluster::results::Known;
 use std::time::{Duration, Instant};
 
+/// Time after the first sign of a failure for further signs of the failed rank.
+pub(super) const SETTLE: Duration = Duration::from_millis(700);
+
+/// The same with a launcher, which reports events with a delay.
+pub(super) const SETTLE_LAUNCHER: Duration = Duration::from_secs(5);
+
+/// The same if a board is cut off: all of its ranks are silent within a beat or two. Counts from when the other ranks
+/// speak: when all ranks were silent, and the first of them speaks again, the others are about to.
+const SETTLE_CUT_OFF: Duration = Duration::from_secs(1);
+
 /// The state of one rank.
 #[derive(Clone, Debug)]
 struct Rank {
@@ -48,6 +58,44 @@ pub(super) enum Failed {
     Job(String),
     /// The cause is unknown.
     Unknown(String),
+}
+
+/// Since when a condition holds.
+#[derive(Default)]
+struct Since(Option<Instant>);
+
+impl Since {
+    /// Returns for how long it has held without a break; `None` if it does not hold now.
+    fn lasts(&mut self, holds: bool, now: Instant) -> Option<Duration> {
+        let since = self.0.unwrap_or(now);
+        self.0 = holds.then_some(since);
+        holds.then(|| now.saturating_duration_since(since))
+    }
+}
+
+/// Decides when a failure has lasted long enough to be judged. Both conditions end when a rank that was silent for long
+/// speaks again.
+#[derive(Default)]
+pub(super) struct Settled {
+    failing: Since,
+    cut_off: Since,
+}
+
+impl Settled {
+    /// Returns whether the signs are complete. `settle` is the time for signs of a failure other than a cut-off.
+    pub(super) fn is_complete(
+        &mut self,
+        is_failing: bool,
+        is_cut_off: bool,
+        settle: Duration,
+        now: Instant,
+    ) -> bool {
+        // A cut-off has a clock of its own: ranks that are silent after a silence of all may be about to speak, too.
+        let failing = self.failing.lasts(is_failing && !is_cut_off, now);
+        let cut_off = self.cut_off.lasts(is_cut_off, now);
+        failing.is_some_and(|time| time > settle)
+            || cut_off.is_some_and(|time| time > SETTLE_CUT_OFF)
+    }
 }
 
 impl State {
@@ -195,6 +243,15 @@ impl State {
             .collect()
     }
 
+    /// Returns whether a board is cut off: some ranks are silent, others speak, and none complains. The launcher can
+    /// add nothing to that, and cannot end what it does not reach.
+    pub(super) fn is_cut_off(&self, silence_max: Duration, now: Instant) -> bool {
+        let silent = self.silent(silence_max, now).len();
+        // A rank that has ended is not silent, and does not speak.
+        let running = self.ranks.iter().filter(|rank| !rank.has_ended).count();
+        (1..running).contains(&silent) && self.ranks.iter().all(|rank| rank.failed.is_none())
+    }
+
     /// Returns whether something has gone wrong; the cause may become clear a little later.
     pub(super) fn is_failing(&self, silence_max: Duration, now: Instant) -> bool {
         self.ranks.iter().any(|rank| rank.failed.is_some())
@@ -338,16 +395,83 @@ mod tests {
         assert!(!state.is_failing(SILENCE, begun + SILENCE));
         state.hear(beat(0, 0.6), later);
         state.hear(Line::Done { rank: 2, rows: 0 }, begun);
-        assert!(state.is_failing(SILENCE, later));
+        assert!(state.is_failing(SILENCE, later) && state.is_cut_off(SILENCE, later));
         assert_eq!(
             state.judge(&[], None, SILENCE, later),
             lost(&[1], "has said nothing for 10 s")
         );
+        // If others complain, the launcher may know more; if all are silent, none of them is cut off.
+        let mut complains = State::new(2, begun);
+        complains.hear(failed(0, None, "has ended"), later);
+        assert!(complains.is_failing(SILENCE, later) && !complains.is_cut_off(SILENCE, later));
+        assert!(!State::new(2, begun).is_cut_off(SILENCE, later));
+        // A rank that has ended does not speak.
+        let mut last = State::new(2, begun);
+        last.hear(Line::Done { rank: 0, rows: 0 }, later);
+        assert!(last.is_failing(SILENCE, later) && !last.is_cut_off(SILENCE, later));
         let end = later + 2 * SILENCE;
         assert!(matches!(
             State::new(2, begun).judge(&[], None, SILENCE, end),
             Failed::Unknown(_)
         ));
+    }
+
+    #[test]
+    fn after_silence_of_all_the_others_have_time_to_speak_when_the_first_one_does() {
+        let ms = Duration::from_millis;
+        for (settle, first_ms) in [
+            (SETTLE_LAUNCHER, 3_000),
+            (SETTLE_LAUNCHER, 4_970),
+            (SETTLE, 650),
+        ] {
+            for speak in [true, false] {
+                let begun = Instant::now();
+                let mut state = State::new(3, begun);
+                let mut settled = Settled::default();
+                let mut look = |state: &State, now: Instant| {
+                    let is_cut_off = state.is_cut_off(SILENCE, now);
+                    settled.is_complete(state.is_failing(SILENCE, now), is_cut_off, settle, now)
+                };
+                let silent = begun + SILENCE + ms(1);
+                assert!(!look(&state, silent));
+                // The silence of the others counts as theirs alone from now on.
+                let first = silent + ms(first_ms);
+                state.hear(beat(0, 0.1), first);
+                for later_ms in [0, 100, 999] {
+                    assert!(
+                        !look(&state, first + ms(later_ms)),
+                        "{settle:?} {first_ms} {later_ms}"
+                    );
+                }
+                if speak {
+                    state.hear(beat(1, 0.1), first + ms(999));
+                    state.hear(beat(2, 0.1), first + ms(999));
+                }
+                assert_eq!(look(&state, first + ms(1_001)), !speak);
+                assert_eq!(look(&state, first + ms(5_001)), !speak);
+                // Later silence is counted anew.
+                let again = first + 2 * SILENCE;
+                state.hear(beat(0, 0.2), again);
+                assert_eq!(look(&state, again), !speak);
+            }
+        }
+    }
+
+    #[test]
+    fn silence_of_all_is_judged_after_its_own_time() {
+        let begun = Instant::now();
+        let state = State::new(2, begun);
+        let silent = begun + SILENCE + Duration::from_millis(1);
+        for settle in [SETTLE, SETTLE_LAUNCHER] {
+            let mut settled = Settled::default();
+            let mut look = |time: Duration| {
+                let now = silent + time;
+                let is_cut_off = state.is_cut_off(SILENCE, now);
+                settled.is_complete(state.is_failing(SILENCE, now), is_cut_off, settle, now)
+            };
+            assert!(!look(Duration::ZERO) && !look(settle));
+            assert!(look(settle + Duration::from_millis(1)));
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::error::{CliError, one_line};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use stream::publish::{self, PackOptions, PackReport};
 
 pub(super) fn run(arguments: &StreamPackArgs) -> Result<u8, CliError> {
@@ -37,6 +37,15 @@ pub(super) fn run(arguments: &StreamPackArgs) -> Result<u8, CliError> {
 
 fn as_value(report: &PackReport) -> serde_json::Value {
     let (tree, written) = (&report.tree, &report.written);
+    let needs = |needs: &[(PathBuf, PathBuf)]| {
+        let each = needs.iter().map(|(file, loader)| {
+            json!({
+                "file": file.to_string_lossy(),
+                "loader": loader.to_string_lossy(),
+            })
+        });
+        each.collect::<Vec<_>>()
+    };
     json!({
         "version": report.version,
         "new": report.is_new,
@@ -51,10 +60,8 @@ fn as_value(report: &PackReport) -> serde_json::Value {
         "read_again": tree.read_again,
         "other_file_systems_left_out": tree.other_file_systems,
         "attributes_left_out": tree.with_attributes,
-        "loaders_missing": report.loaders_missing.iter().map(|(file, loader)| json!({
-            "file": file.to_string_lossy(),
-            "loader": loader.to_string_lossy(),
-        })).collect::<Vec<_>>(),
+        "loaders_missing": needs(&report.loaders_missing),
+        "loaders_in_tree": needs(&report.loaders_in_tree),
         "contents_new": written.contents,
         "segments_new": written.segments,
         "segments_shared": written.shared_segments,
@@ -115,6 +122,12 @@ fn tell(store: &Path, report: &PackReport, out: &mut Output) -> Result<(), CliEr
              `No such file or directory`",
             file,
             loader
+        ))?;
+    }
+    for (file, loader) in &report.loaders_in_tree {
+        out.line(format_args!(
+            "note: {file:?} needs {loader:?}, which is in the tree and not on this machine: on a device without it, \
+             run the program from the tree's root (chroot), or install it there"
         ))?;
     }
     for pack in &report.packs_lacking {

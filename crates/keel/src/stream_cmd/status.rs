@@ -46,18 +46,29 @@ pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// Keeps only the loaders that are missing both in the tree and on this machine, as `loaders_missing`.
+/// Keeps only the loaders that are missing on this machine: as `loaders_in_tree` those that the tree has, as
+/// `loaders_missing` the others.
 fn keep_missing(value: &mut Value) {
-    let Some(Value::Array(mut loaders)) =
-        value.as_object_mut().and_then(|all| all.remove("loaders"))
+    let Some(Value::Array(loaders)) = value.as_object_mut().and_then(|all| all.remove("loaders"))
     else {
         return;
     };
-    loaders.retain(|named| {
+    let (mut missing, mut in_tree) = (Vec::new(), Vec::new());
+    for mut named in loaders {
         let loader = named["loader"].as_str().unwrap_or_default();
-        matches!(Path::new(loader).try_exists(), Ok(false))
-    });
-    value["loaders_missing"] = Value::Array(loaders);
+        if !matches!(Path::new(loader).try_exists(), Ok(false)) {
+            continue;
+        }
+        let is_in_tree = named
+            .as_object_mut()
+            .and_then(|named| named.remove("in_tree"));
+        match is_in_tree {
+            Some(Value::Bool(true)) => in_tree.push(named),
+            _ => missing.push(named),
+        }
+    }
+    value["loaders_missing"] = Value::Array(missing);
+    value["loaders_in_tree"] = Value::Array(in_tree);
 }
 
 fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
@@ -82,10 +93,8 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
         let failure = one_line(&failure);
         out.line(format_args!("{:<22} {what}: {failure}", "server_failure"))?;
     }
-    let missing = value["loaders_missing"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
-    for named in missing {
+    let array = |name: &str| value[name].as_array().map_or(&[][..], Vec::as_slice);
+    for named in array("loaders_missing") {
         out.line(format_args!(
             "{} needs {}, which is neither in the tree nor on this machine, and ends with `No such file or \
              directory`: install it here, or put it into the tree and run the program from its root",
@@ -93,8 +102,15 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
             one_line(&named["loader"])
         ))?;
     }
-    let starts = value["starts"].as_array().map_or(&[][..], Vec::as_slice);
-    for start in starts {
+    for named in array("loaders_in_tree") {
+        out.line(format_args!(
+            "{} needs {}, which is only in the tree, and ends here with `No such file or directory`: run the program \
+             from the tree's root (chroot), or install it here",
+            one_line(&named["file"]),
+            one_line(&named["loader"])
+        ))?;
+    }
+    for start in array("starts") {
         out.line(start_line(start))?;
     }
     Ok(())

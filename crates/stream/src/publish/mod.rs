@@ -90,6 +90,8 @@ pub struct PackReport {
     /// Files of the tree, each with the loader or interpreter that it needs and that is neither in the tree nor on this
     /// machine.
     pub loaders_missing: Vec<(PathBuf, PathBuf)>,
+    /// The same for loaders that are in the tree, at the path that the file names, and not on this machine.
+    pub loaders_in_tree: Vec<(PathBuf, PathBuf)>,
     /// The store had content but no version: its versions were lost, or a publication was interrupted.
     pub had_no_version: bool,
     /// The note of the last published version could not be read. So this number may already have been used by a version
@@ -178,6 +180,7 @@ pub fn pack(
         let found = newest.as_ref();
         found.is_none_or(|(newest, _)| newest.version < *noted)
     });
+    let (loaders_missing, loaders_in_tree) = loaders.missing(&root);
     let mut report = PackReport {
         version: 0,
         is_new: true,
@@ -186,7 +189,8 @@ pub fn pack(
         written: Written::default(),
         manifest_bytes: 0,
         packs_lacking: batch.packs_lacking(),
-        loaders_missing: loaders.missing(&root),
+        loaders_missing,
+        loaders_in_tree,
         had_no_version: newest.is_none() && lost.is_none() && !state.contents.is_empty(),
         had_no_note,
         note_failure: None,

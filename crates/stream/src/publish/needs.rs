@@ -10,6 +10,9 @@ use crate::program::loader;
 /// The maximum number of loaders that are collected, each with the first file that needs it; further ones are ignored.
 const LOADERS_MAX: usize = 256;
 
+/// A file of a tree, and the loader that it needs.
+type Need = (PathBuf, PathBuf);
+
 /// Loaders and interpreters of a tree's programs.
 #[derive(Debug, Default)]
 pub(crate) struct Loaders(BTreeMap<PathBuf, PathBuf>);
@@ -27,15 +30,18 @@ impl Loaders {
         self.0.entry(loader).or_insert_with(|| shown.to_path_buf());
     }
 
-    /// Returns the loaders that are neither in the tree nor on this machine, each with a file that needs it. Such a
-    /// program fails with `No such file or directory`, and the message does not name the missing file.
-    pub(crate) fn missing(self, root: &Path) -> Vec<(PathBuf, PathBuf)> {
-        let is_missing = |loader: &Path| {
+    /// Returns the loaders that are not on this machine, each with a file that needs it: first those that the tree does
+    /// not have either, then those of the tree. Such a program fails with `No such file or directory`, and the message
+    /// does not name the missing file. With a loader of the tree, it runs from the tree's root.
+    pub(crate) fn missing(self, root: &Path) -> (Vec<Need>, Vec<Need>) {
+        let is_in_tree = |loader: &Path| {
             let inside = loader.strip_prefix("/").unwrap_or(loader);
-            !root.join(inside).exists() && !loader.exists()
+            root.join(inside).exists()
         };
-        let missing = self.0.into_iter().filter(|(loader, _)| is_missing(loader));
-        missing.map(|(loader, file)| (file, loader)).collect()
+        let missing = self.0.into_iter().filter(|(loader, _)| !loader.exists());
+        missing
+            .map(|(loader, file)| (file, loader))
+            .partition(|(_, loader)| !is_in_tree(loader))
     }
 }
 

@@ -1,0 +1,249 @@
+//! What a message between boards costs, as the advisor takes it: a curve fitted to the round trips of a result file.
+
+use crate::Error;
+use crate::advisor::{Input, Origin, Question};
+use crate::error::excerpt;
+use crate::model::{Curve, Point};
+use crate::results::{Benchmark, ResultFile, Row, Transport};
+
+/// Largest number of segments: eager, rendezvous, and one more for a library that changes its algorithm.
+pub const SEGMENTS: usize = 3;
+
+/// Smallest number of sizes: points of fewer sizes determine no line that could be wrong.
+const SIZES_MIN: usize = 3;
+
+/// Largest part of a run's label, in bytes, in the origin of a figure: a file of figures takes 256 bytes of origin.
+const LABEL_BYTES_MAX: usize = 80;
+
+/// The fitted curve of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkCurve {
+    label: String,
+    curve: Curve,
+    /// The smallest and the largest size that was measured.
+    bytes_min: f64,
+    bytes_max: f64,
+}
+
+impl LinkCurve {
+    /// Fits a curve to the round trips over a network. A message takes half of a round trip.
+    ///
+    /// # Errors
+    /// The run has round trips of fewer than three sizes over a network.
+    pub fn fit(file: &ResultFile) -> Result<Self, Error> {
+        let mut label = excerpt(&file.header.label);
+        while label.len() > LABEL_BYTES_MAX {
+            label.pop();
+        }
+        let mut points = Vec::new();
+        for row in &file.rows {
+            let Row::Benchmark(row) = row else { continue };
+            if row.benchmark == Benchmark::Roundtrip && row.transport == Transport::Network {
+                points.push(Point {
+                    bytes: row.bytes as f64,
+                    seconds: row.median_us()?.value / 2.0 * 1e-6,
+                });
+            }
+        }
+        let mut sizes: Vec<f64> = points.iter().map(|point| point.bytes).collect();
+        sizes.sort_by(f64::total_cmp);
+        sizes.dedup();
+        if sizes.len() < SIZES_MIN {
+            let wrong = format!(
+                "has round trips of {} sizes over a network, must have {SIZES_MIN} or more",
+                sizes.len()
+            );
+            return Err(Error::invalid(format!("run {label}"), wrong));
+        }
+        let curve = Curve::fit(&points, SEGMENTS)?;
+        Ok(Self {
+            label,
+            curve,
+            bytes_min: sizes[0],
+            bytes_max: sizes[sizes.len() - 1],
+        })
+    }
+
+    /// Returns the curve.
+    #[must_use]
+    pub fn curve(&self) -> &Curve {
+        &self.curve
+    }
+
+    /// Gives a question the parameters of the segment that its messages are in, with the segment's greatest error as
+    /// the spread. Below the smallest and above the largest measured size nothing is known, and the spread is 1.
+    /// Without the size of the messages it gives nothing: the answer then names that size as missing, if it needs it.
+    ///
+    /// # Errors
+    /// None for a curve that was fitted.
+    pub fn give(&self, question: &mut Question) -> Result<(), Error> {
+        let Some(bytes) = &question.given[Input::ExchangeBytes as usize] else {
+            return Ok(());
+        };
+        let segment = self.curve.segment(bytes.value);
+        let beyond = if bytes.value < self.bytes_min {
+            Some(("below", self.bytes_min))
+        } else if bytes.value > self.bytes_max {
+            Some(("above", self.bytes_max))
+        } else {
+            None
+        };
+        let mut by = format!(
+            "round trips of {} from {} bytes on, {} sizes within {:.1} %",
+            self.label,
+            segment.from_bytes,
+            segment.points,
+            segment.error_max * 100.0
+        );
+        if let Some((side, bytes)) = beyond {
+            by.push_str(&format!("; none {side} {bytes} bytes was measured"));
+        }
+        let figures = [
+            (Input::MessageAlphaS, segment.alpha_s),
+            // A flat segment has no rate of its own: the greatest one adds nothing to alpha.
+            (Input::MessageBytesPerS, 1.0 / segment.beta_s_per_byte),
+        ];
+        for (input, value) in figures {
+            let (least, most) = input.range();
+            let origin = Origin::Measured(by.clone());
+            let spread = if beyond.is_some() {
+                1.0
+            } else {
+                segment.error_max.min(1.0)
+            };
+            question.give_with_spread(input, value.clamp(least, most), origin, spread)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::advisor::question_text;
+    use crate::results::{BenchmarkRow, Stopped};
+
+    /// The golden file's header, with these round trips in microseconds.
+    fn file(transport: Transport, points: &[(u64, f64)]) -> ResultFile {
+        let golden = include_bytes!("../tests/golden/result-v1.jsonl");
+        let mut file = ResultFile::parse(golden).expect("a result file");
+        file.header.label = "pair".to_owned();
+        let row = |&(bytes, us): &(u64, f64)| {
+            Row::Benchmark(BenchmarkRow {
+                benchmark: Benchmark::Roundtrip,
+                ranks: 2,
+                transport,
+                bytes,
+                iterations: 10,
+                samples_us: vec![us; 3],
+                starts: Vec::new(),
+                stopped: Stopped::Fixed,
+            })
+        };
+        file.rows = points.iter().map(row).collect();
+        file
+    }
+
+    fn question(exchange_bytes: f64) -> Question {
+        let mut question = Question::new("job");
+        let counted = Origin::Stated("counted".to_owned());
+        question
+            .give(Input::ExchangeBytes, exchange_bytes, counted)
+            .expect("in range");
+        question
+    }
+
+    /// Eager messages of 10 us and 1 GB/s up to 16 KiB, then 150 us and 122 MB/s; there and back.
+    fn two_protocols(bytes: u64) -> (u64, f64) {
+        let (alpha_us, rate) = if bytes <= 16_384 {
+            (10.0, 1e9)
+        } else {
+            (150.0, 122e6)
+        };
+        (bytes, 2.0 * (alpha_us + bytes as f64 / rate * 1e6))
+    }
+
+    #[test]
+    fn a_question_gets_the_parameters_of_the_segment_its_messages_are_in() {
+        let points: Vec<_> = (2..=22).map(|power| two_protocols(1 << power)).collect();
+        let link = LinkCurve::fit(&file(Transport::Network, &points)).expect("a curve");
+        for (bytes, alpha_s, rate) in [(4_096.0, 10e-6, 1e9), (1e6, 150e-6, 122e6)] {
+            let mut question = question(bytes);
+            link.give(&mut question).expect("in range");
+            for (input, value) in [
+                (Input::MessageAlphaS, alpha_s),
+                (Input::MessageBytesPerS, rate),
+            ] {
+                let given = question.given[input as usize].as_ref().expect("given");
+                assert!((given.value / value - 1.0).abs() < 1e-6, "{given:?}");
+                assert!(given.spread < 1e-6, "{given:?}");
+                assert!(
+                    matches!(&given.origin, Origin::Measured(by) if by.starts_with("round trips of pair from ")),
+                    "{given:?}"
+                );
+            }
+        }
+        // Nobody has measured such messages.
+        for (bytes, said) in [
+            (3.0, "none below 4 bytes was measured"),
+            (1e8, "none above 4194304 bytes was measured"),
+        ] {
+            let mut beyond = question(bytes);
+            link.give(&mut beyond).expect("in range");
+            for input in [Input::MessageAlphaS, Input::MessageBytesPerS] {
+                let given = beyond.given[input as usize].as_ref().expect("given");
+                assert_eq!(given.spread, 1.0, "{given:?}");
+                assert!(
+                    matches!(&given.origin, Origin::Measured(by) if by.ends_with(said)),
+                    "{given:?}"
+                );
+            }
+        }
+        // Without the size of the messages there is no segment.
+        let mut question = Question::new("job");
+        link.give(&mut question).expect("nothing to give");
+        assert_eq!(question, Question::new("job"));
+    }
+
+    #[test]
+    fn the_spread_is_the_residual_and_a_flat_segment_has_a_rate() {
+        let points = [(4, 20.0), (8, 22.0), (16, 20.0)];
+        let link = LinkCurve::fit(&file(Transport::Network, &points)).expect("a curve");
+        let [segment] = link.curve().segments() else {
+            panic!("{link:?}");
+        };
+        assert!(segment.error_max > 0.03, "{segment:?}");
+        let mut question = question(8.0);
+        link.give(&mut question).expect("in range");
+        let given = |input: Input| question.given[input as usize].clone().expect("given");
+        assert_eq!(given(Input::MessageAlphaS).spread, segment.error_max);
+        assert!(given(Input::MessageBytesPerS).value <= Input::MessageBytesPerS.range().1);
+    }
+
+    #[test]
+    fn a_question_with_a_run_of_a_long_label_can_be_written() {
+        let mut file = file(Transport::Network, &[4, 8, 16].map(two_protocols));
+        file.header.label = "\u{1f9ea}".repeat(200);
+        let link = LinkCurve::fit(&file).expect("a curve");
+        let mut question = question(1e8);
+        link.give(&mut question).expect("in range");
+        question_text(&question).expect("within the limits");
+    }
+
+    #[test]
+    fn runs_that_determine_no_line_are_refused() {
+        let three: Vec<_> = [4, 8, 16].map(two_protocols).to_vec();
+        let repeated = [two_protocols(4); 5];
+        for (transport, points, sizes) in [
+            (Transport::Memory, &three[..], 0),
+            (Transport::Network, &three[..2], 2),
+            (Transport::Network, &repeated[..], 1),
+        ] {
+            let error = LinkCurve::fit(&file(transport, points)).expect_err("no line");
+            let wanted = format!(
+                "run pair has round trips of {sizes} sizes over a network, must have 3 or more"
+            );
+            assert_eq!(error.to_string(), wanted);
+        }
+    }
+}
