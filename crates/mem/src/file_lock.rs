@@ -6,16 +6,13 @@ use std::io::Write as _;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
 use crate::error::Result;
+use crate::lane::LOOK_AFTER;
 use crate::region::{Region, system_error};
 
-/// The interval between two looks at a lock.
-const LOOK_AFTER: Duration = Duration::from_millis(2);
-
-/// The number of looks at another process's lock until an error: 30 s. Processes hold it for some microseconds, and for
-/// as long as the recovery of a region takes when the machine has started again.
+/// The number of looks, one each [`LOOK_AFTER`], at another process's lock until an error: 30 s. Processes hold it for
+/// some microseconds, and for as long as the recovery of a region takes when the machine has started again.
 const LOOKS_MAX: u32 = if cfg!(test) { 1_500 } else { 15_000 };
 
 /// A lock of a region's file, until it is dropped.
@@ -48,7 +45,7 @@ impl<'f> FileLock<'f> {
                     if error.kind() == std::io::ErrorKind::WouldBlock && looks < LOOKS_MAX =>
                 {
                     looks += 1;
-                    std::thread::sleep(LOOK_AFTER);
+                    crate::nap(LOOK_AFTER);
                 }
                 taken => return taken,
             }
@@ -58,6 +55,14 @@ impl<'f> FileLock<'f> {
     /// The exclusive lock; `None` if another one is held at this moment.
     pub(crate) fn try_alone(file: &'f File) -> Option<Self> {
         Self::once(file, libc::LOCK_EX | libc::LOCK_NB).ok()
+    }
+
+    /// As [`try_alone`](Self::try_alone), and once more after a moment: opening processes have the lock no longer.
+    pub(crate) fn try_alone_twice(file: &'f File) -> Option<Self> {
+        Self::try_alone(file).or_else(|| {
+            crate::nap(LOOK_AFTER);
+            Self::try_alone(file)
+        })
     }
 
     fn once(file: &'f File, operation: libc::c_int) -> std::io::Result<Self> {

@@ -11,7 +11,7 @@ use crate::file_lock::FileLock;
 use crate::flush::Flush;
 use crate::inode::attribute;
 use crate::layout::{LANE_WORDS_BYTES, LOG_BYTES_MAX, state};
-use crate::memory::{LINE_BYTES, WORDS_IN_LINE};
+use crate::memory::LINE_BYTES;
 use crate::notes::barrier_for_all;
 use crate::region::Region;
 
@@ -190,7 +190,7 @@ enum Start {
     Unknown,
 }
 
-/// When a process started. Allocates nothing: a thread that waits for a lock may be in a signal handler.
+/// Allocates nothing: a thread that waits for a lock may be in a signal handler.
 fn start_of(pid: u32) -> Start {
     let start = match read_start(pid) {
         // The kernel takes the values of a line one after the other. If a thread executes a program or makes another
@@ -231,12 +231,11 @@ fn start_in(line: &[u8]) -> Option<Start> {
     // An exiting thread makes no more stores, even if the kernel needs long to free its memory. But the first thread
     // may be gone while another killed thread makes its last stores.
     let is_ending = matches!(state, b"Z" | b"X" | b"x") || flags & PF_EXITING != 0;
-    // The kernel could not count them: another thread may have this number by now.
-    if is_ending && threads == 0 {
-        return Some(Start::Unknown);
-    }
-    if is_ending && threads == 1 {
-        return Some(Start::Ending);
+    match threads {
+        // The kernel could not count them: another thread may have this number by now.
+        0 if is_ending => return Some(Start::Unknown),
+        1 if is_ending => return Some(Start::Ending),
+        _ => {}
     }
     let ticks = number(fields.nth(1))?;
     // An exiting thread has no address space any more, but the other threads have.
@@ -249,6 +248,17 @@ fn start_in(line: &[u8]) -> Option<Start> {
         ticks,
         mapped_bytes,
     })
+}
+
+/// Whether a lane was settled; notes the first one that cannot be.
+fn noting(damage: &mut Option<Error>, settled: Result<bool>) -> Result<bool> {
+    match settled {
+        Err(error @ Error::Damaged { .. }) => {
+            damage.get_or_insert(error);
+            Ok(false)
+        }
+        settled => settled,
+    }
 }
 
 /// A lane that this process owns.
@@ -322,38 +332,37 @@ impl Region {
 
     fn take_any_lane(&self) -> Result<Lane> {
         let me = self.owner().0;
-        for round in 0..3 {
-            if round == 2 {
-                // The lane of a replaced program cannot be taken over while another process maps the region.
-                let at = self.layout.lane(0) + word::OWNER;
-                self.sleep(at, self.memory.load(at));
-            }
+        let mut damage = None;
+        for looks_at_owners in [false, true] {
             for lane in (0..self.layout.lane_count).map(Lane) {
                 let owner = self.lane_word(lane, word::OWNER);
-                let is_free = owner == 0 || round > 0 && owner != me && self.settle(lane, owner)?;
+                let is_free = owner == 0
+                    || looks_at_owners
+                        && owner != me
+                        && noting(&mut damage, self.settle(lane, owner))?;
                 let at = self.layout.lane(lane.0) + word::OWNER;
                 if is_free && self.memory.replace(at, 0, me).is_ok() {
                     return Ok(lane);
                 }
             }
         }
-        Err(Error::LanesFull)
+        damage.map_or(Err(Error::LanesFull), Err)
     }
 
-    /// Settles all lanes whose owners are dead. Returns how many.
+    /// Settles all lanes whose owners are dead. Returns how many. An invalid log stops no other lane from it.
     ///
     /// # Errors
-    /// Those of [`settle`](Self::settle).
+    /// The first one of [`settle`](Self::settle).
     pub(crate) fn settle_dead_lanes(&self) -> Result<u64> {
         let me = self.owner().0;
-        let mut settled = 0;
+        let (mut settled, mut damage) = (0, None);
         for lane in (0..self.layout.lane_count).map(Lane) {
             let owner = self.lane_word(lane, word::OWNER);
-            if owner != 0 && owner != me && self.settle(lane, owner)? {
+            if owner != 0 && owner != me && noting(&mut damage, self.settle(lane, owner))? {
                 settled += 1;
             }
         }
-        Ok(settled)
+        damage.map_or(Ok(settled), Err)
     }
 
     /// Frees an idle lane.
@@ -389,7 +398,7 @@ impl Region {
             return Ok(false);
         };
         let is_taken_over = {
-            let Some(_no_mapping) = FileLock::try_alone(&file) else {
+            let Some(_no_mapping) = FileLock::try_alone_twice(&file) else {
                 return Ok(false);
             };
             if self.fate(dead) == Fate::Runs {
@@ -445,6 +454,10 @@ impl Region {
             }
             lanes().filter(is_mine).collect()
         };
+        // A lane that frees memory waits for the readers of that memory, which may be these.
+        for lane in &left {
+            self.clear_notes(*lane);
+        }
         for lane in left {
             match self.settle_owned(lane, NOBODY) {
                 Err(Error::Damaged { .. }) => {}
@@ -475,9 +488,7 @@ impl Region {
         self.set_doing(lane, doing::NOTHING);
         // This flag is from a change in preparation; the next owner's changes set it again themselves.
         self.set_lane_word(lane, word::FREES, 0);
-        for note in 0..WORDS_IN_LINE as u64 {
-            self.set_lane_word(lane, word::NOTES + note * 8, 0);
-        }
+        self.clear_notes(lane);
         let inode = self.lane_word(lane, word::INODE);
         if inode != 0 {
             let inode_at = self.inode_at(inode)?;
@@ -692,7 +703,7 @@ impl Region {
         }
         if owner != 0 {
             // Nobody here can recover the holder, so a reader must not wait for it without end.
-            self.require_own_namespace()?;
+            self.require_own_namespace_now()?;
             if self.is_alive(owner) {
                 return Ok(true);
             }

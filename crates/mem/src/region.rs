@@ -359,16 +359,27 @@ impl Region {
     /// # Errors
     /// [`Error::Namespace`].
     pub(crate) fn require_own_namespace(&self) -> Result<()> {
-        if self.is_own_namespace() || self.is_own_namespace_again() {
+        if self.is_own_namespace() || self.is_own_namespace_again(true) {
             return Ok(());
         }
         Err(self.namespace_error())
     }
 
-    /// Waits for a process of another namespace that enters, and removes its mark if it died meanwhile. Returns whether
-    /// the region still belongs to this namespace. Allocates nothing.
+    /// As [`require_own_namespace`](Self::require_own_namespace), but does not wait for a process that enters.
+    ///
+    /// # Errors
+    /// [`Error::Namespace`].
+    pub(crate) fn require_own_namespace_now(&self) -> Result<()> {
+        if self.is_own_namespace() || self.is_own_namespace_again(false) {
+            return Ok(());
+        }
+        Err(self.namespace_error())
+    }
+
+    /// Removes the mark of a process of another namespace that died while it entered. Such a process that lives is
+    /// waited for if `waits`. Returns whether the region still belongs to this namespace. Allocates nothing.
     #[cold]
-    fn is_own_namespace_again(&self) -> bool {
+    fn is_own_namespace_again(&self, waits: bool) -> bool {
         let own = self.namespace.load(Ordering::Relaxed);
         if self.memory.load(state::NAMESPACE) != own | LEFT {
             return false;
@@ -376,13 +387,15 @@ impl Region {
         let Some(file) = self.open_again() else {
             return false;
         };
-        let Ok(_locked) = FileLock::wait(&file, libc::LOCK_EX) else {
-            return false;
+        let locked = if waits {
+            FileLock::wait(&file, libc::LOCK_EX).ok()
+        } else {
+            FileLock::try_alone(&file)
         };
-        if self.memory.load(state::NAMESPACE) == own | LEFT {
+        if locked.is_some() && self.memory.load(state::NAMESPACE) == own | LEFT {
             self.memory.store(state::NAMESPACE, own);
         }
-        self.is_own_namespace()
+        locked.is_some() && self.is_own_namespace()
     }
 
     /// Whether the region belongs to the namespace that this process entered. A region that is only read has entered

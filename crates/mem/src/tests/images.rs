@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use super::*;
 use crate::Attachment;
 use crate::file_lock::FileLock;
-use crate::lane::{Lane, word};
+use crate::lane::{Lane, doing, word};
 use crate::region::LEFT;
 use crate::space::Place;
 
@@ -90,6 +90,20 @@ fn a_program_without_the_region_has_no_lanes() {
 fn a_program_frees_the_lanes_of_its_predecessor() {
     let test = "tests::images::a_program_frees_the_lanes_of_its_predecessor";
     if let Some(region) = in_role("first") {
+        // A thread frees the memory that another one reads.
+        let lane = region.take_lane().unwrap();
+        let slot_1 = region.layout.slots_at + region.layout.slot_bytes;
+        for (word, value) in [
+            (word::TARGET, slot_1),
+            (word::PAGES, 1),
+            (word::PRESENT, 1),
+            (word::POOL, region.memory.load(state::POOL_PAGES) - 1),
+            (word::COUNT, 0),
+            (word::FREES, 1),
+            (word::STATE, doing::WORDS),
+        ] {
+            region.set_lane_word(lane, word, value);
+        }
         be_in_the_middle(&region);
         panic!("{}", again(test, "second", region.path()).exec());
     }
