@@ -214,19 +214,22 @@ documents() {
 }
 
 # strip_apart PACKAGE ARCH FILE...: takes symbols and line tables out of programs and libraries, for boards with small
-# cards, and puts them into an archive beside the package. A debugger finds them by the name that stays in each file.
+# cards, and puts them into an archive beside the package. Unpacked into /, a debugger finds them there by the path of
+# each file and the name that stays in it.
 strip_apart() {
-    local package=$1 arch=$2 file kept
+    local package=$1 arch=$2 file kept symbols
     shift 2
     kept=$stage/$arch/$package-symbols
-    mkdir -p "$kept"
     for file; do
-        "${tools}objcopy" --only-keep-debug "$file" "$kept/$(basename "$file").debug"
+        symbols=$kept/usr/lib/debug/${file#"$stage/$arch/$package/"}.debug
+        mkdir -p "$(dirname "$symbols")"
+        "${tools}objcopy" --only-keep-debug "$file" "$symbols"
         "${tools}strip" --strip-unneeded "$file"
-        "${tools}objcopy" --add-gnu-debuglink="$kept/$(basename "$file").debug" "$file"
+        "${tools}objcopy" --add-gnu-debuglink="$symbols" "$file"
         printf '%s, %s: %s bytes\n' "$(basename "$file")" "$arch" "$(stat -c %s "$file")"
     done
-    XZ_OPT=-1 tar -C "$kept" -cJf "$out/${package}-symbols_${version}_${arch}.tar.xz" .
+    XZ_OPT=-1 tar -C "$kept" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
+        -cJf "$out/${package}-symbols_${version}_${arch}.tar.xz" usr/lib/debug
 }
 
 package_node() {

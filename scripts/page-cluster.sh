@@ -6,20 +6,21 @@
 #   scripts/page-cluster.sh --plan            says how long each piece takes, and measures nothing
 #   scripts/page-cluster.sh --tables          writes the page from the figures that are in docs/results/cluster
 # Pieces: fit, times of jobs against their size; advisor, its regret in the simulation; and with each MPI memory and
-# link, ours beside C, run-1 and run-2, two runs of the default mode, which are compared when both are there. Each is a
-# report or a result file, and says its commit or label, machine and date. KEEL_ROUNDS: rounds of pairs, 11 if it does
-# not say. KEEL_MPIS: which MPIs, `mpich openmpi` if it does not say. KEEL_RESULTS: where page and figures go instead of
-# docs/results.
+# link, ours beside C, run-1 and run-2, two runs of the default mode, which are compared when both are there, and
+# boards, the suite on two boards on the line, for result ÷ watts beside run-1. Each is a report or a result file, and
+# says its commit or label, machine and date. KEEL_ROUNDS: rounds of pairs, 11 if it does not say. KEEL_MPIS: which
+# MPIs, `mpich openmpi` if it does not say. KEEL_RESULTS: where page and figures go instead of docs/results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${KEEL_ROUNDS:-11}
 parent=${KEEL_RESULTS:-docs/results}
 results=$parent/cluster
+thesis=$parent/cluster-thesis
 page=$parent/cluster.md
 read -ra mpis <<<"${KEEL_MPIS:-mpich openmpi}"
 pieces=(fit advisor)
 for mpi in "${mpis[@]}"; do
-    for kind in memory link run-1 run-2; do pieces+=("$kind-$mpi"); done
+    for kind in memory link run-1 run-2 boards; do pieces+=("$kind-$mpi"); done
 done
 
 # Seconds of a round of pairs, and of a whole run: estimates for two processors with nothing else to do. What a piece
@@ -31,6 +32,7 @@ seconds_of() {
     memory-*) printf '%s' $((12 * rounds)) ;;
     link-*) printf '%s' $((30 * rounds)) ;;
     run-*) printf '420' ;;
+    boards-*) printf '120' ;;
     esac
 }
 
@@ -51,6 +53,7 @@ file_of() {
         local rest=${1#run-}
         printf '%s-%s.jsonl' "${rest#?-}" "${rest%%-*}"
         ;;
+    boards-*) printf '%s-boards.jsonl' "${1#boards-}" ;;
     *) printf '%s.json' "$1" ;;
     esac
 }
@@ -75,6 +78,17 @@ make_piece() {
         rm -f "$found/$file.part"
         "$target/release/keel" cluster measure --hosts "$found/hosts" --program "$target/mpi-$mpi/release/keel-mpi" \
             --label "${file%.jsonl}" --out "$found/$file.part" >"$found/$name.txt"
+        ;;
+    boards-*)
+        mpi=${name#boards-}
+        rm -f "$found/$file.part"
+        mkdir -p "$found/boards"
+        # The same line as that of the piece `link`.
+        bash crates/keel-mpi/boards/boards.sh --dir "$found/boards" --boards 2 --rate 1gbit --burst 32kb -- \
+            "$target/release/keel" cluster measure --hosts "$found/boards/hosts" --launcher "$found/boards/shell" \
+            --address 10.77.0.254/24 --interface eth0 --tcp --link-mbit 1000 --link-burst 32768 \
+            --program "$target/mpi-$mpi/release/keel-mpi" --starts-max 3 --start-seconds 0 \
+            --label "$mpi-boards" --out "$found/$file.part" >"$found/$name.txt"
         ;;
     fit | advisor)
         "$program" cluster --dir "$found" --only "$name" --rounds "$rounds" --commit "$commit" \
@@ -144,6 +158,14 @@ if [ "$1" != --tables ]; then
         "$target/release/keel" cluster report "$found/mpich-1.jsonl" "$found/openmpi-1.jsonl" \
             --csv "$results/libraries.csv" --plots "$results" >/dev/null
     fi
+    # Result ÷ watts: one host, and two boards on the line.
+    measured=()
+    for mpi in "${mpis[@]}"; do
+        for file in "$found/$mpi-1.jsonl" "$found/$mpi-boards.jsonl"; do
+            if [ -f "$file" ]; then measured+=("$file"); fi
+        done
+    done
+    "$target/release/keel" cluster report --thesis "${measured[@]}" --plots "$thesis" >/dev/null
 fi
 "$program" cluster-page --results "$results" --page "$page"
 printf 'written: %s\n' "$page"

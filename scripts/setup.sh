@@ -202,7 +202,7 @@ install_compiler() {
 }
 
 if [ "${1:-}" = --package ]; then
-    install_missing npm:npm node:nodejs objdump:binutils
+    install_missing npm:npm node:nodejs objdump:binutils xz:xz-utils
     for word in "${@:2}"; do
         case $word in
         amd64) install_compiler amd64 x86_64-linux-gnu x86_64-unknown-linux-gnu ;;

@@ -60,7 +60,7 @@ finish() {
     # What the tests' report says after its skipped tests: the slowest, the failed and the unsteady ones.
     if [ -e "$logs/tests" ]; then sed -n '/^slowest tests:/,$p' "$logs/tests" | sed '$d'; fi
     if [ -e "$logs/mpi" ]; then
-        awk '/^unsteady: .* failed at first/ { on = 1 } / passed, .* failed, / { on = 0 } on' "$logs/mpi"
+        awk '/^unsteady: .* failed at first/ { on = 1 } /^[0-9]+ passed, / { on = 0 } on' "$logs/mpi"
     fi
     printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
     exit $((failed > 0))

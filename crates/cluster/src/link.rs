@@ -12,12 +12,16 @@ pub const SEGMENTS: usize = 3;
 /// Smallest number of sizes: points of fewer sizes determine no line that could be wrong.
 const SIZES_MIN: usize = 3;
 
+/// Largest part of a run's label, in bytes, in the origin of a figure: a file of figures takes 256 bytes of origin.
+const LABEL_BYTES_MAX: usize = 80;
+
 /// The fitted curve of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkCurve {
     label: String,
     curve: Curve,
-    /// The largest size that was measured.
+    /// The smallest and the largest size that was measured.
+    bytes_min: f64,
     bytes_max: f64,
 }
 
@@ -27,7 +31,10 @@ impl LinkCurve {
     /// # Errors
     /// The run has round trips of fewer than three sizes over a network.
     pub fn fit(file: &ResultFile) -> Result<Self, Error> {
-        let label = excerpt(&file.header.label);
+        let mut label = excerpt(&file.header.label);
+        while label.len() > LABEL_BYTES_MAX {
+            label.pop();
+        }
         let mut points = Vec::new();
         for row in &file.rows {
             let Row::Benchmark(row) = row else { continue };
@@ -49,11 +56,11 @@ impl LinkCurve {
             return Err(Error::invalid(format!("run {label}"), wrong));
         }
         let curve = Curve::fit(&points, SEGMENTS)?;
-        let bytes_max = sizes.last().copied().unwrap_or(0.0);
         Ok(Self {
             label,
             curve,
-            bytes_max,
+            bytes_min: sizes[0],
+            bytes_max: sizes[sizes.len() - 1],
         })
     }
 
@@ -64,8 +71,8 @@ impl LinkCurve {
     }
 
     /// Gives a question the parameters of the segment that its messages are in, with the segment's greatest error as
-    /// the spread. Above the largest measured size nothing is known, and the spread is 1. Without the size of the messages it gives nothing: the answer then names that size as missing, if
-    /// it needs it.
+    /// the spread. Below the smallest and above the largest measured size nothing is known, and the spread is 1.
+    /// Without the size of the messages it gives nothing: the answer then names that size as missing, if it needs it.
     ///
     /// # Errors
     /// None for a curve that was fitted.
@@ -74,7 +81,13 @@ impl LinkCurve {
             return Ok(());
         };
         let segment = self.curve.segment(bytes.value);
-        let is_beyond = bytes.value > self.bytes_max;
+        let beyond = if bytes.value < self.bytes_min {
+            Some(("below", self.bytes_min))
+        } else if bytes.value > self.bytes_max {
+            Some(("above", self.bytes_max))
+        } else {
+            None
+        };
         let mut by = format!(
             "round trips of {} from {} bytes on, {} sizes within {:.1} %",
             self.label,
@@ -82,11 +95,8 @@ impl LinkCurve {
             segment.points,
             segment.error_max * 100.0
         );
-        if is_beyond {
-            by.push_str(&format!(
-                "; none above {} bytes was measured",
-                self.bytes_max
-            ));
+        if let Some((side, bytes)) = beyond {
+            by.push_str(&format!("; none {side} {bytes} bytes was measured"));
         }
         let figures = [
             (Input::MessageAlphaS, segment.alpha_s),
@@ -96,7 +106,7 @@ impl LinkCurve {
         for (input, value) in figures {
             let (least, most) = input.range();
             let origin = Origin::Measured(by.clone());
-            let spread = if is_beyond {
+            let spread = if beyond.is_some() {
                 1.0
             } else {
                 segment.error_max.min(1.0)
@@ -110,6 +120,7 @@ impl LinkCurve {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::advisor::question_text;
     use crate::results::{BenchmarkRow, Stopped};
 
     /// The golden file's header, with these round trips in microseconds.
@@ -173,12 +184,21 @@ mod tests {
             }
         }
         // Nobody has measured such messages.
-        let mut larger = question(1e8);
-        link.give(&mut larger).expect("in range");
-        let given = larger.given[Input::MessageBytesPerS as usize]
-            .as_ref()
-            .expect("given");
-        assert_eq!(given.spread, 1.0);
+        for (bytes, said) in [
+            (3.0, "none below 4 bytes was measured"),
+            (1e8, "none above 4194304 bytes was measured"),
+        ] {
+            let mut beyond = question(bytes);
+            link.give(&mut beyond).expect("in range");
+            for input in [Input::MessageAlphaS, Input::MessageBytesPerS] {
+                let given = beyond.given[input as usize].as_ref().expect("given");
+                assert_eq!(given.spread, 1.0, "{given:?}");
+                assert!(
+                    matches!(&given.origin, Origin::Measured(by) if by.ends_with(said)),
+                    "{given:?}"
+                );
+            }
+        }
         // Without the size of the messages there is no segment.
         let mut question = Question::new("job");
         link.give(&mut question).expect("nothing to give");
@@ -198,6 +218,16 @@ mod tests {
         let given = |input: Input| question.given[input as usize].clone().expect("given");
         assert_eq!(given(Input::MessageAlphaS).spread, segment.error_max);
         assert!(given(Input::MessageBytesPerS).value <= Input::MessageBytesPerS.range().1);
+    }
+
+    #[test]
+    fn a_question_with_a_run_of_a_long_label_can_be_written() {
+        let mut file = file(Transport::Network, &[4, 8, 16].map(two_protocols));
+        file.header.label = "\u{1f9ea}".repeat(200);
+        let link = LinkCurve::fit(&file).expect("a curve");
+        let mut question = question(1e8);
+        link.give(&mut question).expect("in range");
+        question_text(&question).expect("within the limits");
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! said that nothing is safe, the option that it called likeliest. Scenarios in which no option keeps the deadline, and
 //! those whose choice was late, have no such ratio. The former are counted as impossible. The latter are counted as
 //! **violations** if the option was advised, and as late otherwise. The parameters of the advisor were tuned on the
-//! seeds 1 to 6; published figures come from 201 to 206, which were evaluated once.
+//! seeds 1 to 6; published figures come from 201 to 206, which were not used for tuning; the bench runs them again.
 
 use crate::Error;
 use crate::advisor::{

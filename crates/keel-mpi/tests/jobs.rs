@@ -101,6 +101,9 @@ fn all_three_jobs_find_behind_three_real_sshd_what_one_rank_finds() {
 /// A job that lasts for seconds.
 const LONG: [&str; 3] = ["matrix-profile", "--window", "40"];
 
+/// The exit status if the job has ended before its progress was seen: nothing was disturbed then.
+const STATUS_UNSEEN: i32 = 99;
+
 /// Runs a long job on three boards, and disturbs the second one when the progress of the job is seen. Returns the exit
 /// status, the text on the terminal, and the result.
 fn disturbed(
@@ -122,15 +125,21 @@ fn disturbed(
     let words = words.join(" ");
     let script = format!(
         "touch {shown}; script -qefc '{words} >{said}' {shown} </dev/null >/dev/null & \
-         until grep -qE 'on 3 ranks  ([1-9]|[1-9][0-9]) %' {shown} || ! kill -0 $!; do sleep 0.05; done; \
-         {disturb} b2; wait $!"
+         until grep -qE 'on 3 ranks  ([1-9]|[1-9][0-9]) %' {shown}; do \
+         kill -0 $! || exit {STATUS_UNSEEN}; sleep 0.05; done; {disturb} b2; wait $!"
     );
     let output = beside(folder, &["--boards", "3"], &["bash", "-c", &script])?;
     let read = |path: &str| {
         let bytes = std::fs::read(path).unwrap();
         String::from_utf8_lossy(&bytes).into_owned()
     };
-    Some((output.status.code(), read(&shown), read(&said)))
+    let (status, shown) = (output.status.code(), read(&shown));
+    assert_ne!(
+        status,
+        Some(STATUS_UNSEEN),
+        "no progress from 1 to 99 % was seen before the job ended; if it succeeded, raise ROWS: {shown:?}"
+    );
+    Some((status, shown, read(&said)))
 }
 
 /// The error line on a terminal, after the progress lines that were erased.

@@ -712,6 +712,15 @@ fn a_job_is_advised_by_the_measured_link() {
     assert!(alpha.unwrap()["measured"].is_string(), "{inputs:?}");
 }
 
+/// Ends the program of the meter, also if the test panics: its scope waits for it.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_meter_gives_the_power_of_all_boards_during_each_benchmark() {
     let events = [
@@ -739,6 +748,7 @@ fn a_meter_gives_the_power_of_all_boards_during_each_benchmark() {
     let out = fake.dir.file("run.jsonl").display().to_string();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&is_over);
         // The program of the meter.
         scope.spawn(|| {
             let mut file = fs::File::options().append(true).open(&meter).unwrap();
@@ -763,7 +773,6 @@ fn a_meter_gives_the_power_of_all_boards_during_each_benchmark() {
             &out,
         ];
         let output = run(&fake.words(&words));
-        is_over.store(true, Ordering::Relaxed);
         assert!(output.status.success(), "{output:?}");
     });
     let file = ResultFile::parse(&fs::read(&out).unwrap()).unwrap();

@@ -3,18 +3,17 @@
 //! A lane belongs to one thread of one process at a time. Its state is one word: idle, or which of its logs is
 //! complete. Replaying a log is idempotent, so a process may also die while it recovers another one.
 
-use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::file_lock::FileLock;
 use crate::flush::Flush;
 use crate::inode::attribute;
 use crate::layout::{LANE_WORDS_BYTES, LOG_BYTES_MAX, state};
-use crate::memory::{LINE_BYTES, WORDS_IN_LINE};
+use crate::memory::LINE_BYTES;
 use crate::notes::barrier_for_all;
-use crate::region::{FileLock, Region, Senseless};
+use crate::region::Region;
 
 /// Words of a lane.
 pub(crate) mod word {
@@ -153,6 +152,10 @@ impl Owner {
             return if is_alive { Fate::Runs } else { Fate::Ended };
         }
         let pid = (self.0 >> START_BITS) as u32;
+        if pid == 0 {
+            // Damage: no process has this number, and `kill` means the caller's group by it.
+            return Fate::Ended;
+        }
         match start_of(pid) {
             Start::At { ticks, .. } if Self::new(pid, ticks) != self => Fate::Ended,
             Start::At { mapped_bytes, .. } if mapped_bytes < mapped_bytes_min => Fate::Replaced,
@@ -183,13 +186,19 @@ enum Start {
     },
     /// It is a zombie, or its last thread is exiting.
     Ending,
-    /// `/proc` does not say it: there is no such process, or it cannot be read.
+    /// `/proc` does not say it: there is no such process, it cannot be read, or its last thread is being removed.
     Unknown,
 }
 
-/// When a process started. Allocates nothing: a thread that waits for a lock may be in a signal handler.
+/// Allocates nothing: a thread that waits for a lock may be in a signal handler.
 fn start_of(pid: u32) -> Start {
-    read_start(pid).unwrap_or(Start::Unknown)
+    let start = match read_start(pid) {
+        // The kernel takes the values of a line one after the other. If a thread executes a program or makes another
+        // thread meanwhile, a line that mixes both moments says of a running process that it ends. A new line does not.
+        Some(Start::Ending) => read_start(pid),
+        start => start,
+    };
+    start.unwrap_or(Start::Unknown)
 }
 
 fn read_start(pid: u32) -> Option<Start> {
@@ -222,8 +231,11 @@ fn start_in(line: &[u8]) -> Option<Start> {
     // An exiting thread makes no more stores, even if the kernel needs long to free its memory. But the first thread
     // may be gone while another killed thread makes its last stores.
     let is_ending = matches!(state, b"Z" | b"X" | b"x") || flags & PF_EXITING != 0;
-    if is_ending && threads <= 1 {
-        return Some(Start::Ending);
+    match threads {
+        // The kernel could not count them: another thread may have this number by now.
+        0 if is_ending => return Some(Start::Unknown),
+        1 if is_ending => return Some(Start::Ending),
+        _ => {}
     }
     let ticks = number(fields.nth(1))?;
     // An exiting thread has no address space any more, but the other threads have.
@@ -236,6 +248,17 @@ fn start_in(line: &[u8]) -> Option<Start> {
         ticks,
         mapped_bytes,
     })
+}
+
+/// Whether a lane was settled; notes the first one that cannot be.
+fn noting(damage: &mut Option<Error>, settled: Result<bool>) -> Result<bool> {
+    match settled {
+        Err(error @ Error::Damaged { .. }) => {
+            damage.get_or_insert(error);
+            Ok(false)
+        }
+        settled => settled,
+    }
 }
 
 /// A lane that this process owns.
@@ -309,39 +332,37 @@ impl Region {
 
     fn take_any_lane(&self) -> Result<Lane> {
         let me = self.owner().0;
+        let mut damage = None;
         for looks_at_owners in [false, true] {
             for lane in (0..self.layout.lane_count).map(Lane) {
                 let owner = self.lane_word(lane, word::OWNER);
-                if owner == 0 {
-                    let at = self.layout.lane(lane.0) + word::OWNER;
-                    if self.memory.replace(at, 0, me).is_ok() {
-                        return Ok(lane);
-                    }
-                } else if looks_at_owners && owner != me && self.settle(lane, owner)? {
-                    let at = self.layout.lane(lane.0) + word::OWNER;
-                    if self.memory.replace(at, 0, me).is_ok() {
-                        return Ok(lane);
-                    }
+                let is_free = owner == 0
+                    || looks_at_owners
+                        && owner != me
+                        && noting(&mut damage, self.settle(lane, owner))?;
+                let at = self.layout.lane(lane.0) + word::OWNER;
+                if is_free && self.memory.replace(at, 0, me).is_ok() {
+                    return Ok(lane);
                 }
             }
         }
-        Err(Error::LanesFull)
+        damage.map_or(Err(Error::LanesFull), Err)
     }
 
-    /// Settles all lanes whose owners are dead. Returns how many.
+    /// Settles all lanes whose owners are dead. Returns how many. An invalid log stops no other lane from it.
     ///
     /// # Errors
-    /// Those of [`settle`](Self::settle).
+    /// The first one of [`settle`](Self::settle).
     pub(crate) fn settle_dead_lanes(&self) -> Result<u64> {
         let me = self.owner().0;
-        let mut settled = 0;
+        let (mut settled, mut damage) = (0, None);
         for lane in (0..self.layout.lane_count).map(Lane) {
             let owner = self.lane_word(lane, word::OWNER);
-            if owner != 0 && owner != me && self.settle(lane, owner)? {
+            if owner != 0 && owner != me && noting(&mut damage, self.settle(lane, owner))? {
                 settled += 1;
             }
         }
-        Ok(settled)
+        damage.map_or(Ok(settled), Err)
     }
 
     /// Frees an idle lane.
@@ -377,7 +398,7 @@ impl Region {
             return Ok(false);
         };
         let is_taken_over = {
-            let Some(_no_mapping) = FileLock::try_alone(&file) else {
+            let Some(_no_mapping) = FileLock::try_alone_twice(&file) else {
                 return Ok(false);
             };
             if self.fate(dead) == Fate::Runs {
@@ -390,17 +411,6 @@ impl Region {
             self.settle_owned(lane, NOBODY)?;
         }
         Ok(true)
-    }
-
-    /// The region's file, with locks of its own: those of `self.file` are shared with other threads and with children.
-    /// Allocates nothing.
-    fn open_again(&self) -> Option<File> {
-        let mut path = [0; 32];
-        write!(&mut path[..31], "/proc/self/fd/{}", self.file.as_raw_fd()).ok()?;
-        // SAFETY: the path ends with a zero byte, because the last byte was not written to.
-        let fd = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        // SAFETY: an open descriptor that no other code uses.
-        (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })
     }
 
     /// Makes this process the owner of a dead owner's lane. If it dies too, the next process recovers the lane in the
@@ -423,24 +433,35 @@ impl Region {
     }
 
     /// Settles the lanes of the program that this process ran before it executed this one. Their owner is this process,
-    /// so no other process takes it for dead while the region is mapped.
+    /// so no other process takes it for dead while the region is mapped. An invalid log is no reason to refuse the
+    /// region: whoever waits for its lane is told.
     ///
     /// # Errors
-    /// Those of [`settle`](Self::settle), unless `senseless` says that an invalid log is left.
-    pub(crate) fn settle_predecessor(&self, senseless: Senseless) -> Result<()> {
+    /// Those of [`settle`](Self::settle), but for [`Error::Damaged`].
+    pub(crate) fn settle_predecessor(&self) -> Result<()> {
         let me = self.owner().0;
-        let left: Vec<Lane> = (0..self.layout.lane_count)
-            .map(Lane)
-            .filter(|lane| self.lane_word(*lane, word::OWNER) == me)
-            .collect();
-        // A second mapping is another use of the region by this program, and the lanes may be its own.
-        if left.is_empty() || !self.memory.is_only_mapping() {
+        let lanes = || (0..self.layout.lane_count).map(Lane);
+        let is_mine = |lane: &Lane| self.lane_word(*lane, word::OWNER) == me;
+        if !lanes().any(|lane| is_mine(&lane)) {
             return Ok(());
         }
+        let left: Vec<Lane> = {
+            // Otherwise another thread, which uses the region already, may give back a lane between these looks.
+            let _no_mapping = FileLock::take(&self.file, &self.path, libc::LOCK_EX)?;
+            // A second mapping is another use of the region by this program, and the lanes may be its own.
+            if !self.memory.is_only_mapping() {
+                return Ok(());
+            }
+            lanes().filter(is_mine).collect()
+        };
+        // A lane that frees memory waits for the readers of that memory, which may be these.
+        for lane in &left {
+            self.clear_notes(*lane);
+        }
         for lane in left {
-            match (self.settle_owned(lane, NOBODY), senseless) {
-                (Err(Error::Damaged { .. }), Senseless::Left) => {}
-                (settled, _) => settled?,
+            match self.settle_owned(lane, NOBODY) {
+                Err(Error::Damaged { .. }) => {}
+                settled => settled?,
             }
         }
         Ok(())
@@ -467,9 +488,7 @@ impl Region {
         self.set_doing(lane, doing::NOTHING);
         // This flag is from a change in preparation; the next owner's changes set it again themselves.
         self.set_lane_word(lane, word::FREES, 0);
-        for note in 0..WORDS_IN_LINE as u64 {
-            self.set_lane_word(lane, word::NOTES + note * 8, 0);
-        }
+        self.clear_notes(lane);
         let inode = self.lane_word(lane, word::INODE);
         if inode != 0 {
             let inode_at = self.inode_at(inode)?;
@@ -684,7 +703,7 @@ impl Region {
         }
         if owner != 0 {
             // Nobody here can recover the holder, so a reader must not wait for it without end.
-            self.require_own_namespace()?;
+            self.require_own_namespace_now()?;
             if self.is_alive(owner) {
                 return Ok(true);
             }
@@ -747,6 +766,9 @@ mod tests {
         assert_eq!(line("D", 0x40_010c, 1), Some(Start::Ending));
         // Another thread of the process is still there.
         assert_eq!(line("Z", 0x40_010c, 2), at(u64::MAX));
+        // A thread that executes a program has taken the number of the first one, which is being removed.
+        assert_eq!(line("D", 0x40_010c, 0), Some(Start::Unknown));
+        assert_eq!(Owner(START_BITS.into()).fate(0), Fate::Ended);
         assert_eq!(start_in(b"7 (a) S"), None);
         let me = Owner::current().unwrap();
         assert!(me.is_alive(0));

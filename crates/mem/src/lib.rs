@@ -25,6 +25,7 @@ pub mod checkpoint;
 #[cfg(test)]
 mod crash;
 mod error;
+mod file_lock;
 mod flush;
 mod inode;
 #[cfg(test)]

@@ -102,6 +102,13 @@ impl Region {
         (0..WORDS_IN_LINE).find_map(|place| self.free_note(lane, place))
     }
 
+    /// Clears the notes of a dead reader.
+    pub(crate) fn clear_notes(&self, lane: Lane) {
+        for note in 0..WORDS_IN_LINE as u64 {
+            self.set_lane_word(lane, word::NOTES + note * 8, 0);
+        }
+    }
+
     /// Waits until no reader reads pages of the slot or packed page at `target`. New readers can no longer find them.
     ///
     /// # Errors

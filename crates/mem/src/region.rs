@@ -2,12 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::bytes::Setting;
 use crate::error::{Error, Result};
+use crate::file_lock::{FileLock, identity};
 use crate::flush::Flush;
 use crate::inode::{NewInode, ROOT_INODE, attribute};
 use crate::lane::{Lane, Owner, word};
@@ -52,6 +53,8 @@ pub struct Region {
     pub(crate) memory: Memory,
     pub(crate) layout: Layout,
     pub(crate) file: File,
+    /// Device and inode of the file.
+    pub(crate) identity: (u64, u64),
     pub(crate) path: PathBuf,
     /// As [`Owner`] stores it; a forked child has another one.
     owner: AtomicU64,
@@ -238,7 +241,7 @@ impl Region {
         let region = Self::assemble(file, path, layout, flush, writable)?;
         if writable {
             region.enter_run(senseless)?;
-            region.settle_predecessor(senseless)?;
+            region.settle_predecessor()?;
         }
         Ok(region)
     }
@@ -273,12 +276,14 @@ impl Region {
         };
         // A relative path changes its meaning with the working directory.
         let path = std::fs::canonicalize(path).map_err(system_error(path, "has no path"))?;
+        let identity = identity(&file).map_err(system_error(&path, "cannot be looked at"))?;
         let owner = Owner::current()?;
         let is_mapping_seen = owner.is_alive(layout.file_bytes);
         Ok(Self {
             memory,
             layout,
             file,
+            identity,
             path,
             owner: AtomicU64::new(owner.as_word()),
             owner_bytes_min: if is_mapping_seen {
@@ -324,9 +329,6 @@ impl Region {
             }
             self.leave_namespace(namespace)?;
         }
-        for description in 0..self.layout.description_count {
-            self.clear_word(self.layout.description(description));
-        }
         self.memory.store(state::BOOT, run.boot[0]);
         self.memory.store(state::BOOT + 8, run.boot[1]);
         self.memory.store(state::NAMESPACE, run.namespace);
@@ -357,10 +359,43 @@ impl Region {
     /// # Errors
     /// [`Error::Namespace`].
     pub(crate) fn require_own_namespace(&self) -> Result<()> {
-        if self.is_own_namespace() {
+        if self.is_own_namespace() || self.is_own_namespace_again(true) {
             return Ok(());
         }
         Err(self.namespace_error())
+    }
+
+    /// As [`require_own_namespace`](Self::require_own_namespace), but does not wait for a process that enters.
+    ///
+    /// # Errors
+    /// [`Error::Namespace`].
+    pub(crate) fn require_own_namespace_now(&self) -> Result<()> {
+        if self.is_own_namespace() || self.is_own_namespace_again(false) {
+            return Ok(());
+        }
+        Err(self.namespace_error())
+    }
+
+    /// Removes the mark of a process of another namespace that died while it entered. Such a process that lives is
+    /// waited for if `waits`. Returns whether the region still belongs to this namespace. Allocates nothing.
+    #[cold]
+    fn is_own_namespace_again(&self, waits: bool) -> bool {
+        let own = self.namespace.load(Ordering::Relaxed);
+        if self.memory.load(state::NAMESPACE) != own | LEFT {
+            return false;
+        }
+        let Some(file) = self.open_again() else {
+            return false;
+        };
+        let locked = if waits {
+            FileLock::wait(&file, libc::LOCK_EX).ok()
+        } else {
+            FileLock::try_alone(&file)
+        };
+        if locked.is_some() && self.memory.load(state::NAMESPACE) == own | LEFT {
+            self.memory.store(state::NAMESPACE, own);
+        }
+        locked.is_some() && self.is_own_namespace()
     }
 
     /// Whether the region belongs to the namespace that this process entered. A region that is only read has entered
@@ -413,6 +448,10 @@ impl Region {
         }
         // A file's bytes may differ although its sequence number is the same, so the next checkpoint reads all files.
         self.clear_word(state::CHECKPOINT_TOKEN);
+        // Not so in another namespace: a process without a lane may have a file open, which the lock of its stub shows.
+        for description in 0..self.layout.description_count {
+            self.clear_word(self.layout.description(description));
+        }
         Ok(())
     }
 
@@ -608,48 +647,8 @@ const NO_NAMESPACE: u64 = 0;
 /// Flag beside the inode of a namespace: a process of another one is entering. The kernel's inodes are smaller.
 pub(crate) const LEFT: u64 = 1 << 63;
 
-/// A lock (`flock`) of a region's file, until it is dropped.
-pub(crate) struct FileLock<'f>(&'f File);
-
-impl<'f> FileLock<'f> {
-    /// Waits for a lock, `LOCK_SH` or `LOCK_EX`.
-    ///
-    /// # Errors
-    /// [`Error::System`].
-    pub(crate) fn take(file: &'f File, path: &Path, kind: libc::c_int) -> Result<Self> {
-        loop {
-            match Self::once(file, kind) {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                taken => return taken.map_err(system_error(path, "cannot be locked")),
-            }
-        }
-    }
-
-    /// The exclusive lock; `None` if another one is held at this moment.
-    pub(crate) fn try_alone(file: &'f File) -> Option<Self> {
-        Self::once(file, libc::LOCK_EX | libc::LOCK_NB).ok()
-    }
-
-    fn once(file: &'f File, operation: libc::c_int) -> std::io::Result<Self> {
-        // SAFETY: a descriptor that is open.
-        if unsafe { libc::flock(file.as_raw_fd(), operation) } != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        Ok(Self(file))
-    }
-}
-
-impl Drop for FileLock<'_> {
-    fn drop(&mut self) {
-        // A child that was forked meanwhile has the file open as well, so closing it does not release the lock.
-        // SAFETY: a descriptor that is open.
-        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
-    }
-}
-
 /// The namespace of this process's number. Allocates nothing: a child may be in a signal handler.
 fn namespace_of_this() -> Result<u64> {
-    use std::os::unix::fs::MetadataExt;
     const NAMESPACE: &str = "/proc/self/ns/pid";
     let found = std::fs::metadata(NAMESPACE);
     let found = found.map_err(system_error(Path::new(NAMESPACE), "cannot be read"))?;

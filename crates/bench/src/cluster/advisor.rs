@@ -24,7 +24,8 @@ const NOISE: f64 = 0.1;
 /// Seeds for judging; the advisor's parameters were tuned on others.
 const SEEDS: std::ops::RangeInclusive<u64> = 201..=206;
 
-const CASE: &str = "advisor";
+/// The case of both figures.
+pub(crate) const CASE: &str = "advisor";
 
 /// Runs the simulation with each seed.
 ///

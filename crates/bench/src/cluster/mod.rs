@@ -182,20 +182,24 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         figures.note("quick: everything works; no figure is judged".to_owned());
     }
     let machine = Machine::detect();
-    let method = json!({
+    let mut method = json!({
         "date": today(),
         "commit": options.commit,
         "minutes": begun.elapsed().as_secs_f64() / 60.0,
         "load_1min": load_1min,
         "quick": options.quick,
-        "rounds_of_each": rounds,
         "has_pairs": has(Part::Memory) || has(Part::Link),
         "libraries": libraries,
         "order": "cases and which program goes first are drawn anew for each round",
-        "value": "median of the rounds, each the median of its samples",
         "ratio": "median over the rounds of ours divided by the peer's of the same round",
-        "line": bed::LINE,
     });
+    let is_advisor = |part: &Part| *part == Part::Advisor;
+    if options.only.is_empty() || !options.only.iter().all(is_advisor) {
+        // The advisor's simulation has no rounds and no line.
+        method["rounds_of_each"] = json!(rounds);
+        method["value"] = json!("median of the rounds, each the median of its samples");
+        method["line"] = json!(bed::LINE);
+    }
     if let Some(path) = &options.csv {
         std::fs::write(path, figures.csv())
             .map_err(|error| format!("{}: {error}", path.display()))?;

@@ -11,7 +11,7 @@ use cluster::results::Benchmark;
 use serde_json::{Value, json};
 
 use super::Mpi;
-use super::advisor::{REGRET, VIOLATIONS};
+use super::advisor::{self, REGRET, VIOLATIONS};
 use super::agreement::{AGREE, STARTS, WIDTH};
 use super::bed::Way;
 use super::fit::ERROR;
@@ -78,7 +78,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     fill(&options.page, &parts)
 }
 
-/// Combines the reports of a folder into one: the figures of all, and the method of each in `methods`.
+/// Combines the reports of a folder into one: the figures of all, and the method of each in `methods`; those of the
+/// advisor, which do not depend on the machine, in `advisor`.
 fn together(folder: &Path) -> Result<Run, String> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", folder.display());
     let mut paths = Vec::new();
@@ -93,11 +94,18 @@ fn together(folder: &Path) -> Result<Run, String> {
         .iter()
         .map(|path| Run::read(path))
         .collect::<Result<Vec<_>, _>>()?;
-    let Some(first) = runs.first() else {
-        return Err(failed(&"has no report of keel-bench cluster"));
+    let is_of_advisor = |run: &&Run| {
+        let rows = run.list("rows");
+        !rows.is_empty() && rows.iter().all(|row| row["case"] == advisor::CASE)
+    };
+    let (of_advisor, measured): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(is_of_advisor);
+    let Some(first) = measured.first() else {
+        return Err(failed(
+            &"has no report of keel-bench cluster that measures the machine",
+        ));
     };
     let mut machines: Vec<String> = Vec::new();
-    for run in &runs {
+    for run in &measured {
         let machine = &run.report["machine"];
         machines.push(format!("{} {}", text(&machine["cpu"]), machine["cores"]));
     }
@@ -108,14 +116,15 @@ fn together(folder: &Path) -> Result<Run, String> {
         let lists = runs.iter().flat_map(|run| run.list(name));
         lists.cloned().collect()
     };
-    let methods: Vec<Value> = runs
-        .iter()
-        .map(|run| run.report["method"].clone())
-        .collect();
+    let methods = |runs: &[&Run]| -> Vec<Value> {
+        let methods = runs.iter().map(|run| run.report["method"].clone());
+        methods.collect()
+    };
     Ok(Run {
         report: json!({
             "machine": first.report["machine"],
-            "methods": methods,
+            "methods": methods(&measured),
+            "advisor": methods(&of_advisor),
             "rows": all("rows"),
             "ratios": all("ratios"),
             "missing": all("missing"),
@@ -123,10 +132,10 @@ fn together(folder: &Path) -> Result<Run, String> {
     })
 }
 
-/// Returns the distinct values that the methods give for something.
-fn said(run: &Run, of: &dyn Fn(&Value) -> Option<String>) -> String {
+/// Returns the distinct values that methods give for something.
+fn said(methods: &[Value], of: &dyn Fn(&Value) -> Option<String>) -> String {
     let mut found: Vec<String> = Vec::new();
-    for one in run.list("methods").iter().filter_map(of) {
+    for one in methods.iter().filter_map(of) {
         if !found.contains(&one) {
             found.push(one);
         }
@@ -154,19 +163,29 @@ fn run_text(run: &Run, machine: &str) -> String {
         let is_paired = method["has_pairs"] == true;
         is_paired.then(|| method["rounds_of_each"].to_string())
     };
-    format!(
+    let date = |method: &Value| Some(text(&method["date"]).to_owned());
+    let commit = |method: &Value| Some(method["commit"].as_str().unwrap_or("not said").to_owned());
+    let mut out = format!(
         "{machine}. {}. {}, commit {}, {} rounds, {} minutes for the pairs, load at most {} when a piece began. \
-         The line: {}.\n",
-        said(run, &libraries),
-        said(run, &|method| Some(text(&method["date"]).to_owned())),
-        said(run, &|method| Some(
-            method["commit"].as_str().unwrap_or("not said").to_owned()
-        )),
-        said(run, &rounds),
+         The line: {}.",
+        said(methods, &libraries),
+        said(methods, &date),
+        said(methods, &commit),
+        said(methods, &rounds),
         number(minutes),
         number(load),
-        said(run, &|method| Some(text(&method["line"]).to_owned())),
-    )
+        said(methods, &|method| Some(text(&method["line"]).to_owned())),
+    );
+    let of_advisor = run.list("advisor");
+    if !of_advisor.is_empty() {
+        let _ = write!(
+            out,
+            " The advisor: {}, commit {}.",
+            said(of_advisor, &date),
+            said(of_advisor, &commit)
+        );
+    }
+    out + "\n"
 }
 
 fn goals(run: &Run) -> String {
@@ -342,13 +361,16 @@ fn lines(run: &Run) -> Result<String, String> {
         }
         let curve = Line::fit(&points, SEGMENTS).map_err(|error| error.to_string())?;
         for segment in curve.segments() {
+            let rate = match segment.beta_s_per_byte {
+                0.0 => "-".to_owned(),
+                beta => number(1e-6 / beta),
+            };
             let _ = writeln!(
                 out,
-                "| {} | {} | {:.2} | {} | {:.1} % | {:.1} % | {} |",
+                "| {} | {} | {:.2} | {rate} | {:.1} % | {:.1} % | {} |",
                 mpi.name(),
                 number(segment.from_bytes),
                 segment.alpha_s * 1e6,
-                number(1e-6 / segment.beta_s_per_byte),
                 segment.error_median * 100.0,
                 segment.error_max * 100.0,
                 segment.points
@@ -488,6 +510,15 @@ mod tests {
                 .all(|case| run.value(case, OURS, "time") == Some(2.0))
         );
         assert_eq!(run.list("methods").len(), 2);
+        // The advisor's report says nothing of the machine, and its method is none of a measurement.
+        write("advisor.json", 4, advisor::CASE);
+        let run = together(&folder).expect("three reports");
+        assert_eq!(run.report["machine"]["cores"], 2);
+        assert_eq!(run.list("methods").len(), 2);
+        let said = run_text(&run, "m");
+        assert!(said.contains(", commit a; b, "), "{said}");
+        assert!(said.ends_with(", commit advisor.\n"), "{said}");
+        assert_eq!(run.value(advisor::CASE, OURS, "time"), Some(2.0));
         write("memory-openmpi.json", 4, "c");
         assert!(together(&folder).is_err(), "of another machine");
         std::fs::remove_dir_all(&folder).expect("the folder");
@@ -508,6 +539,16 @@ mod tests {
             said.ends_with("|\n| openmpi | 0 | 10.00 | 100.0 | 0.0 % | 0.0 % | 4 |\n"),
             "{said}"
         );
+        // A flat line has no rate.
+        let rows = [4, 8, 16].map(|bytes: u64| {
+            let case = case_of(Benchmark::Roundtrip, bytes, Mpi::Openmpi, Way::Link);
+            json!({"case": case, "system": OURS, "metric": TIME.name, "unit": "us", "value": 20.0})
+        });
+        let run = Run {
+            report: json!({"rows": rows}),
+        };
+        let said = lines(&run).expect("a line");
+        assert!(said.contains("| openmpi | 0 | 10.00 | - |"), "{said}");
     }
 
     #[test]

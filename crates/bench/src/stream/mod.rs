@@ -280,6 +280,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     }
     let machine = Machine::detect();
     if options.paper {
+        figures.missing(paper::FIGURE_7C_MISSING.to_owned());
         figures.missing("figure 12: the power of this machine cannot be measured".to_owned());
         plots::write(&options.out, &figures, &machine)?;
     }

@@ -16,8 +16,8 @@ use super::limits::{
     UNREAD_TOGETHER, UNREAD_VARIED,
 };
 use super::paper::{
-    ARMS, FIGURE_7A, FIGURE_7C, FIGURE_8, MODES, PATHS, PRE_READ_BLOCKS, TABLE_1, TABLE_2,
-    TOTAL_BLOCKS, WAYS_OF_OURS, WIRED,
+    ARMS, FIGURE_7A, FIGURE_7C, FIGURE_7C_MISSING, FIGURE_8, MODES, PATHS, PRE_READ_BLOCKS,
+    TABLE_1, TABLE_2, TOTAL_BLOCKS, WAYS_OF_OURS, WIRED,
 };
 use super::promises::summary;
 use super::table_1::{PART_TIME, PARTS};
@@ -52,13 +52,16 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     super::plots::write_again(&options.results)?;
     // Parts without a report are left out.
     let [goals_run, paper] = found.map(|run| run.unwrap_or_else(|| Run { report: json!({}) }));
-    // Until it is measured as a part of its own.
-    let has_arms = goals_run
-        .list("rows")
-        .iter()
-        .any(|row| text(&row["case"]).starts_with(FIGURE_7C));
+    let has_figure = |run: &Run| {
+        let mut rows = run.list("rows").iter();
+        rows.any(|row| text(&row["case"]).starts_with(FIGURE_7C))
+    };
+    // That of the paper's run until it is measured as a part of its own.
+    let has_arms = has_figure(&goals_run);
+    let of_arms = if has_arms { &goals_run } else { &paper };
     let missing = [&goals_run, &paper].map(|run| run.list("missing"));
     let missing = missing.into_iter().flatten().map(text);
+    let missing = missing.filter(|line| !has_arms || *line != FIGURE_7C_MISSING);
     let parts = [
         ("run", run_text(&goals_run, &paper)),
         ("summary", summary(&goals_run)),
@@ -82,7 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         (
             "arms",
             by_program(
-                if has_arms { &goals_run } else { &paper },
+                of_arms,
                 FIGURE_7C,
                 &ARMS.map(|(system, _)| system),
                 PAGE_TIME,
@@ -93,7 +96,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             "modes",
             by_program(&paper, MODES, &WAYS_OF_OURS.map(|way| way.system), RUN_TIME),
         ),
-        ("drawings", drawings(&options.results)),
+        ("drawings", drawings(&options.results, has_figure(of_arms))),
         ("missing", list(missing)),
     ];
     fill(&options.page, &parts)
@@ -500,22 +503,23 @@ fn wired(run: &Run) -> String {
     out
 }
 
-/// Returns links to the drawings in the folder of the reports.
-fn drawings(folder: &Path) -> String {
+/// Returns links to the drawings in the folder of the reports. A drawing of figure 7c may be left over from other rows.
+fn drawings(folder: &Path, has_arms: bool) -> String {
     let mut out = String::new();
     for name in [
         "figure-1a",
         "figure-1b",
         "figure-7a",
         "figure-7b",
-        "figure-7c",
+        FIGURE_7C,
         "figure-8",
         "figure-9",
         "figure-10",
         "figure-11",
         "modes",
     ] {
-        if folder.join(format!("{name}.png")).is_file() {
+        let is_shown = name != FIGURE_7C || has_arms;
+        if is_shown && folder.join(format!("{name}.png")).is_file() {
             let _ = writeln!(out, "[![{name}](stream/{name}.png)](stream/{name}.svg)\n");
         }
     }
@@ -555,6 +559,12 @@ mod tests {
         assert!(table.ends_with("1 of 2 met.\n"), "{table}");
         assert_eq!(run.list("missing").len(), 1);
         assert!(pieces(&folder, "paper").unwrap().is_none());
+        for name in [FIGURE_7C, FIGURE_8] {
+            std::fs::write(folder.join(format!("{name}.png")), "").unwrap();
+        }
+        assert!(drawings(&folder, true).contains(FIGURE_7C));
+        let without = drawings(&folder, false);
+        assert!(without.contains(FIGURE_8) && !without.contains(FIGURE_7C));
         let promises = summary(&run);
         assert!(
             promises.contains("| round trips in a learned start | | | | | not measured |"),

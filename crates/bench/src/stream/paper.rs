@@ -37,6 +37,9 @@ pub(crate) const TABLE_2: &str = "table-2";
 pub(crate) const FIGURE_1: &str = "figure-1";
 pub(crate) const FIGURE_7A: &str = "figure-7a";
 pub(crate) const FIGURE_7C: &str = "figure-7c";
+/// What the experiments of the paper say of figure 7c, which they do not include.
+pub(crate) const FIGURE_7C_MISSING: &str =
+    "figure 7c: it is measured by itself (keel bench stream --only arms)";
 pub(crate) const FIGURE_8: &str = "figure-8";
 pub(crate) const FIGURE_10: &str = "figure-10";
 pub(crate) const FIGURE_11: &str = "figure-11";
@@ -316,7 +319,8 @@ impl Course<'_> {
         server.end()
     }
 
-    /// Measures figure 7c, which is a part of its own: it is about the server's disk, and the others are about the line.
+    /// Measures figure 7c, which is a part of its own: it is about the server's disk, and the others are about the
+    /// line.
     ///
     /// # Errors
     /// The user has asked to stop.

@@ -41,7 +41,7 @@ pub struct Sensitivity {
     pub time: f64,
     /// The same for energy.
     pub energy: f64,
-    /// The same for cost, if the question has prices.
+    /// The same for cost, if the question minimises it.
     pub cost: Option<f64>,
     /// The advice at half of the input.
     pub at_half: Option<Place>,

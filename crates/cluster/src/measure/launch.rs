@@ -86,6 +86,13 @@ impl Address {
     }
 }
 
+/// Returns whether launchers can take a text as the name of an interface.
+#[must_use]
+pub fn is_interface_name(name: &str) -> bool {
+    let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
+    !name.is_empty() && !name.starts_with('-') && name.chars().all(is_of_name)
+}
+
 /// How ranks are started.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {

@@ -17,6 +17,6 @@ mod watts;
 pub use collected::{Collected, Settings, Wanted};
 pub use event::{Event, LINE_PREFIX, RankFacts, event_line, parse_event};
 pub use hosts::{HostEntry, parse_hosts, ranks_of};
-pub use launch::{Address, Launch, Library};
+pub use launch::{Address, Launch, Library, is_interface_name};
 pub use plan::{BYTES_MAX, CASES_MAX, Case, PLAN_BYTES_MAX, Plan, SIZES, Steps};
 pub use watts::{ALL_BOARDS, PowerPlan, Watts, merge_power};

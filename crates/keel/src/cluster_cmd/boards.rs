@@ -3,7 +3,9 @@
 
 use crate::cli::BoardsArgs;
 use crate::error::{CliError, describe};
-use cluster::measure::{Address, HostEntry, Launch, Library, parse_hosts, ranks_of};
+use cluster::measure::{
+    Address, HostEntry, Launch, Library, is_interface_name, parse_hosts, ranks_of,
+};
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -28,12 +30,6 @@ const REACH_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Boards that are queried at the same time.
 const ASKED_AT_ONCE: usize = 32;
-
-/// Returns whether launchers can take a text as the name of an interface.
-pub(crate) fn is_interface_name(name: &str) -> bool {
-    let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
-    !name.is_empty() && !name.starts_with('-') && name.chars().all(is_of_name)
-}
 
 /// Boards, an MPI, and the command line for starting ranks.
 pub(crate) struct Boards {
@@ -84,15 +80,15 @@ impl Boards {
         let address = arguments.address.as_deref().map(Address::parse).transpose();
         let address =
             address.map_err(|error| CliError::usage("--address", error, "see `--help`"))?;
-        if let Some(name) = &arguments.interface {
-            if !is_interface_name(name) {
-                let wrong = format!("{name} is no name of an interface");
-                return Err(CliError::usage(
-                    "--interface",
-                    wrong,
-                    "`ip link` lists them",
-                ));
-            }
+        if let Some(name) = &arguments.interface
+            && !is_interface_name(name)
+        {
+            let wrong = format!("{name} is no name of an interface");
+            return Err(CliError::usage(
+                "--interface",
+                wrong,
+                "`ip link` lists them",
+            ));
         }
         let remote_shell = arguments.launcher.as_deref().map(|path| {
             let absolute = std::fs::canonicalize(path);

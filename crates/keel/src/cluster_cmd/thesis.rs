@@ -117,7 +117,7 @@ fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), Cl
             faults(row)
         ))?;
     }
-    out.line("\nconclusions: whether they follow from the tables, and the figure that shows it (--plots):")?;
+    out.line("\nconclusions: whether they follow from the tables, and the figure or table that shows it (--plots):")?;
     for one in CONCLUSIONS {
         let word = if one.follows { "yes" } else { "no" };
         out.line(format_args!("{word:<3}  {} [{}]", one.text, one.shown_by))?;

@@ -10,9 +10,8 @@ use super::{
     MODES, MqttConfig, MqttVersion, NodeConfig, Payload, QUALITIES, QosConfig, RegionConfig,
     StoreConfig, SubscribeConfig, TimeConfig, beside,
 };
-use crate::cluster_cmd::boards::is_interface_name;
 use crate::kernel::Kernel;
-use cluster::measure::Address;
+use cluster::measure::{Address, is_interface_name};
 use db::qos::admission::Quality;
 use db::qos::controller::Mode;
 use ingest::intake::{Retained, TEMPLATE_BYTES_MAX, Template, TemplateKind};

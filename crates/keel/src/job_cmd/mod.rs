@@ -23,7 +23,7 @@ use cluster::jobs::Order;
 use cluster::jobs::lines::Line;
 use cluster::jobs::worker::Options;
 use crew::{Crew, Heard};
-use state::{Failed, Since, State};
+use state::{Failed, SETTLE, SETTLE_LAUNCHER, Settled, State};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -32,16 +32,6 @@ use std::time::{Duration, Instant};
 
 /// Poll interval for signals of the user and for processes that have ended.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// Time after the first sign of a failure for further signs of the failed rank.
-const SETTLE: Duration = Duration::from_millis(700);
-
-/// The same with a launcher, which reports events with a delay.
-const SETTLE_LAUNCHER: Duration = Duration::from_secs(5);
-
-/// The same if a board is cut off: all of its ranks are silent within a beat or two. Counts from when the other ranks
-/// speak: when all ranks were silent, and the first of them speaks again, the others are about to.
-const SETTLE_CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Timeout for a launcher that was asked to end: it ends the ranks on all boards.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
@@ -248,7 +238,7 @@ fn attempt(
         Place::Local(_) => SETTLE,
         Place::Boards(_) => SETTLE_LAUNCHER,
     };
-    let (mut failing, mut cut_off) = (Since::default(), Since::default());
+    let mut settled = Settled::default();
     let mut done_since: Option<Instant> = None;
     loop {
         let heard = crew.hear(LOOK);
@@ -309,15 +299,9 @@ fn attempt(
             }
         }
         let has_ended = is_over && is_end;
-        // Both end when a rank that was silent for long speaks again.
         let is_failing = has_died || has_ended || state.is_failing(silence_max, now);
-        let failing = failing.lasts(is_failing, now);
         let is_cut_off = !has_died && state.is_cut_off(silence_max, now);
-        let cut_off = cut_off.lasts(is_cut_off, now);
-        if has_ended
-            || failing.is_some_and(|time| time > settle)
-            || cut_off.is_some_and(|time| time > SETTLE_CUT_OFF)
-        {
+        if has_ended || settled.is_complete(is_failing, is_cut_off, settle, now) {
             return judge(place, &mut crew, &state, is_cut_off, silence_max, now);
         }
     }

@@ -149,7 +149,10 @@ fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
         _ => None,
     };
     let new = table.as_ref().map(|(_, new)| new.clone());
-    let words = words(job, hosts, new, readings());
+    let mut words = words(job, hosts, new, readings());
+    if placed.hosts.len() < 2 {
+        words.link = None;
+    }
     let result = super::run_with(&words, face::json)?;
     let whole = json!({"job": job.name, "placed": placed.json(), "result": result});
     replace(&job.out, &format!("{whole:#}\n"))?;
@@ -295,7 +298,8 @@ impl Placed {
                 question.given[input as usize] = Some(given.clone());
             }
         }
-        if let Some(path) = &job.link {
+        // Messages cost nothing on one board.
+        if let Some(path) = job.link.as_ref().filter(|_| hosts.len() > 1) {
             report::link(path)?.give(&mut question).map_err(wrong)?;
         }
         not_above(&mut question);
@@ -510,6 +514,38 @@ fn replace(path: &Path, text: &str) -> Result<(), CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_messages_cost_is_not_read_for_a_job_of_one_board() {
+        let folder = std::env::temp_dir().join(format!("keel-job-link-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let input = folder.join("day.csv");
+        let rows: String = (0..2_000).map(|row| format!("{}\n", row % 7)).collect();
+        std::fs::write(&input, format!("value\n{rows}")).expect("a file");
+        let readings = ReadingsArgs {
+            input: Some(input),
+            column: Vec::new(),
+            key: None,
+            from: None,
+            to: None,
+            node: NodeArgs {
+                node: None,
+                config: None,
+            },
+        };
+        let find = |hosts: &str| {
+            let text = "[[job]]\nname = \"a\"\nkernel = \"vibration\"\nkey = \"k\"\nout = \"a.json\"\n\
+                        hosts = \"hosts\"\nlink = \"lost.jsonl\"\n";
+            std::fs::write(folder.join("hosts"), hosts).expect("a file");
+            let config = Config::parse(text, "keel.toml", &folder).expect("valid");
+            Placed::find(&config.job[0], &readings)
+        };
+        let placed = find("b1\n").expect("placed");
+        assert_eq!(placed.place, Place::Boards(1));
+        let error = find("b1\nb2\n").err().expect("no such file").to_string();
+        assert!(error.contains("lost.jsonl"), "{error}");
+        std::fs::remove_dir_all(&folder).expect("the folder");
+    }
 
     #[test]
     fn a_job_is_launched_through_the_configured_interface_and_address() {

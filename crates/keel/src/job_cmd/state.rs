@@ -6,6 +6,16 @@ use cluster::jobs::lines::{Line, Report};
 use cluster::results::Known;
 use std::time::{Duration, Instant};
 
+/// Time after the first sign of a failure for further signs of the failed rank.
+pub(super) const SETTLE: Duration = Duration::from_millis(700);
+
+/// The same with a launcher, which reports events with a delay.
+pub(super) const SETTLE_LAUNCHER: Duration = Duration::from_secs(5);
+
+/// The same if a board is cut off: all of its ranks are silent within a beat or two. Counts from when the other ranks
+/// speak: when all ranks were silent, and the first of them speaks again, the others are about to.
+const SETTLE_CUT_OFF: Duration = Duration::from_secs(1);
+
 /// The state of one rank.
 #[derive(Clone, Debug)]
 struct Rank {
@@ -52,14 +62,39 @@ pub(super) enum Failed {
 
 /// Since when a condition holds.
 #[derive(Default)]
-pub(super) struct Since(Option<Instant>);
+struct Since(Option<Instant>);
 
 impl Since {
     /// Returns for how long it has held without a break; `None` if it does not hold now.
-    pub(super) fn lasts(&mut self, holds: bool, now: Instant) -> Option<Duration> {
+    fn lasts(&mut self, holds: bool, now: Instant) -> Option<Duration> {
         let since = self.0.unwrap_or(now);
         self.0 = holds.then_some(since);
         holds.then(|| now.saturating_duration_since(since))
+    }
+}
+
+/// Decides when a failure has lasted long enough to be judged. Both conditions end when a rank that was silent for long
+/// speaks again.
+#[derive(Default)]
+pub(super) struct Settled {
+    failing: Since,
+    cut_off: Since,
+}
+
+impl Settled {
+    /// Returns whether the signs are complete. `settle` is the time for signs of a failure other than a cut-off.
+    pub(super) fn is_complete(
+        &mut self,
+        is_failing: bool,
+        is_cut_off: bool,
+        settle: Duration,
+        now: Instant,
+    ) -> bool {
+        // A cut-off has a clock of its own: ranks that are silent after a silence of all may be about to speak, too.
+        let failing = self.failing.lasts(is_failing && !is_cut_off, now);
+        let cut_off = self.cut_off.lasts(is_cut_off, now);
+        failing.is_some_and(|time| time > settle)
+            || cut_off.is_some_and(|time| time > SETTLE_CUT_OFF)
     }
 }
 
@@ -383,37 +418,60 @@ mod tests {
 
     #[test]
     fn after_silence_of_all_the_others_have_time_to_speak_when_the_first_one_does() {
+        let ms = Duration::from_millis;
+        for (settle, first_ms) in [
+            (SETTLE_LAUNCHER, 3_000),
+            (SETTLE_LAUNCHER, 4_970),
+            (SETTLE, 650),
+        ] {
+            for speak in [true, false] {
+                let begun = Instant::now();
+                let mut state = State::new(3, begun);
+                let mut settled = Settled::default();
+                let mut look = |state: &State, now: Instant| {
+                    let is_cut_off = state.is_cut_off(SILENCE, now);
+                    settled.is_complete(state.is_failing(SILENCE, now), is_cut_off, settle, now)
+                };
+                let silent = begun + SILENCE + ms(1);
+                assert!(!look(&state, silent));
+                // The silence of the others counts as theirs alone from now on.
+                let first = silent + ms(first_ms);
+                state.hear(beat(0, 0.1), first);
+                for later_ms in [0, 100, 999] {
+                    assert!(
+                        !look(&state, first + ms(later_ms)),
+                        "{settle:?} {first_ms} {later_ms}"
+                    );
+                }
+                if speak {
+                    state.hear(beat(1, 0.1), first + ms(999));
+                    state.hear(beat(2, 0.1), first + ms(999));
+                }
+                assert_eq!(look(&state, first + ms(1_001)), !speak);
+                assert_eq!(look(&state, first + ms(5_001)), !speak);
+                // Later silence is counted anew.
+                let again = first + 2 * SILENCE;
+                state.hear(beat(0, 0.2), again);
+                assert_eq!(look(&state, again), !speak);
+            }
+        }
+    }
+
+    #[test]
+    fn silence_of_all_is_judged_after_its_own_time() {
         let begun = Instant::now();
-        let mut state = State::new(3, begun);
-        let (mut failing, mut cut_off) = (Since::default(), Since::default());
-        let mut look = |state: &State, now: Instant| {
-            (
-                failing.lasts(state.is_failing(SILENCE, now), now),
-                cut_off.lasts(state.is_cut_off(SILENCE, now), now),
-            )
-        };
-        let second = Duration::from_secs(1);
-        let silent = begun + SILENCE + second;
-        assert_eq!(look(&state, silent), (Some(Duration::ZERO), None));
-        // The first one speaks 3 s later: the silence of the others counts as theirs alone from now on.
-        let first = silent + 3 * second;
-        state.hear(beat(0, 0.1), first);
-        assert_eq!(
-            look(&state, first),
-            (Some(3 * second), Some(Duration::ZERO))
-        );
-        assert_eq!(
-            look(&state, first + second),
-            (Some(4 * second), Some(second))
-        );
-        state.hear(beat(1, 0.1), first + second);
-        state.hear(beat(2, 0.1), first + second);
-        assert_eq!(look(&state, first + second), (None, None));
-        // Later silence is counted anew.
-        let again = first + 2 * SILENCE;
-        state.hear(beat(0, 0.2), again);
-        let zero = Some(Duration::ZERO);
-        assert_eq!(look(&state, again), (zero, zero));
+        let state = State::new(2, begun);
+        let silent = begun + SILENCE + Duration::from_millis(1);
+        for settle in [SETTLE, SETTLE_LAUNCHER] {
+            let mut settled = Settled::default();
+            let mut look = |time: Duration| {
+                let now = silent + time;
+                let is_cut_off = state.is_cut_off(SILENCE, now);
+                settled.is_complete(state.is_failing(SILENCE, now), is_cut_off, settle, now)
+            };
+            assert!(!look(Duration::ZERO) && !look(settle));
+            assert!(look(settle + Duration::from_millis(1)));
+        }
     }
 
     #[test]

@@ -3,13 +3,15 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use super::*;
-use crate::lane::{Lane, word};
-use crate::region::{FileLock, LEFT};
+use crate::Attachment;
+use crate::file_lock::FileLock;
+use crate::lane::{Lane, doing, word};
+use crate::region::LEFT;
 use crate::space::Place;
 
 const ROLE: &str = "KEEL_MEM_TEST_IMAGE";
@@ -45,16 +47,9 @@ fn be_in_the_middle(region: &Region) -> Lane {
     lane
 }
 
-#[test]
-fn a_program_without_the_region_has_no_lanes() {
-    if let Some(region) = in_role("first") {
-        be_in_the_middle(&region);
-        panic!("{}", Command::new("cat").exec());
-    }
-    let scratch = Scratch::new("images-without");
-    let region = scratch.region(16 << 20);
-    let test = "tests::images::a_program_without_the_region_has_no_lanes";
-    let mut child = again(test, "first", &scratch.path)
+/// Starts a process in a role in which it executes `cat`, and returns when it has done so.
+fn cat(test: &str, role: &str, scratch: &Scratch) -> (Child, ChildStdin) {
+    let mut child = again(test, role, &scratch.path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -64,6 +59,19 @@ fn a_program_without_the_region_has_no_lanes() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     // The test harness may have begun the line.
     assert!(lines.any(|line| line.unwrap().ends_with("another program")));
+    (child, to_child)
+}
+
+#[test]
+fn a_program_without_the_region_has_no_lanes() {
+    if let Some(region) = in_role("first") {
+        be_in_the_middle(&region);
+        panic!("{}", Command::new("cat").exec());
+    }
+    let scratch = Scratch::new("images-without");
+    let region = scratch.region(16 << 20);
+    let test = "tests::images::a_program_without_the_region_has_no_lanes";
+    let (mut child, to_child) = cat(test, "first", &scratch);
     // The program could be the one that maps the region at this moment.
     let opener = File::open(&scratch.path).unwrap();
     let mapping = FileLock::take(&opener, &scratch.path, libc::LOCK_SH).unwrap();
@@ -82,6 +90,20 @@ fn a_program_without_the_region_has_no_lanes() {
 fn a_program_frees_the_lanes_of_its_predecessor() {
     let test = "tests::images::a_program_frees_the_lanes_of_its_predecessor";
     if let Some(region) = in_role("first") {
+        // A thread frees the memory that another one reads.
+        let lane = region.take_lane().unwrap();
+        let slot_1 = region.layout.slots_at + region.layout.slot_bytes;
+        for (word, value) in [
+            (word::TARGET, slot_1),
+            (word::PAGES, 1),
+            (word::PRESENT, 1),
+            (word::POOL, region.memory.load(state::POOL_PAGES) - 1),
+            (word::COUNT, 0),
+            (word::FREES, 1),
+            (word::STATE, doing::WORDS),
+        ] {
+            region.set_lane_word(lane, word, value);
+        }
         be_in_the_middle(&region);
         panic!("{}", again(test, "second", region.path()).exec());
     }
@@ -101,16 +123,6 @@ fn a_program_frees_the_lanes_of_its_predecessor() {
     assert_eq!(region.lanes_taken(), 0);
 }
 
-/// Whether a process waits for a lock (`flock`) of the file.
-fn is_waited_for(file: &File) -> bool {
-    let inode = format!(":{}", file.metadata().unwrap().ino());
-    let locks = std::fs::read_to_string("/proc/locks").unwrap();
-    locks.lines().any(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        line.contains("-> FLOCK") && fields.any(|field| field.ends_with(&inode))
-    })
-}
-
 /// Otherwise the program may look for the lanes of its predecessor while another process has taken one of them over,
 /// and that process then finds it alive.
 #[test]
@@ -119,16 +131,53 @@ fn no_program_maps_the_region_while_a_lane_is_taken_over() {
     let region = scratch.region(16 << 20);
     let settler = File::open(&scratch.path).unwrap();
     let taking_over = FileLock::try_alone(&settler).unwrap();
-    std::thread::scope(|scope| {
-        let opening = scope.spawn(|| Region::open(&scratch.path, true).map(drop));
-        while !is_waited_for(&settler) {
-            assert!(!opening.is_finished(), "the region was mapped");
-            std::thread::sleep(std::time::Duration::from_millis(1));
+    // A process that keeps the lock is named; it stops nobody for ever.
+    let refused = Region::open(&scratch.path, true).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("locked"), "{refused}");
+    assert!(region.memory.is_only_mapping());
+    drop(taking_over);
+    drop(Region::open(&scratch.path, true).unwrap());
+}
+
+#[test]
+fn an_invalid_log_of_the_predecessor_refuses_no_region_and_goes_to_nobody() {
+    let test =
+        "tests::images::an_invalid_log_of_the_predecessor_refuses_no_region_and_goes_to_nobody";
+    let roles = ["first", "first-alone"].map(in_role);
+    if let Some(region) = roles.iter().flatten().next() {
+        for _ in 0..2 {
+            let lane = region.take_lane().unwrap();
+            region.set_lane_word(lane, word::STATE, 99);
         }
-        assert!(region.memory.is_only_mapping());
-        drop(taking_over);
-        opening.join().unwrap().unwrap();
-    });
+        if roles[1].is_some() {
+            panic!("{}", Command::new("cat").exec());
+        }
+        panic!("{}", again(test, "second", region.path()).exec());
+    }
+    if let Some(region) = in_role("second") {
+        let me = crate::lane::Owner::current().unwrap().as_word();
+        for lane in [0, 1].map(Lane) {
+            let owner = region.lane_word(lane, word::OWNER);
+            assert!(owner != 0 && owner != me && !region.is_alive(owner));
+        }
+        return;
+    }
+    let scratch = Scratch::new("images-invalid");
+    let region = scratch.region(16 << 20);
+    let ended = again(test, "first", &scratch.path).status().unwrap();
+    assert!(ended.success());
+    // The same if another process settles the lane while the program without the region runs.
+    let scratch = Scratch::new("images-invalid-alone");
+    drop(region);
+    let region = scratch.region(16 << 20);
+    let (mut child, _to_child) = cat(test, "first-alone", &scratch);
+    let replaced = region.lane_word(Lane(0), word::OWNER);
+    let settled = region.settle_dead_lanes();
+    assert!(matches!(settled, Err(Error::Damaged { .. })), "{settled:?}");
+    let owner = region.lane_word(Lane(0), word::OWNER);
+    assert!(owner != 0 && owner != replaced && !region.is_alive(owner));
+    drop(_to_child);
+    child.wait().unwrap();
 }
 
 #[test]
@@ -136,10 +185,17 @@ fn a_region_is_not_lost_to_a_process_that_dies_while_it_enters() {
     let scratch = Scratch::new("images-entering");
     let region = scratch.region(16 << 20);
     let own = region.memory.load(state::NAMESPACE);
-    // A process of another namespace has died between its two looks at the lanes. This one was taken meanwhile.
+    // A process of another namespace is between its two looks at the lanes. This lane was taken meanwhile.
     let writer = region.writer().unwrap();
+    let entering = File::open(&scratch.path).unwrap();
+    let locked = FileLock::try_alone(&entering).unwrap();
     region.memory.store(state::NAMESPACE, own | LEFT);
     assert!(matches!(region.writer(), Err(Error::Namespace { .. })));
+    // It has died: the next lane, and the next opening, take the region back.
+    drop(locked);
+    drop(region.writer().unwrap());
+    assert_eq!(region.memory.load(state::NAMESPACE), own);
+    region.memory.store(state::NAMESPACE, own | LEFT);
     drop(Region::open(&scratch.path, true).unwrap());
     assert_eq!(region.memory.load(state::NAMESPACE), own);
     drop(region.writer().unwrap());
@@ -150,6 +206,35 @@ fn a_region_is_not_lost_to_a_process_that_dies_while_it_enters() {
     assert_eq!(region.memory.load(state::NAMESPACE), own + 1);
     region.memory.store(state::NAMESPACE, own);
     drop(writer);
+}
+
+/// A process without a lane may have a file open, whatever its namespace.
+#[test]
+fn open_files_stay_open_when_another_namespace_enters() {
+    let scratch = Scratch::new("images-open");
+    // A region gives its lane back; an attachment keeps it.
+    let region = scratch.region(16 << 20);
+    let attach = || Attachment::open(&scratch.path, b"/keel/", true).unwrap();
+    let here = attach();
+    let made = region
+        .writer()
+        .unwrap()
+        .create(ROOT_INODE, b"file", &FILE)
+        .unwrap();
+    let (descriptor, opened) = here.open_description(&made, libc::O_RDWR).unwrap();
+    // SAFETY: opened just now, and no other code knows it.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let memory = &here.region().memory;
+    let claim = here.region().layout.description(opened.description.into());
+    let claimed = memory.load(claim);
+    let own_namespace = memory.load(state::NAMESPACE);
+    memory.store(state::NAMESPACE, own_namespace + 1);
+    let there = attach();
+    assert_eq!(memory.load(state::NAMESPACE), own_namespace);
+    assert_eq!(there.sweep().unwrap().descriptions, 0);
+    assert_eq!(memory.load(claim), claimed);
+    drop(descriptor);
+    assert_eq!(there.sweep().unwrap().descriptions, 1);
 }
 
 #[test]
