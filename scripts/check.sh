@@ -22,4 +22,4 @@ fi
 filter=$(sed 's/.*/package(=&)/' <<<"$packages" | paste -sd '|')
 printf 'check: tests of %s\n' "$(paste -sd ' ' <<<"$packages")"
 scripts/build-tests.sh
-cargo nextest run --locked --cargo-quiet --workspace -E "$filter"
+cargo nextest run --locked --cargo-quiet --workspace --tests -E "$filter"

@@ -36,7 +36,7 @@ run_pjdfstest() {
 }
 
 run_fsx() {
-    obtain mem-fsx fsx-0.3.2 fsx 0.3.2 || return 0
+    obtain_fsx mem-fsx || return 0
     mount_region 64M || { verdict mem-fsx 0 1 0; return; }
     sed "$([ "$can_map" = yes ] || echo '/^map/d')" "$suites/fsx.toml" >"$work/fsx.toml"
     local status=0

@@ -33,7 +33,7 @@ run_pjdfstest() {
 }
 
 run_fsx() {
-    obtain fsx fsx-0.3.2 fsx 0.3.2 || return 0
+    obtain_fsx fsx || return 0
     local passed=0 failed=0
     # Most of them in memory; some with direct transfers, where every write has to be whole blocks.
     fsx_on "$memory/f.img" "$fsx_operations" && passed=1 || failed=1

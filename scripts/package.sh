@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes Debian packages: evenkeel (the node with its live page, its unit, man pages and completions), libkeel (libraries
-# and headers for programs of your own) and evenkeel-bench (measurements, which `keel doctor --report` takes).
+# Makes Debian packages: evenkeel (the node with its live page, its unit, man pages, completions, alert rules and
+# dashboard), libkeel (libraries and headers for programs of your own) and evenkeel-bench (measurements, which
+# `keel doctor --report` takes).
 #   scripts/package.sh [--arch amd64|arm64|armhf]... [--out DIR] [--container]
 # Without --arch: for this machine. Into target/packages unless --out says where. Times in the files are that of the
 # commit. --container: also packaging/container, with buildah, for this machine.
@@ -244,6 +245,8 @@ package_node() {
     strip_apart evenkeel "$arch" "${programs[@]}"
     install -D -m 644 packaging/systemd/keel.service "$root/lib/systemd/system/keel.service"
     install -D -m 644 packaging/systemd/keel.toml "$root/etc/keel/keel.toml"
+    install -D -m 644 packaging/prometheus/evenkeel.rules.yml "$root/usr/share/evenkeel/evenkeel.rules.yml"
+    install -D -m 644 packaging/grafana/evenkeel.json "$root/usr/share/evenkeel/evenkeel.json"
     install -D -m 644 "$stage/pages/completions/keel.bash" "$root/usr/share/bash-completion/completions/keel"
     install -D -m 644 "$stage/pages/completions/_keel" "$root/usr/share/zsh/vendor-completions/_keel"
     install -D -m 644 "$stage/pages/completions/keel.fish" "$root/usr/share/fish/vendor_completions.d/keel.fish"

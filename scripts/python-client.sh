@@ -2,11 +2,13 @@
 # Checks the Python package, which is a workspace of its own, builds it as its users do, with maturin, and runs its
 # tests against a node. The last line is the total:
 #   N passed, N failed, N skipped
-#   scripts/python-client.sh KEEL_PROGRAM
+#   scripts/python-client.sh [KEEL_PROGRAM | --build]    with --build nothing is run
 # What maturin and the package are installed in is made once, beside the rest of the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+build_only=
+if [ "${1:-}" = --build ]; then build_only=yes && shift; fi
 keel=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/keel}")
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")/python
 environment=$target/environment
@@ -36,4 +38,7 @@ rm -rf "$target/wheels"
 for wheel in "$target"/wheels/keel-*-abi3-*.whl; do
     "$environment/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps --no-index "$wheel"
 done
+if [ -n "$build_only" ]; then exit; fi
+# A step before may have built the program with other features.
+if [ $# -eq 0 ]; then scripts/build-tests.sh; fi
 "$environment/bin/python" python/tests/test_keel.py "$keel"

@@ -41,8 +41,8 @@ done < <(sed -nE 's/^ +Self::[A-Za-z]+ => "(.*)",/\1/p' crates/base/src/seeded_b
 for bug in "${bugs[@]}"; do
     read -r name package tests <<<"$bug"
     status=0
-    KEEL_SEEDED_BUG=$name cargo nextest run --locked --cargo-quiet --workspace --show-progress none --fail-fast \
-        -E "package($package) and test(/^$tests/)" >"$log" 2>&1 || status=$?
+    KEEL_SEEDED_BUG=$name cargo nextest run --locked --cargo-quiet --workspace --tests --show-progress none \
+        --fail-fast -E "package($package) and test(/^$tests/)" >"$log" 2>&1 || status=$?
     case $status in
     0) report FAILED "$name: $tests of $package still pass, so they do not see the bug" ;;
     # What nextest ends with when tests ran and some failed.

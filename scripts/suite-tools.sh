@@ -1,10 +1,13 @@
 # For scripts that run suites of others against a mount; to be sourced. The script sets $suites, the folder of its
 # configurations, and defines `unmount_and_check`, which ends a mount in order and demands that what was mounted is
 # whole. From here it has $keel, the program, $work, a folder for logs, $memory, another one in memory, and $seed.
+# With `--build` the script builds the suites of the registry and runs nothing.
 
 # One suite; a longer one hangs.
 suite_seconds_max=600
 seed=${SEED:-$RANDOM}
+build_only=
+if [ "${1:-}" = --build ]; then build_only=yes; fi
 mounted=
 # What programs are started with where nothing is mounted.
 served=()
@@ -22,7 +25,7 @@ begin_suites() {
 
 # Builds the program and makes the folders.
 make_suite_folders() {
-    scripts/build-tests.sh
+    [ -n "$build_only" ] || scripts/build-tests.sh
     local target
     target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
     keel=$target/debug/keel
@@ -44,6 +47,11 @@ finish_suites() {
 # Runs the three suites and ends with the status of all.
 run_suites() {
     local suite started
+    if [ -n "$build_only" ]; then
+        run_pjdfstest
+        run_fsx
+        exit
+    fi
     for suite in pjdfstest fsx fio; do
         started=$SECONDS
         "run_$suite"
@@ -90,16 +98,19 @@ end_mount_left() {
     fi
 }
 
-# Builds a program of the registry once, or skips the suite $1. $2 folder below $tools, $3 name, $4 version, then
-# options of cargo install.
+# Builds a program of the registry once. Fails where nothing is to be run with it: where it cannot be built, so that the
+# suite $1 is skipped, and with --build. $2 folder below $tools, $3 name, $4 version, then options of cargo install.
 obtain() {
     local folder=$2 name=$3 version=$4
-    if [ -x "$tools/$folder/bin/$name" ]; then return 0; fi
-    printf 'building %s %s\n' "$name" "$version"
-    timeout "$suite_seconds_max" cargo install --quiet --debug --root "$tools/$folder" \
-        --target-dir "$tools/build" "$name@$version" "${@:5}" >"$work/install.log" 2>&1 && return 0
-    skip "$1" "cannot be built from the registry: $(tail -n 1 "$work/install.log")"
-    return 1
+    if [ ! -x "$tools/$folder/bin/$name" ]; then
+        printf 'building %s %s\n' "$name" "$version"
+        # In the group of a build beside the tests, so that it ends with it.
+        CARGO_PROFILE_DEV_DEBUG=false timeout ${build_only:+--foreground} "$suite_seconds_max" \
+            cargo install --quiet --debug --root "$tools/$folder" --target-dir "$tools/build" \
+            "$name@$version" "${@:5}" >"$work/install.log" 2>&1 ||
+            { skip "$1" "cannot be built from the registry: $(tail -n 1 "$work/install.log")"; return 1; }
+    fi
+    [ -z "$build_only" ]
 }
 
 # Ends a suite that cannot run.
@@ -121,6 +132,11 @@ obtain_pjdfstest() {
         return 1
     fi
     obtain "$1" "$2" pjdfstest 0.2.2 "${@:3}"
+}
+
+# Whether fsx can run, as the suite $1, which is skipped otherwise. Optimised: it makes and compares data byte by byte.
+obtain_fsx() {
+    obtain "$1" fsx-0.3.2 fsx 0.3.2 --config profile.dev.package.fsx.opt-level=2
 }
 
 # Runs pjdfstest, built in folder $2, in what is mounted, and counts it under the name $1. What follows goes to

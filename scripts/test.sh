@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never
 
 logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
+beside=
+trap 'if [ -n "$beside" ]; then kill "$beside" || true; fi; rm -rf "$logs"' EXIT
 
 # A step that takes longer hangs. Each test has a limit of its own, in .config/nextest.toml.
 step_seconds_max=1800
@@ -72,15 +73,22 @@ step format cargo fmt --all --check
 step clippy cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
 step structure cargo xtask tidy
 step build scripts/build-tests.sh
+# What later steps build in folders of their own, on processors that tests leave idle: many of them wait.
+nice -n 19 timeout --kill-after=10 "$step_seconds_max" scripts/build-beside.sh >"$logs/beside" 2>&1 &
+beside=$!
 step tests scripts/tests.sh
 # Examples in the documentation of the code, which nextest does not run.
 step doc-tests cargo test --doc --locked --quiet --workspace
-step python scripts/python-client.sh
 step readme scripts/readme-commands.sh
 step start scripts/page-commands.sh docs/start.md
 step operate scripts/page-commands.sh docs/operate.md
 step http scripts/page-commands.sh docs/http.md
 step page scripts/page.sh --test
+waited=$SECONDS
+wait "$beside" || tail -n 5 "$logs/beside"
+beside=
+times+=("$(printf '%-14s %5d s' 'build beside' "$((SECONDS - waited))")")
+step python scripts/python-client.sh
 # After the Python package, whose environment it takes.
 step clients scripts/page-commands.sh docs/clients.md docs/client-c.md docs/client-python.md docs/qos.md
 step mpi scripts/mpi-suites.sh

@@ -181,6 +181,15 @@ impl Destination for Store {
         Ok(inner.puts.len() as u64 - 1)
     }
 
+    fn put_retained(
+        &self,
+        object: u32,
+        value: &[u8],
+        time_ms: Option<i64>,
+    ) -> Result<u64, PutError> {
+        self.put(object, value, time_ms)
+    }
+
     fn durable_end(&self) -> u64 {
         self.lock().puts.len() as u64
     }

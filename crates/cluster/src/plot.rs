@@ -15,7 +15,7 @@ const LEGEND_LEFT: f64 = 664.0;
 const LEGEND_STEP: f64 = 24.0;
 
 /// Colours that can also be distinguished with red-green colour blindness (after Okabe and Ito).
-const COLORS: [&str; 7] = [
+pub(crate) const COLORS: [&str; 7] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333",
 ];
 
@@ -331,6 +331,14 @@ pub(crate) fn draw(title: &str, scales: [Scale<'_>; 2], curves: &[Curve]) -> Str
         if curve.points.is_empty() {
             continue;
         }
+        // A mark without line shows the same difference by being hollow.
+        let fill = match is_dashed {
+            true => format!("#fff\" stroke=\"{color}"),
+            false => color.to_owned(),
+        };
+        let mark = |at: f64, height: f64| {
+            format!("<circle cx=\"{at:.1}\" cy=\"{height:.1}\" r=\"4\" fill=\"{fill}\"/>")
+        };
         let dash = if is_dashed {
             " stroke-dasharray=\"6 4\""
         } else {
@@ -347,10 +355,8 @@ pub(crate) fn draw(title: &str, scales: [Scale<'_>; 2], curves: &[Curve]) -> Str
         ));
         if curve.is_marked {
             for point in &curve.points {
-                let (at, height) = (x.place(point.0), y.place(point.1));
-                put(format_args!(
-                    "<circle cx=\"{at:.1}\" cy=\"{height:.1}\" r=\"4\" fill=\"{color}\"/>"
-                ));
+                let mark = mark(x.place(point.0), y.place(point.1));
+                put(format_args!("{mark}"));
             }
         }
         for (point, end) in curve.points.iter().zip(&curve.ends) {
@@ -373,10 +379,7 @@ pub(crate) fn draw(title: &str, scales: [Scale<'_>; 2], curves: &[Curve]) -> Str
         row += 1.0;
         // A single point has no line.
         let sample = if curve.is_marked && curve.points.len() == 1 {
-            format!(
-                "<circle cx=\"{}\" cy=\"{height}\" r=\"4\" fill=\"{color}\"/>",
-                LEGEND_LEFT + 14.0
-            )
+            mark(LEGEND_LEFT + 14.0, height)
         } else {
             format!(
                 "<path d=\"M{LEGEND_LEFT} {height}h28\" stroke=\"{color}\" stroke-width=\"2\"{dash}/>"

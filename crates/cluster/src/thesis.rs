@@ -10,7 +10,7 @@ use crate::Error;
 use crate::jobs::energy::that_count;
 use crate::measure::ALL_BOARDS;
 use crate::model::{BenchmarkPower, ParityTable, Scaling, measured_per_watt, thesis_tables};
-use crate::plot::{Curve, Kind, SIZES, Scale, draw};
+use crate::plot::{COLORS, Curve, Kind, SIZES, Scale, draw};
 use crate::results::{Benchmark, Origin, PowerRow, ResultFile, Row, Transport};
 use std::fmt::Write as _;
 
@@ -611,8 +611,12 @@ fn by_boards(rows: &[Efficiency]) -> Vec<Figure> {
                 points.sort_by(|a, b| a.0.total_cmp(&b.0));
                 boards.extend(points.iter().map(|point| point.0 as u32));
                 if !points.is_empty() {
-                    // A size keeps its colour, whatever the carrier.
-                    let color = Some(color);
+                    // A size keeps its colour, whatever the carrier; the marks of memory are hollow.
+                    let hollow = match transport {
+                        Transport::Network => 0,
+                        Transport::Memory => COLORS.len(),
+                    };
+                    let color = Some(color + hollow);
                     curves.push(Curve {
                         color,
                         ..curve(format!("{bytes} B, {name}"), points)

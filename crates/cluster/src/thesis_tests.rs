@@ -271,6 +271,12 @@ fn memory_of_one_board_is_no_point_of_a_curve_through_the_network() {
         figure.csv
     );
     assert!(figure.svg.contains("two of them at work"));
+    // Each size has a mark and a legend for memory.
+    assert!(
+        figure.svg.contains("r=\"4\" fill=\"#fff\""),
+        "{}",
+        figure.svg
+    );
     assert!(figure_of(&thesis, "per-watt-roundtrip").is_some());
     let one = Thesis::new(&files[..1]).expect("read");
     assert!(figure_of(&one, "by-boards-roundtrip").is_none());

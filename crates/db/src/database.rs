@@ -25,7 +25,7 @@ use crate::realtime;
 use crate::recovery::{self, RecoveryReport};
 use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Pulse, Stats};
 use crate::store::SegmentStore;
-use crate::table::{FreshCount, Key, Now, OWN_NAPS_MAX, Table, TableMemory, is_fresh};
+use crate::table::{FreshCount, Key, Now, OWN_NAPS_MAX, Table, TableMemory};
 use crate::ticket::Progress;
 use crate::wall::{Latest, Wall};
 
@@ -42,7 +42,7 @@ pub struct Got {
     /// `now - timestamp`, ms; negative for a reading from the future. If the node's clock gave the timestamp in this
     /// boot, this is the time since the arrival, because that clock may have been set since.
     pub age_ms: i64,
-    /// Whether the age is within the object's validity interval.
+    /// Whether the age is known and within the object's validity interval.
     pub fresh: bool,
     /// Arrival on the monotonic clock; comparable with now only if `this_boot`.
     pub arrival_ns: u64,
@@ -52,6 +52,8 @@ pub struct Got {
     pub wall_trusted: bool,
     /// Whether the node's wall clock gave the timestamp, not the sensor.
     pub node_time: bool,
+    /// Whether it was kept for an unknown time before it arrived ([`Database::put_retained`]).
+    pub retained: bool,
 }
 
 /// A real-time database over the store `S`. Share it behind an [`Arc`]; every method takes `&self`.
@@ -261,6 +263,7 @@ impl<S: SegmentStore> Database<S> {
             arrival_ns: self.shared.clock.monotonic_ns(),
             wall_trusted: false,
             node_time: false,
+            retained: false,
             value: &[],
         }
     }
@@ -335,8 +338,9 @@ impl<S: SegmentStore> Database<S> {
             value_bytes: read.value_bytes,
             timestamp_ms: read.timestamp_ms,
             age_ms,
-            fresh: is_fresh(age_ms, read.avi_ms),
+            fresh: read.is_fresh(age_ms),
             node_time: read.node_time,
+            retained: read.retained,
             arrival_ns: read.arrival_ns,
             this_boot: read.boot_tag == self.shared.boot_tag,
             wall_trusted: read.wall_trusted,

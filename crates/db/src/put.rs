@@ -44,7 +44,7 @@ impl<S: SegmentStore> Database<S> {
         timestamp_ms: i64,
         durability: Durability,
     ) -> Result<Ticket, Error> {
-        self.put_timed(id, value, Some(timestamp_ms), durability)
+        self.put_timed(id, value, Some(timestamp_ms), false, durability)
     }
 
     /// As [`put`](Self::put) for a reading whose sensor gave no time: the node's clock gives it, the order of
@@ -58,7 +58,23 @@ impl<S: SegmentStore> Database<S> {
         value: &[u8],
         durability: Durability,
     ) -> Result<Ticket, Error> {
-        self.put_timed(id, value, None, durability)
+        self.put_timed(id, value, None, false, durability)
+    }
+
+    /// As [`put`](Self::put), or without a time as [`put_now`](Self::put_now), for a reading that was kept for an
+    /// unknown time before it arrived. It is marked. Without a time of its sensor it is never fresh, because its age is
+    /// unknown. It ends no staleness: it shows nothing about its sensor.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn put_retained(
+        &self,
+        id: ObjectId,
+        value: &[u8],
+        sensor_ms: Option<i64>,
+        durability: Durability,
+    ) -> Result<Ticket, Error> {
+        self.put_timed(id, value, sensor_ms, true, durability)
     }
 
     fn put_timed(
@@ -66,6 +82,7 @@ impl<S: SegmentStore> Database<S> {
         id: ObjectId,
         value: &[u8],
         sensor_ms: Option<i64>,
+        retained: bool,
         durability: Durability,
     ) -> Result<Ticket, Error> {
         let shared = &*self.shared;
@@ -86,6 +103,7 @@ impl<S: SegmentStore> Database<S> {
             arrival_ns,
             wall_trusted: wall.trusted,
             node_time: sensor_ms.is_none(),
+            retained,
             value,
         };
         let (lsn, wake) = {
@@ -105,7 +123,7 @@ impl<S: SegmentStore> Database<S> {
                 return Err(refused);
             }
             let (_, is_temporal) = shared.table.validity(id);
-            let is_judged = is_temporal && queue.is_shedding && shared.table.has_value(id);
+            let is_judged = is_temporal && queue.is_shedding && shared.table.has_known_age(id);
             let verdict = match is_judged {
                 true => shared.admission.judge(id.0 as usize, arrival_ns),
                 false => Verdict::Admitted,
@@ -178,6 +196,7 @@ impl<S: SegmentStore> Database<S> {
             boot_tag: self.shared.boot_tag,
             wall_trusted: entry.wall_trusted,
             node_time: entry.node_time,
+            retained: entry.retained,
             value: entry.value,
         }
     }
@@ -359,6 +378,7 @@ impl<S: SegmentStore> Database<S> {
             arrival_ns: 0,
             wall_trusted: false,
             node_time: sensor_ms.is_none(),
+            retained: false,
             value,
         };
         if staged.puts >= STAGED_PUTS_MAX || staged.buffer.len() + entry.bytes() > staged.bytes_max

@@ -29,6 +29,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) wall_trusted: bool,
     /// Whether the node's clock gave the time.
     pub(crate) node_time: bool,
+    /// Whether it was kept for an unknown time before it arrived.
+    pub(crate) retained: bool,
     pub(crate) value: &'a [u8],
 }
 
@@ -200,7 +202,9 @@ pub(crate) fn encode(buffer: &mut Vec<u8>, entry: &Entry<'_>) {
     header[..4].copy_from_slice(&entry.id.to_le_bytes());
     header[4..6].copy_from_slice(&(entry.value.len() as u16).to_le_bytes());
     header[6] = u8::from(entry.kind == EntryKind::Declared);
-    header[7] = u8::from(entry.wall_trusted) | u8::from(entry.node_time) << 1;
+    header[7] = u8::from(entry.wall_trusted)
+        | u8::from(entry.node_time) << 1
+        | u8::from(entry.retained) << 2;
     header[8..16].copy_from_slice(&entry.timestamp_ms.to_le_bytes());
     header[16..].copy_from_slice(&entry.arrival_ns.to_le_bytes());
     buffer.extend_from_slice(&header);
@@ -240,6 +244,7 @@ impl<'a> Iterator for Entries<'a> {
             arrival_ns: u64::from_le_bytes(*arrival.first_chunk::<8>()?),
             wall_trusted: flags & 1 != 0,
             node_time: flags & 2 != 0,
+            retained: flags & 4 != 0,
             value,
         })
     }
@@ -259,6 +264,7 @@ mod tests {
             arrival_ns: 7,
             wall_trusted: id % 2 == 0,
             node_time: id % 3 == 0,
+            retained: id % 3 == 1,
             value,
         };
         let first = entry(1, b"12345678".as_slice());

@@ -227,6 +227,7 @@ fn replay<S: SegmentStore>(
                     boot_tag: boot_tag(&found.boot_id),
                     wall_trusted: reading.wall_trusted,
                     node_time: reading.node_time,
+                    retained: reading.retained,
                     value: reading.value,
                 };
                 store_value(table, id, &value)?;

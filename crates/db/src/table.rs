@@ -34,7 +34,7 @@ const WORDS_PER_LINE: usize = 8;
 /// The first bytes of a table.
 pub(crate) const MAGIC: &[u8; 8] = b"EVKTABLE";
 /// Version of the layout; SPEC.md says every word. A table of another version is refused.
-pub const FORMAT_VERSION: u64 = 2;
+pub const FORMAT_VERSION: u64 = 3;
 const HEADER_LINES: usize = 2;
 // Words of the second header line: ids given so far, and the run that serves the table.
 const OBJECTS_NEXT: usize = WORDS_PER_LINE;
@@ -55,6 +55,7 @@ const VALUE: usize = 6;
 const META_LENGTH: u64 = 0xffff;
 const META_TRUSTED: u64 = 1 << 16;
 const META_NODE_TIME: u64 = 1 << 17;
+const META_RETAINED: u64 = 1 << 18;
 const VALIDITY_TEMPORAL: u64 = 1 << 63;
 /// Timestamp of a slot without a value.
 const NO_TIMESTAMP: i64 = i64::MIN;
@@ -86,6 +87,8 @@ pub struct SlotValue<'a> {
     pub wall_trusted: bool,
     /// Whether the node's wall clock gave the time, not the sensor.
     pub node_time: bool,
+    /// Whether it was kept for an unknown time before it arrived.
+    pub retained: bool,
     /// The value.
     pub value: &'a [u8],
 }
@@ -655,7 +658,8 @@ impl<M: AsRef<[Line]>> Table<M> {
             let flag = |set, bit| if set { bit } else { 0 };
             let meta = new.value.len() as u64
                 | flag(new.wall_trusted, META_TRUSTED)
-                | flag(new.node_time, META_NODE_TIME);
+                | flag(new.node_time, META_NODE_TIME)
+                | flag(new.retained, META_RETAINED);
             self.slot_word(id, TIMESTAMP)
                 .store(new.timestamp_ms as u64, Ordering::Relaxed);
             self.slot_word(id, META).store(meta, Ordering::Relaxed);

@@ -104,6 +104,33 @@ fn a_full_store_silences_no_alarm() {
 }
 
 #[test]
+fn a_retained_reading_is_compared_but_ends_no_staleness() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let id = declare(&db, "hall/1/temperature");
+    let stale = AlarmCondition::Stale { after_ms: 1000 };
+    let rules = [rule("#", above(60.0, 55.0, 0)), rule("#", stale)];
+    db.set_alarms(&rules, 16).expect("set");
+    let mut bytes = [0; 16];
+    let length = Value::Float(61.0).encode(&mut bytes).expect("room");
+    let value = &bytes[..length];
+    let retained = |time_ms| {
+        db.put_retained(id, value, time_ms, Durability::Batched)
+            .expect("taken");
+        db.scan_alarms();
+        changes(&db)
+    };
+    clock.advance_ns(900 * MS);
+    assert_eq!(retained(None), [(0, id.0, true)]);
+    // Neither that reading nor the next ones start the time of silence again.
+    clock.advance_ns(200 * MS);
+    assert_eq!(retained(None), [(1, id.0, true)]);
+    assert!(retained(Some(1_700_000_000_000)).is_empty());
+    db.put_now(id, value, Durability::Batched).expect("taken");
+    assert_eq!(changes(&db), [(1, id.0, false)]);
+}
+
+#[test]
 fn a_card_that_stalls_silences_no_alarm() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, options());

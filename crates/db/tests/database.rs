@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Oracle, declare, open, scan, sim_clock, small_options};
-use base::clock::SystemClock;
+use base::clock::{Clock, SystemClock};
 use base::error::Code;
 use db::{
     CommitDriver, Database, DbOptions, Durability, Error, FreshCount, Health, LogFailure,
@@ -121,6 +121,47 @@ fn everything_is_there_after_a_close_and_after_a_crash() {
             .unwrap()
             <= 2
     );
+}
+
+#[test]
+fn a_retained_reading_without_a_time_is_never_fresh_also_after_a_restart() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, small_options());
+    let ids = declare(&db, 3);
+    let time_ms = clock.wall_ms();
+    db.put_now(ids[1], b"live", Durability::Now).unwrap();
+    let put = |id, value, time_ms| db.put_retained(id, value, time_ms, Durability::Now);
+    put(ids[0], b"kept", None).unwrap();
+    put(ids[2], b"dated", Some(time_ms)).unwrap();
+    db.pump().unwrap();
+    // Value, whether it is fresh, and whether it is marked.
+    let expected = [
+        (b"kept".to_vec(), false, true),
+        (b"live".to_vec(), true, false),
+        (b"dated".to_vec(), true, true),
+    ];
+    let check = |db: &Database<MemoryStore>| {
+        for (id, expected) in ids.iter().zip(&expected) {
+            let mut buffer = [0; 40];
+            let got = db.get_at(*id, time_ms, &mut buffer).unwrap();
+            let value = buffer[..got.value_bytes].to_vec();
+            assert_eq!(&(value, got.fresh, got.retained), expected);
+        }
+        // The second object is not temporal.
+        assert_eq!(db.fresh_count(time_ms).fresh, 1);
+    };
+    check(&db);
+    // A start reads the log after a crash, and the checkpoint after a close.
+    let db = open(db.abandon().unwrap(), &clock, small_options());
+    assert!(db.recovery().readings_replayed > 0);
+    check(&db);
+    let db = open(db.close().unwrap(), &clock, small_options());
+    assert_eq!(db.recovery().readings_replayed, 0);
+    check(&db);
+    // The next live reading is fresh, and has no mark.
+    db.put_now(ids[0], b"new", Durability::Now).unwrap();
+    let got = db.get_at(ids[0], time_ms, &mut [0; 40]).unwrap();
+    assert_eq!((got.fresh, got.retained), (true, false));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The formats, byte for byte: this code writes exactly what the committed files of format 1 hold, and reads back those
+//! The formats, byte for byte: this code writes exactly what the committed files of format 2 hold, and reads back those
 //! of every format.
 //!
 //! `cargo run -p db --example make_golden` writes the files again; a difference means a new format version.
@@ -27,7 +27,7 @@ fn golden(format: u32) -> MemoryStore {
 
 #[test]
 fn the_written_bytes_are_the_golden_ones() {
-    let (golden, written) = (golden(1), scenario::write());
+    let (golden, written) = (golden(2), scenario::write());
     let names: Vec<_> = golden.names().collect();
     assert_eq!(names, written.names().collect::<Vec<_>>());
     assert!(
@@ -41,7 +41,7 @@ fn the_written_bytes_are_the_golden_ones() {
 
 #[test]
 fn the_golden_files_are_read_back() {
-    for format in [0, 1] {
+    for format in [0, 1, 2] {
         read_back(format);
     }
 }
@@ -70,14 +70,14 @@ fn read_back(format: u32) {
         let mut newest = None;
         for (n, reading) in expected.iter().enumerate().filter(|(_, (k, ..))| k == key) {
             let node_time = format > 0 && scenario::node_gives_time(n);
-            let replaces = newest.is_none_or(|(old, by_node): (&(_, i64, _), bool)| {
+            let replaces = newest.is_none_or(|(old, by_node, _): (&(_, i64, _), bool, usize)| {
                 node_time || by_node || old.1 <= reading.1
             });
             if replaces {
-                newest = Some((reading, node_time));
+                newest = Some((reading, node_time, n));
             }
         }
-        let newest = newest.expect("a reading").0;
+        let (newest, _, n) = newest.expect("a reading");
         let mut buffer = [0; 64];
         let id = db.lookup(key).expect("known");
         let got = db.get_at(id, 0, &mut buffer).expect("a value");
@@ -85,6 +85,7 @@ fn read_back(format: u32) {
             (id.0 as usize, got.timestamp_ms, &buffer[..got.value_bytes]),
             (object, newest.1, &newest.2[..])
         );
+        assert_eq!(got.retained, format > 1 && scenario::is_retained(n));
         assert_eq!(
             db.validity(id),
             (1100 * key.len() as u32, key.starts_with("hall"))
@@ -118,53 +119,85 @@ fn history(db: &Database<MemoryStore>) -> Vec<(String, i64, Vec<u8>)> {
 }
 
 #[test]
-fn a_segment_of_format_0_is_read_and_not_continued() {
-    let db = Database::open(
-        golden(0),
-        Arc::new(scenario::FixedClock::default()),
-        DbOptions {
-            commit_driver: CommitDriver::Manual,
-            ..DbOptions::default()
-        },
-    )
-    .expect("opened");
-    let id = db.lookup(scenario::KEYS[0]).expect("known");
-    db.put_now(id, b"new", db::Durability::Now).expect("taken");
-    let mut store = db.close().expect("closed");
-    for name in ["log-00000000", "log-00000001"] {
-        assert!(golden(0).file(name) == store.file(name), "{name} changed");
+fn a_segment_of_an_older_format_is_read_and_not_continued() {
+    for format in [0, 1] {
+        let db = Database::open(
+            golden(format),
+            Arc::new(scenario::FixedClock::default()),
+            DbOptions {
+                commit_driver: CommitDriver::Manual,
+                ..DbOptions::default()
+            },
+        )
+        .expect("opened");
+        let id = db.lookup(scenario::KEYS[0]).expect("known");
+        db.put_retained(id, b"new", None, db::Durability::Now)
+            .expect("taken");
+        let mut buffer = [0; 64];
+        let mut store = db.close().expect("closed");
+        let again = Database::open(
+            store,
+            Arc::new(scenario::FixedClock::default()),
+            DbOptions {
+                commit_driver: CommitDriver::Manual,
+                ..DbOptions::default()
+            },
+        )
+        .expect("opened again");
+        let got = again.get_at(id, 0, &mut buffer).expect("a value");
+        assert_eq!((got.retained, got.fresh), (true, false));
+        store = again.close().expect("closed");
+        for name in ["log-00000000", "log-00000001"] {
+            assert!(
+                golden(format).file(name) == store.file(name),
+                "{name} changed"
+            );
+        }
+        let (readings, report) = scan(&mut store);
+        assert_eq!((readings.len(), report.damage.any()), (91, false));
     }
-    let (readings, report) = scan(&mut store);
-    assert_eq!((readings.len(), report.damage.any()), (91, false));
 }
 
 #[test]
 fn a_later_format_is_refused_not_guessed() {
-    let mut store = golden(1);
-    let mut segment = Vec::new();
     let seal = db::log::codec::Seal::of(scenario::SECRET);
+    let (mut segment, mut checkpoint) = (Vec::new(), Vec::new());
     db::log::codec::put_segment(&mut segment, seal, 9);
-    // The version lies after kind, length and magic; the checksum is the last four bytes.
-    segment[10] = 2;
-    let end = segment.len() - 4;
-    let check = crc32c::crc32c_append(scenario::SECRET as u32, &segment[..end])
-        ^ (scenario::SECRET >> 32) as u32;
-    segment[end..].copy_from_slice(&check.to_le_bytes());
-    *store.file_mut("log-00000009") = segment;
-    let opened = Database::open(
-        store,
-        Arc::new(scenario::FixedClock::default()),
-        DbOptions::default(),
-    );
-    assert_eq!(opened.err(), Some(db::Error::Version { found: 2 }));
+    let head = db::log::codec::CheckpointHead {
+        segment: 0,
+        offset: 0,
+        lsn: 0,
+        objects: 0,
+    };
+    db::log::codec::put_checkpoint(&mut checkpoint, seal, &head);
+    for (name, mut bytes) in [("log-00000009", segment), ("ckpt-00000009", checkpoint)] {
+        // The version lies after kind, length and magic; the checksum is the last four bytes.
+        bytes[10] = 3;
+        let end = bytes.len() - 4;
+        let check = crc32c::crc32c_append(scenario::SECRET as u32, &bytes[..end])
+            ^ (scenario::SECRET >> 32) as u32;
+        bytes[end..].copy_from_slice(&check.to_le_bytes());
+        let mut store = golden(2);
+        *store.file_mut(name) = bytes;
+        let opened = Database::open(
+            store,
+            Arc::new(scenario::FixedClock::default()),
+            DbOptions::default(),
+        );
+        assert_eq!(
+            opened.err(),
+            Some(db::Error::Version { found: 3 }),
+            "{name}"
+        );
+    }
 }
 
 #[test]
 fn the_slot_table_has_its_golden_words() {
     use db::table::{Line, Table};
     use std::sync::atomic::AtomicU64;
-    let golden: &[u8] = include_bytes!("golden/table-2");
-    assert_eq!(db::table::FORMAT_VERSION, 2);
+    let golden: &[u8] = include_bytes!("golden/table-3");
+    assert_eq!(db::table::FORMAT_VERSION, 3);
     // A difference means another version of the format.
     assert!(scenario::table() == golden, "other words than before");
     let word = |bytes: &[u8]| AtomicU64::new(u64::from_le_bytes(bytes.try_into().expect("eight")));
@@ -186,6 +219,7 @@ fn the_slot_table_has_its_golden_words() {
         assert_eq!(&value[..read.value_bytes], text);
         assert_eq!(read.timestamp_ms, 1_700_000_000_000 - n as i64);
         assert_eq!((read.wall_trusted, read.node_time), (n == 0, n == 1));
+        assert_eq!(read.retained, n == 1);
         assert_eq!(
             (read.arrival_ns, read.avi_ms),
             (5_000_000_321, 1_500 + n as u32)

@@ -50,11 +50,11 @@ fn torn_after(value: &[u8]) -> MemoryStore {
     store
 }
 
-/// Returns a segment's head of version 1, with the checksum that a store with this secret would give it.
+/// Returns a segment's head of the next version, with the checksum that a store with this secret would give it.
 fn later_version(secret: u64) -> Vec<u8> {
     let mut head = Vec::new();
     codec::put_segment(&mut head, Seal::of(secret), 0);
-    head[10] = 1;
+    head[10..14].copy_from_slice(&(codec::FORMAT_VERSION + 1).to_le_bytes());
     let check = crc32c::crc32c_append(secret as u32, &head[..18]) ^ (secret >> 32) as u32;
     head[18..].copy_from_slice(&check.to_le_bytes());
     head
@@ -102,6 +102,7 @@ fn a_value_cannot_change_another_object() {
         arrival_us: 1,
         wall_trusted: true,
         node_time: false,
+        retained: false,
         value: b"forged",
     };
     codec::put_reading(

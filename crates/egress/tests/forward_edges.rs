@@ -7,6 +7,23 @@ use db::ObjectId;
 use egress::forward::{Begin, Forwarder, Order, UpstreamOptions};
 use std::sync::Arc;
 
+/// A node with this many blocks: its clock, its database and its keys.
+fn node(blocks: u64) -> (SimClock, Arc<Db>, Vec<ObjectId>) {
+    let clock = clock();
+    let db = open(format(blocks, 1), &clock, crate::common::options());
+    let ids = declare(&db);
+    (clock, db, ids)
+}
+
+/// An upstream that takes batches, from the oldest reading on.
+fn from_oldest(window_readings_max: u32) -> UpstreamOptions {
+    UpstreamOptions {
+        begin: Begin::Oldest,
+        window_readings_max,
+        ..batched()
+    }
+}
+
 fn record(db: &Arc<Db>, ids: &[ObjectId], numbers: std::ops::Range<u64>) {
     for n in numbers {
         put(db, ids, (n % 4) as usize, n, 1_700_000_000_000);
@@ -57,14 +74,10 @@ fn flow(
 
 #[test]
 fn a_size_that_is_refused_is_learnt() {
-    let clock = clock();
-    let db = open(format(8 << 10, 1), &clock, crate::common::options());
-    let ids = declare(&db);
+    let (clock, db, ids) = node(8 << 10);
     let options = UpstreamOptions {
-        begin: Begin::Oldest,
-        window_readings_max: 4_000,
         batch_bytes_max: 32 << 10,
-        ..batched()
+        ..from_oldest(4_000)
     };
     let mut forwarder = forwarder(&db, &clock, options);
     record(&db, &ids, 0..30_000);
@@ -115,14 +128,8 @@ fn nothing_is_sent_before_the_clock_is_right_or_has_been_waited_for() {
 
 #[test]
 fn what_goes_again_because_a_cursor_is_lost_is_counted() {
-    let clock = clock();
-    let db = open(format(2048, 1), &clock, crate::common::options());
-    let ids = declare(&db);
-    let options = UpstreamOptions {
-        begin: Begin::Oldest,
-        window_readings_max: 20,
-        ..batched()
-    };
+    let (clock, db, ids) = node(2048);
+    let options = from_oldest(20);
     let mut one = forwarder(&db, &clock, options.clone());
     record(&db, &ids, 0..100);
     let mut received = Received::default();
@@ -148,14 +155,10 @@ fn what_goes_again_because_a_cursor_is_lost_is_counted() {
 
 #[test]
 fn the_age_is_that_of_the_oldest_part() {
-    let clock = clock();
-    let db = open(format(2048, 1), &clock, crate::common::options());
-    let ids = declare(&db);
+    let (clock, db, ids) = node(2048);
     let options = UpstreamOptions {
-        begin: Begin::Oldest,
         order: Order::RecentFirst,
-        window_readings_max: 10,
-        ..batched()
+        ..from_oldest(10)
     };
     let mut one = forwarder(&db, &clock, options);
     let at = |n: u64| 1_700_000_000_000 + 1000 * n as i64;
@@ -179,14 +182,10 @@ fn the_age_is_that_of_the_oldest_part() {
 #[test]
 fn ten_thousand_readings_at_most_go_without_an_answer() {
     const UNANSWERED_MAX: u64 = 10_000;
-    let clock = clock();
-    let db = open(format(8 << 10, 1), &clock, crate::common::options());
-    let ids = declare(&db);
+    let (clock, db, ids) = node(8 << 10);
     let options = UpstreamOptions {
-        begin: Begin::Oldest,
         order: Order::RecentFirst,
-        window_readings_max: 30_000,
-        ..batched()
+        ..from_oldest(30_000)
     };
     let mut one = forwarder(&db, &clock, options);
     record(&db, &ids, 0..25_000);
@@ -231,14 +230,8 @@ fn ten_thousand_readings_at_most_go_without_an_answer() {
 /// What was sent before a crash may have arrived. An orderly stop, before it is sent again, does not change that.
 #[test]
 fn what_a_crash_leaves_in_doubt_is_counted_after_an_orderly_stop_too() {
-    let clock = clock();
-    let db = open(format(8 << 10, 1), &clock, crate::common::options());
-    let ids = declare(&db);
-    let options = UpstreamOptions {
-        begin: Begin::Oldest,
-        window_readings_max: 4_000,
-        ..batched()
-    };
+    let (clock, db, ids) = node(8 << 10);
+    let options = from_oldest(4_000);
     record(&db, &ids, 0..12_000);
     let mut sent = 0;
     let mut killed = forwarder(&db, &clock, options.clone());
@@ -262,4 +255,31 @@ fn what_a_crash_leaves_in_doubt_is_counted_after_an_orderly_stop_too() {
     // Behind an orderly stop with nothing in doubt, nothing is counted.
     last.write_cursor(true).expect("written");
     assert!(last.engine.record(true).clean);
+}
+
+#[test]
+fn a_unit_in_a_used_buffer_has_nothing_of_the_one_before_it() {
+    const CAPACITY: usize = 64 << 10;
+    let (clock, db, ids) = node(2048);
+    let options = UpstreamOptions {
+        batch_bytes_max: 8 << 10,
+        ..from_oldest(1_000)
+    };
+    let mut one = forwarder(&db, &clock, options);
+    let mut received = Received::default();
+    for first in (0..500).step_by(50) {
+        record(&db, &ids, first..first + 50);
+        while one.pull().expect("read") {}
+        one.engine.close_now();
+        one.write_cursor_if_due(false).expect("written");
+        let unit = one.engine.send().expect("a unit");
+        received.take(unit.payload);
+        let token = unit.token;
+        let mut content = one.engine.take_content();
+        assert!(first == 0 || content.capacity() >= CAPACITY, "not used");
+        content.reserve(CAPACITY);
+        one.engine.reuse(content);
+        assert!(one.engine.acknowledge(token));
+    }
+    assert_eq!((received.times.len(), received.all.len()), (500, 500));
 }

@@ -5,5 +5,6 @@ mod cursor;
 mod forward_crash;
 mod forward_day;
 mod forward_edges;
+mod forward_http;
 mod fuzz_corpus;
 mod outbox;

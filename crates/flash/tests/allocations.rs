@@ -2,17 +2,17 @@
 //! `replace_from`, which allocates its buffer, and `check`, which counts every block.)
 #![allow(unsafe_code, reason = "a counting allocator is unsafe by its trait")]
 
-mod common;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use crate::common::{Files, Operation, Weights, lend, options, read_file};
+use base::block::BlockDevice;
 use base::sim::{FlatDevice, Random};
-use common::{Operation, Weights, options, read_file};
 use flash::{Error, FileHandle, OpenOptions, Store};
 
 thread_local! {
+    // Of one thread, because other tests may run beside this one.
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -76,13 +76,17 @@ fn name_of(number: usize) -> String {
     format!("{number}-{}", "n".repeat(length))
 }
 
-fn open(store: &mut Store<FlatDevice>, tally: &mut Tally, name: &str) -> Option<FileHandle> {
+fn open(
+    store: &mut Store<&mut dyn BlockDevice>,
+    tally: &mut Tally,
+    name: &str,
+) -> Option<FileHandle> {
     tally.count("open_file", || store.open_file(name)).ok()
 }
 
 /// Runs one call of a workload; for a call on a file it opens a handle first.
 fn run(
-    store: &mut Store<FlatDevice>,
+    store: &mut Store<&mut dyn BlockDevice>,
     tally: &mut Tally,
     operation: &Operation,
     buffer: &mut [u8],
@@ -157,7 +161,8 @@ fn no_call_allocates_once_the_store_is_open() {
     let mut full = 0;
     // One device with much room, and one so small that it is full most of the time; more files than the root has slots.
     for (device_blocks, files, long_max) in [(16_384, 60, 30_000), (240, 60, 40_000)] {
-        let store = Store::format(FlatDevice::new(device_blocks), &options(80)).unwrap();
+        let mut device = FlatDevice::new(device_blocks);
+        let store = Store::format(lend(&mut device), &options(80)).unwrap();
         let options = OpenOptions {
             open_files_max: 16,
             ..OpenOptions::default()
@@ -166,7 +171,7 @@ fn no_call_allocates_once_the_store_is_open() {
         let mut random = Random::new(device_blocks);
         let mut buffer = vec![0; 9000];
         // The model uses short names in the order of the draw.
-        let mut model = common::Files::new();
+        let mut model = Files::new();
         let weights = Weights {
             reopen: 0,
             ..Weights::WITH_PIECES

@@ -28,7 +28,8 @@ fn what_is_kept_twice_is_read_in_spite_of_a_bad_sector() {
                 read_only,
                 ..OpenOptions::default()
             };
-            let result = Store::open(Worn::new(device.clone(), bad..bad + 1), &chosen)
+            let mut worn = Worn::new(device.clone(), bad..bad + 1);
+            let result = Store::open(&mut worn, &chosen)
                 .and_then(|mut store| Ok((store.stat("a")?, store.stat("b")?)));
             if let Err(error) = result {
                 failures.push(format!("block {bad} unreadable: {error}"));
@@ -44,8 +45,8 @@ fn a_bucket_that_cannot_be_read_costs_its_names_only() {
     let mut store = Store::format(SimDevice::new(512, 1), &options(64)).unwrap();
     store.replace("a", &[1; 5000]).unwrap();
     // Both copies of the first bucket.
-    let bad = Worn::new(forge::settled(store), 12..14);
-    let mut store = Store::open(bad, &OpenOptions::default()).unwrap();
+    let mut bad = Worn::new(forge::settled(store), 12..14);
+    let mut store = Store::open(&mut bad, &OpenOptions::default()).unwrap();
     let is_of_table = |error: &Error| {
         matches!(
             error,
@@ -137,7 +138,7 @@ fn freed_chains(seed: u64) -> (SimDevice, BTreeMap<String, Vec<u8>>) {
 }
 
 /// Appends, deletes and replaces, and checks the roots on the device after each call.
-fn use_space(store: &mut Store<Worn>, files: &mut BTreeMap<String, Vec<u8>>, context: &str) {
+fn use_space(store: &mut Store<&mut Worn>, files: &mut BTreeMap<String, Vec<u8>>, context: &str) {
     let mut random = Random::new(7);
     for round in 0..24 {
         let name = format!("file-{}", 6 + round % 3);
@@ -170,7 +171,7 @@ fn use_space(store: &mut Store<Worn>, files: &mut BTreeMap<String, Vec<u8>>, con
     }
 }
 
-fn compare(store: &mut Store<Worn>, files: &BTreeMap<String, Vec<u8>>, context: &str) {
+fn compare(store: &mut Store<&mut Worn>, files: &BTreeMap<String, Vec<u8>>, context: &str) {
     for (name, bytes) in files {
         let found =
             read_file(store, name).unwrap_or_else(|error| panic!("{context}: {name}: {error}"));
@@ -195,11 +196,11 @@ fn one_bad_run_among_the_freed_ones_stops_nothing() {
                 }
                 let bad = (!rots).then_some(start);
                 let mut worn = Worn::new(device, bad);
-                let mut store = Store::open(worn, &OpenOptions::default()).unwrap();
+                let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
                 use_space(&mut store, &mut files, &context);
                 compare(&mut store, &files, &context);
-                worn = store.close().unwrap();
-                let mut store = Store::open(worn, &OpenOptions::default()).unwrap();
+                store.close().unwrap();
+                let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
                 compare(&mut store, &files, &context);
             }
         }

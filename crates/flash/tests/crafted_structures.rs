@@ -3,7 +3,7 @@
 use crate::forge;
 use std::collections::BTreeMap;
 
-use crate::common::{content, options, read_file};
+use crate::common::{content, lend, options, read_file};
 use crate::forge::format::{Block, Kind};
 use crate::forge::{
     BUCKET_ENTRIES, DATA_BEFORE_START, DATA_BEFORE_USED, DATA_LANE, DATA_RUN_BLOCKS,
@@ -24,8 +24,8 @@ fn a_check_walks_each_circle_once() {
     put_list(&mut device, 408, 408, &[(400, 4, 99); 36]);
     set_free_list(&mut device, &[(400, 4, 99); 50], 408);
     let blocks = device.geometry().block_count;
-    let mut store =
-        Store::open(Limited::new(device, 20 * blocks), &OpenOptions::default()).unwrap();
+    let mut worn = Limited::new(device, 20 * blocks);
+    let mut store = Store::open(lend(&mut worn), &OpenOptions::default()).unwrap();
     let report = store.check().unwrap();
     assert!(!report.is_clean());
     assert_eq!(report.files, 2);
@@ -63,7 +63,7 @@ fn crowded() -> SimDevice {
 /// acknowledged data, old or new, must be there, regardless of what the root lists as free.
 fn fill_and_compare(device: SimDevice, context: &str) {
     let mut worn = Limited::new(device.clone(), 400 * device.geometry().block_count);
-    let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
+    let mut store = Store::open(lend(&mut worn), &OpenOptions::default()).unwrap();
     let mut files = BTreeMap::new();
     let mut names = Vec::new();
     store
@@ -94,7 +94,7 @@ fn fill_and_compare(device: SimDevice, context: &str) {
             assert!(found == *bytes, "{context}: {name} has other bytes");
         }
         drop(store);
-        store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
+        store = Store::open(lend(&mut worn), &OpenOptions::default()).unwrap();
     }
 }
 
@@ -484,7 +484,7 @@ fn forged_lists_of_runs_lead_nowhere() {
 fn cut_off_and_delete(device: SimDevice, random: &mut Random, context: &str) {
     let reads_max = 100 * device.geometry().block_count;
     let mut worn = Limited::new(device, reads_max);
-    let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
+    let mut store = Store::open(lend(&mut worn), &OpenOptions::default()).unwrap();
     let other = read_file(&mut store, "b").unwrap();
     let file = store.open_file("a").unwrap();
     for part in (1..8).rev() {
@@ -501,7 +501,7 @@ fn cut_off_and_delete(device: SimDevice, random: &mut Random, context: &str) {
     // A list that leads into another file must not take its blocks.
     assert!(read_file(&mut store, "b").unwrap() == other, "{context}");
     drop(store.close());
-    Store::open(&mut worn, &OpenOptions::default()).unwrap();
+    Store::open(lend(&mut worn), &OpenOptions::default()).unwrap();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! repair it takes as many changes as any other. (The results of calls are tested in `crafted_counters.rs`.)
 
 use crate::common::repaired::assert_settled;
-use crate::common::{options, read_all, read_file};
+use crate::common::{lend, options, read_all, read_file};
 use crate::forge;
 use crate::forge::format::Kind;
 use crate::forge::{
@@ -169,7 +169,7 @@ fn a_store_whose_numbers_are_used_up_does_not_grow() {
             let model = read_all(&mut Store::open(device.clone(), &READ_ONLY).unwrap()).unwrap();
             let mut larger = SimDevice::new(1024, 1);
             (0..512).for_each(|block| larger.poke(block, &device.peek(block)));
-            let Err(error) = Store::grow(&mut larger) else {
+            let Err(error) = Store::grow(lend(&mut larger)) else {
                 panic!("{context}: it grows");
             };
             assert!(is_of_records(&error), "{context}: {error}");
@@ -236,7 +236,7 @@ fn a_cut_repair_of_used_up_numbers_is_finished_by_the_next_one() {
     for write in 1.. {
         let mut cut = device.clone();
         cut.set_power_cut_after_writes(Some(write));
-        if Store::repair(&mut cut, &mut |_| {}).is_ok() {
+        if Store::repair(lend(&mut cut), &mut |_| {}).is_ok() {
             break;
         }
         for image in 0..8 {

@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::bounds_of::bound_of;
 use crate::common::medium::free_list;
 use crate::common::meter::Meter;
-use crate::common::{Files, Operation, Weights, content, options};
+use crate::common::{Files, Operation, Weights, content, lend, options};
 use base::block::BlockDevice;
 use base::sim::{FlatDevice, Random, SimDevice};
 use flash::{Bound, Error, FileHandle, FormatOptions, OpenOptions, PAYLOAD_BYTES, Store};
@@ -204,7 +204,8 @@ fn a_block_append_never_costs_much_with_a_hundred_files_at_any_fill() {
 #[test]
 fn ten_thousand_deletions_in_a_row_cost_the_same_each() {
     const FILES: usize = 10_000;
-    let store = Store::format(FlatDevice::new(160_000), &options(FILES as u64)).unwrap();
+    let mut device = FlatDevice::new(160_000);
+    let store = Store::format(lend(&mut device), &options(FILES as u64)).unwrap();
     let mut store = Store::open(store.close().unwrap(), &many_open()).unwrap();
     let mut random = Random::new(3);
     let mut meter = Meter::default();
@@ -259,7 +260,8 @@ fn ten_thousand_deletions_in_a_row_cost_the_same_each() {
 #[test]
 fn truncations_and_renames_in_a_row_stay_within_their_bounds() {
     const FILES: usize = 2000;
-    let store = Store::format(FlatDevice::new(60_000), &options(FILES as u64)).unwrap();
+    let mut device = FlatDevice::new(60_000);
+    let store = Store::format(lend(&mut device), &options(FILES as u64)).unwrap();
     let mut store = Store::open(store.close().unwrap(), &many_open()).unwrap();
     let mut random = Random::new(4);
     let mut meter = Meter::default();
@@ -398,7 +400,7 @@ fn an_append_that_finds_nothing_but_a_deleted_file_costs_what_every_append_costs
 }
 
 /// Returns the block reads for opening a file by its name: the 99th percentile and the maximum.
-fn open_reads(store: &mut Store<FlatDevice>, count: usize) -> (u64, u64) {
+fn open_reads(store: &mut Store<&mut dyn BlockDevice>, count: usize) -> (u64, u64) {
     let mut random = Random::new(count as u64);
     let mut costs: Vec<u64> = (0..10_000)
         .map(|_| {
@@ -423,7 +425,8 @@ fn opening_by_name_reads_as_much_among_a_million_files_as_among_a_hundred() {
             name_bytes_max: 16,
             ..options(count as u64)
         };
-        let mut store = Store::format(FlatDevice::new(140_000), &options).unwrap();
+        let mut device = FlatDevice::new(140_000);
+        let mut store = Store::format(lend(&mut device), &options).unwrap();
         let mut meter = Meter::default();
         for number in 0..count {
             let limit = create_goal(&store);
@@ -453,7 +456,8 @@ fn opening_by_name_reads_as_much_among_a_million_files_as_among_a_hundred() {
 /// A cold random read in a file of n blocks follows at most ceil(log2 n) pointers, and reads each block once.
 #[test]
 fn a_cold_random_read_is_logarithmic() {
-    let store = Store::format(FlatDevice::new(40_000), &options(4)).unwrap();
+    let mut device = FlatDevice::new(40_000);
+    let store = Store::format(lend(&mut device), &options(4)).unwrap();
     let mut store = Store::open(store.close().unwrap(), &OpenOptions::default()).unwrap();
     let file = store.create("long").unwrap();
     let chunk = vec![3; 64 * PAYLOAD_BYTES];

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use crate::common::{Model, options, read_all};
+use crate::common::{Model, lend, options, read_all};
 use base::block::{BLOCK_BYTES, BlockDevice};
 use base::sim::SimDevice;
 use flash::{Error, FORMAT_VERSION, OpenOptions, Store};
@@ -143,7 +143,7 @@ fn a_store_of_format_0_is_refused_by_its_version() {
         };
         let mut device = unpack(&std::fs::read(path(0)).unwrap());
         let before = device.image_hash();
-        let error = Store::open(&mut device, &options).err().unwrap();
+        let error = Store::open(lend(&mut device), &options).err().unwrap();
         assert!(
             matches!(
                 error,

@@ -2,7 +2,7 @@
 //! the new size and with every byte, and growing again completes it.
 
 use crate::common;
-use crate::common::{Model, Operation, Weights, options, read_all};
+use crate::common::{Model, Operation, Weights, lend, options, read_all};
 use base::block::BlockDevice;
 use base::error::Code;
 use base::sim::{Random, SimDevice};
@@ -125,7 +125,7 @@ fn a_cut_at_any_write_leaves_the_old_store_or_the_new_one() {
         for write in 1.. {
             let mut cut = device.clone();
             cut.set_power_cut_after_writes(Some(write));
-            let Err(error) = Store::grow(&mut cut) else {
+            let Err(error) = Store::grow(lend(&mut cut)) else {
                 break;
             };
             assert!(matches!(error, Error::Device(_)), "{error}");
@@ -192,7 +192,7 @@ fn a_store_grows_to_the_largest_size_and_not_beyond() {
     for more in [1, 4, 1 << 20] {
         let mut larger = enlarged(&device, BLOCKS_MAX + more);
         let hash = larger.image_hash();
-        let error = Store::grow(&mut larger).err().unwrap();
+        let error = Store::grow(lend(&mut larger)).err().unwrap();
         assert!(matches!(error, Error::DeviceTooLarge { .. }), "{error}");
         assert_eq!(error.code(), Code::Invalid);
         let text = error.to_string();
@@ -237,7 +237,7 @@ fn after_an_interrupted_growth_a_rotten_superblock_does_not_bring_the_other_size
         for write in 1.. {
             let mut cut = device.clone();
             cut.set_power_cut_after_writes(Some(write));
-            if Store::grow(&mut cut).is_ok() {
+            if Store::grow(lend(&mut cut)).is_ok() {
                 break;
             }
             for image in 0..4 {

@@ -1,5 +1,6 @@
 //! The tests of `flash` from outside, as one program: each file beside this one is a module of it.
 
+mod allocations;
 mod bounds;
 mod common;
 mod crafted;

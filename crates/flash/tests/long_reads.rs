@@ -110,8 +110,8 @@ fn a_bad_block_in_a_guess_costs_itself() {
     let mut own = Vec::new();
     for block in 0..device.geometry().block_count {
         let is_own = device.peek(block).starts_with(b"EKBD");
-        let worn = Worn::new(device.clone(), [block]);
-        let Ok(mut store) = Store::open(worn, &OpenOptions::default()) else {
+        let mut worn = Worn::new(device.clone(), [block]);
+        let Ok(mut store) = Store::open(&mut worn, &OpenOptions::default()) else {
             continue;
         };
         let Ok(file) = store.open_file("log") else {
@@ -177,8 +177,9 @@ fn the_runs_lead_where_pointers_do_not() {
             expected.splice(0..0, 1..bad.start);
         }
         let blocks = || own[bad.clone()].iter().copied();
-        let mut store = Store::open(Worn::new(device.clone(), blocks()), &OpenOptions::default());
-        assert_eq!(lost(store.as_mut().unwrap(), &content, true), expected);
+        let mut worn = Worn::new(device.clone(), blocks());
+        let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
+        assert_eq!(lost(&mut store, &content, true), expected);
 
         let mut rotten = device.clone();
         blocks().for_each(|block| rotten.inject_bit_rot(block, 9_000));

@@ -138,8 +138,8 @@ fn a_handle_shows_what_the_name_shows_after_a_truncation_that_failed() {
         3 * PAYLOAD_BYTES - 1,
     ] {
         for failure in 0..8 {
-            let mut store =
-                Store::open(Worn::new(device.clone(), []), &OpenOptions::default()).unwrap();
+            let mut worn = Worn::new(device.clone(), []);
+            let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
             let file = store.open_file("file-0").unwrap();
             let count = failure / 2 + 1;
             if failure % 2 == 0 {

@@ -21,18 +21,20 @@ struct Seen {
 fn opens(device: &SimDevice, bad: &BTreeSet<u64>, context: &str) -> Option<Model> {
     let worn = || Worn::new(device.clone(), bad.iter().copied());
     let results = [true, false].map(|read_only| {
-        let mut store = match open(worn(), read_only) {
+        let mut worn = worn();
+        let mut store = match open(&mut worn, read_only) {
             Ok(store) => store,
             Err(error) => return Err(error),
         };
         let found = read_all(&mut store).unwrap();
         if !read_only {
             // Recovery has rewritten the blocks it reads; the next opening needs no unreadable block.
-            let again = Worn::new(
+            let mut again = Worn::new(
                 store.device().inner.clone(),
                 store.device().unreadable.iter().copied(),
             );
-            let mut again = open(again, false).unwrap_or_else(|error| panic!("{context}: {error}"));
+            let mut again =
+                open(&mut again, false).unwrap_or_else(|error| panic!("{context}: {error}"));
             assert!(read_all(&mut again).unwrap() == found, "{context}: again");
         }
         Ok(found)
@@ -58,9 +60,9 @@ fn opens(device: &SimDevice, bad: &BTreeSet<u64>, context: &str) -> Option<Model
 
 /// Repairs a store that did not open. It must then hold every file, with all acknowledged data.
 fn repaired(device: &SimDevice, bad: &BTreeSet<u64>, context: &str) -> Model {
-    let worn = Worn::new(device.clone(), bad.iter().copied());
+    let mut worn = Worn::new(device.clone(), bad.iter().copied());
     let (report, worn) =
-        Store::repair(worn, &mut |_| {}).unwrap_or_else(|error| panic!("{context}: {error}"));
+        Store::repair(&mut worn, &mut |_| {}).unwrap_or_else(|error| panic!("{context}: {error}"));
     assert!(report.findings_total > 0, "{context}");
     let mut store =
         open(worn, false).unwrap_or_else(|error| panic!("{context}: repaired: {error}"));

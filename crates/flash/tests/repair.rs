@@ -4,7 +4,7 @@
 
 use crate::common;
 use crate::common::repaired::*;
-use crate::common::{Operation, Weights, content, medium, options};
+use crate::common::{Operation, Weights, content, lend, medium, options};
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
 use flash::{APPEND_ATOMIC_BYTES_MAX, Error, OpenOptions, PAYLOAD_BYTES, Store};
@@ -297,7 +297,7 @@ fn a_repair_that_is_cut_anywhere_is_finished_by_the_next() {
         for write in 1.. {
             let mut device = sample.device.clone();
             device.set_power_cut_after_writes(Some(write));
-            let Err(error) = Store::repair(&mut device, &mut |_| {}) else {
+            let Err(error) = Store::repair(lend(&mut device), &mut |_| {}) else {
                 break;
             };
             assert!(
@@ -418,7 +418,7 @@ fn whatever_is_damaged_what_comes_back_was_written() {
             let mut cut = device.clone();
             cut.set_power_cut_after_writes(Some(random.below(30) + 1));
             // The repair may also have finished before the cut.
-            let _ = Store::repair(&mut cut, &mut |_| {});
+            let _ = Store::repair(lend(&mut cut), &mut |_| {});
             device = cut.crash_image_random(seed);
         }
         let (report, mut device) = repair(device, &context);

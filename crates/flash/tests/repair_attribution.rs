@@ -6,7 +6,7 @@ use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::repaired::*;
-use crate::common::{Operation, Weights, content, options};
+use crate::common::{Operation, Weights, content, lend, options};
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, RepairReport, Store};
@@ -428,7 +428,7 @@ fn judge_random_damage(first_seed: u64, seeds: u64, closed: bool) -> Tally {
             // The same must hold if the power fails during the repair.
             let mut cut = device;
             cut.set_power_cut_after_writes(Some(random.below(24) + 1));
-            if Store::repair(&mut cut, &mut |_| {}).is_ok() {
+            if Store::repair(lend(&mut cut), &mut |_| {}).is_ok() {
                 continue;
             }
             let image = cut.crash_image_random(seed * 100 + number);

@@ -2,7 +2,7 @@
 
 use crate::common;
 use crate::common::repaired::*;
-use crate::common::{Weights, content, medium, options};
+use crate::common::{Weights, content, lend, medium, options};
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
 use flash::{APPEND_ATOMIC_BYTES_MAX, OpenOptions, PAYLOAD_BYTES, Store};
@@ -209,7 +209,9 @@ fn what_was_appended_after_a_record_that_is_lost_comes_back() {
             for write in 1.. {
                 let mut half = device.clone();
                 half.set_power_cut_after_writes(Some(write));
-                if shown == written.len() as u64 || Store::repair(&mut half, &mut |_| {}).is_ok() {
+                if shown == written.len() as u64
+                    || Store::repair(lend(&mut half), &mut |_| {}).is_ok()
+                {
                     break;
                 }
                 let context = format!("{context}, cut at write {write}");
@@ -297,7 +299,7 @@ fn the_end_of_another_store_does_not_pass_for_this_one() {
         device.poke(block, &[0; 4096]);
     }
     let hash = device.image_hash();
-    let error = Store::repair(&mut device, &mut |_| {}).err().unwrap();
+    let error = Store::repair(lend(&mut device), &mut |_| {}).err().unwrap();
     assert!(
         error.to_string().contains("superblock is damaged"),
         "{error}"

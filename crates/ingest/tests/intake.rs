@@ -107,10 +107,11 @@ fn every_reason_of_a_message_counts_once_and_makes_no_object() {
 
 #[test]
 fn a_number_of_json_that_is_too_great_is_not_finite() {
-    for payload in ["{\"v\":1e400}", "1e400", "[-1e999]"] {
+    for (topic, payload) in [("j/a", "{\"v\":1e400}"), ("k/a", "{\"a\":{\"b\":-1e999}}")] {
         let fake = Fake::new();
         let mut intake = intake(&fake);
-        assert_eq!(intake.mqtt(b"j/a", payload.as_bytes()), Outcome::Refused);
+        let outcome = intake.mqtt(topic.as_bytes(), payload.as_bytes());
+        assert_eq!(outcome, Outcome::Refused);
         assert_eq!(refused(&intake), only(Reason::NotFinite), "{payload}");
     }
 }
@@ -675,9 +676,15 @@ fn an_old_retained_message_does_not_look_fresh() {
         );
         assert_eq!(counted, (untimed, skipped), "{retained:?}");
         assert_eq!(counters.refused_total(), untimed);
+        let marked = fake.with(|inner| inner.retained);
+        assert_eq!(
+            (marked, counters.retained_taken()),
+            (taken.len() as u64, taken.len() as u64)
+        );
         // Messages that arrive when they are published are taken, whatever the rule says.
         intake.mqtt(b"n/1", b"6");
         assert_eq!(fake.texts().last().map(String::as_str), Some("n/1=6"));
+        assert_eq!(fake.with(|inner| inner.retained), marked);
     }
 }
 

@@ -242,6 +242,53 @@ fn values_of_every_kind_come_back_with_their_time() {
 }
 
 #[test]
+fn a_retained_reading_is_marked_and_fresh_only_by_its_own_time() {
+    let rules = KeyRules {
+        auto_create: true,
+        default_validity_ms: 1000,
+        ..KeyRules::default()
+    };
+    let (node, _) = node(rules, DbOptions::default());
+    let subscription = |filter: &str, payload| SubscriptionRule {
+        filter: filter.to_owned(),
+        key: Template::topic(),
+        payload,
+        retained: Retained::Take,
+    };
+    let timed = PayloadKind::Json {
+        field: "v".to_owned(),
+        time_field: Some("t".to_owned()),
+    };
+    let options = IntakeOptions {
+        subscriptions: vec![
+            subscription("timed/+", timed),
+            subscription("#", PayloadKind::Number),
+        ],
+        ..IntakeOptions::default()
+    };
+    let mut intake = Intake::new(options, node.clone());
+    let message = |age_ms| format!("{{\"v\": 1, \"t\": {}}}", NOW_MS - age_ms);
+    intake.mqtt_retained(b"timed/new", message(1000).as_bytes());
+    intake.mqtt_retained(b"timed/old", message(1001).as_bytes());
+    intake.mqtt_retained(b"untimed", b"1");
+    intake.mqtt(b"sent", b"1");
+    let seen = |key| {
+        let id = node.database().lookup(key).unwrap();
+        let got = node.database().get(id, &mut [0; 64]).unwrap();
+        (got.fresh, got.retained)
+    };
+    assert_eq!(seen("timed/new"), (true, true));
+    assert_eq!(seen("timed/old"), (false, true));
+    assert_eq!(seen("untimed"), (false, true));
+    assert_eq!(seen("sent"), (true, false));
+    let counters = intake.counters();
+    assert_eq!((counters.readings(), counters.retained_taken()), (4, 3));
+    // The next message of its sensor is fresh.
+    intake.mqtt(b"untimed", b"2");
+    assert_eq!(seen("untimed"), (true, false));
+}
+
+#[test]
 fn a_queue_that_is_full_makes_wait_and_a_closed_database_fails() {
     let options = DbOptions {
         queue_bytes_max: 1024,

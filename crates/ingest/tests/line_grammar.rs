@@ -2,7 +2,7 @@
 
 use db::value::Value;
 use ingest::intake::Reason;
-use ingest::line::{FieldValue, Line, LineBuffer, Piece, parse, write_line};
+use ingest::line::{FIELDS_MAX, FieldValue, Line, LineBuffer, Piece, parse, write_line};
 use proptest::prelude::*;
 
 /// Returns measurement, tags, fields with their kind, and time, as one text.
@@ -139,6 +139,23 @@ fn lines_that_are_refused() {
         "m v=-1e400",
     ] {
         assert_eq!(parse(line).err(), Some(Reason::NotFinite), "{line}");
+    }
+}
+
+#[test]
+fn a_field_that_is_there_twice_is_found_in_lines_of_any_length() {
+    for count in [1, 2, 15, 16, 17, 18, FIELDS_MAX] {
+        let mut fields: Vec<String> = (0..count).map(|n| format!("f{n}={n}")).collect();
+        let text = format!("m {} 5", fields.join(","));
+        let line = parse(&text).unwrap();
+        assert_eq!((line.fields().count(), line.time()), (count, Some(5)));
+        fields.push("f0=1".to_owned());
+        let reason = match count {
+            FIELDS_MAX => Reason::Oversized,
+            _ => Reason::LineInvalid,
+        };
+        let text = format!("m {} 5", fields.join(","));
+        assert_eq!(parse(&text).err(), Some(reason), "{count}");
     }
 }
 

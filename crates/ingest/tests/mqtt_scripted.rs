@@ -413,18 +413,33 @@ fn a_refused_subscription_that_is_no_longer_wanted_is_not_reported_any_more() {
         let mut two = one.clone();
         two.subscriptions
             .push(subscription("secret", Qos::AtLeastOnce));
-        let session = Running::start(two, &Store::new());
+        let session = Running::start(two.clone(), &Store::new());
         let mut peer = fake.welcome(false);
         peer.grant(&[1, refusal]);
         until("it is reported", || {
             session.figures().subscriptions_refused == 1
         });
         // The broker holds what is wanted: it is asked for nothing, so no answer of it follows.
+        session.controller.reload(one.clone()).unwrap();
+        until("nothing is lacking", || {
+            session.figures().subscriptions_refused == 0
+        });
+        let session = session.subscribed(1);
+        // The same while the broker is away, also for one that was granted with less than it asks for.
+        two.subscriptions
+            .push(subscription("lowered", Qos::AtLeastOnce));
+        session.controller.reload(two).unwrap();
+        peer.grant(&[refusal, 0]);
+        until("both are reported", || {
+            session.figures().subscriptions_refused == 2
+        });
+        drop(peer);
+        until("the connection is lost", || !session.figures().connected);
         session.controller.reload(one).unwrap();
         until("nothing is lacking", || {
             session.figures().subscriptions_refused == 0
         });
-        session.subscribed(1).stop(0);
+        session.stop(0);
     }
 }
 

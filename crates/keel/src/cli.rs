@@ -1,8 +1,6 @@
 //! The command line, defined once: help, defaults and limits come from here.
 
-use crate::error::{CliError, STATUS_USAGE};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -15,6 +13,7 @@ mod job;
 mod mem;
 #[cfg(test)]
 mod pages;
+mod parse;
 mod qos;
 #[cfg(test)]
 mod reference;
@@ -35,6 +34,7 @@ pub(crate) use export::{ExportArgs, ExportFormat, HistoryArgs};
 pub(crate) use figures::{StatusArgs, TopArgs};
 pub(crate) use job::{ClusterJobArgs, ClusterRankArgs, ClusterRunArgs, KernelArgs, ReadingsArgs};
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
+pub(crate) use parse::{first_paragraph, parse};
 pub(crate) use qos::{QosArgs, QosCommand};
 pub(crate) use stream::{
     StreamActionsArgs, StreamArgs, StreamCheckArgs, StreamCommand, StreamComplete,
@@ -254,7 +254,7 @@ pub(crate) struct GetArgs {
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) long: bool,
     /// Print one JSON object: key, value, type, time_ms, age_ms, fresh, validity_ms, temporal, node_time,
-    /// clock_trusted, this_boot, via
+    /// clock_trusted, this_boot, via; also retained, if a broker had kept it
     #[arg(long)]
     pub(crate) json: bool,
     /// Where to read the value
@@ -619,103 +619,6 @@ pub(crate) struct MountArgs {
     /// Group of every file (group ID) [default: the group of the user that mounts]
     #[arg(long, value_name = "N", value_parser = identity)]
     pub(crate) gid: Option<u32>,
-}
-
-/// Parses the arguments of this process; `Err` is the exit status after help, version or one line of error.
-pub(crate) fn parse() -> Result<Cli, u8> {
-    let error = match Cli::try_parse() {
-        Ok(cli) => return Ok(cli),
-        Err(error) => error,
-    };
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed pipe (`keel --help | head -1`) is no failure.
-            error.print().ok();
-            Err(0)
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            error.print().ok();
-            Err(STATUS_USAGE)
-        }
-        _ => {
-            let wrong = plain(&first_paragraph(&error.render().to_string()));
-            let remedy = remedy(&error, &subcommand(std::env::args_os().skip(1)));
-            eprintln!("keel: {}", CliError::usage("command line", wrong, remedy));
-            Err(STATUS_USAGE)
-        }
-    }
-}
-
-/// What is wrong, out of an error of the parser: its first paragraph; the rest repeats the usage.
-pub(crate) fn first_paragraph(text: &str) -> String {
-    let lines = text
-        .lines()
-        .take_while(|line| !line.trim().is_empty())
-        .map(str::trim);
-    let wrong = lines.collect::<Vec<_>>().join(" ");
-    wrong.strip_prefix("error: ").unwrap_or(&wrong).to_owned()
-}
-
-/// What the parser says of numbers, in words of people.
-fn plain(wrong: &str) -> String {
-    [
-        ("invalid digit found in string", "must be a whole number"),
-        (
-            "cannot parse integer from empty string",
-            "must be a whole number",
-        ),
-        (
-            "number too large to fit in target type",
-            "is too large a number",
-        ),
-    ]
-    .iter()
-    .fold(wrong.to_owned(), |text, (said, meant)| {
-        text.replace(said, meant)
-    })
-}
-
-/// What to do about an error of the parser, which keeps what may have been meant apart from what is wrong.
-fn remedy(error: &clap::Error, command: &str) -> String {
-    let meant = |kind| match error.get(kind) {
-        Some(ContextValue::String(meant)) => vec![meant.clone()],
-        Some(ContextValue::Strings(meant)) => meant.clone(),
-        _ => Vec::new(),
-    };
-    let see = format!("see `{command} --help`");
-    let is_hidden = |name: &String| {
-        let program = Cli::command();
-        let found = program.find_subcommand(name);
-        found.is_some_and(|found| found.is_hide_set())
-    };
-    let mut subcommands = meant(ContextKind::SuggestedSubcommand);
-    subcommands.retain(|name| !is_hidden(name));
-    // The likeliest comes last.
-    if let Some(name) = subcommands.pop() {
-        return format!("did you mean `{command} {name}`? If not, {see}");
-    }
-    let mut others = meant(ContextKind::SuggestedArg);
-    others.extend(meant(ContextKind::SuggestedValue));
-    match others.pop() {
-        Some(name) => format!("did you mean `{name}`? If not, {see}"),
-        None => see,
-    }
-}
-
-/// The command that the arguments name, as far as they name one: `keel flash put`.
-fn subcommand(arguments: impl Iterator<Item = OsString>) -> String {
-    let program = Cli::command();
-    let mut command = &program;
-    let mut path = command.get_name().to_owned();
-    for argument in arguments {
-        match command.find_subcommand(&argument) {
-            Some(found) if !found.is_hide_set() => command = found,
-            _ => break,
-        }
-        path.push(' ');
-        path.push_str(command.get_name());
-    }
-    path
 }
 
 #[cfg(test)]

@@ -1,16 +1,18 @@
-//! The commands of the part on jobs of `docs/cluster.md` do what the page describes. Its other commands need sensors,
-//! boards or files of the reader.
+//! The commands of `docs/cluster.md` and `docs/results/cluster-thesis.md` do what the pages describe. Those that need
+//! sensors, boards or files of the reader are marked as not run.
 
 use crate::common::TempDir;
 use crate::page_common;
 use std::fs;
+use std::path::Path;
 
 #[test]
-fn the_commands_of_the_part_on_jobs_work() {
+fn the_commands_of_the_page_work() {
     let page = page_common::text("cluster.md");
-    let (_, part) = page.split_once("\n## Jobs on readings\n").unwrap();
-    let (part, _) = part.split_once("\n## ").unwrap();
+    let (before, rest) = page.split_once("\n## Jobs on readings\n").unwrap();
+    let (part, after) = rest.split_once("\n## ").unwrap();
     let dir = TempDir::new();
+    // First the part that makes the readings, which earlier commands take, too.
     let compared = page_common::run_text(part, dir.path(), &[], |_| true);
     assert_eq!(compared, 1);
     let clusters = fs::read_to_string(dir.file("clusters.csv")).unwrap();
@@ -21,4 +23,28 @@ fn the_commands_of_the_part_on_jobs_work() {
     let advice = fs::read_to_string(dir.file("advice.txt")).unwrap();
     assert!(advice.starts_with("vibration of day.csv: "), "{advice}");
     assert!(dir.file("job.json").exists());
+
+    // The question of the page is the file `night.json` of its commands.
+    let (_, question) = before.split_once("\n```json\n").unwrap();
+    let (question, _) = question.split_once("\n```\n").unwrap();
+    fs::write(dir.file("night.json"), question).unwrap();
+    let compared =
+        page_common::run_text(&format!("{before}\n## {after}"), dir.path(), &[], |_| true);
+    assert_eq!(compared, 1);
+    let answer: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(dir.file("answer.json")).unwrap()).unwrap();
+    assert!(answer["break_even"].is_array(), "{answer}");
+}
+
+#[test]
+fn the_command_of_the_thesis_page_makes_its_figures() {
+    let page = page_common::text("results/cluster-thesis.md");
+    let dir = TempDir::new();
+    page_common::run_text(&page, dir.path(), &[], |_| true);
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let made = dir.file("docs/results/cluster-thesis");
+    for name in ["power.svg", "needed.svg", "parity.csv"] {
+        let shown = fs::read(docs.join("cluster-thesis").join(name)).unwrap();
+        assert_eq!(fs::read(made.join(name)).unwrap(), shown, "{name}");
+    }
 }

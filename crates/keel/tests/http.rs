@@ -2,14 +2,15 @@
 
 use crate::common::http::{Events, HTTP, address, answer, connect, get, get_with, json, rest};
 use crate::common::node::Node;
-use crate::common::{TempDir, one_line, run};
-use egress::http::{METRICS, metric_names};
+use crate::common::{TempDir, one_line, run, wait_until};
+use egress::http::{Kind, METRICS, metric_names};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 fn start() -> (Node, String) {
     let node = Node::start(HTTP);
@@ -480,8 +481,208 @@ fn every_metric_that_dashboard_and_alerts_name_exists() {
     ] {
         assert!(used.contains(name), "{name}");
     }
+}
+
+#[test]
+fn the_dashboard_has_a_panel_for_each_part_of_a_node() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     let dashboard = std::fs::read_to_string(root.join("grafana/evenkeel.json")).unwrap();
-    serde_json::from_str::<Value>(&dashboard).unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let (mut numbers, mut places) = (BTreeSet::new(), BTreeSet::new());
+    let mut shown = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(numbers.insert(panel["id"].as_u64()), "{panel}");
+        let place = &panel["gridPos"];
+        let corner = (place["x"].as_u64(), place["y"].as_u64());
+        assert!(places.insert(corner), "two panels at one place: {panel}");
+        for target in panel["targets"].as_array().unwrap() {
+            let names = names_in(target["expr"].as_str().unwrap());
+            assert!(!names.is_empty(), "{panel}");
+            shown.extend(names);
+        }
+    }
+    for name in [
+        "keel_upstream_connected",
+        "keel_upstream_lost_readings_total",
+        "keel_upstream_missing_readings_total",
+        "keel_upstream_refused_readings_total",
+        "keel_alarm_active",
+        "keel_alarms_undelivered",
+        "keel_mount_mounted",
+        "keel_mount_reads_failed_total",
+        "keel_program_state",
+        "keel_job_failed_runs_total",
+        "keel_power_watts",
+        "keel_region_loss_window_seconds",
+    ] {
+        assert!(shown.contains(name), "no panel shows {name}");
+    }
+}
+
+/// A node with one of each part that has metrics with its name. Neither upstream nor broker exist.
+const PARTS: &str = r#"
+[[upstream]]
+name = "cloud"
+kind = "http"
+url = "http://127.0.0.1:1/write"
+[[broker]]
+name = "local"
+address = "127.0.0.1:1"
+client_id = "keel-metrics"
+[[alarm]]
+name = "hot"
+pattern = "hall/+"
+above = 60.0
+broker = "local"
+[[task]]
+name = "pump"
+command = ["sleep", "1000"]
+[[job]]
+name = "knock"
+kernel = "vibration"
+key = "hall/1"
+out = "knock.json"
+window = 64
+"#;
+
+/// Starts such a node. Returns its address and its metrics, once program and alarm are there.
+fn parts() -> (Node, String, String) {
+    let node = Node::start(&format!("{HTTP}{PARTS}"));
+    let address = address(&node);
+    node.ok(&["put", "hall/1", "70"]);
+    let mut text = String::new();
+    wait_until("program, alarm and backlog in the metrics", || {
+        get(&address, "/metrics").text().clone_into(&mut text);
+        [
+            "keel_program_state{program=\"pump\",keel_program_state=\"running\"} 1\n",
+            "keel_alarm_active{alarm=\"hot\"} 1\n",
+            "keel_upstream_backlog_readings{upstream=\"cloud\"} 1\n",
+        ]
+        .iter()
+        .all(|line| text.contains(line))
+    });
+    (node, address, text)
+}
+
+#[test]
+fn each_part_of_the_status_has_its_metrics() {
+    let (mut node, address, text) = parts();
+    let status = json(&address, "/api/v1/status");
+    let mut samples = 0;
+    for metric in METRICS {
+        let (Kind::CounterOf(label, by, member)
+        | Kind::GaugeOf(label, by, member)
+        | Kind::StatesOf(label, by, member, _)) = metric.kind
+        else {
+            continue;
+        };
+        let path = metric.path;
+        if !["upstream", "brokers", "alarms", "tasks", "jobs"].contains(&path) {
+            continue;
+        }
+        let objects = status[path].as_array().unwrap();
+        assert_eq!(objects.len(), 1, "{path}");
+        let object = objects[0].as_object().unwrap();
+        let value = object
+            .get(member)
+            .unwrap_or_else(|| panic!("no {member} in {path}"));
+        let sample = &metric_names(metric)[0];
+        let sample = format!("\n{sample}{{{label}={}", object[by]);
+        // A value that was not known a moment ago may be known now.
+        assert!(value.is_null() || text.contains(&sample), "{sample}");
+        samples += u32::from(!value.is_null());
+    }
+    assert!(samples > 25, "{samples}");
+    assert!(text.contains("keel_upstream_connected{upstream=\"cloud\"} 0\n"));
+    assert!(text.contains("keel_upstream_lost_readings_total{upstream=\"cloud\"} 0\n"));
+    assert!(text.contains("keel_broker_connected{broker=\"local\"} 0\n"));
+    // So that the program ends with it.
+    node.stop();
+}
+
+/// Returns what promtool says; it must succeed.
+fn promtool(arguments: &[&str], folder: &Path, input: &str) -> String {
+    let mut child = Command::new("promtool")
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "promtool {arguments:?}: {said}");
+    said.into_owned()
+}
+
+/// Returns the metrics in the older text format, the only one that `promtool check metrics` reads: names have their
+/// endings in each line, and two types are missing.
+fn in_text_format(open_metrics: &str) -> String {
+    let mut out = String::new();
+    let mut ending = "";
+    for line in open_metrics.lines().filter(|line| *line != "# EOF") {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        let line = match words[..] {
+            ["#", "TYPE", name, kind] => {
+                let kind = match kind {
+                    "info" | "stateset" => "gauge",
+                    other => other,
+                };
+                ending = match words[3] {
+                    "counter" => "_total",
+                    "info" => "_info",
+                    _ => "",
+                };
+                format!("# TYPE {name}{ending} {kind}")
+            }
+            ["#", "HELP", name, help] => format!("# HELP {name}{ending} {help}"),
+            _ => line.to_owned(),
+        };
+        out.push_str(&line);
+        out.push('\n');
+    }
+    out
+}
+
+#[test]
+fn prometheus_itself_reads_the_metrics_and_the_alert_rules() {
+    if Command::new("promtool").arg("--version").output().is_err() {
+        println!("skipped: promtool is not installed (Debian: prometheus)");
+        return;
+    }
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus");
+    let said = promtool(&["check", "rules", "evenkeel.rules.yml"], &packaging, "");
+    assert!(said.contains("SUCCESS"), "{said}");
+    let said = promtool(
+        &["test", "rules", "evenkeel.rules.test.yml"],
+        &packaging,
+        "",
+    );
+    assert!(said.contains("SUCCESS"), "{said}");
+
+    let (mut node, _, text) = parts();
+    let dir = TempDir::new();
+    promtool(&["check", "metrics"], dir.path(), &in_text_format(&text));
+    // The parser of OpenMetrics is behind the import of samples, which must have times.
+    let with_time = |line: &str| match line.starts_with('#') {
+        true => format!("{line}\n"),
+        false => format!("{line} 1772368200\n"),
+    };
+    let timed: String = text.lines().map(with_time).collect();
+    std::fs::write(dir.file("metrics.txt"), timed).unwrap();
+    let import = [
+        "tsdb",
+        "create-blocks-from",
+        "openmetrics",
+        "metrics.txt",
+        "blocks",
+    ];
+    promtool(&import, dir.path(), "");
+    node.stop();
 }
 
 #[test]

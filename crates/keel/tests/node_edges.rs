@@ -1,9 +1,11 @@
-//! `keel run` in extreme cases: a full store, too many keys, signals during the start, clients that do not read.
+//! `keel run` in extreme cases: a full store, too many keys, signals during the start, clients that do not read, what a
+//! broker had retained.
 
 use crate::common::node::{END, HISTORY, Node, PUT, READINGS, SMALL, STATE, STATUS, frame};
 use crate::common::{one_line, wait_until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 fn state(node: &Node) -> Value {
@@ -262,4 +264,52 @@ fn a_history_that_breaks_off_is_whole_json_and_a_failure() {
     assert!(line.contains("closed the connection"), "{line}");
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found.as_array().unwrap().len(), 1);
+}
+
+/// Returns the first byte of an MQTT packet of less than 128 bytes, and its body.
+fn packet(stream: &mut TcpStream) -> (u8, Vec<u8>) {
+    let mut head = [0; 2];
+    stream.read_exact(&mut head).unwrap();
+    let mut body = vec![0; usize::from(head[1])];
+    stream.read_exact(&mut body).unwrap();
+    (head[0], body)
+}
+
+#[test]
+fn what_a_broker_had_retained_is_marked_and_never_fresh_without_its_own_time() {
+    let broker = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = broker.local_addr().unwrap().port();
+    let serves = std::thread::spawn(move || {
+        let (mut stream, _) = broker.accept().unwrap();
+        assert_eq!(packet(&mut stream).0, 0x10);
+        stream.write_all(&[0x20, 2, 0, 0]).unwrap();
+        let (_, subscribe) = packet(&mut stream);
+        let grant = [0x90, 3, subscribe[0], subscribe[1], 1];
+        stream.write_all(&grant).unwrap();
+        // Two messages with QoS 0; the first one is marked as retained.
+        stream.write_all(b"\x31\x07\x00\x04kept7").unwrap();
+        stream.write_all(b"\x30\x07\x00\x04sent8").unwrap();
+        // Stays until the node leaves.
+        stream.read_to_end(&mut Vec::new()).ok();
+    });
+    let mut node = Node::start(&format!(
+        "{SMALL}[keys]\nauto_create = true\n[mqtt]\naddress = \"127.0.0.1:{port}\"\nclient_id = \"t\"\n\
+         version = \"3.1.1\"\n[[mqtt.subscribe]]\nfilter = \"#\"\nretained = \"take\"\n"
+    ));
+    wait_until("both messages", || {
+        node.run(&["get", "sent"]).status.success()
+    });
+    let kept = node.json(&["get", "kept", "--json"]);
+    assert_eq!(kept["value"].as_f64(), Some(7.0));
+    assert_eq!(
+        (&kept["retained"], &kept["fresh"]),
+        (&json!(true), &json!(false))
+    );
+    assert!(node.json(&["get", "sent", "--json"])["retained"].is_null());
+    let long = node.ok(&["get", "kept", "--long"]);
+    assert!(long.contains("its age is unknown)\n"), "{long}");
+    let status = node.json_degraded(&["status", "--json"]);
+    assert_eq!(status["intake"]["retained_taken"], 1);
+    assert!(node.stop().success());
+    serves.join().unwrap();
 }

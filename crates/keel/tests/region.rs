@@ -255,17 +255,35 @@ fn whatever_lies_in_the_table_or_the_region_no_get_crashes() {
         boot_tag: 9,
         wall_trusted: true,
         node_time: false,
+        retained: false,
         value: b"topen",
     };
-    table.write(id, &value).unwrap();
+    let kept = SlotValue {
+        node_time: true,
+        retained: true,
+        ..value
+    };
+    table.write(id, &kept).unwrap();
     shared.publish([7; 16]).unwrap();
     let dir = TempDir::new();
-    let get = || {
+    let get_with = |form: &[&str]| {
         let mut command = common::keel();
         command.current_dir(dir.path());
         let arguments = ["get", "door", "--via", "region", "--region", place.shown()];
-        command.args(arguments).output().unwrap()
+        command.args(arguments).args(form).output().unwrap()
     };
+    let get = || get_with(&[]);
+    // What the broker had kept is marked.
+    let json: Value = serde_json::from_slice(&get_with(&["--json"]).stdout).unwrap();
+    assert_eq!(
+        (&json["retained"], &json["fresh"]),
+        (&Value::Bool(true), &Value::Bool(false))
+    );
+    let text = String::from_utf8(get_with(&["--long"]).stdout).unwrap();
+    assert!(text.contains("its age is unknown)\n"), "{text}");
+    table.write(id, &value).unwrap();
+    let json: Value = serde_json::from_slice(&get_with(&["--json"]).stdout).unwrap();
+    assert!(json["retained"].is_null(), "{json}");
     assert_eq!(get().stdout, b"open\n");
     let words: Vec<_> = shared.lines().iter().flat_map(|line| &line.0).collect();
     let whole: Vec<u64> = words

@@ -6,7 +6,7 @@ use crate::protocol::{self, Kind};
 use crate::shared::Shared;
 use crate::ticket::Ticket;
 use base::error::Code;
-use db::table::{InPlace, Now, SlotRead, is_fresh};
+use db::table::{InPlace, Now, SlotRead};
 use db::value::Value;
 use db::{KEY_BYTES_MAX, ObjectId, VALUE_BYTES_LIMIT};
 use serde::Deserialize;
@@ -28,7 +28,8 @@ pub struct Times {
     pub time_ms: i64,
     /// Time since then; negative for a time in the future.
     pub age_ms: i64,
-    /// Whether the age is within `validity_ms`.
+    /// Whether the age is known and within `validity_ms`. The age of what a broker had retained is known only if its
+    /// sensor gave the time.
     pub fresh: bool,
     /// Largest age of a fresh value.
     pub validity_ms: u32,
@@ -305,7 +306,7 @@ impl Times {
         Self {
             time_ms: read.timestamp_ms,
             age_ms,
-            fresh: is_fresh(age_ms, read.avi_ms),
+            fresh: read.is_fresh(age_ms),
             validity_ms,
             temporal,
             node_time: read.node_time,

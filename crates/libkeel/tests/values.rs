@@ -65,6 +65,10 @@ fn values_are_read_where_they_lie() {
     // The next value is visible to a holder of the key.
     served.write(NUMBER, &(-3.0_f64).to_le_bytes());
     assert_eq!(number.read().unwrap().0, Owned::Float(-3.0));
+    // The age of one that a broker had kept is unknown.
+    served.write_marked(NUMBER, &4.0_f64.to_le_bytes(), true);
+    let (value, times) = number.float().unwrap();
+    assert!(value.to_bits() == 4.0_f64.to_bits() && !times.fresh);
     let text = node.key(TEXT).unwrap();
     assert_eq!(text.read().unwrap().0, Owned::Text("closed".to_owned()));
     assert_eq!(code(text.float()), Some(Code::Unsupported));

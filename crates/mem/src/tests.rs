@@ -354,20 +354,20 @@ fn view(region: &Region, writer: &Writer<'_>) -> View {
 fn die_everywhere(name: &str, prepare: &dyn Fn(&Writer<'_>), call: &dyn Fn(&Writer<'_>)) {
     let scratch = Scratch::new(name);
     let twin = Scratch::new(&format!("{name}-twin"));
-    let expected = {
+    // Each region below is made in the same way as this one: what it holds before and after the call is read here once.
+    let ((before, pool), expected) = {
         let region = twin.region(REGION_BYTES);
         let writer = region.writer().unwrap();
+        let state = || (view(&region, &writer), region.free_bytes());
         prepare(&writer);
+        let before = state();
         call(&writer);
-        let after = view(&region, &writer);
-        (after, region.free_bytes())
+        (before, state())
     };
     for stores in 0.. {
         let region = scratch.region(REGION_BYTES);
         let writer = region.writer().unwrap();
         prepare(&writer);
-        let before = view(&region, &writer);
-        let pool = region.free_bytes();
         region
             .memory
             .stores_left
@@ -381,6 +381,7 @@ fn die_everywhere(name: &str, prepare: &dyn Fn(&Writer<'_>), call: &dyn Fn(&Writ
             assert!(stores > 8, "{name}: only {stores} stores");
             let after = view(&region, &writer);
             assert!(before != after && after == expected.0, "{name}");
+            println!("{name}: a writer died at each of {stores} stores");
             return;
         };
         assert!(
@@ -448,11 +449,14 @@ fn write(writer: &Writer<'_>, name: &[u8], offset: u64, bytes: &[u8]) {
         .unwrap();
 }
 
+/// Two pages, the second one not full: each death writes and reads them again.
+const LARGE_BYTES: usize = PAGE_BYTES as usize + 300_000;
+
 /// The files that the calls under test need.
 fn prepare(writer: &Writer<'_>) {
     put(writer, b"one", &[1; 3000]);
     put(writer, &[b'l'; 200], &[2; 900]);
-    put(writer, b"large", &[3; 4_500_000]);
+    put(writer, b"large", &vec![3; LARGE_BYTES]);
 }
 
 #[test]
@@ -464,7 +468,7 @@ fn a_killed_write_is_done_or_not_done() {
         write(writer, b"one", 3000, &[9; 16_000])
     });
     die_everywhere("gap", &prepare, &|writer| {
-        write(writer, b"large", 7_000_000, &[9; 10])
+        write(writer, b"large", 2 * PAGE_BYTES + 800_000, &[9; 10])
     });
     die_everywhere("small", &prepare, &|writer| {
         write(writer, b"large", 1_000_000, &[9; 8])
@@ -516,7 +520,16 @@ fn a_killed_change_of_names_or_size_is_done_or_not_done() {
             .rename((ROOT_INODE, b"one"), (ROOT_INODE, &[b'l'; 200]), 3)
             .unwrap();
     });
-    die_everywhere("shorten", &prepare, &|writer| {
+    let three_pages = |writer: &Writer<'_>| {
+        prepare(writer);
+        write(
+            writer,
+            b"large",
+            LARGE_BYTES as u64,
+            &vec![3; PAGE_BYTES as usize],
+        );
+    };
+    die_everywhere("shorten", &three_pages, &|writer| {
         let found = writer.look_up(ROOT_INODE, b"large").unwrap();
         writer
             .set_size(found.inode, found.generation, 10, 3)

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::markdown::{links, normalise};
+use super::markdown::{links, normalise, prose_lines};
 use super::source::has_word;
 use super::{Finding, TextFile};
 
@@ -17,6 +17,12 @@ const MARKER: &str = "<!-- commands: ";
 
 /// Languages of blocks that are commands. The runners only recognise the first.
 const COMMANDS: &[&str] = &["sh", "bash", "shell", "console", "shell-session"];
+
+/// Beginnings of lines that are commands. Where such a line is indented code, no runner sees it.
+const PROGRAMS: &[&str] = &["keel ", "sudo ", "make "];
+
+/// A marker right before a block of commands that is not run, with the reason.
+const NOT_RUN: &str = "<!-- not run:";
 
 /// Scripts that run everything else.
 const ENDS: &[&str] = &["scripts/test.sh", "scripts/soak.sh"];
@@ -67,6 +73,8 @@ pub(crate) fn check_all(root: &Path, files: &[TextFile]) -> Vec<Finding> {
     findings.extend(check_inside(root, &site));
     for page in files.iter().filter(|file| is_page(&file.path)) {
         findings.extend(check_commands(page, files));
+        findings.extend(check_indented(page));
+        findings.extend(check_left_out(page));
     }
     for file in files.iter().filter(|file| file.path.ends_with(".md")) {
         findings.extend(check_names(root, files, file));
@@ -189,6 +197,53 @@ fn check_commands(page: &TextFile, files: &[TextFile]) -> Vec<Finding> {
             findings.extend(wrong.map(|text| finding(*line, text)));
         }
         (None, []) => {}
+    }
+    findings
+}
+
+/// Finds commands in blocks that are indented instead of fenced, which no runner recognises. The README has drawings.
+fn check_indented(page: &TextFile) -> Vec<Finding> {
+    if page.path == "README.md" {
+        return Vec::new();
+    }
+    let commands = prose_lines(&page.text).into_iter().filter(|(_, line)| {
+        line.strip_prefix("    ")
+            .is_some_and(|code| PROGRAMS.iter().any(|name| code.starts_with(name)))
+    });
+    commands
+        .map(|(line, _)| {
+            let text = "nothing runs this: put it between ```sh and ```, with `<!-- not run: REASON -->` before it if \
+                        it cannot be run";
+            Finding::new(&page.path, line, "commands", text)
+        })
+        .collect()
+}
+
+/// Checks that each marker of a block that is not run says why, and stands right before a block or its other markers.
+fn check_left_out(page: &TextFile) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let lines: Vec<&str> = page.text.lines().collect();
+    for (index, line) in lines.iter().enumerate() {
+        let Some(reason) = line.strip_prefix(NOT_RUN) else {
+            continue;
+        };
+        let mut finding = |text| {
+            findings.push(Finding::new(&page.path, index + 1, "commands", text));
+        };
+        match reason.strip_suffix("-->") {
+            None => finding("this marker has no end on its line"),
+            Some(reason) if reason.trim().is_empty() => {
+                finding("it does not say why it is not run")
+            }
+            Some(_) => {}
+        }
+        let is_block = lines[index + 1..]
+            .iter()
+            .find(|next| !next.starts_with("<!-- "))
+            .is_some_and(|next| *next == "```sh");
+        if !is_block {
+            finding("no block of commands follows, so it is for another one");
+        }
     }
     findings
 }
@@ -355,6 +410,55 @@ mod tests {
         );
         // A block shown within another block is no command.
         assert_eq!(page("```text\nkeel\n```\n"), [""; 0]);
+    }
+
+    #[test]
+    fn indented_commands_are_found() {
+        let page = |text: &str| findings(&[("docs/a.md", text)]);
+        for command in ["keel status", "sudo reboot", "make test"] {
+            let found = page(&format!("# A\n\nRun:\n\n    {command}\n"));
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(
+                found[0].starts_with("docs/a.md:5: commands: nothing runs this: put it between"),
+                "{found:?}"
+            );
+        }
+        // Continued lines of a fenced block, output, and words of a sentence are no indented commands.
+        let text = "# A\n\n```text\n    keel status\n```\n\n    keel: b3: is gone\n\nkeel runs.\n  make it so\n";
+        assert_eq!(page(text), [""; 0]);
+    }
+
+    #[test]
+    fn a_block_that_is_left_out_says_why() {
+        let page = |marker: &str| {
+            let runner = "<!-- commands: crates/x/tests/page.rs -->\n\n";
+            findings(&[("docs/a.md", &format!("{runner}{marker}```sh\nkeel\n```\n"))])
+        };
+        assert_eq!(page("<!-- not run: it takes boards -->\n"), [""; 0]);
+        assert_eq!(
+            page("<!-- not run: as root -->\n<!-- instead: true -->\n"),
+            [""; 0]
+        );
+        for (marker, what) in [
+            ("<!-- not run: -->\n", "it does not say why"),
+            (
+                "<!-- not run: it takes\nboards -->\n",
+                "this marker has no end",
+            ),
+            (
+                "<!-- not run: boards -->\n\n",
+                "no block of commands follows",
+            ),
+            (
+                "<!-- not run: boards -->\nWords.\n",
+                "no block of commands follows",
+            ),
+        ] {
+            let found = page(marker);
+            let first = found.first().map_or("", String::as_str);
+            let start = format!("docs/a.md:3: commands: {what}");
+            assert!(first.starts_with(&start), "{marker}: {found:?}");
+        }
     }
 
     #[test]

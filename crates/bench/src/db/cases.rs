@@ -204,7 +204,10 @@ impl Course {
                 self.say(sizes.put, *kind, round);
                 let seed = self.random.next_u64();
                 engine.set_durable(false)?;
-                let (hog, refused) = (Hog::start(other_core())?, AtomicU64::new(0));
+                let (hog, refused) = (
+                    Hog::start(other_core(), extent.hog_bytes)?,
+                    AtomicU64::new(0),
+                );
                 let latencies = measured(cores()[0], || {
                     puts(&**engine, &size, extent.puts, seed, &refused)
                 })?;

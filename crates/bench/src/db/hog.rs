@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use base::sim::Random;
 
-/// Size of the memory that it reads and changes, in bytes.
+/// Size of the memory that it reads and changes in a whole run, in bytes.
 pub(crate) const BYTES: usize = 256 << 20;
 
 /// The thread; dropping this ends it.
@@ -16,11 +16,11 @@ pub(crate) struct Hog {
 }
 
 impl Hog {
-    /// Starts the thread on a processor. Returns once its memory is allocated.
+    /// Starts the thread on a processor, with memory of `bytes`. Returns once the memory is allocated.
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn start(core: usize) -> Result<Self, String> {
+    pub(crate) fn start(core: usize, bytes: usize) -> Result<Self, String> {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, ready) = std::sync::mpsc::channel();
         let end = Arc::clone(&stop);
@@ -28,7 +28,7 @@ impl Hog {
             .name("hog".to_owned())
             .spawn(move || {
                 let _ = crate::realtime::pin(core);
-                let mut memory = vec![1_u64; BYTES / size_of::<u64>()];
+                let mut memory = vec![1_u64; bytes / size_of::<u64>()];
                 let mut random = Random::new(1);
                 let _ = told.send(());
                 while !end.load(Ordering::Relaxed) {

@@ -75,6 +75,7 @@ struct Extent {
     instances: u32,
     instance_gets: u32,
     memory_bytes_max: u64,
+    hog_bytes: usize,
 }
 
 /// Free bytes of the folder that a whole run needs.
@@ -93,6 +94,7 @@ impl Extent {
                 instances: 5,
                 instance_gets: 500,
                 memory_bytes_max: available_bytes() / 2,
+                hog_bytes: 1 << 20,
             }
         } else {
             Self {
@@ -105,6 +107,7 @@ impl Extent {
                 instances: 40,
                 instance_gets: 4_000,
                 memory_bytes_max: available_bytes() / 4 * 3,
+                hog_bytes: hog::BYTES,
             }
         }
     }
@@ -175,7 +178,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         "durable_puts": extent.durable_puts,
         "writers": cases::WRITERS,
         "writers_ms": extent.writers_ms,
-        "hog_bytes": hog::BYTES,
+        "hog_bytes": extent.hog_bytes,
         "instances": extent.instances,
         "instance_gets": extent.instance_gets,
         "systems": course.setups.iter().map(|(name, setup)| json!({"name": name, "setup": setup})).collect::<Vec<_>>(),

@@ -260,6 +260,15 @@ impl Destination for SqliteDestination {
         Ok(number)
     }
 
+    fn put_retained(
+        &self,
+        object: u32,
+        value: &[u8],
+        time_ms: Option<i64>,
+    ) -> Result<u64, PutError> {
+        self.put(object, value, time_ms)
+    }
+
     fn durable_end(&self) -> u64 {
         self.shared.end.load(Ordering::Acquire)
     }

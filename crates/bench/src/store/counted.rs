@@ -27,9 +27,6 @@ const STEPS_BETWEEN_CUTS: u32 = 5_000;
 /// Number of files in the small store, for comparison of opening by name.
 pub(crate) const FILES_FEW: u64 = 100;
 
-/// Number of calls of each kind in the store with many names.
-const CALLS_AT_MANY: u64 = 20_000;
-
 /// The system name of a store with few names in reports.
 pub(crate) const KEEL_FEW: &str = "keel-100-files";
 
@@ -250,15 +247,19 @@ pub(crate) fn many_name(index: u64) -> String {
     format!("sensor-{index}.log")
 }
 
-/// Creates a store on a device in memory with `files` empty files. `create` counts the cost of creating them.
+/// Blocks of a store with many names, for each call on it: the table, and twice the space of the files of the calls.
+const BLOCKS_OF_CALL: u64 = 13;
+
+/// Creates a store on a device in memory with `files` empty files, and room for `calls`. `create` counts the cost of
+/// creating them.
 fn filled(
     files: u64,
+    calls: u64,
     create: &mut Tally,
     show: &mut dyn FnMut(&str),
 ) -> Result<FlatDevice, String> {
-    // Space for the table, and twice the space of the files of the calls.
-    let mut device = FlatDevice::new(files + (1 << 30) / BLOCK_BYTES as u64);
-    let options = format_options(files + CALLS_AT_MANY);
+    let mut device = FlatDevice::new(files + calls * BLOCKS_OF_CALL);
+    let options = format_options(files + calls);
     let mut store = Store::format(&mut device, &options).map_err(describe)?;
     for index in 0..files {
         if index.is_multiple_of(10_000) {
@@ -273,17 +274,19 @@ fn filled(
     Ok(device)
 }
 
-/// Counts calls in a store with `files` names, and opening in one with few. Returns the figures and both devices.
+/// Counts `calls` of each kind in a store with `files` names, and opening in one with few. Returns the figures and both
+/// devices.
 ///
 /// # Errors
 /// One line about what the store refused.
 pub(crate) fn many_names(
     files: u64,
+    calls: u64,
     show: &mut dyn FnMut(&str),
 ) -> Result<(Vec<Figure>, FlatDevice, FlatDevice), String> {
     let mut create = Tally::new("create-many-files");
-    let mut many = filled(files, &mut create, show)?;
-    let mut few = filled(FILES_FEW, &mut Tally::new("-"), show)?;
+    let mut many = filled(files, calls, &mut create, show)?;
+    let mut few = filled(FILES_FEW, calls, &mut Tally::new("-"), show)?;
     let mut figures = vec![Figure {
         case: "create-many-files",
         system: "keel".to_owned(),
@@ -297,7 +300,7 @@ pub(crate) fn many_names(
         let mut random = Random::new(4);
         let mut open = Tally::new("open-by-name");
         let mut store = Store::open(&mut *device, &OpenOptions::default()).map_err(describe)?;
-        for _ in 0..CALLS_AT_MANY {
+        for _ in 0..calls {
             let name = many_name(random.below(count));
             let file = open.count(&mut store, |store| store.open_file(&name));
             store.close_file(file.map_err(describe)?);
@@ -311,7 +314,7 @@ pub(crate) fn many_names(
     let mut rename = Tally::new("rename-many-files");
     let mut delete = Tally::new("delete-many-files");
     let block = [0x5A; 4096];
-    for index in 0..CALLS_AT_MANY {
+    for index in 0..calls {
         if index.is_multiple_of(1_000) {
             check_interrupted()?;
         }
@@ -337,7 +340,7 @@ pub(crate) fn many_names(
                 .map_err(describe)?;
         }
     }
-    for index in (1..CALLS_AT_MANY).step_by(2) {
+    for index in (1..calls).step_by(2) {
         delete
             .count(&mut store, |store| {
                 store.delete(&format!("renamed-{index}"))

@@ -199,8 +199,9 @@ fn write_image(device: &FlatDevice, path: &Path) -> Result<(), String> {
     let file = File::create_new(path).map_err(failed)?;
     let content = device.content();
     file.set_len(content.len() as u64).map_err(failed)?;
+    let zeros = vec![0_u8; IMAGE_PIECE_BYTES];
     for (index, piece) in content.chunks(IMAGE_PIECE_BYTES).enumerate() {
-        if piece.iter().any(|byte| *byte != 0) {
+        if piece != &zeros[..piece.len()] {
             let offset = (index * IMAGE_PIECE_BYTES) as u64;
             file.write_all_at(piece, offset).map_err(failed)?;
         }

@@ -88,6 +88,8 @@ struct Extent {
     varied_calls: u32,
     /// Number of files in the store with many names.
     files_many: u64,
+    /// Number of calls of each kind in that store.
+    calls_at_many: u64,
     large_file_bytes: u64,
     /// Number of power losses, each followed by an opening of the store.
     cuts: u32,
@@ -111,6 +113,7 @@ impl Extent {
                 rounds: 5,
                 varied_calls: 20_000,
                 files_many: 20_000,
+                calls_at_many: 2_000,
                 large_file_bytes: 64 << 20,
                 cuts: 3,
                 store_bytes_min: 96 << 20,
@@ -123,6 +126,7 @@ impl Extent {
                 rounds: options.rounds,
                 varied_calls: 300_000,
                 files_many: 1_000_000,
+                calls_at_many: 20_000,
                 large_file_bytes: 1 << 30,
                 cuts: 20,
                 // Each round deletes its files, so this suffices for any number of rounds.
@@ -295,7 +299,7 @@ fn beyond_timed(
     found
         .figures
         .extend(counted::varied(extent.varied_calls, show)?);
-    let (figures, many, few) = counted::many_names(extent.files_many, show)?;
+    let (figures, many, few) = counted::many_names(extent.files_many, extent.calls_at_many, show)?;
     found.figures.extend(figures);
     found.samples.extend(large::names_on_disk(
         folder,

@@ -148,7 +148,7 @@ impl Watches {
     }
 
     /// Judges a reading of an object; `newer` says whether it is newer than the object's value. An older one also ends
-    /// staleness.
+    /// staleness, but not one that was kept for an unknown time before it arrived: its sensor may be dead.
     #[inline]
     pub(crate) fn reading(&mut self, reading: &Entry<'_>, newer: bool) {
         let mut at = self.first.get(reading.id as usize).copied().unwrap_or(NONE);
@@ -159,7 +159,11 @@ impl Watches {
         while let Some(state) = self.states.get_mut(at as usize) {
             let next = state.next;
             let is_stale = self.conditions[state.rule as usize].is_stale();
-            if is_stale || (newer && state.is_news(reading.timestamp_ms, reading.node_time)) {
+            let is_judged = match is_stale {
+                true => !reading.retained,
+                false => newer && state.is_news(reading.timestamp_ms, reading.node_time),
+            };
+            if is_judged {
                 self.judge(at as usize, value, reading.timestamp_ms, reading.arrival_ns);
             }
             at = next;

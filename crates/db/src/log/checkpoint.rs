@@ -176,6 +176,7 @@ impl<F: Copy> CheckpointWriter<F> {
                 boot_tag: read.boot_tag,
                 wall_trusted: read.wall_trusted,
                 node_time: read.node_time,
+                retained: read.retained,
                 value: &self.value[..read.value_bytes],
             });
             codec::put_object(&mut self.piece, self.seal, &Object { entry, latest });
@@ -290,6 +291,7 @@ mod tests {
                 boot_tag: 6,
                 wall_trusted: true,
                 node_time: n % 3 == 0,
+                retained: n % 2 == 0,
                 value: &[n as u8; 50],
             };
             table.write(id, &value).expect("written");
@@ -387,6 +389,7 @@ mod tests {
                 boot_tag: u64::MAX,
                 wall_trusted: true,
                 node_time: true,
+                retained: true,
                 value: &value,
             }),
         };

@@ -13,7 +13,7 @@ use crc32c::crc32c_append;
 use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_LIMIT};
 
 /// Version of log and checkpoint that this code writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Bytes of the longest body.
 pub const BODY_BYTES_MAX: usize = VALUE_BYTES_LIMIT + 128;
 /// Bytes of the longest record.
@@ -26,10 +26,11 @@ pub const RECORD_BYTES_MIN: usize = 1 + 1 + CHECK_BYTES;
 pub const ANCHOR_BYTES: usize = 2 + 49 + CHECK_BYTES;
 const CHECK_BYTES: usize = 4;
 
-const READING: u8 = 0xa0; // 0xa0..=0xa7
+const READING: u8 = 0xa0; // 0xa0..=0xaf
 const READING_TRUSTED: u8 = 1;
 const READING_WIDE: u8 = 2;
 const READING_NODE_TIME: u8 = 4;
+const READING_RETAINED: u8 = 8;
 const SEGMENT: u8 = 0xb1;
 const ANCHOR: u8 = 0xb2;
 const DICTIONARY: u8 = 0xb4;
@@ -76,6 +77,8 @@ pub struct Reading<'a> {
     pub wall_trusted: bool,
     /// Whether the node's wall clock gave the time, not the sensor.
     pub node_time: bool,
+    /// Whether it was kept for an unknown time before it arrived.
+    pub retained: bool,
     /// The value.
     pub value: &'a [u8],
 }
@@ -299,18 +302,12 @@ pub fn put_dictionary(out: &mut Vec<u8>, seal: Seal, entry: &Dictionary<'_>) {
 
 /// Appends a reading; short if `narrow`, which the caller has checked against every anchor that may apply.
 pub fn put_reading(out: &mut Vec<u8>, reading: &Reading<'_>, context: &Context, narrow: bool) {
+    let flag = |is_set, bit| if is_set { bit } else { 0 };
     let kind = READING
-        | if reading.wall_trusted {
-            READING_TRUSTED
-        } else {
-            0
-        }
-        | if narrow { 0 } else { READING_WIDE }
-        | if reading.node_time {
-            READING_NODE_TIME
-        } else {
-            0
-        };
+        | flag(reading.wall_trusted, READING_TRUSTED)
+        | flag(!narrow, READING_WIDE)
+        | flag(reading.node_time, READING_NODE_TIME)
+        | flag(reading.retained, READING_RETAINED);
     let time_bytes = if narrow { 3 } else { 8 };
     let bytes = varint_bytes(u64::from(reading.id)) + time_bytes + 4 + reading.value.len();
     let seal = context.seal_at(reading.timestamp_ms, reading.arrival_us);
@@ -344,10 +341,12 @@ pub fn put_object(out: &mut Vec<u8>, seal: Seal, object: &Object<'_>) {
     let bytes = fixed + object.latest.map_or(0, |latest| 24 + latest.value.len());
     let trusted = object.latest.is_some_and(|latest| latest.wall_trusted);
     let node_time = object.latest.is_some_and(|latest| latest.node_time);
+    let retained = object.latest.is_some_and(|latest| latest.retained);
     let flags = u8::from(entry.temporal)
         | u8::from(object.latest.is_some()) << 1
         | u8::from(trusted) << 2
-        | u8::from(node_time) << 3;
+        | u8::from(node_time) << 3
+        | u8::from(retained) << 4;
     frame(out, OBJECT, seal, bytes, |out| {
         put_varint(out, u64::from(entry.id));
         out.push(flags);
@@ -407,7 +406,8 @@ pub fn decode<'a>(
     let (framed, check) = input[..total].split_at(total - CHECK_BYTES);
     let check = u32::from_le_bytes(check.try_into().map_err(|_| NoRecord::Bad)?);
     let mut body = Fields(&framed[body_start..]);
-    if kind & !(READING_TRUSTED | READING_WIDE | READING_NODE_TIME) == READING {
+    let flags = READING_TRUSTED | READING_WIDE | READING_NODE_TIME | READING_RETAINED;
+    if kind & !flags == READING {
         let context = context.ok_or(NoRecord::Bad)?;
         let reading = body.reading(kind, context).ok_or(NoRecord::Bad)?;
         let seal = context.seal_at(reading.timestamp_ms, reading.arrival_us);
@@ -426,7 +426,7 @@ pub fn decode<'a>(
 fn is_kind(kind: u8) -> bool {
     matches!(
         kind,
-        READING..=0xa7 | SEGMENT | ANCHOR | DICTIONARY | CHECKPOINT | OBJECT | TRAILER
+        READING..=0xaf | SEGMENT | ANCHOR | DICTIONARY | CHECKPOINT | OBJECT | TRAILER
     )
 }
 
@@ -491,6 +491,7 @@ impl<'a> Fields<'a> {
             arrival_us,
             wall_trusted,
             node_time: kind & READING_NODE_TIME != 0,
+            retained: kind & READING_RETAINED != 0,
             value,
         })
     }
@@ -563,6 +564,7 @@ impl<'a> Fields<'a> {
                 boot_tag,
                 wall_trusted,
                 node_time: flags & 8 != 0,
+                retained: flags & 16 != 0,
                 value,
             });
         }
@@ -633,6 +635,7 @@ mod tests {
             arrival_us: 5_123_456,
             wall_trusted: true,
             node_time: true,
+            retained: true,
             value: &21.5f64.to_le_bytes(),
         };
         let mut out = Vec::new();
@@ -653,6 +656,7 @@ mod tests {
             arrival_us: 6_000_000,
             wall_trusted: false,
             node_time: false,
+            retained: false,
             value: b"v",
         };
         let mut out = Vec::new();
@@ -723,13 +727,15 @@ mod tests {
             use_near: bool,
             wall_trusted: bool,
             node_time: bool,
+            retained: bool,
             value in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
             let context = Context::of(SEAL, &anchor(arrival, base));
             let timestamp_ms = if use_near { base.saturating_add(near) } else { timestamp_ms };
             let arrival_us = arrival.wrapping_add(later);
             prop_assert!(context.distance_us(arrival_us) < ARRIVAL_WINDOW_US);
-            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted, node_time, value: &value };
+            let reading =
+                Reading { id, timestamp_ms, arrival_us, wall_trusted, node_time, retained, value: &value };
             let mut out = Vec::new();
             put_reading(&mut out, &reading, &context, context.is_narrow(timestamp_ms));
             prop_assert_eq!(decode(&out, SEAL, Some(&context)), Ok((Record::Reading(reading), out.len())));
@@ -744,12 +750,14 @@ mod tests {
             key in "[a-zäöü/]{1,30}",
             avi_ms: u32,
             temporal: bool,
-            times in proptest::option::of((any::<i64>(), any::<u64>(), any::<u64>(), any::<bool>(), any::<bool>())),
+            times in proptest::option::of((any::<i64>(), any::<u64>(), any::<u64>(), any::<[bool; 3]>())),
             value in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
             let entry = Dictionary { id, key: &key, avi_ms, temporal };
-            let latest = times.map(|(timestamp_ms, arrival_ns, boot_tag, wall_trusted, node_time)| {
-                crate::table::SlotValue { timestamp_ms, arrival_ns, boot_tag, wall_trusted, node_time, value: &value }
+            let latest = times.map(|(timestamp_ms, arrival_ns, boot_tag, flags)| {
+                let [wall_trusted, node_time, retained] = flags;
+                let value = &value[..];
+                crate::table::SlotValue { timestamp_ms, arrival_ns, boot_tag, wall_trusted, node_time, retained, value }
             });
             let object = Object { entry, latest };
             let mut out = Vec::new();
@@ -764,8 +772,8 @@ mod tests {
         fn any_changed_byte_is_noticed(at in 0usize..40, flip in 1u8..=255) {
             let context = Context::of(SEAL, &anchor(1, 1));
             let (id, timestamp_ms, arrival_us) = (3, 500, 9);
-            let (wall_trusted, node_time, value) = (false, false, b"0123456789");
-            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted, node_time, value };
+            let (wall_trusted, node_time, retained, value) = (false, false, false, b"0123456789");
+            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted, node_time, retained, value };
             let mut out = Vec::new();
             put_reading(&mut out, &reading, &context, true);
             let at = at % out.len();

@@ -475,6 +475,7 @@ mod tests {
                 arrival_us,
                 wall_trusted: false,
                 node_time: false,
+                retained: false,
                 value: &[lsn as u8; 30],
             };
             put_reading(&mut out, &reading, &context.unwrap(), true);

@@ -290,6 +290,7 @@ impl<F: Copy> LogWriter<F> {
                 arrival_us,
                 wall_trusted,
                 node_time: entry.node_time,
+                retained: entry.retained,
                 value: entry.value,
             };
             let offset = self.length + self.staged.len() as u64;
@@ -539,6 +540,7 @@ mod tests {
                     arrival_ns,
                     wall_trusted: true,
                     node_time: false,
+                    retained: false,
                     value: b"value",
                 });
             }

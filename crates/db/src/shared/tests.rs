@@ -62,6 +62,7 @@ fn value(value: &[u8]) -> SlotValue<'_> {
         boot_tag: 9,
         wall_trusted: true,
         node_time: false,
+        retained: false,
         value,
     }
 }

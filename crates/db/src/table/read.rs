@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::{
-    ARRIVAL, BOOT_TAG, FreshCount, Line, META, META_LENGTH, META_NODE_TIME, META_TRUSTED, NAPS_MAX,
-    NO_TIMESTAMP, Now, SEQUENCE, SPINS_MAX, TIMESTAMP, Table, VALIDITY, VALUE, WORDS_PER_LINE,
-    back_off, is_fresh,
+    ARRIVAL, BOOT_TAG, FreshCount, Line, META, META_LENGTH, META_NODE_TIME, META_RETAINED,
+    META_TRUSTED, NAPS_MAX, NO_TIMESTAMP, Now, SEQUENCE, SPINS_MAX, TIMESTAMP, Table, VALIDITY,
+    VALUE, WORDS_PER_LINE, back_off, is_fresh,
 };
 use crate::error::Error;
 use crate::options::ObjectId;
@@ -25,8 +25,19 @@ pub struct SlotRead {
     pub wall_trusted: bool,
     /// Whether the node's wall clock gave the time, not the sensor.
     pub node_time: bool,
+    /// Whether it was kept for an unknown time before it arrived.
+    pub retained: bool,
     /// Absolute validity interval in ms.
     pub avi_ms: u32,
+}
+
+impl SlotRead {
+    /// Returns whether the value is fresh at this age. The time since the arrival is no age of a value that was kept
+    /// before: only a time of the sensor can make such a value fresh.
+    #[must_use]
+    pub fn is_fresh(&self, age_ms: i64) -> bool {
+        !(self.retained && self.node_time) && is_fresh(age_ms, self.avi_ms)
+    }
 }
 
 /// A value in place. Its writer does not wait for readers: what was read counts only if [`is_whole`](Self::is_whole)
@@ -58,6 +69,7 @@ impl<'t> InPlace<'t> {
                 boot_tag: word(BOOT_TAG).load(Ordering::Relaxed),
                 wall_trusted: meta & META_TRUSTED != 0,
                 node_time: meta & META_NODE_TIME != 0,
+                retained: meta & META_RETAINED != 0,
                 avi_ms: word(VALIDITY).load(Ordering::Relaxed) as u32,
             },
         })
@@ -209,6 +221,12 @@ impl<M: AsRef<[Line]>> Table<M> {
             .is_ok_and(|slot| slot[0].0[TIMESTAMP].load(Ordering::Relaxed) as i64 != NO_TIMESTAMP)
     }
 
+    /// Returns whether the object has a value whose age is known.
+    pub(crate) fn has_known_age(&self, id: ObjectId) -> bool {
+        let unknown = META_NODE_TIME | META_RETAINED;
+        self.has_value(id) && self.slot_word(id, META).load(Ordering::Relaxed) & unknown != unknown
+    }
+
     /// Returns the readings offered to the slot of a temporal object, including older ones that it refused; `None` for
     /// other objects. Costs the writers nothing: each write advances the sequence by two.
     pub(crate) fn updates(&self, object: usize) -> Option<u64> {
@@ -327,7 +345,8 @@ impl<M: AsRef<[Line]>> Table<M> {
         count
     }
 
-    /// Returns the age of an object's value at `now`; `None` if there is no value, or none that can be read.
+    /// Returns the age of an object's value at `now`; `None` if there is no value, none that can be read, or one of an
+    /// unknown age.
     fn age_ms(&self, id: ObjectId, now: &Now, waits: &mut u32) -> Option<i64> {
         loop {
             let word = |at| self.slot_word(id, at);
@@ -339,7 +358,8 @@ impl<M: AsRef<[Line]>> Table<M> {
             fence(Ordering::Acquire);
             if before & 1 == 0 && word(SEQUENCE).load(Ordering::Relaxed) == before {
                 let node_time = meta & META_NODE_TIME != 0;
-                return (timestamp_ms != NO_TIMESTAMP)
+                let has_age = !(node_time && meta & META_RETAINED != 0);
+                return (timestamp_ms != NO_TIMESTAMP && has_age)
                     .then(|| now.age_ms(timestamp_ms, node_time, arrival_ns, boot_tag));
             }
             if *waits / SPINS_MAX >= NAPS_MAX {

@@ -8,6 +8,7 @@ fn value(timestamp_ms: i64, value: &[u8]) -> SlotValue<'_> {
         boot_tag: 9,
         wall_trusted: true,
         node_time: false,
+        retained: false,
         value,
     }
 }
@@ -201,6 +202,35 @@ fn where_the_node_gave_the_time_the_monotonic_clock_tells_the_age() {
     first.boot_tag = 8;
     table.write(id, &first).unwrap();
     assert_eq!(table.fresh_count(&at(9_000_101)).fresh, 0);
+}
+
+#[test]
+fn a_retained_value_is_fresh_only_by_its_sensors_time() {
+    let table = Table::new(4, 8, 3).unwrap();
+    let (id, _) = table.insert("a", 100, true).unwrap();
+    let now = at(1000);
+    let mut buffer = [0; 8];
+    for (node_time, retained, is_fresh) in [
+        (true, false, true),
+        (true, true, false),
+        (false, true, true),
+        (false, false, true),
+    ] {
+        let new = SlotValue {
+            arrival_ns: now.monotonic_ns,
+            boot_tag: now.boot_tag,
+            node_time,
+            retained,
+            ..value(now.wall_ms, b"1")
+        };
+        assert_eq!(table.write(id, &new), Ok(true));
+        let read = table.read(id, &mut buffer).unwrap();
+        assert_eq!(read.retained, retained);
+        assert_eq!(read.is_fresh(0), is_fresh, "{node_time} {retained}");
+        assert_eq!(table.fresh_count(&now).fresh, u32::from(is_fresh));
+    }
+    // Nor is it fresh by its own time once that is too old.
+    assert!(!table.read(id, &mut buffer).unwrap().is_fresh(101));
 }
 
 #[test]

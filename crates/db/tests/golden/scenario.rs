@@ -36,6 +36,12 @@ pub fn node_gives_time(n: usize) -> bool {
     n % 7 == 3
 }
 
+/// Readings that were kept for an unknown time before they arrived, since format 2: some with a time of the sensor,
+/// some without, and the last one of each object.
+pub fn is_retained(n: usize) -> bool {
+    n % 5 == 2 || n >= 87
+}
+
 /// One reading of the run as a format holds it: object, time, value.
 pub fn readings(format: u32) -> impl Iterator<Item = (usize, i64, Vec<u8>)> {
     (0..90usize).map(move |n| {
@@ -76,7 +82,7 @@ pub fn write() -> MemoryStore {
     };
     let clock = Arc::new(FixedClock::default());
     let mut store = MemoryStore::with_secret(SECRET);
-    let mut readings = readings(1).enumerate();
+    let mut readings = readings(2).enumerate();
     for boot in 0..2 {
         clock.boot.store(boot, Ordering::Relaxed);
         clock.ns.store(5_000_000_000, Ordering::Relaxed);
@@ -92,7 +98,10 @@ pub fn write() -> MemoryStore {
         });
         for (n, (object, timestamp_ms, value)) in readings.by_ref().take(45) {
             clock.ns.fetch_add(STEP_NS, Ordering::Relaxed);
-            let put = if node_gives_time(n) {
+            let put = if is_retained(n) {
+                let sensor_ms = (!node_gives_time(n)).then_some(timestamp_ms);
+                db.put_retained(ids[object], &value, sensor_ms, Durability::Batched)
+            } else if node_gives_time(n) {
                 db.put_now(ids[object], &value, Durability::Batched)
             } else {
                 db.put(ids[object], &value, timestamp_ms, Durability::Batched)
@@ -124,6 +133,7 @@ pub fn table() -> Vec<u8> {
             boot_tag: 0xb0b1_b2b3_b4b5_b6b7,
             wall_trusted: n == 0,
             node_time: n == 1,
+            retained: n == 1,
             value: &b"a value of 20 bytes."[..20 - n * 7],
         };
         assert_eq!(table.write(id, &value), Ok(true));

@@ -143,6 +143,8 @@ pub struct Engine {
     units: VecDeque<Unit>,
     /// The content of the unit that was sent last.
     sending: Vec<u8>,
+    /// An empty buffer for the next unit.
+    spare: Vec<u8>,
     first_token: u64,
     /// The number of `units` that are not [`State::Waiting`].
     sent_units: usize,
@@ -209,6 +211,7 @@ impl Engine {
             next_part: 0,
             units: VecDeque::new(),
             sending: Vec::new(),
+            spare: Vec::new(),
             first_token: 0,
             sent_units: 0,
             draft: None,
@@ -280,22 +283,6 @@ impl Engine {
         let unit = self.units.front().filter(|_| self.sent_units > 0)?;
         let part = self.parts.iter().find(|part| part.id == unit.part)?;
         Some((self.first_token, part.next, unit.readings))
-    }
-
-    /// Returns the number of readings that cursors have passed after an answer of the upstream.
-    #[must_use]
-    pub fn answered(&self) -> u64 {
-        let refused = self.counters.refused_total();
-        self.counters.acknowledged.saturating_add(refused)
-    }
-
-    /// Returns the number of unacknowledged readings, wanted or not.
-    #[must_use]
-    pub fn backlog(&self, durable_end: u64) -> u64 {
-        self.parts
-            .iter()
-            .map(|part| part.end.min(durable_end).saturating_sub(part.next))
-            .sum()
     }
 
     /// Records that the log now begins with this reading. While no unit is pending, deleted readings are counted as
@@ -432,6 +419,8 @@ impl Engine {
         let (topic, payload_prefix) = split_prefix(&plan.prefix, self.has_topic);
         let is_first = self.draft.is_none();
         let (unit, _) = self.draft.get_or_insert_with(|| {
+            let mut bytes = std::mem::take(&mut self.spare);
+            bytes.extend_from_slice(topic);
             let unit = Unit {
                 part,
                 end_lsn: entry.lsn,
@@ -443,7 +432,7 @@ impl Engine {
                 perhaps_again: 0,
                 state: State::Waiting,
                 topic_bytes: topic.len(),
-                bytes: topic.to_vec(),
+                bytes,
                 sent_bytes: 0,
                 slots: Vec::new(),
                 passed: std::mem::take(&mut self.passed),
@@ -467,8 +456,10 @@ impl Engine {
         if let Some(why) = refusal {
             unit.bytes.truncate(before);
             unit.passed.refuse(why);
-            if is_first && let Some((unit, _)) = self.draft.take() {
+            if is_first && let Some((mut unit, _)) = self.draft.take() {
                 self.passed = unit.passed;
+                unit.bytes.clear();
+                self.spare = unit.bytes;
             }
             // The next reading of the same slot is sent instead.
             if let Some(slot) = slot {

@@ -153,8 +153,8 @@ pub struct Figures {
     pub counters: Counters,
     /// Readings from the cursor to `durable_end`, wanted or not.
     pub backlog_readings: u64,
-    /// End of the log when these figures were taken, which is ten times a second: readings that arrived since then also
-    /// wait.
+    /// End of the log when these figures were taken, which is at least ten times a second: readings that arrived since
+    /// then also wait.
     pub durable_end: u64,
     /// Age of the oldest of them, in ms; `None` if unknown, or if there is none.
     pub backlog_age_ms: Option<u64>,

@@ -1,9 +1,10 @@
 //! Forwarding over HTTP/1.1: bodies of line protocol by POST, one after the other over one connection. While one is in
-//! flight, the next one is read and encoded.
+//! flight, the next one is read and encoded, and the cursor is written. A body is sent from the buffer that it was
+//! encoded into, and the buffer is used again.
 
 use super::forwarder::Forwarder;
 use super::options::{Target, UpstreamOptions};
-use super::run::{Context, Leave, POLL_MS_MAX};
+use super::run::{Context, Leave, POLL_MS_MAX, PUBLISH_MS};
 use super::wire::{self, Wire};
 use crate::Secret;
 use base::block::BlockDevice;
@@ -16,11 +17,11 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::task::{AbortHandle, spawn_local};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Largest number of bytes read of an answer. A connection with a longer answer is closed after it.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -224,30 +225,46 @@ impl Connection {
             if context.is_stopping() {
                 return Leave::Stopped;
             }
-            let serving = context.pull(forwarder);
+            // A body that is ready goes before more of the log is read.
+            let serving = (!forwarder.engine.is_waiting()).then(|| context.pull(forwarder));
             context.publish(forwarder);
-            context.write_cursor(forwarder);
             if self.sender.is_closed() && forwarder.engine.is_waiting() {
                 // A server may end an idle connection.
                 return Leave::Again;
             }
-            let Some(unit) = forwarder.engine.send() else {
+            let mut sent = send(forwarder);
+            if sent.is_none() {
+                context.write_cursor(forwarder);
+                sent = send(forwarder);
+            }
+            let Some((token, readings)) = sent else {
+                let serving = serving.unwrap_or_else(|| context.pull(forwarder));
+                if !serving.more {
+                    // Otherwise what was acknowledged last would be shown only after the pause.
+                    context.publish_now(forwarder);
+                }
                 let wait_ms = serving.linger_ms.min(5 * POLL_MS_MAX);
                 context.pause(serving.more, wait_ms).await;
                 continue;
             };
-            let (token, readings) = (unit.token, unit.readings);
-            let request = match self.head.request(Bytes::copy_from_slice(unit.payload)) {
+            let body = Bytes::from(forwarder.engine.take_content());
+            let request = match self.head.request(body.clone()) {
                 Ok(request) => request,
                 Err(why) => return Leave::Lost(why),
             };
             let answer = spawn_local(exchange(self.sender.send_request(request)));
             let _ended = Ended(answer.abort_handle());
-            tokio::task::yield_now().await;
-            context.pull(forwarder);
-            let answer = tokio::select! {
-                answer = timeout(limit, answer) => answer,
-                () = context.stopped_for(FAREWELL) => return Leave::Stopped,
+            prepare(forwarder, context, || answer.is_finished()).await;
+            let mut answer = pin!(timeout(limit, answer));
+            let answer = loop {
+                // Figures move on during the wait, but do not begin the farewell anew.
+                tokio::select! {
+                    answer = &mut answer => break answer,
+                    () = sleep(Duration::from_millis(PUBLISH_MS)), if !context.is_stopping() => {
+                        context.publish(forwarder);
+                    }
+                    () = context.stopped_for(FAREWELL) => return Leave::Stopped,
+                }
             };
             let verdict = match answer {
                 Err(_) => return Leave::Lost(format!("no answer within {limit:?}")),
@@ -297,7 +314,42 @@ impl Connection {
                 Ok(Err(_)) => return Leave::Again,
                 Err(_) => return Leave::Lost(format!("does not read requests within {limit:?}")),
             }
+            if let Ok(mut buffer) = body.try_into_mut() {
+                // Without content nothing is copied.
+                buffer.clear();
+                forwarder.engine.reuse(buffer.into());
+            }
         }
+    }
+}
+
+/// Returns token and number of readings of the next unit if it may be sent; it then counts as sent.
+fn send<D: BlockDevice + 'static>(forwarder: &mut Forwarder<D>) -> Option<(u64, u32)> {
+    let unit = forwarder.engine.send()?;
+    Some((unit.token, unit.readings))
+}
+
+/// Uses the time in which a request is in flight: writes the cursor if that is due, and reads and encodes the next
+/// body. Ends when that body is ready, nothing more can be read, or there is an answer; and after the time that an
+/// answer may take, because the wait for it is limited only afterwards.
+async fn prepare<D: BlockDevice + 'static>(
+    forwarder: &mut Forwarder<D>,
+    context: &mut Context,
+    is_answered: impl Fn() -> bool,
+) {
+    let begun_ms = forwarder.now_ms();
+    // The request goes out first.
+    tokio::task::yield_now().await;
+    context.write_cursor(forwarder);
+    let limit_ms = context.options.answer_ms_max;
+    while !forwarder.engine.is_waiting()
+        && !is_answered()
+        && !context.is_stopping()
+        && forwarder.now_ms().saturating_sub(begun_ms) < limit_ms
+        && context.pull(forwarder).more
+    {
+        context.publish(forwarder);
+        tokio::task::yield_now().await;
     }
 }
 
@@ -366,4 +418,113 @@ pub fn read_answer(bytes: &[u8]) -> Result<Verdict, String> {
         let request = head.request(Bytes::from_static(b"keel,key=a value=1 0\n"))?;
         exchange(sender.send_request(request)).await
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::options::Begin;
+    use base::sim::{SimClock, SimDevice};
+    use db::value::Value;
+    use db::{CommitDriver, Database, DbOptions, Durability, ObjectSpec};
+    use flash::{FormatOptions, Store};
+    use std::sync::Arc;
+    use tokio::sync::watch;
+
+    /// Readings of one body: more than one step through the log finds in its short segments.
+    const BODY_READINGS: u32 = 1_000;
+
+    /// Creates an upstream whose window is two bodies, and a log of five bodies.
+    fn upstream() -> (Forwarder<SimDevice>, Context, watch::Sender<bool>) {
+        let format = FormatOptions {
+            files_max: 128,
+            name_bytes_max: 255,
+            uuid: [1; 16],
+            hash_key: [2; 16],
+        };
+        let store = Store::format(SimDevice::new(2048, 1), &format).unwrap();
+        let database = DbOptions {
+            objects_max: 16,
+            value_bytes_max: 40,
+            queue_bytes_max: 64 << 10,
+            append_bytes_max: 20 << 10,
+            segment_bytes_max: 12 << 10,
+            checkpoint_bytes: 12 << 10,
+            checkpoint_piece_bytes_max: 2048,
+            commit_driver: CommitDriver::Manual,
+            ..DbOptions::default()
+        };
+        let clock = Arc::new(SimClock::new(7));
+        let db = Arc::new(Database::open(store, clock.clone(), database).unwrap());
+        let key = ObjectSpec {
+            key: "k",
+            avi_ms: 1000,
+            temporal: true,
+        };
+        let id = db.declare(&key).unwrap();
+        for n in 0..5 * u64::from(BODY_READINGS) {
+            let mut value = [0; 16];
+            let length = Value::Unsigned(n).encode(&mut value).unwrap();
+            db.put(id, &value[..length], 0, Durability::Now).unwrap();
+            if n % 100 == 99 {
+                db.pump().unwrap();
+            }
+        }
+        let target = Target::Http {
+            address: "upstream:8086".into(),
+            host: "upstream".into(),
+            path: "/write".into(),
+            authorization: None,
+        };
+        let options = UpstreamOptions {
+            begin: Begin::Oldest,
+            window_readings_max: 2 * BODY_READINGS,
+            clock_wait_ms_max: 0,
+            ..UpstreamOptions::new("test", target)
+        };
+        let forwarder = Forwarder::open(db, clock, options.clone()).unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let (state, held) = (Arc::default(), Arc::default());
+        let context = Context::new(options, state, stopped, held, Box::new(|| ()));
+        (forwarder, context, stop)
+    }
+
+    /// Returns the number of the first reading that has not been read.
+    fn unread(forwarder: &Forwarder<SimDevice>) -> Option<u64> {
+        let want = forwarder.engine.want(forwarder.durable_end());
+        want.map(|want| want.from)
+    }
+
+    #[tokio::test]
+    async fn the_next_body_is_made_and_the_cursor_written_while_a_request_is_in_flight() {
+        let (mut forwarder, mut context, _stop) = upstream();
+        let none = || false;
+        prepare(&mut forwarder, &mut context, none).await;
+        // Of a new upstream the cursor is written before anything is sent.
+        assert_eq!(forwarder.cursor_writes(), 1);
+        assert_eq!(send(&mut forwarder), Some((0, BODY_READINGS)));
+        prepare(&mut forwarder, &mut context, none).await;
+        assert!(forwarder.engine.is_waiting());
+        // One body is made ahead, and no more.
+        let read = unread(&forwarder);
+        prepare(&mut forwarder, &mut context, none).await;
+        assert_eq!(unread(&forwarder), read);
+        // Half a window has been acknowledged; the next body goes before the cursor is written.
+        assert!(forwarder.engine.acknowledge(0));
+        assert_eq!(send(&mut forwarder), Some((1, BODY_READINGS)));
+        assert_eq!(forwarder.cursor_writes(), 1);
+        prepare(&mut forwarder, &mut context, none).await;
+        assert_eq!(forwarder.cursor_writes(), 2);
+        assert!(forwarder.engine.is_waiting());
+    }
+
+    #[tokio::test]
+    async fn an_answer_and_a_stop_end_the_reading_ahead() {
+        let (mut forwarder, mut context, stop) = upstream();
+        prepare(&mut forwarder, &mut context, || true).await;
+        assert_eq!(unread(&forwarder), Some(0));
+        stop.send_replace(true);
+        prepare(&mut forwarder, &mut context, || false).await;
+        assert_eq!(unread(&forwarder), Some(0));
+    }
 }

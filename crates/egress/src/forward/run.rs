@@ -19,7 +19,7 @@ const LOOK_MS: u64 = 5_000;
 /// Retry interval of a failed cursor write, in ms.
 const CURSOR_RETRY_MS: u64 = 1_000;
 /// Time between two updates of the figures, in ms.
-const PUBLISH_MS: u64 = 100;
+pub(crate) const PUBLISH_MS: u64 = 100;
 /// Number of readings refused in a row, without an accepted one between them, after which the fault may lie in the
 /// upstream. Then readings are kept, and at most this many are passed over per `give_up_ms_min`.
 const REFUSED_IN_A_ROW_MAX: u32 = 16;
@@ -339,7 +339,8 @@ impl Context {
         }
     }
 
-    fn publish_now<D: BlockDevice + 'static>(&mut self, forwarder: &mut Forwarder<D>) {
+    /// Updates the figures.
+    pub(crate) fn publish_now<D: BlockDevice + 'static>(&mut self, forwarder: &mut Forwarder<D>) {
         let now_ms = forwarder.now_ms();
         self.published_ms = now_ms;
         if now_ms.saturating_sub(self.looked_ms) >= LOOK_MS {

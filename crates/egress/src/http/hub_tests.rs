@@ -62,6 +62,7 @@ impl Source for Fake {
             this_boot: true,
             wall_trusted: true,
             node_time: false,
+            retained: false,
         })
     }
     fn puts(&self, id: ObjectId) -> u32 {

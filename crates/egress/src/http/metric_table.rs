@@ -23,6 +23,13 @@ pub enum Kind {
     CounterOf(&'static str, &'static str, &'static str),
     /// The same for a gauge.
     GaugeOf(&'static str, &'static str, &'static str),
+    /// For each object of a list, as with `CounterOf`: 1 for the state that the member is, 0 for the others.
+    StatesOf(
+        &'static str,
+        &'static str,
+        &'static str,
+        &'static [&'static str],
+    ),
 }
 
 /// One metric.
@@ -66,7 +73,20 @@ const fn scaled(
     }
 }
 
-use Kind::{Counter, CounterEach, CounterOf, Flag, Gauge, GaugeOf, Info, Reasons, States, Summary};
+use Kind::{
+    Counter, CounterEach, CounterOf, Flag, Gauge, GaugeOf, Info, Reasons, States, StatesOf, Summary,
+};
+
+/// The states of a program that the node keeps running.
+const PROGRAM_STATES: &[&str] = &[
+    "waiting_for_mount",
+    "running",
+    "between_runs",
+    "pausing",
+    "given_up",
+    "hanging",
+    "ending",
+];
 
 /// Every metric, in the order in which they are shown.
 #[rustfmt::skip]
@@ -129,6 +149,10 @@ pub const METRICS: &[Metric] = &[
     metric("keel_input_refused", CounterEach("reason"), "intake.refused", "Bad input by reason."),
     metric("keel_input_shed", Counter, "intake.readings_shed",
         "Readings of sources that were thrown away to lessen load."),
+    metric("keel_input_retained", Counter, "intake.retained_taken",
+        "Readings of messages that the broker had retained."),
+    metric("keel_input_retained_skipped", Counter, "intake.retained_skipped",
+        "Retained messages that a subscription leaves out."),
     metric("keel_line_connections", Gauge, "line.connections", "Senders of lines."),
     metric("keel_mqtt_connected", Flag, "mqtt.connected", "Whether the broker is connected."),
     metric("keel_mqtt_losses", Counter, "mqtt.losses", "Connections to the broker that were lost."),
@@ -154,22 +178,72 @@ pub const METRICS: &[Metric] = &[
         "Those that were late."),
     metric("keel_task_tardiness", GaugeOf("task", "name", "tardiness_mean"), "qos.tasks", "Mean over all of them."),
 
+    metric("keel_program_state", StatesOf("program", "name", "state", PROGRAM_STATES), "tasks",
+        "What a program of the configuration does now."),
+    metric("keel_program_failing", GaugeOf("program", "name", "failing"), "tasks",
+        "Whether it has ended and not run long enough since, or failed in its last run."),
+    metric("keel_program_starts", CounterOf("program", "name", "starts"), "tasks", "Starts of it."),
+    metric("keel_program_failures", CounterOf("program", "name", "failed"), "tasks",
+        "Ends that nobody asked for, and failed periodic runs."),
+    metric("keel_program_late_runs", CounterOf("program", "name", "late"), "tasks",
+        "Periodic runs that ended after the deadline."),
+    metric("keel_program_missed_releases", CounterOf("program", "name", "releases_missed"), "tasks",
+        "Releases that passed during a run."),
+
+    metric("keel_job_running", GaugeOf("job", "name", "running"), "jobs",
+        "Whether a job of the configuration runs now."),
+    metric("keel_job_failing", GaugeOf("job", "name", "failing"), "jobs", "Whether its last run failed."),
+    metric("keel_job_runs", CounterOf("job", "name", "runs"), "jobs", "Runs that were started."),
+    metric("keel_job_failed_runs", CounterOf("job", "name", "failed"), "jobs", "Runs that failed."),
+    metric("keel_job_late_runs", CounterOf("job", "name", "late"), "jobs", "Runs that ended after the deadline."),
+    metric("keel_job_skipped_runs", CounterOf("job", "name", "skipped"), "jobs",
+        "Starts that were left out because the run before had not ended."),
+    metric("keel_job_last_run_seconds", GaugeOf("job", "name", "last_seconds"), "jobs", "Duration of the last run."),
+
+    metric("keel_mount_mounted", GaugeOf("mount", "name", "mounted"), "mounts",
+        "Whether a tree that programs come from is mounted."),
+    metric("keel_mount_failing", GaugeOf("mount", "name", "failing"), "mounts",
+        "Whether it should be mounted and is not."),
+    metric("keel_mount_starts", CounterOf("mount", "name", "starts"), "mounts", "Starts of the mount's process."),
+    metric("keel_mount_failures", CounterOf("mount", "name", "failed"), "mounts",
+        "Ends of that process that nobody asked for."),
     metric("keel_mount_connections", GaugeOf("mount", "name", "connections"), "mounts",
         "Connections of a mount to its server that are up."),
     metric("keel_mount_reads", CounterOf("mount", "name", "reads"), "mounts",
         "Blocks of 4 KiB that programs read from a mount since it was mounted."),
     metric("keel_mount_reads_local", CounterOf("mount", "name", "reads_local"), "mounts",
         "Of these, blocks that needed no network."),
+    metric("keel_mount_reads_failed", CounterOf("mount", "name", "reads_failed"), "mounts", "Reads that failed."),
+    metric("keel_mount_received_bytes", CounterOf("mount", "name", "bytes_received"), "mounts",
+        "Bytes received from its server since it was mounted."),
     metric("keel_power_watts", GaugeOf("sensor", "name", "watts"), "power", "Power that a sensor shows, W."),
 
     metric("keel_upstream_connected", GaugeOf("upstream", "name", "connected"), "upstream",
         "Whether an upstream takes what it is sent."),
     metric("keel_upstream_backlog_readings", GaugeOf("upstream", "name", "backlog_readings"), "upstream",
         "Readings that it has yet to acknowledge."),
+    scaled("keel_upstream_backlog_age_seconds", GaugeOf("upstream", "name", "backlog_age_ms"), "upstream", 1e-3,
+        "Age of the oldest of them."),
+    metric("keel_upstream_in_flight_readings", GaugeOf("upstream", "name", "in_flight"), "upstream",
+        "Readings that were sent and have no answer yet."),
     metric("keel_upstream_sent_readings", CounterOf("upstream", "name", "acknowledged"), "upstream",
         "Readings that it has acknowledged."),
+    metric("keel_upstream_repeated_readings", CounterOf("upstream", "name", "sent_twice"), "upstream",
+        "Readings that were sent again, or after a crash possibly sent again."),
+    metric("keel_upstream_lost_readings", CounterOf("upstream", "name", "forward_lost"), "upstream",
+        "Readings that were deleted before they were sent."),
+    metric("keel_upstream_missing_readings", CounterOf("upstream", "name", "missing"), "upstream",
+        "Readings that damage hid before they were sent."),
+    metric("keel_upstream_refused_readings", CounterOf("upstream", "name", "refused_total"), "upstream",
+        "Readings that could not be sent, or were not accepted."),
+    metric("keel_upstream_late_sent_readings", CounterOf("upstream", "name", "late_sent"), "upstream",
+        "Readings older than their deadline that were sent."),
+    metric("keel_upstream_late_skipped_readings", CounterOf("upstream", "name", "late_skipped"), "upstream",
+        "Readings older than their deadline that were left out, as configured."),
+    metric("keel_upstream_thinned_readings", CounterOf("upstream", "name", "thinned"), "upstream",
+        "Readings that down-sampling left out."),
     metric("keel_upstream_failures", CounterOf("upstream", "name", "losses"), "upstream",
-        "Connections and attempts that failed."),
+        "Connections to it that were lost."),
 
     metric("keel_alarm_active", GaugeOf("alarm", "name", "active"), "alarms", "Alarms that are raised."),
     metric("keel_alarm_raised", CounterOf("alarm", "name", "raised"), "alarms", "Times that one was raised."),
@@ -184,8 +258,13 @@ pub const METRICS: &[Metric] = &[
         "Whether a broker of alarms and actuators is connected."),
     metric("keel_broker_waiting", GaugeOf("broker", "name", "waiting"), "brokers", "Messages that wait for it."),
 
+    metric("keel_region_served", Flag, "region.served",
+        "Whether other processes can read the latest values in the region."),
+    metric("keel_region_capacity_bytes", Gauge, "region.capacity_bytes", "Bytes that the region can hold."),
+    metric("keel_region_free_bytes", Gauge, "region.free_bytes", "How many of them are free."),
     metric("keel_region_loss_window_seconds", Gauge, "region.loss_window_seconds",
         "What a power cut would take of the region."),
+    metric("keel_region_checkpoints", Counter, "region.checkpoints", "Checkpoints of the region."),
     metric("keel_region_checkpoints_failed", Counter, "region.checkpoints_failed",
         "Checkpoints of the region that failed."),
 
@@ -205,6 +284,8 @@ pub fn metric_names(metric: &Metric) -> Vec<String> {
         Counter | CounterEach(_) | CounterOf(..) => vec![format!("{}_total", metric.name)],
         Info(_) => vec![format!("{}_info", metric.name)],
         Summary => vec![metric.name.to_owned(), format!("{}_count", metric.name)],
-        Gauge | Flag | GaugeOf(..) | Reasons | States => vec![metric.name.to_owned()],
+        Gauge | Flag | GaugeOf(..) | Reasons | States | StatesOf(..) => {
+            vec![metric.name.to_owned()]
+        }
     }
 }

@@ -130,28 +130,40 @@ fn write(out: &mut String, metric: &Metric, found: &Value) {
         }
         Kind::CounterOf(label, by, member) => {
             head(out, metric, "counter");
-            each(out, &total, metric, found, (label, by, member));
+            each(found, by, |text, object| {
+                if let Some(value) = object.get(member).and_then(number) {
+                    let before = object.get("before_start").and_then(|all| all.get(member));
+                    let value = (value - before.and_then(number).unwrap_or(0.0)).max(0.0);
+                    sample(out, &total, &[(label, text)], value * metric.scale);
+                }
+            });
         }
         Kind::GaugeOf(label, by, member) => {
             head(out, metric, "gauge");
-            each(out, name, metric, found, (label, by, member));
+            each(found, by, |text, object| {
+                if let Some(value) = object.get(member).and_then(number) {
+                    sample(out, name, &[(label, text)], value * metric.scale);
+                }
+            });
+        }
+        Kind::StatesOf(label, by, member, states) => {
+            head(out, metric, "stateset");
+            each(found, by, |text, object| {
+                for &state in states {
+                    let is_it = object.get(member).and_then(Value::as_str) == Some(state);
+                    let labels = [(label, text), (name, state)];
+                    sample(out, name, &labels, f64::from(u8::from(is_it)));
+                }
+            });
         }
     }
 }
 
-/// Writes a sample for each object of a list. Two objects with the same name are told apart by their numbers.
-fn each(
-    out: &mut String,
-    name: &str,
-    metric: &Metric,
-    found: &Value,
-    (label, by, member): (&str, &str, &str),
-) {
+/// Visits each object of a list with its name. Two objects with the same name are told apart by their numbers.
+fn each(found: &Value, by: &str, mut visit: impl FnMut(&str, &Value)) {
     let mut shown: Vec<String> = Vec::new();
     for object in found.as_array().into_iter().flatten() {
-        let text = object.get(by).and_then(Value::as_str);
-        let value = object.get(member).and_then(number);
-        let (Some(text), Some(value)) = (text, value) else {
+        let Some(text) = object.get(by).and_then(Value::as_str) else {
             continue;
         };
         let mut text = text.to_owned();
@@ -160,7 +172,7 @@ fn each(
             copy += 1;
             text = format!("{}#{copy}", text.split('#').next().unwrap_or_default());
         }
-        sample(out, name, &[(label, &text)], value * metric.scale);
+        visit(&text, object);
         shown.push(text);
     }
 }
@@ -186,6 +198,11 @@ mod tests {
 
     #[test]
     fn the_text_is_what_the_specification_says() {
+        let upstream = json!([{
+            "name": "cloud", "connected": false, "backlog_age_ms": 2500, "sent_twice": 4, "forward_lost": 5,
+            "missing": 6, "refused_total": 17,
+            "before_start": {"refused_total": 10, "late_sent": 9}, "late_sent": 8, "late_skipped": 9,
+        }]);
         let status = json!({
             "state": "degraded",
             "reasons": [{"code": "lagging", "text": "a"}, {"code": "lagging", "text": "b"}],
@@ -198,6 +215,11 @@ mod tests {
                 {"name": "valve", "instances": 1, "deadline_misses": 0, "tardiness_mean": 0.5},
                 {"name": "valve", "instances": 2, "deadline_misses": 1, "tardiness_mean": 0.25},
             ]},
+            "upstream": upstream,
+            "tasks": [{"name": "pump", "state": "given_up", "failing": true, "failed": 12}],
+            "jobs": [{"name": "mean", "running": true, "failed": 13, "last_seconds": 0.5}],
+            "mounts": [{"name": "tools", "mounted": true, "reads_failed": 14, "connections": null}],
+            "region": {"served": true, "free_bytes": 15},
         });
         let text = text(&status);
         for line in [
@@ -213,6 +235,23 @@ mod tests {
             "keel_input_refused_total{reason=\"key\\\"_\\\\\\n\"} 3",
             "keel_task_instances_total{task=\"valve\"} 1",
             "keel_task_instances_total{task=\"valve#2\"} 2",
+            "keel_upstream_connected{upstream=\"cloud\"} 0",
+            "keel_upstream_backlog_age_seconds{upstream=\"cloud\"} 2.5",
+            "keel_upstream_repeated_readings_total{upstream=\"cloud\"} 4",
+            "keel_upstream_lost_readings_total{upstream=\"cloud\"} 5",
+            "keel_upstream_missing_readings_total{upstream=\"cloud\"} 6",
+            "keel_upstream_refused_readings_total{upstream=\"cloud\"} 7",
+            "keel_upstream_late_sent_readings_total{upstream=\"cloud\"} 0",
+            "keel_upstream_late_skipped_readings_total{upstream=\"cloud\"} 9",
+            "keel_program_state{program=\"pump\",keel_program_state=\"given_up\"} 1",
+            "keel_program_state{program=\"pump\",keel_program_state=\"running\"} 0",
+            "keel_program_failing{program=\"pump\"} 1",
+            "keel_job_running{job=\"mean\"} 1",
+            "keel_job_failed_runs_total{job=\"mean\"} 13",
+            "keel_job_last_run_seconds{job=\"mean\"} 0.5",
+            "keel_mount_mounted{mount=\"tools\"} 1",
+            "keel_mount_reads_failed_total{mount=\"tools\"} 14",
+            "keel_region_free_bytes 15",
         ] {
             assert_eq!(
                 text.lines().filter(|other| *other == line).count(),
@@ -221,7 +260,7 @@ mod tests {
             );
         }
         assert!(
-            !text.contains("years_left"),
+            !text.contains("years_left") && !text.contains("keel_mount_connections{"),
             "what is not known is left out"
         );
         assert!(text.ends_with("\n# EOF\n"));

@@ -197,15 +197,20 @@ type Answer = Result<Response, Refused>;
 
 async fn health(Shared(app): Shared<Arc<App>>) -> Response {
     let state = app.asker.status().await.map(|status| status.state);
-    let (status, word) = match state {
+    let (status, word) = health_of(state);
+    let mut response = typed("text/plain; charset=utf-8", word);
+    *response.status_mut() = status;
+    response
+}
+
+/// Returns status and word of a state; `None`: the node says nothing of itself.
+fn health_of(state: Option<State>) -> (StatusCode, &'static str) {
+    match state {
         Some(State::Ok) => (StatusCode::OK, "ok\n"),
         Some(State::Degraded) => (StatusCode::OK, "degraded\n"),
         Some(State::Failed) => (StatusCode::SERVICE_UNAVAILABLE, "failed\n"),
         None => (StatusCode::SERVICE_UNAVAILABLE, "unknown\n"),
-    };
-    let mut response = typed("text/plain; charset=utf-8", word);
-    *response.status_mut() = status;
-    response
+    }
 }
 
 /// The error when the node does not answer: it stops, or is overloaded.
@@ -294,6 +299,35 @@ mod tests {
             .collect();
         assert_eq!(described, BTreeSet::from(ADDRESSES));
         assert_eq!(description["openapi"], "3.1.0");
+    }
+
+    #[test]
+    fn the_description_has_every_state_and_no_other() {
+        let states = [State::Ok, State::Degraded, State::Failed];
+        for state in states {
+            // A new state does not compile here until it is in the list.
+            match state {
+                State::Ok | State::Degraded | State::Failed => {}
+            }
+        }
+        let description: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+        let strings = |list: &serde_json::Value| -> BTreeSet<String> {
+            let list = list.as_array().expect("an enum").iter();
+            list.map(|word| word.as_str().unwrap().to_owned()).collect()
+        };
+        let answers = &description["paths"]["/healthz"]["get"]["responses"];
+        for code in [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE] {
+            let described = &answers[code.as_str()]["content"]["text/plain"]["schema"]["enum"];
+            let answered = states.map(Some).into_iter().chain([None]).map(health_of);
+            let words = answered.filter(|(status, _)| *status == code);
+            let words: BTreeSet<String> = words.map(|(_, word)| word.to_owned()).collect();
+            assert_eq!(strings(described), words, "{code}");
+        }
+        assert_eq!(answers.as_object().map(serde_json::Map::len), Some(2));
+        let status = &description["paths"]["/api/v1/status"]["get"]["responses"]["200"];
+        let described = &status["content"]["application/json"]["schema"]["properties"]["state"];
+        let names: BTreeSet<String> = states.map(|state| state.name().to_owned()).into();
+        assert_eq!(strings(&described["enum"]), names);
     }
 
     #[tokio::test(flavor = "current_thread", start_paused = true)]

@@ -61,6 +61,8 @@ struct Latest<'a> {
     node_time: bool,
     clock_trusted: bool,
     this_boot: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    retained: bool,
 }
 
 /// Passes the latest value of an object to a function.
@@ -86,6 +88,7 @@ fn with_latest<R>(
         node_time: got.node_time,
         clock_trusted: got.wall_trusted,
         this_boot: got.this_boot,
+        retained: got.retained,
     }))
 }
 

@@ -40,6 +40,11 @@ pub fn options(files_max: u64) -> FormatOptions {
     }
 }
 
+/// A device of any kind, as one type: for each type of device the whole store is compiled once more.
+pub fn lend(device: &mut dyn BlockDevice) -> &mut dyn BlockDevice {
+    device
+}
+
 /// Returns everything the store holds, read through its public calls.
 pub fn read_all<D: BlockDevice>(store: &mut Store<D>) -> Result<Model, Error> {
     let mut model = Model::new();

@@ -10,7 +10,7 @@ use base::sim::{Random, SimDevice};
 use flash::{APPEND_ATOMIC_BYTES_MAX, Error, OpenOptions, PAYLOAD_BYTES, Store};
 
 use crate::common::operation::{truncate_length, write_place};
-use crate::common::{Operation, content, length, options, reopen};
+use crate::common::{Operation, content, lend, length, options, reopen};
 use format::{Block, Kind, kind_of};
 
 /// First block of the name table.
@@ -353,14 +353,15 @@ pub fn exercise(device: SimDevice, random: &mut Random) {
         ..OpenOptions::default()
     };
     let reads_max = 400 * device.geometry().block_count;
-    if let Ok(mut store) = Store::open(Limited::new(device.clone(), reads_max), &read_only) {
+    let mut worn = Limited::new(device.clone(), reads_max);
+    if let Ok(mut store) = Store::open(lend(&mut worn), &read_only) {
         let _ = store.check();
         for (name, _) in list(&mut store) {
             let _ = read_whole(&mut store, &name);
         }
     }
     let mut worn = Limited::new(device, reads_max);
-    let Ok(mut store) = Store::open(&mut worn, &OpenOptions::default()) else {
+    let Ok(mut store) = Store::open(lend(&mut worn), &OpenOptions::default()) else {
         return;
     };
     let _ = store.check();
@@ -381,7 +382,7 @@ pub fn exercise(device: SimDevice, random: &mut Random) {
     let _ = store.check();
     drop(store.close());
     // A store that could be opened and written must open again.
-    match Store::open(&mut worn, &OpenOptions::default()) {
+    match Store::open(lend(&mut worn), &OpenOptions::default()) {
         Ok(mut store) => {
             let _ = store.replace("again", &[1; 5000]);
         }

@@ -21,6 +21,7 @@ pub struct IntakeCounters {
     shed: AtomicU64,
     messages: AtomicU64,
     lines: AtomicU64,
+    retained_taken: AtomicU64,
     retained_skipped: AtomicU64,
     refused: [AtomicU64; REASONS],
     /// The latest refused item for each reason, so that the operator can find the sender.
@@ -52,6 +53,13 @@ impl IntakeCounters {
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of readings of retained messages that the destination has taken; they are in
+    /// [`readings`](Self::readings).
+    #[must_use]
+    pub fn retained_taken(&self) -> u64 {
+        self.retained_taken.load(Ordering::Relaxed)
     }
 
     /// Returns the number of retained messages that the subscription skips.
@@ -94,6 +102,10 @@ impl IntakeCounters {
 
     pub(crate) fn add_line(&self) {
         self.lines.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_retained_taken(&self) {
+        self.retained_taken.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn add_retained_skipped(&self) {

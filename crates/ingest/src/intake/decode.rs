@@ -1,8 +1,10 @@
 //! Decodes payloads of one reading.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use db::value::Value;
+use serde_json::value::RawValue;
 
 use super::time::rfc3339_ms;
 use super::{PayloadKind, Reason};
@@ -71,9 +73,17 @@ fn json<'a>(bytes: &[u8], field: &str, time_field: Option<&str>) -> Result<Decod
     }
     let text = text(bytes)?;
     // The parser refuses documents nested deeper than 128 levels.
-    let document: serde_json::Value =
-        serde_json::from_str(text).map_err(|error| json_reason(&error))?;
-    let value = match descend(&document, field) {
+    let document: Option<serde_json::Value> = match serde_json::from_str(text) {
+        Ok(document) => Some(document),
+        // Some number is too great for a double. It may be one that is not asked for.
+        Err(error) if json_reason(&error) == Reason::NotFinite => None,
+        Err(error) => return Err(json_reason(&error)),
+    };
+    let member = |path: &str| match &document {
+        Some(document) => Ok(descend(document, path).map(Cow::Borrowed)),
+        None => member_alone(text, path).map(|found| found.map(Cow::Owned)),
+    };
+    let value = match member(field)?.as_deref() {
         Some(serde_json::Value::Number(number)) => match number.as_f64() {
             Some(value) if value.is_finite() => DecodedValue::Float(value),
             _ => return Err(Reason::NotFinite),
@@ -84,7 +94,7 @@ fn json<'a>(bytes: &[u8], field: &str, time_field: Option<&str>) -> Result<Decod
     };
     let time_ms = match time_field {
         None => None,
-        Some(path) => match descend(&document, path) {
+        Some(path) => match member(path)?.as_deref() {
             Some(serde_json::Value::Number(number)) => Some(whole_ms(number)?),
             Some(serde_json::Value::String(text)) => {
                 Some(rfc3339_ms(text).ok_or(Reason::TimeAbsurd)?)
@@ -102,6 +112,40 @@ fn json_reason(error: &serde_json::Error) -> Reason {
         Reason::NotFinite
     } else {
         Reason::JsonInvalid
+    }
+}
+
+/// As [`descend`], for a document that does not parse because a number is too great for a double: parses the member at
+/// the path and no other. `None` also for a list or an object there.
+///
+/// # Errors
+/// [`Reason::JsonInvalid`]; [`Reason::NotFinite`] if that member is the number.
+fn member_alone(text: &str, path: &str) -> Result<Option<serde_json::Value>, Reason> {
+    let reason = |error: serde_json::Error| json_reason(&error);
+    let mut place: &RawValue = serde_json::from_str(text).map_err(reason)?;
+    for step in steps(path).filter(|_| !path.is_empty()) {
+        let inside = place.get();
+        let found = match inside.as_bytes().first() {
+            Some(b'{') => {
+                let mut members: HashMap<String, &RawValue> =
+                    serde_json::from_str(inside).map_err(reason)?;
+                members.remove(step)
+            }
+            Some(b'[') => {
+                let elements: Vec<&RawValue> = serde_json::from_str(inside).map_err(reason)?;
+                let at = step.parse::<usize>().ok();
+                at.and_then(|at| elements.get(at).copied())
+            }
+            _ => None,
+        };
+        match found {
+            Some(found) => place = found,
+            None => return Ok(None),
+        }
+    }
+    match place.get().as_bytes().first() {
+        Some(b'{' | b'[') => Ok(None),
+        _ => serde_json::from_str(place.get()).map(Some).map_err(reason),
     }
 }
 
@@ -147,4 +191,45 @@ fn steps(path: &str) -> impl Iterator<Item = &str> {
         rest = tail;
         Some(step)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_too_great_costs_its_own_member_alone() {
+        use Reason::{JsonFieldMissing, JsonInvalid, NotFinite};
+        let decoded = |text: &str, field: &str, time_field: Option<&str>| {
+            let kind = PayloadKind::Json {
+                field: field.to_owned(),
+                time_field: time_field.map(str::to_owned),
+            };
+            payload(&kind, text.as_bytes())
+                .map(|decoded| (decoded.value.as_value().to_string(), decoded.time_ms))
+        };
+        for (text, field, value) in [
+            (r#"{"x":1e400,"a":{"c":[-1e999],"b":1}}"#, "a.b", Ok("1")),
+            (r#" {"a":{"b":"o\u00fcn"},"x":1e400} "#, "a.b", Ok("oün")),
+            (r#"{"\u0061":{"b":true},"x":1e400}"#, "a.b", Ok("true")),
+            (r#"{"a":{"b":1e400},"a":{"b":2}}"#, "a.b", Ok("2")),
+            (r#"[1e400,{"v":-3}]"#, "1.v", Ok("-3")),
+            (r#"{"a":{"b":1e400}}"#, "a.b", Err(NotFinite)),
+            ("1e400", "", Err(NotFinite)),
+            (r#"{"a":[1e400]}"#, "a", Err(JsonFieldMissing)),
+            (r#"{"a":1e400}"#, "a.b", Err(JsonFieldMissing)),
+            ("[-1e999]", "1", Err(JsonFieldMissing)),
+            (r#"{"x":1e400,"a":1"#, "a", Err(JsonInvalid)),
+        ] {
+            let expected = value.map(|value: &str| (value.to_owned(), None));
+            assert_eq!(decoded(text, field, None), expected, "{text}");
+        }
+        for (text, expected) in [
+            (r#"{"x":1e400,"v":4,"t":7}"#, Ok(("4".to_owned(), Some(7)))),
+            (r#"{"v":4,"t":-1e400}"#, Err(NotFinite)),
+            (r#"{"v":4,"x":1e400}"#, Err(JsonFieldMissing)),
+        ] {
+            assert_eq!(decoded(text, "v", Some("t")), expected, "{text}");
+        }
+    }
 }

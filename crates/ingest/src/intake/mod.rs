@@ -52,6 +52,18 @@ pub trait Destination: Send + Sync + 'static {
     /// [`PutError`]; then nothing is stored.
     fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError>;
 
+    /// As [`put`](Self::put), for a reading of a message that the broker had retained: its arrival says nothing about
+    /// its age.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    fn put_retained(
+        &self,
+        object: u32,
+        value: &[u8],
+        time_ms: Option<i64>,
+    ) -> Result<u64, PutError>;
+
     /// Returns the number below which all readings are durable.
     fn durable_end(&self) -> u64;
 

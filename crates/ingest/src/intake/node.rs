@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::clock::Clock;
-use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore, ShedPolicy};
+use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore, ShedPolicy, Ticket};
 
 use super::rules::RuleIndex;
 use super::{Destination, KeyRule, KeyRules, LogGone, PutError, Reason, check_key};
@@ -196,6 +196,19 @@ impl Held {
     }
 }
 
+/// Returns the number of a reading that was put, or why there is none.
+fn number_of(put: Result<Ticket, db::Error>) -> Result<u64, PutError> {
+    let ticket = put.map_err(|error| match error {
+        db::Error::Busy => PutError::Wait { full: false },
+        db::Error::Full => PutError::Wait { full: true },
+        db::Error::ValueTooLong { .. } => PutError::Refused(Reason::ValueTooLong),
+        db::Error::TimestampInvalid => PutError::Refused(Reason::TimeAbsurd),
+        db::Error::UnknownObject => PutError::Refused(Reason::KeyUnknown),
+        _ => PutError::Failed,
+    })?;
+    ticket.lsn().ok_or(PutError::Shed)
+}
+
 impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
     /// Declares a new key. Never waits.
     fn resolve(&self, key: &str) -> Result<u32, Reason> {
@@ -226,19 +239,20 @@ impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
 
     fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
         let id = ObjectId(object);
-        let put = match time_ms {
+        number_of(match time_ms {
             Some(time_ms) => self.database.put(id, value, time_ms, Durability::Batched),
             None => self.database.put_now(id, value, Durability::Batched),
-        };
-        let ticket = put.map_err(|error| match error {
-            db::Error::Busy => PutError::Wait { full: false },
-            db::Error::Full => PutError::Wait { full: true },
-            db::Error::ValueTooLong { .. } => PutError::Refused(Reason::ValueTooLong),
-            db::Error::TimestampInvalid => PutError::Refused(Reason::TimeAbsurd),
-            db::Error::UnknownObject => PutError::Refused(Reason::KeyUnknown),
-            _ => PutError::Failed,
-        })?;
-        ticket.lsn().ok_or(PutError::Shed)
+        })
+    }
+
+    fn put_retained(
+        &self,
+        object: u32,
+        value: &[u8],
+        time_ms: Option<i64>,
+    ) -> Result<u64, PutError> {
+        let (id, durability) = (ObjectId(object), Durability::Batched);
+        number_of(self.database.put_retained(id, value, time_ms, durability))
     }
 
     fn durable_end(&self) -> u64 {

@@ -23,7 +23,7 @@ pub enum Retained {
     /// [`Reason::RetainedUntimed`](super::Reason::RetainedUntimed).
     #[default]
     Timed,
-    /// All readings are accepted; those without their own time get the current time.
+    /// All readings are accepted; those without their own time get the current time, and are never fresh.
     Take,
     /// None is accepted; [`retained_skipped`](super::IntakeCounters::retained_skipped) counts the messages.
     Skip,

@@ -44,6 +44,17 @@ struct Target {
     object: u32,
 }
 
+/// How a message or line came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// From its sender.
+    Sent,
+    /// The broker had retained it. Only readings with their own time are accepted.
+    RetainedTimed,
+    /// The broker had retained it.
+    Retained,
+}
+
 /// Buffers that are reused for every message.
 #[derive(Debug)]
 struct Scratch {
@@ -201,18 +212,22 @@ impl<D: Destination> Intake<D> {
         let Some(subscription) = self.options.subscriptions.get(rule) else {
             return self.refused(Reason::TopicUnmatched, topic, payload);
         };
-        let needs_time = is_retained && subscription.retained == Retained::Timed;
-        if is_retained && subscription.retained == Retained::Skip {
-            self.counters.add_retained_skipped();
-            return Outcome::Accepted { lsn_end: 0 };
-        }
+        let origin = match (is_retained, subscription.retained) {
+            (false, _) => Origin::Sent,
+            (true, Retained::Timed) => Origin::RetainedTimed,
+            (true, Retained::Take) => Origin::Retained,
+            (true, Retained::Skip) => {
+                self.counters.add_retained_skipped();
+                return Outcome::Accepted { lsn_end: 0 };
+            }
+        };
         if subscription.payload == PayloadKind::Number {
             // The path of most messages: no allocation, no clock.
             let value = match decode::number(payload) {
                 Ok(value) => value.to_le_bytes(),
                 Err(reason) => return self.refused(reason, topic, payload),
             };
-            if needs_time {
+            if origin == Origin::RetainedTimed {
                 return self.refused(Reason::RetainedUntimed, topic, payload);
             }
             if self.options.value_bytes_max < FLOAT_BYTES {
@@ -225,19 +240,39 @@ impl<D: Destination> Intake<D> {
                     Err(reason) => return self.refused(reason, topic, payload),
                 },
             };
-            let put = self.destination.put(object, &value, None);
+            let put = self.put(object, &value, None, origin);
             return self.concluded(put, topic, payload);
         }
         if subscription.payload == PayloadKind::Line {
-            return self.message_of_lines((rule, needs_time), topic, payload, waiting);
+            return self.message_of_lines((rule, origin), topic, payload, waiting);
         }
         let object = known.map(|target| target.object);
-        self.message_of_json((rule, needs_time), object, topic, payload)
+        self.message_of_json((rule, origin), object, topic, payload)
+    }
+
+    /// Hands a reading over and counts it.
+    fn put(
+        &self,
+        object: u32,
+        value: &[u8],
+        time_ms: Option<i64>,
+        origin: Origin,
+    ) -> Result<u64, PutError> {
+        let lsn = match origin {
+            Origin::Sent => self.destination.put(object, value, time_ms)?,
+            Origin::RetainedTimed | Origin::Retained => {
+                let lsn = self.destination.put_retained(object, value, time_ms)?;
+                self.counters.add_retained_taken();
+                lsn
+            }
+        };
+        self.counters.add_reading();
+        Ok(lsn)
     }
 
     fn message_of_json(
         &mut self,
-        (rule, needs_time): (usize, bool),
+        (rule, origin): (usize, Origin),
         object: Option<u32>,
         topic: &[u8],
         payload: &[u8],
@@ -249,7 +284,7 @@ impl<D: Destination> Intake<D> {
         let checked = decoded.and_then(|decoded| {
             match decoded.time_ms {
                 Some(time_ms) => self.check_time(time_ms)?,
-                None if needs_time => return Err(Reason::RetainedUntimed),
+                None if origin == Origin::RetainedTimed => return Err(Reason::RetainedUntimed),
                 None => {}
             }
             let bytes = encode(&mut self.scratch.value, &decoded.value)?;
@@ -263,15 +298,13 @@ impl<D: Destination> Intake<D> {
             Ok(checked) => checked,
             Err(reason) => return self.refused(reason, topic, payload),
         };
-        let put = self
-            .destination
-            .put(object, &self.scratch.value[..bytes], time_ms);
+        let put = self.put(object, &self.scratch.value[..bytes], time_ms, origin);
         self.concluded(put, topic, payload)
     }
 
     fn message_of_lines(
         &mut self,
-        (rule, needs_time): (usize, bool),
+        (rule, origin): (usize, Origin),
         topic: &[u8],
         payload: &[u8],
         waiting: Option<Waiting>,
@@ -295,7 +328,7 @@ impl<D: Destination> Intake<D> {
             let rest = &payload[consumed..];
             let length = line::first_line_bytes(rest);
             let line = &rest[..length.unwrap_or(rest.len())];
-            match self.take_line(line, Some((rule, name)), needs_time, &mut progress) {
+            match self.take_line(line, Some((rule, name)), origin, &mut progress) {
                 LineOutcome::Done {
                     accepted,
                     refused,
@@ -349,14 +382,14 @@ impl<D: Destination> Intake<D> {
     /// As [`line`](Self::line), for a source that keeps the position in a waiting line itself, so that several
     /// connections can have one each. `progress` is the default again when the line is finished.
     pub fn line_from(&mut self, line: &[u8], progress: &mut LineProgress) -> LineOutcome {
-        self.take_line(line, None, false, progress)
+        self.take_line(line, None, Origin::Sent, progress)
     }
 
     fn take_line(
         &mut self,
         line: &[u8],
         from: Option<(usize, &str)>,
-        needs_time: bool,
+        origin: Origin,
         progress: &mut LineProgress,
     ) -> LineOutcome {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -372,7 +405,7 @@ impl<D: Destination> Intake<D> {
             })
             .and_then(|parsed| match parsed {
                 Some(parsed) => match self.line_time(&parsed)? {
-                    None if needs_time => Err(Reason::RetainedUntimed),
+                    None if origin == Origin::RetainedTimed => Err(Reason::RetainedUntimed),
                     time_ms => Ok(Some((parsed, time_ms))),
                 },
                 None => Ok(None),
@@ -392,12 +425,10 @@ impl<D: Destination> Intake<D> {
                 .field_ready(&parsed, name, value, from)
                 .map_err(PutError::Refused)
                 .and_then(|(object, bytes)| {
-                    let value = &self.scratch.value[..bytes];
-                    self.destination.put(object, value, time_ms)
+                    self.put(object, &self.scratch.value[..bytes], time_ms, origin)
                 });
             match taken {
                 Ok(lsn) => {
-                    self.counters.add_reading();
                     progress.accepted += 1;
                     progress.lsn_end = progress.lsn_end.max(lsn + 1);
                 }
@@ -559,10 +590,7 @@ impl<D: Destination> Intake<D> {
 
     fn concluded(&self, put: Result<u64, PutError>, topic: &[u8], payload: &[u8]) -> Outcome {
         match put {
-            Ok(lsn) => {
-                self.counters.add_reading();
-                Outcome::Accepted { lsn_end: lsn + 1 }
-            }
+            Ok(lsn) => Outcome::Accepted { lsn_end: lsn + 1 },
             Err(PutError::Wait { full }) => Outcome::Wait { consumed: 0, full },
             Err(PutError::Refused(reason)) => self.refused(reason, topic, payload),
             Err(PutError::Shed) => {

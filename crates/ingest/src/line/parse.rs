@@ -214,28 +214,11 @@ pub fn parse(text: &str) -> Result<Line<'_>, Reason> {
     if from.len() == rest.len() {
         return Err(Reason::LineInvalid);
     }
-    let mut tail = from;
-    let mut count = 0;
-    loop {
-        count += 1;
-        if count > FIELDS_MAX {
-            return Err(Reason::Oversized);
-        }
-        (_, _, tail) = field(tail)?;
-        match tail.strip_prefix(',') {
-            Some(next) => tail = next,
-            None => break,
-        }
-    }
-    let fields = &from[..from.len() - tail.len()];
-    let is_twice = match count {
-        1 => false,
-        2..=FEW => has_field_twice::<FEW>(fields),
-        _ => has_field_twice::<FIELDS_MAX>(fields),
+    let tail = match after_fields::<FEW>(from)? {
+        Some(tail) => tail,
+        None => after_fields::<FIELDS_MAX>(from)?.ok_or(Reason::Oversized)?,
     };
-    if is_twice {
-        return Err(Reason::LineInvalid);
-    }
+    let fields = &from[..from.len() - tail.len()];
     let time = match tail.trim_matches(' ') {
         "" => None,
         digits => Some(digits.parse().map_err(|_| Reason::LineInvalid)?),
@@ -265,16 +248,27 @@ fn has_twice(tags: &str) -> bool {
 /// Fields of most lines, at most: their names are sorted in a smaller place.
 const FEW: usize = 16;
 
-/// Returns whether a field appears twice, among at most `N`.
-fn has_field_twice<const N: usize>(fields: &str) -> bool {
+/// Parses the fields with which `text` begins, at most `N`. Returns the rest; `None` if there are more fields.
+///
+/// # Errors
+/// Those of a field; [`Reason::LineInvalid`] also if a field appears twice.
+fn after_fields<const N: usize>(text: &str) -> Result<Option<&str>, Reason> {
     let mut names = [Escaped(""); N];
-    let (mut rest, mut count) = (fields, 0);
-    while let (Some(place), Ok((name, _, tail))) = (names.get_mut(count), field(rest)) {
-        *place = name;
+    let (mut rest, mut count) = (text, 0);
+    while count < N {
+        let (name, _, tail) = field(rest)?;
+        names[count] = name;
         count += 1;
-        rest = tail.strip_prefix(',').unwrap_or("");
+        match tail.strip_prefix(',') {
+            Some(next) => rest = next,
+            None if is_any_twice(&mut names[..count]) => return Err(Reason::LineInvalid),
+            None => return Ok(Some(tail)),
+        }
     }
-    let names = &mut names[..count];
+    Ok(None)
+}
+
+fn is_any_twice(names: &mut [Escaped<'_>]) -> bool {
     names.sort_unstable_by(|left, right| left.order(*right));
     names
         .windows(2)

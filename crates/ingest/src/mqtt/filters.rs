@@ -152,11 +152,12 @@ impl Filters {
         Ok(())
     }
 
-    /// Handles a SUBACK.
+    /// Handles a SUBACK; `wanted`: what the options say now.
     pub(super) fn granted(
         &mut self,
         packet_id: u16,
         grants: Vec<Grant>,
+        wanted: &[Subscription],
         state: &MqttState,
     ) -> Result<(), Malformed> {
         let Some(Asked::Subscribe(asked, is_named)) = self.take(packet_id) else {
@@ -170,6 +171,8 @@ impl Filters {
                 .retain(|held| held.subscription.filter != asked.filter);
             self.lowered.retain(|lowered| *lowered != asked.filter);
             match grant {
+                // A reload has removed it while the answer was outstanding.
+                Grant::Refused(_) if !wanted.contains(&asked) => {}
                 Grant::Refused(reason) => {
                     state.set_error(&format!(
                         "the broker refuses the subscription `{}`: {reason}",
@@ -180,10 +183,12 @@ impl Filters {
                 Grant::Granted(qos) => {
                     if asked.qos == Qos::AtLeastOnce && qos == 0 {
                         self.lowered.push(asked.filter.clone());
-                        state.set_error(&format!(
-                            "the broker grants the subscription `{}` with QoS 0 only",
-                            asked.filter
-                        ));
+                        if wanted.contains(&asked) {
+                            state.set_error(&format!(
+                                "the broker grants the subscription `{}` with QoS 0 only",
+                                asked.filter
+                            ));
+                        }
                     }
                     self.held.push(Held {
                         subscription: asked,
@@ -192,19 +197,24 @@ impl Filters {
                 }
             }
         }
-        self.publish(state);
+        self.publish(wanted, state);
         Ok(())
     }
 
     /// Handles an UNSUBACK.
-    pub(super) fn released(&mut self, packet_id: u16, state: &MqttState) -> Result<(), Malformed> {
+    pub(super) fn released(
+        &mut self,
+        packet_id: u16,
+        wanted: &[Subscription],
+        state: &MqttState,
+    ) -> Result<(), Malformed> {
         let Some(Asked::Unsubscribe(filters)) = self.take(packet_id) else {
             return Err(Malformed("an UNSUBACK that nobody asked for"));
         };
         self.held
             .retain(|held| !filters.contains(&held.subscription.filter));
         self.lowered.retain(|lowered| !filters.contains(lowered));
-        self.publish(state);
+        self.publish(wanted, state);
         Ok(())
     }
 
@@ -218,11 +228,18 @@ impl Filters {
     }
 
     /// Updates the figures.
-    pub(super) fn publish(&self, state: &MqttState) {
+    pub(super) fn publish(&self, wanted: &[Subscription], state: &MqttState) {
+        // A reload may have removed a lowered one, or wants no more than it has.
+        let is_lacking = |lowered: &&String| {
+            let at_least_once = |wanted: &&Subscription| wanted.qos == Qos::AtLeastOnce;
+            let mut wanted = wanted.iter().filter(at_least_once);
+            wanted.any(|wanted| wanted.filter == **lowered)
+        };
+        let lowered = self.lowered.iter().filter(is_lacking).count();
         state
             .subscriptions_held
             .store(self.held.len() as u64, Relaxed);
-        let refused = self.refused.len() + self.lowered.len();
+        let refused = self.refused.len() + lowered;
         state.subscriptions_refused.store(refused as u64, Relaxed);
     }
 
@@ -242,5 +259,42 @@ impl Filters {
         // 0 is not a valid packet id. An id is free again long before the numbers wrap around.
         self.last_id = self.last_id.checked_add(1).unwrap_or(1);
         self.last_id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_subscription_that_was_removed_before_the_answer_is_forgotten() {
+        let subscription = |filter: &str| Subscription {
+            filter: filter.to_owned(),
+            qos: Qos::AtLeastOnce,
+        };
+        let both = [subscription("t"), subscription("secret")];
+        let one = &both[..1];
+        for (wanted, refused) in [(&both[..], 1), (one, 0)] {
+            let (mut filters, state) = (Filters::default(), MqttState::default());
+            let mut out = Vec::new();
+            filters.connected(false, false);
+            filters
+                .reconcile(Version::V311, &both, &mut out, Duration::ZERO)
+                .unwrap();
+            filters.changed();
+            let grants = vec![
+                Grant::Granted(1),
+                Grant::Refused("not authorized".to_owned()),
+            ];
+            filters
+                .granted(filters.last_id, grants, wanted, &state)
+                .unwrap();
+            let figures = state.figures();
+            assert_eq!(
+                (figures.subscriptions_held, figures.subscriptions_refused),
+                (1, refused)
+            );
+            assert_eq!(state.last_error().is_some(), refused > 0);
+        }
     }
 }

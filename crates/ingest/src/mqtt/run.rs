@@ -128,7 +128,8 @@ impl<C: Consumer> Life<'_, C> {
             self.received.forget();
             self.copies.forget();
         }
-        self.filters.publish(self.state);
+        self.filters
+            .publish(&self.options.subscriptions, self.state);
         self.state.connects.fetch_add(1, Relaxed);
         let connected = Connected::new(self.state);
         let mut session = Session::new(
@@ -188,6 +189,11 @@ impl<C: Consumer> Life<'_, C> {
                 }
                 self.options = options;
                 self.backoff.reset();
+                // A refused subscription that is no longer wanted is not reported any more, whether the broker is
+                // there or not.
+                self.filters.changed();
+                self.filters
+                    .publish(&self.options.subscriptions, self.state);
                 Next::Now
             }
         }

@@ -186,7 +186,8 @@ impl<'a, C: Consumer> Session<'a, C> {
                 self.options = options;
                 self.filters.changed();
                 // A refused subscription that is no longer wanted is not reported any more.
-                self.filters.publish(self.state);
+                self.filters
+                    .publish(&self.options.subscriptions, self.state);
                 self.reconcile()
             }
             Wish::Reload(options) => Err(Leave::Reconnect(options)),
@@ -555,10 +556,13 @@ impl Parts<'_> {
             }
             Kind::SubAck => {
                 let (packet_id, grants) = codec::grants(version, packet)?;
-                self.filters.granted(packet_id, grants, self.state)?;
+                let wanted = &self.options.subscriptions;
+                self.filters
+                    .granted(packet_id, grants, wanted, self.state)?;
             }
             Kind::UnsubAck => {
-                self.filters.released(id()?, self.state)?;
+                self.filters
+                    .released(id()?, &self.options.subscriptions, self.state)?;
                 self.copies.forget();
             }
             Kind::ConnAck => return Err(Malformed("a second CONNACK").into()),

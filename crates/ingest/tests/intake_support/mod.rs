@@ -22,6 +22,8 @@ pub struct Inner {
     pub keys_max: usize,
     /// Key, printed value with its kind, time.
     pub puts: Vec<(String, String, Option<i64>)>,
+    /// Of those, how many are marked as retained.
+    pub retained: u64,
     /// How many puts are accepted before one must wait; then it is reset to none.
     pub room: usize,
     pub full: bool,
@@ -128,6 +130,17 @@ impl Destination for Fake {
             }
             Ok(lsn)
         })
+    }
+
+    fn put_retained(
+        &self,
+        object: u32,
+        value: &[u8],
+        time_ms: Option<i64>,
+    ) -> Result<u64, PutError> {
+        let lsn = self.put(object, value, time_ms)?;
+        self.with(|inner| inner.retained += 1);
+        Ok(lsn)
     }
 
     fn durable_end(&self) -> u64 {

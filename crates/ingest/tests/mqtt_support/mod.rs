@@ -313,6 +313,14 @@ impl Destination for Store {
     fn put(&self, _object: u32, _value: &[u8], _time_ms: Option<i64>) -> Result<u64, PutError> {
         Err(PutError::Failed)
     }
+    fn put_retained(
+        &self,
+        object: u32,
+        value: &[u8],
+        time_ms: Option<i64>,
+    ) -> Result<u64, PutError> {
+        self.put(object, value, time_ms)
+    }
     fn durable_end(&self) -> u64 {
         self.lock().durable_end
     }

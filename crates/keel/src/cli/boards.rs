@@ -139,7 +139,7 @@ pub(crate) struct ClusterMeasureArgs {
         value_parser = percent)]
     pub(crate) half_width_percent: f64,
     /// Measure one start, with this number of samples of each case
-    #[arg(long, value_name = "N", conflicts_with = "compat", allow_negative_numbers = true,
+    #[arg(long, value_name = "N", conflicts_with = "compat",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) samples: Option<u32>,
     /// Number of operations in a sample [default: as many as take 100 µs; with --compat 100]

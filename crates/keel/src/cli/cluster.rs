@@ -146,7 +146,7 @@ pub(crate) struct AdviseArgs {
     #[arg(long)]
     pub(crate) assume: bool,
     /// Deadline for the result, in s, instead of the file's
-    #[arg(long, value_name = "SECONDS", value_parser = super::job::seconds, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = super::job::seconds)]
     pub(crate) deadline: Option<f64>,
     /// Number of boards that could be used, instead of the file's [default without a file: 4]
     #[arg(long, value_name = "N",

@@ -212,7 +212,7 @@ pub(crate) struct ClusterRunArgs {
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(crate) root: PathBuf,
     /// Deadline for the result, in s, for the advice
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) deadline: Option<f64>,
     /// Result of `keel cluster measure` with round trips between boards, for the advice
     #[arg(long, value_name = "FILE")]

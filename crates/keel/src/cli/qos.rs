@@ -72,11 +72,9 @@ pub(crate) enum QosCommand {
         profile: u32,
         /// Range of the speed, in percent of full speed
         #[arg(long, value_name = "LOW-HIGH", default_value = "40-70", value_parser = percents)]
-        #[arg(allow_hyphen_values = true)]
         speed: (u32, u32),
         /// Range of the admitted updates, in percent
         #[arg(long, value_name = "LOW-HIGH", default_value = "60-100", value_parser = percents)]
-        #[arg(allow_hyphen_values = true)]
         updates: (u32, u32),
         /// Accept a model that explains only tardiness, for the modes dvfs-only and qod-only
         #[arg(long)]
@@ -103,25 +101,20 @@ pub(crate) enum QosCommand {
         #[arg(long, value_name = "FILE", default_value = "qos-gains.toml")]
         out: PathBuf,
         /// Setpoint of the mean tardiness: response time / deadline
-        #[arg(
-            long,
-            value_name = "X",
-            default_value_t = 0.8,
-            allow_negative_numbers = true
-        )]
+        #[arg(long, value_name = "X", default_value_t = 0.8)]
         tardiness: f64,
         /// Setpoint of the data response ratio: time in the database / response time [default: the model's profiled
         /// minimum]
-        #[arg(long, value_name = "X", allow_negative_numbers = true)]
+        #[arg(long, value_name = "X")]
         data_ratio: Option<f64>,
         /// Weights of the errors: of tardiness, of the data response ratio
-        #[arg(long, value_name = "X,X", default_value = "10,1", value_parser = pair, allow_hyphen_values = true)]
+        #[arg(long, value_name = "X,X", default_value = "10,1", value_parser = pair)]
         weight_error: (f64, f64),
         /// Weights of the sums of errors: of tardiness, of the data response ratio
-        #[arg(long, value_name = "X,X", default_value = "5,0.5", value_parser = pair, allow_hyphen_values = true)]
+        #[arg(long, value_name = "X,X", default_value = "5,0.5", value_parser = pair)]
         weight_integral: (f64, f64),
         /// Weights of the changes: of speed, of the admitted fraction
-        #[arg(long, value_name = "X,X", default_value = "1,1", value_parser = pair, allow_hyphen_values = true)]
+        #[arg(long, value_name = "X,X", default_value = "1,1", value_parser = pair)]
         weight_effort: (f64, f64),
         /// Make gains for one input at a time: for the modes dvfs-only and qod-only
         #[arg(long)]

@@ -194,6 +194,10 @@ fn kind_of(metric: &Metric) -> (&'static str, String) {
         Kind::Info(label) => ("info", code(label)),
         Kind::Reasons => ("gauge", code("code")),
         Kind::States => ("stateset", code(metric.name)),
+        Kind::StatesOf(label, ..) => (
+            "stateset",
+            format!("{}, {}", code(label), code(metric.name)),
+        ),
     }
 }
 
@@ -205,7 +209,9 @@ fn metrics() -> String {
         let (kind, labels) = kind_of(metric);
         let names: Vec<String> = metric_names(metric).into_iter().map(code).collect();
         let place = match metric.kind {
-            Kind::CounterOf(_, _, member) | Kind::GaugeOf(_, _, member) => {
+            Kind::CounterOf(_, _, member)
+            | Kind::GaugeOf(_, _, member)
+            | Kind::StatesOf(_, _, member, _) => {
                 format!("{}[].{member}", metric.path)
             }
             _ => metric.path.to_owned(),

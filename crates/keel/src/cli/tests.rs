@@ -1,6 +1,9 @@
 //! The definition of the command line, and the words of its errors.
 
+use super::parse::{complaint, definition, named, parse_from, remedy};
 use super::*;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
 
 #[test]
 fn every_command_on_stores_and_regions_has_an_example() {
@@ -29,10 +32,11 @@ fn what_is_no_number_is_said_in_plain_words() {
         ("--open-files x", "must be a whole number"),
         ("--open-files=", "must be a whole number"),
         ("--open-files 99999999999999999999", "is too large a number"),
+        ("--sync-seconds -1", "-1 is not in 1..=3600"),
+        ("--mode -1", "must be octal"),
     ] {
         let line = format!("keel flash mount a b {text}");
-        let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
-        let wrong = plain(&first_paragraph(&error.render().to_string()));
+        let wrong = said_of(&line);
         assert!(wrong.contains(said), "{wrong}");
         let option = text.split([' ', '=']).next().unwrap();
         assert!(wrong.contains(option), "{wrong}");
@@ -42,11 +46,115 @@ fn what_is_no_number_is_said_in_plain_words() {
 #[test]
 fn the_definition_is_consistent() {
     Cli::command().debug_assert();
+    definition().debug_assert();
+}
+
+/// The error of a command line; empty if it has none.
+fn said_of(line: &str) -> String {
+    let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+    match parse_from(&words) {
+        Ok(_) => String::new(),
+        Err(error) => complaint(&error, &words[1..]).to_string(),
+    }
+}
+
+/// Every option that takes a value, of this command and those below it, with the words before it.
+fn options(command: &clap::Command, words: &str, found: &mut Vec<(String, clap::Arg)>) {
+    let takes = command
+        .get_arguments()
+        .filter(|option| !option.is_positional() && option.get_action().takes_values());
+    found.extend(takes.map(|option| (words.to_owned(), option.clone())));
+    for below in command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set())
+    {
+        options(below, &format!("{words} {}", below.get_name()), found);
+    }
+}
+
+#[test]
+fn a_value_with_a_hyphen_is_taken_or_its_option_is_named() {
+    let (mut program, mut found) = (Cli::command(), Vec::new());
+    program.build();
+    options(&program, "keel", &mut found);
+    assert!(found.len() > 100, "{}", found.len());
+    let mut wrong = Vec::new();
+    for (words, option) in &found {
+        let long = option.get_long().expect("a long name");
+        for text in ["-1", "-1e-3", "-4K", "-x", "--zonk"] {
+            let line = format!("{words} --{long} {text}");
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let Err(error) = parse_from(&words) else {
+                continue;
+            };
+            // The value was taken, and something else is missing.
+            if matches!(
+                error.kind(),
+                ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict
+            ) {
+                continue;
+            }
+            let said = complaint(&error, &words[1..]).to_string();
+            if !said.contains(&format!("'{option}'")) {
+                wrong.push(format!("{line}: {said}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_value_with_a_hyphen_gets_a_remedy() {
+    for (line, said) in [
+        ("keel demo --speed -1", "must be a number from 0.1 to 1000"),
+        (
+            "keel demo --seconds -1",
+            "must be a whole number, and not negative",
+        ),
+        ("keel demo --dir -x", "write `--dir=-x` if it is the value"),
+        (
+            "keel stream mount a b --insecure --figures -x",
+            "must be a whole number",
+        ),
+        ("keel stream pack a b --level -3", "-3 is not in 1..=19"),
+        ("keel run -c -x", "write `-c=-x` if it is the value"),
+        (
+            "keel status --node -jx",
+            "'-jx' begins with a hyphen, and so is no value of '--node <PATH>'",
+        ),
+        (
+            "keel get a --via -x",
+            "[possible values: auto, region, socket]",
+        ),
+        ("keel get -x", "write `--` before '-x' if it is a name"),
+        ("keel flash truncate a b -1", "must be a number of bytes"),
+    ] {
+        let whole = said_of(line);
+        assert!(whole.contains(said), "{line}: {whole}");
+        assert_eq!(whole.lines().count(), 1, "{whole}");
+    }
+    for line in [
+        "keel qos design m --tardiness -0.5",
+        "keel qos design m --data-ratio -1e-3",
+        "keel demo --dir=-x",
+        "keel run -c=-x",
+        "keel demo --dir -5",
+        "keel get -- -x",
+        "keel get -5",
+        "keel put a -1e-3",
+        "keel history a --from -15m",
+        "keel cluster measure --hosts h --mpi-arg --mca",
+    ] {
+        assert_eq!(said_of(line), "", "{line}");
+    }
 }
 
 #[test]
 fn the_command_that_was_meant_is_found() {
-    let of = |text: &str| subcommand(text.split(' ').map(OsString::from));
+    let of = |text: &str| {
+        let words: Vec<OsString> = text.split(' ').map(OsString::from).collect();
+        named(&definition(), &words).1
+    };
     assert_eq!(of("flash put --bad x"), "keel flash put");
     assert_eq!(of("flash nonsense put"), "keel flash");
     assert_eq!(of("--flash"), "keel");
@@ -56,11 +164,9 @@ fn the_command_that_was_meant_is_found() {
 #[test]
 fn what_was_meant_is_suggested() {
     let of = |text: &str| {
-        let error = Cli::try_parse_from(text.split(' ')).unwrap_err();
-        remedy(
-            &error,
-            &subcommand(text.split(' ').skip(1).map(OsString::from)),
-        )
+        let words: Vec<OsString> = text.split(' ').map(OsString::from).collect();
+        let error = parse_from(&words).unwrap_err();
+        remedy(&error, &named(&definition(), &words[1..]).1)
     };
     for (text, meant) in [
         ("keel statsu", "`keel status`"),

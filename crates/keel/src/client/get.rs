@@ -23,6 +23,8 @@ pub(super) struct Latest {
     temporal: bool,
     node_time: bool,
     clock_trusted: bool,
+    #[serde(default)]
+    retained: bool,
 }
 
 pub(super) fn run(arguments: &GetArgs) -> Result<u8, CliError> {
@@ -94,9 +96,11 @@ fn not_announced(place: &Place) -> CliError {
 
 /// Returns where the time of a value comes from, if that is notable.
 pub(super) fn notes(found: &Latest) -> &'static str {
-    match (found.node_time, found.clock_trusted) {
-        (false, _) => "",
-        (true, true) => " (by the node's clock)",
-        (true, false) => " (by the node's clock, which was not trusted)",
+    match (found.retained, found.node_time, found.clock_trusted) {
+        (false, false, _) => "",
+        (false, true, true) => " (by the node's clock)",
+        (false, true, false) => " (by the node's clock, which was not trusted)",
+        (true, false, _) => " (retained by the broker)",
+        (true, true, _) => " (of its arrival; retained by the broker, so its age is unknown)",
     }
 }

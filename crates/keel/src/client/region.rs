@@ -7,7 +7,7 @@ use crate::node::session::{no_such_key, unreadable};
 use base::clock::SystemClock;
 use db::VALUE_BYTES_LIMIT;
 use db::shared::{SharedError, TableReader};
-use db::table::{Now, is_fresh};
+use db::table::Now;
 use libkeel::protocol::{Failure, Kind, Latest, Shown};
 use libkeel::whereabouts::{AT, Whereabouts, path_beside, run_text};
 use mem::Attachment;
@@ -103,12 +103,13 @@ impl Values {
             kind,
             time_ms: read.timestamp_ms,
             age_ms,
-            fresh: is_fresh(age_ms, read.avi_ms),
+            fresh: read.is_fresh(age_ms),
             validity_ms,
             temporal,
             node_time: read.node_time,
             clock_trusted: read.wall_trusted,
             this_boot: read.boot_tag == now.boot_tag,
+            retained: read.retained,
         };
         // Plain structures always convert to JSON.
         Ok(Ok(serde_json::to_value(&latest).unwrap_or_default()))

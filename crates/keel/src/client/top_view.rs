@@ -1,7 +1,7 @@
 //! The picture of `keel top`, made for 80 columns and 24 lines. Every state is a word as well as a colour.
 
 use crate::progress::bytes_text;
-use crate::status::{Report, State, grouped, span};
+use crate::status::{AlarmFigures, MountFigures, Report, State, UpstreamFigures, grouped, span};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -21,6 +21,12 @@ const BAD: Color = Color::Indexed(203);
 const LINE_SECONDS: usize = 120;
 /// Columns of a bar.
 const BAR: usize = 12;
+/// Height of the terminal that the picture is made for, and of a panel's borders.
+const HEIGHT: u16 = 24;
+const BORDERS: u16 = 2;
+/// Lines of a panel in the middle, and of the reasons, at that height.
+const MIDDLE_LINES: u16 = 6;
+const REASON_LINES: u16 = 4;
 
 /// The answers so far.
 #[derive(Default)]
@@ -84,27 +90,42 @@ pub(super) fn render(frame: &mut Frame<'_>, seen: &Seen) {
         return;
     };
     let reasons = reason_lines(report, seen);
+    let around = around_lines(report);
     let [title, top, middle, bottom, footer] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(8),
-        Constraint::Length(8),
+        Constraint::Length(middle_height(area.height, reasons.len(), around.len())),
         Constraint::Fill(1),
         Constraint::Length(1),
     ])
     .areas(area);
     let halves = |area| Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(area);
     let [left, right]: [Rect; 2] = halves(top);
-    let [qos, tasks]: [Rect; 2] = halves(middle);
+    let [qos, others]: [Rect; 2] = halves(middle);
     frame.render_widget(title_line(report, seen, area.width), title);
     path(frame, left, report, seen);
     figures(frame, right, "flash and card", &flash_lines(report));
     figures(frame, qos, "deadlines", &qos_lines(report));
-    figures(frame, tasks, "tasks and clients", &task_lines(report));
+    let room = usize::from(others.height.saturating_sub(BORDERS));
+    let around = fitting(around, room);
+    figures(frame, others, "alarms, links, programs", &around);
     let block = panel("reasons");
     let inner = block.inner(bottom);
     frame.render_widget(block, bottom);
     frame.render_widget(Paragraph::new(reasons), inner);
     frame.render_widget(Paragraph::new(" q ends it").fg(DIM), footer);
+}
+
+/// Returns the height of the panels in the middle. What a terminal has beyond [`HEIGHT`] goes to reasons that have no
+/// room, then to these panels.
+fn middle_height(height: u16, reasons: usize, around: usize) -> u16 {
+    let beyond = |lines: usize, room| {
+        let lines = u16::try_from(lines).unwrap_or(u16::MAX);
+        lines.saturating_sub(room)
+    };
+    let spare = height.saturating_sub(HEIGHT);
+    let spare = spare.saturating_sub(beyond(reasons, REASON_LINES));
+    BORDERS + MIDDLE_LINES + beyond(around, MIDDLE_LINES).min(spare)
 }
 
 fn panel(title: &str) -> Block<'_> {
@@ -153,11 +174,20 @@ fn figures(frame: &mut Frame<'_>, area: Rect, title: &str, all: &[Figure]) {
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// Returns a line with the name at the left and the value at the right edge.
+/// Returns a line with the name at the left and the value at the right edge. A long name is cut, not the value.
 fn figure_line((name, value, colour): &Figure, width: u16) -> Line<'static> {
-    let gap = usize::from(width).saturating_sub(name.chars().count() + value.chars().count());
+    let columns = |text: &str| Span::raw(text).width();
+    let room = usize::from(width).saturating_sub(columns(value) + 1);
+    let mut name = name.clone();
+    if columns(&name) > room {
+        while !name.is_empty() && columns(&name) + 1 > room {
+            name.pop();
+        }
+        name.push('…');
+    }
+    let gap = usize::from(width).saturating_sub(columns(&name) + columns(value));
     Line::from(vec![
-        Span::styled(name.clone(), Style::new().fg(DIM)),
+        Span::styled(name, Style::new().fg(DIM)),
         Span::raw(" ".repeat(gap.max(1))),
         Span::styled(value.clone(), Style::new().fg(*colour)),
     ])
@@ -309,39 +339,161 @@ fn qos_lines(report: &Report) -> Vec<Figure> {
     ]
 }
 
-fn task_lines(report: &Report) -> Vec<Figure> {
-    let figures = &report.figures;
+/// Returns as many lines as there is room for; the last one counts those that are left out.
+fn fitting(mut all: Vec<Figure>, room: usize) -> Vec<Figure> {
+    if all.len() > room {
+        let shown = room.saturating_sub(1);
+        let more = all.len() - shown;
+        all.truncate(shown);
+        all.push(figure("more", grouped(more as u64)));
+    }
+    all
+}
+
+/// Returns what surrounds the way to flash, the most important first: what is wrong comes before what is well.
+fn around_lines(report: &Report) -> Vec<Figure> {
+    let mut lines = alarm_lines(report);
+    lines.extend(report.figures.upstream.iter().map(upstream_line));
+    lines.extend(broker_lines(report));
+    lines.extend(task_lines(report));
+    lines.extend(report.figures.mounts.iter().map(mount_line));
+    lines.extend(program_lines(report));
+    lines.extend(client_lines(report));
+    lines.sort_by_key(|(_, _, colour)| match *colour {
+        BAD => 0,
+        WARN => 1,
+        _ => 2,
+    });
+    lines
+}
+
+/// Returns the raised alarms, with the time since the first of their keys raised them.
+fn alarm_lines(report: &Report) -> Vec<Figure> {
+    let urgent = &report.figures.urgent;
+    let raised = urgent.alarms.iter().filter(|alarm| alarm.active > 0);
+    let line = |alarm: &AlarmFigures| {
+        let active = urgent.alarms_active.iter();
+        let own = active.filter(|one| one.alarm == alarm.name);
+        let since = own.map(|one| one.since_ms).max();
+        let since = since.map_or(String::new(), |ms| format!(", {}", span(ms)));
+        let value = format!("{} active{since}", grouped(alarm.active));
+        (format!("alarm {}", alarm.name), value, BAD)
+    };
+    raised.map(line).collect()
+}
+
+fn upstream_line(one: &UpstreamFigures) -> Figure {
+    let name = format!("to {}", one.name);
+    if one.unusable.is_some() {
+        return (name, "not used".to_owned(), BAD);
+    }
+    let gone = one.forward_lost.saturating_add(one.missing);
+    let (word, colour) = match one.connected {
+        true if gone > 0 => ("up", WARN),
+        true => ("up", GOOD),
+        false if one.is_new() => ("new", INK),
+        false => ("cut", BAD),
+    };
+    let lost = match gone {
+        0 => String::new(),
+        count => format!(", {} lost", grouped(count)),
+    };
+    let value = format!("{word}, {} wait{lost}", grouped(one.backlog_readings));
+    (name, value, colour)
+}
+
+/// Returns the broker that readings come from, and those of alarms and actuators.
+fn broker_lines(report: &Report) -> Vec<Figure> {
+    let word = |connected| match connected {
+        true => ("connected", GOOD),
+        false => ("cut", BAD),
+    };
     let mut lines = Vec::new();
-    for task in figures.qos.tasks.iter().take(3) {
-        let colour = if task.deadline_misses > 0 { WARN } else { INK };
-        let late = format!(
-            "{} late of {}",
-            grouped(task.deadline_misses),
-            grouped(task.instances)
-        );
-        lines.push((task.name.chars().take(18).collect(), late, colour));
-    }
-    let more = figures.qos.tasks.len().saturating_sub(3);
-    if more > 0 {
-        lines.push(figure("more tasks", grouped(more as u64)));
-    }
-    if let Some(mqtt) = &figures.mqtt {
-        let (word, colour) = if mqtt.connected {
-            ("connected", GOOD)
-        } else {
-            ("cut", BAD)
-        };
+    if let Some(mqtt) = &report.figures.mqtt {
+        let (word, colour) = word(mqtt.connected);
         lines.push(("broker".to_owned(), word.to_owned(), colour));
     }
+    for broker in &report.figures.urgent.brokers {
+        let (word, colour) = match broker.last_error.is_none() && broker.connects == 0 {
+            true => ("new", INK),
+            false => word(broker.connected),
+        };
+        let waiting = match broker.waiting {
+            0 => String::new(),
+            count => format!(", {} wait", grouped(count)),
+        };
+        let name = format!("broker {}", broker.name);
+        lines.push((name, format!("{word}{waiting}"), colour));
+    }
+    lines
+}
+
+fn task_lines(report: &Report) -> Vec<Figure> {
+    let tasks = report.figures.qos.tasks.iter();
+    tasks
+        .map(|task| {
+            let colour = if task.deadline_misses > 0 { WARN } else { INK };
+            let (misses, instances) = (grouped(task.deadline_misses), grouped(task.instances));
+            let late = format!("{misses} late of {instances}");
+            (format!("task {}", task.name), late, colour)
+        })
+        .collect()
+}
+
+fn mount_line(mount: &MountFigures) -> Figure {
+    let (word, colour) = match (mount.mounted, mount.failing) {
+        (true, _) if mount.traffic.connections == Some(0) => ("no server", WARN),
+        (true, _) => ("mounted", GOOD),
+        (false, true) => ("not there", BAD),
+        (false, false) => ("on its way", INK),
+    };
+    (format!("mount {}", mount.name), word.to_owned(), colour)
+}
+
+/// Returns the programs that the node keeps running, and its jobs.
+fn program_lines(report: &Report) -> Vec<Figure> {
+    let programs = report.figures.tasks.iter().map(|program| {
+        let colour = match program.state.as_str() {
+            state if program.failing || state == "given_up" => BAD,
+            "running" => GOOD,
+            _ => INK,
+        };
+        let state = program.state.replace('_', " ");
+        (format!("program {}", program.name), state, colour)
+    });
+    let jobs = report.figures.jobs.iter().map(|job| {
+        let colour = if job.failing { WARN } else { INK };
+        let mut value = match job.running {
+            true => "runs now".to_owned(),
+            false => format!("{} runs", grouped(job.runs)),
+        };
+        if job.failed > 0 {
+            value.push_str(&format!(", {} failed", grouped(job.failed)));
+        }
+        (format!("job {}", job.name), value, colour)
+    });
+    programs.chain(jobs).collect()
+}
+
+/// Returns power, then who is connected.
+fn client_lines(report: &Report) -> Vec<Figure> {
+    let figures = &report.figures;
+    let mut lines: Vec<Figure> = figures
+        .power
+        .iter()
+        .map(|sensor| {
+            let watts = sensor.watts.map(|watts| format!("{watts:.2} W"));
+            let name = format!("power {}", sensor.name);
+            figure(&name, watts.unwrap_or_else(|| "no value".to_owned()))
+        })
+        .collect();
     lines.push(figure(
         "senders of lines",
         grouped(figures.line.connections),
     ));
     if let Some(http) = &figures.http {
-        lines.push(figure(
-            "http / streams",
-            format!("{} / {}", http.connections, http.streams),
-        ));
+        let value = format!("{} / {}", http.connections, http.streams);
+        lines.push(figure("http / streams", value));
     }
     lines
 }
@@ -375,7 +527,7 @@ fn reason_lines(report: &Report, seen: &Seen) -> Vec<Line<'static>> {
 mod tests {
     use super::*;
     use crate::qos::{PeriodState, TaskState};
-    use crate::status::NodeFigures;
+    use crate::status::{ActiveFigures, JobFigures, NodeFigures, PowerFigures, TaskFigures};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -411,6 +563,16 @@ mod tests {
     }
 
     #[test]
+    fn a_wide_name_is_cut_and_the_value_stays_whole() {
+        let line = figure_line(
+            &("温度制御温度制御温度制御".to_owned(), "7 late".into(), INK),
+            20,
+        );
+        let text: String = line.spans.iter().map(|span| &*span.content).collect();
+        assert_eq!((&*text, line.width()), ("温度制御温度… 7 late", 20));
+    }
+
+    #[test]
     fn it_shows_rates_bounds_tasks_and_what_is_cut() {
         let mut seen = Seen::default();
         seen.take(report(1_000, 10_000));
@@ -435,6 +597,112 @@ mod tests {
         );
     }
 
+    /// A node with everything that can surround it; the upstream `attic`, the mount and a program are in trouble.
+    fn crowded() -> Seen {
+        let mut figures = report(1_520, 12_000).figures;
+        let upstream = |name: &str, connected, backlog_readings, forward_lost| UpstreamFigures {
+            name: name.to_owned(),
+            connected,
+            connects: 1,
+            backlog_readings,
+            forward_lost,
+            missing: forward_lost.min(1),
+            ..UpstreamFigures::default()
+        };
+        figures.upstream = vec![
+            upstream("cloud", true, 12, 0),
+            upstream("attic", false, 1_234_567, 41),
+        ];
+        let urgent = &mut figures.urgent;
+        let named = |name: &str, active| AlarmFigures {
+            name: name.to_owned(),
+            active,
+            ..AlarmFigures::default()
+        };
+        urgent.alarms = vec![named("cold", 0), named("hot", 2)];
+        for since_ms in [5_000, 312_000] {
+            urgent.alarms_active.push(ActiveFigures {
+                alarm: "hot".to_owned(),
+                since_ms,
+                ..ActiveFigures::default()
+            });
+        }
+        urgent.brokers.resize_with(1, Default::default);
+        if let Some(broker) = urgent.brokers.first_mut() {
+            "plant".clone_into(&mut broker.name);
+            (broker.connected, broker.connects, broker.waiting) = (true, 1, 3);
+        }
+        figures.mounts = vec![MountFigures::streaming(Some(0))];
+        let program = |name: &str, state: &str, failing| TaskFigures {
+            name: name.to_owned(),
+            state: state.to_owned(),
+            failing,
+            ..TaskFigures::default()
+        };
+        figures.tasks = vec![
+            program("pump", "running", false),
+            program("a-program-with-a-long-name-that-is-cut", "given_up", true),
+        ];
+        figures.jobs = vec![JobFigures {
+            name: "knock".to_owned(),
+            runs: 12,
+            failed: 1,
+            ..JobFigures::default()
+        }];
+        figures.power = vec![PowerFigures {
+            name: "board".to_owned(),
+            watts: Some(3.256),
+            ..PowerFigures::default()
+        }];
+        let mut seen = Seen::default();
+        seen.take(Report::new(figures));
+        seen
+    }
+
+    #[test]
+    fn what_surrounds_the_node_is_shown_as_far_as_it_fits_and_trouble_first() {
+        let seen = crowded();
+        let line = |text: &str, wanted: &str| {
+            let found = text.lines().position(|line| line.contains(wanted));
+            found.unwrap_or_else(|| panic!("{wanted} is not in\n{text}"))
+        };
+        let small = draw(80, 24, &seen);
+        println!("{small}");
+        let alarm = line(&small, "2 active, 5 min 12 s");
+        let upstream = line(&small, "cut, 1,234,567 wait, 42 lost");
+        let program = line(&small, "given up");
+        assert!(alarm < upstream && upstream < program, "{small}");
+        line(&small, "program a-program-with-a-l…");
+        // Of 12 lines five are shown, and the number of the others.
+        let more = line(&small, "more   ");
+        assert!(small.lines().nth(more).unwrap().contains(" 7 │"), "{small}");
+        for absent in ["to cloud", "power board", "senders of lines", "alarm cold"] {
+            assert!(!small.contains(absent), "{absent} is in\n{small}");
+        }
+        // The reasons keep their lines.
+        line(&small, "mqtt_disconnected");
+        let large = draw(120, 40, &seen);
+        println!("{large}");
+        for (name, value) in [
+            ("alarm hot", "2 active, 5 min 12 s"),
+            ("to attic", "cut, 1,234,567 wait, 42 lost"),
+            ("program a-program-with-a-long-name-that-is-cut", "given up"),
+            ("to cloud", "up, 12 wait"),
+            ("broker plant", "connected, 3 wait"),
+            ("task valve", "7 late of 1,000"),
+            ("mount tools", "no server"),
+            ("program pump", "running"),
+            ("job knock", "12 runs, 1 failed"),
+            ("power board", "3.26 W"),
+            ("senders of lines", "0"),
+        ] {
+            let row = large.lines().nth(line(&large, name)).unwrap();
+            assert!(row.contains(value), "{name}: {value} is not in\n{large}");
+        }
+        assert!(!large.contains("more   "), "{large}");
+        line(&large, "upstream_disconnected");
+    }
+
     #[test]
     fn any_size_of_terminal_is_drawn_without_a_panic() {
         let mut seen = Seen::default();
@@ -442,6 +710,7 @@ mod tests {
             draw(columns, lines, &Seen::default());
             seen.take(report(5, 5));
             draw(columns, lines, &seen);
+            draw(columns, lines, &crowded());
         }
     }
 }

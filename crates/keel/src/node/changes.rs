@@ -61,6 +61,15 @@ impl<D> Counted<D> {
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
+
+    fn counted(&self, object: u32, put: Result<u64, PutError>) -> Result<u64, PutError> {
+        let lsn = put?;
+        self.changes.add(object);
+        if SeededBug::AckWhenPut.is_on() {
+            self.put_end.fetch_max(lsn + 1, Ordering::Relaxed);
+        }
+        Ok(lsn)
+    }
 }
 
 impl<D: Destination> Destination for Counted<D> {
@@ -68,12 +77,17 @@ impl<D: Destination> Destination for Counted<D> {
         self.inner.resolve(key)
     }
     fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
-        let lsn = self.inner.put(object, value, time_ms)?;
-        self.changes.add(object);
-        if SeededBug::AckWhenPut.is_on() {
-            self.put_end.fetch_max(lsn + 1, Ordering::Relaxed);
-        }
-        Ok(lsn)
+        let put = self.inner.put(object, value, time_ms);
+        self.counted(object, put)
+    }
+    fn put_retained(
+        &self,
+        object: u32,
+        value: &[u8],
+        time_ms: Option<i64>,
+    ) -> Result<u64, PutError> {
+        let put = self.inner.put_retained(object, value, time_ms);
+        self.counted(object, put)
     }
     fn durable_end(&self) -> u64 {
         let put_end = self.put_end.load(Ordering::Relaxed);

@@ -158,3 +158,91 @@ fn tell(node: &Node, question: Question) {
     let json = serde_json::to_value(&report).unwrap_or_default();
     question.answer(Status::new(state, json));
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::status::{CODES, NodeFigures, Report};
+    use egress::http::{Kind, METRICS};
+    use std::collections::BTreeSet;
+
+    /// Figures of lists that have no metric: settings, details of other figures, and what a reason of the state is for.
+    const NO_METRIC: &[&str] = &[
+        "upstream.connects",
+        "upstream.cursor_was_lost",
+        "upstream.cursor_writes",
+        "upstream.answers_unknown",
+        "upstream.hold",
+        "upstream.linger_ms",
+        "upstream.sent",
+        "upstream.unmoved_ms",
+        "upstream.waits_for_clock",
+        "tasks.cores_refused",
+        "tasks.output_lines",
+        "tasks.output_lines_left_out",
+        "tasks.restarts",
+        "tasks.restarts_in_row",
+        "jobs.period_seconds",
+    ];
+
+    #[test]
+    fn figures_of_lists_and_metrics_are_the_same() {
+        let mut figures = NodeFigures::default();
+        figures.upstream.resize_with(1, Default::default);
+        figures.tasks.resize_with(1, Default::default);
+        figures.jobs.resize_with(1, Default::default);
+        figures.mounts.resize_with(1, Default::default);
+        figures.power.resize_with(1, Default::default);
+        let status = serde_json::to_value(Report::new(figures)).unwrap();
+        let mut unused: BTreeSet<&str> = NO_METRIC.iter().copied().collect();
+        for list in ["upstream", "tasks", "jobs", "mounts", "power"] {
+            let object = status[list][0].as_object().unwrap();
+            let of_list = METRICS.iter().filter(|metric| metric.path == list);
+            let members: BTreeSet<&str> = of_list
+                .map(|metric| match metric.kind {
+                    Kind::CounterOf(_, by, member)
+                    | Kind::GaugeOf(_, by, member)
+                    | Kind::StatesOf(_, by, member, _) => {
+                        assert!(object.contains_key(by), "{}: {by}", metric.name);
+                        member
+                    }
+                    other => panic!("{}: {other:?} of a list", metric.name),
+                })
+                .collect();
+            for member in &members {
+                assert!(object.contains_key(*member), "no {member} in {list}");
+            }
+            for (member, value) in object {
+                let path = format!("{list}.{member}");
+                let is_figure = value.is_number() || value.is_boolean();
+                if is_figure && !unused.remove(path.as_str()) {
+                    assert!(members.contains(member.as_str()), "{path} has no metric");
+                }
+            }
+        }
+        assert!(unused.is_empty(), "{unused:?}");
+    }
+
+    #[test]
+    fn each_reason_has_an_alert() {
+        let rules = include_str!("../../../../packaging/prometheus/evenkeel.rules.yml");
+        // EvenkeelDegraded is for all codes but these.
+        let (_, general) = rules.split_once("alert: EvenkeelDegraded").unwrap();
+        let apart: BTreeSet<&str> = general
+            .split("code!~\"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .flat_map(|codes| codes.split('|'))
+            .collect();
+        assert!(apart.contains("upstream_lost"), "{apart:?}");
+        let is_of_code = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+        let named: BTreeSet<&str> = rules
+            .lines()
+            .filter(|line| line.contains("remedy: "))
+            .flat_map(|line| line.split(|letter| !is_of_code(letter)))
+            .collect();
+        for code in apart {
+            assert!(CODES.iter().any(|(known, _)| *known == code), "{code}");
+            assert!(named.contains(code), "no rule has the remedy of {code}");
+        }
+    }
+}

@@ -210,5 +210,6 @@ pub(crate) fn with_latest<R>(
         node_time: got.node_time,
         clock_trusted: got.wall_trusted,
         this_boot: got.this_boot,
+        retained: got.retained,
     }))
 }

@@ -604,6 +604,16 @@ fn room_remedy(figures: &NodeFigures) -> String {
     }
 }
 
+impl UpstreamFigures {
+    /// Returns whether it has not been contacted yet, which is no problem unless readings wait for it.
+    pub(crate) fn is_new(&self) -> bool {
+        let is_young = self
+            .backlog_age_ms
+            .is_none_or(|age_ms| age_ms < UPSTREAM_NEW_MS);
+        self.last_error.is_none() && self.connects == 0 && is_young
+    }
+}
+
 fn upstream(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     for one in &figures.upstream {
         let name = &one.name;
@@ -614,12 +624,7 @@ fn upstream(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             );
             continue;
         }
-        // An upstream that has not been contacted yet is no problem.
-        let is_new = one.last_error.is_none() && one.connects == 0;
-        let is_young = one
-            .backlog_age_ms
-            .is_none_or(|age_ms| age_ms < UPSTREAM_NEW_MS);
-        if !(one.connected || is_new && is_young) {
+        if !(one.connected || one.is_new()) {
             let why = match &one.last_error {
                 Some(error) => format!(" ({error})"),
                 None => String::new(),

@@ -307,6 +307,8 @@ pub(crate) struct IntakeFigures {
     pub(crate) readings_shed: u64,
     pub(crate) messages: u64,
     pub(crate) lines: u64,
+    /// Readings of messages that the broker had retained; included in `readings`.
+    pub(crate) retained_taken: u64,
     /// Retained messages of the broker, skipped because of `retained = "skip"`.
     pub(crate) retained_skipped: u64,
     /// Bad input, in total and by reason.
@@ -439,6 +441,23 @@ pub(crate) struct UpstreamFigures {
     pub(crate) answers_unknown: u64,
     /// Why nothing is forwarded at all.
     pub(crate) unusable: Option<String>,
+    /// What this start of the node found in the store. After a crash it is less than was shown before.
+    pub(crate) before_start: BeforeStart,
+}
+
+/// Counters of an upstream as the store had them. Metrics are counted from here: a counter that goes back by a little
+/// looks as if all of it had happened anew.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct BeforeStart {
+    pub(crate) acknowledged: u64,
+    pub(crate) sent_twice: u64,
+    pub(crate) forward_lost: u64,
+    pub(crate) missing: u64,
+    pub(crate) late_sent: u64,
+    pub(crate) late_skipped: u64,
+    pub(crate) thinned: u64,
+    pub(crate) refused_total: u64,
 }
 
 /// The region.
@@ -609,6 +628,7 @@ impl NodeFigures {
             readings_shed: counters.shed(),
             messages: counters.messages(),
             lines: counters.lines(),
+            retained_taken: counters.retained_taken(),
             retained_skipped: counters.retained_skipped(),
             refused_total: counters.refused_total(),
             ..IntakeFigures::default()
@@ -677,7 +697,7 @@ impl NodeFigures {
     /// Copies the counters of one upstream; the log is durable up to `durable_end`.
     pub(crate) fn take_upstream(&mut self, upstream: &egress::forward::Upstream, durable_end: u64) {
         let found = upstream.state.figures();
-        let counters = &found.counters;
+        let (counters, begun) = (&found.counters, &upstream.begun);
         let refused = egress::forward::Refusal::ALL
             .iter()
             .zip(counters.refused)
@@ -716,6 +736,16 @@ impl NodeFigures {
             cursor_writes: found.cursor_writes,
             answers_unknown: found.answers_unknown,
             unusable: None,
+            before_start: BeforeStart {
+                acknowledged: begun.acknowledged,
+                sent_twice: begun.sent_twice,
+                forward_lost: begun.lost,
+                missing: begun.missing,
+                late_sent: begun.late_sent,
+                late_skipped: begun.late_skipped,
+                thinned: begun.thinned,
+                refused_total: begun.refused_total(),
+            },
         });
     }
 

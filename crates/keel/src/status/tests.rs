@@ -66,6 +66,7 @@ fn well() -> NodeFigures {
             readings_shed: 7,
             messages: readings,
             lines: 20,
+            retained_taken: 4,
             retained_skipped: 2,
             refused_total: 3,
             refused: [("json_invalid".to_owned(), 3), ("keys_max".to_owned(), 0)].into(),
@@ -620,6 +621,19 @@ fn what_fails_is_named_in_the_text_and_in_the_json_form() {
     assert_eq!(json["reasons"][0]["code"], "history_failing");
     let json = serde_json::to_value(Report::new(well())).unwrap();
     assert!(json["history_failing"].is_null() && json["listener_error"].is_null());
+}
+
+#[test]
+fn what_the_broker_had_retained_is_counted() {
+    let report = Report::new(well());
+    let text = report.text();
+    assert!(text.contains(" readings (4 retained) from "), "{text}");
+    assert!(text.contains(", 2 retained left out"), "{text}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["intake"]["retained_taken"], 4);
+    let mut figures = well();
+    figures.intake = IntakeFigures::default();
+    assert!(!Report::new(figures).text().contains("retained"));
 }
 
 #[test]

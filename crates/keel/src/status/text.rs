@@ -311,6 +311,10 @@ impl Page {
             0 => String::new(),
             shed => format!(", {} thrown away", grouped(shed)),
         };
+        let retained = match intake.retained_taken {
+            0 => String::new(),
+            taken => format!(" ({} retained)", grouped(taken)),
+        };
         let skipped = match intake.retained_skipped {
             0 => String::new(),
             skipped => format!(", {} retained left out", grouped(skipped)),
@@ -318,7 +322,7 @@ impl Page {
         self.line(
             "intake",
             format_args!(
-                "{} from {} and {}; {} refused{shed}{skipped}",
+                "{}{retained} from {} and {}; {} refused{shed}{skipped}",
                 plural(intake.readings, "reading", "readings"),
                 plural(intake.messages, "message", "messages"),
                 plural(intake.lines, "line", "lines"),

@@ -9,13 +9,20 @@ struct Block {
     shown: Option<String>,
     /// The things named in a line `<!-- needs: THINGS -->` before the block.
     needs: Vec<String>,
+    /// Why the block is not run: the reason in a line `<!-- not run: REASON -->` before it.
+    not_run: Option<String>,
 }
 
 fn blocks(page: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut open = None;
     let mut needs = Vec::new();
+    let mut not_run = None;
     for line in page.lines() {
+        if let Some(reason) = line.strip_prefix("<!-- not run: ") {
+            not_run = Some(reason.strip_suffix(" -->").unwrap().to_owned());
+            continue;
+        }
         if let Some(things) = line.strip_prefix("<!-- needs: ") {
             let things = things.strip_suffix(" -->").unwrap();
             needs = things.split(' ').map(str::to_owned).collect();
@@ -31,11 +38,12 @@ fn blocks(page: &str) -> Vec<Block> {
                 match (language, blocks.last_mut()) {
                     ("text", Some(last)) => last.shown = Some(String::new()),
                     // A file to copy: it is neither run nor printed.
-                    ("ini", _) => {}
+                    ("ini" | "json" | "toml", _) => {}
                     ("sh", _) => blocks.push(Block {
                         commands: String::new(),
                         shown: None,
                         needs: std::mem::take(&mut needs),
+                        not_run: not_run.take(),
                     }),
                     other => panic!("a block of {:?}", other.0),
                 }
@@ -48,9 +56,8 @@ fn blocks(page: &str) -> Vec<Block> {
         };
         let into = match open {
             Some("sh") => &mut last.commands,
-            Some("ini") => continue,
-            Some(_) => last.shown.as_mut().unwrap(),
-            None => continue,
+            Some("text") => last.shown.as_mut().unwrap(),
+            _ => continue,
         };
         into.push_str(text);
         into.push('\n');
@@ -112,6 +119,10 @@ pub fn run_text(
     let mut compared = 0;
     for block in blocks(page) {
         let commands = &block.commands;
+        if let Some(reason) = block.not_run {
+            println!("not run: {reason}: {commands}");
+            continue;
+        }
         if let Some(missing) = block.needs.iter().find(|thing| !has(thing)) {
             println!("skipped: no {missing}: {commands}");
             continue;
@@ -134,6 +145,21 @@ pub fn run_text(
     }
     println!("the page shows the output of {compared} blocks");
     compared
+}
+
+#[test]
+fn a_block_marked_as_not_run_is_not_run_and_its_output_not_compared() {
+    let page = |marker: &str| {
+        format!("{marker}```sh\ntouch ran\n```\n\n```text\nboards\n```\n\n```sh\ntrue\n```\n")
+    };
+    let dir = crate::common::TempDir::new();
+    let marked = page("<!-- not run: it takes boards -->\n");
+    assert_eq!(run_text(&marked, dir.path(), &[], |_| true), 0);
+    assert!(!dir.file("ran").exists());
+    let last = blocks(&marked).pop().unwrap();
+    assert!(last.not_run.is_none(), "the marker is for one block");
+    let first = blocks(&page("")).remove(0);
+    assert!(first.not_run.is_none() && first.shown.is_some());
 }
 
 #[test]

@@ -211,7 +211,7 @@ pub struct Latest<'a> {
     pub time_ms: i64,
     /// Time since the sensor's time, ms; negative for a time in the future.
     pub age_ms: i64,
-    /// Whether the age is within the validity.
+    /// Whether the age is known and within the validity.
     pub fresh: bool,
     /// Largest age of a fresh value, in ms.
     pub validity_ms: u32,
@@ -223,6 +223,9 @@ pub struct Latest<'a> {
     pub clock_trusted: bool,
     /// Whether it arrived since this machine started.
     pub this_boot: bool,
+    /// Whether a broker had kept it for an unknown time before it arrived.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub retained: bool,
 }
 
 /// Answer to [`Put`] and [`Together`]: the readings are on flash.

@@ -20,6 +20,7 @@ fn latest<'a>(key: &'a str, bytes: &'a [u8]) -> Latest<'a> {
         node_time: false,
         clock_trusted: true,
         this_boot: true,
+        retained: false,
     }
 }
 

@@ -105,6 +105,10 @@ impl Served {
     }
 
     pub fn write(&self, key: &str, value: &[u8]) {
+        self.write_marked(key, value, false);
+    }
+
+    pub fn write_marked(&self, key: &str, value: &[u8], retained: bool) {
         let now = Now::of(&self.clock);
         let id = self.table.lookup(key).unwrap();
         let value = SlotValue {
@@ -113,6 +117,7 @@ impl Served {
             boot_tag: now.boot_tag,
             wall_trusted: true,
             node_time: true,
+            retained,
             value,
         };
         self.table.write(id, &value).unwrap();

@@ -16,6 +16,22 @@ impl Engine {
         &self.counters
     }
 
+    /// Returns the number of readings that cursors have passed after an answer of the upstream.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        let refused = self.counters.refused_total();
+        self.counters.acknowledged.saturating_add(refused)
+    }
+
+    /// Returns the number of unacknowledged readings, wanted or not.
+    #[must_use]
+    pub fn backlog(&self, durable_end: u64) -> u64 {
+        self.parts
+            .iter()
+            .map(|part| part.end.min(durable_end).saturating_sub(part.next))
+            .sum()
+    }
+
     /// Returns the number of answers that matched nothing that was sent.
     #[must_use]
     pub fn answers_unknown(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! How large units of several readings may be, as far as the upstream's limits are known.
+//! How large units of several readings may be, as far as the upstream's limits are known; and the memory of units.
 
 use super::{Engine, Unit};
 
@@ -42,6 +42,17 @@ impl Engine {
             self.shared_bytes_max = (2 * self.shared_bytes_max).min(bytes_max);
             self.shared_taken = 0;
         }
+    }
+
+    /// Takes the content of the unit that was sent last: its topic, then its payload.
+    pub fn take_content(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.sending)
+    }
+
+    /// Gives back the memory of a unit that was sent, for the next one.
+    pub fn reuse(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        self.spare = buffer;
     }
 
     fn unit(&self, token: u64) -> Option<&Unit> {
