@@ -81,6 +81,9 @@ class Reading:
     @property
     def this_boot(self) -> bool:
         """Whether the reading arrived since this machine started."""
+    @property
+    def retained(self) -> bool:
+        """Whether a broker had kept it for an unknown time before it arrived."""
 
 class Ticket:
     def poll(self) -> Optional[int]:

@@ -4,19 +4,15 @@
 
 #[path = "../../crates/keel/src/config/mod.rs"]
 mod config;
-#[path = "../../crates/keel/src/descriptors.rs"]
-mod descriptors;
 #[path = "../src/configuration.rs"]
 mod entry;
-#[path = "../../crates/keel/src/error.rs"]
-mod error;
 #[path = "../../crates/keel/src/kernel.rs"]
 mod kernel;
 #[path = "../../crates/keel/src/lasting.rs"]
 mod lasting;
-#[path = "../../crates/keel/src/output.rs"]
-mod output;
 #[path = "../../crates/keel/src/progress.rs"]
 mod progress;
+
+use command::{error, output};
 
 fuzz::fuzz_target!(entry::configuration);

@@ -4,23 +4,19 @@
 
 #[path = "../../crates/keel/src/config/mod.rs"]
 mod config;
-#[path = "../../crates/keel/src/descriptors.rs"]
-mod descriptors;
 #[path = "../src/qos_files.rs"]
 mod entry;
-#[path = "../../crates/keel/src/error.rs"]
-mod error;
 #[path = "../../crates/keel/src/kernel.rs"]
 mod kernel;
 #[path = "../../crates/keel/src/lasting.rs"]
 mod lasting;
-#[path = "../../crates/keel/src/output.rs"]
-mod output;
 #[path = "../../crates/keel/src/progress.rs"]
 mod progress;
 #[path = "../../crates/keel/src/qos/mod.rs"]
 mod qos;
 #[path = "../../crates/keel/src/replacement.rs"]
 mod replacement;
+
+use command::{error, output};
 
 fuzz::fuzz_target!(entry::qos_files);

@@ -183,4 +183,9 @@ impl Reading {
     fn this_boot(&self) -> bool {
         self.times.this_boot
     }
+
+    #[getter]
+    fn retained(&self) -> bool {
+        self.times.retained
+    }
 }

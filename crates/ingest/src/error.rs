@@ -1,4 +1,4 @@
-//! Errors of a source as a whole. A bad line is not an error: it is counted, see [`crate::trace::Rejections`].
+//! Errors of a source as a whole. A bad line is not an error: it is counted by its reason.
 
 use base::error::Code;
 
@@ -6,45 +6,6 @@ use base::error::Code;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The source could not be read or decompressed.
-    #[error("{table}: cannot be read after line {line}: {source}")]
-    Read {
-        /// `sensors` or `readings`.
-        table: &'static str,
-        /// Lines read before the failure.
-        line: u64,
-        /// The reader's error.
-        source: std::io::Error,
-    },
-    /// The first line is not the expected header.
-    #[error("{table}: the first line must be `{expected}`")]
-    Header {
-        /// `sensors` or `readings`.
-        table: &'static str,
-        /// The header as it must stand.
-        expected: &'static str,
-    },
-    /// A line of the sensor table is unusable. Sensors are configuration: one bad line makes the whole table unusable.
-    #[error("sensors: line {line}: {reason}")]
-    Sensor {
-        /// Line number, from 1.
-        line: u64,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// The source is larger than its limit.
-    #[error("{table}: more than {limit} {unit}")]
-    TooLarge {
-        /// `sensors` or `readings`.
-        table: &'static str,
-        /// The limit that was exceeded.
-        limit: u64,
-        /// What is counted.
-        unit: &'static str,
-    },
-    /// A replay option is outside its range.
-    #[error("replay: {0}")]
-    Option(&'static str),
     /// A pattern of names is invalid.
     #[error("the pattern `{pattern}` does not fit: {reason}")]
     Pattern {
@@ -83,9 +44,6 @@ pub enum Error {
         /// Greatest value allowed.
         high: u64,
     },
-    /// The database refused.
-    #[error(transparent)]
-    Database(#[from] db::Error),
 }
 
 impl Error {
@@ -93,16 +51,10 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Self::Read { .. } => Code::Io,
-            Self::Header { .. }
-            | Self::Sensor { .. }
-            | Self::Option(_)
-            | Self::Pattern { .. }
-            | Self::Template { .. }
-            | Self::OptionRange { .. } => Code::Invalid,
+            Self::Pattern { .. } | Self::Template { .. } | Self::OptionRange { .. } => {
+                Code::Invalid
+            }
             Self::Listen { code, .. } => *code,
-            Self::TooLarge { .. } => Code::Full,
-            Self::Database(error) => error.code(),
         }
     }
 }

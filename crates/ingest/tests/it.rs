@@ -1,6 +1,5 @@
 //! The integration tests of `ingest`, as one program: each file in this directory is a module of it.
 
-mod arbitrary;
 mod fuzz_corpus;
 mod intake;
 mod intake_node;

@@ -42,7 +42,7 @@ pub(crate) use stream::{
     StreamPackArgs, StreamPinArgs, StreamPredict, StreamProvide, StreamPruneArgs, StreamServeArgs,
     StreamStatusArgs,
 };
-use values::{identity, permission_bits, size, speed};
+use values::{identity, permission_bits, size};
 
 /// Names and examples are in the help because users copy them.
 #[derive(Debug, Parser)]
@@ -164,30 +164,11 @@ pub(crate) enum Command {
     records_damaged                           damaged log records that restarted writers found\n  \
     failures                                  reasons for exit status 1; empty if it is 0")]
 pub(crate) struct DemoArgs {
-    /// Seconds of the trace to replay, from 1 to 14400
-    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=14_400))]
-    pub(crate) seconds: u64,
-    /// Speed of the replay, as a multiple of real time, from 0.1 to 1000
-    #[arg(long, value_name = "X", default_value_t = 10.0, value_parser = speed)]
-    pub(crate) speed: f64,
-    /// Directory that keeps the store, as demo.img; created if absent
-    #[arg(long, value_name = "DIR")]
-    pub(crate) dir: Option<PathBuf>,
-    /// Print plain lines instead of the live view
-    #[arg(long)]
-    pub(crate) headless: bool,
-    /// Print one JSON object on standard output at the end, and nothing else
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Kill the writer with SIGKILL at random moments, at least ten times, and restart it
-    #[arg(long)]
-    pub(crate) kill: bool,
+    #[command(flatten)]
+    pub(crate) demo: demo::Args,
     /// Run a full node (programs from a mount, region, job, upstream), with a power cut in the middle
     #[arg(long, conflicts_with_all = ["kill", "headless"])]
     pub(crate) full: bool,
-    /// Seed of the random moments [default: a new one, which is printed]
-    #[arg(long, value_name = "N", requires = "kill")]
-    pub(crate) seed: Option<u64>,
 }
 
 #[derive(Debug, Args)]

@@ -32,11 +32,7 @@ mod cli;
 mod client;
 mod cluster_cmd;
 mod config;
-mod demo;
-mod descriptors;
-mod device;
 mod doctor_cmd;
-mod error;
 mod flash_cmd;
 mod job_cmd;
 mod kernel;
@@ -44,23 +40,21 @@ mod lasting;
 mod mem_cmd;
 mod mounting;
 mod node;
-mod output;
 mod power_cmd;
 mod progress;
 mod qos;
 mod qos_cmd;
-mod random;
 mod replacement;
 #[cfg(test)]
 #[path = "../../../fuzz/src/replay.rs"]
 mod replay;
-mod signals;
 mod status;
 mod stream_cmd;
 mod temporary;
 mod time_text;
 mod volatile;
 
+use command::{descriptors, error, output, random, signals};
 use std::process::ExitCode;
 
 /// `keel config`
@@ -91,7 +85,8 @@ fn main() -> ExitCode {
         Err(status) => return ExitCode::from(status),
     };
     let result = match command {
-        cli::Command::Demo(arguments) => demo::run(&arguments),
+        cli::Command::Demo(arguments) if arguments.full => demo::run_full(&arguments.demo),
+        cli::Command::Demo(arguments) => demo::run(&arguments.demo),
         cli::Command::Run(arguments) => {
             node::run_and_finish(&arguments.config, arguments.volatile_device)
         }
@@ -107,9 +102,9 @@ fn main() -> ExitCode {
         cli::Command::Advise(arguments) => advise_cmd::run(&arguments),
         cli::Command::Bench { arguments } => bench_cmd::run(&arguments),
         cli::Command::DemoWriter { image, orphan_dir } => {
-            demo::writer::run(&image, orphan_dir.as_deref())
+            demo::run_writer(&image, orphan_dir.as_deref())
         }
-        cli::Command::DemoAnalysis { results } => demo::full::program::run(&results),
+        cli::Command::DemoAnalysis { results } => demo::run_analysis(&results),
     };
     match result {
         Ok(status) => ExitCode::from(status),

@@ -110,6 +110,9 @@
 // The reading arrived since this machine started.
 #define KEEL_THIS_BOOT 16
 
+// A broker had kept the reading for an unknown time before it arrived.
+#define KEEL_RETAINED 32
+
 // A value of `time_ms`: the node's clock gives the time.
 #define KEEL_NOW INT64_MIN
 
@@ -151,7 +154,8 @@ typedef struct {
     int64_t age_ms;
     // Maximum age of a fresh value, in milliseconds.
     uint32_t validity_ms;
-    // KEEL_TEMPORAL, KEEL_FRESH, KEEL_NODE_TIME, KEEL_CLOCK_TRUSTED and KEEL_THIS_BOOT, as they apply.
+    // KEEL_TEMPORAL, KEEL_FRESH, KEEL_NODE_TIME, KEEL_CLOCK_TRUSTED, KEEL_THIS_BOOT and KEEL_RETAINED, as
+    // they apply.
     uint32_t flags;
 } keel_times;
 

@@ -41,6 +41,8 @@ pub struct Times {
     pub clock_trusted: bool,
     /// Whether the reading arrived since this machine started.
     pub this_boot: bool,
+    /// Whether a broker had kept it for an unknown time before it arrived.
+    pub retained: bool,
 }
 
 /// An owned value.
@@ -139,6 +141,8 @@ struct Answered {
     node_time: bool,
     clock_trusted: bool,
     this_boot: bool,
+    #[serde(default)]
+    retained: bool,
 }
 
 impl Clone for Key {
@@ -312,6 +316,7 @@ impl Times {
             node_time: read.node_time,
             clock_trusted: read.wall_trusted,
             this_boot: read.boot_tag == now.boot_tag,
+            retained: read.retained,
         }
     }
 }
@@ -354,6 +359,7 @@ impl Answered {
             node_time: self.node_time,
             clock_trusted: self.clock_trusted,
             this_boot: self.this_boot,
+            retained: self.retained,
         }
     }
 }

@@ -60,6 +60,7 @@ fn values_are_read_where_they_lie() {
     let (value, times) = number.float().unwrap();
     assert_eq!(value.to_bits(), 21.5_f64.to_bits());
     assert!(times.fresh && times.temporal && times.this_boot && times.node_time);
+    assert!(!times.retained);
     assert_eq!(times.validity_ms, 60_000);
     assert_eq!(number.read().unwrap().0, Owned::Float(21.5));
     // The next value is visible to a holder of the key.
@@ -68,7 +69,7 @@ fn values_are_read_where_they_lie() {
     // The age of one that a broker had kept is unknown.
     served.write_marked(NUMBER, &4.0_f64.to_le_bytes(), true);
     let (value, times) = number.float().unwrap();
-    assert!(value.to_bits() == 4.0_f64.to_bits() && !times.fresh);
+    assert!(value.to_bits() == 4.0_f64.to_bits() && !times.fresh && times.retained);
     let text = node.key(TEXT).unwrap();
     assert_eq!(text.read().unwrap().0, Owned::Text("closed".to_owned()));
     assert_eq!(code(text.float()), Some(Code::Unsupported));
@@ -159,7 +160,7 @@ fn without_a_region_the_node_is_asked() {
             json!({
                 "key": "x", "value": value, "type": kind, "time_ms": 5, "age_ms": -7, "fresh": true,
                 "validity_ms": 9, "temporal": false, "node_time": true, "clock_trusted": true,
-                "this_boot": true, "of a later version": 1,
+                "this_boot": true, "retained": kind == "unsigned", "of a later version": 1,
             }),
         ))
     });
@@ -172,7 +173,9 @@ fn without_a_region_the_node_is_asked() {
         (Owned::Float(21.5), 5, -7)
     );
     assert_eq!(read(TEXT).unwrap().0, Owned::Text("open".to_owned()));
-    assert_eq!(read("count").unwrap().0, Owned::Unsigned(u64::MAX));
+    assert!(!times.retained);
+    let (count, times) = read("count").unwrap();
+    assert_eq!((count, times.retained), (Owned::Unsigned(u64::MAX), true));
     assert!(node.key("nan").unwrap().float().unwrap().0.is_nan());
     assert_eq!(code(read("no/such")), Some(Code::NotFound));
     // A connection that the node has closed is reopened automatically.

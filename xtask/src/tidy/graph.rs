@@ -16,7 +16,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("mem", &[]),
     ("stream", &[]),
     ("db", &["mem", "flash"]),
+    ("command", &[]),
     ("ingest", &["db"]),
+    ("trace", &["db"]),
+    (
+        "demo",
+        &["command", "db", "flash", "libkeel", "mem", "trace"],
+    ),
     ("egress", &["db", "flash"]),
     ("cluster", &["db"]),
     (
@@ -30,6 +36,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "stream",
             "stream-mount",
             "cluster",
+            "command",
+            "demo",
             "ingest",
             "egress",
             "libkeel",

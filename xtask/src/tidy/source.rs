@@ -23,7 +23,13 @@ const SEAM_CALLS: &[(&str, &str)] = &[
 ];
 
 /// Folders that may use [`SEAM_CALLS`]: the interfaces themselves, the main program, and the benchmarks.
-const SEAM_FOLDERS: &[&str] = &["crates/base/", "crates/keel/", "crates/bench/"];
+const SEAM_FOLDERS: &[&str] = &[
+    "crates/base/",
+    "crates/command/",
+    "crates/demo/",
+    "crates/keel/",
+    "crates/bench/",
+];
 
 /// Unfinished code, or a test that does not run.
 const STUBS: &[&str] = &[

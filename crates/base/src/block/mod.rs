@@ -7,11 +7,13 @@
 mod buffer;
 mod claim;
 mod content;
+mod counts;
 mod file;
 
 pub use buffer::BlockBuffer;
 pub use claim::find_holder;
 pub use content::{Content, EMPTY_PROBE_BYTES, find_content};
+pub use counts::{CountedDevice, Counts, CountsNow};
 pub use file::{BOUNCE_BLOCKS_MAX, FileDevice, FileDeviceOptions};
 
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use db::qos::admission::{Admission, Offer, Quality, Verdict};
-use ingest::trace::Trace;
+use trace::Trace;
 
 use super::scenario::ADMITTED_MIN;
 
@@ -34,7 +34,7 @@ impl Updates {
     /// # Errors
     /// The errors of the trace.
     pub(crate) fn new(per_second: f64) -> Result<Self, String> {
-        let trace = ingest::trace::bundled(TRACE_MS).map_err(|error| error.to_string())?;
+        let trace = trace::bundled(TRACE_MS).map_err(|error| error.to_string())?;
         let order = sensors_in_order(&trace);
         let recorded = order.len() as f64 * 1000.0 / TRACE_MS as f64;
         let multiplier = per_second / recorded;

@@ -36,10 +36,3 @@ pub(super) fn identity(text: &str) -> Result<u32, String> {
     number
         .ok_or_else(|| "must be a number such as 1000; `id NAME` prints those of a user".to_owned())
 }
-
-pub(super) fn speed(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(speed) if (0.1..=1_000.0).contains(&speed) => Ok(speed),
-        _ => Err("must be a number from 0.1 to 1000".to_owned()),
-    }
-}

@@ -4,9 +4,8 @@
 use super::region::NodeRegion;
 use super::upstreams::Shown;
 use super::{Db, Node, log};
-use crate::device::{Counts, CountsNow};
 use crate::status::{self, FlashFigures, NodeFigures, Reason, Report, TOTALS_NAME, Totals, Window};
-use base::block::{BLOCK_BYTES, BlockDevice};
+use base::block::{BLOCK_BYTES, BlockDevice, Counts, CountsNow};
 use db::{DbOptions, FullPolicy};
 use egress::http::HttpFigures;
 use flash::Store;

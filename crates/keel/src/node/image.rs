@@ -2,13 +2,12 @@
 //! leaves no partial store behind.
 
 use crate::config::StoreConfig;
-use crate::device::{CountedDevice, Counts};
 use crate::error::CliError;
 use crate::flash_cmd::{device_error, store_error};
 use crate::lasting;
 use crate::progress::Progress;
 use crate::volatile::Volatile;
-use base::block::{BlockDevice, DeviceError, FileDevice, FileDeviceOptions};
+use base::block::{BlockDevice, CountedDevice, Counts, DeviceError, FileDevice, FileDeviceOptions};
 use flash::{FormatOptions, OpenOptions, Store};
 use std::ffi::OsString;
 use std::io::Write;

@@ -174,3 +174,36 @@ fn system(path: &Path, what: &str, source: &io::Error) -> CliError {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use command::descriptors::too_few_behind;
+    use std::io;
+    use stream::device::{CacheError, DeviceError};
+    use stream::store::StoreError;
+
+    #[test]
+    fn too_few_are_known_behind_other_errors() {
+        let system = |number| StoreError::System {
+            path: "x".into(),
+            what: "cannot be opened",
+            source: io::Error::from_raw_os_error(number),
+        };
+        let told = too_few_behind(&system(libc::EMFILE)).unwrap();
+        assert_eq!(told.status(), 1);
+        let text = told.to_string();
+        assert!(
+            text.contains("ulimit -n") && text.contains("LimitNOFILE="),
+            "{text}"
+        );
+        let told = too_few_behind(&system(libc::ENFILE)).unwrap();
+        assert!(told.to_string().contains("fs.file-max"));
+        assert!(too_few_behind(&system(libc::ENOENT)).is_none());
+        let device = DeviceError::Cache(CacheError::Io {
+            what: "opening".to_owned(),
+            source: io::Error::from_raw_os_error(libc::EMFILE),
+        });
+        assert!(too_few_behind(&device).is_some());
+        assert!(too_few_behind(&DeviceError::Stopped).is_none());
+    }
+}

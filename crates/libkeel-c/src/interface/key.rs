@@ -31,6 +31,8 @@ pub const KEEL_NODE_TIME: u32 = 4;
 pub const KEEL_CLOCK_TRUSTED: u32 = 8;
 /// The reading arrived since this machine started.
 pub const KEEL_THIS_BOOT: u32 = 16;
+/// A broker had kept the reading for an unknown time before it arrived.
+pub const KEEL_RETAINED: u32 = 32;
 
 /// The handle of a key of a node. Opaque.
 #[allow(non_camel_case_types, missing_debug_implementations)]
@@ -55,7 +57,8 @@ pub struct keel_times {
     pub age_ms: i64,
     /// Maximum age of a fresh value, in milliseconds.
     pub validity_ms: u32,
-    /// KEEL_TEMPORAL, KEEL_FRESH, KEEL_NODE_TIME, KEEL_CLOCK_TRUSTED and KEEL_THIS_BOOT, as they apply.
+    /// KEEL_TEMPORAL, KEEL_FRESH, KEEL_NODE_TIME, KEEL_CLOCK_TRUSTED, KEEL_THIS_BOOT and KEEL_RETAINED, as
+    /// they apply.
     pub flags: u32,
 }
 
@@ -87,6 +90,7 @@ impl keel_times {
             (KEEL_NODE_TIME, times.node_time),
             (KEEL_CLOCK_TRUSTED, times.clock_trusted),
             (KEEL_THIS_BOOT, times.this_boot),
+            (KEEL_RETAINED, times.retained),
         ] {
             flags |= if is_set { flag } else { 0 };
         }
