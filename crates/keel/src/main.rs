@@ -1,30 +1,24 @@
 //! `keel`: the one binary of Evenkeel.
 //!
-//! **Holds:** the command line ([`cli`]), the failures and output of commands, and the wiring of the rooms for each
-//! command: the node (`keel run`) and its clients, `keel flash`, `keel mem`, `keel demo`.
+//! **Holds:** the command line ([`cli`]) and the wiring of the rooms for each command: the node (`keel run`) and its
+//! clients, `keel flash`, `keel mem`, `keel demo`.
 //!
-//! **Must not know:** the algorithms of a room; it only calls them. (The analysis of the demo's burning building
-//! belongs to the demo, as an example of a program that uses the database.)
+//! **Must not know:** the algorithms of a room; it only calls them.
 //!
 //! **Invariants:** exit status 0 is success, 1 failure, 2 wrong usage, 3 a state that the command's help names:
 //! degraded (`keel status`, `keel doctor`), no advice (`keel advise`). A failure is one line on standard error that
 //! names the object and the remedy. `--json` prints one JSON value on standard output and nothing else. A closed
-//! standard output ends a command silently. Every exit path of the demo removes what it made and restores the terminal.
+//! standard output ends a command silently.
 //!
-//! **Files:** `cli.rs` the definition of the command line, `error.rs`, `output.rs`, `progress.rs`, `signals.rs`,
-//! `random.rs`, `replacement.rs` a file that replaces another, `lasting.rs` whether a file outlives a reboot,
-//! `mounting.rs` the common part of mounts, `descriptors.rs` the limit of open files, `time_text.rs` times as people
-//! write them, `device.rs` a device that can be counted from outside, `volatile.rs` a device that loses unflushed data,
-//! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
-//! configuration, `status/` its status, `flash_cmd/` the commands on stores, `mem_cmd/` the commands on regions, `qos/`
-//! files and texts of quality of service (`QOS.md` specifies them), `qos_cmd/` its commands, `stream_cmd/` programs
-//! from the network, `cluster_cmd/` several boards, `job_cmd/` jobs on them, `kernel.rs` the kinds of jobs,
-//! `temporary.rs` files and folders of a run, `doctor_cmd/` what this machine permits, `power_cmd/` its power use,
-//! `advise_cmd.rs` where to run a job, `bench_cmd.rs`, `demo/` the demo: `mod.rs` from arguments to exit status,
-//! `run.rs` the run and its comparison, `supervisor.rs` start, kill and restart of the child, `writer.rs` the child
-//! process, `protocol.rs` the messages of both, `recorder.rs` the parent's record, `place.rs` the place of the store,
-//! `building.rs` and `analysis.rs` the task, `state.rs` one moment of a run, `face.rs` plain lines, `view.rs` the live
-//! view, `summary.rs` the figures at the end, `full/` all rooms together.
+//! **Files:** `cli.rs` the definition of the command line, `progress.rs`, `replacement.rs` a file that replaces
+//! another, `lasting.rs` whether a file outlives a reboot, `mounting.rs` the common part of mounts, `time_text.rs`
+//! times as people write them, `volatile.rs` a device that loses unflushed data, `node/` the node (`NODE.md`
+//! specifies its socket), `client/` the commands that talk to it, `config/` its configuration, `status/` its status,
+//! `flash_cmd/` the commands on stores, `mem_cmd/` the commands on regions, `qos/` files and texts of quality of
+//! service (`QOS.md` specifies them), `qos_cmd/` its commands, `stream_cmd/` programs from the network,
+//! `cluster_cmd/` several boards, `job_cmd/` jobs on them, `kernel.rs` the kinds of jobs, `temporary.rs` files and
+//! folders of a run, `doctor_cmd/` what this machine permits, `power_cmd/` its power use, `advise_cmd.rs` where to
+//! run a job, `bench_cmd.rs`.
 
 mod advise_cmd;
 mod bench_cmd;

@@ -1,10 +1,13 @@
 //! Frames of results pages, `<!-- begin NAME -->` to `<!-- end NAME -->`, that a script fills with figures: a page that
-//! a document calls measured must have no empty frame.
+//! a document calls measured must have no empty frame. `Not measured.` is as empty; with a reason it is not.
 
 use std::path::Path;
 
 use super::markdown::normalise;
 use super::{Finding, TextFile};
+
+/// What a page has in a frame for which there are no figures and no reason.
+const NOT_MEASURED: &str = "Not measured.";
 
 /// Finds empty frames of pages that are the target of a link with the word `measured`.
 pub(crate) fn check_all(files: &[TextFile]) -> Vec<Finding> {
@@ -51,7 +54,7 @@ fn empty_frames(text: &str) -> Vec<(usize, &str)> {
             open = Some((index + 1, name));
         } else if let Some(name) = marked(line, "end") {
             found.extend(open.take().filter(|(_, begun)| *begun == name));
-        } else if !line.trim().is_empty() {
+        } else if !["", NOT_MEASURED].contains(&line.trim()) {
             open = None;
         }
     }
@@ -90,5 +93,14 @@ mod tests {
         assert_eq!(found("[Not yet](docs/results/x.md)\n", empty), []);
         let two = "<!-- begin a -->\n1\n<!-- end a -->\n<!-- begin b -->\n<!-- end b -->\n";
         assert_eq!(found(link, two), [("docs/results/x.md".to_owned(), 4)]);
+    }
+
+    #[test]
+    fn a_frame_that_says_not_measured_takes_a_reason() {
+        let link = "[measured](docs/results/x.md)\n";
+        let blank = "<!-- begin a -->\nNot measured.\n<!-- end a -->\n";
+        assert_eq!(found(link, blank), [("docs/results/x.md".to_owned(), 1)]);
+        let reason = blank.replace("measured.", "measured: it takes four processors.");
+        assert_eq!(found(link, &reason), []);
     }
 }
