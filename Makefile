@@ -35,5 +35,5 @@ soak: ## Long runs with random seeds (SOAK_SECONDS, default 3600), and the tests
 package: ## Debian packages for this machine, or ARGS="--arch arm64" ("armhf"), into target/packages; ARGS=--container an image
 	@scripts/package.sh $(ARGS)
 
-docs: ## The documentation as a site, in target/site/html (needs mdbook: cargo install --locked mdbook)
+docs: ## The documentation as a site, in target/site/html, with its links checked (builds mdbook where it is missing)
 	@scripts/docs.sh $(ARGS)

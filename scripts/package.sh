@@ -4,7 +4,8 @@
 # `keel doctor --report` takes).
 #   scripts/package.sh [--arch amd64|arm64|armhf]... [--out DIR] [--container]
 # Without --arch: for this machine. Into target/packages unless --out says where. Times in the files are that of the
-# commit. --container: also packaging/container, with buildah, for this machine.
+# commit. --container: also packaging/container, with buildah, for this machine; scripts/container-test.sh starts a node
+# in it.
 # They start on Debian 11 and later: they are linked with its C library, which comes from a mirror of Debian
 # (DEBIAN_MIRROR, else the usual one).
 set -euo pipefail
@@ -306,4 +307,7 @@ for arch in "${arches[@]}"; do
     package_libraries "$arch"
     package_bench "$arch"
 done
-if [ -n "$container" ]; then packaging/container/build.sh "$out/evenkeel_${version}_${own}.deb"; fi
+if [ -n "$container" ]; then
+    packaging/container/build.sh "$out/evenkeel_${version}_${own}.deb"
+    scripts/container-test.sh localhost/evenkeel
+fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes docs/results/node.md anew: its figures and tables. The words between them stay.
-#   scripts/page-node.sh              measures here, as root on a quiet machine with mosquitto (about 25 minutes)
+#   scripts/page-node.sh              measures here, as root on a quiet machine with mosquitto (about 27 minutes)
 #   scripts/page-node.sh --tables     writes the tables from the figures that are there
 #   scripts/page-node.sh FOUND        takes the figures of an earlier run: the file of `keel bench node --json FOUND`
 set -euo pipefail

@@ -4,8 +4,9 @@
 # the fuzz targets, where cargo-fuzz is installed, a quarter. The in-memory file system gets as much again, beside it:
 # kills, states of a crash, drawn orders, regions written over, and every program of its table, with the suites of
 # others. The tests of the workspace run five times on a loaded machine, for about an hour. Packages are made for three
-# architectures, installed in fresh roots of three Debian releases, and started in an emulator. The first failure ends
-# the run; its seed, or the file that reproduces it, stands above the last line.
+# architectures, installed in fresh roots of three Debian releases, and started in a container and in an emulator. The
+# documentation site is built. The first failure ends the run; its seed, or the file that reproduces it, stands above
+# the last line.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -91,7 +92,10 @@ printf 'soak: packages\n'
 scripts/package.sh --arch amd64 --arch arm64 --arch armhf ||
     { printf 'soak: FAILED in making packages\n'; exit 1; }
 scripts/package-test.sh || { printf 'soak: FAILED in the packages in a fresh root\n'; exit 1; }
+scripts/container-test.sh || { printf 'soak: FAILED in the container\n'; exit 1; }
 scripts/package-arm.sh || { printf 'soak: FAILED in the packages for boards\n'; exit 1; }
+printf 'soak: documentation site\n'
+scripts/docs.sh || { printf 'soak: FAILED in the documentation site\n'; exit 1; }
 
 # The parser of the store's images gets half of the fuzzing; what is found on the way stays in fuzz/target/found.
 fuzzed=0

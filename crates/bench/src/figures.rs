@@ -120,6 +120,8 @@ pub(crate) struct Figures {
     goals: Vec<Goal>,
     missing: Vec<String>,
     notes: Vec<String>,
+    /// Cases that lack a part.
+    incomplete: Vec<&'static str>,
 }
 
 impl Figures {
@@ -130,6 +132,7 @@ impl Figures {
             goals,
             missing: Vec::new(),
             notes: Vec::new(),
+            incomplete: Vec::new(),
         }
     }
 
@@ -204,6 +207,15 @@ impl Figures {
         self.notes.push(note);
     }
 
+    /// Notes that a case lacks a part. Its figures are shown, but none of its goals counts as met.
+    pub(crate) fn incomplete(&mut self, case: &'static str) {
+        self.incomplete.push(case);
+    }
+
+    fn is_met(&self, goal: &Goal, value: f64) -> bool {
+        goal.bound.is_met(value) && !self.incomplete.contains(&goal.case)
+    }
+
     /// Returns our compared figures, each paired with the same figure of each peer. Systems that are parts of ours are
     /// not peers.
     fn pairs(&self) -> impl Iterator<Item = (&Figure, &Figure)> {
@@ -254,7 +266,10 @@ impl Figures {
                 metric: figure.metric.name,
                 unit: figure.metric.unit,
                 value,
-                verdict: goal.flatten().map(|goal| goal.bound.verdict(value)),
+                verdict: goal.flatten().map(|goal| Verdict {
+                    met: self.is_met(goal, value),
+                    ..goal.bound.verdict(value)
+                }),
             }
         });
         let ratios = self.pairs().map(|(ours, peer)| {
@@ -267,7 +282,7 @@ impl Figures {
                 ratio,
                 better: ours.metric.better(),
                 goal: goal.map(|goal| goal.bound.goal()),
-                met: goal.map(|goal| goal.bound.is_met(ratio)),
+                met: goal.map(|goal| self.is_met(goal, ratio)),
                 floor_ratio: None,
                 of_rounds: Some(ratio_range(ours, peer)),
             }
@@ -351,7 +366,8 @@ impl Figures {
             )?;
             let goal =
                 (figure.system == OURS).then(|| self.goal(figure.case, figure.metric.name, None));
-            writeln!(text, "{}", verdict_text(goal.flatten(), figure.median()))?;
+            let verdict = self.verdict_text(goal.flatten(), figure.median());
+            writeln!(text, "{verdict}")?;
         }
         writeln!(text, "\n{OURS} divided by the peer, median of the rounds")?;
         writeln!(
@@ -368,7 +384,7 @@ impl Figures {
                 ours.case,
                 peer.system,
                 ours.metric.name,
-                verdict_text(goal, ratio)
+                self.verdict_text(goal, ratio)
             )?;
         }
         for missing in &self.missing {
@@ -378,6 +394,17 @@ impl Figures {
             writeln!(text, "\nnote: {note}")?;
         }
         Ok(())
+    }
+
+    fn verdict_text(&self, goal: Option<&Goal>, value: f64) -> String {
+        goal.map_or_else(String::new, |goal| {
+            let met = if self.is_met(goal, value) {
+                "met"
+            } else {
+                "MISSED"
+            };
+            format!("  {}: {met}", goal.bound.text())
+        })
     }
 }
 
@@ -401,17 +428,6 @@ fn ratio_range(ours: &Figure, peer: &Figure) -> [f64; 2] {
         .fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], ratio| {
             [low.min(ratio), high.max(ratio)]
         })
-}
-
-fn verdict_text(goal: Option<&Goal>, value: f64) -> String {
-    goal.map_or_else(String::new, |goal| {
-        let met = if goal.bound.is_met(value) {
-            "met"
-        } else {
-            "MISSED"
-        };
-        format!("  {}: {met}", goal.bound.text())
-    })
 }
 
 #[cfg(test)]
@@ -493,6 +509,21 @@ mod tests {
         assert_eq!(json["missing"][0], "mosquitto");
         assert_eq!(json["method"]["rounds"][0]["values"][2], 60.0);
         assert_eq!(json["method"]["notes"][0], "a note");
+    }
+
+    #[test]
+    fn no_goal_of_a_case_that_lacks_a_part_is_met() {
+        let mut figures = figures();
+        figures.incomplete("rate");
+        let json = serde_json::to_value(figures.json("node", &machine(), json!({}))).unwrap();
+        let (row, ratio) = (&json["rows"][0], &json["ratios"][0]);
+        assert_eq!((&row["value"], &row["met"]), (&json!(20.0), &json!(false)));
+        assert_eq!(
+            (&ratio["ratio"], &ratio["met"]),
+            (&json!(0.5), &json!(false))
+        );
+        let table = figures.table("a title", &machine());
+        assert!(table.contains("at least 20: MISSED") && table.contains("at most 0.5: MISSED"));
     }
 
     #[test]

@@ -211,6 +211,25 @@ impl Run {
         found.and_then(|row| row["ratio"].as_f64())
     }
 
+    /// Returns a table's cell with the lowest and the highest round of a figure; blank if it has only one round.
+    pub(crate) fn rounds_cell(&self, case: &str, system: &str, metric: &str) -> String {
+        let all = self.report["method"]["rounds"].as_array();
+        let found = all.into_iter().flatten().find(|figure| {
+            figure["case"] == case && figure["system"] == system && figure["metric"] == metric
+        });
+        let rounds = found.and_then(|figure| figure["values"].as_array());
+        let mut rounds: Vec<f64> = rounds
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_f64)
+            .collect();
+        rounds.sort_unstable_by(f64::total_cmp);
+        match rounds.as_slice() {
+            [low, .., high] => format!(" {} to {} ", number(*low), number(*high)),
+            _ => " ".to_owned(),
+        }
+    }
+
     /// Returns the cases and systems that have `metric`, in the order of the report.
     pub(crate) fn with(&self, metric: &str) -> Vec<(&str, &str)> {
         let rows = self.list("rows").iter();

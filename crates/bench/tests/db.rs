@@ -1,5 +1,5 @@
 //! `keel-bench db` and `keel-bench qos` as a user runs them, with little work: all cases are present, no goal is
-//! judged, nothing is left behind.
+//! judged, nothing is left behind. The result pages show what the stored figures give.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -76,13 +76,45 @@ fn a_quick_run_of_the_data_path_has_every_case_and_judges_nothing() {
         );
     }
     assert!(has("durable-lone", "write-and-flush", "latency_p50"));
-    assert!(has("data-time", "keel", "data_time_ratio") || missing.contains("two processors"));
+    for metric in [
+        "data_time_ratio",
+        "puts_of_the_other",
+        "refused_puts_of_the_other",
+    ] {
+        assert!(has("data-time", "keel", metric) || missing.contains("two processors"));
+    }
     assert!(out.join("get-100k-64.svg").is_file() && out.join("durable-lone.png").is_file());
     let left: Vec<_> = std::fs::read_dir(&folder.0)
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
     assert_eq!(left.len(), 2, "{left:?}");
+}
+
+/// The pages of the data path, of quality of service and of messages between boards.
+#[test]
+fn the_result_pages_are_what_the_figures_beside_them_give() {
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let folder = Folder::new("pages");
+    // The page of messages draws into its folder.
+    let figures = folder.0.join("cluster");
+    std::fs::create_dir(&figures).unwrap();
+    for entry in std::fs::read_dir(results.join("cluster")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, figures.join(path.file_name().unwrap())).unwrap();
+    }
+    for (command, name, option, figures) in [
+        ("db-page", "db.md", "--json", results.join("db.json")),
+        ("qos-page", "qos.md", "--results", results.join("qos")),
+        ("cluster-page", "cluster.md", "--results", figures),
+    ] {
+        let (page, made) = (results.join(name), folder.0.join(name));
+        std::fs::copy(&page, &made).unwrap();
+        let output = bench(&[command], &[(option, &figures), ("--page", &made)]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let [before, after] = [page, made].map(|page| std::fs::read_to_string(page).unwrap());
+        assert_eq!(after, before, "{name}");
+    }
 }
 
 #[test]

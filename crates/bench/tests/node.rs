@@ -23,6 +23,48 @@ fn has_mosquitto() -> bool {
         .any(|folder| folder.join("mosquitto").is_file())
 }
 
+/// The whole node has every part that this machine permits, and what is missing is named.
+fn check_parts(whole: &Value, missing: &[String]) {
+    let parts = whole["parts"].as_object().unwrap();
+    assert_eq!(parts.len(), 6, "{whole}");
+    for (name, part) in parts {
+        let is_present = part["present"].as_bool().unwrap();
+        let reason = part["reason"].as_str().unwrap();
+        let line = format!("whole-node-1024, {name}: {reason}");
+        assert_eq!(missing.contains(&line), !is_present, "{whole}");
+        let may_be_missing = name == "mount" && base::mount::why_root_cannot_mount().is_some();
+        assert!(is_present || may_be_missing, "{line}");
+    }
+}
+
+/// All that was sent has arrived on flash, upstream and at the page, and all parts have worked.
+fn check_counts(whole: &Value) {
+    let counts = &whole["counts"];
+    let count = |name: &str| {
+        counts[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{name} in {whole}"))
+    };
+    // One reading of each sensor, and some for the job.
+    assert!(count("readings_sent") > 1024, "{whole}");
+    assert_eq!(count("readings_durable"), count("readings_sent"));
+    assert_eq!(count("readings_upstream"), count("readings_sent"));
+    assert!(
+        count("page_sensors") >= 1024 && count("page_messages") > 0,
+        "{whole}"
+    );
+    assert!(count("job_runs") > count("job_failed"), "{whole}");
+    assert!(
+        count("checkpoints") > 0 && count("region_writes") > 0,
+        "{whole}"
+    );
+    // The start of the program, and a reading.
+    assert!(count("task_lines") >= 2, "{whole}");
+    if whole["parts"]["mount"]["present"] == true {
+        assert!(count("mount_reads") > 0, "{whole}");
+    }
+}
+
 #[test]
 fn a_quick_run_has_every_case_or_says_that_it_is_missing_and_judges_nothing() {
     if !has_mosquitto() {
@@ -109,6 +151,25 @@ fn a_quick_run_has_every_case_or_says_that_it_is_missing_and_judges_nothing() {
                 .iter()
                 .any(|ratio| ratio["case"] == wear && ratio["peer"] == "sqlite")
         );
+    }
+
+    let whole = &report["method"]["whole_node"];
+    if whole.is_null() {
+        assert!(
+            missing
+                .iter()
+                .any(|what| what == "whole-node-1024: no program keel beside this one")
+        );
+    } else {
+        check_parts(whole, &missing);
+        check_counts(whole);
+        let of = |metric: &str| value("whole-node-1024", "keel", metric).unwrap();
+        assert!(of("cpu_of_node") > 0.0 && of("cpu_of_one_core") >= of("cpu_of_node"));
+        assert!(of("resident_max_of_node") > 0.0 && of("resident_max_of_task") > 0.0);
+        assert!(of("resident_max") >= of("resident_max_of_node"));
+        if whole["parts"]["mount"]["present"] == true {
+            assert!(of("resident_max_of_mount") > 0.0);
+        }
     }
 
     let left: Vec<_> = std::fs::read_dir(&folder.0)

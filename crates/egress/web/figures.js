@@ -1,6 +1,7 @@
 // The tiles: what the node says of itself, once a second. What a node does not have is not shown as nothing.
 
 const LINE_POINTS = 120;
+const ALARMS_SHOWN_MAX = 5;
 
 export function grouped(value) {
   return Math.round(value).toLocaleString("en-GB");
@@ -176,6 +177,7 @@ export class Figures {
     this.knobs(status);
     this.flash(status);
     this.wear(status);
+    this.alarms(status);
     this.upstream(status.upstream);
     this.streaming(status.mounts);
     this.jobs(status.jobs);
@@ -270,6 +272,21 @@ export class Figures {
     const gigabytes = wear.card_written_terabytes * 1000;
     const written = gigabytes < 1 ? `${decimals(gigabytes * 1000)} MB` : `${decimals(gigabytes)} GB`;
     tile.lines([rated, `${written} written, ${decimals(wear.bytes_per_reading)} B a reading`]);
+  }
+
+  alarms({ alarms: all, alarms_active: active }) {
+    if (!all || all.length === 0) return;
+    const tile = this.tile("alarms", "Alarms");
+    const raised = all.reduce((sum, one) => sum + one.active, 0);
+    tile.set(grouped(raised), "raised", raised > 0 ? "bad" : "");
+    const shown = (active ?? []).slice(0, ALARMS_SHOWN_MAX);
+    const more = raised - shown.length;
+    const watched = all.reduce((sum, one) => sum + one.watched, 0);
+    tile.lines([
+      ...shown.map((one) => `! ${one.alarm} ${one.key} since ${span(one.since_ms)}: ${one.value ?? "no number"}`),
+      ...(more > 0 ? [`and ${grouped(more)} more`] : []),
+      `${all.length === 1 ? "1 alarm" : `${all.length} alarms`} on ${watched === 1 ? "1 key" : `${grouped(watched)} keys`}`,
+    ]);
   }
 
   upstream(all) {

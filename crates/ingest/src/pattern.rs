@@ -14,10 +14,22 @@ const SHARED: &str = "$share/";
 /// # Errors
 /// [`Error::Pattern`] says what is wrong with it.
 pub fn check(pattern: &str) -> Result<(), Error> {
-    base::pattern::check(pattern).map_err(|reason| Error::Pattern {
+    base::pattern::check(pattern).map_err(|reason| wrong(pattern, reason))
+}
+
+/// Checks that `filter` is a valid filter of topics, in which `+` and `#` are whole levels.
+///
+/// # Errors
+/// [`Error::Pattern`] says what is wrong with it.
+pub fn check_topics(filter: &str) -> Result<(), Error> {
+    base::pattern::check_filter(filter).map_err(|reason| wrong(filter, reason))
+}
+
+fn wrong(pattern: &str, reason: &'static str) -> Error {
+    Error::Pattern {
         pattern: crate::intake::excerpt(pattern.as_bytes()),
         reason,
-    })
+    }
 }
 
 /// Returns the pattern that the topics of a subscription's messages match: brokers send them without the `$share/NAME/`
@@ -30,12 +42,12 @@ pub fn topic_filter(filter: &str) -> &str {
     }
 }
 
-/// Checks that `filter` can be sent to a broker: a pattern, or `$share/NAME/` and a pattern.
+/// Checks that `filter` can be sent to a broker: a filter of topics, or `$share/NAME/` and such a filter.
 ///
 /// # Errors
 /// [`Error::Pattern`] says what is wrong with it.
 pub fn check_filter(filter: &str) -> Result<(), Error> {
-    check(filter)?;
+    check_topics(filter)?;
     let Some(shared) = filter.strip_prefix(SHARED) else {
         return Ok(());
     };
@@ -47,8 +59,5 @@ pub fn check_filter(filter: &str) -> Result<(), Error> {
         Some((_, filter)) if !filter.is_empty() => return Ok(()),
         _ => "a shared subscription is `$share/NAME/FILTER`",
     };
-    Err(Error::Pattern {
-        pattern: crate::intake::excerpt(filter.as_bytes()),
-        reason,
-    })
+    Err(wrong(filter, reason))
 }

@@ -77,7 +77,22 @@ fn the_first_rule_that_fits_a_key_decides() {
     assert_eq!(validity(&node, "room/2/temperature"), Some((300, true)));
     assert_eq!(validity(&node, "room/2/co2"), Some((400, true)));
     assert_eq!(node.resolve("kitchen"), Err(Reason::KeyUnknown));
-    for key in ["", "room/\u{7}", &"room/".repeat(13)] {
+    let long = "room/".repeat(13);
+    let wild = [
+        "room/+",
+        "room/#",
+        "+",
+        "#",
+        "room/+/temperature",
+        "#/temperature",
+    ];
+    let unseen = [
+        "room/\u{200b}",
+        "\u{feff}room/1/temperature",
+        "room/1\u{fe0f}/co2",
+    ];
+    let wrong = ["", "room/\u{7}", &long];
+    for key in wrong.into_iter().chain(wild).chain(unseen) {
         assert_eq!(node.resolve(key), Err(Reason::KeyInvalid), "{key:?}");
     }
     assert!(node.resolve("room").is_ok());

@@ -4,6 +4,7 @@ mod fuzz_corpus;
 mod intake;
 mod intake_node;
 mod intake_support;
+mod line_cases;
 mod line_grammar;
 mod line_listen;
 mod mqtt_broker;

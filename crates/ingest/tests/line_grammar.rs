@@ -63,7 +63,19 @@ fn lines_that_are_taken() {
         (r#"m a="q\"b\\c\d",b=1"#, r#"m [a|"q\"b\\c\\d"] [b|1.0]"#),
         (r"m\ 1\,x,t\ \==\,\ a v\ 1=1", "m 1,x <t =|, a> [v 1|1.0]"),
         (r"m\x,t=a\b v=1", r"m\x <t|a\b> [v|1.0]"),
-        (r"m\\,t=a v=1", r"m\ <t|a> [v|1.0]"),
+        // A backslash before anything else stands for itself, also before another backslash.
+        (r"m\\,t=a v=1", r"m\,t=a [v|1.0]"),
+        (
+            r"m\\x,t\\=b=a\\\,c v\\=1=1",
+            r"m\\x <t\=b|a\\,c> [v\=1|1.0]",
+        ),
+        (
+            r"share,path=\\nas\vol v=1",
+            r"share <path|\\nas\vol> [v|1.0]",
+        ),
+        (r"cpu,regions=\\ east v=1", r"cpu <regions|\ east> [v|1.0]"),
+        (r"cpu,regions=\ east v=1", r"cpu <regions| east> [v|1.0]"),
+        (r#"m a="\\nas\vol\\""#, r#"m [a|"\\nas\\vol\\"]"#),
         ("m=x v=1", "m=x [v|1.0]"),
         ("\"m\" \"v\"=1", "\"m\" [\"v\"|1.0]"),
         ("温度,室=二 値=21.5", "温度 <室|二> [値|21.5]"),
@@ -125,6 +137,12 @@ fn lines_that_are_refused() {
         "m v=--1",
         "m\\ v=1",
         "m v\\=1",
+        // No name and no value ends with a backslash.
+        "m,t=a\\ v=1",
+        "m,t=a\\\\ v=1",
+        "m\\\\ v=1",
+        "m v\\\\=1",
+        "m,t\\\\=a v=1",
         "m\tv=1",
         "m v=１",
     ] {
@@ -191,8 +209,9 @@ fn field() -> impl Strategy<Value = Field> {
     ]
 }
 
-/// Names with everything that needs an escape; a leading space would count as white space before the line.
-const NAME: &str = "[a-z\\\\,=\"#é][a-z\\\\,= \"#é]{0,8}";
+/// Names with everything that needs an escape; a leading space would count as white space before the line, and a
+/// backslash at the end has no form.
+const NAME: &str = "[a-z,=\"#é]|[a-z\\\\,=\"#é][a-z\\\\,= \"#é]{0,8}[a-z,= \"#é]";
 
 /// Lines without a quote, and so without a quoted text.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
@@ -303,6 +322,13 @@ fn a_text_keeps_its_line_breaks() {
         " ,app=x msg=\"first\nboiler temperature=999\nlast\"",
         "  code=3i,msg=\"first\nboiler temperature=999\nlast\"",
         "log v=1\\,msg=\"first\nboiler temperature=999\nlast\"",
+        // The author of a tag has ended it with a backslash, which the sender has escaped or not.
+        "log,app=x\\ msg=\"first\nboiler temperature=999\nlast\"",
+        "log,app=x\\\\ msg=\"first\nboiler temperature=999\nlast\"",
+        "log,app=x\\ code=3i,msg=\"first\nboiler temperature=999\nlast\"",
+        "log,host=a\\,app=x\\\\ msg=\"first\nboiler temperature=999\nlast\"",
+        // Such a line can be right, as well.
+        "log,app=x\\\\ y msg=\"first\nboiler temperature=999\nlast\"",
     ] {
         assert_eq!(lines(&format!("{line}\nm v=1\n")), [line, "m v=1"]);
         assert_eq!(lines(&format!("{line}\r\nm v=1\r\n")), [line, "m v=1"]);
@@ -324,6 +350,12 @@ fn a_quote_elsewhere_begins_no_text() {
         "\tm,na\"me=a v=1",
         " m\\=\"a v=1",
         " m na\"me=1",
+        "m,t=a\\ b,u=\"c v=1",
+        "m,t=a\\\\ b,u=\"c v=1",
+        "m,t=a\\ \\=\"c v=1",
+        "m,t\\ u=\"c v=1",
+        "m\\ n,t=\"c v=1",
+        "m=\\ n=\"c v=1",
         "m",
         "\"",
         "=\"",
@@ -426,8 +458,15 @@ proptest! {
             prop_assert_eq!(&value, wanted);
         }
         prop_assert_eq!(line.time(), time);
-        // A stream returns it whole, whatever its texts contain; with a `#` in front it would be a comment.
-        if !measurement.starts_with('#') {
+        // A stream returns it whole, whatever its texts contain, unless the end of one looks like the beginning of a
+        // line with a text; with a `#` in front it would be a comment.
+        let is_cut = |(_, value): &(&str, Value<'_>)| match value {
+            Value::Text(text) => text
+                .rsplit_once('\n')
+                .is_some_and(|(_, last)| last.contains(' ') && last.ends_with('=')),
+            _ => false,
+        };
+        if !measurement.starts_with('#') && !fields.iter().any(is_cut) {
             prop_assert_eq!(lines(&format!("{text}\nm v=1\n")), [text, "m v=1".to_owned()]);
         }
     }

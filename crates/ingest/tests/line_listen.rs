@@ -307,6 +307,26 @@ fn bad_input_costs_itself() {
 }
 
 #[test]
+fn a_byte_order_mark_before_a_connections_first_line_is_left_out() {
+    let node = Node::tcp();
+    let mut client = node.connect();
+    // Of a question, too, and where it comes in pieces.
+    client.send("\u{feff}\n".as_bytes());
+    assert_eq!(client.answer(), "ok 0 0\n");
+    drop(client);
+    let mut client = node.connect();
+    client.send(b"\xef");
+    client.send(b"\xbb\xbfm a=1\r\n");
+    client.send("m\u{feff} a=2\n\n".as_bytes());
+    assert_eq!(client.answer(), "ok 1 1\n");
+    assert_eq!(node.fake.texts(), ["m/a=1"]);
+    assert_eq!(node.counters.refused(Reason::KeyInvalid), 1);
+    drop(client);
+    node.until("the end", |node| node.figures().connections == 0);
+    node.stop(0);
+}
+
+#[test]
 fn a_hundred_thousand_series_make_no_more_keys_than_allowed() {
     let node = Node::tcp();
     node.fake

@@ -1,6 +1,6 @@
 //! Patterns: a table, and agreement with a definition that is written differently.
 
-use ingest::pattern::{check, check_filter, is_exact, matches, topic_filter};
+use ingest::pattern::{check, check_filter, check_topics, is_exact, matches, topic_filter};
 use proptest::prelude::*;
 
 #[test]
@@ -29,6 +29,10 @@ fn wildcards_stand_for_levels() {
         ("$SYS/#", "$SYS/load", true),
         ("#/a", "a/a", false),
         ("a+", "ab", false),
+        ("c++", "c++", true),
+        ("+/#1", "c++/#1", true),
+        ("#1", "a1", false),
+        ("#1/#", "#1/a/b", true),
         ("/a", "/a", true),
         ("/a", "a", false),
     ] {
@@ -42,17 +46,25 @@ fn what_is_no_pattern_is_refused_with_a_reason() {
         "a", "a/b", "+", "#", "a/+/b/#", "/", "a//b", "é/+", "$SYS/#",
     ] {
         assert!(check(pattern).is_ok(), "{pattern}");
+        assert!(check_topics(pattern).is_ok(), "{pattern}");
     }
+    // Characters of a name, which no topic has.
+    for name in ["c++", "#1", "a/c++/#1", "a#", "a/b#", "a+", "a/+b/c", "++"] {
+        assert!(check(name).is_ok() && is_exact(name), "{name}");
+        let error = check_topics(name).unwrap_err();
+        assert_eq!(error.code(), base::error::Code::Invalid);
+        assert!(error.to_string().contains("must be"), "{error}");
+    }
+    assert!(check("c++/+/#1/#").is_ok() && !is_exact("c++/+/#1/#"));
     let long = "x".repeat(257);
     for (pattern, reason) in [
         ("", "empty"),
         (long.as_str(), "256"),
         ("a\n", "control"),
         ("#/a", "`#`"),
-        ("a#", "`#`"),
-        ("a/b#", "`#`"),
-        ("a+", "`+`"),
-        ("a/+b/c", "`+`"),
+        ("a/#/+", "`#`"),
+        ("\u{feff}hall/t", "invisible"),
+        ("hall\u{200b}/+", "invisible"),
     ] {
         let error = check(pattern).unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
@@ -81,6 +93,8 @@ fn level() -> impl Strategy<Value = String> {
         Just(String::new()),
         Just("+".to_owned()),
         Just("#".to_owned()),
+        Just("c++".to_owned()),
+        Just("#1".to_owned()),
     ]
 }
 

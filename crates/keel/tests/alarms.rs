@@ -1,6 +1,7 @@
 //! `[[alarm]]` and `[[actuator]]`: what a real broker and a real command receive, also when they are unavailable, slow
 //! or refuse.
 
+use crate::clients::example;
 use crate::common::broker::{Broker, Subscriber, free_port};
 use crate::common::node::{Node, SMALL};
 use crate::common::wait_until;
@@ -298,7 +299,6 @@ fn of_the_values_for_an_actuator_the_latest_arrives() {
         (&valve["superseded"], &valve["keys"], &valve["late"]),
         (&2.into(), &1.into(), &0.into())
     );
-    // A task's values drive the actuator in the same way: the source of a value does not matter.
     put(&node, "valve/2", "on");
     wait_until("the next one", || subscriber.all().len() == 3);
     assert_eq!(subscriber.all()[2], ("act/2".to_owned(), "on".to_owned()));
@@ -311,6 +311,44 @@ fn of_the_values_for_an_actuator_the_latest_arrives() {
     wait_until("a new value", || subscriber.all().len() == 5);
     assert_eq!(subscriber.all()[4], ("act/1".to_owned(), "0".to_owned()));
     assert!(node.ok(&["status"]).starts_with("ok\n"));
+    assert!(node.stop().success());
+}
+
+#[test]
+fn a_value_that_a_task_writes_reaches_the_actuator() {
+    let Some(broker) = Broker::start() else {
+        return;
+    };
+    let subscriber = Subscriber::start(broker.port);
+    // The program reads `boiler/celsius` and writes `boiler/valve` through the client library, fifty times a second.
+    let text = format!(
+        "[[task]]\nname = \"valve\"\ncommand = [{:?}, \"keel-data/keel.sock\", \"1000000\"]\n\
+         [[actuator]]\nname = \"valve\"\npattern = \"boiler/valve\"\nbroker = \"local\"\ntopic = \"act/valve\"\n",
+        example()
+    );
+    let mut node = Node::start(&config(broker.port, &text));
+    wait_until("the task's declaration", || {
+        status(&node)["tasks"][0]["declared_by"] == "program"
+    });
+    // Without a temperature the task writes nothing, so there is nothing to send.
+    assert!(subscriber.all().is_empty());
+    for (celsius, opening) in [("60", "40"), ("75", "25")] {
+        put(&node, "boiler/celsius", celsius);
+        wait_until("the task's value", || {
+            let last = subscriber.all().pop();
+            last == Some(("act/valve".to_owned(), opening.to_owned()))
+        });
+    }
+    wait_until("the figures", || {
+        status(&node)["actuators"][0]["delivered"].as_u64() >= Some(2)
+    });
+    let found = status(&node);
+    let (task, actuator) = (&found["tasks"][0], &found["actuators"][0]);
+    assert_eq!(
+        (&task["state"], &task["failed"], &actuator["failed"]),
+        (&"running".into(), &0.into(), &0.into()),
+        "{found}"
+    );
     assert!(node.stop().success());
 }
 

@@ -132,6 +132,9 @@ fn a_refusal_of_the_node_is_a_failure_and_no_wrong_usage() {
         (&["put", "a", &long][..], "value_bytes_max"),
         (&["put", &long, "1"], "1 to 64 bytes"),
         (&["put", "", "1"], "1 to 64 bytes"),
+        (&["put", "#", "1"], "no level that is + or # alone"),
+        (&["put", "a/+", "1"], "no level that is + or # alone"),
+        (&["put", "a\u{200b}", "1"], "invisible characters"),
         (&["put", "b", "1"], "keys_max"),
         (&["get", "b"], "no such key"),
     ] {

@@ -96,7 +96,7 @@ fn fails_well(program: &Path) {
 }
 
 /// Returns the path of an example in cargo's output when all tests of this crate are built.
-fn example() -> PathBuf {
+pub fn example() -> PathBuf {
     let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
     let example = programs.join("examples/valve");
     assert!(

@@ -54,7 +54,7 @@ fn a_node_and_its_store_export_the_same() {
             .count(),
         before
     );
-    node.fails(&["export", "--format", "csv", "a+"], 2);
+    node.fails(&["export", "--format", "csv", "a/#/b"], 2);
     node.fails(&["export"], 2);
     // While the node has the store open, no other program can read it.
     let image = ["--image", "keel-data/store.img"];
@@ -74,4 +74,46 @@ fn a_node_and_its_store_export_the_same() {
     let csv = node.ok(&[&["export", "--format", "csv", "note/#"], &image[..]].concat());
     assert_eq!(csv.lines().count(), 2);
     assert!(csv.contains(",text,,,"), "{csv}");
+}
+
+#[test]
+fn keys_with_wildcards_in_a_level_are_declared_watched_read_and_exported_by_name() {
+    let keys = "[keys]\nauto_create = false\n[[key]]\npattern = \"lang/c++\"\n[[key]]\npattern = \"#1\"\n\
+                [[key]]\npattern = \"m/#\"\n";
+    let mut node = Node::start(&format!("{SMALL}{keys}"));
+    node.ok(&["put", "lang/c++", "1"]);
+    node.ok(&["put", "#1", "2"]);
+    node.fails(&["put", "lang/cxx", "3"], 1);
+    node.fails(&["put", "11", "3"], 1);
+    // A key that every pattern would read as a wildcard, and one that looks like another.
+    for key in ["#", "lang/+", "m/#", "m/a/+", "lang/c++\u{200b}"] {
+        let line = node.fails(&["put", key, "3"], 1);
+        assert!(line.contains("is no key; use 1 to 64 bytes"), "{line}");
+    }
+    let lines = "m,t=+ v=1\nm,t=# v=1\nm,t=\u{202e}a v=1\nm,t=a+#b v=1 1700000000000000000\n";
+    assert_eq!(send(&node, lines), "ok 1 3\n");
+    assert_eq!(node.ok(&["get", "lang/c++"]), "1\n");
+    assert_eq!(node.ok(&["history", "#1"]).lines().count(), 1);
+    for (pattern, update) in [
+        ("lang/c++", "lang/c++  1"),
+        ("#1", "#1  2"),
+        ("m/a+#b/+", "m/a+#b/v  1"),
+    ] {
+        let shown = node.ok(&["watch", pattern, "--current", "--count", "1"]);
+        assert!(shown.contains(update), "{shown}");
+    }
+    let csv = node.ok(&["export", "--format", "csv", "lang/c++", "#1"]);
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+    let line = node.ok(&["export", "--format", "line", "m/a+#b/v"]);
+    assert_eq!(line, "keel,key=m/a+#b/v value=1 1700000000000000000\n");
+    assert!(node.stop().success());
+    let stored = node.ok(&[
+        "export",
+        "--format",
+        "csv",
+        "#1",
+        "--image",
+        "keel-data/store.img",
+    ]);
+    assert_eq!(stored.lines().count(), 2, "{stored}");
 }

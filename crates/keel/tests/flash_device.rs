@@ -1,6 +1,6 @@
 //! `keel flash` on block devices: what it refuses to overwrite, and who may use a device.
 
-use crate::common::{TempDir, fails, ok, ok_json};
+use crate::common::{TempDir, fails, ok, ok_json, wait_until};
 use crate::flash_common::{Loop, Writer, put, sparse_file};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -249,7 +249,10 @@ fn a_mounted_device_is_never_overwritten() {
     let unmounted = Command::new("umount").arg(&place).status().unwrap();
     assert!(unmounted.success());
     device.device.mounted = None;
-    assert!(fails(&["flash", "format", device.path()], 1).contains("an ext4 file system"));
+    // A process that another test has put into a namespace of its own may still have a copy of the mount.
+    wait_until("the unmounted device is free", || {
+        fails(&["flash", "format", device.path()], 1).contains("an ext4 file system")
+    });
     ok(&["flash", "format", device.path(), "--force"]);
 }
 

@@ -252,13 +252,21 @@ fn readings_that_are_put_together_are_stored_all_or_none() {
     );
     // Less than 64 KiB in the request, but more in the node, where each reading takes 928 bytes.
     let large = vec![reading("a", json!("x".repeat(896))); 71];
-    let cases: [(&[serde_json::Value], &str); 6] = [
+    let cases: [(&[serde_json::Value], &str); 8] = [
         (
             &[reading("one", json!(3)), reading("two", json!(null))],
             "no value",
         ),
         (
             &[reading("one", json!(3)), reading("", json!(3))],
+            "is no key",
+        ),
+        (
+            &[reading("one", json!(3)), reading("two/+", json!(3))],
+            "is no key",
+        ),
+        (
+            &[reading("one", json!(3)), reading("two\u{200b}", json!(3))],
             "is no key",
         ),
         (

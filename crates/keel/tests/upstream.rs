@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Returns the configuration of a node with a trusted clock, followed by this text.
-fn config(text: &str) -> String {
+pub fn config(text: &str) -> String {
     format!("{SMALL}[time]\nwall_clock = \"trusted\"\n{text}")
 }
 
@@ -37,7 +37,7 @@ fn upstream(status: &Value) -> Value {
     status["upstream"][0].clone()
 }
 
-fn status(node: &Node) -> Value {
+pub fn status(node: &Node) -> Value {
     node.json_degraded(&["status", "--json"])
 }
 
@@ -284,7 +284,7 @@ impl Server {
     }
 }
 
-fn read_request(reader: &mut impl BufRead) -> Option<(String, String)> {
+pub fn read_request(reader: &mut impl BufRead) -> Option<(String, String)> {
     let mut head = String::new();
     loop {
         let before = head.len();

@@ -108,7 +108,7 @@ fn attend(
 }
 
 /// Returns the first byte of a packet, and the content after its length.
-fn packet(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
+pub fn packet(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let mut byte = || {
         let mut byte = [0];
         stream.read_exact(&mut byte).ok().map(|()| byte[0])

@@ -60,6 +60,7 @@ static void values(keel_node *node) {
     EXPECT(keel_open_key(node, "c/value", NULL), KEEL_INVALID);
     EXPECT(keel_open_key(node, NULL, &key), KEEL_INVALID);
     EXPECT(keel_open_key(node, "", &key), KEEL_INVALID);
+    EXPECT(keel_open_key(node, "c/#", &key), KEEL_INVALID);
     EXPECT(keel_open_key(node, "\xff", &key), KEEL_INVALID);
     EXPECT(keel_open_key((keel_node *)8, "c/value", &key), KEEL_INVALID);
     CHECK(key == NULL);

@@ -365,11 +365,12 @@ impl Answered {
 }
 
 pub(crate) fn check_key(name: &str) -> Result<(), Error> {
-    if !name.is_empty() && name.len() <= KEY_BYTES_MAX && !name.contains(char::is_control) {
+    let fits = (1..=KEY_BYTES_MAX).contains(&name.len());
+    if fits && base::pattern::check_name(name).is_ok() {
         return Ok(());
     }
     // A long name would make a long line.
     let shown: String = name.chars().take(KEY_BYTES_MAX).collect();
-    let remedy = "use 1 to 64 bytes without control characters";
+    let remedy = "use 1 to 64 bytes without control or invisible characters, and no level that is + or # alone";
     Err(Error::new(Code::Invalid, shown, "is no key", remedy))
 }

@@ -107,7 +107,8 @@ impl Node {
     /// Returns a key. It need not exist yet.
     ///
     /// # Errors
-    /// [`Code::Invalid`] unless it has 1 to 64 bytes without control characters.
+    /// [`Code::Invalid`] unless it has 1 to 64 bytes without control or invisible characters, and no level that is `+`
+    /// or `#` alone.
     pub fn key(&self, name: &str) -> Result<Key, Error> {
         check_key(name)?;
         Ok(Key::new(&self.inner, name))

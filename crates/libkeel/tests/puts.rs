@@ -93,6 +93,29 @@ fn puts_go_in_order_and_each_has_its_ticket() {
 }
 
 #[test]
+fn what_is_no_key_is_refused_before_it_is_sent() {
+    let (_folder, _fake, node, _key) = attached();
+    let long = "x".repeat(65);
+    let wrong = [
+        "",
+        &long,
+        "a\n",
+        "#",
+        "+",
+        "a/+",
+        "a/#/b",
+        "\u{feff}a",
+        "a\u{200b}",
+    ];
+    for name in wrong {
+        assert_eq!(code(node.key(name)), Some(Code::Invalid), "{name:?}");
+    }
+    for name in ["c++", "#1", "a/c++/#1"] {
+        assert!(node.key(name).is_ok(), "{name}");
+    }
+}
+
+#[test]
 fn what_the_node_says_is_the_tickets_end() {
     let (_folder, _fake, node, _key) = attached_to(|_, message| {
         Some(match message["key"].as_str().unwrap() {

@@ -17,7 +17,7 @@ use crate::figures::{Bound, Figures, Goal, Metric, OURS};
 pub(crate) const ERROR: Metric = Metric::shown("fit_error", "%");
 
 /// Time of a size in seconds, as measured and as fitted.
-const MEASURED: Metric = Metric::shown("job_time", "s");
+pub(crate) const MEASURED: Metric = Metric::shown("job_time", "s");
 const FITTED: Metric = Metric::shown("job_time_fitted", "s");
 
 /// The goal, in percent.

@@ -14,7 +14,7 @@ use super::Mpi;
 use super::advisor::{self, REGRET, VIOLATIONS};
 use super::agreement::{AGREE, STARTS, WIDTH};
 use super::bed::Way;
-use super::fit::ERROR;
+use super::fit::{ERROR, MEASURED};
 use super::pairs::{ABOVE, AWAY, C, HIGH, LOW, MEAN, RATIO_MAX, TIME, case_of, case_of_all};
 use crate::figures::OURS;
 use crate::page::{Run, cell, fill, list, number, text};
@@ -211,7 +211,8 @@ fn goals(run: &Run) -> String {
             }
             metric if metric == ERROR.name => {
                 format!(
-                    "{case}: greatest error of the line over the work, on sizes that it was not fitted to"
+                    "{case}: greatest error of the line over the work, on sizes that it was not fitted to{}",
+                    fitted_from(run, case)
                 )
             }
             metric if metric == REGRET.name => {
@@ -250,6 +251,18 @@ fn goals(run: &Run) -> String {
         }
     }
     out
+}
+
+/// Returns from which size on a fit was made; its goal says nothing of smaller ones. Empty if no size was measured.
+fn fitted_from(run: &Run, case: &str) -> String {
+    let sizes = run.list("rows").iter().filter_map(|row| {
+        let size = text(&row["case"]).strip_prefix(case)?.strip_prefix('-')?;
+        (row["metric"] == MEASURED.name).then_some(size.parse::<u32>().ok()?)
+    });
+    let least = sizes.min().map(f64::from);
+    least.map_or_else(String::new, |least| {
+        format!(", from {} readings on", number(least))
+    })
 }
 
 /// Returns the geometric mean of each benchmark.
@@ -549,6 +562,19 @@ mod tests {
         };
         let said = lines(&run).expect("a line");
         assert!(said.contains("| openmpi | 0 | 10.00 | - |"), "{said}");
+    }
+
+    #[test]
+    fn the_goal_of_a_fit_says_from_which_size_on() {
+        let time = |case: &str| json!({"case": case, "system": OURS, "metric": MEASURED.name, "value": 0.1});
+        let error = json!({"case": "fit-a", "system": OURS, "metric": ERROR.name, "unit": "%", "value": 2.0,
+                           "goal": 15.0, "better": "lower", "met": true});
+        let run = Run {
+            report: json!({"rows": [time("fit-a-2048"), time("fit-a-1024"), time("fit-ab-512"), error]}),
+        };
+        let goals = goals(&run);
+        let line = "not fitted to, from 1,024 readings on | 2 % | at most 15 % | met |";
+        assert!(goals.contains(line), "{goals}");
     }
 
     #[test]

@@ -83,6 +83,9 @@ pub(crate) const RATE_TO_LONE: Metric = Metric::shown("rate_to_lone", "1");
 const DATA_ALONE: Metric = Metric::compared("data_time_alone", "us");
 const DATA_BESIDE: Metric = Metric::compared("data_time_beside", "us");
 pub(crate) const DATA_RATIO: Metric = Metric::shown("data_time_ratio", "1");
+/// Puts of the other processor, and those of them that the store refused.
+pub(crate) const OTHER_PUTS: Metric = Metric::shown("puts_of_the_other", "1");
+pub(crate) const OTHER_REFUSED: Metric = Metric::shown("refused_puts_of_the_other", "1");
 
 /// One run of the bench.
 pub(crate) struct Course {
@@ -318,16 +321,15 @@ impl Course {
                 let is_beside_first = self.random.coin();
                 let mut means = [0.0; 2];
                 for is_beside in [is_beside_first, !is_beside_first] {
-                    let (mean, refused) = task(&**engine, &size, &extent, is_beside)?;
+                    let (mean, puts) = task(&**engine, &size, &extent, is_beside)?;
                     means[usize::from(is_beside)] = mean;
                     engine.settle()?;
                     write_back(&folder)?;
-                    if refused > 0 && round == 0 {
-                        let text = format!(
-                            "{DATA}: {} refused some puts of the other processor, which went on with gets",
-                            kind.name()
-                        );
-                        self.figures.note(text);
+                    if is_beside {
+                        let name = kind.name();
+                        let [tried, refused] = [puts.tried, puts.refused].map(|count| count as f64);
+                        self.figures.record(DATA, name, OTHER_PUTS, tried);
+                        self.figures.record(DATA, name, OTHER_REFUSED, refused);
                     }
                 }
                 self.figures.record(DATA, kind.name(), DATA_ALONE, means[0]);
@@ -336,6 +338,9 @@ impl Course {
                 self.figures
                     .record(DATA, kind.name(), DATA_RATIO, means[1] / means[0]);
             }
+        }
+        for kind in open.iter().map(|system| system.kind) {
+            note_refused(&mut self.figures, kind.name());
         }
         drop(open);
         remove(&folder)
@@ -508,33 +513,56 @@ fn rate(engine: &dyn Engine, size: &Size, threads: u32, window: Duration) -> Res
     })
 }
 
-/// Returns the mean data access time of an instance in µs, and the number of puts of the other processor that the store
-/// refused.
+/// Puts of the other processor beside the periodic task.
+#[derive(Clone, Copy, Debug, Default)]
+struct OtherPuts {
+    tried: u64,
+    refused: u64,
+}
+
+/// Notes in how many rounds a store refused puts of the other processor, which then writes less than it tries to.
+fn note_refused(figures: &mut Figures, system: &str) {
+    let rounds = figures.rounds(DATA, system, OTHER_REFUSED);
+    let with_refused = rounds.iter().filter(|refused| **refused > 0.0).count();
+    if with_refused > 0 {
+        let text = format!(
+            "{DATA}: {system} refused {} puts of the other processor, which went on with gets, in {with_refused} of {} \
+             rounds",
+            rounds.iter().sum::<f64>(),
+            rounds.len()
+        );
+        figures.note(text);
+    }
+}
+
+/// Returns the mean data access time of an instance in µs, and the puts of the other processor.
 fn task(
     engine: &dyn Engine,
     size: &Size,
     extent: &Extent,
     is_beside: bool,
-) -> Result<(f64, u64), String> {
+) -> Result<(f64, OtherPuts), String> {
     let (stop, ready) = (AtomicBool::new(false), Barrier::new(2));
     // The task uses the objects before these.
     let others = size.objects / 2..size.objects;
-    let beside = || -> Result<u64, String> {
+    let beside = || -> Result<OtherPuts, String> {
         let pinned = crate::realtime::pin(other_core());
         let session = engine.session();
         ready.wait();
         pinned?;
         let mut session = session?;
-        let mut refused = 0;
+        let mut puts = OtherPuts::default();
         let (mut random, mut value) = (Random::new(5), vec![9; size.value_bytes]);
         while !stop.load(Ordering::Relaxed) {
             if is_beside {
-                refused += one_pair(&mut *session, &mut random, others.clone(), &mut value)?;
+                let is_taken = one_pair(&mut *session, &mut random, others.clone(), &mut value)?;
+                puts.tried += 1;
+                puts.refused += u64::from(!is_taken);
             } else {
                 std::hint::black_box(random.below(u64::from(others.end)));
             }
         }
-        Ok(refused)
+        Ok(puts)
     };
     std::thread::scope(|scope| {
         // Otherwise the task's processor would halt between two instances, and the task alone would pay for the
@@ -564,24 +592,47 @@ fn task(
         stop.store(true, Ordering::Relaxed);
         let kept_awake = awake.join();
         kept_awake.map_err(|_| "the thread of no work has panicked".to_owned())??;
-        let refused = other
+        let puts = other
             .join()
             .map_err(|_| "the other processor's thread has panicked".to_owned())??;
         check_interrupted()?;
-        Ok((mean?, refused))
+        Ok((mean?, puts))
     })
 }
 
-/// Does one get and one put of the other processor, on these objects. Returns 1 if the store refused the put.
+/// Does one get and one put of the other processor, on these objects. Returns whether the store took the put.
 fn one_pair(
     session: &mut dyn Session,
     random: &mut Random,
     objects: Range<u32>,
     value: &mut [u8],
-) -> Result<u64, String> {
+) -> Result<bool, String> {
     let count = u64::from(objects.end - objects.start);
     let mut draw = || Key::new(objects.start + random.below(count) as u32);
     let (read, written) = (draw(), draw());
     session.get(&read, value)?;
-    Ok(u64::from(!session.put(&written, value)?))
+    session.put(&written, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::machine::Machine;
+
+    #[test]
+    fn refused_puts_of_every_round_are_noted() {
+        let mut figures = Figures::new(Vec::new());
+        for (refused_of_keel, refused_of_peer) in [(0.0, 0.0), (7.0, 0.0), (5.0, 0.0)] {
+            figures.record(DATA, OURS, OTHER_REFUSED, refused_of_keel);
+            figures.record(DATA, "lmdb", OTHER_REFUSED, refused_of_peer);
+        }
+        note_refused(&mut figures, OURS);
+        note_refused(&mut figures, "lmdb");
+        let report = figures.json("db", &Machine::detect(), json!({}));
+        let report = serde_json::to_value(report).unwrap();
+        let note = "data-time: keel refused 12 puts of the other processor, which went on with gets, in 2 of 3 rounds";
+        assert_eq!(report["method"]["notes"], json!([note]));
+    }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::cases::{DATA, DURABLE, FLOOR, SIZES, WRITERS_CASE};
+use super::cases::{DATA, DURABLE, FLOOR, OTHER_PUTS, OTHER_REFUSED, SIZES, WRITERS_CASE};
 use super::copy;
 use crate::engine::Kind;
 use crate::page::{Run, cell, fill, list, number, text};
@@ -167,10 +167,15 @@ fn goals(run: &Run) -> String {
     for row in judged("rows") {
         let _ = writeln!(
             out,
-            "| {} | {} | {} | | {} | {} |",
+            "| {} | {} | {} |{}| {} | {} |",
             words(text(&row["case"])),
             metric_words(text(&row["metric"])),
             cell(row["value"].as_f64()),
+            run.rounds_cell(
+                text(&row["case"]),
+                text(&row["system"]),
+                text(&row["metric"])
+            ),
             bound(row),
             verdict(row),
         );
@@ -219,15 +224,32 @@ fn writers(run: &Run) -> String {
 }
 
 fn data(run: &Run) -> String {
+    let systems = systems_of(run, DATA, "data_time_alone");
+    let refused = |system: &str| {
+        let [tried, refused] =
+            [OTHER_PUTS, OTHER_REFUSED].map(|metric| run.value(DATA, system, metric.name));
+        Some(format!(" {} of {} |", number(refused?), number(tried?)))
+    };
+    // Reports before these were counted have none.
+    let is_counted = systems.iter().any(|system| refused(system).is_some());
     let mut out =
-        "| system | the other computes, µs | the other works on other values of the store, µs | divided |\n\
-         |---|---|---|---|\n"
+        "| system | the other computes, µs | the other works on other values of the store, µs | divided |"
             .to_owned();
-    for system in systems_of(run, DATA, "data_time_alone") {
+    out.push_str(if is_counted {
+        " puts of the other, refused |\n|---|---|---|---|---|\n"
+    } else {
+        "\n|---|---|---|---|\n"
+    });
+    for system in systems {
         let value = |metric| cell(run.value(DATA, system, metric));
+        let refused = match refused(system) {
+            _ if !is_counted => String::new(),
+            Some(refused) => refused,
+            None => " – |".to_owned(),
+        };
         let _ = writeln!(
             out,
-            "| {system} | {} | {} | {} |",
+            "| {system} | {} | {} | {} |{refused}",
             value("data_time_alone"),
             value("data_time_beside"),
             value("data_time_ratio")
@@ -288,7 +310,10 @@ mod tests {
                 "ratios": [{"case": "get-100k-64", "metric": "latency_p50", "peer": "lmdb", "ratio": 0.6,
                             "better": "lower", "goal": 0.5, "met": false, "of_rounds": [0.5, 0.7]}],
                 "missing": ["rocksdb"],
-                "method": {"systems": [{"name": "keel", "setup": "a"}]},
+                "method": {"systems": [{"name": "keel", "setup": "a"}], "rounds": [
+                    {"case": "durable-64-writers", "system": "keel", "metric": "rate_to_lone",
+                     "values": [22.0, 19.5, 23.0]},
+                ]},
             }),
         };
         let goals = goals(&run);
@@ -298,7 +323,10 @@ mod tests {
             ),
             "{goals}"
         );
-        assert!(goals.contains("| 22 | | at least 20 | met |"), "{goals}");
+        assert!(
+            goals.contains("| 22 | 19.50 to 23 | at least 20 | met |"),
+            "{goals}"
+        );
         assert!(latencies(&run, &["get-100k-64"]).contains("| keel | 0.20 | – | – | – |"));
         assert!(writers(&run).contains("| keel | 90,000 | 22 |"));
         assert_eq!(
@@ -309,5 +337,26 @@ mod tests {
         );
         assert_eq!(list(run.list("missing").iter().map(text)), "- rocksdb\n");
         assert!(systems(&run).contains("**keel**: a."));
+    }
+
+    #[test]
+    fn refused_puts_of_the_other_processor_are_shown_if_they_were_counted() {
+        let row = |metric: &str, value: f64| -> Value {
+            json!({"case": DATA, "system": "keel", "metric": metric, "value": value})
+        };
+        let mut rows = vec![row("data_time_alone", 400.0), row("data_time_ratio", 1.1)];
+        let page = |rows: &[Value]| {
+            data(&Run {
+                report: json!({"rows": rows}),
+            })
+        };
+        let not_counted = page(&rows);
+        let end = "| divided |\n|---|---|---|---|\n| keel | 400 | – | 1.10 |\n";
+        assert!(not_counted.ends_with(end), "{not_counted}");
+        rows.push(row(OTHER_PUTS.name, 5000.0));
+        rows.push(row(OTHER_REFUSED.name, 12.0));
+        let counted = page(&rows);
+        let line = "refused |\n|---|---|---|---|---|\n| keel | 400 | – | 1.10 | 12 of 5,000 |\n";
+        assert!(counted.ends_with(line), "{counted}");
     }
 }

@@ -249,10 +249,15 @@ fn goals(run: &Run) -> String {
     {
         let _ = writeln!(
             out,
-            "| {} | {} | {} | | {} | {} |",
+            "| {} | {} | {} |{}| {} | {} |",
             words(text(&row["case"])),
             metric_words(text(&row["metric"])),
             cell(row["value"].as_f64()),
+            run.rounds_cell(
+                text(&row["case"]),
+                text(&row["system"]),
+                text(&row["metric"])
+            ),
             bound(row),
             verdict(row),
         );
@@ -585,7 +590,10 @@ mod tests {
                     {"case": "takeover-names", "system": "keel", "metric": "wait_max", "value": 2500.0,
                      "goal": 10000.0, "better": "lower", "met": true},
                 ],
-                "method": {"takeover_kills": 200, "rounds": [{"values": [1.0, 2.0, 3.0]}, {"values": [1.0]}]},
+                "method": {"takeover_kills": 200, "rounds": [
+                    {"case": "attach-2048-mib", "system": "keel", "metric": "time", "values": [90.5, 97.5, 88.5]},
+                    {"case": "takeover-names", "system": "keel", "metric": "wait_max", "values": [2500.0]},
+                ]},
                 "ratios": [
                     {"case": read, "peer": "ext4-large-folios", "metric": "throughput", "ratio": 0.92,
                      "of_rounds": [0.9, 1.1], "better": "higher", "goal": 1.6, "met": false},
@@ -608,7 +616,7 @@ mod tests {
         let missed = "| fio, random read, 4 KiB | throughput, divided by ext4-large-folios | 0.92 | 0.90 to 1.10 | \
                       at least 1.60 | **missed** |";
         assert!(goals.contains(missed), "{goals}");
-        let met = "until it has touched 2 GiB | time, µs | 90.50 | | at most 1,000 | met |";
+        let met = "until it has touched 2 GiB | time, µs | 90.50 | 88.50 to 97.50 | at most 1,000 | met |";
         assert!(goals.contains(met), "{goals}");
         let met =
             "killed while it changes names | longest wait, µs | 2,500 | | at most 10,000 | met |";

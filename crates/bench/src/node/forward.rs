@@ -2,9 +2,11 @@
 //! with QoS 1 to a broker, and over HTTP to a server in this process that counts them.
 //!
 //! **Invariants:** both send the same readings to the same receiver over one connection, with the same number in flight
-//! and bodies of the same size; they take turns. A round counts only if each reading was acknowledged, and none was
-//! sent twice.
+//! and bodies of the same size; they take turns. The clock of both runs from before the connection to the last
+//! acknowledgement. A round counts only if each reading was acknowledged, none was sent twice, and over HTTP both sent
+//! the same number of bytes.
 
+use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -59,8 +61,10 @@ pub(crate) fn measure(
     progress("forward: filling a store");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let db = fill(&scratch.join("forward.img"), &clock, readings)?;
+    let memory = Memory::new(readings);
     let sink = Sink::start()?;
     let http = sink.address();
+    let mut body_bytes = None;
     for round in 0..rounds {
         let ways = [(FORWARD_MQTT, broker), (FORWARD_HTTP, Some(http))];
         for (case, address) in ways {
@@ -71,7 +75,7 @@ pub(crate) fn measure(
                 // The order alternates from round to round.
                 let is_ours = (turn + round) % 2 == 0;
                 progress(&format!("{case}, round {}", round + 1));
-                let before = sink.lines();
+                let before = (sink.lines(), sink.bytes());
                 let time = if is_ours {
                     let target = match is_mqtt {
                         true => mqtt_target(address),
@@ -86,13 +90,18 @@ pub(crate) fn measure(
                     };
                     forward(&db, &clock, options, readings)?
                 } else if is_mqtt {
-                    plain_mqtt(address, readings)?
+                    plain_mqtt(address, &memory)?
                 } else {
-                    plain_http(address, readings)?
+                    plain_http(address, &memory)?
                 };
-                let arrived = sink.lines() - before;
+                let (arrived, bytes) = (sink.lines() - before.0, sink.bytes() - before.1);
                 if !is_mqtt && arrived != readings {
                     return Err(format!("{case}: {arrived} of {readings} readings arrived"));
+                }
+                if !is_mqtt && *body_bytes.get_or_insert(bytes) != bytes {
+                    return Err(format!(
+                        "{case}: the two clients send different bytes for the same readings"
+                    ));
                 }
                 let system = if is_ours { OURS } else { PLAIN };
                 figures.record(
@@ -259,9 +268,37 @@ fn forward(
     }
 }
 
+/// The readings of the store in memory, as the plain client has them: it writes each as text when it sends it.
+struct Memory {
+    keys: Vec<String>,
+    readings: Vec<Reading>,
+}
+
+struct Reading {
+    /// Place of its key.
+    key: usize,
+    time_ms: i64,
+    value: f64,
+}
+
+impl Memory {
+    fn new(count: u64) -> Self {
+        let reading = |number| Reading {
+            key: (number % KEYS) as usize,
+            time_ms: time_ms(number),
+            value: value(number),
+        };
+        Self {
+            keys: (0..KEYS).map(key).collect(),
+            readings: (0..count).map(reading).collect(),
+        }
+    }
+}
+
 /// Sends from one thread: writes as many messages as may be in flight, then reads acknowledgements.
-fn plain_mqtt(broker: SocketAddr, readings: u64) -> Result<Duration, String> {
+fn plain_mqtt(broker: SocketAddr, memory: &Memory) -> Result<Duration, String> {
     let failed = |error: std::io::Error| format!("{PLAIN}: {error}");
+    let begin = Instant::now();
     let mut stream = TcpStream::connect(broker).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     stream.set_read_timeout(Some(ROUND_MAX)).map_err(failed)?;
@@ -271,19 +308,27 @@ fn plain_mqtt(broker: SocketAddr, readings: u64) -> Result<Duration, String> {
     stream.read_exact(&mut head).map_err(failed)?;
     let mut rest = vec![0; usize::from(head[1])];
     stream.read_exact(&mut rest).map_err(failed)?;
-    let begin = Instant::now();
-    let (mut sent, mut answered, mut id) = (0_u64, 0_u64, 0_u16);
+    let (mut sent, mut answered, mut id) = (0, 0, 0_u16);
     let (mut out, mut input) = (Vec::new(), Vec::new());
+    let (mut topic, mut payload) = (String::new(), String::new());
     let mut buffer = vec![0; 16 << 10];
-    while answered < readings {
+    while answered < memory.readings.len() {
         out.clear();
-        while sent < readings && sent - answered < u64::from(INFLIGHT) && out.len() < BODY_BYTES_MAX
-        {
+        for reading in &memory.readings[sent..] {
+            if sent - answered >= usize::from(INFLIGHT) || out.len() >= BODY_BYTES_MAX {
+                break;
+            }
             id = id.checked_add(1).unwrap_or(1);
-            let key = key(sent);
-            let topic = format!("up/{key}");
-            let (time_ms, value) = (time_ms(sent), value(sent));
-            let payload = format!("{{\"key\":\"{key}\",\"time_ms\":{time_ms},\"value\":{value}}}");
+            let Reading { time_ms, value, .. } = reading;
+            let key = &memory.keys[reading.key];
+            topic.clear();
+            payload.clear();
+            // Writing to a string cannot fail.
+            let _ = write!(topic, "up/{key}");
+            let _ = write!(
+                payload,
+                "{{\"key\":\"{key}\",\"time_ms\":{time_ms},\"value\":{value}}}"
+            );
             packet::publish(
                 MqttVersion::V5,
                 id,
@@ -310,20 +355,22 @@ fn plain_mqtt(broker: SocketAddr, readings: u64) -> Result<Duration, String> {
 }
 
 /// Sends bodies of the same size as ours, one after the other.
-fn plain_http(server: SocketAddr, readings: u64) -> Result<Duration, String> {
+fn plain_http(server: SocketAddr, memory: &Memory) -> Result<Duration, String> {
     let failed = |error: std::io::Error| format!("{PLAIN}: {error}");
+    let begin = Instant::now();
     let mut stream = TcpStream::connect(server).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
-    let begin = Instant::now();
-    let mut number = 0;
+    let mut readings = memory.readings.iter().peekable();
     let mut body = String::new();
-    while number < readings {
+    while readings.peek().is_some() {
         body.clear();
-        let end = (number + u64::from(WINDOW) / 2).min(readings);
-        while number < end && body.len() < BODY_BYTES_MAX - 128 {
-            let (key, time_ms, value) = (key(number), time_ms(number), value(number));
-            body.push_str(&format!("keel,key={key} value={value} {time_ms}\n"));
-            number += 1;
+        while body.len() < BODY_BYTES_MAX - 128
+            && let Some(reading) = readings.next()
+        {
+            let Reading { time_ms, value, .. } = reading;
+            let key = &memory.keys[reading.key];
+            // Writing to a string cannot fail.
+            let _ = writeln!(body, "keel,key={key} value={value} {time_ms}");
         }
         let length = body.len();
         let head = format!(

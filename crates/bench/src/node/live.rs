@@ -1,6 +1,8 @@
 //! The live page's case: 1,024 sensors that change ten times a second come in by line protocol. The data that a page
 //! requests goes out: the live stream with the status, and the history of four plots.
 //!
+//! The sensors and the client of the page serve the case of the whole node, too.
+//!
 //! **Invariants:** a round counts only if the node took every reading. The reader of the stream must also get every
 //! sensor, and about the number of messages that the period implies. The cost of the sensors and the reader is charged
 //! to no system. The same node is measured without a reader in the same round.
@@ -29,12 +31,12 @@ pub(crate) const CPU_OF_PAGE: Metric = Metric::shown("cpu_of_page", "%");
 pub(crate) const MESSAGES: Metric = Metric::shown("stream_messages_per_second", "1/s");
 pub(crate) const STREAM_BYTES: Metric = Metric::shown("stream_bytes_per_second", "B/s");
 
-const SENSORS: u32 = 1024;
+pub(crate) const SENSORS: u32 = 1024;
 const UPDATES_PER_SECOND: u32 = 10;
 /// Messages per second of the stream in the default configuration.
 const MESSAGES_PER_SECOND: f64 = 4.0;
 /// Timeout for the node to serve, and for an answer.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Measures `rounds` rounds, each for `time` without a reader and for `time` with one.
 pub(crate) fn measure(
@@ -58,15 +60,8 @@ pub(crate) fn measure(
     let mut command = Command::new(keel);
     command.arg("run").arg("-c").arg(&file);
     let mut process = Process::spawn(LIVE, &mut command, &folder.join("keel.log"))?;
-    let begin = Instant::now();
-    while ask(http, "/healthz").is_err() {
-        process.check_alive()?;
-        if begin.elapsed() > WAIT_MAX {
-            return Err(format!("{LIVE}: the node does not serve"));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let sensors = Sensors::start(lines)?;
+    wait_to_serve(&mut process, http)?;
+    let sensors = Sensors::start(lines, SENSORS, Duration::from_secs(1) / UPDATES_PER_SECOND)?;
     // Waits until every key exists.
     std::thread::sleep(time.min(Duration::from_secs(3)));
     for round in 0..rounds {
@@ -85,7 +80,7 @@ pub(crate) fn measure(
         let seconds = begin.elapsed().as_secs_f64();
         let (messages, bytes) = (page.counts().0 - messages, page.counts().1 - bytes);
         let keys = page.close()?;
-        if keys < SENSORS as usize || (messages as f64) < 0.5 * MESSAGES_PER_SECOND * seconds {
+        if !is_live(keys, messages, seconds) {
             return Err(format!(
                 "{LIVE}: the page got {keys} sensors and {messages} messages in {seconds:.0} s"
             ));
@@ -101,9 +96,7 @@ pub(crate) fn measure(
     let sent = sensors.end()?;
     let begin = Instant::now();
     loop {
-        let status: serde_json::Value = serde_json::from_slice(&ask(http, "/api/v1/status")?)
-            .map_err(|error| format!("{LIVE}: {error}"))?;
-        let durable = status["log"]["readings_durable"].as_u64();
+        let durable = status(http)?["log"]["readings_durable"].as_u64();
         if durable == Some(sent) {
             break;
         }
@@ -118,9 +111,34 @@ pub(crate) fn measure(
     Ok(())
 }
 
+/// Whether a client that had the page open for so long got every sensor, and about the number of messages that the
+/// period implies.
+pub(crate) fn is_live(sensors: usize, messages: u64, seconds: f64) -> bool {
+    sensors >= SENSORS as usize && messages as f64 >= 0.5 * MESSAGES_PER_SECOND * seconds
+}
+
+/// Waits until the HTTP side of a node serves.
+pub(crate) fn wait_to_serve(process: &mut Process, http: SocketAddr) -> Result<(), String> {
+    let begin = Instant::now();
+    while ask(http, "/healthz").is_err() {
+        process.check_alive()?;
+        if begin.elapsed() > WAIT_MAX {
+            return Err("the node does not serve".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Returns the status of a node.
+pub(crate) fn status(http: SocketAddr) -> Result<serde_json::Value, String> {
+    serde_json::from_slice(&ask(http, "/api/v1/status")?)
+        .map_err(|error| format!("status: {error}"))
+}
+
 /// Requests `path` and returns the whole answer.
 fn ask(http: SocketAddr, path: &str) -> Result<Vec<u8>, String> {
-    let failed = |error: std::io::Error| format!("{LIVE}, {path}: {error}");
+    let failed = |error: std::io::Error| format!("{path}: {error}");
     let mut stream = TcpStream::connect(http).map_err(failed)?;
     stream.set_read_timeout(Some(WAIT_MAX)).map_err(failed)?;
     // HTTP/1.0: the answer is not chunked and ends with the connection.
@@ -128,42 +146,49 @@ fn ask(http: SocketAddr, path: &str) -> Result<Vec<u8>, String> {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).map_err(failed)?;
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-    let end = end.ok_or_else(|| format!("{LIVE}, {path}: no answer"))?;
+    let end = end.ok_or_else(|| format!("{path}: no answer"))?;
     if !answer.starts_with(b"HTTP/1.0 200") && !answer.starts_with(b"HTTP/1.1 200") {
         let head = String::from_utf8_lossy(answer.get(..end).unwrap_or_default()).into_owned();
-        return Err(format!("{LIVE}, {path}: {head}"));
+        return Err(format!("{path}: {head}"));
     }
     Ok(answer.split_off(end + 4))
 }
 
-/// A thread that sends readings at a constant rate.
-struct Sensors {
+/// A thread that sends readings at a constant rate, one sensor after the other.
+pub(crate) struct Sensors {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<u64, String>>,
 }
 
 impl Sensors {
-    fn start(lines: SocketAddr) -> Result<Self, String> {
-        let failed = |error: std::io::Error| format!("{LIVE}, sensors: {error}");
+    /// Starts to send: at first one reading of each sensor, then `together` readings each `period`.
+    pub(crate) fn start(
+        lines: SocketAddr,
+        together: u32,
+        period: Duration,
+    ) -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("sensors: {error}");
         let mut stream = TcpStream::connect(lines).map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let (mut sent, mut round) = (0, 0_u64);
-            let period = Duration::from_secs(1) / UPDATES_PER_SECOND;
+            let (mut sent, mut due) = (0_u64, u64::from(SENSORS));
             let mut next = Instant::now();
             let mut text = String::new();
             while !stopped.load(Ordering::Relaxed) {
                 text.clear();
-                for sensor in 0..SENSORS {
-                    let value = 20.0 + ((round + u64::from(sensor)) % 97) as f64 / 7.0;
+                for number in sent..sent + due {
+                    let (round, sensor) =
+                        (number / u64::from(SENSORS), number % u64::from(SENSORS));
+                    let value = 20.0 + ((round + sensor) % 97) as f64 / 7.0;
                     let (room, at) = (sensor / 48, sensor % 48);
                     // Writing to a string cannot fail.
                     let _ = writeln!(text, "building,room=r{room} temperature{at}={value:.2}");
                 }
                 stream.write_all(text.as_bytes()).map_err(failed)?;
-                sent += u64::from(SENSORS);
-                round += 1;
+                sent += due;
+                due = u64::from(together);
                 next += period;
                 std::thread::sleep(next.saturating_duration_since(Instant::now()));
             }
@@ -173,23 +198,23 @@ impl Sensors {
     }
 
     /// Stops the thread. Returns the number of readings sent.
-    fn end(self) -> Result<u64, String> {
+    pub(crate) fn end(self) -> Result<u64, String> {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.thread.join();
-        sent.map_err(|_| format!("{LIVE}: the sensors' thread panicked"))?
+        sent.map_err(|_| "the sensors' thread panicked".to_owned())?
     }
 }
 
 /// A thread that requests what a page requests, and reads as fast as data arrives.
-struct Page {
+pub(crate) struct Page {
     stream: TcpStream,
     counts: Arc<(AtomicU64, AtomicU64)>,
     thread: JoinHandle<Result<usize, String>>,
 }
 
 impl Page {
-    fn open(http: SocketAddr) -> Result<Self, String> {
-        let failed = |error: std::io::Error| format!("{LIVE}, page: {error}");
+    pub(crate) fn open(http: SocketAddr) -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("page: {error}");
         let mut stream = TcpStream::connect(http).map_err(failed)?;
         write!(
             stream,
@@ -214,7 +239,7 @@ impl Page {
     }
 
     /// Returns the number of messages with values and of bytes so far.
-    fn counts(&self) -> (u64, u64) {
+    pub(crate) fn counts(&self) -> (u64, u64) {
         let (messages, bytes) = &*self.counts;
         (
             messages.load(Ordering::Relaxed),
@@ -223,10 +248,10 @@ impl Page {
     }
 
     /// Closes the stream. Returns the number of sensors that it contained.
-    fn close(self) -> Result<usize, String> {
+    pub(crate) fn close(self) -> Result<usize, String> {
         self.stream.shutdown(std::net::Shutdown::Both).ok();
         let keys = self.thread.join();
-        keys.map_err(|_| format!("{LIVE}: the page's thread panicked"))?
+        keys.map_err(|_| "the page's thread panicked".to_owned())?
     }
 }
 
@@ -254,7 +279,7 @@ fn read(mut stream: TcpStream, counts: &(AtomicU64, AtomicU64)) -> Result<usize,
             let data = event.windows(6).position(|six| six == b"data: ");
             let data = data.and_then(|at| event.get(at + 6..)).unwrap_or_default();
             let found: serde_json::Value =
-                serde_json::from_slice(data).map_err(|error| format!("{LIVE}: {error}"))?;
+                serde_json::from_slice(data).map_err(|error| format!("page: {error}"))?;
             let values = found["values"].as_object().into_iter().flatten();
             keys.extend(values.map(|(key, _)| key.clone()));
         }

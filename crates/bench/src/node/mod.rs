@@ -8,6 +8,7 @@ mod broker;
 mod cases;
 pub(crate) mod consumer;
 mod disk;
+mod family;
 mod forward;
 mod live;
 mod offline;
@@ -20,6 +21,7 @@ mod sqlite;
 mod store;
 mod system;
 mod wear;
+mod whole;
 mod wire;
 
 use std::io::{IsTerminal, Write};
@@ -40,6 +42,7 @@ use forward::{FORWARD_HTTP, FORWARD_MQTT, FORWARDED, PLAIN};
 use live::{CPU_OF_PAGE, LIVE};
 use system::{COMMIT_INTERVAL_MS, Place, System};
 use wear::WEAR;
+use whole::WHOLE_NODE;
 
 /// `keel-bench node`.
 #[derive(clap::Args, Clone, Debug)]
@@ -65,6 +68,7 @@ enum Case {
     Wear,
     Restart,
     Live,
+    Whole,
     Forward,
     Offline,
 }
@@ -75,6 +79,7 @@ struct Extent {
     rounds: u32,
     steady_seconds: u64,
     live_seconds: u64,
+    whole: whole::Extent,
     rate_readings: u64,
     wear_readings: u64,
     restart_case: &'static str,
@@ -89,6 +94,11 @@ const WHOLE: Extent = Extent {
     rounds: 5,
     steady_seconds: 30,
     live_seconds: 20,
+    whole: whole::Extent {
+        seconds: 20,
+        period_seconds: 10,
+        image_mebibytes: 256,
+    },
     rate_readings: 300_000,
     // Ten minutes of readings: two checkpoints of ours, five of the peer.
     wear_readings: 156_000,
@@ -110,6 +120,11 @@ const QUICK: Extent = Extent {
     rounds: 1,
     steady_seconds: 1,
     live_seconds: 2,
+    whole: whole::Extent {
+        seconds: 1,
+        period_seconds: 1,
+        image_mebibytes: 32,
+    },
     rate_readings: 4_000,
     wear_readings: 650,
     restart_case: "restart-20k",
@@ -147,6 +162,8 @@ fn goals(extent: &Extent) -> Vec<Goal> {
         goal(LIVE, CPU_SHARE.name, None, Bound::Below(8.0)),
         goal(LIVE, CPU_OF_PAGE.name, None, Bound::Below(5.0)),
         goal(LIVE, RESIDENT_MAX.name, None, Bound::Below(48.0)),
+        goal(WHOLE_NODE, CPU_SHARE.name, None, Bound::Below(8.0)),
+        goal(WHOLE_NODE, RESIDENT_MAX.name, None, Bound::Below(48.0)),
         goal(
             FORWARD_MQTT,
             FORWARDED.name,
@@ -252,6 +269,22 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
             )?,
         }
     }
+    let mut whole = serde_json::Value::Null;
+    if is_asked(Case::Whole) {
+        match keel_program() {
+            None => figures.missing(format!("{WHOLE_NODE}: no program keel beside this one")),
+            Some(keel) => {
+                whole = whole::measure(
+                    &mut figures,
+                    &keel,
+                    scratch.path(),
+                    extent.rounds,
+                    extent.whole,
+                    &mut show,
+                )?;
+            }
+        }
+    }
     if is_asked(Case::Offline) {
         match keel_program() {
             None => figures.missing(format!(
@@ -352,6 +385,7 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
         "publisher": {"topics": publisher::TOPICS, "qos": 1, "backlog_max": publisher::BACKLOG_MAX},
         "steady_seconds": extent.steady_seconds,
         "live_page": {"sensors": 1024, "updates_per_second": 10, "seconds": extent.live_seconds},
+        "whole_node": whole,
         "forward_readings": extent.forward_readings,
         "offline": {"readings": extent.offline.readings, "rounds": extent.offline.rounds,
                     "seconds_before": extent.offline.before.as_secs()},

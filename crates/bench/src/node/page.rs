@@ -12,6 +12,7 @@ use super::forward::{FOLLOWED, FORWARD_HTTP, FORWARD_MQTT, FORWARDED, PLAIN};
 use super::live::{self, CPU_OF_PAGE, LIVE};
 use super::offline;
 use super::wear::WEAR;
+use super::whole::{CPU_OF, MEMORY_OF, WHOLE_NODE};
 use crate::figures::OURS;
 use crate::page::{Run, cell, fill, list, number, text};
 
@@ -78,6 +79,7 @@ fn case_words(case: &str) -> &str {
         FORWARD_MQTT => "forwarding over MQTT",
         FORWARD_HTTP => "forwarding over HTTP",
         LIVE => "live page, 1,024 sensors",
+        WHOLE_NODE => "whole node with page open, 1,024 sensors",
         other if other.starts_with("offline") => "a day offline",
         other if other.starts_with("restart") => "start after SIGKILL, 10 million readings",
         other => other,
@@ -117,6 +119,14 @@ fn metric_words(metric: &str) -> String {
         (CPU_OF_PAGE.name, "CPU that the page adds, % of one core"),
         (live::MESSAGES.name, "messages of the stream per second"),
         (live::STREAM_BYTES.name, "bytes of the stream per second"),
+        (CPU_OF[0].name, "CPU of the node's process, %"),
+        (CPU_OF[1].name, "CPU of its mount, %"),
+        (CPU_OF[2].name, "CPU of its task, %"),
+        (CPU_OF[3].name, "CPU of its jobs, %"),
+        (MEMORY_OF[0].name, "most resident, the node's process, MiB"),
+        (MEMORY_OF[1].name, "most resident, its mount, MiB"),
+        (MEMORY_OF[2].name, "most resident, its task, MiB"),
+        (MEMORY_OF[3].name, "most resident, its jobs, MiB"),
     ];
     let found = known.iter().find(|(name, _)| *name == metric);
     found.map_or_else(
@@ -244,6 +254,23 @@ fn outwards(run: &Run) -> String {
                 CPU_SHARE.name,
                 CPU_OF_PAGE.name,
                 RESIDENT_MAX.name,
+                live::MESSAGES.name,
+                live::STREAM_BYTES.name,
+            ],
+        ),
+        (
+            WHOLE_NODE,
+            &[
+                CPU_SHARE.name,
+                CPU_OF[0].name,
+                CPU_OF[1].name,
+                CPU_OF[2].name,
+                CPU_OF[3].name,
+                RESIDENT_MAX.name,
+                MEMORY_OF[0].name,
+                MEMORY_OF[1].name,
+                MEMORY_OF[2].name,
+                MEMORY_OF[3].name,
                 live::MESSAGES.name,
                 live::STREAM_BYTES.name,
             ],

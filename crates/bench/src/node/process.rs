@@ -41,30 +41,7 @@ impl Process {
 
     /// Returns the processor time of all its threads in nanoseconds, including threads that have ended.
     pub(crate) fn cpu_ns(&self) -> Result<u64, String> {
-        let pid = libc::pid_t::try_from(self.id()).map_err(|error| error.to_string())?;
-        let mut clock: libc::clockid_t = 0;
-        // SAFETY: `clock` is writable for the length of the call.
-        let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
-        if error != 0 {
-            return Err(format!(
-                "{}: {}",
-                self.name,
-                std::io::Error::from_raw_os_error(error)
-            ));
-        }
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: `time` is a valid, exclusively borrowed `timespec` for the length of the call.
-        if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
-            return Err(format!(
-                "{}: {}",
-                self.name,
-                std::io::Error::last_os_error()
-            ));
-        }
-        Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+        cpu_ns_of(self.id()).map_err(|error| format!("{}: {error}", self.name))
     }
 
     /// Returns the resident memory now and its maximum so far, in MiB.
@@ -119,7 +96,28 @@ impl Drop for Process {
     }
 }
 
-fn kibibytes_in_status(status: &str, key: &str) -> Option<f64> {
+/// Returns the processor time of all threads of a process in nanoseconds, including threads that have ended.
+pub(crate) fn cpu_ns_of(process: u32) -> std::io::Result<u64> {
+    let pid = libc::pid_t::try_from(process).map_err(std::io::Error::other)?;
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: `clock` is writable for the length of the call.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if error != 0 {
+        return Err(std::io::Error::from_raw_os_error(error));
+    }
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid, exclusively borrowed `timespec` for the length of the call.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Returns a figure of `/proc/ID/status` or of a file of the same form, in KiB.
+pub(crate) fn kibibytes_in_status(status: &str, key: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse().ok()
 }

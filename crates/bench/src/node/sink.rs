@@ -21,6 +21,8 @@ pub(crate) struct Sink {
 #[derive(Default)]
 struct Seen {
     lines: AtomicU64,
+    /// Bytes of all bodies.
+    bytes: AtomicU64,
     /// How often each numbered reading has arrived, if readings are numbered.
     numbered: Vec<AtomicU64>,
     others: AtomicU64,
@@ -68,6 +70,11 @@ impl Sink {
     /// The number of lines so far.
     pub(crate) fn lines(&self) -> u64 {
         self.seen.lines.load(Ordering::SeqCst)
+    }
+
+    /// The number of bytes in all bodies so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.seen.bytes.load(Ordering::SeqCst)
     }
 
     /// The number of lines with other keys than the numbered ones.
@@ -141,6 +148,7 @@ fn take(body: &[u8], seen: &Seen) {
             }
         }
     }
+    seen.bytes.fetch_add(body.len() as u64, Ordering::SeqCst);
     seen.lines.fetch_add(lines, Ordering::SeqCst);
 }
 
@@ -178,5 +186,6 @@ mod tests {
         };
         assert_eq!(sink.once_and_again(), (40, 2));
         assert_eq!((sink.lines(), sink.others()), (44, 2));
+        assert_eq!(sink.bytes(), body.len() as u64);
     }
 }

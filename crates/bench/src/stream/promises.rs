@@ -10,7 +10,7 @@ use super::clients::OF_FAIR_SHARE;
 use super::limits::{MEMORY_CAPPED, MEMORY_MEBIBYTES, SLOWDOWN, TCP_COPY, UNREAD_SHARE};
 use super::tasks::Program;
 use crate::figures::Metric;
-use crate::page::{Run, cell, text};
+use crate::page::{Run, cell, number, text};
 
 /// The goals, line by line: text, figure, peer, and prefixes that names of its cases have and do not have.
 type Promise = (
@@ -124,6 +124,18 @@ fn measured(run: &Run) -> usize {
     names.filter_map(time).count()
 }
 
+/// Returns the limit of figures, or the range of their limits if each has its own.
+fn limit(judged: &[&Value]) -> String {
+    let goals = || judged.iter().filter_map(|row| row["goal"].as_f64());
+    let least = goals().fold(f64::INFINITY, f64::min);
+    let most = goals().fold(f64::NEG_INFINITY, f64::max);
+    if least < most {
+        format!("its own limit, {} to {}", number(least), number(most))
+    } else {
+        format!("at most {}", number(most))
+    }
+}
+
 /// Returns the result of each goal: its figure that is furthest from the goal, and how many figures meet it.
 pub(crate) fn summary(run: &Run) -> String {
     let mut out = "| case | goal | worst | where | met | |\n|---|---|---|---|---|---|\n".to_owned();
@@ -158,21 +170,19 @@ pub(crate) fn summary(run: &Run) -> String {
             .iter()
             .filter(|line| text(line).starts_with(&format!("{KEEL} in {begin}")))
             .count();
-        let mut verdict = if met == judged.len() {
-            "met".to_owned()
-        } else {
-            "**missed**".to_owned()
+        let verdict = match (met == judged.len(), left_out) {
+            (true, 0) => "met".to_owned(),
+            (true, _) => format!("partly; {left_out} not measured"),
+            (false, 0) => "**missed**".to_owned(),
+            (false, _) => format!("**missed**; {left_out} not measured"),
         };
-        if left_out > 0 {
-            let _ = write!(verdict, "; {left_out} not measured");
-        }
         let _ = writeln!(
             out,
-            "| {words} | at most {} | {} | {} | {met} of {} | {verdict} |",
-            cell(worst["goal"].as_f64()),
+            "| {words} | {} | {} | {} | {met} of {} | {verdict} |",
+            limit(&judged),
             cell(worst[key].as_f64()),
             case(worst),
-            judged.len(),
+            judged.len() + left_out,
         );
     }
     let names = Program::ALL.map(Program::name);
@@ -194,4 +204,40 @@ pub(crate) fn summary(run: &Run) -> String {
         "| starts with the mount in a group of 64 MiB | all | | | {inside} of {asked} | {verdict} |"
     );
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_goal_with_cases_left_out_is_met_in_part_and_limits_of_their_own_are_said() {
+        let judged = |case: &str, peer: Option<&str>, metric: Metric, value: f64, goal: f64| {
+            json!({"case": case, "system": KEEL, "peer": peer, "metric": metric.name, "value": value, "ratio": value,
+                   "goal": goal, "met": value <= goal})
+        };
+        let run = Run {
+            report: json!({
+                "rows": [
+                    judged("clients-200-perl", None, OF_FAIR_SHARE, 1.1, 1.5),
+                    judged("memory-perl", None, MEMORY_MEBIBYTES, 4.5, 24.0),
+                ],
+                "ratios": [
+                    judged("loss-gcc-1", Some(TCP_COPY), SLOWDOWN, 1.02, 1.01),
+                    judged("loss-gcc-5", Some(TCP_COPY), SLOWDOWN, 1.2, 1.45),
+                ],
+                "missing": ["keel in clients-200-gcc (83 s)", "keel in clients-200-java (132 s)"],
+            }),
+        };
+        let summary = summary(&run);
+        for line in [
+            "p99 ÷ fair share | at most 1.50 | 1.10 | clients-200-perl | 1 of 3 | partly; 2 not measured |",
+            "beyond the page cache, MiB | at most 24 | 4.50 | memory-perl | 1 of 1 | met |",
+            "a TCP copy | its own limit, 1.01 to 1.45 | 1.02 | loss-gcc-1 | 1 of 2 | **missed** |",
+        ] {
+            assert!(summary.contains(line), "{line} in\n{summary}");
+        }
+    }
 }

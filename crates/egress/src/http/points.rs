@@ -9,12 +9,17 @@ use serde::Serialize;
 /// Largest number of pieces of all keys of one query.
 pub(crate) const PIECES_MAX: usize = 20_000;
 
+/// Sums are kept as this part of themselves, so that no sum of as many values as a piece counts is beyond the range of
+/// numbers. A power of two changes no digit.
+const SUM_PART: f64 = 1.0 / 4_294_967_296.0;
+
 /// One piece of time.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     count: u32,
     min: f64,
     max: f64,
+    /// Times [`SUM_PART`].
     sum: f64,
 }
 
@@ -76,7 +81,7 @@ impl Points {
             piece.count = piece.count.saturating_add(1);
             piece.min = piece.min.min(number);
             piece.max = piece.max.max(number);
-            piece.sum += number;
+            piece.sum += number * SUM_PART;
         }
     }
 
@@ -110,7 +115,9 @@ impl Points {
             }
             columns.time_ms.push(self.begin_ms(at));
             columns.min.push(piece.min);
-            columns.mean.push(piece.sum / f64::from(piece.count));
+            let mean = piece.sum / f64::from(piece.count) / SUM_PART;
+            // Rounding, and the loss of digits of the least numbers, must not lead out of the piece.
+            columns.mean.push(mean.clamp(piece.min, piece.max));
             columns.max.push(piece.max);
             columns.count.push(piece.count);
         }
@@ -138,6 +145,21 @@ mod tests {
         let columns = points.columns();
         assert_eq!((columns.time_ms, columns.count), (vec![0], vec![502]));
         assert_eq!((columns.min, columns.max), (vec![-5.0], vec![99.0]));
+    }
+
+    #[test]
+    fn the_mean_of_the_greatest_numbers_is_a_number() {
+        for (values, mean) in [
+            ([f64::MAX, f64::MAX], f64::MAX),
+            ([f64::MIN, f64::MAX], 0.0),
+            ([0.1, 0.2], (0.1 + 0.2) / 2.0),
+        ] {
+            let mut points = Points::new(0, 10, 1);
+            for value in values {
+                points.add(0, &float(value));
+            }
+            assert_eq!(points.columns().mean, [mean]);
+        }
     }
 
     #[test]

@@ -125,10 +125,11 @@ pub enum Outcome {
 /// Checks that `key` is a valid key.
 ///
 /// # Errors
-/// [`Reason::KeyInvalid`]: it is empty, longer than 64 bytes or holds control characters.
+/// [`Reason::KeyInvalid`]: it is empty, longer than 64 bytes, holds control or invisible characters, or has a level
+/// that every pattern reads as a wildcard.
 pub fn check_key(key: &str) -> Result<(), Reason> {
     let fits = (1..=db::KEY_BYTES_MAX).contains(&key.len());
-    if fits && !key.chars().any(char::is_control) {
+    if fits && base::pattern::check_name(key).is_ok() {
         Ok(())
     } else {
         Err(Reason::KeyInvalid)

@@ -87,12 +87,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn name() -> impl Strategy<Value = String> {
-        let level = prop::sample::select(&["a", "b", "", "cc", "$x"][..]);
+        let level = prop::sample::select(&["a", "b", "", "cc", "$x", "a#", "+b"][..]);
         prop::collection::vec(level, 1..5).prop_map(|levels| levels.join("/"))
     }
 
     fn wild() -> impl Strategy<Value = String> {
-        let level = prop::sample::select(&["a", "b", "", "cc", "+", "+", "#", "a#"][..]);
+        let level = prop::sample::select(&["a", "b", "", "cc", "+", "+", "#", "a#", "+b"][..]);
         prop::collection::vec(level, 1..5).prop_map(|levels| levels.join("/"))
     }
 

@@ -144,8 +144,7 @@ impl Template {
                     if identity.len() > begin {
                         identity.push('\n');
                     }
-                    line.measurement()
-                        .push_escaped_to(identity, &[',', ' ', '\\']);
+                    line.measurement().push_escaped_to(identity, &[',', ' ']);
                 }
                 (Part::Tags, Some((line, _))) => line.push_tags(identity),
                 (Part::Tag(name), Some((line, _))) => {
@@ -174,6 +173,9 @@ fn literal_part(text: &str) -> Result<Option<Part>, &'static str> {
     }
     if text.chars().any(char::is_control) {
         return Err("it holds control characters");
+    }
+    if text.chars().any(base::pattern::is_invisible) {
+        return Err("it holds invisible characters");
     }
     Ok((!text.is_empty()).then(|| Part::Literal(text.to_owned())))
 }

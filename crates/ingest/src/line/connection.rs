@@ -42,6 +42,9 @@ const LEAVING_BYTES_MAX: usize = 8 << 20;
 /// Timeout of the last message to a sender.
 const FAREWELL_TOLD: Duration = Duration::from_millis(200);
 
+/// U+FEFF: some programs begin with it, and then the first line is empty with it, too.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 const FAILED: &[u8] = b"error failed\n";
 const MADE_ROOM: &[u8] = b"error made_room\n";
 const TEXT_OPEN: &[u8] = b"error text_open\n";
@@ -307,7 +310,7 @@ impl Sender {
             }
             match self.buffer.peek() {
                 None => break Stopped::Dry,
-                Some(Piece::Line(b"")) => {
+                Some(Piece::Line(b"" | BYTE_ORDER_MARK)) => {
                     self.asked = true;
                     self.due.push_back(self.tally);
                     self.tally.accepted = 0;

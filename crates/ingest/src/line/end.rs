@@ -2,7 +2,8 @@
 //!
 //! An outside person may choose the content of a logged text. If such a text were cut at its line breaks, the pieces
 //! would be lines of their own, and that person could set any sensor. So quotes are followed even in a line that is
-//! later refused: `="` after the first space begins a text, whatever else is wrong with the line.
+//! later refused: `="` after the first space begins a text, whatever else is wrong with the line. Where a tag's value
+//! may end with a backslash, which has no form in lines, the space behind it counts as the first, too.
 
 use memchr::memchr2;
 
@@ -49,12 +50,15 @@ enum Tail {
 enum Place {
     /// Only white space so far.
     Blank,
-    /// The measurement of a line that begins with white space, perhaps because the measurement is missing: a name
-    /// before an equals sign here is a field.
+    /// The measurement of a line that begins with white space, perhaps because the measurement is missing, or a tag's
+    /// value behind an escaped space: a name before an equals sign here is a field.
     Indented,
     Comment,
-    /// Measurement and tags, where a quote stands for itself.
+    /// The measurement, where a quote stands for itself.
     Head,
+    /// The name of a tag, and its value: the same.
+    TagName,
+    Tag,
     Fields,
     /// After an equals sign.
     Value,
@@ -114,14 +118,19 @@ impl LineEnd {
     }
 
     fn step(&mut self, byte: u8) -> Found {
-        use Place::{Blank, Closed, Comment, Fields, Head, Indented, Text, Value};
+        use Place::{Blank, Closed, Comment, Fields, Head, Indented, Tag, TagName, Text, Value};
         if byte == b'\n' && self.place != Text {
             return Found::At(self.followed);
         }
         if self.place == Text {
             return self.step_in_text(byte);
         }
-        if std::mem::take(&mut self.is_escaped) && matches!(byte, b',' | b'=' | b' ' | b'\\') {
+        if std::mem::take(&mut self.is_escaped) && matches!(byte, b',' | b'=' | b' ') {
+            // A value cannot end with a backslash, yet its sender may not know that, and the author of the value may
+            // be the author of a text behind it. In a value that goes on, an equals sign is escaped.
+            if byte == b' ' && self.place == Tag {
+                self.place = Indented;
+            }
             return Found::More;
         }
         self.place = match (self.place, byte) {
@@ -143,7 +152,9 @@ impl LineEnd {
             (Closed, byte) if self.text_break.is_some() && !matches!(byte, b',' | b' ' | b'\r') => {
                 return Found::Open;
             }
-            (Blank | Indented, byte) if self.is_indented && byte != b',' => {
+            (Blank | Indented, byte)
+                if (self.is_indented || self.place == Indented) && byte != b',' =>
+            {
                 self.is_escaped = byte == b'\\';
                 match byte {
                     b' ' => Fields,
@@ -155,7 +166,14 @@ impl LineEnd {
                 self.is_escaped = true;
                 Head
             }
-            (Head, b' ') => Fields,
+            (place @ (TagName | Tag), b'\\') => {
+                self.is_escaped = true;
+                place
+            }
+            (Blank | Head | Indented | Tag, b',') => TagName,
+            (Head | TagName | Tag, b' ') => Fields,
+            (TagName, b'=') => Tag,
+            (place @ (TagName | Tag), _) => place,
             (Blank | Head | Indented, _) => Head,
             (Comment, _) => Comment,
             (Fields | Value | Closed, byte) => {

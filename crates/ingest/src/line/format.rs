@@ -4,8 +4,11 @@ use std::fmt::Write as _;
 
 use db::value::Value;
 
+use super::parse::ESCAPED;
+
 /// Appends one line without its end. Names must not be empty, the measurement must not begin with `#`, no name and no
-/// tag's value may contain line breaks, and no float may be NaN or infinite: the line protocol cannot represent those.
+/// tag's value may contain line breaks or end with a backslash, and no float may be NaN or infinite: the line protocol
+/// cannot represent those.
 pub fn write_line(
     text: &mut String,
     measurement: &str,
@@ -42,7 +45,7 @@ pub fn write_line(
 }
 
 fn push_escaped(text: &mut String, name: &str) {
-    push_with_backslashes(text, name, &[',', '=', ' ', '\\']);
+    push_with_backslashes(text, name, ESCAPED);
 }
 
 fn push_with_backslashes(text: &mut String, value: &str, special: &[char]) {

@@ -30,7 +30,7 @@ impl<'a> Escaped<'a> {
     }
 
     /// Appends it with a backslash before each of `special`, and nothing else escaped: this form is unique for each
-    /// name.
+    /// name, also where another part of the line follows it, because no name ends with a backslash.
     pub(crate) fn push_escaped_to(self, text: &mut String, special: &[char]) {
         if !self.0.contains('\\') {
             // A text without escapes contains none of the special characters.
@@ -331,8 +331,9 @@ fn plain_value(text: &str) -> Result<FieldValue<'_>, Reason> {
     }
 }
 
-/// Characters that a backslash escapes in a name or in a tag's value.
-pub(crate) const ESCAPED: &[char] = &[',', '=', ' ', '\\'];
+/// Characters that a backslash escapes in a name or in a tag's value. Before any other character, and so before another
+/// backslash, it stands for itself.
+pub(crate) const ESCAPED: &[char] = &[',', '=', ' '];
 
 /// Appends `,name=value`.
 pub(crate) fn push_tag(text: &mut String, name: Escaped<'_>, value: Escaped<'_>) {
@@ -343,7 +344,7 @@ pub(crate) fn push_tag(text: &mut String, name: Escaped<'_>, value: Escaped<'_>)
 }
 
 fn is_escapable(byte: u8) -> bool {
-    matches!(byte, b',' | b'=' | b' ' | b'\\')
+    matches!(byte, b',' | b'=' | b' ')
 }
 
 /// Returns the number of bytes before the first of `stops` that is not escaped, or before a line feed, which is allowed

@@ -76,11 +76,13 @@ pub(crate) struct RestoreArgs {
 #[command(after_help = "Examples:\n  \
     keel doctor\n  \
     keel doctor --dir /mnt/card --json\n  \
-    keel doctor --dir /mnt/card --report card.md       also runs the short benches: some minutes\n\n\
+    keel doctor --dir /mnt/card --report card.md       also runs the short benches: some minutes\n  \
+    keel doctor --dir /mnt/card --report card.html --meter watts.csv\n\n\
     Each line reports ok, limited or missing, and what to change. A node runs even if all of them are missing; the\n\
     line says what the node then does without. The command writes, measures and removes a file of 4 MiB in --dir.\n\
     The page of --report (Markdown; HTML if FILE ends in .html) names processor, kernel, card and figures, but no\n\
-    host, address, path or serial number: you can send it to others. Its benches need keel-bench beside keel or in\n\
+    host, address, path or serial number: you can send it to others. It has the processor's frequencies and the power\n\
+    at rest and during each bench, and how long each was measured. Its benches need keel-bench beside keel or in\n\
     PATH.\n\n\
     Exit status: 0 all is ok; 3 something is limited or missing; 1 the state could not be determined.")]
 pub(crate) struct DoctorArgs {
@@ -91,6 +93,15 @@ pub(crate) struct DoctorArgs {
     /// Run the short benches, and write a page to share
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+    /// CSV file that the program of a power meter keeps writing, as for `keel power`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) meter: Option<PathBuf>,
+    /// Read the power chip of a Raspberry Pi 5 with vcgencmd
+    #[arg(long)]
+    pub(crate) pmic: bool,
+    /// Folder to use instead of / for frequencies, sensors of power, and the descriptions of board and card
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub(crate) root: PathBuf,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

@@ -273,6 +273,8 @@ impl Export<'_> {
             Some(_) => true,
             None => false,
         };
+        // Behind a tag's value a backslash would escape the space.
+        let has_form = has_form && !key.ends_with('\\');
         let Some(value) = value.filter(|_| has_form) else {
             self.left_out += 1;
             return Ok(());

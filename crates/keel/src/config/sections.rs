@@ -341,7 +341,7 @@ impl Reader<'_> {
     fn key(section: Section<'_, '_>) -> KeyConfig {
         const REMEDY: &str = "name the keys that are meant, such as \"hall/+/temperature\"";
         let pattern = section.required("pattern", pattern::PATTERN_BYTES_MAX, REMEDY);
-        check_pattern(&section, "pattern", &pattern);
+        check_pattern(&section, "pattern", &pattern, pattern::check);
         // A pattern for exactly one key is made at the start, so it must be a valid key.
         let bytes = pattern.value.len();
         if bytes > db::KEY_BYTES_MAX && pattern::is_exact(&pattern.value) {
@@ -462,7 +462,7 @@ impl Reader<'_> {
         }
         const REMEDY: &str = "give a topic filter, such as \"sensors/#\"";
         let filter = section.required("filter", pattern::PATTERN_BYTES_MAX, REMEDY);
-        check_pattern(&section, "filter", &filter);
+        check_pattern(&section, "filter", &filter, pattern::check_topics);
         check_shared(&section, &filter);
         let kinds = [
             ("number", Kind::Number),
@@ -715,11 +715,16 @@ impl Reader<'_> {
     }
 }
 
-fn check_pattern(section: &Section<'_, '_>, key: &'static str, pattern: &At<String>) {
+fn check_pattern(
+    section: &Section<'_, '_>,
+    key: &'static str,
+    pattern: &At<String>,
+    check: fn(&str) -> Result<(), ingest::Error>,
+) {
     if pattern.value.is_empty() {
         return; // Already told.
     }
-    if let Err(error) = pattern::check(&pattern.value) {
+    if let Err(error) = check(&pattern.value) {
         let wrong = format!("is \"{}\"", pattern.value);
         section.wrong(pattern.line, key, &wrong, reason(&error));
     }

@@ -167,6 +167,20 @@ fn ranges_and_types_are_told_with_the_remedy() {
             "keel.toml:2: key.pattern holds a control character; remove it",
         ),
         (
+            "[[key]]\npattern = \"hall/t\"\n[[key]]\npattern = \"hall/t\\u200b\"",
+            "keel.toml:4: key.pattern is \"hall/t\u{200b}\"; it holds invisible characters",
+        ),
+        (
+            // A level with other characters is a name, but no topic has it.
+            "[[key]]\npattern = \"c++/#1\"\n[mqtt]\naddress = \"h:1\"\nclient_id = \"x\"\n\
+             [[mqtt.subscribe]]\nfilter = \"c++\"",
+            "keel.toml:7: mqtt.subscribe.filter is \"c++\"; `+` must be a whole level",
+        ),
+        (
+            "[line]\nkey = \"\\ufeff{measurement}\"",
+            "keel.toml:2: line.key is \"\u{feff}{measurement}\"; it holds invisible characters",
+        ),
+        (
             "[[key]]\nvalidity_ms = 5",
             "keel.toml:1: key.pattern is missing; name the keys that are meant, such as \"hall/+/temperature\"",
         ),

@@ -1,6 +1,6 @@
 //! Measures durable writes on the card: a small file is written and flushed like a node's log.
 
-use super::Finding;
+use super::{Fact, Finding, as_object, text_of};
 use crate::error::CliError;
 use crate::flash_cmd::device_error;
 use crate::lasting;
@@ -28,10 +28,13 @@ pub(super) const SUBJECT: &str = "write latency";
 /// The result of the measurement.
 pub(super) struct Card {
     histogram: Histogram,
+    seconds: f64,
     is_direct: bool,
     in_memory: bool,
     file_system: String,
     kind: String,
+    /// What the kernel says of the device.
+    pub(super) device: Vec<Fact>,
 }
 
 /// Removes the file on drop, in any case.
@@ -43,8 +46,8 @@ impl Drop for Removed {
     }
 }
 
-/// Repeatedly writes a block and flushes, in a new file in this folder.
-pub(super) fn measure(folder: &Path) -> Result<Card, CliError> {
+/// Repeatedly writes a block and flushes, in a new file in this folder. The description of its device is below `root`.
+pub(super) fn measure(root: &Path, folder: &Path) -> Result<Card, CliError> {
     let path = folder.join(format!(".keel-doctor-{}.tmp", std::process::id()));
     let progress = Progress::start("measuring the card".to_owned());
     let options = FileDeviceOptions {
@@ -74,55 +77,105 @@ pub(super) fn measure(folder: &Path) -> Result<Card, CliError> {
             break;
         }
     }
-    let (file_system, kind) = below(folder);
+    let seconds = begun.elapsed().as_secs_f64();
+    let file_system = file_system(folder).unwrap_or_else(|| "unknown".to_owned());
+    let disk = disk(root, folder);
+    let kind = disk.as_deref().map(kind);
     let card = Card {
         histogram,
+        seconds,
         is_direct: device.is_direct(),
         in_memory: lasting::memory_warning(&path).is_some(),
         file_system,
-        kind,
+        kind: kind.unwrap_or_else(|| "unknown".to_owned()),
+        device: facts(disk.as_deref()),
     };
     drop((device, removed));
     Ok(card)
 }
 
-/// Returns the file system of a folder, and the kind of device below it, such as `mmcblk` with the card's product name.
-/// It contains no names of this machine's disks and no serial numbers.
-fn below(folder: &Path) -> (String, String) {
-    let unknown = || "unknown".to_owned();
-    let Ok(found) = std::fs::metadata(folder) else {
-        return (unknown(), unknown());
-    };
-    let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let wanted = format!("{major}:{minor}");
+/// Returns the number of the device that a folder lies on, as in `179:2`.
+fn number(folder: &Path) -> Option<String> {
+    let found = std::fs::metadata(folder).ok()?.dev();
+    Some(format!("{}:{}", libc::major(found), libc::minor(found)))
+}
+
+/// Returns the name of a folder's file system.
+fn file_system(folder: &Path) -> Option<String> {
+    let wanted = number(folder)?;
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mut lines = table.lines();
-    let line = lines.find(|line| line.split_whitespace().nth(2) == Some(&*wanted));
-    let file_system = line.and_then(|line| line.split(" - ").nth(1)?.split_whitespace().next());
-    let device = Path::new("/sys/dev/block").join(&wanted);
-    let kind = std::fs::canonicalize(device).ok().map(|device| {
-        let parts = device
-            .components()
-            .map(|part| part.as_os_str().to_string_lossy());
-        let bus = ["mmc", "nvme", "ata", "usb", "virtio", "loop"]
-            .into_iter()
-            .find(|bus| parts.clone().any(|part| part.starts_with(bus)));
-        // For a partition, the disk is the parent folder.
-        let product = [device.as_path(), device.parent().unwrap_or(&device)]
-            .into_iter()
-            .find_map(|disk| {
-                let read = |name| std::fs::read_to_string(disk.join(name)).ok();
-                read("device/name").or_else(|| read("device/model"))
-            });
-        let product = product.unwrap_or_default();
-        format!("{} {}", bus.unwrap_or("disk"), product.trim())
-            .trim()
-            .to_owned()
+    let line = lines.find(|line| line.split_whitespace().nth(2) == Some(&*wanted))?;
+    let name = line.split(" - ").nth(1)?.split_whitespace().next()?;
+    Some(name.to_owned())
+}
+
+/// Returns the kernel's folder of the disk that a folder lies on; `None` if its file system has none, as in memory.
+fn disk(root: &Path, folder: &Path) -> Option<PathBuf> {
+    let device = root.join("sys/dev/block").join(number(folder)?);
+    let device = std::fs::canonicalize(device).ok()?;
+    // A partition's folder is in that of its disk.
+    match device.join("partition").exists() {
+        true => device.parent().map(Path::to_path_buf),
+        false => Some(device),
+    }
+}
+
+/// Returns the kind of a disk, such as `mmc` with the card's product name. It contains no names of this machine's disks
+/// and no serial numbers.
+fn kind(disk: &Path) -> String {
+    let parts = disk.components();
+    let mut parts = parts.map(|part| part.as_os_str().to_string_lossy());
+    let buses = ["mmc", "nvme", "ata", "usb", "virtio", "loop"];
+    let bus = parts.find_map(|part| buses.into_iter().find(|bus| part.starts_with(bus)));
+    let read = |name| text_of(disk.join(name));
+    let product = read("device/name").or_else(|| read("device/model"));
+    let bus = bus.unwrap_or("disk");
+    product.map_or_else(|| bus.to_owned(), |product| format!("{bus} {product}"))
+}
+
+/// Returns what the kernel says of a disk. What tells one card from another, as `cid` and `serial`, is not read.
+fn facts(disk: Option<&Path>) -> Vec<Fact> {
+    let text = |file: &str| text_of(disk?.join(file));
+    let why = match disk {
+        Some(_) => "the kernel does not say",
+        None => "this file system has no disk of its own",
+    };
+    let number = |file: &str| text(file)?.parse::<u64>().ok();
+    let is_rotational = number("queue/rotational").map(|number| number != 0);
+    // The chosen one is in brackets, or the only one.
+    let scheduler = text("queue/scheduler").map(|text| {
+        let chosen = text
+            .split_once('[')
+            .and_then(|(_, rest)| rest.split_once(']'));
+        chosen.map_or_else(|| text.clone(), |(chosen, _)| chosen.to_owned())
     });
-    (
-        file_system.map_or_else(unknown, str::to_owned),
-        kind.unwrap_or_else(unknown),
-    )
+    let mut facts = vec![
+        Fact::new("rotational", is_rotational, why),
+        Fact::new("scheduler", scheduler, why),
+        Fact::new("write_cache", text("queue/write_cache"), why),
+    ];
+    for (name, file) in [
+        ("requests_max", "queue/nr_requests"),
+        ("read_ahead_kibibytes", "queue/read_ahead_kb"),
+        ("logical_block_bytes", "queue/logical_block_size"),
+        ("physical_block_bytes", "queue/physical_block_size"),
+        ("discard_bytes_max", "queue/discard_max_bytes"),
+    ] {
+        facts.push(Fact::new(name, number(file), why));
+    }
+    // Others have a file `type` of another meaning.
+    let is_mmc = text("device/type").is_some_and(|text| matches!(&*text, "SD" | "MMC" | "SDcombo"));
+    let why = if is_mmc {
+        why
+    } else {
+        "it is no SD card and no eMMC"
+    };
+    let kind = text("device/type").filter(|_| is_mmc);
+    let erased = number("device/preferred_erase_size").filter(|_| is_mmc);
+    facts.push(Fact::new("mmc_type", kind, why));
+    facts.push(Fact::new("mmc_erase_bytes", erased, why));
+    facts
 }
 
 fn milliseconds(ns: u64) -> f64 {
@@ -179,6 +232,7 @@ impl Card {
         let [p50, p99, max] = self.quantiles();
         json!({
             "writes": self.histogram.count(),
+            "seconds": (self.seconds * 1e3).round() / 1e3,
             "latency_p50_us": p50 / 1000,
             "latency_p99_us": p99 / 1000,
             "latency_max_us": max / 1000,
@@ -186,6 +240,7 @@ impl Card {
             "in_memory": self.in_memory,
             "file_system": self.file_system,
             "kind": self.kind,
+            "device": as_object(&self.device),
         })
     }
 }

@@ -1,10 +1,12 @@
 //! Determines what this machine permits, without writing anything.
 
-use super::Finding;
+use super::observed::Names;
+use super::{Fact, Finding, speed, text_of};
+use crate::cli::PowerSourceArgs;
+use crate::power_cmd::sources;
 use base::clock::{Clock, SystemClock};
-use cluster::power::{Power, Root, discover, why_none};
+use cluster::power::{Power, Root, why_none};
 use db::realtime;
-use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,27 +22,19 @@ const FILES_MIN: u64 = 1024;
 /// Time between two reads of an energy counter.
 const COUNTER_PAUSE: Duration = Duration::from_millis(20);
 
-/// The folder in which the processors' frequencies are set.
-const CPUFREQ: &str = "/sys/devices/system/cpu/cpufreq";
-
-/// Returns all findings except that of the card.
-pub(super) fn all() -> Vec<Finding> {
+/// Returns all findings except that of the card. Frequencies and sensors are looked for below the root of `sensors`.
+pub(super) fn all(sensors: &PowerSourceArgs) -> Vec<Finding> {
     vec![
         real_time(),
         kernel_preemption(),
         locked_memory(),
         huge_pages(),
-        frequency(),
-        power(),
+        frequency(&sensors.root),
+        power(sensors),
         fuse(),
         clock(),
         open_files(),
     ]
-}
-
-fn text_of(path: &str) -> Option<String> {
-    let text = std::fs::read_to_string(path).ok()?;
-    Some(text.trim().to_owned())
 }
 
 /// Returns the result of a test on a separate thread, which then ends.
@@ -139,31 +133,19 @@ fn huge_pages() -> Finding {
     Finding::missing(SUBJECT, "none: regions take ordinary pages", remedy)
 }
 
-fn frequency() -> Finding {
+fn frequency(root: &Path) -> Finding {
     const SUBJECT: &str = "frequency control";
     let remedy_none = "on a board: a kernel with its cpufreq driver; in a virtual machine the host decides. \
                        `qos.actuator = \"rtgroup\"` holds deadlines without it";
-    let names = std::fs::read_dir(CPUFREQ).into_iter().flatten().flatten();
-    let policies: Vec<_> = names
-        .map(|entry| entry.path())
-        .filter(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("policy"))
-        })
-        .collect();
+    let policies = speed::policies(root);
     let Some(policy) = policies.first() else {
-        return Finding::missing(
-            SUBJECT,
-            "the kernel offers none (no policy of cpufreq)",
-            remedy_none,
-        );
+        return Finding::missing(SUBJECT, speed::WHY_NONE, remedy_none);
     };
-    let file = |name: &str| std::fs::read_to_string(policy.join(name)).unwrap_or_default();
-    let driver = file("scaling_driver").trim().to_owned();
+    let driver = policy.driver.as_deref().unwrap_or("an unnamed driver");
     let count = policies.len();
     if std::fs::OpenOptions::new()
         .write(true)
-        .open(policy.join("scaling_max_freq"))
+        .open(policy.folder.join("scaling_max_freq"))
         .is_err()
     {
         return Finding::limited(
@@ -172,40 +154,36 @@ fn frequency() -> Finding {
             "a node that sets the speed runs as root: docs/operate.md, \"As a service\"",
         );
     }
-    let range = format!(
-        "{} to {} kHz",
-        file("cpuinfo_min_freq").trim(),
-        file("cpuinfo_max_freq").trim()
-    );
+    let range = match policy.range_khz {
+        Some((least, greatest)) => format!("{least} to {greatest} kHz"),
+        None => "of an unknown range".to_owned(),
+    };
     Finding::ok(SUBJECT, format!("{count} policies of {driver}, {range}"))
 }
 
-fn power() -> Finding {
+fn power(sensors: &PowerSourceArgs) -> Finding {
     const SUBJECT: &str = "power sources";
-    let root = Root::new("");
+    let names = Names::of(sensors);
     let now_ns = SystemClock::new().monotonic_ns();
     let (mut readable, mut reasons) = (Vec::new(), Vec::new());
-    let mut found = discover(&root);
-    let count = found.len();
+    let Ok(mut found) = sources::find(sensors) else {
+        return Finding::missing(
+            SUBJECT,
+            "no sensor tells what the machine uses",
+            why_none(&Root::new(&sensors.root)),
+        );
+    };
     for source in &mut found {
         // A counter gives its first value only at the second read.
         source.read(now_ns);
         std::thread::sleep(COUNTER_PAUSE);
         let later_ns = SystemClock::new().monotonic_ns();
-        match source.read(later_ns) {
-            Power::Unavailable { why } => reasons.push(format!("{}: {why}", source.name())),
-            _ => readable.push(format!("{} ({})", source.name(), source.covers())),
+        let power = source.read(later_ns);
+        let name = names.name(source.name());
+        match power {
+            Power::Unavailable { why } => reasons.push(format!("{name}: {}", names.reason(&why))),
+            _ => readable.push(format!("{name} ({})", source.covers())),
         }
-    }
-    if count == 0 {
-        return Finding::missing(
-            SUBJECT,
-            "no sensor tells what the machine uses",
-            format!(
-                "{}; a meter's file can be named: `keel power watch --meter`",
-                why_none(&root)
-            ),
-        );
     }
     if readable.is_empty() {
         let remedy = "run it as root, or as the node's user with the right to read them";
@@ -283,27 +261,46 @@ fn open_files() -> Finding {
     )
 }
 
-/// Returns a description of this machine, without a name.
-pub(super) fn machine() -> Value {
-    let info = text_of("/proc/cpuinfo").unwrap_or_default();
+/// Returns a description of the machine below `root`, without a name.
+pub(super) fn machine(root: &Path) -> Vec<Fact> {
+    let text = |path: &str| text_of(root.join(path));
+    let info = text("proc/cpuinfo").unwrap_or_default();
     let named = |name: &str| {
         let mut lines = info.lines();
         let line =
             lines.find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     };
-    let board =
-        text_of("/proc/device-tree/model").map(|text| text.trim_end_matches('\0').to_owned());
-    let memory = text_of("/proc/meminfo").unwrap_or_default();
-    json!({
-        "board": board,
-        "cpu": named("model name").or_else(|| named("Model")),
-        "architecture": std::env::consts::ARCH,
-        "cores": std::thread::available_parallelism().map_or(1, usize::from),
-        "memory_mebibytes": number_in(&memory, "MemTotal").unwrap_or(0) / 1024,
-        "kernel": text_of("/proc/sys/kernel/osrelease"),
-        "keel": env!("CARGO_PKG_VERSION"),
-    })
+    let memory = text("proc/meminfo").unwrap_or_default();
+    let memory_kib = number_in(&memory, "MemTotal");
+    // Both say what kind of board it is; their neighbours `serial-number` and `product_serial` would say which one.
+    let by_bios = || {
+        let vendor = text("sys/class/dmi/id/sys_vendor")?;
+        Some(format!(
+            "{vendor} {}",
+            text("sys/class/dmi/id/product_name")?
+        ))
+    };
+    let board = text("proc/device-tree/model").or_else(by_bios);
+    let cpu = named("model name").or_else(|| named("Model"));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    vec![
+        Fact::new("board", board, "neither a device tree nor DMI names it"),
+        Fact::new("cpu", cpu, "/proc/cpuinfo does not name it"),
+        Fact::known("architecture", std::env::consts::ARCH),
+        Fact::known("cores", cores),
+        Fact::new(
+            "memory_mebibytes",
+            memory_kib.map(|kib| kib / 1024),
+            "/proc/meminfo does not say",
+        ),
+        Fact::new(
+            "kernel",
+            text("proc/sys/kernel/osrelease"),
+            "/proc/sys/kernel/osrelease cannot be read",
+        ),
+        Fact::known("keel", env!("CARGO_PKG_VERSION")),
+    ]
 }
 
 #[cfg(test)]
@@ -322,7 +319,12 @@ mod tests {
 
     #[test]
     fn each_subject_has_one_line_and_a_remedy_where_something_is_wrong() {
-        let findings = all();
+        let findings = all(&PowerSourceArgs {
+            meter: None,
+            pmic: false,
+            sensor: None,
+            root: "/".into(),
+        });
         for (index, finding) in findings.iter().enumerate() {
             assert!(
                 !finding.text.is_empty() && !finding.text.contains('\n'),

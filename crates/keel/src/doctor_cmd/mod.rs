@@ -1,22 +1,71 @@
 //! `keel doctor`: what this machine permits a node to do, and what to change.
 //!
-//! **Files:** `look.rs` findings without writing anything, `card.rs` the duration of writes on the card, `page.rs` the
-//! page for sending to others, with the short benches.
+//! **Files:** `look.rs` findings without writing anything, `card.rs` the duration of writes on the card, `speed.rs` the
+//! processors' frequencies, `observed.rs` frequencies and power while something runs, `page.rs` the page for sending to
+//! others, with the short benches.
 
 mod card;
 mod look;
+mod observed;
 mod page;
+mod speed;
 
-use crate::cli::DoctorArgs;
+use crate::cli::{DoctorArgs, PowerSourceArgs};
 use crate::client;
 use crate::config::Config;
 use crate::error::CliError;
 use crate::output::Output;
-use serde_json::json;
+use crate::progress::Progress;
+use observed::Observer;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Exit status if something is limited or missing.
 const STATUS_LIMITED: u8 = 3;
+
+/// How long the machine is observed at rest, for the page.
+const REST: Duration = Duration::from_secs(5);
+
+/// A property of this machine.
+#[derive(Clone, Debug)]
+struct Fact {
+    /// Names are stable.
+    name: &'static str,
+    /// The value, or why it is unknown. It names no host, address, path of this machine or serial number.
+    value: Result<Value, String>,
+}
+
+impl Fact {
+    fn known(name: &'static str, value: impl Into<Value>) -> Self {
+        let value = Ok(value.into());
+        Self { name, value }
+    }
+
+    fn new(name: &'static str, value: Option<impl Into<Value>>, why_none: &str) -> Self {
+        let value = value.map(Into::into).ok_or_else(|| why_none.to_owned());
+        Self { name, value }
+    }
+}
+
+/// Returns facts as one JSON object; what is unknown is null.
+fn as_object(facts: &[Fact]) -> Value {
+    let entry = |fact: &Fact| {
+        (
+            fact.name.to_owned(),
+            fact.value.clone().unwrap_or(Value::Null),
+        )
+    };
+    Value::Object(facts.iter().map(entry).collect())
+}
+
+/// Returns the text of a file of the kernel without what surrounds it; `None` if it is empty or cannot be read.
+fn text_of(path: impl AsRef<Path>) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    // Texts of a device tree end with a NUL.
+    let text = text.trim_matches(|letter: char| letter.is_whitespace() || letter == '\0');
+    (!text.is_empty()).then(|| text.to_owned())
+}
 
 /// The state of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +131,25 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<u8, CliError> {
         page::refuse(report)?;
     }
     let dir = folder(arguments)?;
-    let mut findings = look::all();
-    let card = match card::measure(&dir) {
+    let sensors = PowerSourceArgs {
+        meter: arguments.meter.clone(),
+        pmic: arguments.pmic,
+        sensor: None,
+        root: arguments.root.clone(),
+    };
+    let mut findings = look::all(&sensors);
+    let mut observer = arguments.report.as_ref().map(|_| Observer::new(&sensors));
+    let measure = || card::measure(&arguments.root, &dir);
+    let measured = match &mut observer {
+        Some(observer) => {
+            let progress = Progress::start("at rest".to_owned());
+            observer.during("rest", || std::thread::sleep(REST));
+            drop(progress);
+            observer.during(card::SUBJECT, measure)
+        }
+        None => measure(),
+    };
+    let card = match measured {
         Ok(card) => Some(card),
         // A page without the card's figures would not describe the board.
         Err(error) if arguments.report.is_some() => return Err(error),
@@ -107,7 +173,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<u8, CliError> {
         output.json(&json!({
             "findings": rows.collect::<Vec<_>>(),
             "card": card.as_ref().map(card::Card::json),
-            "machine": look::machine(),
+            "machine": as_object(&look::machine(&arguments.root)),
         }))?;
     } else {
         for finding in &findings {
@@ -123,8 +189,9 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<u8, CliError> {
         }
     }
     output.flush()?;
-    if let (Some(report), Some(card)) = (&arguments.report, &card) {
-        page::write(report, &dir, &findings, card)?;
+    if let (Some(report), Some(card), Some(observer)) = (&arguments.report, &card, observer) {
+        let machine = look::machine(&arguments.root);
+        page::write(report, &dir, &findings, &machine, card, observer)?;
         if !arguments.json {
             output.line(format_args!(
                 "{}: written; it names no host, address, path or serial number",

@@ -329,7 +329,7 @@ fn refusal(key: &str, reason: Reason) -> Failure {
         Reason::KeyInvalid => (
             Code::Invalid,
             "is no key",
-            "use 1 to 64 bytes without control characters",
+            "use 1 to 64 bytes without control or invisible characters, and no level that is + or # alone",
         ),
         Reason::ValueTooLong => (
             Code::Invalid,

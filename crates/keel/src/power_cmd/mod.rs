@@ -2,7 +2,7 @@
 //! finds sensors.
 
 mod record;
-mod sources;
+pub(crate) mod sources;
 mod watch;
 
 use crate::cli::PowerCommand;

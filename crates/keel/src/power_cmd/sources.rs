@@ -16,7 +16,7 @@ const PMIC_TIME_MAX: Duration = Duration::from_secs(2);
 const PMIC_BYTES_MAX: u64 = 64 << 10;
 
 /// Returns the sensors, at least one.
-pub(super) fn find(arguments: &PowerSourceArgs) -> Result<Vec<Box<dyn Source>>, CliError> {
+pub(crate) fn find(arguments: &PowerSourceArgs) -> Result<Vec<Box<dyn Source>>, CliError> {
     let root = Root::new(&arguments.root);
     let mut found = discover(&root);
     if let Some(meter) = &arguments.meter {

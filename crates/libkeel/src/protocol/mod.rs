@@ -134,7 +134,7 @@ pub struct Get {
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Put {
-    /// The key, 1 to 64 bytes without control characters.
+    /// The key, 1 to 64 bytes without control or invisible characters; no level is `+` or `#` alone.
     pub key: String,
     /// A number, a truth value or a text.
     pub value: serde_json::Value,

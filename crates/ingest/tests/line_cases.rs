@@ -1,0 +1,147 @@
+//! The cases of `LINE.md`: the node does with each line what the page says.
+
+use std::collections::BTreeMap;
+
+use crate::intake_support::{Fake, options, refused};
+use ingest::intake::{Intake, IntakeOptions};
+use ingest::line::{LineBuffer, Piece, Precision};
+
+const PAGE: &str = include_str!("../LINE.md");
+
+/// What stands on the page for characters that nobody would see there.
+const SYMBOLS: [(&str, &str); 6] = [
+    ("␊", "\n"),
+    ("␍", "\r"),
+    ("␉", "\t"),
+    ("[BOM]", "\u{feff}"),
+    ("[ZWSP]", "\u{200b}"),
+    ("␠", " "),
+];
+
+struct Case {
+    precision: Precision,
+    /// As on the page, like what follows.
+    line: String,
+    node: Vec<String>,
+}
+
+/// Returns the texts in code of a cell.
+fn in_code(cell: &str) -> Vec<String> {
+    let parts: Vec<&str> = cell.split('`').collect();
+    assert!(parts.len() % 2 == 1, "{cell}");
+    parts
+        .iter()
+        .skip(1)
+        .step_by(2)
+        .map(|text| (*text).to_owned())
+        .collect()
+}
+
+/// Returns the cases of all tables of the page, and checks the form of their cells.
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut is_in_table = false;
+    for row in PAGE.lines() {
+        let Some(inside) = row.strip_prefix('|').and_then(|row| row.strip_suffix('|')) else {
+            is_in_table = false;
+            continue;
+        };
+        let cells: Vec<&str> = inside.split('|').map(str::trim).collect();
+        if cells.ends_with(&["line", "the node", "InfluxDB", "Telegraf"]) {
+            is_in_table = true;
+        } else if is_in_table && !inside.starts_with('-') {
+            let [unit @ .., line, node, influx, telegraf] = &cells[..] else {
+                panic!("{row}");
+            };
+            let precision = match unit {
+                [] => Precision::Nanoseconds,
+                [unit] => Precision::of_name(unit).unwrap_or_else(|| panic!("{row}")),
+                _ => panic!("{row}"),
+            };
+            for reference in [influx, telegraf] {
+                let is_word = ["same", "refused", "nothing", "not checked"].contains(reference);
+                assert!(is_word || !in_code(reference).is_empty(), "{row}");
+            }
+            let line = in_code(line);
+            assert_eq!(line.len(), 1, "{row}");
+            let found = in_code(node);
+            assert_eq!(found.is_empty(), *node == "nothing", "{row}");
+            cases.push(Case {
+                precision,
+                line: line.concat(),
+                node: found,
+            });
+        }
+    }
+    cases
+}
+
+/// Returns readings and reasons of refusals in the order of the lines, as the page writes them.
+fn done(case: &Case) -> Vec<String> {
+    let mut stream = case.line.clone() + "\n";
+    for (symbol, character) in SYMBOLS {
+        stream = stream.replace(symbol, character);
+    }
+    let fake = Fake::new();
+    // The times of the page are those of no clock.
+    fake.with(|inner| inner.trusted = false);
+    let options = IntakeOptions {
+        line_precision: case.precision,
+        ..options()
+    };
+    let mut intake = Intake::new(options, fake.clone());
+    let mut buffer = LineBuffer::new(1000);
+    buffer.spare()[..stream.len()].copy_from_slice(stream.as_bytes());
+    buffer.filled(stream.len());
+    let mut done = Vec::new();
+    let mut reasons = BTreeMap::new();
+    while let Some(piece) = buffer.peek() {
+        let Piece::Line(line) = piece else {
+            panic!("{}: {piece:?}", case.line);
+        };
+        let _ = intake.line(line);
+        buffer.consume();
+        for (key, value, time_ms) in fake.with(|inner| std::mem::take(&mut inner.puts)) {
+            let time = time_ms.map_or(String::new(), |time_ms| format!(" @{time_ms}"));
+            done.push(format!("{key}={value}{time}"));
+        }
+        let now = refused(&intake);
+        for (reason, count) in &now {
+            let before = reasons.get(reason).copied().unwrap_or(0);
+            done.extend((before..*count).map(|_| (*reason).to_owned()));
+        }
+        reasons = now;
+    }
+    if !buffer.unfinished().is_empty() {
+        // The end of the connection.
+        done.push("line_invalid".to_owned());
+    }
+    for text in &mut done {
+        for (symbol, character) in SYMBOLS.iter().filter(|(_, character)| *character != " ") {
+            *text = text.replace(character, symbol);
+        }
+    }
+    done
+}
+
+#[test]
+fn the_node_does_with_each_line_of_the_page_what_the_page_says() {
+    let cases = cases();
+    assert!(cases.len() > 150, "{} cases", cases.len());
+    let units = [
+        Precision::Nanoseconds,
+        Precision::Microseconds,
+        Precision::Milliseconds,
+        Precision::Seconds,
+    ];
+    for unit in units {
+        assert!(cases.iter().any(|case| case.precision == unit), "{unit:?}");
+    }
+    let wrong: Vec<String> = cases
+        .iter()
+        .map(|case| (case, done(case)))
+        .filter(|(case, done)| case.node != *done)
+        .map(|(case, done)| format!("`{}`: {:?}, not {:?}", case.line, done, case.node))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
