@@ -22,7 +22,7 @@ pieces=(start card others again first unread memory clients loss arms paper)
 # Seconds of a round with all five programs, and of what comes before: estimates for two processors with nothing else
 # to do.
 # What a piece took is said when it is done.
-declare -A round_s=([start]=98 [card]=32 [others]=112 [again]=27 [first]=55 [unread]=50 [memory]=12 [clients]=300
+declare -A round_s=([start]=86 [card]=32 [others]=112 [again]=27 [first]=55 [unread]=50 [memory]=12 [clients]=300
     [loss]=67 [arms]=70 [paper]=350)
 prepare_s=45
 

@@ -58,7 +58,7 @@ fn check_text(pattern: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks that a pattern can name `name` alone, and that people can tell it from every other name. Length is the
+/// Checks that a pattern can name `name` alone, and that it holds no character that shows nothing. Length is the
 /// caller's matter.
 ///
 /// # Errors
@@ -96,6 +96,14 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 #[must_use]
 pub fn is_exact(pattern: &str) -> bool {
     !pattern.split('/').any(|level| level == "+" || level == "#")
+}
+
+/// Whether a level holds `+` or `#` beside other characters, where they are no wildcards.
+#[must_use]
+pub fn has_mixed_level(pattern: &str) -> bool {
+    pattern
+        .split('/')
+        .any(|level| level.len() > 1 && level.contains(['+', '#']))
 }
 
 const INVISIBLE: &str = "it holds invisible characters";

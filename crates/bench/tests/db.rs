@@ -105,6 +105,7 @@ fn the_result_pages_are_what_the_figures_beside_them_give() {
     }
     for (command, name, option, figures) in [
         ("db-page", "db.md", "--json", results.join("db.json")),
+        ("node-page", "node.md", "--json", results.join("node.json")),
         ("qos-page", "qos.md", "--results", results.join("qos")),
         ("cluster-page", "cluster.md", "--results", figures),
     ] {

@@ -293,6 +293,8 @@ fn templates_that_cannot_be_are_refused() {
         ("{field}", Topic, "make sense"),
         ("{1}", Line, "make sense"),
         ("a\nb", TopicAndLine, "control"),
+        ("a/+/{field}", TopicAndLine, "`+` or `#` alone"),
+        ("{topic}/#", Topic, "`+` or `#` alone"),
     ] {
         let error = Template::parse(text, kind).unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");

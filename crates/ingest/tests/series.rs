@@ -182,7 +182,7 @@ struct Source {
 
 fn escaped(text: &str) -> String {
     let escape = |letter| match letter {
-        ',' | '=' | ' ' | '\\' => format!("\\{letter}"),
+        ',' | '=' | ' ' => format!("\\{letter}"),
         other => other.to_string(),
     };
     text.chars().map(escape).collect()
@@ -225,7 +225,7 @@ impl Source {
 }
 
 fn source() -> impl Strategy<Value = Source> {
-    let name = || "[ab,= /]{0,2}[ab]";
+    let name = || "[ab,= /\\\\]{0,2}[ab]";
     let tags = prop::collection::btree_map(name(), name(), 0..3);
     ("[ab,= /\\\\]{1,4}", name(), tags, name()).prop_map(|(topic, measurement, tags, field)| {
         Source {

@@ -150,7 +150,7 @@ fn send(node: &Node, numbers: std::ops::Range<u64>) {
 fn node(server: &Stuck, broker: &Stuck, window: usize) -> Node {
     let store = "create_mebibytes = 32\ncommit_interval_ms = 20\n";
     let both = format!(
-        "window_readings_max = {window}\nbatch_bytes_max = 8388608\nanswer_ms_max = 500\nlinger_ms = 20\n\
+        "window_readings_max = {window}\nbatch_bytes_max = 8388608\nanswer_ms_max = 3000\nlinger_ms = 20\n\
          backoff_ms_min = 20\nbackoff_ms_max = 100\n"
     );
     let text = format!(

@@ -248,8 +248,11 @@ int32_t keel_detach(keel_node *node);
 // Writes the state of the node to `flags`: KEEL_SHARED, KEEL_LIVE, both, or 0.
 int32_t keel_node_state(keel_node *node, uint32_t *flags);
 
-// Opens a handle of the key `name`, of 1 to 64 bytes. The key need not exist yet.
-int32_t keel_open_key(keel_node *node, const char *name, keel_key **key);
+// Opens a handle of the key `name`. It has 1 to 64 bytes, no control or invisible characters, and no level that is
+// `+` or `#` alone. The key need not exist yet.
+int32_t keel_open_key(keel_node *node,
+                      const char *name,
+                      keel_key **key);
 
 // Closes the handle of a key.
 int32_t keel_close_key(keel_key *key);

@@ -120,15 +120,17 @@ pub(crate) fn steady(
                 (running.process.cpu_ns()? - cpu) as f64 / begin.elapsed().as_nanos() as f64;
             running.drain()?;
             figures.record(STEADY, name, CPU_SHARE, 100.0 * share);
-            let (now, most) = running.process.resident_mebibytes()?;
+            let (now, _) = running.process.resident_mebibytes()?;
             figures.record(STEADY, name, RESIDENT, now);
-            figures.record(STEADY, name, RESIDENT_MAX, most);
             if let (Some(disk), Some(before)) = (disk, before) {
                 record_device(figures, STEADY, name, (before, disk.counts()?), readings);
             }
         }
     }
     for Steady { running, disk } in started {
+        // The most of all rounds: it cannot fall from one to the next.
+        let (_, most) = running.process.resident_mebibytes()?;
+        figures.record(STEADY, running.system.name(), RESIDENT_MAX, most);
         running.end(place)?;
         drop(disk);
     }

@@ -1,4 +1,4 @@
-//! A node and all that it has started: processor time and memory, apart for the node's own process, its mount, its
+//! A node and all that it has started: processor time and memory, separately for the node's own process, its mount, its
 //! task, and everything else below it (its jobs).
 //!
 //! **Invariants:** the time of descendants that have ended counts, because the kernel adds it to the parent that has

@@ -149,6 +149,8 @@ pub(crate) fn measure(
         let (messages, bytes) = page.counts();
         let begin = Instant::now();
         while begin.elapsed() < time {
+            check_interrupted()?;
+            process.check_alive()?;
             results.write();
             memory.take(&heads)?;
             std::thread::sleep(SAMPLE.min(time.saturating_sub(begin.elapsed())));
@@ -167,17 +169,19 @@ pub(crate) fn measure(
         for (metric, ns) in CPU_OF.into_iter().zip(spent) {
             record(metric, percent(ns));
         }
-        let (_, node_max) = process.resident_mebibytes()?;
-        record(RESIDENT_MAX, mebibytes(memory.together).max(node_max));
-        for (group, metric) in MEMORY_OF.into_iter().enumerate() {
-            let most = match group {
-                NODE => node_max,
-                group => mebibytes(memory.most[group]),
-            };
-            record(metric, most);
-        }
         record(MESSAGES, messages as f64 / elapsed.as_secs_f64());
         record(STREAM_BYTES, bytes as f64 / elapsed.as_secs_f64());
+    }
+    // The most of all rounds: it cannot fall from one to the next.
+    let (_, node_max) = process.resident_mebibytes()?;
+    let mut record = |metric, value| figures.record(WHOLE_NODE, OURS, metric, value);
+    record(RESIDENT_MAX, mebibytes(memory.together).max(node_max));
+    for (group, metric) in MEMORY_OF.into_iter().enumerate() {
+        let most = match group {
+            NODE => node_max,
+            group => mebibytes(memory.most[group]),
+        };
+        record(metric, most);
     }
     let (open_seconds, messages) = (opened.elapsed().as_secs_f64(), page.counts().0);
     let keys = page.close()?;
@@ -258,7 +262,9 @@ impl Site {
     }
 
     fn is_mounted(&self) -> bool {
+        // The kernel writes a space so.
         let plant = self.folder.join("plant").display().to_string();
+        let plant = plant.replace(' ', "\\040");
         fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| mounts.contains(&plant))
     }
 }
@@ -277,6 +283,10 @@ impl Drop for Site {
             }
         }
         fs::remove_file(&self.region).ok();
+        // It is there if the node was killed while it made the region.
+        let mut unfinished = self.region.clone().into_os_string();
+        unfinished.push(".new");
+        fs::remove_file(unfinished).ok();
         fs::remove_dir_all(mem::stubs_path(&self.region)).ok();
         // Room for the cases that follow; the run's folder is removed in any case.
         fs::remove_dir_all(&self.folder).ok();
@@ -285,12 +295,16 @@ impl Drop for Site {
 
 /// Returns why no tree can be mounted here, as far as that is known beforehand.
 fn why_no_mount() -> Option<String> {
-    match base::mount::effective_ids() {
-        (0, _) => base::mount::why_root_cannot_mount(),
-        _ => base::mount::check_fuse()
-            .err()
-            .map(|error| error.to_string()),
+    if base::mount::effective_ids().0 == 0 {
+        return base::mount::why_root_cannot_mount();
     }
+    if let Err(error) = base::mount::check_fuse() {
+        return Some(error.to_string());
+    }
+    let folders = ["/bin", "/usr/bin", "/usr/local/bin"];
+    let has_helper = |folder: &&str| Path::new(folder).join("fusermount3").exists();
+    let is_there = folders.iter().any(has_helper);
+    (!is_there).then(|| "users other than root need the package fuse3".to_owned())
 }
 
 /// Publishes a small tree with the task's program, and serves it. Returns the server and its address.

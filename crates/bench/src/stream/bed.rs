@@ -21,8 +21,6 @@ use crate::mem::memory::Mount;
 
 /// Our system after learning.
 pub(crate) const KEEL: &str = "keel";
-/// Our system with a server that has compressed nothing ahead.
-pub(crate) const UNPREPARED: &str = "keel-unprepared";
 /// FUSE on demand with the kernel's readahead: the same mount and protocol as ours, without other features.
 pub(crate) const READAHEAD: &str = "readahead";
 pub(crate) const SSHFS: &str = "sshfs";
@@ -159,17 +157,6 @@ impl Ours {
         Self {
             is_learned: true,
             ..Self::default()
-        }
-    }
-
-    /// As learned, with a server that has compressed nothing ahead.
-    pub(crate) fn unprepared() -> Self {
-        Self {
-            serving: Serving {
-                prepares: false,
-                ..Serving::default()
-            },
-            ..Self::learned()
         }
     }
 
@@ -645,7 +632,6 @@ impl<'a> Bed<'a> {
     ) -> Result<Started, String> {
         match system {
             KEEL => self.start_ours(prepared, way, &Ours::learned()),
-            UNPREPARED => self.start_ours(prepared, way, &Ours::unprepared()),
             READAHEAD => self.start_ours(prepared, way, &Ours::readahead()),
             SSHFS => self.start_sshfs(prepared, way),
             _ => self.start_local(prepared, system),

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use base::sim::Random;
 
-use super::bed::{
-    Bed, CARD, EXT4, KEEL, Ours, Prepared, READAHEAD, Running, SSHFS, Started, UNPREPARED, Way,
-};
+use super::bed::{Bed, CARD, EXT4, KEEL, Ours, Prepared, READAHEAD, Running, SSHFS, Started, Way};
 use super::needed::{LEVELS, Needed};
 use super::net::Rate;
 use crate::figures::{Figures, Metric};
@@ -233,7 +231,7 @@ impl Course<'_> {
         }
         for round_trip_ms in [2, 10] {
             let way = Way::new(Rate::SLOW, round_trip_ms);
-            self.cold(START, way, &[KEEL, UNPREPARED, READAHEAD, SSHFS], show)?;
+            self.cold(START, way, &[KEEL, READAHEAD, SSHFS], show)?;
         }
         Ok(())
     }

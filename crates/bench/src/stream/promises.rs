@@ -168,7 +168,9 @@ pub(crate) fn summary(run: &Run) -> String {
         let left_out = run
             .list("missing")
             .iter()
-            .filter(|line| text(line).starts_with(&format!("{KEEL} in {begin}")))
+            .filter_map(|line| text(line).strip_prefix(&format!("{KEEL} in ")))
+            .filter(|case| case.starts_with(begin))
+            .filter(|case| other.is_none_or(|other| !case.starts_with(other)))
             .count();
         let verdict = match (met == judged.len(), left_out) {
             (true, 0) => "met".to_owned(),
@@ -222,18 +224,21 @@ mod tests {
             report: json!({
                 "rows": [
                     judged("clients-200-perl", None, OF_FAIR_SHARE, 1.1, 1.5),
+                    judged("unread-perl", None, UNREAD_SHARE, 0.01, 0.02),
                     judged("memory-perl", None, MEMORY_MEBIBYTES, 4.5, 24.0),
                 ],
                 "ratios": [
                     judged("loss-gcc-1", Some(TCP_COPY), SLOWDOWN, 1.02, 1.01),
                     judged("loss-gcc-5", Some(TCP_COPY), SLOWDOWN, 1.2, 1.45),
                 ],
-                "missing": ["keel in clients-200-gcc (83 s)", "keel in clients-200-java (132 s)"],
+                "missing": ["keel in clients-200-gcc (83 s)", "keel in clients-200-java (132 s)",
+                            "keel in unread-varied-perl (why)"],
             }),
         };
         let summary = summary(&run);
         for line in [
             "p99 ÷ fair share | at most 1.50 | 1.10 | clients-200-perl | 1 of 3 | partly; 2 not measured |",
+            "same arguments | at most 0.02 | 0.01 | unread-perl | 1 of 1 | met |",
             "beyond the page cache, MiB | at most 24 | 4.50 | memory-perl | 1 of 1 | met |",
             "a TCP copy | its own limit, 1.01 to 1.45 | 1.02 | loss-gcc-1 | 1 of 2 | **missed** |",
         ] {

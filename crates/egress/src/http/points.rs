@@ -10,7 +10,7 @@ use serde::Serialize;
 pub(crate) const PIECES_MAX: usize = 20_000;
 
 /// Sums are kept as this part of themselves, so that no sum of as many values as a piece counts is beyond the range of
-/// numbers. A power of two changes no digit.
+/// numbers. A power of two changes no digit of any but the least numbers.
 const SUM_PART: f64 = 1.0 / 4_294_967_296.0;
 
 /// One piece of time.

@@ -291,14 +291,18 @@ mount = "tools"
 }
 
 test("a real node shows its alarms, its upstream, its mount, its job and its power", async ({ browser, skip }) => {
-  const [port, line_port, upstream_port] = [await free_port(), await free_port(), await free_port()];
+  const [port, line_port] = [await free_port(), await free_port()];
   const cannot = no_mount();
   if (cannot) skip(`the tile of mounts with a real mount; ${cannot}`);
   const [server, mount] = cannot ? [null, ""] : await serve_tree(join(work, "whole"));
-  const listen = () => http.createServer((request, response) => {
-    request.resume().on("end", () => response.writeHead(204).end());
-  }).listen(upstream_port, "127.0.0.1");
-  let upstream = listen();
+  const listen = (port) => new Promise((done, failed) => {
+    const server = http.createServer((request, response) => {
+      request.resume().on("end", () => response.writeHead(204).end());
+    });
+    server.on("error", failed).listen(port, "127.0.0.1", () => done(server));
+  });
+  let upstream = await listen(0);
+  const upstream_port = upstream.address().port;
   const cut = async () => {
     upstream.closeAllConnections();
     await new Promise((done) => { upstream.close(done); });
@@ -358,7 +362,7 @@ ${mount}`);
   check(await page.locator("#tile-upstream.is-cut").count() === 1, "the tile is marked");
   await until("the reason", async () => (await page.locator("#reasons").textContent()).includes("upstream_disconnected"));
   await shoot(page, "whole");
-  upstream = listen();
+  upstream = await listen(upstream_port);
   await says("the end of the cut", "upstream", "cloud: ✓ connected, 0 wait");
 
   await until("the job and its place", async () => {

@@ -146,6 +146,8 @@ fn write_excerpt(text: &mut String, pieces: &[&[u8]], bytes_max: usize) {
                 // Most characters are plain, and a sender may send many items that are refused.
                 if matches!(found, ' '..='~') && !matches!(found, '"' | '\'' | '\\') {
                     text.push(found);
+                } else if base::pattern::is_invisible(found) {
+                    text.extend(found.escape_unicode());
                 } else {
                     text.extend(found.escape_debug());
                 }

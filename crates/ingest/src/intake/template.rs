@@ -58,6 +58,15 @@ impl Template {
             rest = tail;
         }
         parts.extend(literal_part(rest).map_err(fail)?);
+        // Each part that is drawn can be any text.
+        let drawn = |part: &Part| match part {
+            Part::Literal(text) => text.clone(),
+            _ => "x".to_owned(),
+        };
+        let key: String = parts.iter().map(drawn).collect();
+        if !crate::pattern::is_exact(&key) {
+            return Err(fail("no level of a key is `+` or `#` alone"));
+        }
         Ok(Self { parts })
     }
 

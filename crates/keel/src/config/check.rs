@@ -301,6 +301,7 @@ impl Config {
         if !has_listener && self.mqtt.is_none() {
             warnings.push("no source is configured: readings come by `keel put` only".to_owned());
         }
+        warnings.extend(self.pattern_warnings());
         warnings.extend(self.secret_warnings());
         warnings.extend(self.http.as_ref().and_then(HttpConfig::warning));
         let saved_to = self
@@ -313,6 +314,22 @@ impl Config {
         warnings.extend(sharing::warnings(self));
         warnings.extend(programs::warnings(&self.mount, &self.task));
         warnings
+    }
+
+    /// Returns the warnings about patterns that look as if they held wildcards.
+    fn pattern_warnings(&self) -> Vec<String> {
+        let keys = self.key.iter().map(|key| ("key", &key.pattern));
+        let alarms = self.urgent.alarms.iter();
+        let alarms = alarms.map(|alarm| ("alarm", &alarm.pattern));
+        keys.chain(alarms)
+            .filter(|(_, pattern)| base::pattern::has_mixed_level(pattern))
+            .map(|(section, pattern)| {
+                format!(
+                    "{section}.pattern is \"{pattern}\": + and # are wildcards only as whole levels, here they stand \
+                     for themselves"
+                )
+            })
+            .collect()
     }
 
     /// Returns the warnings about files that hold secrets.

@@ -405,6 +405,10 @@ fn surprises_are_warned_of() {
             "[keys]\nkeys_max = 100000\n[store]\ncreate_mebibytes = 32",
             "more than half of it",
         ),
+        (
+            "[[key]]\npattern = \"hall#\"",
+            "key.pattern is \"hall#\": + and # are wildcards only as whole levels",
+        ),
     ] {
         let warnings = parse(text).unwrap().warnings();
         assert_eq!(warnings.len(), 1, "{warnings:?}");

@@ -80,7 +80,7 @@ pub(super) fn measure(root: &Path, folder: &Path) -> Result<Card, CliError> {
     let seconds = begun.elapsed().as_secs_f64();
     let file_system = file_system(folder).unwrap_or_else(|| "unknown".to_owned());
     let disk = disk(root, folder);
-    let kind = disk.as_deref().map(kind);
+    let kind = disk.as_deref().map(|disk| kind(root, disk));
     let card = Card {
         histogram,
         seconds,
@@ -110,7 +110,8 @@ fn file_system(folder: &Path) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Returns the kernel's folder of the disk that a folder lies on; `None` if its file system has none, as in memory.
+/// Returns the kernel's folder of the disk that a folder lies on; `None` if the kernel
+/// names none, as for a file system in memory.
 fn disk(root: &Path, folder: &Path) -> Option<PathBuf> {
     let device = root.join("sys/dev/block").join(number(folder)?);
     let device = std::fs::canonicalize(device).ok()?;
@@ -123,8 +124,10 @@ fn disk(root: &Path, folder: &Path) -> Option<PathBuf> {
 
 /// Returns the kind of a disk, such as `mmc` with the card's product name. It contains no names of this machine's disks
 /// and no serial numbers.
-fn kind(disk: &Path) -> String {
-    let parts = disk.components();
+fn kind(root: &Path, disk: &Path) -> String {
+    // The folders above the root may be named like a bus.
+    let root = std::fs::canonicalize(root).unwrap_or_default();
+    let parts = disk.strip_prefix(&root).unwrap_or(disk).components();
     let mut parts = parts.map(|part| part.as_os_str().to_string_lossy());
     let buses = ["mmc", "nvme", "ata", "usb", "virtio", "loop"];
     let bus = parts.find_map(|part| buses.into_iter().find(|bus| part.starts_with(bus)));
@@ -139,7 +142,7 @@ fn facts(disk: Option<&Path>) -> Vec<Fact> {
     let text = |file: &str| text_of(disk?.join(file));
     let why = match disk {
         Some(_) => "the kernel does not say",
-        None => "this file system has no disk of its own",
+        None => "the kernel names no disk of this file system",
     };
     let number = |file: &str| text(file)?.parse::<u64>().ok();
     let is_rotational = number("queue/rotational").map(|number| number != 0);
@@ -166,10 +169,9 @@ fn facts(disk: Option<&Path>) -> Vec<Fact> {
     }
     // Others have a file `type` of another meaning.
     let is_mmc = text("device/type").is_some_and(|text| matches!(&*text, "SD" | "MMC" | "SDcombo"));
-    let why = if is_mmc {
-        why
-    } else {
-        "it is no SD card and no eMMC"
+    let why = match disk {
+        Some(_) if !is_mmc => "the kernel does not drive it as an SD card or eMMC",
+        _ => why,
     };
     let kind = text("device/type").filter(|_| is_mmc);
     let erased = number("device/preferred_erase_size").filter(|_| is_mmc);

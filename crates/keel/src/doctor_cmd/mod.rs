@@ -194,7 +194,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<u8, CliError> {
         page::write(report, &dir, &findings, &machine, card, observer)?;
         if !arguments.json {
             output.line(format_args!(
-                "{}: written; it names no host, address, path or serial number",
+                "{}: written; it names no host, no address, no serial number, and no path but the kernel's own",
                 report.display()
             ))?;
             output.flush()?;

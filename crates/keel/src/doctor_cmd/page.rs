@@ -2,7 +2,8 @@
 //! meanwhile, for other readers.
 //!
 //! **Invariants:** it contains only texts of this file and figures. From this machine it copies only the names of
-//! processor, board, kernel, file system and card: no host, address, path or serial number.
+//! processor, board, kernel, file system and card: no host, no address, no serial number, and no path but the
+//! kernel's own.
 
 use super::card::Card;
 use super::observed::{Observed, Observer};
@@ -185,7 +186,10 @@ fn rows(facts: &[Fact], before: &str) -> String {
 impl Page<'_> {
     fn markdown(&self) -> String {
         let mut page = String::from("# What a machine permits a node, and what it measures\n\n");
-        page.push_str("Written by `keel doctor --report`. It names no host, address, path or serial number.\n\n");
+        page.push_str(
+            "Written by `keel doctor --report`. It names no host, no address, no serial number, and no path but the \
+             kernel's own.\n\n",
+        );
         writeln!(page, "{INDICATIVE}\n").ok();
         page.push_str("| machine | |\n|---|---|\n");
         page.push_str(&rows(self.machine, ""));

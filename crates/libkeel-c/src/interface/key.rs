@@ -103,7 +103,8 @@ impl keel_times {
     }
 }
 
-/// Opens a handle of the key `name`, of 1 to 64 bytes. The key need not exist yet.
+/// Opens a handle of the key `name`. It has 1 to 64 bytes, no control or invisible characters, and no level that is
+/// `+` or `#` alone. The key need not exist yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_open_key(
     node: *mut keel_node,
