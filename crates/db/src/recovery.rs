@@ -188,7 +188,16 @@ fn load_checkpoint<S: SegmentStore>(
                 report.dictionary_conflicts += 1;
             }
             if let Some(latest) = &object.latest {
-                store_value(table, id, latest)?;
+                let value = SlotValue {
+                    timestamp_ms: latest.time.ms(),
+                    arrival_ns: latest.arrival_ns,
+                    boot_tag: latest.boot_tag,
+                    wall_trusted: latest.wall_trusted,
+                    node_time: latest.node_time,
+                    retained: latest.retained,
+                    value: latest.value,
+                };
+                store_value(table, id, &value)?;
             }
             found += 1;
         }
@@ -222,7 +231,7 @@ fn replay<S: SegmentStore>(
                     report.readings_unnamed += 1;
                 }
                 let value = SlotValue {
-                    timestamp_ms: reading.timestamp_ms,
+                    timestamp_ms: reading.time.ms(),
                     arrival_ns: reading.arrival_us.saturating_mul(1000),
                     boot_tag: boot_tag(&found.boot_id),
                     wall_trusted: reading.wall_trusted,
@@ -258,6 +267,10 @@ fn store_value(table: &Table, id: ObjectId, value: &SlotValue<'_>) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::codec::{
+        self, Anchor, CheckpointHead, Dictionary, Latest, Object, Owner, Reading, Seal, next,
+    };
+    use crate::log::times::{Context, Form, Time};
     use crate::store::{MemoryStore, StoreError};
 
     #[test]
@@ -276,6 +289,147 @@ mod tests {
             (recovered.resume, recovered.report),
             (None, RecoveryReport::default())
         );
+    }
+
+    /// A store of this format that holds every record of format 3. Under a head of format 3 the store is refused.
+    fn records_of_format_3() -> MemoryStore {
+        let mut store = MemoryStore::new();
+        let seal = Seal::of(store.secret());
+        let name = |id, key| Dictionary {
+            id,
+            key,
+            avi_ms: 1000,
+            temporal: true,
+        };
+        let owner = Owner {
+            id: 0,
+            template: 5,
+            series: "disk,path=sda1 used",
+        };
+        let mut log = Vec::new();
+        codec::put_segment(&mut log, seal, 0);
+        let anchor = Anchor {
+            boot_id: [1; 16],
+            arrival_us: 5_000_000,
+            sensor: Time::from_ns(1_700_000_000_000_000_001),
+            wall: Time::from_ns(1_700_000_005_000_000_000),
+            wall_trusted: true,
+            is_older_store: false,
+            lsn: 0,
+        };
+        let context = Context::of(seal, &anchor);
+        for (id, key) in [(0, "a"), (1, "b")] {
+            codec::put_dictionary(&mut log, seal, &name(id, key));
+        }
+        next::put_owner(&mut log, seal, &owner);
+        next::put_anchor_ns(&mut log, seal, &anchor);
+        next::put_anchor_ns(&mut log, seal, &anchor);
+        for (n, form) in [Form::Ns, Form::Us, Form::Offset, Form::WholeNs]
+            .into_iter()
+            .enumerate()
+        {
+            let node_time = form == Form::Offset;
+            let reading = Reading {
+                id: u32::from(node_time),
+                time: Time::from_ns(1_700_000_005_000_999_000 + n as i64 * 1_000_000),
+                arrival_us: 5_000_000 + n as u64,
+                wall_trusted: true,
+                node_time,
+                retained: false,
+                value: &[n as u8],
+            };
+            next::put_reading_ns(&mut log, &reading, &context, form);
+        }
+        *store.file_mut("log-00000000") = log;
+        let mut checkpoint = Vec::new();
+        let head = CheckpointHead {
+            segment: 0,
+            offset: 0,
+            lsn: 0,
+            objects: 2,
+        };
+        codec::put_checkpoint(&mut checkpoint, seal, &head);
+        let latest = Some(Latest {
+            time: Time::from_ns(-1),
+            arrival_ns: 5,
+            boot_tag: 6,
+            wall_trusted: false,
+            node_time: false,
+            retained: true,
+            value: b"old",
+        });
+        let entry = name(0, "a");
+        next::put_object_ns(&mut checkpoint, seal, &Object { entry, latest });
+        next::put_owner(&mut checkpoint, seal, &owner);
+        let (entry, latest) = (name(1, "b"), None);
+        next::put_object_ns(&mut checkpoint, seal, &Object { entry, latest });
+        next::put_trailer_flags(&mut checkpoint, seal, 2, false);
+        *store.file_mut("ckpt-00000001") = checkpoint;
+        store
+    }
+
+    fn latest(store: &mut MemoryStore) -> (RecoveryReport, [(i64, Vec<u8>); 2]) {
+        let table = Table::new(4, 8, 1).expect("a table");
+        let recovered = recover(store, &table, 1 << 20).expect("recovered");
+        let values = ["a", "b"].map(|key| {
+            let mut value = [0; 8];
+            let id = table.lookup(key).expect("known");
+            let read = table.read(id, &mut value).expect("a value");
+            (read.timestamp_ms, value[..read.value_bytes].to_vec())
+        });
+        (recovered.report, values)
+    }
+
+    #[test]
+    fn records_of_format_3_are_read_in_whole_ms() {
+        let mut store = records_of_format_3();
+        let (report, values) = latest(&mut store);
+        assert_eq!(
+            values,
+            [(1_700_000_005_003, vec![3]), (1_700_000_005_002, vec![2])]
+        );
+        assert_eq!((report.checkpoint, report.readings_replayed), (Some(1), 4));
+        assert_eq!(
+            (report.objects_from_checkpoint, report.damage),
+            (2, Damage::default())
+        );
+        let mut times = Vec::new();
+        let scanned = scan::scan_log(&mut store, &mut |entry| {
+            times.push((entry.key.map(str::to_owned), entry.timestamp_ms));
+            ControlFlow::Continue(())
+        })
+        .expect("scanned");
+        let expected = [("a", 0), ("a", 1), ("b", 2), ("a", 3)]
+            .map(|(key, ms)| (Some(key.to_owned()), 1_700_000_005_000 + ms));
+        assert_eq!(
+            (times, scanned.damage),
+            (expected.to_vec(), Damage::default())
+        );
+        // The checkpoint alone, with a time of 1 ns before 1970.
+        store.file_mut("log-00000000").truncate(22);
+        let table = Table::new(4, 8, 1).expect("a table");
+        recover(&mut store, &table, 1 << 20).expect("recovered");
+        let read = table.read(ObjectId(0), &mut [0; 8]).expect("a value");
+        assert_eq!((read.timestamp_ms, read.retained), (-1, true));
+    }
+
+    #[test]
+    fn an_owner_stands_behind_its_object_or_the_checkpoint_is_none() {
+        let mut store = records_of_format_3();
+        let seal = Seal::of(store.secret());
+        let mut stray = Vec::new();
+        let owner = Owner {
+            id: 1,
+            template: 5,
+            series: "s",
+        };
+        next::put_owner(&mut stray, seal, &owner);
+        // 42 bytes of head, then the object 0.
+        let place = 42 + codec::claimed_bytes(&store.file_mut("ckpt-00000001")[42..]).expect("one");
+        drop(store.file_mut("ckpt-00000001").splice(place..place, stray));
+        let (report, values) = latest(&mut store);
+        assert_eq!((report.checkpoint, report.checkpoints_unusable), (None, 1));
+        assert_eq!(values[0], (1_700_000_005_003, vec![3]));
     }
 
     #[test]

@@ -176,6 +176,34 @@ fn a_job_runs_at_its_period_where_the_advisor_says_and_its_result_is_replaced() 
 }
 
 #[test]
+fn an_answer_is_written_before_its_check_or_without_one() {
+    let job = |name: &str, check: &str| {
+        format!(
+            "[[job]]\nname = \"{name}\"\nkernel = \"vibration\"\nkey = \"pump/vibration\"\nwindow = 64\nranks = 2\n\
+             period_seconds = 30\nout = \"{name}.json\"\ntable = \"{name}.csv\"\ncheck = \"{check}\"\n"
+        )
+    };
+    let (later, none) = (job("later", "after"), job("none", "never"));
+    let time = "[time]\nwall_clock = \"trusted\"\n";
+    let node = Node::start(&format!("{SMALL}{time}{later}{none}"));
+    feed(&node, 600);
+    for (name, compared) in [("later", "same"), ("none", "unchecked")] {
+        let said = node.json(&["cluster", "job", name]);
+        let result = &said["result"];
+        assert_eq!(result["compared"], compared, "{said}");
+        assert_eq!(result["alone_s"].is_null(), compared == "unchecked");
+        assert_eq!(result["advice"].is_null(), compared == "unchecked");
+        assert!(said["check_failed"].is_null(), "{said}");
+        let text = fs::read_to_string(node.dir.file(&format!("{name}.json"))).unwrap();
+        let written: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(written["result"]["compared"], compared, "{written}");
+        let table = fs::read_to_string(node.dir.file(&format!("{name}.csv"))).unwrap();
+        assert!(table.lines().count() > 3, "{table}");
+        assert!(!node.dir.file(&format!("{name}.csv.new")).exists());
+    }
+}
+
+#[test]
 fn failures_are_counted_and_named_and_make_the_node_degraded() {
     let config = VIBRATION.replace("bearing", "lost");
     let node = Node::start(&format!("{SMALL}{config}"));
@@ -299,6 +327,7 @@ fn a_configuration_says_what_its_jobs_do_and_what_is_wrong_with_them() {
             "job.period_seconds is 0",
         ),
         ("ranks = 2", "ranks = 65", "job.ranks is 65"),
+        ("ranks = 2", "check = \"later\"", "job.check is \"later\""),
         ("ranks = 2", "interface = \"-x\"", "job.interface is \"-x\""),
         (
             "ranks = 2",

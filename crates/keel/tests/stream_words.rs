@@ -323,6 +323,8 @@ fn what_cannot_work_is_refused_before_anything_is_made() {
     }
     let line = mount(&["--connections", "17"], 2);
     assert!(line.contains("give a number from 1 to 16"), "{line}");
+    let line = mount(&["--pool-filled", "--pool-pages", "0"], 2);
+    assert!(line.contains("--pool-pages 1 or more"), "{line}");
     let bytes = path(&dir, "bytes");
     std::fs::write(&bytes, [0xff; 32]).unwrap();
     let line = mount(&["--publisher", &bytes], 1);

@@ -69,6 +69,39 @@ fn missing_inputs_are_refused_all_at_once_unless_told_to_assume() {
     );
 }
 
+/// What was taken from another machine is less certain than a measurement, and an order of magnitude is least certain.
+#[test]
+fn assumed_figures_have_a_larger_spread_than_measured_ones() {
+    let question = assumed();
+    let spread = |question: &Question, input: Input| {
+        let given = question.given[input as usize].as_ref();
+        given.expect("given").spread
+    };
+    for (input, expected) in [
+        (Input::SingleS, 0.1),
+        (Input::ExchangeTimes, 0.0),
+        (Input::BoardActiveW, 0.5),
+        (Input::RoundTripS, 0.5),
+        (Input::RadioJPerByte, 1.0),
+        (Input::NetworkJPerByte, 1.0),
+    ] {
+        assert_eq!(spread(&question, input), expected, "{}", input.name());
+    }
+    // A file that says `assumed` itself gets the same; a spread in it stays.
+    let of = |origin: &str| {
+        let text = format!(
+            r#"{{"version": 1, "name": "a", "inputs": {{"radio_j_per_byte": {{"value": 1e-6, {origin}}}}}}}"#
+        );
+        spread(
+            &parse_question(&text).expect("a question"),
+            Input::RadioJPerByte,
+        )
+    };
+    assert_eq!(of(r#""assumed": "a table""#), 1.0);
+    assert_eq!(of(r#""measured": "a meter""#), 0.1);
+    assert_eq!(of(r#""assumed": "a table", "spread": 0.3"#), 0.3);
+}
+
 #[test]
 fn the_worked_numbers_are_reproduced() {
     let choice = choose(&assumed()).expect("answered");
@@ -323,6 +356,8 @@ fn a_question_comes_back_from_its_text() {
     question.confidence = 0.9;
     let text = question_text(&question).expect("fits");
     assert_eq!(parse_question(&text), Ok(question.clone()));
+    let marked = format!("\u{feff}{text}");
+    assert_eq!(parse_question(&marked), Ok(question.clone()));
     question.deadline_s = None;
     question.boundary = Boundary::BoardsOn;
     let text = question_text(&question).expect("fits");

@@ -18,6 +18,12 @@ pub(crate) struct Refused {
     pub(crate) thing: String,
     pub(crate) wrong: String,
     pub(crate) remedy: String,
+    /// All of it in one text, which clients of InfluxDB show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<String>,
+    /// When to try again, where that helps.
+    #[serde(skip)]
+    pub(crate) retry_seconds: u16,
 }
 
 impl Refused {
@@ -29,12 +35,26 @@ impl Refused {
             thing: shorten(thing),
             wrong: wrong.into(),
             remedy: remedy.to_owned(),
+            message: None,
+            retry_seconds: 1,
         }
     }
 
     /// Sets a status that does not follow from the code.
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
+        self
+    }
+
+    /// Sets when to try again.
+    pub(crate) fn with_retry(mut self, seconds: u16) -> Self {
+        self.retry_seconds = seconds;
+        self
+    }
+
+    /// Adds the text that clients of InfluxDB show.
+    pub(crate) fn with_message(mut self) -> Self {
+        self.message = Some(format!("{} {}: {}", self.thing, self.wrong, self.remedy));
         self
     }
 }
@@ -61,7 +81,7 @@ impl IntoResponse for Refused {
                     .insert(header::WWW_AUTHENTICATE, value);
             }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                let value = HeaderValue::from_static("1");
+                let value = HeaderValue::from(self.retry_seconds);
                 response.headers_mut().insert(header::RETRY_AFTER, value);
             }
             _ => {}

@@ -28,7 +28,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Notify, watch as latest};
+use tokio::sync::{Notify, Semaphore, watch as latest};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
@@ -37,13 +37,14 @@ use super::history::Turns;
 use super::hub::Hub;
 use super::options::{
     HEAD_BYTES_MAX, HEAD_SECONDS_MAX, HEADERS_MAX, HttpOptions, IDLE_SECONDS_MAX,
-    SEND_BUFFER_BYTES, STALLED_SECONDS_MAX,
+    SEND_BUFFER_BYTES, STALLED_SECONDS_MAX, WRITES_MAX,
 };
 use super::patient::{Patient, Traffic};
 use super::routes::{self, App, Client, Pace};
 use super::source::Source;
 use super::status::Asker;
 use super::stream::Places;
+use super::write::Writer;
 
 /// Length of the accept queue.
 const BACKLOG: u32 = 128;
@@ -98,7 +99,7 @@ pub fn bind(options: HttpOptions) -> io::Result<Bound> {
 
 impl Bound {
     /// Serves until the node stops. Returns the future to await on a `LocalSet`, and the figures to show meanwhile.
-    /// `run` tells the runs of the node apart.
+    /// `run` tells the runs of the node apart. Lines that clients write go to `writer`.
     ///
     /// # Errors
     /// The system's error about the address.
@@ -106,6 +107,7 @@ impl Bound {
         self,
         source: Arc<dyn Source>,
         asker: Asker,
+        writer: Writer,
         run: u32,
         stop: latest::Receiver<bool>,
     ) -> io::Result<(Running, impl Future<Output = ()>)> {
@@ -128,6 +130,12 @@ impl Bound {
             hub: Arc::clone(&hub),
             places: Arc::new(Places::default()),
             turns: Turns::default(),
+            bodies: Arc::new(Semaphore::new(
+                options
+                    .write
+                    .map_or(0, |limits| limits.writes_max.min(WRITES_MAX)) as usize,
+            )),
+            writer,
             options,
         });
         let serves = async move {
@@ -283,6 +291,8 @@ async fn serve(
         connection.idle_since.set(None);
         traffic.heard.set(false);
         traffic.heads.set(traffic.heads.get() + 1);
+        let is_empty = http_body::Body::is_end_stream(request.body());
+        traffic.has_body.set(!is_empty);
         request.extensions_mut().insert(Client(peer.ip()));
         let watched = Watched::new(&busy);
         async move {
@@ -308,13 +318,18 @@ async fn serve(
         let is_answering = busy.load(Ordering::Relaxed) > 0 || traffic.sending.get();
         if !is_answering && connection.idle_since.get().is_none() {
             connection.idle_since.set(Some(Instant::now()));
+            if traffic.has_body.take() {
+                // What has arrived since the head was the body, not the beginning of another head.
+                traffic.heard.set(false);
+            }
         }
         if poll.is_ready() || connection.idle_since.get().is_none() {
             head = None;
             return poll.map(|ended| match ended {
                 // Otherwise the client has left between two requests, or an answer.
                 Err(error) => {
-                    error.is_parse() || (error.is_incomplete_message() && traffic.heard.get())
+                    let is_head = traffic.heard.get() && !traffic.has_body.get();
+                    error.is_parse() || (error.is_incomplete_message() && is_head)
                 }
                 Ok(()) => false,
             });
@@ -389,7 +404,9 @@ impl http_body::Body for Answered {
 mod tests {
     use super::*;
     use crate::http::options::HISTORY_WAITING_MAX;
+    use crate::http::options::WriteLimits;
     use crate::http::status::status_channel;
+    use crate::http::write::{Taken, Writes, Written, write_channel};
     use db::value::Value;
     use db::{Error, Got, HistoryCursor, HistoryEntry, HistoryQuery, Key, ObjectId};
     use std::ops::ControlFlow;
@@ -476,20 +493,39 @@ mod tests {
     fn start(connections_max: u32) -> Node {
         let mut options = HttpOptions::new("127.0.0.1:0".parse().unwrap());
         options.connections_max = connections_max;
+        start_with(options).0
+    }
+
+    fn start_with(options: HttpOptions) -> (Node, Writes) {
         let (stop, stopped) = latest::channel(false);
         let (asker, _) = status_channel();
         let source = Arc::new(Plenty::default());
         let bound = bind(options).unwrap();
+        let (writer, writes) = write_channel();
         let (running, serves) = bound
-            .serve(Arc::clone(&source) as _, asker, 1, stopped)
+            .serve(Arc::clone(&source) as _, asker, writer, 1, stopped)
             .unwrap();
-        Node {
+        let node = Node {
             source,
             running,
             serves: tokio::task::spawn_local(serves),
             stop,
-        }
+        };
+        (node, writes)
     }
+
+    /// A node that takes one body at a time.
+    fn start_writing() -> (Node, Writes) {
+        let mut options = HttpOptions::new("127.0.0.1:0".parse().unwrap());
+        options.write = Some(WriteLimits {
+            writes_max: 1,
+            body_bytes_max: 1000,
+        });
+        start_with(options)
+    }
+
+    /// The head of a request with a body of six bytes, and the first half of it.
+    const HALF: &[u8] = b"POST /write HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 6\r\n\r\na v";
 
     impl Node {
         /// Connects with a small receive buffer.
@@ -617,6 +653,71 @@ mod tests {
             let figures = node.figures();
             assert_eq!((figures.connections_idle, figures.heads_broken), (1, 0));
             assert_eq!(figures.requests, 3);
+        };
+        LocalSet::new().run_until(test).await;
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_kept_after_a_body_which_is_no_head() {
+        let test = async {
+            let (node, mut writes) = start_writing();
+            tokio::task::spawn_local(async move {
+                while let Some(mut write) = writes.next().await {
+                    assert_eq!(write.take_lines(), b"a v=1\n");
+                    write.answer(Written::Durable(Taken::default()));
+                }
+            });
+            let mut stream = node.connect().await;
+            for _ in 0..3 {
+                stream.write_all(HALF).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                stream.write_all(b"=1\n").await.unwrap();
+                let head = head(&mut stream).await;
+                assert!(head.starts_with("HTTP/1.1 204"), "{head}");
+                tokio::time::pause();
+                tokio::time::advance(Duration::from_secs(HEAD_SECONDS_MAX * 4)).await;
+                tokio::time::resume();
+            }
+            let figures = node.figures();
+            assert_eq!((figures.writes, figures.write_bytes), (3, 18));
+            assert_eq!((figures.heads_broken, figures.connections_total), (0, 1));
+        };
+        LocalSet::new().run_until(test).await;
+    }
+
+    #[tokio::test]
+    async fn a_body_has_a_place_until_its_lines_are_finished() {
+        let test = async {
+            let (node, mut writes) = start_writing();
+            let mut slow = node.connect().await;
+            slow.write_all(HALF).await.unwrap();
+            node.until("body", |figures| figures.writes_active == 1)
+                .await;
+            let refused = async {
+                let mut other = node.connect().await;
+                other.write_all(HALF).await.unwrap();
+                let head = head(&mut other).await;
+                assert!(head.starts_with("HTTP/1.1 429"), "{head}");
+                assert!(head.contains("retry-after: 1\r\n"), "{head}");
+            };
+            refused.await;
+            slow.write_all(b"=1\n").await.unwrap();
+            let mut write = writes.next().await.unwrap();
+            // Its client leaves, which the owner of the intake is told; the place stays taken until it lets go.
+            drop(slow);
+            write.gone().await;
+            assert_eq!(node.figures().writes_active, 1);
+            drop(write);
+            let figures = node.figures();
+            assert_eq!((figures.writes_active, figures.writes), (0, 0));
+            assert_eq!(figures.refused["writes"], 1);
+            // Without an answer there is none of success.
+            let mut last = node.connect().await;
+            last.write_all(HALF).await.unwrap();
+            last.write_all(b"=1\n").await.unwrap();
+            drop(writes.next().await.unwrap());
+            let head = head(&mut last).await;
+            assert!(head.starts_with("HTTP/1.1 503"), "{head}");
         };
         LocalSet::new().run_until(test).await;
     }

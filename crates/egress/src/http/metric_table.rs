@@ -157,6 +157,18 @@ pub const METRICS: &[Metric] = &[
     metric("keel_mqtt_connected", Flag, "mqtt.connected", "Whether the broker is connected."),
     metric("keel_mqtt_losses", Counter, "mqtt.losses", "Connections to the broker that were lost."),
     metric("keel_mqtt_messages", Counter, "mqtt.messages", "Messages of the broker."),
+    metric("keel_modbus_failing", GaugeOf("device", "name", "failing"), "modbus",
+        "Whether a Modbus device did not answer all requests of its last polls."),
+    metric("keel_modbus_polls", CounterOf("device", "name", "polls"), "modbus", "Polls of a device."),
+    metric("keel_modbus_failed_polls", CounterOf("device", "name", "polls_failed"), "modbus",
+        "Polls without an answer to every request."),
+    metric("keel_modbus_missed_polls", CounterOf("device", "name", "polls_missed"), "modbus",
+        "Polls that were left out because earlier ones took too long."),
+    metric("keel_modbus_readings", CounterOf("device", "name", "readings"), "modbus", "Readings of a device."),
+    metric("keel_modbus_left_out_readings", CounterOf("device", "name", "readings_left_out"), "modbus",
+        "Readings of a device that were left out because the store took nothing."),
+    metric("keel_modbus_faults", CounterEach("reason"), "modbus_faults",
+        "Requests to Modbus devices without an answer, by reason."),
     metric("keel_clock_trusted", Flag, "clock.trusted", "Whether the wall clock is trusted."),
     metric("keel_clock_steps", Counter, "clock.steps", "Steps of the wall clock of more than a second."),
 
@@ -275,6 +287,12 @@ pub const METRICS: &[Metric] = &[
         "Requests and connections that were refused, by reason."),
     metric("keel_http_streams", Gauge, "http.streams", "Readers of the live stream."),
     metric("keel_http_updates_dropped", Counter, "http.updates_dropped", "Updates that slow readers did not get."),
+    metric("keel_http_writes", Counter, "http.writes", "Bodies of lines that were taken."),
+    metric("keel_http_writes_active", Gauge, "http.writes_active", "Bodies of lines that are received or taken."),
+    metric("keel_http_write_bytes", Counter, "http.write_bytes", "Bytes of the lines in these bodies, unpacked."),
+    metric("keel_http_write_readings", Counter, "http.write_readings", "Readings of these bodies that were stored."),
+    metric("keel_http_write_refused", Counter, "http.write_refused",
+        "Lines of these bodies, and single readings, that were refused."),
 ];
 
 /// Returns the names under which a metric appears in queries.

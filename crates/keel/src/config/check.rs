@@ -4,7 +4,7 @@ use super::{
     Config, HttpConfig, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig,
     directory, first_of, read,
 };
-use super::{programs, sharing};
+use super::{modbus, programs, sharing};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::lasting;
 use crate::output::Output;
@@ -192,6 +192,7 @@ impl Config {
                 filters.join(", ")
             ));
         }
+        sources.extend(self.modbus.iter().map(modbus::sentence));
         if sources.is_empty() {
             return "none".to_owned();
         }
@@ -229,15 +230,17 @@ impl Config {
                 bytes_text(store_bytes),
                 self.table_sentence()
             ),
-            "raise store.create_mebibytes, or lower keys.keys_max or keys.value_bytes_max",
+            "raise store.create_mebibytes, or lower keys.keys_max, keys.key_bytes_mean or keys.value_bytes_max",
         ))
     }
 
     /// Returns the size of a full table, as a sentence.
     fn table_sentence(&self) -> String {
         format!(
-            "a checkpoint of {} keys (keys.keys_max) with values of {} bytes (keys.value_bytes_max) takes up to {}",
+            "a checkpoint of {} keys (keys.keys_max) with names of {} bytes (keys.key_bytes_mean) and values of {} \
+             bytes (keys.value_bytes_max) takes up to {}",
             self.keys.keys_max,
+            self.keys.key_bytes_mean,
             self.keys.value_bytes_max,
             bytes_text(self.checkpoint_bytes_max())
         )
@@ -256,7 +259,7 @@ impl Config {
         };
         Some(format!(
             "{}, and the store has {}. That is {what}, and then the store fills up; take a larger store \
-             (`keel flash grow`), or lower keys.keys_max or keys.value_bytes_max",
+             (`keel flash grow`), or lower keys.keys_max, keys.key_bytes_mean or keys.value_bytes_max",
             self.table_sentence(),
             bytes_text(store_bytes)
         ))
@@ -298,9 +301,10 @@ impl Config {
             );
         }
         let has_listener = self.line.tcp_listen.is_some() || self.line.unix_socket.is_some();
-        if !has_listener && self.mqtt.is_none() {
+        if !has_listener && self.mqtt.is_none() && self.modbus.is_empty() {
             warnings.push("no source is configured: readings come by `keel put` only".to_owned());
         }
+        warnings.extend(modbus::warning(self));
         warnings.extend(self.pattern_warnings());
         warnings.extend(self.secret_warnings());
         warnings.extend(self.http.as_ref().and_then(HttpConfig::warning));
@@ -423,8 +427,13 @@ impl HttpConfig {
         } else {
             ""
         };
+        let written = match (self.write, &self.token_file) {
+            (false, _) => "",
+            (true, None) => "; readings can be written",
+            (true, Some(_)) => "; readings can be written with a token that has the right",
+        };
         format!(
-            "{page}values, history and metrics on http://{}, {who}",
+            "{page}values, history and metrics on http://{}, {who}{written}",
             self.listen
         )
     }
@@ -432,16 +441,31 @@ impl HttpConfig {
     fn warning(&self) -> Option<String> {
         let Some(path) = &self.token_file else {
             return (!self.listen.ip().is_loopback()).then(|| {
+                let what = match self.write {
+                    true => "read everything and write readings",
+                    false => "read everything",
+                };
                 format!(
-                    "http.listen is {}: everybody who reaches it can read everything (http.anonymous)",
+                    "http.listen is {}: everybody who reaches it can {what} (http.anonymous)",
                     self.listen
                 )
             });
         };
-        if let Err(error) = self.tokens() {
-            return Some(format!("http.token_file {error}"));
-        }
+        let tokens = match self.tokens() {
+            Ok(tokens) => tokens,
+            Err(error) => return Some(format!("http.token_file {error}")),
+        };
         let shown = path.display();
+        if self.write && !tokens.any_writes() {
+            return Some(format!(
+                "http.write is true, and no token of {shown} has the right to write: add `write` behind one"
+            ));
+        }
+        if !self.write && tokens.any_writes() {
+            return Some(format!(
+                "a token of {shown} has the right to write, and http.write is false: nothing can be written"
+            ));
+        }
         match std::fs::metadata(path) {
             Ok(metadata) if metadata.permissions().mode() & OTHERS != 0 => Some(format!(
                 "http.token_file {shown} is open to every user of this machine; chmod 600 {shown}"

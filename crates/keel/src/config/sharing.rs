@@ -1,8 +1,9 @@
 //! Checks what parts of a configuration must not share: a client id at a broker, a port, and a topic as both the origin
 //! and the destination of readings.
 
-use super::{Config, Payload};
+use super::Config;
 use egress::forward::Target;
+use ingest::intake::PayloadKind;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -38,7 +39,7 @@ fn topics(config: &Config) -> Vec<String> {
 fn keys(config: &Config) -> Vec<String> {
     let subscribe = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscribe);
     let rules: Vec<_> = subscribe
-        .filter(|rule| rule.payload != Payload::Line && !rule.key.contains("{topic}"))
+        .filter(|rule| rule.payload != PayloadKind::Line && !rule.key.contains("{topic}"))
         .map(|rule| (rule, levels(&rule.filter)))
         .collect();
     let mut warnings = Vec::new();

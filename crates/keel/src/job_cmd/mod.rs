@@ -21,7 +21,7 @@ use crate::signals;
 use crate::temporary::new_file;
 use cluster::jobs::Order;
 use cluster::jobs::lines::Line;
-use cluster::jobs::worker::Options;
+use cluster::jobs::worker::{Check, Options};
 use crew::{Crew, Heard};
 use state::{Failed, SETTLE, SETTLE_LAUNCHER, Settled, State};
 use std::fs::File;
@@ -131,13 +131,17 @@ enum Outcome {
 }
 
 pub(crate) fn run(arguments: &ClusterRunArgs) -> Result<u8, CliError> {
-    run_with(arguments, |shown| face::print(shown, arguments.json))
+    run_with(arguments, Check::Always, &mut |shown| {
+        face::print(shown, arguments.json)
+    })
 }
 
-/// Runs a job and passes its result to `seen`.
+/// Runs a job and passes its result to `seen`; with [`Check::After`] twice, before the check and after it. Returns what
+/// `seen` returned last.
 fn run_with<T>(
     arguments: &ClusterRunArgs,
-    seen: impl FnOnce(&face::Shown<'_>) -> Result<T, CliError>,
+    check: Check,
+    seen: &mut dyn FnMut(&face::Shown<'_>) -> Result<T, CliError>,
 ) -> Result<T, CliError> {
     let link = arguments.link.as_deref().map(report::link).transpose()?;
     let name = input::name(&arguments.readings);
@@ -165,8 +169,28 @@ fn run_with<T>(
     let begun = Instant::now();
     let deadline = begun + Duration::from_secs(arguments.seconds_max);
     let mut lost: Vec<(String, String)> = Vec::new();
+    let mut is_published = false;
     let state = loop {
-        match attempt(arguments, &place, &order, table.as_mut(), deadline)? {
+        let mut whole = |state: &State| {
+            is_published = true;
+            let shown = face::Shown {
+                order: &order,
+                left_out: &left_out,
+                times: &times,
+                state,
+                lost: &lost,
+                deadline_s: arguments.deadline,
+                link: link.as_ref(),
+            };
+            seen(&shown).map(|_| ())
+        };
+        let task = Task {
+            arguments,
+            order: &order,
+            check,
+            deadline,
+        };
+        match attempt(&task, &place, table.as_mut(), &mut whole)? {
             Outcome::Done(state) => break state,
             Outcome::Lost { boards, how } => {
                 let names = place.names();
@@ -175,6 +199,10 @@ fn run_with<T>(
                     .filter_map(|&at| names.get(at).cloned())
                     .collect();
                 let shown = gone.join(", ");
+                if is_published {
+                    let remedy = "the answer is written, and its check is not complete";
+                    return Err(CliError::failure(shown, how, remedy));
+                }
                 lost.extend(gone.into_iter().map(|name| (name, how.clone())));
                 if !arguments.retry {
                     let remedy = "see what ended it, or run on the others with --retry";
@@ -207,19 +235,34 @@ fn run_with<T>(
     seen(&shown)
 }
 
-/// Runs one attempt on the current boards.
-fn attempt(
-    arguments: &ClusterRunArgs,
-    place: &Place,
-    order: &Arc<Order>,
-    mut table: Option<&mut Table>,
+/// What is run, whatever the boards.
+struct Task<'a> {
+    arguments: &'a ClusterRunArgs,
+    order: &'a Arc<Order>,
+    check: Check,
     deadline: Instant,
+}
+
+/// Runs one attempt on the current boards. Calls `whole` when the answer is complete and its check follows.
+fn attempt(
+    task: &Task<'_>,
+    place: &Place,
+    mut table: Option<&mut Table>,
+    whole: &mut dyn FnMut(&State) -> Result<(), CliError>,
 ) -> Result<Outcome, CliError> {
+    let Task {
+        arguments,
+        order,
+        check,
+        deadline,
+    } = *task;
     let options = Options {
         root: arguments.root.clone(),
+        pmic: arguments.pmic,
         sensor: arguments.sensor.clone(),
         idle: Duration::from_secs(arguments.idle_seconds),
         has_table: table.is_some(),
+        check,
         seconds_max: deadline.saturating_duration_since(Instant::now()).as_secs() + GRACE_S,
     };
     let ranks = place.ranks();
@@ -250,7 +293,17 @@ fn attempt(
                     table.line(at, &text)?;
                 }
             }
-            Heard::Line(line) => state.hear(line, now),
+            Heard::Line(line) => {
+                let is_whole = matches!(line, Line::Whole { .. });
+                state.hear(line, now);
+                if let (true, Some(rows)) = (is_whole, state.whole) {
+                    if let Some(table) = &mut table {
+                        table.check(rows)?;
+                        table.finish()?;
+                    }
+                    whole(&state)?;
+                }
+            }
             Heard::Nothing => {}
             // The pipes are closed; the processes will end very soon.
             Heard::End => std::thread::sleep(LOOK),

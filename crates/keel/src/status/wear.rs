@@ -33,6 +33,7 @@ pub(crate) struct Sample {
     pub(crate) listeners_failed: u64,
     pub(crate) connections_refused: u64,
     pub(crate) connections_made_room: u64,
+    pub(crate) clients_refused: u64,
     pub(crate) deadline_misses_apart: u64,
     pub(crate) forward_lost: u64,
     pub(crate) forward_refused: u64,
@@ -61,6 +62,8 @@ pub(crate) struct Delta {
     pub(crate) listeners_failed: u64,
     pub(crate) connections_refused: u64,
     pub(crate) connections_made_room: u64,
+    /// Connections to the node's own socket that were refused.
+    pub(crate) clients_refused: u64,
     /// Missed deadlines that no sampling period shows.
     pub(crate) deadline_misses_apart: u64,
     /// Readings deleted or damaged before they went upstream, and readings that could not be sent or were not accepted.
@@ -129,6 +132,7 @@ impl Window {
             connections_made_room: now
                 .connections_made_room
                 .saturating_sub(from.connections_made_room),
+            clients_refused: now.clients_refused.saturating_sub(from.clients_refused),
             deadline_misses_apart: now
                 .deadline_misses_apart
                 .saturating_sub(from.deadline_misses_apart),

@@ -52,6 +52,14 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
     link::check_places(directory, &arguments.link)?;
     let mut settings = link::settings(&arguments.server, &arguments.link, Need::May)?;
     settings.pool_pages = arguments.pool_pages as usize;
+    settings.pool_is_filled = arguments.pool_filled;
+    if arguments.pool_filled && arguments.pool_pages == 0 {
+        return Err(CliError::usage(
+            "--pool-filled",
+            "a pool of 0 pages has none to allocate",
+            "leave it out, or give --pool-pages 1 or more",
+        ));
+    }
     settings.connections = connections(&arguments.connections)?;
     settings.deadline = Duration::from_secs(arguments.deadline_s);
     // If the kernel reads ahead, keel does not: this mode is for comparison with the kernel's read-ahead alone.

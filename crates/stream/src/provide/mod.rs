@@ -28,12 +28,14 @@ const AHEAD_QUEUE: usize = 64;
 pub enum Arm {
     /// Nothing.
     None,
-    /// When a task begins, its whole files, by the kernel (`posix_fadvise`).
+    /// When a task begins, all of its program and of the files that its known actions name, by the kernel
+    /// (`posix_fadvise`).
     Madvise,
     /// At the start of the server: segments above a threshold of normalised variance, and the first segment of each
     /// action.
     Variance,
-    /// The same as `Variance`. In addition, a thread reads the next three segments while something is sent.
+    /// The same as `Variance`. In addition, a thread reads the next three segments of the action that is being sent, or
+    /// the next three runs of a file for which no action is known.
     #[default]
     Async,
 }
@@ -53,6 +55,8 @@ pub struct ProviderCounters {
     pub ahead_unused: u64,
     /// The number of read-ahead requests that found the queue full.
     pub ahead_dropped: u64,
+    /// The number of segments that the kernel was asked to read ahead.
+    pub advised: u64,
     /// The number of segments that could not be read, or were damaged.
     pub failures: u64,
     /// The memory that segments take now, in bytes.
@@ -96,6 +100,7 @@ struct Counts {
     misses: AtomicU64,
     ahead: AtomicU64,
     ahead_dropped: AtomicU64,
+    advised: AtomicU64,
     failures: AtomicU64,
 }
 
@@ -201,8 +206,10 @@ impl Provider {
             };
             let segments = published.manifest.blocks(*file).div_ceil(SEGMENT_BLOCKS);
             for segment in 0..segments {
-                if let Ok(at) = self.store.locate(&content, segment) {
-                    self.store.advise(&at);
+                if let Ok(at) = self.store.locate(&content, segment)
+                    && self.store.advise(&at)
+                {
+                    self.counts.advised.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
@@ -239,6 +246,7 @@ impl Provider {
             ahead_used: ahead.used,
             ahead_unused: ahead.unused,
             ahead_dropped: read(&self.counts.ahead_dropped),
+            advised: read(&self.counts.advised),
             failures: read(&self.counts.failures),
             memory_bytes,
         }
@@ -261,8 +269,8 @@ impl Provider {
                 continue;
             }
             if let Ok(segment) = self.read(*key) {
-                self.counts.ahead.fetch_add(1, Ordering::Relaxed);
                 self.memory().put(*key, segment, true);
+                self.counts.ahead.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

@@ -231,6 +231,11 @@ fn provided(text: &mut Text, state: &State) {
         ],
     );
     text.counter(
+        "provider_advised_total",
+        "Segments that the kernel was asked to read ahead.",
+        provider.advised,
+    );
+    text.counter(
         "provider_failures_total",
         "Segments that could not be read.",
         provider.failures,
