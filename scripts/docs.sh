@@ -12,12 +12,12 @@ fail() {
     exit 1
 }
 
-mdbook=$(command -v mdbook || printf '%s' "$target/tools/mdbook-$mdbook_version/bin/mdbook")
+mdbook=$(command -v mdbook || printf '%s' "$target/tools/bin/mdbook")
 if [ ! -x "$mdbook" ]; then
     printf 'docs: building mdbook %s (cargo install, some minutes)\n' "$mdbook_version"
     # Without optimisation: it builds the site in seconds as it is.
     CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug --no-default-features --features search \
-        --root "$target/tools/mdbook-$mdbook_version" "mdbook@$mdbook_version" ||
+        --root "$target/tools" "mdbook@$mdbook_version" ||
         fail "mdbook could not be built; install one into PATH: cargo install --locked mdbook"
 fi
 cargo xtask site "$site"
@@ -38,7 +38,7 @@ links() {
         sed -E 's/.*(href|src)="([^"]*)"$/\2/; s/[#?].*//' | sort -u | { grep -vE '^$|^[a-z]+:|^//' || true; }
 }
 broken=0
-# print.html repeats all pages at another place, and 404.html may be shown at any address.
+# All pages in one are printed from, and the page for what is missing may be shown at any address.
 while IFS= read -r page; do
     while IFS= read -r link; do
         [ -e "$(dirname "$page")/$link" ] && continue
