@@ -18,12 +18,13 @@ setup=()
 case "$1 $* " in
 mem\ *) build+=(-p mem-preload) ;;
 flash\ *' --paper '*) setup=(--bench) ;;
-cluster\ * | db\ * | qos\ * | stream\ *) setup=(--test) ;;
+cluster\ * | db\ * | qos\ *) setup=(--test) ;;
+stream\ *) setup=(--stream) ;;
 esac
 status=0
 scripts/setup.sh "${setup[@]}" || status=$?
 case "$status ${setup[*]}" in
-'0 ' | '0 --test') ;;
+'0 ' | '0 --test' | '0 --stream') ;;
 '0 --bench') build+=(--features bench/littlefs) ;;
 '3 --bench') printf 'build: without littlefs, which takes libclang; the report will list it as missing\n' ;;
 *) exit "$status" ;;

@@ -11,6 +11,7 @@ bugs=(
     "swapped-barrier flash crash::"
     "ack-before-flush db crash_flash::"
     "ack-when-put keel node_kill::"
+    "key-tail-ignored db table::"
     "alarm-without-hysteresis db alarms::"
     "alarm-forgets-when-full db alarms::"
     "actuator-first-wins egress outbox::"

@@ -6,6 +6,8 @@
 #                             stores that the data path is measured against, python3 with venv for the package of
 #                             clients, networks, disks and peers for the bench of streaming, MPICH and Open MPI
 #                             with libclang, for keel-mpi, npm and chromium for the live page, and promtool)
+#   scripts/setup.sh --stream also what the bench of streaming needs: networks, disks, the peer sshfs, and the programs
+#                             that it starts from the network
 #   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
 #   scripts/setup.sh --package [WORD...]  also what packages are made with (npm, binutils), and for each WORD:
 #                             arm64, armhf, amd64: compiler and Rust library of that architecture, the emulator qemu;
@@ -79,12 +81,32 @@ missing_stores() {
 stream_tools='ip:iproute2 tc:iproute2 nft:nftables mkfs.ext4:e2fsprogs losetup:mount sshfs:sshfs
     ssh-keygen:openssh-client'
 
-missing_stream_tools() {
-    local tool
-    for tool in $stream_tools; do
-        PATH="$PATH:/usr/sbin:/sbin" command -v "${tool%%:*}" >/dev/null 2>&1 || printf '%s\n' "${tool#*:}"
+# The programs that it starts from the network.
+stream_programs='gcc:gcc javac:default-jdk-headless openssl:openssl perl:perl python3:python3'
+
+# Whether a program is where the bench looks for the programs that it starts from the network, which is not the PATH.
+has_stream_program() {
+    local folder
+    for folder in /usr/bin /bin /usr/local/bin; do
+        if [ -e "$folder/$1" ]; then return 0; fi
     done
-    [ -x /usr/sbin/sshd ] || printf 'openssh-server\n'
+    return 1
+}
+
+# Installs the tools, and the given programs.
+install_stream_tools() {
+    local tool package missing=()
+    for tool in $stream_tools; do
+        PATH="$PATH:/usr/sbin:/sbin" command -v "${tool%%:*}" >/dev/null 2>&1 || missing+=("${tool#*:}")
+    done
+    for tool; do
+        has_stream_program "${tool%%:*}" || missing+=("${tool#*:}")
+    done
+    [ -x /usr/sbin/sshd ] || missing+=(openssh-server)
+    for package in $(printf '%s\n' "${missing[@]}" | sort -u); do
+        (install_quietly "$package") ||
+            say "without $package the bench of streaming is not run, or lacks a program or the peer sshfs"
+    done
 }
 
 # What keel-mpi is built with and its boards are emulated with; the package of each.
@@ -151,9 +173,7 @@ if [ "${1:-}" = --test ]; then
         say "the Python package is not tested: python3 with venv is missing"
     # Into an environment of its own, beside the rest of the build.
     unable=$("$(dirname "$0")/yocto-lint.sh" --environment) || say "recipes for Yocto are not linted: $unable"
-    for tool in $(missing_stream_tools | sort -u); do
-        (install_quietly "$tool") || say "without $tool the bench of streaming is not run, or lacks the peer sshfs"
-    done
+    install_stream_tools
     missing_mpi=$(missing_mpi_tools | sort -u)
     # shellcheck disable=SC2086 # One word for each package.
     [ -z "$missing_mpi" ] || (install_packages $missing_mpi) ||
@@ -167,6 +187,11 @@ if [ "${1:-}" = --test ]; then
     for store in $(missing_stores); do
         (install_packages "$store") || say "without $store its store is missing from the bench of the data path"
     done
+fi
+
+if [ "${1:-}" = --stream ]; then
+    # shellcheck disable=SC2086 # One word for each program.
+    install_stream_tools $stream_programs
 fi
 
 if [ "${1:-}" = --bench ] && ! has_libclang; then

@@ -7,6 +7,7 @@ use egress::forward::cursor::{CursorRecord, Found, PARTS_MAX};
 use egress::forward::mqtt::packet::{self, Packet};
 use egress::forward::post::{self, Verdict};
 use egress::forward::{MqttVersion, engine::Engine};
+use egress::http::unpack::{Unpack, UnpackError};
 
 /// The content of a cursor's file. A record that is found is valid, and is written and found again; an engine that
 /// starts from it knows how much is left.
@@ -86,4 +87,39 @@ fn packets(bytes: &[u8], version: MqttVersion, read_bytes: usize) -> (Vec<Packet
             Ok(None) => end = end.saturating_add(read_bytes).min(bytes.len()),
         }
     }
+}
+
+/// A body packed with gzip. However it is cut into pieces, it unpacks to the same or is refused; it never has more
+/// bytes than it may, and with one less allowed it is refused. Each step gets on. The first two bytes choose the length
+/// of pieces and the limit.
+pub(crate) fn http_body(data: &[u8]) {
+    let Some((&[piece, limit], packed)) = data.split_first_chunk::<2>() else {
+        return;
+    };
+    let bytes_max = usize::from(limit) * 64;
+    let whole = unpacked(packed, usize::MAX, bytes_max);
+    let parts = unpacked(packed, 1 + usize::from(piece), bytes_max);
+    assert_eq!(whole.as_ref().ok(), parts.as_ref().ok());
+    if let Ok(body) = whole {
+        assert!(body.len() <= bytes_max);
+        let exact = unpacked(packed, usize::MAX, body.len());
+        assert_eq!(exact.as_deref(), Ok(&body[..]));
+        if let Some(less) = body.len().checked_sub(1) {
+            assert_eq!(unpacked(packed, 1, less), Err(UnpackError::Large));
+        }
+    }
+}
+
+fn unpacked(packed: &[u8], piece: usize, bytes_max: usize) -> Result<Vec<u8>, UnpackError> {
+    let mut unpack = Unpack::new(bytes_max);
+    let steps_max = 2 * (packed.len() + bytes_max) + 2;
+    let mut steps = 0;
+    for mut piece in packed.chunks(piece) {
+        while unpack.step(&mut piece)? {
+            steps += 1;
+            assert!(steps <= steps_max, "{unpack:?} does not get on");
+        }
+        assert!(piece.is_empty());
+    }
+    unpack.finish()
 }

@@ -13,10 +13,14 @@ use std::time::Duration;
 
 use db::value::Value;
 use ingest::intake::{
-    Destination, Intake, IntakeOptions, LineOutcome, LineProgress, LogGone, Outcome, PayloadKind,
-    PutError, Reason, SubscriptionRule, Template, TemplateKind, check_key,
+    ArrayRule, Destination, Intake, IntakeOptions, JsonRule, JsonTake, LineOutcome, LineProgress,
+    LogGone, MemberRule, MemberRules, Outcome, PathPattern, PayloadKind, PutError, Reason,
+    SubscriptionRule, Template, TemplateKind, ValueKind, ValueRule, check_key,
 };
-use ingest::line::{FieldValue, LineBuffer, Piece, Precision, first_line_bytes, parse, write_line};
+use ingest::line::{
+    BodyStopped, FieldValue, LineBody, LineBuffer, Piece, Precision, first_line_bytes, parse,
+    write_line,
+};
 use ingest::mqtt::Version;
 use ingest::mqtt::packet::{Reader, Step};
 
@@ -26,8 +30,9 @@ const VALUE_BYTES_MAX: usize = 40;
 const KEYS_MAX: usize = 16;
 
 /// Line protocol: the stream is cut into reads and lines, each line is parsed and taken. However it is cut, and however
-/// often the destination makes it wait, the readings are the same; a parsed line is written and parsed back equal. The
-/// first three bytes choose the longest line, the length of reads and where to wait.
+/// often the destination makes it wait, the readings are the same, as they are when it is the body of a request; a
+/// parsed line is written and parsed back equal. The first three bytes choose the longest line, the length of reads and
+/// where to wait.
 pub fn line_protocol(data: &[u8]) {
     let Some((&[limit, cut, halt], stream)) = data.split_first_chunk::<3>() else {
         return;
@@ -42,6 +47,7 @@ pub fn line_protocol(data: &[u8]) {
     );
     assert_eq!(whole.puts, parts.puts);
     assert_eq!(whole.refused, parts.refused);
+    take_body(stream, line_bytes_max, usize::from(halt));
     let mut rest = stream;
     while !rest.is_empty() {
         let length = first_line_bytes(rest).unwrap_or(rest.len());
@@ -69,7 +75,18 @@ pub fn mqtt_payload(data: &[u8]) {
         b"number/\x80",
         b"line/\x01",
     ];
-    let topic = topics[usize::from(kind) % topics.len()];
+    // Kinds that came later are chosen by the greatest bytes, so that files of the corpus keep theirs.
+    let later: [&[u8]; 5] = [
+        b"value/auto",
+        b"value/integer",
+        b"value/bool",
+        b"members/a",
+        b"array/a",
+    ];
+    let topic = match usize::from(kind).checked_sub(256 - 5 * 8) {
+        Some(kind) => later[kind % later.len()],
+        None => topics[usize::from(kind) % topics.len()],
+    };
     let (plain, halting) = (Store::new(0), Store::new(usize::from(halt)));
     let (mut one, mut other) = (intake(&plain), intake(&halting));
     for payload in payloads.split(|byte| *byte == 0xff) {
@@ -218,15 +235,35 @@ fn intake(store: &Arc<Store>) -> Intake<Store> {
             retained: ingest::intake::Retained::default(),
         }
     };
-    let json = |field: &str, time_field: Option<&str>| PayloadKind::Json {
-        field: field.to_owned(),
-        time_field: time_field.map(str::to_owned),
+    let json = |field: &str, time_field| PayloadKind::Json(JsonRule::one(field, time_field));
+    let value = |kind| ValueRule {
+        kind,
+        decimal_comma: true,
+        units: vec!["C".to_owned()],
+        ..ValueRule::default()
     };
     let options = IntakeOptions {
         subscriptions: vec![
             rule("number/+", "{topic}", PayloadKind::Number),
             rule("json/+", "{1}", json("a.0", Some("t"))),
             rule("whole", "{topic}", json("", None)),
+            rule(
+                "value/auto",
+                "{topic}",
+                PayloadKind::Value(ValueRule::default()),
+            ),
+            rule(
+                "value/integer",
+                "{topic}",
+                PayloadKind::Value(value(ValueKind::Integer)),
+            ),
+            rule(
+                "value/bool",
+                "{topic}",
+                PayloadKind::Value(value(ValueKind::Boolean)),
+            ),
+            members("members/+", None),
+            members("array/+", Some("a")),
             rule(
                 "line/+",
                 "{2}/{measurement}/{tags}/{field}",
@@ -241,6 +278,40 @@ fn intake(store: &Arc<Store>) -> Intake<Store> {
         topics_cached_max: 4,
     };
     Intake::new(options, Arc::clone(store))
+}
+
+/// All values but `x` of a document, or of the elements of an array in it, with the kind number for `n`.
+fn members(filter: &str, array: Option<&str>) -> SubscriptionRule {
+    let pattern = |text: &str| PathPattern::parse(text).unwrap_or_else(|error| panic!("{error}"));
+    let number = ValueRule {
+        kind: ValueKind::Number,
+        ..ValueRule::default()
+    };
+    let rules = MemberRules {
+        take: vec![pattern("*")],
+        leave: vec![pattern("x")],
+        own: vec![MemberRule {
+            pattern: pattern("n"),
+            name: Some("named".to_owned()),
+            value: number,
+        }],
+        value: ValueRule::default(),
+        array: array.map(|path| ArrayRule {
+            path: path.to_owned(),
+            time_field: "t".to_owned(),
+        }),
+    };
+    let key = Template::parse("{2}/{path}", TemplateKind::TopicAndPath);
+    SubscriptionRule {
+        filter: filter.to_owned(),
+        key: key.unwrap_or_else(|error| panic!("{error}")),
+        payload: PayloadKind::Json(JsonRule {
+            take: JsonTake::Several(Box::new(rules)),
+            time_field: array.map(|_| "t".to_owned()),
+            time_unit: Precision::Seconds,
+        }),
+        retained: ingest::intake::Retained::default(),
+    }
 }
 
 fn refused(intake: &Intake<Store>) -> Vec<u64> {
@@ -321,6 +392,33 @@ fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: us
     Taken {
         puts,
         refused: refused(&intake),
+    }
+}
+
+/// A body is taken as a stream of the same lines whose last one is ended.
+fn take_body(bytes: &[u8], line_bytes_max: usize, halt: usize) {
+    let store = Store::new(halt);
+    let mut intake = intake(&store);
+    let mut body = LineBody::new(bytes.to_vec(), Precision::Milliseconds, line_bytes_max);
+    loop {
+        match body.take(&mut intake) {
+            BodyStopped::Done => break,
+            BodyStopped::Slice | BodyStopped::Wait { .. } => {}
+            BodyStopped::Failed => panic!("the store does not fail"),
+        }
+    }
+    let taken = body.into_taken();
+    let ended = [bytes, b"\n"].concat();
+    let stream = take_stream(&ended, usize::MAX, line_bytes_max, 0);
+    let puts = std::mem::take(&mut store.lock().puts);
+    assert_eq!(taken.accepted, puts.len() as u64);
+    assert_eq!(taken.lsn_end, puts.len() as u64);
+    assert_eq!(puts, stream.puts);
+    assert_eq!(taken.refused, intake.counters().refused_total());
+    assert_eq!(taken.refused == 0, taken.lines.is_empty());
+    for line in &taken.lines {
+        assert!(!line.reasons.is_empty());
+        assert!(line.text.len() <= ingest::intake::EXCERPT_BYTES_MAX);
     }
 }
 

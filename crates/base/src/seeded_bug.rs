@@ -14,6 +14,8 @@ pub enum SeededBug {
     AckBeforeFlush,
     /// `keel` acknowledges a reading to its sender when it is put.
     AckWhenPut,
+    /// `db` tells keys apart by their first 16 bytes.
+    KeyTailIgnored,
     /// `db` ends an alarm at the threshold that raised it.
     AlarmWithoutHysteresis,
     /// `db` counts an alarm that found no room as reported.
@@ -30,10 +32,11 @@ pub enum SeededBug {
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::SwappedBarrier,
         Self::AckBeforeFlush,
         Self::AckWhenPut,
+        Self::KeyTailIgnored,
         Self::AlarmWithoutHysteresis,
         Self::AlarmForgetsWhenFull,
         Self::CursorBeforeAck,
@@ -48,6 +51,7 @@ impl SeededBug {
             Self::SwappedBarrier => "swapped-barrier",
             Self::AckBeforeFlush => "ack-before-flush",
             Self::AckWhenPut => "ack-when-put",
+            Self::KeyTailIgnored => "key-tail-ignored",
             Self::AlarmWithoutHysteresis => "alarm-without-hysteresis",
             Self::AlarmForgetsWhenFull => "alarm-forgets-when-full",
             Self::CursorBeforeAck => "cursor-before-ack",

@@ -20,3 +20,24 @@ pub fn keep_alive(stream: &impl AsFd) {
     // The same for a peer that vanishes while answers are on their way to it.
     let _ = socket.set_tcp_user_timeout(Some(KEEP_ALIVE * (1 + KEEP_ALIVE_TRIES)));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_peer_is_probed_and_given_up_within_two_minutes() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = socket2::SockRef::from(&stream);
+        assert!(!socket.keepalive().unwrap());
+        keep_alive(&stream);
+        assert!(socket.keepalive().unwrap());
+        let seconds = Duration::from_secs;
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), seconds(30));
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), seconds(30));
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(seconds(120)));
+    }
+}

@@ -1,6 +1,6 @@
 //! Evaluates the advisor: the simulation's report for each seed, and with `scan` for other confidences and penalties.
 //!
-//! cargo run --release -p cluster --example regret -- 10000 101 102 103 104 105 106
+//! cargo run --release -p cluster --example regret -- 10000 201 202 203 204 205 206
 //! cargo run --release -p cluster --example regret -- 10000 1 2 3 4 5 6 scan
 
 use cluster::advisor::{CONFIDENCE, CONFIDENCE_FLOOR, LATE_PENALTY};

@@ -2,10 +2,13 @@
 //! run, and its ratio to the first run.
 //!
 //! Only comparable measurements are compared: the same benchmark, number of ranks, size and carrier. Differences
-//! between whole runs (mode, library, link) are listed above the table.
+//! between whole runs (mode, library, link) are listed above the table. Power is listed by benchmark and label, as in
+//! the thesis's tables 5.6 and 5.7.
 
 use crate::Error;
-use crate::results::{Benchmark, BenchmarkRow, Known, ResultFile, Row, Transport};
+use crate::results::{
+    Benchmark, BenchmarkRow, Known, Origin, PowerRow, ResultFile, Row, Transport,
+};
 use crate::starts::run_ratio;
 use crate::statistics::{Median, ratio_interval};
 use std::collections::BTreeMap;
@@ -155,6 +158,64 @@ impl Comparison {
     }
 }
 
+/// Returns the power rows of all runs with their labels, by activity: the benchmarks in the thesis's order, then others
+/// as they appear; of one activity in the order of the runs.
+#[must_use]
+pub fn power_rows(files: &[ResultFile]) -> Vec<(&str, &PowerRow)> {
+    let mut found: Vec<(&str, &PowerRow)> = Vec::new();
+    for file in files {
+        found.extend(file.rows.iter().filter_map(|row| match row {
+            Row::Power(row) => Some((file.header.label.as_str(), row)),
+            Row::Benchmark(_) => None,
+        }));
+    }
+    let mut activities: Vec<&str> = Benchmark::ALL.iter().map(|one| one.name()).collect();
+    for &(_, row) in &found {
+        if !activities.contains(&row.during.as_str()) {
+            activities.push(&row.during);
+        }
+    }
+    found.sort_by_key(|(_, row)| activities.iter().position(|one| *one == row.during));
+    found
+}
+
+/// Returns power rows as comma-separated values. An unavailable row has the reason and no numbers.
+#[must_use]
+pub fn power_csv(rows: &[(&str, &PowerRow)]) -> String {
+    let mut text = String::from(
+        "during,label,host,source,origin,average_w,maximum_w,minimum_w,idle_w,energy_j,seconds,why\n",
+    );
+    for (label, row) in rows {
+        let (origin, why) = match &row.origin {
+            Origin::Measured => ("measured", ""),
+            Origin::Modelled(after) => ("modelled", after.as_str()),
+            Origin::Unavailable(why) => ("unavailable", why.as_str()),
+        };
+        let number = |value: f64| match row.origin {
+            Origin::Unavailable(_) => String::new(),
+            _ => value.to_string(),
+        };
+        let idle_w = row.idle_w.value().map_or(String::new(), f64::to_string);
+        // Writing to a string does not fail.
+        writeln!(
+            text,
+            "{},{},{},{},{origin},{},{},{},{idle_w},{},{},{}",
+            quoted(&row.during),
+            quoted(label),
+            quoted(&row.host),
+            quoted(&row.source),
+            number(row.average_w),
+            number(row.maximum_w),
+            number(row.minimum_w),
+            number(row.energy_j),
+            number(row.seconds),
+            quoted(why),
+        )
+        .ok();
+    }
+    text
+}
+
 /// Returns a text as one column.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"']) {
@@ -244,6 +305,10 @@ fn remarks(files: &[ResultFile]) -> Vec<String> {
             ("the processor", each(|host| &host.processor)),
             ("the operating system", each(|host| &host.system)),
             ("the kernel", each(|host| &host.kernel)),
+            (
+                "the set of the kernel's frequency options",
+                each(|host| &host.frequency_options),
+            ),
             ("the governor", each(|host| &host.governor)),
             ("the pinning", each(|host| &host.pinning)),
         ]
@@ -338,6 +403,68 @@ mod tests {
                 "the kernel is 4.4.0 and 6.1.0 in b and 4.4.0 in a",
                 "the governor is unknown in both, b and a",
             ]
+        );
+    }
+
+    #[test]
+    fn other_frequency_options_are_said() {
+        let mut other = labelled("b", 1.0);
+        for host in &mut other.header.hosts {
+            host.frequency_options = Known::Value("CONFIG_CPU_FREQ=n".to_owned());
+        }
+        let found = Comparison::new(&[labelled("a", 1.0), other]).expect("comparable");
+        let mut remarks = found.remarks.iter();
+        let said = remarks.find(|remark| remark.contains("CONFIG_CPU_FREQ=n in b"));
+        assert!(said.is_some(), "{:?}", found.remarks);
+    }
+
+    #[test]
+    fn power_is_listed_by_benchmark_and_then_by_label() {
+        let power = |during: &str, source: &str, origin: Origin, watts: f64| {
+            Row::Power(PowerRow {
+                during: during.to_owned(),
+                host: "b1".to_owned(),
+                source: source.to_owned(),
+                covers: "a board".to_owned(),
+                origin,
+                seconds: 2.0,
+                samples: 20,
+                gap_s_max: 0.1,
+                average_w: watts,
+                maximum_w: watts,
+                minimum_w: watts,
+                energy_j: 2.0 * watts,
+                idle_w: Known::Value(2.5),
+            })
+        };
+        let mut files = [labelled("yocto", 1.0), labelled("fedora", 1.0)];
+        for (file, watts) in files.iter_mut().zip([4.0, 5.0]) {
+            file.rows = vec![
+                power("sleep", "ina219", Origin::Measured, watts - 1.0),
+                power("reduce", "ina219", Origin::Measured, watts),
+                power(
+                    "allreduce",
+                    "pmic",
+                    Origin::Modelled("a fit, by them".to_owned()),
+                    watts,
+                ),
+            ];
+        }
+        if let Row::Power(row) = &mut files[1].rows[0] {
+            row.origin = Origin::Unavailable("switched off".to_owned());
+            row.idle_w = Known::Unavailable("switched off".to_owned());
+            (row.average_w, row.maximum_w, row.minimum_w, row.energy_j) = (0.0, 0.0, 0.0, 0.0);
+        }
+        let csv = power_csv(&power_rows(&files));
+        assert_eq!(
+            csv,
+            "during,label,host,source,origin,average_w,maximum_w,minimum_w,idle_w,energy_j,seconds,why\n\
+             allreduce,yocto,b1,pmic,modelled,4,4,4,2.5,8,2,\"a fit, by them\"\n\
+             allreduce,fedora,b1,pmic,modelled,5,5,5,2.5,10,2,\"a fit, by them\"\n\
+             reduce,yocto,b1,ina219,measured,4,4,4,2.5,8,2,\n\
+             reduce,fedora,b1,ina219,measured,5,5,5,2.5,10,2,\n\
+             sleep,yocto,b1,ina219,measured,3,3,3,2.5,6,2,\n\
+             sleep,fedora,b1,ina219,unavailable,,,,,,,switched off\n"
         );
     }
 

@@ -449,7 +449,9 @@ fn play_centre(truth: &Truth, question: &Question, random: &mut Random) -> (f64,
 mod tests {
     use super::*;
 
-    /// None of the seeds from 101 on was used while the advisor was tuned.
+    /// The advisor was not tuned on this seed, but on 1 to 6. Yet the seed is not untouched: the tie-break was changed
+    /// between two runs of 101 to 106. Of the untouched seeds 301 to 306, two miss the goal by a single scenario each;
+    /// `docs/cluster.md` says why.
     const SEED: u64 = 101;
 
     fn is_within_goals(report: &Report) {

@@ -2,17 +2,25 @@
 //! drawings. Unknown values are left out with the reason.
 //!
 //! Figures from the tables alone: power parity, the share of the machine's performance that n boards must reach, power
-//! against n, and the hypothesis curve in both readings (performance per watt after equation 3.4, per joule). Figures
-//! from result files: each benchmark's result ÷ watts against message size and against the number of boards. If a file
-//! has no measured power, the board of table 5.6 is used for each of its hosts, and the row says so.
+//! against n, and the hypothesis curve in both readings (performance per watt after equation 3.4, per joule). With the
+//! advisor's assumptions: the input above which a board needs less energy than a data centre.
+//!
+//! Figures from result files: each benchmark's result ÷ watts against message size and against the number of boards,
+//! and power against the number of boards where it was measured. Files are of boards, or of a larger machine to compare
+//! them with. If a file has neither measured nor modelled power, the board of table 5.6 or the machine of table 5.7 is
+//! used for each of its hosts, and the row says so. `thesis/watts.rs` has the power of a file.
+
+mod watts;
 
 use crate::Error;
-use crate::jobs::energy::that_count;
-use crate::measure::ALL_BOARDS;
-use crate::model::{BenchmarkPower, ParityTable, Scaling, measured_per_watt, thesis_tables};
+use crate::advisor::Input;
+use crate::model::{
+    BenchmarkPower, BoardPower, DataCentre, ParityTable, Scaling, measured_per_watt, thesis_tables,
+};
 use crate::plot::{COLORS, Curve, Kind, SIZES, Scale, draw};
-use crate::results::{Benchmark, Origin, PowerRow, ResultFile, Row, Transport};
+use crate::results::{Benchmark, ResultFile, Row, Transport};
 use std::fmt::Write as _;
+use watts::{Group, Taken, names_of, power_in, watts};
 
 /// Number of boards in the thesis.
 const BOARDS_MAX: u32 = 6;
@@ -22,6 +30,11 @@ const IDLE_RATIO: f64 = 0.53;
 
 /// Parallel fractions of the hypothesis curve.
 const FRACTIONS: [f64; 4] = [0.5, 0.7, 0.8, 0.9];
+
+/// Speeds of a machine in a data centre ÷ speed of a board.
+const SPEEDS: [f64; 11] = [
+    1.0, 2.0, 4.0, 8.0, 10.0, 12.0, 16.0, 20.0, 30.0, 50.0, 100.0,
+];
 
 /// Sizes of messages in the drawings against the number of boards.
 const SIZES_BY_BOARDS: [u64; 4] = [64, 1_024, 16_384, 262_144];
@@ -51,6 +64,8 @@ pub struct Efficiency {
     pub benchmark: Benchmark,
     /// What carried the messages.
     pub transport: Transport,
+    /// Whether it is of a larger machine, and not of boards.
+    pub is_machine: bool,
     /// Hosts.
     pub boards: u32,
     /// Processes.
@@ -101,7 +116,7 @@ const fn conclusion(follows: bool, text: &'static str, shown_by: &'static str) -
 }
 
 /// The conclusions that one of these figures or tables shows, in the order of the page, which has further ones.
-pub const CONCLUSIONS: [Conclusion; 8] = [
+pub const CONCLUSIONS: [Conclusion; 9] = [
     conclusion(true, "Three to four boards are power parity.", "power"),
     conclusion(
         true,
@@ -125,6 +140,11 @@ pub const CONCLUSIONS: [Conclusion; 8] = [
         "power",
     ),
     conclusion(false, "\"At least four or five boards\"", "parity"),
+    conclusion(
+        false,
+        "\"Better to process their own data instead of sending it to data centers\"",
+        "data-centre",
+    ),
     conclusion(false, "Anything about reduce", "parity"),
 ];
 
@@ -150,19 +170,33 @@ pub fn unit(benchmark: Benchmark) -> &'static str {
 }
 
 impl Thesis {
-    /// Computes everything from the tables and these files.
+    /// Computes everything from the tables, these files of boards, and these of larger machines.
     ///
     /// # Errors
     /// None for files that were read.
-    pub fn new(files: &[ResultFile]) -> Result<Self, Error> {
+    pub fn new(files: &[ResultFile], machines: &[ResultFile]) -> Result<Self, Error> {
         let (board, machine) = thesis_tables()?;
         let parity = ParityTable::new(&board, &machine);
+        let of_boards = Group {
+            files,
+            is_machine: false,
+            table: &board,
+        };
+        let of_machines = Group {
+            files: machines,
+            is_machine: true,
+            table: &machine,
+        };
         let mut efficiency = Vec::new();
-        for file in files {
-            of_file(file, files, &board, &mut efficiency)?;
+        for group in [&of_boards, &of_machines] {
+            for file in group.files {
+                of_file(file, group, &mut efficiency)?;
+            }
         }
         let mut figures = vec![power(&parity), needed(&parity)];
         figures.extend(hypothesis()?);
+        figures.push(data_centre()?);
+        figures.extend(power_measured(&of_boards, &of_machines));
         figures.extend(by_size(&efficiency));
         figures.extend(by_boards(&efficiency));
         Ok(Self {
@@ -205,7 +239,7 @@ impl Thesis {
     pub fn efficiency_csv(&self) -> String {
         let mut csv =
             "label,benchmark,transport,boards,ranks,bytes,result,unit,watts,watts_from,result_per_watt,\
-             result_per_joule\n"
+             result_per_joule,kind\n"
                 .to_owned();
         for row in &self.efficiency {
             let watts = row.watts.as_ref().map_or(String::new(), f64::to_string);
@@ -214,7 +248,7 @@ impl Thesis {
             put(
                 &mut csv,
                 format_args!(
-                    "{},{},{},{},{},{},{},{},{watts},{},{per_watt},{per_joule}",
+                    "{},{},{},{},{},{},{},{},{watts},{},{per_watt},{per_joule},{}",
                     plain(&row.label),
                     row.benchmark.name(),
                     carrier(row.transport),
@@ -224,6 +258,7 @@ impl Thesis {
                     row.result,
                     unit(row.benchmark),
                     plain(&row.watts_from),
+                    if row.is_machine { "machine" } else { "boards" },
                 ),
             );
         }
@@ -260,12 +295,7 @@ fn carrier(transport: Transport) -> &'static str {
 }
 
 /// Returns result ÷ watts for each benchmark row of a file.
-fn of_file(
-    file: &ResultFile,
-    files: &[ResultFile],
-    board: &[BenchmarkPower],
-    into: &mut Vec<Efficiency>,
-) -> Result<(), Error> {
+fn of_file(file: &ResultFile, group: &Group<'_>, into: &mut Vec<Efficiency>) -> Result<(), Error> {
     let boards = file.header.hosts.len() as u32;
     for row in &file.rows {
         let Row::Benchmark(row) = row else {
@@ -276,11 +306,12 @@ fn of_file(
             Benchmark::Latency => 1e6 / us,
             other => other.result(row.bytes, us),
         };
-        let (watts, watts_from) = watts(file, files, row.benchmark, boards, board);
+        let (watts, watts_from) = watts(file, group, row.benchmark, boards);
         into.push(Efficiency {
             label: file.header.label.clone(),
             benchmark: row.benchmark,
             transport: row.transport,
+            is_machine: group.is_machine,
             boards,
             ranks: row.ranks,
             bytes: row.bytes,
@@ -291,88 +322,6 @@ fn of_file(
         });
     }
     Ok(())
-}
-
-/// Returns the names of a file's hosts, in order.
-fn names_of(file: &ResultFile) -> Vec<&str> {
-    let mut names: Vec<&str> = file
-        .header
-        .hosts
-        .iter()
-        .map(|host| host.name.as_str())
-        .collect();
-    names.sort_unstable();
-    names
-}
-
-/// Returns the power of all hosts together during a benchmark, from one file: of the meter that covers all of them, or
-/// the sum over hosts if each has a figure.
-fn measured_w(file: &ResultFile, benchmark: &str, hosts: &[&str]) -> Option<f64> {
-    let of_host = |host: &str| {
-        let rows = file.rows.iter().filter_map(|row| match row {
-            Row::Power(row) if row.during == benchmark && row.host == host => Some(row),
-            _ => None,
-        });
-        let there: Vec<&PowerRow> = rows
-            .filter(|row| matches!(row.origin, Origin::Measured))
-            .collect();
-        let counted = that_count(&there, |row| &row.source)?;
-        Some(counted.iter().map(|row| row.average_w).sum::<f64>())
-    };
-    if let Some(watts) = of_host(ALL_BOARDS) {
-        return Some(watts);
-    }
-    if hosts.is_empty() {
-        return None;
-    }
-    hosts.iter().map(|host| of_host(host)).sum()
-}
-
-/// Returns the power of all hosts during a benchmark: measured, in this file or another one with the same label and
-/// boards; otherwise that of the thesis's boards.
-fn watts(
-    file: &ResultFile,
-    files: &[ResultFile],
-    benchmark: Benchmark,
-    boards: u32,
-    table: &[BenchmarkPower],
-) -> (Result<f64, String>, String) {
-    let name = benchmark.name();
-    let hosts: Vec<&str> = names_of(file);
-    // The row's own file first; other numbers of boards are other measurements.
-    let others = files.iter().filter(|other| {
-        other.header.label == file.header.label
-            && (other.header.hosts.is_empty() || names_of(other) == hosts)
-    });
-    let measured = std::iter::once(file)
-        .chain(others)
-        .find_map(|file| measured_w(file, name, &hosts));
-    if let Some(watts) = measured {
-        return (Ok(watts), "measured".to_owned());
-    }
-    let is_measured = |row: &Row| match row {
-        Row::Power(row) => row.during == name && row.origin == Origin::Measured,
-        Row::Benchmark(_) => false,
-    };
-    let mut from = "the thesis's table 5.6 for each host".to_owned();
-    if file.rows.iter().any(is_measured) {
-        from.push_str(
-            ": what was measured is not of every host, or of sensors that cannot be told apart",
-        );
-    }
-    let Some(row) = table.iter().find(|row| row.benchmark == name) else {
-        return (Err("table 5.6 has no such row".to_owned()), from);
-    };
-    if !row.faults().is_empty() {
-        return (
-            Err(format!(
-                "its row in table 5.6 contradicts itself: {}",
-                faults(row)
-            )),
-            from,
-        );
-    }
-    (Ok(row.average_w * f64::from(boards)), from)
 }
 
 fn curve(label: impl Into<String>, points: Vec<(f64, f64)>) -> Curve {
@@ -386,13 +335,20 @@ fn curve(label: impl Into<String>, points: Vec<(f64, f64)>) -> Curve {
     }
 }
 
-/// A level as a reference for other curves.
+/// A level as a reference for other curves, over the thesis's numbers of boards.
 fn level(label: &str, value: f64) -> Curve {
-    let ends = [1.0, f64::from(BOARDS_MAX)].map(|boards| (boards, value));
+    Curve {
+        is_reference: true,
+        ..level_over(label, [1, BOARDS_MAX], value)
+    }
+}
+
+/// A level between two numbers of boards.
+fn level_over(label: &str, ends: [u32; 2], value: f64) -> Curve {
+    let points = ends.map(|boards| (f64::from(boards), value));
     Curve {
         is_marked: false,
-        is_reference: true,
-        ..curve(label, ends.into())
+        ..curve(label, points.into())
     }
 }
 
@@ -461,6 +417,83 @@ fn power(parity: &ParityTable) -> Figure {
     )
 }
 
+/// Power against boards as it was measured, a curve for each benchmark of each label, and the least and greatest power
+/// of larger machines; `None` without two numbers of boards.
+fn power_measured(boards: &Group<'_>, machines: &Group<'_>) -> Option<Figure> {
+    let of = |file: &ResultFile, benchmark: Benchmark| {
+        let found = power_in(file, benchmark.name(), &names_of(file), Taken::Measured);
+        found.map(|(watts, _)| watts)
+    };
+    let first = boards.files.first().map(|file| &file.header.label);
+    let is_one_label = boards
+        .files
+        .iter()
+        .map(|file| &file.header.label)
+        .all(|label| Some(label) == first);
+    let mut curves: Vec<Curve> = Vec::new();
+    for benchmark in Benchmark::ALL {
+        for file in boards.files {
+            let Some(watts) = of(file, benchmark) else {
+                continue;
+            };
+            let name = match is_one_label {
+                true => benchmark.name().to_owned(),
+                false => format!("{}, {}", benchmark.name(), file.header.label),
+            };
+            let point = (file.header.hosts.len() as f64, watts);
+            match curves.iter_mut().find(|curve| curve.label == name) {
+                // The same boards may have been measured again, as by `keel power record`; the first file counts.
+                Some(curve) if curve.points.iter().any(|known| known.0 == point.0) => {}
+                Some(curve) => curve.points.push(point),
+                None => curves.push(curve(name, vec![point])),
+            }
+        }
+    }
+    for curve in &mut curves {
+        curve.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    let ends = ends_of(&curves)?;
+    let of_machines = machines.files.iter();
+    let machine_w: Vec<f64> = of_machines
+        .flat_map(|file| {
+            Benchmark::ALL
+                .into_iter()
+                .filter_map(move |one| of(file, one))
+        })
+        .collect();
+    if !machine_w.is_empty() {
+        let least = machine_w.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = machine_w.iter().copied().fold(0.0, f64::max);
+        for (name, watts) in [("machine, least", least), ("machine, greatest", most)] {
+            curves.push(Curve {
+                is_reference: true,
+                ..level_over(name, ends, watts)
+            });
+        }
+    }
+    let up = Scale {
+        label: "W",
+        kind: Kind::Steps,
+    };
+    Some(figure(
+        "power-measured",
+        "Power of boards, measured",
+        [BOARDS, up],
+        ("boards", "watts"),
+        &curves,
+    ))
+}
+
+/// Returns the least and the greatest number of boards of curves; `None` if there is only one number.
+fn ends_of(curves: &[Curve]) -> Option<[u32; 2]> {
+    let numbers = || {
+        let points = curves.iter().flat_map(|curve| &curve.points);
+        points.map(|point| point.0 as u32)
+    };
+    let ends = [numbers().min()?, numbers().max()?];
+    (ends[0] < ends[1]).then_some(ends)
+}
+
 /// The part of the machine's performance that n boards must reach for the same performance per watt.
 fn needed(parity: &ParityTable) -> Figure {
     let mut curves: Vec<Curve> = parity
@@ -525,6 +558,52 @@ fn hypothesis() -> Result<[Figure; 2], Error> {
     ])
 }
 
+/// The input for each second of computing on a board above which the board needs less energy than a data centre, by the
+/// advisor's assumptions: boards and machine run anyway, and a job is charged with what it adds.
+fn data_centre() -> Result<Figure, Error> {
+    let assumed = |input: Input| input.assumed().map_or(0.0, |(value, _)| value);
+    let board = BoardPower::new(
+        assumed(Input::BoardActiveW),
+        assumed(Input::BoardIdleW),
+        assumed(Input::BoardCommunicatingW),
+    )?;
+    let of = |label: &str, network_j_per_byte: f64| {
+        let point = |speed: f64| {
+            let centre = DataCentre {
+                speed,
+                machine_w: assumed(Input::MachineActiveW) - assumed(Input::MachineIdleW),
+                pue: assumed(Input::Pue),
+                // They decide on time, not on energy.
+                up_bytes_per_s: 1.0,
+                down_bytes_per_s: 1.0,
+                round_trip_s: 0.0,
+                radio_j_per_byte: assumed(Input::RadioJPerByte),
+                network_j_per_byte,
+            };
+            Some((speed, centre.input_rate_break_even(&board)? / 1e3))
+        };
+        curve(label, SPEEDS.into_iter().filter_map(point).collect())
+    };
+    let along = Scale {
+        label: "speed of a machine in the data centre ÷ speed of a board",
+        kind: Kind::Decades,
+    };
+    let up = Scale {
+        label: "kB of input per s of computing",
+        kind: Kind::Steps,
+    };
+    Ok(figure(
+        "data-centre",
+        "Input above which a board needs less energy than a data centre",
+        [along, up],
+        ("speed", "kilobytes_per_s"),
+        &[
+            of("LTE, core network", assumed(Input::NetworkJPerByte)),
+            of("LTE alone", 0.0),
+        ],
+    ))
+}
+
 fn up_label(benchmark: Benchmark) -> String {
     format!("{} per watt", unit(benchmark))
 }
@@ -550,12 +629,18 @@ fn by_size(rows: &[Efficiency]) -> Vec<Figure> {
             let is_alike = |other: &&Efficiency| {
                 (other.boards, other.transport) == (row.boards, row.transport)
             };
-            let mut of_label = rows.iter().filter(|other| other.label == row.label);
+            let mut of_label = rows
+                .iter()
+                .filter(|other| (other.is_machine, &other.label) == (row.is_machine, &row.label));
+            let (kind, hosts) = match row.is_machine {
+                true => ("machine ", "hosts"),
+                false => ("", "boards"),
+            };
             let label = if of_label.all(|other| is_alike(&other)) {
-                row.label.clone()
+                format!("{kind}{}", row.label)
             } else {
                 format!(
-                    "{}, {} boards, {}",
+                    "{kind}{}, {} {hosts}, {}",
                     row.label,
                     row.boards,
                     transport_name(row.transport)
@@ -591,12 +676,11 @@ fn by_size(rows: &[Efficiency]) -> Vec<Figure> {
 }
 
 /// For each benchmark, result ÷ watts against the number of boards, a curve for each size. A value measured within one
-/// board's memory is no point of a curve over a network, and is drawn separately.
+/// board's memory is no point of a curve over a network, and is drawn separately. A larger machine is a level.
 fn by_boards(rows: &[Efficiency]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for benchmark in Benchmark::ALL {
         let mut curves = Vec::new();
-        let mut boards: Vec<u32> = Vec::new();
         for (transport, name) in [
             (Transport::Network, "network"),
             (Transport::Memory, "memory"),
@@ -604,12 +688,12 @@ fn by_boards(rows: &[Efficiency]) -> Vec<Figure> {
             for (color, bytes) in SIZES_BY_BOARDS.into_iter().enumerate() {
                 let of_it = rows.iter().filter(|row| {
                     (row.benchmark, row.transport, row.bytes) == (benchmark, transport, bytes)
+                        && !row.is_machine
                 });
                 let mut points: Vec<(f64, f64)> = of_it
                     .filter_map(|row| Some((f64::from(row.boards), row.per_watt()?)))
                     .collect();
                 points.sort_by(|a, b| a.0.total_cmp(&b.0));
-                boards.extend(points.iter().map(|point| point.0 as u32));
                 if !points.is_empty() {
                     // A size keeps its colour, whatever the carrier; the marks of memory are hollow.
                     let hollow = match transport {
@@ -624,10 +708,32 @@ fn by_boards(rows: &[Efficiency]) -> Vec<Figure> {
                 }
             }
         }
-        boards.sort_unstable();
-        boards.dedup();
-        if boards.len() < 2 {
+        let Some(ends) = ends_of(&curves) else {
             continue;
+        };
+        let machines = rows
+            .iter()
+            .filter(|row| row.is_machine && row.benchmark == benchmark);
+        for row in machines {
+            let size = SIZES_BY_BOARDS.iter().position(|bytes| *bytes == row.bytes);
+            let (Some(size), Some(per_watt)) = (size, row.per_watt()) else {
+                continue;
+            };
+            // In the size's colour, dashed.
+            let color = Some(size + COLORS.len());
+            curves.push(Curve {
+                color,
+                ..level_over(
+                    &format!(
+                        "{} B, machine {}, {}",
+                        row.bytes,
+                        row.label,
+                        transport_name(row.transport)
+                    ),
+                    ends,
+                    per_watt,
+                )
+            });
         }
         let label = up_label(benchmark);
         let up = Scale {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::results::{BenchmarkRow, Host, Known, PowerRow, Stopped, tests::file};
+use crate::advisor::{Origin as Given, Question, advise};
+use crate::results::{BenchmarkRow, Host, Known, Origin, PowerRow, Stopped, tests::file};
 use std::path::Path;
 
 fn run(label: &str, boards: usize, us: f64) -> ResultFile {
@@ -47,7 +48,7 @@ fn figure_of<'a>(thesis: &'a Thesis, name: &str) -> Option<&'a Figure> {
 
 #[test]
 fn tables_alone_give_parity_power_and_the_hypothesis_and_the_faulty_row_is_reported() {
-    let thesis = Thesis::new(&[]).expect("the tables");
+    let thesis = Thesis::new(&[], &[]).expect("the tables");
     let names: Vec<&str> = thesis
         .figures
         .iter()
@@ -59,7 +60,8 @@ fn tables_alone_give_parity_power_and_the_hypothesis_and_the_faulty_row_is_repor
             "power",
             "needed",
             "hypothesis-per-watt",
-            "hypothesis-per-joule"
+            "hypothesis-per-joule",
+            "data-centre"
         ]
     );
     let csv = thesis.parity_csv();
@@ -90,7 +92,7 @@ fn tables_alone_give_parity_power_and_the_hypothesis_and_the_faulty_row_is_repor
 
 #[test]
 fn equation_3_4_only_falls_and_performance_per_joule_has_the_hump() {
-    let thesis = Thesis::new(&[]).expect("the tables");
+    let thesis = Thesis::new(&[], &[]).expect("the tables");
     let curve = |name: &str, label: &str| -> Vec<f64> {
         let figure = figure_of(&thesis, name).expect("drawn");
         let lines = figure
@@ -121,7 +123,7 @@ fn equation_3_4_only_falls_and_performance_per_joule_has_the_hump() {
 #[test]
 fn power_is_measured_where_each_host_has_it_and_the_thesis_s_otherwise() {
     let mut files = [run("one", 1, 1.0), run("four", 4, 100.0)];
-    let thesis = Thesis::new(&files).expect("read");
+    let thesis = Thesis::new(&files, &[]).expect("read");
     let row = of(&thesis, "four", Benchmark::Bandwidth);
     assert_eq!((row.boards, row.watts.clone()), (4, Ok(4.0 * 4.9871)));
     assert!(row.watts_from.contains("table 5.6"));
@@ -157,7 +159,7 @@ fn power_is_measured_where_each_host_has_it_and_the_thesis_s_otherwise() {
             idle_w: Known::Value(2.0),
         }));
     }
-    let thesis = Thesis::new(&files).expect("read");
+    let thesis = Thesis::new(&files, &[]).expect("read");
     assert_eq!(of(&thesis, "four", Benchmark::Reduce).watts, Ok(20.0));
     assert!(
         thesis
@@ -170,11 +172,11 @@ fn power_is_measured_where_each_host_has_it_and_the_thesis_s_otherwise() {
     assert!((per_joule / (10_000.0 / 2e-3) - 1.0).abs() < 1e-9);
     let csv = thesis.efficiency_csv();
     let heading = csv.lines().next().expect("a heading");
-    assert!(heading.ends_with(",result_per_watt,result_per_joule"));
-    assert!(csv.contains(&format!(",500,{per_joule}\n")), "{csv}");
+    assert!(heading.ends_with(",result_per_watt,result_per_joule,kind"));
+    assert!(csv.contains(&format!(",500,{per_joule},boards\n")), "{csv}");
     // One host has no value: nothing is shown as measured.
     files[1].rows.pop();
-    let thesis = Thesis::new(&files).expect("read");
+    let thesis = Thesis::new(&files, &[]).expect("read");
     assert!(of(&thesis, "four", Benchmark::Reduce).watts.is_err());
 }
 
@@ -199,7 +201,7 @@ fn power(host: &str, source: &str, average_w: f64) -> Row {
 #[test]
 fn power_is_that_of_the_same_boards_by_sensors_that_can_be_told_apart() {
     let watts = |files: &[ResultFile], label: &str, boards: u32| {
-        let thesis = Thesis::new(files).expect("read");
+        let thesis = Thesis::new(files, &[]).expect("read");
         let rows = thesis.efficiency.iter();
         rows.filter(|row| (row.label.as_str(), row.boards) == (label, boards))
             .find(|row| row.benchmark == Benchmark::Bandwidth)
@@ -220,7 +222,7 @@ fn power_is_that_of_the_same_boards_by_sensors_that_can_be_told_apart() {
         assert_eq!(watts(&files, "yocto", 2), measured(6.0));
         assert_eq!(watts(&files, "yocto", 4), measured(20.0));
     }
-    let thesis = Thesis::new(&[two, four]).expect("read");
+    let thesis = Thesis::new(&[two, four], &[]).expect("read");
     let curves: Vec<&str> = figure_of(&thesis, "per-watt-bandwidth")
         .expect("there")
         .csv
@@ -248,6 +250,120 @@ fn power_is_that_of_the_same_boards_by_sensors_that_can_be_told_apart() {
     assert_eq!(watts(&[packages], "packages", 1), measured(9.0));
 }
 
+/// A modelled value in place of a measured one.
+fn modelled(row: Row) -> Row {
+    match row {
+        Row::Power(row) => Row::Power(PowerRow {
+            origin: Origin::Modelled("a fit".to_owned()),
+            ..row
+        }),
+        Row::Benchmark(_) => row,
+    }
+}
+
+#[test]
+fn a_larger_machine_has_the_power_of_table_5_7_and_curves_of_its_own() {
+    let boards = [run("boards", 1, 1.0), run("boards", 2, 50.0)];
+    let thesis = Thesis::new(&boards, &[run("nuc", 1, 0.5)]).expect("read");
+    let machine = of(&thesis, "nuc", Benchmark::Bandwidth);
+    assert_eq!(
+        (machine.is_machine, machine.watts.clone()),
+        (true, Ok(18.2385))
+    );
+    // The row of reduce contradicts itself in table 5.6 only.
+    assert_eq!(of(&thesis, "nuc", Benchmark::Reduce).watts, Ok(19.2853));
+    for row in &thesis.efficiency {
+        assert_eq!(row.label == "nuc", row.is_machine);
+        let table = if row.is_machine { "5.7" } else { "5.6" };
+        let from = format!("the thesis's table {table} for each host");
+        assert_eq!(row.watts_from, from, "{row:?}");
+    }
+    let of_machine = |csv: &str| {
+        csv.lines()
+            .filter(|line| line.ends_with(",machine"))
+            .count()
+    };
+    assert_eq!(of_machine(&thesis.efficiency_csv()), 16);
+    let per_watt = Benchmark::Bandwidth.result(64, 0.5) / 18.2385;
+    let by_size = figure_of(&thesis, "per-watt-bandwidth").expect("drawn");
+    let point = format!("machine nuc,64,{per_watt}\n");
+    assert!(by_size.csv.contains(&point), "{}", by_size.csv);
+    let by_boards = figure_of(&thesis, "by-boards-bandwidth").expect("drawn");
+    let level = "64 B  machine nuc  memory";
+    let level = format!("{level},1,{per_watt}\n{level},2,{per_watt}\n");
+    assert!(by_boards.csv.contains(&level), "{}", by_boards.csv);
+    // The machine is no number of boards.
+    let alone = Thesis::new(&boards[1..], &[run("nuc", 1, 0.5)]).expect("read");
+    assert!(figure_of(&alone, "by-boards-bandwidth").is_none());
+    // Its own watts come before the table's.
+    let mut measured = run("nuc", 1, 0.5);
+    measured.rows.push(power("b1", "meter", 16.5));
+    let thesis = Thesis::new(&boards, &[measured]).expect("read");
+    let machine = of(&thesis, "nuc", Benchmark::Bandwidth);
+    assert_eq!(
+        (machine.watts.clone(), machine.watts_from.as_str()),
+        (Ok(16.5), "measured")
+    );
+}
+
+#[test]
+fn modelled_power_is_taken_where_none_is_measured_and_is_named() {
+    let mut modelled_only = run("pi", 2, 50.0);
+    for at in 1..=2 {
+        let row = modelled(power(&format!("b{at}"), "pi5 pmic", 3.5));
+        modelled_only.rows.push(row);
+    }
+    let watts = |files: &[ResultFile]| {
+        let thesis = Thesis::new(files, &[]).expect("read");
+        let row = of(&thesis, "pi", Benchmark::Bandwidth);
+        (row.watts.clone(), row.watts_from.clone())
+    };
+    let said = "modelled: a fit".to_owned();
+    assert_eq!(watts(&[modelled_only.clone()]), (Ok(7.0), said.clone()));
+    // A measured value of one board does not make the sum measured.
+    let mut mixed = modelled_only.clone();
+    mixed.rows.push(power("b2", "ina219", 4.0));
+    assert_eq!(watts(&[mixed]), (Ok(7.5), said));
+    let mut measured = run("pi", 2, 50.0);
+    measured.rows.retain(|row| matches!(row, Row::Power(_)));
+    measured.rows.push(power("all boards", "meter", 9.0));
+    assert_eq!(
+        watts(&[modelled_only, measured]),
+        (Ok(9.0), "measured".to_owned())
+    );
+}
+
+#[test]
+fn power_against_boards_is_drawn_where_two_numbers_of_boards_have_it_measured() {
+    let mut files = [1_usize, 2, 4].map(|boards| run("ours", boards, 50.0));
+    for file in &mut files {
+        for at in 1..=file.header.hosts.len() {
+            file.rows.push(power(&format!("b{at}"), "ina219", 4.5));
+        }
+    }
+    let mut nuc = run("nuc", 1, 0.5);
+    nuc.rows.push(power("b1", "meter", 16.5));
+    let csv = |files: &[ResultFile], machines: &[ResultFile]| {
+        let thesis = Thesis::new(files, machines).expect("read");
+        figure_of(&thesis, "power-measured").map(|figure| figure.csv.clone())
+    };
+    let ours = "curve,boards,watts\nbandwidth,1,4.5\nbandwidth,2,9\nbandwidth,4,18\n";
+    assert_eq!(csv(&files, &[]).as_deref(), Some(ours));
+    let levels = "machine  least,1,16.5\nmachine  least,4,16.5\n\
+                  machine  greatest,1,16.5\nmachine  greatest,4,16.5\n";
+    assert_eq!(csv(&files, &[nuc]), Some(format!("{ours}{levels}")));
+    // A modelled value is no point.
+    let last = files[2].rows.pop().expect("a row");
+    files[2].rows.push(modelled(last));
+    let two = "curve,boards,watts\nbandwidth,1,4.5\nbandwidth,2,9\n";
+    assert_eq!(csv(&files, &[]).as_deref(), Some(two));
+    assert_eq!(csv(&files[1..], &[]), None);
+    // Two labels are two curves.
+    files[1].header.label = "others".to_owned();
+    let each = "curve,boards,watts\nbandwidth  ours,1,4.5\nbandwidth  others,2,9\n";
+    assert_eq!(csv(&files, &[]).as_deref(), Some(each));
+}
+
 #[test]
 fn memory_of_one_board_is_no_point_of_a_curve_through_the_network() {
     let files = [
@@ -255,7 +371,7 @@ fn memory_of_one_board_is_no_point_of_a_curve_through_the_network() {
         run("two", 2, 50.0),
         run("four", 4, 100.0),
     ];
-    let thesis = Thesis::new(&files).expect("read");
+    let thesis = Thesis::new(&files, &[]).expect("read");
     let figure = figure_of(&thesis, "by-boards-roundtrip").expect("drawn");
     let of = |label: &str| {
         figure
@@ -278,8 +394,71 @@ fn memory_of_one_board_is_no_point_of_a_curve_through_the_network() {
         figure.svg
     );
     assert!(figure_of(&thesis, "per-watt-roundtrip").is_some());
-    let one = Thesis::new(&files[..1]).expect("read");
+    let one = Thesis::new(&files[..1], &[]).expect("read");
     assert!(figure_of(&one, "by-boards-roundtrip").is_none());
+}
+
+/// The figure about the data centre is the advisor's break-even of the input.
+#[test]
+fn the_data_centre_s_break_even_is_the_advisor_s() {
+    let thesis = Thesis::new(&[], &[]).expect("the tables");
+    let figure = figure_of(&thesis, "data-centre").expect("drawn");
+    let shown = |curve: &str, speed: f64| -> f64 {
+        let start = format!("{curve},{speed},");
+        let line = figure
+            .csv
+            .lines()
+            .find_map(|line| line.strip_prefix(&start));
+        line.expect("a point").parse().expect("a number")
+    };
+    let advised = |speed: f64, network_j_per_byte: Option<f64>| {
+        let mut question = Question::new("a job");
+        let stated = || Given::Stated("for the test".to_owned());
+        let mut give = |input: Input, value: f64| {
+            question.give(input, value, stated()).expect("in range");
+        };
+        give(Input::SingleS, 1.0);
+        give(Input::InputBytes, 1e5);
+        give(Input::UpBytesPerS, 1e6);
+        give(Input::DownBytesPerS, 1e6);
+        give(Input::MachineSpeed, speed);
+        if let Some(joules) = network_j_per_byte {
+            give(Input::NetworkJPerByte, joules);
+        }
+        question.assume();
+        // The values themselves are compared, not what their uncertainty makes of them.
+        for given in question.given.iter_mut().flatten() {
+            given.spread = 0.0;
+        }
+        let advice = advise(&question).expect("an answer");
+        let mut points = advice.break_even.iter();
+        let found = points.find(|point| point.input == Input::InputBytes);
+        found.map(|point| point.at / 1e3)
+    };
+    for (curve, speed, network) in [
+        ("LTE  core network", 20.0, None),
+        ("LTE  core network", 50.0, None),
+        ("LTE alone", 20.0, Some(0.0)),
+    ] {
+        let at = advised(speed, network).expect("a break-even");
+        let drawn = shown(curve, speed);
+        assert!(
+            (at / drawn - 1.0).abs() < 1e-3,
+            "{curve} {speed}: {at} {drawn}"
+        );
+    }
+    // So slow a machine needs more energy for any input.
+    assert_eq!(shown("LTE  core network", 8.0), 0.0);
+    assert_eq!(advised(8.0, None), None);
+    // The page names both.
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let page = std::fs::read_to_string(docs.join("cluster-thesis.md")).expect("the page");
+    let text = format!(
+        "{:.0} kB for each second of computing where it is 20 times as fast, {:.0} kB where it is 50 times as fast",
+        shown("LTE  core network", 20.0),
+        shown("LTE  core network", 50.0)
+    );
+    assert!(page.contains(&text), "{text}");
 }
 
 /// The result page contains the table as the program generates it, and the current drawings and values.
@@ -290,7 +469,7 @@ fn the_result_page_is_what_the_tables_give() {
         std::fs::read_to_string(docs.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     };
     let page = read("cluster-thesis.md");
-    let thesis = Thesis::new(&[]).expect("the tables");
+    let thesis = Thesis::new(&[], &[]).expect("the tables");
     for row in &thesis.parity.rows {
         let line = format!(
             "| {} | {:.3} | {:.3} | {:.3} | {:.2} | {:.2} | {:.0} % | {:.0} % |",
@@ -335,5 +514,97 @@ fn the_result_page_is_what_the_tables_give() {
         assert!(item.contains(&link), "{item}");
         let is_figure = |figure: &Figure| figure.name == one.shown_by;
         assert!(one.shown_by == "parity" || thesis.figures.iter().any(is_figure));
+    }
+}
+
+/// A number as the page writes it.
+fn grouped(value: f64) -> String {
+    if value < 100.0 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The table of the page about what was measured, and the shares below it, are those of the values beside it.
+#[test]
+fn the_table_of_results_per_watt_is_that_of_the_values() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let read = |name: &str| std::fs::read_to_string(docs.join(name)).expect("it is there");
+    let (page, values) = (
+        read("cluster-thesis.md"),
+        read("cluster-thesis/efficiency.csv"),
+    );
+    let mut lines = values
+        .lines()
+        .map(|line| line.split(',').collect::<Vec<_>>());
+    let heading = lines.next().expect("a heading");
+    let at = |name: &str| {
+        let place = heading.iter().position(|column| *column == name);
+        place.unwrap_or_else(|| panic!("{name}"))
+    };
+    let [label, benchmark, bytes, unit, per_watt] =
+        ["label", "benchmark", "bytes", "unit", "result_per_watt"].map(at);
+    let rows: Vec<Vec<&str>> = lines.collect();
+    let value = |run: &str, name: &str, size: &str| -> Option<f64> {
+        let mut rows = rows.iter();
+        let row = rows.find(|row| [row[label], row[benchmark], row[bytes]] == [run, name, size])?;
+        row[per_watt].parse().ok()
+    };
+    let mut shares = Vec::new();
+    for one in Benchmark::ALL {
+        let name = one.name();
+        // On the line ÷ in memory.
+        let share = |size: &str| {
+            Some(100.0 * value("mpich-boards", name, size)? / value("mpich-1", name, size)?)
+        };
+        let sizes = rows
+            .iter()
+            .filter(|row| row[benchmark] == name && row[label] == "mpich-1");
+        for row in sizes {
+            shares.extend(share(row[bytes]).map(|share| (row[bytes].to_owned(), share)));
+        }
+        // The row of reduce contradicts itself, so it has no watts.
+        if one == Benchmark::Reduce {
+            assert!(!page.contains("| reduce | KB/s |"));
+            continue;
+        }
+        let mut line = format!("| {name} | {} |", self::unit(one));
+        for size in ["64", "16384", "262144"] {
+            for run in ["mpich-1", "mpich-boards"] {
+                let value = value(run, name, size).unwrap_or_else(|| panic!("{run} {name} {size}"));
+                line += &format!(" {} |", grouped(value));
+            }
+        }
+        assert!(page.contains(&line), "{line}");
+        assert!(
+            rows.iter()
+                .any(|row| row[benchmark] == name && row[unit] == self::unit(one))
+        );
+    }
+    let range = |sizes: &[&str]| {
+        let of_them = shares
+            .iter()
+            .filter(|(size, _)| sizes.is_empty() || sizes.contains(&size.as_str()));
+        let (least, most) = of_them.fold((f64::INFINITY, 0.0_f64), |(least, most), (_, share)| {
+            (least.min(*share), most.max(*share))
+        });
+        format!("{least:.1} to {most:.1} %")
+    };
+    for text in [
+        format!(
+            "give {} of the result per watt",
+            range(&["64", "16384", "262144"])
+        ),
+        format!("over all sizes it is {}", range(&[])),
+    ] {
+        assert!(page.contains(&text), "{text}");
     }
 }

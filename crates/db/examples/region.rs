@@ -159,8 +159,7 @@ fn main() -> Result<(), Failed> {
     let scratch = Scratch(path);
     let attachment: &'static Attachment =
         Box::leak(Box::new(Attachment::open(&scratch.0, b"/keel", true)?));
-    let size = (OBJECTS, options().value_bytes_max);
-    let made = SharedTable::make(attachment, "latest", size, 0o644)?;
+    let made = SharedTable::make(attachment, "latest", options().table_size(), 0o644)?;
     let shared: &'static SharedTable<'_> = Box::leak(Box::new(made));
     let (clock, other) = (Arc::new(SystemClock::new()), Arc::new(SystemClock::new()));
     let memory = TableMemory::Given(shared.lines());

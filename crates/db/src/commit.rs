@@ -262,7 +262,7 @@ impl<S: SegmentStore> Shared<S> {
 
     /// Returns the bytes to keep free for a checkpoint of all objects, limited so that the log keeps enough room.
     pub(crate) fn reserve_bytes(&self) -> u64 {
-        let bytes = checkpoint::bytes_max(self.table.objects(), self.table.values_bytes());
+        let bytes = checkpoint::table_bytes_max(&self.table);
         room::reserve_bytes(bytes, self.capacity_bytes)
     }
 

@@ -77,11 +77,11 @@ impl<S: SegmentStore> Database<S> {
     /// Recovers what the store holds and starts the commit thread. All memory is allocated here.
     ///
     /// # Errors
-    /// [`Error::OptionInvalid`], [`Error::TableTooSmall`], [`Error::Version`], [`Error::Thread`];
-    /// [`Error::Store`] when the device is gone. Damage is no error, see [`Self::recovery`].
+    /// [`Error::OptionInvalid`], [`Error::TableTooSmall`], [`Error::Thread`]; [`Error::Version`] for a file or a key of
+    /// a later format; [`Error::Store`] when the device is gone. Damage is no error, see [`Self::recovery`].
     pub fn open(store: S, clock: Arc<dyn Clock>, options: DbOptions) -> Result<Self, Error> {
         options.check()?;
-        let lines = Table::lines_needed(options.objects_max, options.value_bytes_max)?;
+        let lines = Table::lines_needed(options.table_size())?;
         Self::open_in(store, clock, options, TableMemory::own(lines))
     }
 
@@ -99,7 +99,7 @@ impl<S: SegmentStore> Database<S> {
         options.check()?;
         // Keys may come from the network: an outside sender must not be able to choose keys that collide.
         let seed = RandomState::new().hash_one(clock.monotonic_ns());
-        let table = Table::create_in(memory, options.objects_max, options.value_bytes_max, seed)?;
+        let table = Table::create_in(memory, options.table_size(), seed)?;
         let recovered = recovery::recover(&mut store, &table, options.segment_bytes_max)?;
         let mut writer = LogWriter::new(
             &options,
@@ -193,7 +193,8 @@ impl<S: SegmentStore> Database<S> {
     /// queue is full. The declaration is on flash no later than the object's first reading.
     ///
     /// # Errors
-    /// [`Error::KeyInvalid`], [`Error::TableFull`], [`Error::Closed`], [`Error::LogFailed`], [`Error::Full`].
+    /// [`Error::KeyInvalid`], [`Error::TableFull`], [`Error::KeysFull`], [`Error::Closed`], [`Error::LogFailed`],
+    /// [`Error::Full`].
     pub fn declare(&self, spec: &ObjectSpec<'_>) -> Result<ObjectId, Error> {
         let table = &self.shared.table;
         let before = table.lookup(spec.key).map(|id| table.validity(id));
@@ -233,7 +234,7 @@ impl<S: SegmentStore> Database<S> {
     /// reading in each segment, or with the next checkpoint.
     ///
     /// # Errors
-    /// [`Error::KeyInvalid`], [`Error::TableFull`].
+    /// [`Error::KeyInvalid`], [`Error::TableFull`], [`Error::KeysFull`].
     pub fn try_declare(&self, spec: &ObjectSpec<'_>) -> Result<ObjectId, Error> {
         let (id, changed) = self
             .shared
@@ -635,10 +636,7 @@ impl<S: SegmentStore> Database<S> {
             checkpoints_failed: counters.checkpoints_failed,
             checkpoint_failing: counters.checkpoint_failing,
             replay_bytes: counters.replay_bytes,
-            table_checkpoint_bytes: checkpoint::bytes_max(
-                shared.table.objects(),
-                shared.table.values_bytes(),
-            ),
+            table_checkpoint_bytes: checkpoint::table_bytes_max(&shared.table),
             store_bytes: shared.capacity_bytes,
             full,
             refused_full,
@@ -653,6 +651,8 @@ impl<S: SegmentStore> Database<S> {
             clock_steps: shared.clock_steps.load(Ordering::Relaxed),
             damage: counters.damage,
             objects: shared.table.objects(),
+            keys_bytes: shared.table.keys_bytes(),
+            keys_bytes_max: shared.table.keys_bytes_max(),
             table_bytes: shared.table.bytes() as u64,
             health,
             append_ns: counters.append_ns.clone(),

@@ -90,6 +90,12 @@ pub enum Error {
         /// The configured limit.
         objects_max: u32,
     },
+    /// The keys that there are leave no room for another one of this length.
+    #[error("the keys take all bytes that key_bytes_mean = {key_bytes_mean} gives them")]
+    KeysFull {
+        /// The configured mean.
+        key_bytes_mean: u32,
+    },
     /// The log or checkpoint holds an object that the configured table cannot hold.
     #[error(
         "the stored data needs {what} of at least {needed}, configured is {configured}: raise it"
@@ -97,7 +103,7 @@ pub enum Error {
     TableTooSmall {
         /// Name of the option to raise.
         what: &'static str,
-        /// The least value that would do.
+        /// The least value that would do for what was read so far; what follows may need more.
         needed: u64,
         /// The configured value.
         configured: u64,
@@ -165,7 +171,10 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Self::Busy => Code::Busy,
-            Self::LogFailed(LogFailure::Full) | Self::Full | Self::TableFull { .. } => Code::Full,
+            Self::LogFailed(LogFailure::Full)
+            | Self::Full
+            | Self::TableFull { .. }
+            | Self::KeysFull { .. } => Code::Full,
             Self::LogFailed(LogFailure::Closed) | Self::Closed => Code::Gone,
             Self::LogFailed(_) | Self::Thread { .. } => Code::Io,
             Self::Timeout | Self::Stalled | Self::TooLate => Code::Late,

@@ -57,8 +57,9 @@ pub use log::reader::Damage;
 pub use log::scan::{LogEntry, ScanReport, scan_log};
 pub use monitor::{Instance, Monitor, MonitorSum, MonitorSumError};
 pub use options::{
-    CommitDriver, DbOptions, Durability, FullPolicy, KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId,
-    ObjectSpec, Retention, ShedPolicy, VALUE_BYTES_LIMIT,
+    CommitDriver, DbOptions, Durability, FullPolicy, KEY_BYTES_MAX, KEY_BYTES_MEAN,
+    KEY_BYTES_MEAN_MAX, KEY_BYTES_MEAN_MIN, OBJECTS_LIMIT, ObjectId, ObjectSpec, Retention,
+    ShedPolicy, TableSize, VALUE_BYTES_LIMIT,
 };
 pub use put::{STAGED_BYTES_MAX, STAGED_PUTS_MAX, TogetherReading};
 pub use qos::admission::AdmissionFigures;

@@ -6,6 +6,15 @@ use crate::qos::admission::Quality;
 /// Bytes of the longest key.
 pub const KEY_BYTES_MAX: usize = 64;
 
+/// The default of `key_bytes_mean`: keys of any length fit, however many there are.
+pub const KEY_BYTES_MEAN: u32 = 64;
+
+/// The least `key_bytes_mean`: a shorter key takes as much.
+pub const KEY_BYTES_MEAN_MIN: u32 = 16;
+
+/// The greatest `key_bytes_mean`. More than [`KEY_BYTES_MAX`] is of no use until keys may be longer.
+pub const KEY_BYTES_MEAN_MAX: u32 = 256;
+
 /// The greatest `value_bytes_max` that a table can be given; one record must fit the recovery buffer.
 pub const VALUE_BYTES_LIMIT: usize = 8192;
 
@@ -78,6 +87,17 @@ pub enum ShedPolicy {
     Drop,
 }
 
+/// What the memory of a slot table depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableSize {
+    /// Slots.
+    pub objects_max: u32,
+    /// Bytes of the longest value.
+    pub value_bytes_max: usize,
+    /// Bytes that there are for the key of each slot on average; see [`DbOptions::key_bytes_mean`].
+    pub key_bytes_mean: u32,
+}
+
 /// Sizes and intervals of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DbOptions {
@@ -85,6 +105,9 @@ pub struct DbOptions {
     pub objects_max: u32,
     /// Bytes of the longest value.
     pub value_bytes_max: usize,
+    /// Bytes that there are for the key of each slot on average, [`KEY_BYTES_MEAN_MIN`] to [`KEY_BYTES_MEAN_MAX`]. All
+    /// keys share them. A key takes its bytes rounded up to 16.
+    pub key_bytes_mean: u32,
     /// Bytes that may wait in memory for the commit thread; twice as much is allocated (two buffers).
     /// A waiting reading takes 24 bytes plus its value rounded up to 8.
     pub queue_bytes_max: usize,
@@ -115,6 +138,7 @@ impl Default for DbOptions {
         Self {
             objects_max: 4096,
             value_bytes_max: 64,
+            key_bytes_mean: KEY_BYTES_MEAN,
             queue_bytes_max: 1 << 20,
             commit_interval_ms: 250,
             append_bytes_max: 64 << 10,
@@ -130,6 +154,16 @@ impl Default for DbOptions {
 }
 
 impl DbOptions {
+    /// Returns the size of the slot table.
+    #[must_use]
+    pub fn table_size(&self) -> TableSize {
+        TableSize {
+            objects_max: self.objects_max,
+            value_bytes_max: self.value_bytes_max,
+            key_bytes_mean: self.key_bytes_mean,
+        }
+    }
+
     /// Checks every option against its range.
     ///
     /// # Errors
@@ -149,6 +183,12 @@ impl DbOptions {
                 self.value_bytes_max as u64,
                 1,
                 VALUE_BYTES_LIMIT as u64,
+            ),
+            (
+                "key_bytes_mean",
+                u64::from(self.key_bytes_mean),
+                u64::from(KEY_BYTES_MEAN_MIN),
+                u64::from(KEY_BYTES_MEAN_MAX),
             ),
             (
                 "queue_bytes_max",

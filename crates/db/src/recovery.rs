@@ -1,13 +1,13 @@
 //! Builds the table from what is on flash: the newest complete checkpoint, then the log behind it.
 //!
 //! **Invariants:** nothing is written; memory is the table and one reading buffer; damage is counted by reason and
-//! never prevents the start. Only these prevent it: a device that answers nothing, a later format, a table configured
-//! smaller than what it must hold.
+//! never prevents the start. Only these prevent it: a device that answers nothing, a later format of a file or of a
+//! key, a table configured smaller than what it must hold.
 
 use std::ops::ControlFlow;
 
 use crate::error::Error;
-use crate::log::codec::{FORMAT_VERSION, Record};
+use crate::log::codec::{Dictionary, FORMAT_VERSION, Record};
 use crate::log::reader::{Damage, Reader, Tail};
 use crate::log::{checkpoint, scan, segment_name};
 use crate::options::ObjectId;
@@ -16,6 +16,8 @@ use crate::table::{SlotValue, Table};
 
 /// How often a checkpoint is tried that is whole, but cannot be read a moment later.
 const LOADS_MAX: u32 = 3;
+/// The first format with keys longer than a table takes.
+const LONG_KEYS_FORMAT: u32 = 3;
 
 /// What a start found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,13 +184,20 @@ fn load_checkpoint<S: SegmentStore>(
         if let Record::Object(object) = record {
             let (entry, id) = (&object.entry, ObjectId(object.entry.id));
             table.reserve(id)?;
-            if !entry.key.is_empty()
-                && !table.restore(id, entry.key, entry.avi_ms, entry.temporal)?
-            {
+            if !entry.key.is_empty() && !restore(table, entry)? {
                 report.dictionary_conflicts += 1;
             }
             if let Some(latest) = &object.latest {
-                store_value(table, id, latest)?;
+                let value = SlotValue {
+                    timestamp_ms: latest.time.ms(),
+                    arrival_ns: latest.arrival_ns,
+                    boot_tag: latest.boot_tag,
+                    wall_trusted: latest.wall_trusted,
+                    node_time: latest.node_time,
+                    retained: latest.retained,
+                    value: latest.value,
+                };
+                store_value(table, id, &value)?;
             }
             found += 1;
         }
@@ -210,9 +219,7 @@ fn replay<S: SegmentStore>(
     scan::read_segment(store, reader, number, start, &mut |found| {
         match found.record {
             Record::Dictionary(entry) => {
-                let restored =
-                    table.restore(ObjectId(entry.id), entry.key, entry.avi_ms, entry.temporal)?;
-                report.dictionary_conflicts += u64::from(!restored);
+                report.dictionary_conflicts += u64::from(!restore(table, &entry)?);
             }
             Record::Reading(reading) => {
                 let id = ObjectId(reading.id);
@@ -222,7 +229,7 @@ fn replay<S: SegmentStore>(
                     report.readings_unnamed += 1;
                 }
                 let value = SlotValue {
-                    timestamp_ms: reading.timestamp_ms,
+                    timestamp_ms: reading.time.ms(),
                     arrival_ns: reading.arrival_us.saturating_mul(1000),
                     boot_tag: boot_tag(&found.boot_id),
                     wall_trusted: reading.wall_trusted,
@@ -236,6 +243,18 @@ fn replay<S: SegmentStore>(
             _ => {}
         }
         Ok(ControlFlow::Continue(()))
+    })
+}
+
+/// Gives an object its key. Returns `false` if it has another one.
+fn restore(table: &Table, entry: &Dictionary<'_>) -> Result<bool, Error> {
+    let restored = table.restore(ObjectId(entry.id), entry.key, entry.avi_ms, entry.temporal);
+    restored.map_err(|error| match error {
+        // The record is whole, so a later program wrote it, whatever the heads of the files say.
+        Error::KeyInvalid { .. } => Error::Version {
+            found: LONG_KEYS_FORMAT,
+        },
+        other => other,
     })
 }
 
@@ -258,6 +277,10 @@ fn store_value(table: &Table, id: ObjectId, value: &SlotValue<'_>) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::codec::{
+        self, Anchor, CheckpointHead, Latest, Object, Owner, Reading, Seal, next,
+    };
+    use crate::log::times::{Context, Form, Time};
     use crate::store::{MemoryStore, StoreError};
 
     #[test]
@@ -276,6 +299,185 @@ mod tests {
             (recovered.resume, recovered.report),
             (None, RecoveryReport::default())
         );
+    }
+
+    /// A store of this format that holds every record of format 3. Under a head of format 3 the store is refused.
+    fn records_of_format_3() -> MemoryStore {
+        let mut store = MemoryStore::new();
+        let seal = Seal::of(store.secret());
+        let name = |id, key| Dictionary {
+            id,
+            key,
+            avi_ms: 1000,
+            temporal: true,
+        };
+        let owner = Owner {
+            id: 0,
+            template: 5,
+            series: "disk,path=sda1 used",
+        };
+        let mut log = Vec::new();
+        codec::put_segment(&mut log, seal, 0);
+        let anchor = Anchor {
+            boot_id: [1; 16],
+            arrival_us: 5_000_000,
+            sensor: Time::from_ns(1_700_000_000_000_000_001),
+            wall: Time::from_ns(1_700_000_005_000_000_000),
+            wall_trusted: true,
+            is_older_store: false,
+            lsn: 0,
+        };
+        let context = Context::of(seal, &anchor);
+        for (id, key) in [(0, "a"), (1, "b")] {
+            codec::put_dictionary(&mut log, seal, &name(id, key));
+        }
+        next::put_owner(&mut log, seal, &owner);
+        next::put_anchor_ns(&mut log, seal, &anchor);
+        next::put_anchor_ns(&mut log, seal, &anchor);
+        for (n, form) in [Form::Ns, Form::Us, Form::Offset, Form::WholeNs]
+            .into_iter()
+            .enumerate()
+        {
+            let node_time = form == Form::Offset;
+            let reading = Reading {
+                id: u32::from(node_time),
+                time: Time::from_ns(1_700_000_005_000_999_000 + n as i64 * 1_000_000),
+                arrival_us: 5_000_000 + n as u64,
+                wall_trusted: true,
+                node_time,
+                retained: false,
+                value: &[n as u8],
+            };
+            next::put_reading_ns(&mut log, &reading, &context, form);
+        }
+        *store.file_mut("log-00000000") = log;
+        let mut checkpoint = Vec::new();
+        let head = CheckpointHead {
+            segment: 0,
+            offset: 0,
+            lsn: 0,
+            objects: 2,
+        };
+        codec::put_checkpoint(&mut checkpoint, seal, &head);
+        let latest = Some(Latest {
+            time: Time::from_ns(-1),
+            arrival_ns: 5,
+            boot_tag: 6,
+            wall_trusted: false,
+            node_time: false,
+            retained: true,
+            value: b"old",
+        });
+        let entry = name(0, "a");
+        next::put_object_ns(&mut checkpoint, seal, &Object { entry, latest });
+        next::put_owner(&mut checkpoint, seal, &owner);
+        let (entry, latest) = (name(1, "b"), None);
+        next::put_object_ns(&mut checkpoint, seal, &Object { entry, latest });
+        next::put_trailer_flags(&mut checkpoint, seal, 2, false);
+        *store.file_mut("ckpt-00000001") = checkpoint;
+        store
+    }
+
+    fn latest(store: &mut MemoryStore) -> (RecoveryReport, [(i64, Vec<u8>); 2]) {
+        let table = Table::new(4, 8, 1).expect("a table");
+        let recovered = recover(store, &table, 1 << 20).expect("recovered");
+        let values = ["a", "b"].map(|key| {
+            let mut value = [0; 8];
+            let id = table.lookup(key).expect("known");
+            let read = table.read(id, &mut value).expect("a value");
+            (read.timestamp_ms, value[..read.value_bytes].to_vec())
+        });
+        (recovered.report, values)
+    }
+
+    #[test]
+    fn records_of_format_3_are_read_in_whole_ms() {
+        let mut store = records_of_format_3();
+        let (report, values) = latest(&mut store);
+        assert_eq!(
+            values,
+            [(1_700_000_005_003, vec![3]), (1_700_000_005_002, vec![2])]
+        );
+        assert_eq!((report.checkpoint, report.readings_replayed), (Some(1), 4));
+        assert_eq!(
+            (report.objects_from_checkpoint, report.damage),
+            (2, Damage::default())
+        );
+        let mut times = Vec::new();
+        let scanned = scan::scan_log(&mut store, &mut |entry| {
+            times.push((entry.key.map(str::to_owned), entry.timestamp_ms));
+            ControlFlow::Continue(())
+        })
+        .expect("scanned");
+        let expected = [("a", 0), ("a", 1), ("b", 2), ("a", 3)]
+            .map(|(key, ms)| (Some(key.to_owned()), 1_700_000_005_000 + ms));
+        assert_eq!(
+            (times, scanned.damage),
+            (expected.to_vec(), Damage::default())
+        );
+        // The checkpoint alone, with a time of 1 ns before 1970.
+        store.file_mut("log-00000000").truncate(22);
+        let table = Table::new(4, 8, 1).expect("a table");
+        recover(&mut store, &table, 1 << 20).expect("recovered");
+        let read = table.read(ObjectId(0), &mut [0; 8]).expect("a value");
+        assert_eq!((read.timestamp_ms, read.retained), (-1, true));
+    }
+
+    #[test]
+    fn an_owner_stands_behind_its_object_or_the_checkpoint_is_none() {
+        let mut store = records_of_format_3();
+        let seal = Seal::of(store.secret());
+        let mut stray = Vec::new();
+        let owner = Owner {
+            id: 1,
+            template: 5,
+            series: "s",
+        };
+        next::put_owner(&mut stray, seal, &owner);
+        // 42 bytes of head, then the object 0.
+        let place = 42 + codec::claimed_bytes(&store.file_mut("ckpt-00000001")[42..]).expect("one");
+        drop(store.file_mut("ckpt-00000001").splice(place..place, stray));
+        let (report, values) = latest(&mut store);
+        assert_eq!((report.checkpoint, report.checkpoints_unusable), (None, 1));
+        assert_eq!(values[0], (1_700_000_005_003, vec![3]));
+    }
+
+    #[test]
+    fn a_key_longer_than_a_table_takes_is_of_a_later_format() {
+        for bytes in [64, 65, 255] {
+            let key = "k".repeat(bytes);
+            let entry = Dictionary {
+                id: 0,
+                key: &key,
+                avi_ms: 1000,
+                temporal: true,
+            };
+            let seal = Seal::of(MemoryStore::new().secret());
+            let mut log = Vec::new();
+            codec::put_segment(&mut log, seal, 0);
+            codec::put_dictionary(&mut log, seal, &entry);
+            let head = CheckpointHead {
+                segment: 0,
+                offset: 0,
+                lsn: 0,
+                objects: 1,
+            };
+            let mut checkpoint = Vec::new();
+            codec::put_checkpoint(&mut checkpoint, seal, &head);
+            let latest = None;
+            next::put_object_ns(&mut checkpoint, seal, &Object { entry, latest });
+            next::put_trailer_flags(&mut checkpoint, seal, 1, false);
+            for (name, content) in [("log-00000000", log), ("ckpt-00000001", checkpoint)] {
+                let mut store = MemoryStore::new();
+                *store.file_mut(name) = content;
+                let table = Table::new(4, 8, 1).expect("a table");
+                let refused = recover(&mut store, &table, 1 << 20).err();
+                let expected = (bytes > 64).then_some(Error::Version { found: 3 });
+                assert_eq!(refused, expected, "{name}: {bytes}");
+                let known = table.lookup(&key);
+                assert_eq!(known, (bytes <= 64).then_some(ObjectId(0)), "{name}");
+            }
+        }
     }
 
     #[test]

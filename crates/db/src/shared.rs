@@ -28,7 +28,7 @@ use base::error::Code;
 use mem::{Attachment, Attributes, Lent, Line, NewInode, Node, ROOT_INODE};
 
 use crate::error::Error;
-use crate::options::ObjectId;
+use crate::options::{ObjectId, TableSize};
 use crate::table::{InPlace, Key, MAGIC, NAPS_MAX, SlotRead, Table};
 
 /// Prefix and suffix of the name of a table that is being made.
@@ -84,10 +84,10 @@ impl<'a> SharedTable<'a> {
     pub fn make(
         attachment: &'a Attachment,
         name: &str,
-        (objects_max, value_bytes_max): (u32, usize),
+        size: TableSize,
         mode: u32,
     ) -> Result<Self, SharedError> {
-        let bytes = Table::lines_needed(objects_max, value_bytes_max)? * size_of::<Line>();
+        let bytes = Table::lines_needed(size)? * size_of::<Line>();
         let draft = format!("{}{name}{}", DRAFT.0, DRAFT.1);
         let now_ns = mem::now_ns();
         // Its values are in the log, too, so this run can reuse the memory of the previous run.

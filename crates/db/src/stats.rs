@@ -145,6 +145,10 @@ pub struct Stats {
     pub damage: Damage,
     /// Objects declared.
     pub objects: u32,
+    /// Bytes that their keys take, of `keys_bytes_max`.
+    pub keys_bytes: u64,
+    /// Bytes that all keys may take.
+    pub keys_bytes_max: u64,
     /// Bytes of the slot table.
     pub table_bytes: u64,
     /// Whether readings become durable.

@@ -1,8 +1,8 @@
 //! The slot table: every object's latest value in one piece of memory, read without locks.
 //!
-//! **Holds:** the memory layout (SPEC.md, "Slot table"), the key index, the sequence locks.
+//! **Holds:** the memory layout (SPEC.md, "Slot table"), the keys and their index, the sequence locks.
 //!
-//! **Files:** `read.rs` reading, with a copy and in place; this file everything else.
+//! **Files:** `keys.rs` keys, `read.rs` reading, with a copy and in place; this file everything else.
 //!
 //! **Invariants:** everything is an atomic word found by its offset, so the memory may lie in a region that
 //! several processes map; an id, once given, keeps its slot and key; a slot's timestamp never goes back, unless the
@@ -21,12 +21,17 @@ use std::time::Duration;
 use base::clock::Clock;
 
 use crate::error::Error;
-use crate::options::{KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId, VALUE_BYTES_LIMIT};
+use crate::options::{
+    KEY_BYTES_MEAN, KEY_BYTES_MEAN_MAX, KEY_BYTES_MEAN_MIN, OBJECTS_LIMIT, ObjectId, TableSize,
+    VALUE_BYTES_LIMIT,
+};
 use crate::realtime;
 use crate::recovery::boot_tag;
 
+mod keys;
 mod read;
 
+pub use keys::Key;
 pub use mem::Line;
 pub use read::{InPlace, SlotRead};
 
@@ -34,12 +39,14 @@ const WORDS_PER_LINE: usize = 8;
 /// The first bytes of a table.
 pub(crate) const MAGIC: &[u8; 8] = b"EVKTABLE";
 /// Version of the layout; SPEC.md says every word. A table of another version is refused.
-pub const FORMAT_VERSION: u64 = 3;
+pub const FORMAT_VERSION: u64 = 4;
 const HEADER_LINES: usize = 2;
-// Words of the second header line: ids given so far, and the run that serves the table.
+// Words of the second header line: ids given so far, the run that serves the table, and the pool of keys.
 const OBJECTS_NEXT: usize = WORDS_PER_LINE;
 const RUN: usize = WORDS_PER_LINE + 1;
 const STATE: usize = WORDS_PER_LINE + 3;
+const KEY_BYTES: usize = WORDS_PER_LINE + 4;
+const UNITS_GIVEN: usize = WORDS_PER_LINE + 5;
 const STATE_SERVED: u64 = 1;
 const STATE_ENDED: u64 = 2;
 
@@ -56,11 +63,8 @@ const META_LENGTH: u64 = 0xffff;
 const META_TRUSTED: u64 = 1 << 16;
 const META_NODE_TIME: u64 = 1 << 17;
 const META_RETAINED: u64 = 1 << 18;
-const VALIDITY_TEMPORAL: u64 = 1 << 63;
 /// Timestamp of a slot without a value.
 const NO_TIMESTAMP: i64 = i64::MIN;
-/// A key is padded with a byte that UTF-8 never uses, so its length needs no word.
-const KEY_PAD: u8 = 0xff;
 
 /// Retries of a read before it sleeps. On one core, a reader of higher priority could otherwise starve the very writer
 /// it waits for.
@@ -91,21 +95,6 @@ pub struct SlotValue<'a> {
     pub retained: bool,
     /// The value.
     pub value: &'a [u8],
-}
-
-/// A key copied out of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
-    bytes: [u8; KEY_BYTES_MAX],
-    length: usize,
-}
-
-impl Key {
-    /// The key's text; empty for a slot whose key was lost to damage.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or("")
-    }
 }
 
 /// One moment on both clocks.
@@ -160,51 +149,57 @@ pub struct FreshCount {
 struct Shape {
     objects_max: usize,
     value_bytes_max: usize,
+    key_bytes_mean: u32,
     index_entries: usize,
     slot_lines: usize,
-    keys_at: usize,
+    pool_at: usize,
     slots_at: usize,
     lines: usize,
 }
 
 impl Shape {
-    fn new(objects_max: u32, value_bytes_max: usize) -> Result<Self, Error> {
-        let invalid = |name, value, high| Error::OptionInvalid {
-            name,
-            value,
-            low: 1,
-            high,
+    fn new(size: TableSize) -> Result<Self, Error> {
+        let check = |name, value, low, high| {
+            if value < low || value > high {
+                return Err(Error::OptionInvalid {
+                    name,
+                    value,
+                    low,
+                    high,
+                });
+            }
+            Ok(())
         };
-        if objects_max == 0 || objects_max > OBJECTS_LIMIT {
-            return Err(invalid(
-                "objects_max",
-                u64::from(objects_max),
-                u64::from(OBJECTS_LIMIT),
-            ));
-        }
-        if value_bytes_max == 0 || value_bytes_max > VALUE_BYTES_LIMIT {
-            return Err(invalid(
-                "value_bytes_max",
-                value_bytes_max as u64,
-                VALUE_BYTES_LIMIT as u64,
-            ));
-        }
-        let objects_max = objects_max as usize;
+        let objects = u64::from(size.objects_max);
+        check("objects_max", objects, 1, u64::from(OBJECTS_LIMIT))?;
+        let value_bytes = size.value_bytes_max as u64;
+        check("value_bytes_max", value_bytes, 1, VALUE_BYTES_LIMIT as u64)?;
+        let pool_bytes_max = (keys::POOL_LINES_MAX * size_of::<Line>()) as u64;
+        let (mean, mean_min) = (size.key_bytes_mean.into(), KEY_BYTES_MEAN_MIN.into());
+        let mean_max = (pool_bytes_max / objects).min(KEY_BYTES_MEAN_MAX.into());
+        check("key_bytes_mean", mean, mean_min, mean_max)?;
+        let (objects_max, value_bytes_max) = (size.objects_max as usize, size.value_bytes_max);
         // At most half full: a probe soon meets an empty entry.
         let index_entries = (objects_max * 2).next_power_of_two().max(WORDS_PER_LINE);
         let slot_lines = (VALUE + value_bytes_max.div_ceil(8)).div_ceil(WORDS_PER_LINE);
-        let keys_at = HEADER_LINES + index_entries / WORDS_PER_LINE;
-        let slots_at = keys_at + objects_max;
+        let pool_at = HEADER_LINES + index_entries / WORDS_PER_LINE;
+        let pool_lines = (objects_max * size.key_bytes_mean as usize).div_ceil(size_of::<Line>());
+        let slots_at = pool_at + pool_lines;
         let lines = slots_at + objects_max * slot_lines;
         Ok(Self {
             objects_max,
             value_bytes_max,
+            key_bytes_mean: size.key_bytes_mean,
             index_entries,
             slot_lines,
-            keys_at,
+            pool_at,
             slots_at,
             lines,
         })
+    }
+
+    fn pool_units(&self) -> usize {
+        (self.slots_at - self.pool_at) * keys::UNITS_PER_LINE
     }
 }
 
@@ -250,26 +245,31 @@ pub struct Table<M: AsRef<[Line]> = TableMemory> {
     insert_lock: Mutex<()>,
     /// Bytes of all values that were written through this handle.
     value_bytes: AtomicU64,
-    /// Ids that this handle has given: the count in the memory must not fall behind it.
+    /// Ids and units of the key pool that this handle has given: the counts in the memory must not fall behind.
     given: AtomicU32,
+    units: AtomicU32,
 }
 
 impl Table {
-    /// A table in memory of its own, allocated here and never again.
+    /// A table in memory of its own, allocated here and never again, with the default room for keys.
     ///
     /// # Errors
     /// [`Error::OptionInvalid`].
     pub fn new(objects_max: u32, value_bytes_max: usize, hash_seed: u64) -> Result<Self, Error> {
-        let memory = TableMemory::own(Self::lines_needed(objects_max, value_bytes_max)?);
-        Self::create_in(memory, objects_max, value_bytes_max, hash_seed)
+        let size = TableSize {
+            objects_max,
+            value_bytes_max,
+            key_bytes_mean: KEY_BYTES_MEAN,
+        };
+        Self::create_in(TableMemory::own(Self::lines_needed(size)?), size, hash_seed)
     }
 
     /// Cache lines that a table of this size takes.
     ///
     /// # Errors
     /// [`Error::OptionInvalid`].
-    pub fn lines_needed(objects_max: u32, value_bytes_max: usize) -> Result<usize, Error> {
-        Ok(Shape::new(objects_max, value_bytes_max)?.lines)
+    pub fn lines_needed(size: TableSize) -> Result<usize, Error> {
+        Ok(Shape::new(size)?.lines)
     }
 }
 
@@ -278,13 +278,8 @@ impl<M: AsRef<[Line]>> Table<M> {
     ///
     /// # Errors
     /// [`Error::OptionInvalid`]; [`Error::RegionInvalid`] when the memory is too short.
-    pub fn create_in(
-        memory: M,
-        objects_max: u32,
-        value_bytes_max: usize,
-        hash_seed: u64,
-    ) -> Result<Self, Error> {
-        let shape = Shape::new(objects_max, value_bytes_max)?;
+    pub fn create_in(memory: M, size: TableSize, hash_seed: u64) -> Result<Self, Error> {
+        let shape = Shape::new(size)?;
         if memory.as_ref().len() < shape.lines {
             return Err(Error::RegionInvalid {
                 reason: "too short",
@@ -297,7 +292,10 @@ impl<M: AsRef<[Line]>> Table<M> {
             insert_lock: Mutex::new(()),
             value_bytes: AtomicU64::new(0),
             given: AtomicU32::new(0),
+            units: AtomicU32::new(0),
         };
+        let key_bytes = u64::from(shape.key_bytes_mean);
+        table.word(0, KEY_BYTES).store(key_bytes, Ordering::Relaxed);
         let header = [
             u64::from_le_bytes(*MAGIC),
             FORMAT_VERSION,
@@ -321,11 +319,11 @@ impl<M: AsRef<[Line]>> Table<M> {
     /// [`Error::RegionInvalid`].
     pub fn attach(memory: M) -> Result<Self, Error> {
         let invalid = |reason| Error::RegionInvalid { reason };
-        let mut header = [0u64; WORDS_PER_LINE];
+        let mut header = [0u64; HEADER_LINES * WORDS_PER_LINE];
         {
-            let lines = memory.as_ref();
-            let first = lines.first().ok_or(invalid("too short"))?;
-            for (word, atomic) in header.iter_mut().zip(&first.0) {
+            let lines = memory.as_ref().get(..HEADER_LINES);
+            let lines = lines.ok_or(invalid("too short"))?;
+            for (word, atomic) in header.iter_mut().zip(lines.iter().flat_map(|line| &line.0)) {
                 *word = atomic.load(Ordering::Acquire);
             }
         }
@@ -335,9 +333,12 @@ impl<M: AsRef<[Line]>> Table<M> {
         if header[1] != FORMAT_VERSION {
             return Err(invalid("version"));
         }
-        let objects_max = u32::try_from(header[2]).map_err(|_| invalid("objects_max"))?;
-        let value_bytes_max = usize::try_from(header[3]).map_err(|_| invalid("value_bytes_max"))?;
-        let shape = Shape::new(objects_max, value_bytes_max).map_err(|_| invalid("shape"))?;
+        let size = TableSize {
+            objects_max: u32::try_from(header[2]).map_err(|_| invalid("objects_max"))?,
+            value_bytes_max: usize::try_from(header[3]).map_err(|_| invalid("value_bytes_max"))?,
+            key_bytes_mean: u32::try_from(header[KEY_BYTES]).map_err(|_| invalid("key_bytes"))?,
+        };
+        let shape = Shape::new(size).map_err(|_| invalid("shape"))?;
         if header[4] != shape.index_entries as u64 || header[5] != shape.slot_lines as u64 {
             return Err(invalid("shape"));
         }
@@ -351,6 +352,7 @@ impl<M: AsRef<[Line]>> Table<M> {
             insert_lock: Mutex::new(()),
             value_bytes: AtomicU64::new(0),
             given: AtomicU32::new(0),
+            units: AtomicU32::new(header[UNITS_GIVEN].min(shape.pool_units() as u64) as u32),
         })
     }
 
@@ -395,206 +397,21 @@ impl<M: AsRef<[Line]>> Table<M> {
         self.shape.value_bytes_max
     }
 
-    /// Ids given so far; ids are `0..objects()`.
-    pub fn objects(&self) -> u32 {
-        (self.word(0, OBJECTS_NEXT).load(Ordering::Acquire) as u32).min(self.objects_max())
-    }
-
     /// Memory of the table in bytes.
     pub fn bytes(&self) -> usize {
         self.shape.lines * size_of::<Line>()
     }
 
-    /// The object with this key.
-    pub fn lookup(&self, key: &str) -> Option<ObjectId> {
-        let words = pack_key(key)?;
-        self.probe(&words).ok()
-    }
-
-    /// Finds or makes the object with this key and sets its validity. `true` when anything changed.
-    ///
-    /// # Errors
-    /// [`Error::KeyInvalid`], [`Error::TableFull`]; [`Error::RegionInvalid`] if another process has overwritten the
-    /// memory: an id would be given a second time.
-    pub fn insert(
-        &self,
-        key: &str,
-        avi_ms: u32,
-        temporal: bool,
-    ) -> Result<(ObjectId, bool), Error> {
-        let words = pack_key(key).ok_or(Error::KeyInvalid { bytes: key.len() })?;
-        let _guard = self
-            .insert_lock
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner());
-        let validity = validity(avi_ms, temporal);
-        match self.probe(&words) {
-            Ok(id) => {
-                let word = self.slot_word(id, VALIDITY);
-                Ok((id, word.swap(validity, Ordering::Relaxed) != validity))
-            }
-            Err(_) if !self.is_intact() => Err(Error::RegionInvalid {
-                reason: "its memory was written over",
-            }),
-            Err(entry) => {
-                let id = self.name_slot(self.objects(), &words, validity, entry)?;
-                Ok((id, true))
-            }
-        }
-    }
-
-    /// Gives a key the id that it had before a restart. `false` when the id has another key.
-    ///
-    /// # Errors
-    /// [`Error::KeyInvalid`]; [`Error::TableTooSmall`] for an id beyond the table.
-    pub fn restore(
-        &self,
-        id: ObjectId,
-        key: &str,
-        avi_ms: u32,
-        temporal: bool,
-    ) -> Result<bool, Error> {
-        let words = pack_key(key).ok_or(Error::KeyInvalid { bytes: key.len() })?;
-        self.reserve(id)?;
-        let _guard = self
-            .insert_lock
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner());
-        match self.probe(&words) {
-            Ok(known) if known == id => {
-                self.slot_word(id, VALIDITY)
-                    .store(validity(avi_ms, temporal), Ordering::Relaxed);
-            }
-            Ok(_) => return Ok(false),
-            Err(_) if self.key(id).length > 0 => return Ok(false),
-            Err(entry) => {
-                self.name_slot(id.0, &words, validity(avi_ms, temporal), entry)?;
-            }
-        }
-        Ok(true)
-    }
-
-    /// Marks ids up to this one as given, so that none is given twice; the slots get no key.
-    ///
-    /// # Errors
-    /// [`Error::TableTooSmall`].
-    pub fn reserve(&self, id: ObjectId) -> Result<(), Error> {
-        if id.0 >= self.objects_max() {
-            let (needed, configured) = (u64::from(id.0) + 1, u64::from(self.objects_max()));
-            return Err(Error::TableTooSmall {
-                what: "objects_max",
-                needed,
-                configured,
-            });
-        }
-        let _guard = self
-            .insert_lock
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner());
-        for next in self.objects()..=id.0 {
-            self.clear_slot(next);
-            self.word(0, OBJECTS_NEXT)
-                .store(u64::from(next) + 1, Ordering::Release);
-            self.given.fetch_max(next + 1, Ordering::Release);
-        }
-        Ok(())
-    }
-
-    fn clear_slot(&self, id: u32) {
-        self.slot_word(ObjectId(id), TIMESTAMP)
-            .store(NO_TIMESTAMP as u64, Ordering::Relaxed);
-        for at in 0..WORDS_PER_LINE {
-            self.word(self.shape.keys_at + id as usize, at)
-                .store(u64::MAX, Ordering::Relaxed);
-        }
-    }
-
-    /// Writes validity and key of a slot, then gives the id, then its index entry: a reader that meets the object sees
-    /// it whole.
-    fn name_slot(
-        &self,
-        id: u32,
-        words: &[u64; WORDS_PER_LINE],
-        validity: u64,
-        entry: usize,
-    ) -> Result<ObjectId, Error> {
-        if id >= self.objects_max() {
-            return Err(Error::TableFull {
-                objects_max: self.objects_max(),
-            });
-        }
-        let given = self.objects();
-        if id >= given {
-            self.clear_slot(id);
-        }
-        self.slot_word(ObjectId(id), VALIDITY)
-            .store(validity, Ordering::Relaxed);
-        for (at, word) in words.iter().enumerate() {
-            self.word(self.shape.keys_at + id as usize, at)
-                .store(*word, Ordering::Relaxed);
-        }
-        if id >= given {
-            self.word(0, OBJECTS_NEXT)
-                .store(u64::from(id) + 1, Ordering::Release);
-            self.given.fetch_max(id + 1, Ordering::Release);
-        }
-        let tag = self.hash(words) & !u64::from(u32::MAX);
-        self.word(HEADER_LINES, entry)
-            .store(tag | (u64::from(id) + 1), Ordering::Release);
-        Ok(ObjectId(id))
-    }
-
     /// Whether the memory is still that of this table, with every object that this handle has made. A faulty process
     /// can overwrite or empty memory that it shares.
     pub(crate) fn is_intact(&self) -> bool {
-        // Load this before the count in the memory: a key made between the two must not look lost.
-        let given = self.given.load(Ordering::Acquire);
         let header = |at: usize| self.word(0, at).load(Ordering::Relaxed);
         header(0) == u64::from_le_bytes(*MAGIC)
             && header(1) == FORMAT_VERSION
             && header(2) == self.shape.objects_max as u64
             && header(3) == self.shape.value_bytes_max as u64
-            && self.objects() >= given
-    }
-
-    /// Whether an id has no key, or a plausible one: not the content of memory that was emptied.
-    pub(crate) fn has_sane_key(&self, id: ObjectId) -> bool {
-        let key = self.key(id);
-        let (text, rest) = key.bytes.split_at(key.length);
-        rest.iter().all(|byte| *byte == KEY_PAD)
-            && std::str::from_utf8(text).is_ok_and(|text| !text.contains('\0'))
-    }
-
-    /// The key of an id; empty when it has none.
-    pub fn key(&self, id: ObjectId) -> Key {
-        let mut key = Key {
-            bytes: [KEY_PAD; KEY_BYTES_MAX],
-            length: 0,
-        };
-        if id.0 < self.objects() {
-            for (at, chunk) in key.bytes.chunks_exact_mut(8).enumerate() {
-                let word = self
-                    .word(self.shape.keys_at + id.0 as usize, at)
-                    .load(Ordering::Relaxed);
-                chunk.copy_from_slice(&word.to_le_bytes());
-            }
-            key.length = key
-                .bytes
-                .iter()
-                .position(|byte| *byte == KEY_PAD)
-                .unwrap_or(KEY_BYTES_MAX);
-        }
-        key
-    }
-
-    /// Validity interval in ms of an id, and whether it is temporal.
-    pub fn validity(&self, id: ObjectId) -> (u32, bool) {
-        let word = if id.0 < self.objects() {
-            self.slot_word(id, VALIDITY).load(Ordering::Relaxed)
-        } else {
-            0
-        };
-        (word as u32, word & VALIDITY_TEMPORAL != 0)
+            && header(KEY_BYTES) == u64::from(self.shape.key_bytes_mean)
+            && self.has_its_counts()
     }
 
     /// Stores a value unless the slot holds a newer one. Returns `true` if it was stored. Of equal timestamps the later
@@ -694,42 +511,6 @@ impl<M: AsRef<[Line]>> Table<M> {
         Ok(())
     }
 
-    /// Returns the index entry's object, or the free entry where the key would go.
-    fn probe(&self, words: &[u64; WORDS_PER_LINE]) -> Result<ObjectId, usize> {
-        let hash = self.hash(words);
-        let mask = self.shape.index_entries - 1;
-        let mut at = hash as usize & mask;
-        // Bounded although an entry is always free: the memory may be shared with a faulty process.
-        for _ in 0..self.shape.index_entries {
-            let entry = self.word(HEADER_LINES, at).load(Ordering::Acquire);
-            if entry == 0 {
-                return Err(at);
-            }
-            let id = (entry as u32).wrapping_sub(1);
-            if entry >> 32 == hash >> 32 && id < self.objects_max() {
-                let line = self.shape.keys_at + id as usize;
-                if words
-                    .iter()
-                    .enumerate()
-                    .all(|(i, word)| self.word(line, i).load(Ordering::Relaxed) == *word)
-                {
-                    return Ok(ObjectId(id));
-                }
-            }
-            at = (at + 1) & mask;
-        }
-        Err(at)
-    }
-
-    fn hash(&self, words: &[u64; WORDS_PER_LINE]) -> u64 {
-        let mut hash = self.hash_seed;
-        for word in words.iter().take_while(|word| **word != u64::MAX) {
-            let product = u128::from(hash ^ word) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
-            hash = (product >> 64) as u64 ^ product as u64;
-        }
-        hash ^ hash >> 29
-    }
-
     fn word(&self, line: usize, at: usize) -> &AtomicU64 {
         &self.memory.as_ref()[line + at / WORDS_PER_LINE].0[at % WORDS_PER_LINE]
     }
@@ -749,23 +530,6 @@ pub fn is_fresh(age_ms: i64, avi_ms: u32) -> bool {
     age_ms.unsigned_abs() <= u64::from(avi_ms)
 }
 
-fn validity(avi_ms: u32, temporal: bool) -> u64 {
-    u64::from(avi_ms) | if temporal { VALIDITY_TEMPORAL } else { 0 }
-}
-
-fn pack_key(key: &str) -> Option<[u64; WORDS_PER_LINE]> {
-    if key.is_empty() || key.len() > KEY_BYTES_MAX {
-        return None;
-    }
-    let mut bytes = [KEY_PAD; KEY_BYTES_MAX];
-    bytes[..key.len()].copy_from_slice(key.as_bytes());
-    let mut words = [0; WORDS_PER_LINE];
-    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = u64::from_le_bytes(chunk.try_into().unwrap_or([KEY_PAD; 8]));
-    }
-    Some(words)
-}
-
 #[cold]
 fn back_off(waits: &mut u32) {
     *waits += 1;
@@ -781,6 +545,11 @@ impl<M: AsRef<[Line]>> Table<M> {
     /// Leaves a slot as a writer does that is killed in the middle of it.
     pub(crate) fn stop_in_the_middle(&self, id: ObjectId) {
         self.slot_word(id, SEQUENCE).fetch_or(1, Ordering::Relaxed);
+    }
+
+    /// Stores what a faulty process may store there.
+    pub(crate) fn set_validity_word(&self, id: ObjectId, word: u64) {
+        self.slot_word(id, VALIDITY).store(word, Ordering::Relaxed);
     }
 
     pub(crate) fn into_memory(self) -> M {

@@ -373,6 +373,28 @@ fn a_table_that_is_too_small_for_the_log_is_named() {
         }),
         Some(few)
     );
+    // Each key takes two units of 16 bytes, and the third one does not fit.
+    let long = Error::TableTooSmall {
+        what: "key_bytes_mean",
+        needed: 24,
+        configured: 16,
+    };
+    assert_eq!(
+        reopen(DbOptions {
+            objects_max: 4,
+            key_bytes_mean: 16,
+            ..small_options()
+        }),
+        Some(long)
+    );
+    assert_eq!(
+        reopen(DbOptions {
+            objects_max: 4,
+            key_bytes_mean: 32,
+            ..small_options()
+        }),
+        None
+    );
     let short = Error::TableTooSmall {
         what: "value_bytes_max",
         needed: 40,

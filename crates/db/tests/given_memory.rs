@@ -30,7 +30,7 @@ fn a_table_whose_memory_was_written_over_is_not_made_a_checkpoint() {
     ];
     for (mistake, make) in mistakes {
         let (clock, options) = (sim_clock(), small_options());
-        let lines = Table::lines_needed(options.objects_max, options.value_bytes_max);
+        let lines = Table::lines_needed(options.table_size());
         let given = Box::leak(Box::new(TableMemory::own(lines.expect("a size"))));
         let lines: &'static [Line] = (*given).as_ref();
         let memory = TableMemory::Given(lines);

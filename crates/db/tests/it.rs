@@ -8,6 +8,7 @@ mod database;
 mod follow;
 mod full;
 mod full_model;
+mod fuzz_corpus;
 mod given_memory;
 mod golden;
 mod history;

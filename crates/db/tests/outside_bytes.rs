@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use crate::common::{declare, formatted, open, scan, sim_clock, small_options};
-use db::log::codec::{self, Anchor, Context, Dictionary, Reading, Seal};
+use db::log::codec::{self, Anchor, Dictionary, Reading, Seal};
+use db::log::times::{Context, Time};
 use db::{Database, DbOptions, Durability, MemoryStore, PowerCut, SegmentStore};
 
 fn options() -> DbOptions {
@@ -89,16 +90,17 @@ fn a_value_cannot_change_another_object() {
     let anchor = Anchor {
         boot_id: [66; 16],
         arrival_us: 1,
-        sensor_ms: i64::MAX,
-        wall_ms: 0,
+        sensor: Time::from_ms(i64::MAX),
+        wall: Time::from_ms(0),
         wall_trusted: true,
+        is_older_store: true,
         lsn: 4,
     };
     let mut value = Vec::new();
     codec::put_anchor(&mut value, stranger(), &anchor);
     let forged = Reading {
         id: 0,
-        timestamp_ms: i64::MAX,
+        time: Time::from_ms(i64::MAX),
         arrival_us: 1,
         wall_trusted: true,
         node_time: false,

@@ -25,7 +25,8 @@ fn options(objects: u32, store_bytes: u64, full_policy: FullPolicy) -> DbOptions
 
 /// Returns the most bytes that a checkpoint of a full table takes; with keys this long it takes hardly less.
 fn checkpoint_bytes(objects: u32) -> u64 {
-    checkpoint_bytes_max(objects, u64::from(objects) * VALUE_BYTES as u64)
+    let each = |bytes: usize| u64::from(objects) * bytes as u64;
+    checkpoint_bytes_max(objects, each(KEY_BYTES_MAX), each(VALUE_BYTES))
 }
 
 /// Declares keys of the maximum length in the log.

@@ -136,7 +136,7 @@ fn the_real_time_path_makes_no_call_to_the_system() {
         ..DbOptions::default()
     };
     // As in a node whose table others read: in memory that is given to the table.
-    let lines = Table::lines_needed(options.objects_max, options.value_bytes_max);
+    let lines = Table::lines_needed(options.table_size());
     let given = Box::leak(Box::new(TableMemory::own(lines.expect("a size"))));
     let memory = TableMemory::Given((*given).as_ref());
     let (store, clock) = (MemoryStore::new(), Arc::new(SystemClock::new()));

@@ -105,9 +105,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async move {
         let (asker, mut questions) = status_channel();
+        // Nothing is written here.
+        let (writer, _) = http::write_channel();
         let (_stop, stopped) = tokio::sync::watch::channel(false);
         let bound = http::bind(HttpOptions::new(address.parse()?))?;
-        let (running, serves) = bound.serve(source, asker, 1, stopped)?;
+        let (running, serves) = bound.serve(source, asker, writer, 1, stopped)?;
         println!("serving http://{}", running.address);
         let answers = async {
             while let Some(question) = questions.next().await {

@@ -11,6 +11,11 @@ fn the_corpus_of_cursors_holds() {
 }
 
 #[test]
+fn the_corpus_of_bodies_holds() {
+    replay::replay("http_body", entries::http_body);
+}
+
+#[test]
 fn the_corpus_of_answers_holds() {
     replay::replay("upstream_answer", entries::upstream_answer);
 }

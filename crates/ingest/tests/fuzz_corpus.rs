@@ -3,6 +3,9 @@
 #[path = "../../../fuzz/src/intake.rs"]
 mod entries;
 
+#[path = "../../../fuzz/src/modbus.rs"]
+mod modbus;
+
 #[path = "../../../fuzz/src/replay.rs"]
 mod replay;
 
@@ -21,4 +24,9 @@ fn mqtt_payload() {
 #[test]
 fn mqtt_packet() {
     replay("mqtt_packet", entries::mqtt_packet);
+}
+
+#[test]
+fn modbus_answer() {
+    replay("modbus_answer", modbus::modbus_answer);
 }

@@ -214,7 +214,7 @@ fn json_fields_are_found_by_their_path() {
             "whole=true",
             "whole=\"oün\"",
             "element=-3",
-            "x=1.8446744073709552e19"
+            "x=18446744073709551615u"
         ]
     );
     let times: Vec<Option<i64>> = fake.puts().iter().map(|put| put.2).collect();

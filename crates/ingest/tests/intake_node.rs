@@ -7,8 +7,8 @@ use base::sim::SimClock;
 use db::value::Value;
 use db::{CommitDriver, Database, DbOptions, MemoryStore};
 use ingest::intake::{
-    Destination, Intake, IntakeOptions, KeyRule, KeyRules, NodeDestination, Outcome, PayloadKind,
-    PutError, Reason, Retained, SubscriptionRule, Template,
+    Destination, Intake, IntakeOptions, JsonRule, KeyRule, KeyRules, NodeDestination, Outcome,
+    PayloadKind, PutError, Reason, Retained, SubscriptionRule, Template,
 };
 
 const NOW_MS: i64 = 1_780_272_000_000;
@@ -146,6 +146,36 @@ fn a_table_that_is_smaller_than_keys_max_is_the_limit() {
 }
 
 #[test]
+fn a_key_whose_name_finds_no_room_is_refused_as_one_beyond_keys_max() {
+    let options = DbOptions {
+        objects_max: 4,
+        key_bytes_mean: 16,
+        ..DbOptions::default()
+    };
+    let rules = KeyRules {
+        auto_create: true,
+        keys_max: 4,
+        ..KeyRules::default()
+    };
+    let (node, _) = node(rules.clone(), options);
+    // The names have 64 bytes in all, in units of 16: three of four.
+    assert!(node.resolve(&"x".repeat(33)).is_ok());
+    assert_eq!(node.resolve(&"y".repeat(17)), Err(Reason::KeysMax));
+    assert!(node.resolve("z").is_ok());
+    let more = KeyRules {
+        rules: vec![rule("w", 1)],
+        ..rules
+    };
+    node.set_rules(more).unwrap();
+    let failures = node.declare_failures().unwrap();
+    assert!(
+        failures.contains("`w`") && failures.contains("key_bytes_mean = 16"),
+        "{failures}"
+    );
+    assert_eq!(node.database().objects(), 2);
+}
+
+#[test]
 fn a_declared_key_that_cannot_be_made_costs_itself_alone() {
     let options = DbOptions {
         objects_max: 2,
@@ -270,10 +300,7 @@ fn a_retained_reading_is_marked_and_fresh_only_by_its_own_time() {
         payload,
         retained: Retained::Take,
     };
-    let timed = PayloadKind::Json {
-        field: "v".to_owned(),
-        time_field: Some("t".to_owned()),
-    };
+    let timed = PayloadKind::Json(JsonRule::one("v", Some("t")));
     let options = IntakeOptions {
         subscriptions: vec![
             subscription("timed/+", timed),

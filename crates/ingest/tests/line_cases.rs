@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::intake_support::{Fake, options, refused};
 use ingest::intake::{Intake, IntakeOptions};
-use ingest::line::{LineBuffer, Piece, Precision};
+use ingest::line::{BodyStopped, LineBody, LineBuffer, Piece, Precision};
 
 const PAGE: &str = include_str!("../LINE.md");
 
@@ -129,6 +129,46 @@ fn done(case: &Case) -> Vec<String> {
         }
     }
     done
+}
+
+/// Returns the same for the body of a request, with or without a last line feed, sorted.
+fn done_as_body(case: &Case, end: &str) -> Vec<String> {
+    let mut text = case.line.clone();
+    for (symbol, character) in SYMBOLS {
+        text = text.replace(symbol, character);
+    }
+    text.push_str(end);
+    let fake = Fake::new();
+    fake.with(|inner| inner.trusted = false);
+    let mut intake = Intake::new(options(), fake.clone());
+    let mut body = LineBody::new(text.into(), case.precision, 1000);
+    assert_eq!(body.take(&mut intake), BodyStopped::Done);
+    let mut done = Vec::new();
+    for (key, value, time_ms) in fake.puts() {
+        let time = time_ms.map_or(String::new(), |time_ms| format!(" @{time_ms}"));
+        done.push(format!("{key}={value}{time}"));
+    }
+    for (reason, count) in refused(&intake) {
+        done.extend((0..count).map(|_| reason.to_owned()));
+    }
+    for text in &mut done {
+        for (symbol, character) in SYMBOLS.iter().filter(|(_, character)| *character != " ") {
+            *text = text.replace(character, symbol);
+        }
+    }
+    done.sort();
+    done
+}
+
+#[test]
+fn a_body_is_read_by_the_same_table() {
+    for case in cases() {
+        let mut wanted = case.node.clone();
+        wanted.sort();
+        for end in ["", "\n"] {
+            assert_eq!(done_as_body(&case, end), wanted, "`{}`{end:?}", case.line);
+        }
+    }
 }
 
 #[test]

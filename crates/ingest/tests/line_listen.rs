@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::intake_support::{Fake, NOW_MS, options};
+use crate::mqtt_support::keep_alive_runs;
 use base::error::Code;
 use ingest::durable::DurableWatch;
 use ingest::intake::{Intake, IntakeCounters, Reason};
@@ -579,26 +580,9 @@ fn peers_that_vanish_are_found_out() {
     let node = Node::tcp();
     let client = node.connect();
     node.until("a connection", |node| node.figures().connections == 1);
-    // The system itself reports the remaining time of each side's timer: `ss` reads it from there.
-    let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
-    let ours = port(client.reader.get_ref().local_addr().unwrap());
-    let theirs = port(client.reader.get_ref().peer_addr().unwrap());
-    let table = fs::read_to_string("/proc/net/tcp").unwrap();
-    // Other tests have connections of the same port with other peers.
-    let of_node = |line: &&str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        fields[1].ends_with(&theirs) && fields[2].ends_with(&ours)
-    };
-    let line = table.lines().find(of_node).unwrap();
-    // `tr:tm->when`: 02 is the timer of keep-alive, in ticks of 10 ms.
-    let timer = line.split_whitespace().nth(5).unwrap();
-    let ticks = timer
-        .strip_prefix("02:")
-        .map(|ticks| u32::from_str_radix(ticks, 16));
-    assert!(
-        ticks.is_some_and(|ticks| (1..=3000).contains(&ticks.unwrap())),
-        "{line}"
-    );
+    node.until("the timer of keep-alive", |_| {
+        keep_alive_runs(client.reader.get_ref())
+    });
     node.stop(0);
 }
 

@@ -1,6 +1,6 @@
 //! A session with a scripted broker, which sends everything that a good broker never sends.
 
-use crate::mqtt_support::{Running, Store, options, subscription, until};
+use crate::mqtt_support::{Running, Store, keep_alive_runs, options, subscription, until};
 use ingest::intake::Reason;
 use ingest::mqtt::{Qos, Version};
 use proptest::prelude::*;
@@ -582,6 +582,8 @@ fn the_brokers_own_keep_alive_counts() {
     peer.send(&[0x20, 6, 0, 0, 3, 19, 0, 1]);
     peer.grant(&[1]);
     assert_eq!(peer.packet(), Some((0xc0, vec![])), "a ping");
+    // A broker may turn pings off, so the system probes, too.
+    until("the timer of TCP", || keep_alive_runs(&peer.stream));
     session.stop(0);
 }
 

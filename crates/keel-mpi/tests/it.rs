@@ -3,3 +3,4 @@
 mod boards;
 mod common;
 mod jobs;
+mod periodic;

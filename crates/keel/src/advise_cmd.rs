@@ -203,7 +203,7 @@ impl Measured {
                 "measured"
             };
             out.line(format_args!(
-                "{kind:<8}  {:.6} s for {} readings; a line over the work fits the samples within {:.1} %",
+                "{kind:<8}  {:.6} s for {} readings; a fit over the work is within {:.1} % of the samples",
                 self.estimate.single_s,
                 self.estimate.rows,
                 growth.error_max * 100.0
@@ -234,7 +234,7 @@ impl Measured {
             "samples": samples.collect::<Vec<_>>(),
             "single_s": estimate.single_s,
             "is_forecast": estimate.is_forecast,
-            "fit_error_max": estimate.growth.map(|growth| growth.error_max),
+            "fit_error_max": estimate.growth.as_ref().map(|growth| growth.error_max),
             "parallel_fraction": estimate.parallel_fraction,
             "left_out": left_out,
         })

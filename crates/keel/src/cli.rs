@@ -24,7 +24,7 @@ pub(crate) use boards::{
     BoardsArgs, ClusterArgs, ClusterCommand, ClusterMeasureArgs, ClusterReportArgs, Compat,
 };
 pub(crate) use care::{
-    BackupArgs, CareCommand, ConfigArgs, ConfigCommand, DoctorArgs, RestoreArgs,
+    BackupArgs, CareCommand, ConfigArgs, ConfigCommand, DoctorArgs, RestoreArgs, TryArgs,
 };
 pub(crate) use cluster::{
     AdviseArgs, DataMayGo, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs,

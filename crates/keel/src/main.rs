@@ -18,7 +18,7 @@
 //! service (`QOS.md` specifies them), `qos_cmd/` its commands, `stream_cmd/` programs from the network,
 //! `cluster_cmd/` several boards, `job_cmd/` jobs on them, `kernel.rs` the kinds of jobs, `temporary.rs` files and
 //! folders of a run, `doctor_cmd/` what this machine permits, `power_cmd/` its power use, `advise_cmd.rs` where to
-//! run a job, `bench_cmd.rs`.
+//! run a job, `try_cmd.rs` what a node would make of a message, `bench_cmd.rs`.
 
 mod advise_cmd;
 mod bench_cmd;
@@ -46,6 +46,7 @@ mod status;
 mod stream_cmd;
 mod temporary;
 mod time_text;
+mod try_cmd;
 mod volatile;
 
 use command::{descriptors, error, output, random, signals};
@@ -55,6 +56,7 @@ use std::process::ExitCode;
 fn config_command(command: &cli::ConfigCommand) -> Result<u8, error::CliError> {
     match command {
         cli::ConfigCommand::Check { file, json } => config::check(file, *json, qos::look),
+        cli::ConfigCommand::Try(arguments) => try_cmd::run(arguments),
         cli::ConfigCommand::Example => {
             let mut output = output::Output::new();
             output.bytes(config::example().as_bytes())?;

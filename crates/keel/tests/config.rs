@@ -1,6 +1,6 @@
 //! `keel config` as a process.
 
-use crate::common::{TempDir, fails, keel, ok, ok_json, run};
+use crate::common::{TempDir, fails, keel, ok, ok_json, run, run_with_input};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -189,4 +189,126 @@ fn a_store_too_small_for_its_table_is_refused_before_it_is_made() {
     config(512);
     let answer = String::from_utf8(ok(&["config", "check", text(&file)])).unwrap();
     assert!(!answer.contains("warning"), "{answer}");
+}
+
+/// A file with two subscriptions: numbers, and several values of JSON.
+fn tried(dir: &TempDir) -> std::path::PathBuf {
+    let file = dir.file("keel.toml");
+    let config = "[keys]\nauto_create = false\n[[key]]\npattern = \"n/#\"\n[[key]]\npattern = \"j/a/#\"\n\
+                  [mqtt]\naddress = \"h:1\"\nclient_id = \"k\"\npacket_bytes_max = 1024\n\
+                  [[mqtt.subscribe]]\nfilter = \"n/+\"\nretained = \"skip\"\n\
+                  [[mqtt.subscribe]]\nfilter = \"j/+\"\npayload = \"json\"\njson_time_field = \"t\"\n\
+                  json_fields = [\n  \"*\",\n  \"!x\",\n]\n\
+                  [[mqtt.subscribe.field]]\npath = \"state\"\nname = \"on\"\ntype = \"bool\"\n\
+                  [time]\npast_days_max = 36500\n";
+    std::fs::write(&file, config).unwrap();
+    file
+}
+
+#[test]
+fn a_message_is_tried_without_a_node_and_the_line_that_decides_is_named() {
+    let dir = TempDir::new();
+    let file = tried(&dir);
+    let payload = r#"{"state": "ON", "count": 9007199254740993, "x": {"y": 1}, "bad": 1e400,
+        "t": "2024-06-01T11:00:00Z"}"#;
+    let json = ok_json(&["config", "try", "j/a", payload, "--json", "-c", text(&file)]);
+    assert_eq!(
+        (&json["filter"], &json["line"]),
+        (&"j/+".into(), &14.into())
+    );
+    let time_ms = 1_717_239_600_000_i64;
+    assert_eq!(
+        json["readings"],
+        serde_json::json!([
+            {"key": "j/a/count", "value": 9_007_199_254_740_993_i64, "type": "integer", "time_ms": time_ms,
+             "path": "count", "line": 19},
+            {"key": "j/a/on", "value": true, "type": "boolean", "time_ms": time_ms, "path": "state", "line": 22},
+        ])
+    );
+    assert_eq!(
+        json["refusals"],
+        serde_json::json!([
+            {"reason": "not_finite", "what": "j/a bad: 1e400", "path": "bad", "key": null, "line": 19},
+        ])
+    );
+    assert_eq!(
+        json["left_out"],
+        serde_json::json!([
+            {"path": "t", "why": "time", "line": null},
+            {"path": "x/y", "why": "left", "line": 20},
+        ])
+    );
+    // Nothing is created, and no store is needed.
+    assert_eq!(dir.entries(), std::slice::from_ref(&file));
+}
+
+#[test]
+fn a_message_that_a_node_would_refuse_is_exit_status_1() {
+    let dir = TempDir::new();
+    let file = tried(&dir);
+    let tried = |arguments: &[&str], input: &[u8]| {
+        let all = [&["config", "try"][..], arguments, &["-c", text(&file)]].concat();
+        let output = run_with_input(&all, input);
+        let (out, error) = (output.stdout, output.stderr);
+        let texts = (
+            String::from_utf8(out).unwrap(),
+            String::from_utf8(error).unwrap(),
+        );
+        (output.status.code(), texts.0, texts.1)
+    };
+    let begin = format!("{}:11: n/+\n", file.display());
+    // A payload may begin with a hyphen, or come from the standard input.
+    let (status, out, _) = tried(&["n/a", "-5"], b"");
+    assert_eq!(
+        (status, out),
+        (Some(0), format!("{begin}  n/a = -5 (float), line 11\n"))
+    );
+    let (status, out, _) = tried(&["n/a", "-"], b"21.5\n");
+    assert_eq!(
+        (status, out),
+        (Some(0), format!("{begin}  n/a = 21.5 (float), line 11\n"))
+    );
+    let (status, out, error) = tried(&["n/a", "warm\x1b"], b"");
+    let refused = "  refused, payload_invalid: n/a: warm\\u{1b}, line 11\n";
+    assert_eq!((status, out), (Some(1), format!("{begin}{refused}")));
+    assert!(
+        error.starts_with("keel: n/a: a node refuses the message as payload_invalid"),
+        "{error}"
+    );
+    let (status, out, _) = tried(
+        &[
+            "j/b",
+            "{\"v\": 1, \"t\": \"2024-06-01T11:00:00Z\"}",
+            "--json",
+        ],
+        b"",
+    );
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (status, json["refusals"][0]["key"].as_str()),
+        (Some(1), Some("j/b/v"))
+    );
+    assert_eq!(json["refusals"][0]["reason"], "key_unknown");
+    let (status, out, error) = tried(&["other", "1"], b"");
+    assert_eq!(
+        (status, out.as_str()),
+        (Some(1), "  refused, topic_unmatched: other: 1\n")
+    );
+    assert!(error.contains("add a [[mqtt.subscribe]]"), "{error}");
+    // A retained message that is skipped gives no reading, and is not refused.
+    let (status, out, _) = tried(&["n/a", "1", "--retained"], b"");
+    assert_eq!((status, out), (Some(0), format!("{begin}  no reading\n")));
+    // The limit is for the whole message, with its topic and its header.
+    for (bytes, wrong) in [
+        (1016, "a node refuses the message as not_finite"),
+        (1017, "is larger than mqtt.packet_bytes_max, 1024 bytes"),
+    ] {
+        let (status, _, error) = tried(&["n/a", "-"], &vec![b'1'; bytes]);
+        assert_eq!(status, Some(1));
+        assert!(error.contains(wrong), "{error}");
+    }
+    std::fs::write(&file, "").unwrap();
+    let (status, _, error) = tried(&["n/a", "1"], b"");
+    assert_eq!(status, Some(1));
+    assert!(error.contains("has no [mqtt]"), "{error}");
 }

@@ -376,6 +376,14 @@ fn a_configuration_that_opens_the_node_to_others_is_refused_or_warned_of() {
         said.contains("keel.toml:2: http.listen") && said.contains("token_file"),
         "{said}"
     );
+    // Reading may be open to everybody, writing may not.
+    let refused = check("[http]\nlisten = \"0.0.0.0:8095\"\nanonymous = true\nwrite = true\n");
+    assert_eq!(refused.status.code(), Some(1));
+    let said = one_line(&refused.stderr);
+    assert!(
+        said.contains("keel.toml:2: http.listen") && said.contains("token_file"),
+        "{said}"
+    );
     let said = |text: &str| {
         let output = check(text);
         assert!(output.status.success(), "{output:?}");

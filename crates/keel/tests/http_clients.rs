@@ -2,7 +2,7 @@
 
 use crate::common::http::{Events, HTTP, address, answer, connect, get, json, rest};
 use crate::common::node::Node;
-use crate::common::wait_until;
+use crate::common::{keep_alive_runs, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -42,24 +42,7 @@ fn raise_files_max() {
 fn peers_that_vanish_are_found_out() {
     let node = Node::start(HTTP);
     let client = connect(&address(&node));
-    let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
-    let ours = port(client.local_addr().unwrap());
-    let theirs = port(client.peer_addr().unwrap());
-    // The kernel shows the remaining time of the timer on each side. In `tr:tm->when`, 02 is the keep-alive timer, in
-    // ticks of 10 ms.
-    wait_until("the timer of keep-alive", || {
-        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        // Other tests may have connections with the same port and other peers.
-        table.lines().any(|line| {
-            let row: Vec<&str> = line.split_whitespace().collect();
-            let is_theirs = row[1].ends_with(&theirs) && row[2].ends_with(&ours);
-            let ticks = row[5].strip_prefix("02:");
-            is_theirs
-                && ticks.is_some_and(|ticks| {
-                    (1..=3000).contains(&u32::from_str_radix(ticks, 16).unwrap())
-                })
-        })
-    });
+    wait_until("the timer of keep-alive", || keep_alive_runs(&client));
 }
 
 #[test]

@@ -370,6 +370,12 @@ fn connections_that_are_served_are_not_sent_away() {
         commands["connections_refused"].as_u64() >= Some(2),
         "{commands}"
     );
+    // Programs that are turned away lose readings, so the node is not well.
+    let reasons = status["reasons"].to_string();
+    assert!(
+        reasons.contains("clients of the node's socket were turned away"),
+        "{reasons}"
+    );
     // The operator's connection accepts several requests, but only of these kinds, and silent connections do not block
     // it.
     let mut operator = node.connect();

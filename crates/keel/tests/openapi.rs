@@ -2,7 +2,7 @@
 //! and no member that is not. Each description of an answer has been met once.
 
 use crate::clients::example;
-use crate::common::http::{Answer, Events, HTTP, address, answer, connect, json};
+use crate::common::http::{Answer, Events, HTTP, address, answer, connect, json, post};
 use crate::common::node::Node;
 use crate::common::wait_until;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 /// The routes, each with a path of it that is answered.
-const ROUTES: [(&str, &str); 12] = [
+const ROUTES: [(&str, &str); 14] = [
     ("/", "/"),
     ("/page/{name}", "/page/page.js"),
     ("/openapi.json", "/openapi.json"),
@@ -31,7 +31,21 @@ const ROUTES: [(&str, &str); 12] = [
         "/api/v1/readings?key=hall/1/temperature",
     ),
     ("/api/v1/stream", "/api/v1/stream?status=1"),
+    ("/ping", "/ping"),
+    ("/health", "/health"),
 ];
+
+/// The routes to which lines are posted.
+const WRITES: [&str; 2] = ["/api/v2/write", "/write"];
+
+/// Returns the one method of a route.
+fn method_of(route: &str) -> &'static str {
+    if WRITES.contains(&route) {
+        "post"
+    } else {
+        "get"
+    }
+}
 
 /// The description, what contradicts it, the answers that were met, and the named schemas that a value had.
 struct Description {
@@ -172,8 +186,17 @@ impl Description {
         let status = answer.status.to_string();
         let at = format!("{path} {status}");
         self.met.insert((route.to_owned(), status.clone()));
-        let described = self.resolve(&self.text["paths"][route]["get"]["responses"][&status]);
-        let kind = answer.headers["content-type"].split(';').next().unwrap();
+        let responses = &self.text["paths"][route][method_of(route)]["responses"];
+        let described = self.resolve(&responses[&status]);
+        if described.is_object() && described.get("content").is_none() {
+            assert!(answer.body.is_empty(), "{at}");
+            return;
+        }
+        let Some(kind) = answer.headers.get("content-type") else {
+            self.faults.push(format!("{at} has no type"));
+            return;
+        };
+        let kind = kind.split(';').next().unwrap();
         let content = &described["content"][kind];
         if content.is_null() {
             self.faults.push(format!("{at}: {kind} is not described"));
@@ -224,6 +247,8 @@ fn full_node() -> Node {
     let config = format!(
         r#"{HTTP}
 requests_per_second_max = 1000
+write = true
+write_kibibytes_max = 16
 [region]
 file = "region"
 create_mebibytes = 32
@@ -232,6 +257,12 @@ address = "127.0.0.1:1"
 client_id = "keel-described"
 [[mqtt.subscribe]]
 filter = "sensors/#"
+[[modbus]]
+address = "tcp://127.0.0.1:1"
+[[modbus.register]]
+key = "meter"
+table = "input"
+address = 0
 [[upstream]]
 name = "cloud"
 kind = "http"
@@ -287,6 +318,7 @@ fn wait_for_everything(address: &str) {
         let status = json(address, "/api/v1/status");
         let lists = [
             "/reasons",
+            "/modbus",
             "/upstream",
             "/brokers",
             "/alarms",
@@ -324,7 +356,8 @@ fn every_answer_is_as_described_and_every_described_answer_is_given() {
     let mut description = Description::of(&full_address);
     let routes = description.text["paths"].as_object().unwrap().keys();
     let routes: BTreeSet<&str> = routes.map(String::as_str).collect();
-    let tried: BTreeSet<&str> = ROUTES.iter().map(|(route, _)| *route).collect();
+    let tried = ROUTES.iter().map(|(route, _)| *route).chain(WRITES);
+    let tried: BTreeSet<&str> = tried.collect();
     assert_eq!(routes, tried);
 
     let own = "host: localhost\r\n";
@@ -350,6 +383,24 @@ fn every_answer_is_as_described_and_every_described_answer_is_given() {
         ("/api/v1/readings", "/api/v1/readings?key=a/t&format=csv"),
     ] {
         description.check(route, path, &ask(&full_address, path, own));
+    }
+
+    for route in WRITES {
+        for (query, headers, body, status) in [
+            ("", "", &b"written v=1"[..], 204),
+            ("?precision=s&db=any&org=any", "", b"written v=1\n", 204),
+            ("", "", b"written v=1\nbad\n", 400),
+            ("?stranger=1", "", b"", 400),
+            ("", "content-encoding: gzip\r\n", b"none", 400),
+            ("", "origin: http://evil.example\r\n", b"", 403),
+            ("", "content-encoding: zstd\r\n", b"", 415),
+            ("", "", &[b'x'; 17 << 10], 413),
+        ] {
+            let path = format!("{route}{query}");
+            let answer = post(&full_address, &path, headers, body);
+            assert_eq!(answer.status, status, "{path}: {}", answer.text());
+            description.check(route, &path, &answer);
+        }
     }
 
     let mut stream = Events::begin(&full_address, "/api/v1/stream?status=1", "");
@@ -382,7 +433,10 @@ fn every_answer_is_as_described_and_every_described_answer_is_given() {
     assert_eq!(no_place.status, 503);
     for (route, path) in ROUTES {
         description.check(route, path, &no_place);
-        if !matches!(route, "/" | "/page/{name}" | "/healthz" | "/openapi.json") {
+        if !matches!(
+            route,
+            "/" | "/page/{name}" | "/healthz" | "/openapi.json" | "/ping" | "/health"
+        ) {
             let refused = ask(&closed_address, path, own);
             assert_eq!(refused.status, 401, "{path}");
             description.check(route, path, &refused);
@@ -395,10 +449,25 @@ fn every_answer_is_as_described_and_every_described_answer_is_given() {
         });
     }
 
+    for route in WRITES {
+        description.check(route, route, &no_place);
+        let refused = post(&closed_address, route, "", b"a v=1");
+        assert_eq!(refused.status, 401, "{route}");
+        description.check(route, route, &refused);
+        // Clients of version 1 drop the lines at 429.
+        let wanted = if route == "/write" { 503 } else { 429 };
+        wait_until("the limit of requests", || {
+            let refused = post(&slow_address, route, "", b"a v=1");
+            description.check(route, route, &refused);
+            refused.status == wanted
+        });
+    }
+
     assert_eq!(description.faults, Vec::<String>::new());
     let mut left = BTreeSet::new();
     for (route, item) in description.text["paths"].as_object().unwrap() {
-        for status in item["get"]["responses"].as_object().unwrap().keys() {
+        let responses = &item[method_of(route)]["responses"];
+        for status in responses.as_object().unwrap().keys() {
             left.insert((route.clone(), status.clone()));
         }
     }
@@ -444,9 +513,11 @@ fn no_schema_of_an_answer_admits_anything() {
         optional.extend(others.map(|(member, _)| format!("{name}.{member}")));
     }
     for (route, item) in text["paths"].as_object().unwrap() {
-        for (status, described) in item["get"]["responses"].as_object().unwrap() {
+        let responses = &item[method_of(route)]["responses"];
+        for (status, described) in responses.as_object().unwrap() {
             let content = &description.resolve(described)["content"];
-            for (kind, one) in content.as_object().unwrap() {
+            // An answer without content has nothing to describe.
+            for (kind, one) in content.as_object().into_iter().flatten() {
                 let at = format!("{route} {status} {kind}");
                 found.extend(description.open_places(&one["schema"], &at));
                 let parts = match kind.as_str() {
@@ -465,8 +536,14 @@ fn no_schema_of_an_answer_admits_anything() {
             }
         }
     }
-    // A member that is not required could be missing always.
-    assert_eq!(optional, ["Latest.retained", "Reading.recorded_ms"]);
+    // A member that is not required could be missing always. A test of writing looks at the message.
+    let wanted = [
+        "Latest.retained",
+        "Reading.recorded_ms",
+        "Refused.error",
+        "Refused.message",
+    ];
+    assert_eq!(optional, wanted);
     // The description does not describe how descriptions are written.
     let itself = "/openapi.json 200 application/json.additionalProperties admits anything";
     assert_eq!(found, [itself]);

@@ -2,13 +2,18 @@
 //! skipped and failed runs, and ends the job when the node ends.
 
 use crate::common::node::{Node, SMALL};
-use crate::common::{TempDir, fails, ok, wait_until};
-use serde_json::Value;
+use crate::common::{TempDir, fails, keel, ok, one_line, wait_until};
+use cluster::advisor::{Input, Origin, Question, question_text};
+use cluster::jobs::Sameness;
+use cluster::jobs::lines::{Line, Report};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const VIBRATION: &str = "
@@ -176,6 +181,158 @@ fn a_job_runs_at_its_period_where_the_advisor_says_and_its_result_is_replaced() 
 }
 
 #[test]
+fn an_answer_is_written_before_its_check_or_without_one() {
+    let job = |name: &str, check: &str| {
+        format!(
+            "[[job]]\nname = \"{name}\"\nkernel = \"vibration\"\nkey = \"pump/vibration\"\nwindow = 64\nranks = 2\n\
+             period_seconds = 3600\nout = \"{name}.json\"\ntable = \"{name}.csv\"\ncheck = \"{check}\"\n"
+        )
+    };
+    let (later, none) = (job("later", "after"), job("none", "never"));
+    let time = "[time]\nwall_clock = \"trusted\"\n";
+    let node = Node::start(&format!("{SMALL}{time}{later}{none}"));
+    feed(&node, 600);
+    for (name, compared) in [("later", "same"), ("none", "unchecked")] {
+        let said = node.json(&["cluster", "job", name]);
+        let result = &said["result"];
+        assert_eq!(result["compared"], compared, "{said}");
+        assert_eq!(result["alone_s"].is_null(), compared == "unchecked");
+        assert_eq!(result["advice"].is_null(), compared == "unchecked");
+        assert!(said["check_failed"].is_null(), "{said}");
+        let text = fs::read_to_string(node.dir.file(&format!("{name}.json"))).unwrap();
+        let written: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(written["result"]["compared"], compared, "{written}");
+        let table = fs::read_to_string(node.dir.file(&format!("{name}.csv"))).unwrap();
+        assert!(table.lines().count() > 3, "{table}");
+        assert!(!node.dir.file(&format!("{name}.csv.new")).exists());
+    }
+}
+
+/// What two boards say, as a launcher prints it.
+fn said_by_boards(lines: &[Line]) -> String {
+    let begin = |rank: usize| Line::Begin {
+        rank,
+        ranks: 2,
+        host: format!("b{rank}"),
+        boot: format!("boot {rank}"),
+        cores: 1,
+    };
+    let first = [begin(0), begin(1), reported(Sameness::Unchecked, None)];
+    let whole = Line::Whole { rows: 0 };
+    let all = first.iter().chain([&whole]).chain(lines);
+    all.map(|line| line.text().unwrap() + "\n").collect()
+}
+
+fn reported(compared: Sameness, alone_s: Option<f64>) -> Line {
+    let report = Report {
+        kernel: "vibration".to_owned(),
+        ranks: 2,
+        rows: 600,
+        input_bytes: 4_800,
+        output_bytes: 96,
+        answer: json!({"windows": 1}),
+        compared,
+        operations: 6,
+        moved_bytes: 5_000,
+        exchange_times: 2.0,
+        exchange_bytes: 2_400.0,
+        seconds: 0.2,
+        computing_s: 0.15,
+        communicating_s: 0.05,
+        alone_s,
+        shared_fraction: alone_s.map(|_| 0.9),
+        fitted_fraction: None,
+    };
+    Line::Report {
+        report: Box::new(report),
+    }
+}
+
+/// The launcher is a script with prepared output, so the check fails at a known point.
+#[test]
+fn an_answer_whose_check_failed_or_did_not_come_says_so_in_its_file() {
+    let base = format!("{SMALL}[time]\nwall_clock = \"trusted\"\n");
+    let node = Node::start(&base);
+    feed(&node, 600);
+    // The node has no job, so that it starts none beside those of the test.
+    let job = "[[job]]\nname = \"boards\"\nkernel = \"vibration\"\nkey = \"pump/vibration\"\nout = \"boards.json\"\n\
+               window = 64\nhosts = \"hosts\"\ndeadline_seconds = 6.0\ncheck = \"after\"\n";
+    fs::write(node.dir.file("job.toml"), format!("{base}{job}")).unwrap();
+    fs::write(node.dir.file("hosts"), "localhost\n127.0.0.1\n").unwrap();
+    // Measured before: 10 s on one board, so that both are needed.
+    let mut figures = Question::new("boards: vibration (64, 0, 8) of pump/vibration");
+    for (input, value) in [
+        (Input::SingleS, 10.0),
+        (Input::ParallelFraction, 0.999),
+        (Input::ExchangeTimes, 2.0),
+        (Input::ExchangeBytes, 2_400.0),
+        (Input::InputBytes, 4_800.0),
+        (Input::OutputBytes, 96.0),
+    ] {
+        let by = Origin::Measured("an earlier run".to_owned());
+        figures.give(input, value, by).unwrap();
+    }
+    let figures = question_text(&figures).unwrap();
+    fs::write(node.dir.file("boards.json.figures.json"), figures).unwrap();
+    let programs = node.dir.file("programs");
+    fs::create_dir(&programs).unwrap();
+    let said = node.dir.file("said");
+    for (name, text) in [
+        (
+            "keel-mpi",
+            "echo 'MPICH Version: 4.0.2, MPICH Device: ch4:ucx'".to_owned(),
+        ),
+        (
+            "mpiexec.hydra",
+            format!(
+                "[ \"$1\" = --version ] && echo HYDRA && exit\nexec cat '{}'",
+                said.display()
+            ),
+        ),
+    ] {
+        let program = programs.join(name);
+        fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", programs.display());
+    let done = |rank: usize| Line::Done { rank, rows: 0 };
+    let other = "finds another answer alone than 2 ranks have found";
+    let failed = Line::Failed {
+        rank: 0,
+        blames: Some(0),
+        why: other.to_owned(),
+    };
+    let differs = reported(Sameness::Different, Some(0.4));
+    for (lines, compared, why) in [
+        (vec![done(1), differs, failed], "different", other),
+        (
+            vec![done(1), done(0)],
+            "unchecked",
+            "the result of the check has not come whole",
+        ),
+    ] {
+        fs::write(&said, said_by_boards(&lines)).unwrap();
+        let output = keel()
+            .args(["cluster", "job", "boards", "-c", "job.toml"])
+            .env("PATH", &path)
+            .current_dir(node.dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let error = one_line(&output.stderr);
+        assert!(error.contains(why), "{error}");
+        let text = fs::read_to_string(node.dir.file("boards.json")).unwrap();
+        let written: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(written["placed"]["place"], "2 boards", "{written}");
+        assert_eq!(written["result"]["compared"], compared, "{written}");
+        let failed = written["check_failed"].as_str().unwrap();
+        assert!(failed.contains(why), "{failed}");
+    }
+}
+
+#[test]
 fn failures_are_counted_and_named_and_make_the_node_degraded() {
     let config = VIBRATION.replace("bearing", "lost");
     let node = Node::start(&format!("{SMALL}{config}"));
@@ -299,6 +456,7 @@ fn a_configuration_says_what_its_jobs_do_and_what_is_wrong_with_them() {
             "job.period_seconds is 0",
         ),
         ("ranks = 2", "ranks = 65", "job.ranks is 65"),
+        ("ranks = 2", "check = \"later\"", "job.check is \"later\""),
         ("ranks = 2", "interface = \"-x\"", "job.interface is \"-x\""),
         (
             "ranks = 2",

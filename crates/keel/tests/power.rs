@@ -152,6 +152,164 @@ fn what_another_user_may_not_read_is_unavailable_with_its_reason() {
     assert_eq!(source(&said["sources"], "ina219 5-0040")["watts"], 4.987);
 }
 
+/// A firmware's program that prints twelve rails of 0.5 A and 0.75 V, and a PATH that begins with it.
+fn firmware(dir: &TempDir) -> String {
+    use std::fmt::Write as _;
+    use std::os::unix::fs::PermissionsExt;
+    let folder = dir.file("bin");
+    fs::create_dir_all(&folder).unwrap();
+    let mut rails = String::new();
+    for rail in 0..12 {
+        writeln!(rails, "   RAIL{rail}_A current({rail})=0.50000000A").unwrap();
+        writeln!(rails, "   RAIL{rail}_V volt({rail})=0.75000000V").unwrap();
+    }
+    fs::write(dir.file("rails"), rails).unwrap();
+    let program = folder.join("vcgencmd");
+    // Reads closer than 5 ms count as one: a short load whose first read takes longer than that has two values.
+    let script = format!(
+        "#!/bin/sh\ntest \"$*\" = pmic_read_adc && sleep 0.02 && exec cat '{}'\n",
+        dir.file("rails").display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{}:{path}", folder.display())
+}
+
+/// What the community's fit makes of those rails.
+const RAILS_W: f64 = 1.1451 * 12.0 * 0.375 + 0.5879;
+
+#[test]
+fn the_power_chip_of_a_raspberry_pi_is_read_by_every_command_that_measures() {
+    let dir = TempDir::new();
+    let path = firmware(&dir);
+    // A root without sensors.
+    let root = dir.path().display().to_string();
+    let with_chip = |words: &[&str]| {
+        let output = keel().args(words).env("PATH", &path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let watch = [
+        "power",
+        "watch",
+        "--root",
+        &root,
+        "--pmic",
+        "--count",
+        "1",
+        "--interval-ms",
+        "10",
+        "--json",
+    ];
+    let said = with_chip(&watch);
+    let chip = source(&said["sources"], "pi5 pmic");
+    assert_eq!(chip["origin"], "modelled", "{chip}");
+    assert!(
+        (chip["watts"].as_f64().unwrap() - RAILS_W).abs() < 1e-9,
+        "{chip}"
+    );
+    // Without the firmware's program it says so.
+    let output = keel().args(watch).env("PATH", &root).output().unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let chip = source(&said["sources"], "pi5 pmic");
+    assert_eq!(chip["origin"], "unavailable");
+    assert!(
+        chip["why"].as_str().unwrap().starts_with("vcgencmd: "),
+        "{chip}"
+    );
+
+    let input = dir.file("day.csv");
+    let rows: String = (0..4_000).map(|row| format!("{}\n", row % 7)).collect();
+    fs::write(&input, format!("value\n{rows}")).unwrap();
+    let input = input.display().to_string();
+    let job = [
+        "cluster",
+        "run",
+        "vibration",
+        "--local",
+        "2",
+        "--input",
+        &input,
+        "--root",
+        &root,
+        "--pmic",
+        "--idle-seconds",
+        "1",
+        "--json",
+    ];
+    let said = with_chip(&job);
+    let joules = said["energy"]["joules"].as_f64();
+    assert!(joules.is_some_and(|joules| joules > 0.0), "{said}");
+    let sources = said["energy"]["sources"].as_str().unwrap();
+    assert!(
+        sources.contains("pi5 pmic modelled after rails of the PMIC"),
+        "{sources}"
+    );
+    let inputs = said["advice"]["least_energy"]["inputs"].as_array().unwrap();
+    let active = inputs
+        .iter()
+        .find(|input| input["input"] == "board_active_w");
+    let active = active.unwrap();
+    let watts = active["value"].as_f64().unwrap();
+    assert!((watts - RAILS_W).abs() < 1e-9, "{watts}");
+    // A modelled value is no measurement.
+    assert!(
+        active["assumed"].is_string() && active["measured"].is_null(),
+        "{active}"
+    );
+}
+
+/// The ranks of `keel cluster measure` read sensors themselves, so they must be told of the chip.
+#[test]
+fn ranks_that_measure_are_told_of_the_power_chip() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = TempDir::new();
+    let script = |name: &str, text: &str| {
+        let path = dir.file(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    };
+    let program = script(
+        "keel-mpi",
+        "echo 'MPICH Version: 4.0.2, MPICH Device: ch4:ucx'",
+    );
+    let told = dir.file("told").display().to_string();
+    let launcher = script(
+        "mpiexec",
+        &format!(
+            "[ \"$1\" = --version ] && echo HYDRA && exit\nprintf '%s\\n' \"$@\" >'{told}'; exit 1"
+        ),
+    );
+    let hosts = dir.file("hosts");
+    fs::write(&hosts, "localhost:2\n").unwrap();
+    let hosts = hosts.display().to_string();
+    let words = [
+        "cluster",
+        "measure",
+        "--hosts",
+        &hosts,
+        "--program",
+        &program,
+        "--mpirun",
+        &launcher,
+        "--samples",
+        "3",
+        "--only",
+        "latency",
+        "--sizes",
+        "64",
+        "--power",
+    ];
+    for (more, is_told) in [(&["--pmic"][..], true), (&[], false)] {
+        fails(&[&words[..], more].concat(), 1);
+        let plan = fs::read_to_string(&told).unwrap();
+        assert!(plan.contains("\"idle_ms\":2000"), "{plan}");
+        assert_eq!(plan.contains("\"pmic\":true"), is_told, "{plan}");
+    }
+}
+
 #[test]
 fn record_writes_a_result_file_with_the_programs_power_and_idle() {
     let dir = TempDir::new();
@@ -400,7 +558,7 @@ fn advise_refuses_missing_figures_and_names_what_it_assumes() {
     );
     assert!(plain.contains("assumed   pue 1.58"), "{plain}");
     // Figures that people read have no exponent.
-    assert!(plain.contains("changes   single_s at 8"), "{plain}");
+    assert!(plain.contains("changes   single_s at 171."), "{plain}");
     assert!(
         plain.contains(" (now 10.000): the data centre\n"),
         "{plain}"

@@ -5,6 +5,7 @@ use crate::common;
 use crate::common::node::Node;
 use crate::common::{TempDir, fails, ok_json, wait_until};
 use base::block::{FileDevice, FileDeviceOptions};
+use db::TableSize;
 use db::shared::SharedTable;
 use db::table::{SlotValue, Table};
 use mem::{Attachment, NewInode, ROOT_INODE, Region, RegionOptions};
@@ -246,8 +247,13 @@ fn whatever_lies_in_the_table_or_the_region_no_get_crashes() {
     };
     Region::create(&place.0, &options, &inode(0o040_755)).unwrap();
     let attachment = place.attach();
-    let shared = SharedTable::make(&attachment, "keel-latest", (8, 64), 0o644).unwrap();
-    let table = Table::create_in(shared.lines(), 8, 64, 3).unwrap();
+    let size = TableSize {
+        objects_max: 8,
+        value_bytes_max: 64,
+        key_bytes_mean: 16,
+    };
+    let shared = SharedTable::make(&attachment, "keel-latest", size, 0o644).unwrap();
+    let table = Table::create_in(shared.lines(), size, 3).unwrap();
     let (id, _) = table.insert("door", 1000, true).unwrap();
     let value = SlotValue {
         timestamp_ms: 1000,

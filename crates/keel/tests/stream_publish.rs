@@ -81,13 +81,20 @@ fn what_a_tree_lacks_for_its_programs_and_what_is_left_out_of_it_is_said() {
         said["loaders_in_tree"],
         json!([{"file": "bin/inside", "loader": "/readme"}])
     );
+    let left_out = said["attributes_left_out"].clone();
+    let said = ok(&["stream", "pack", &tree, &store]);
+    let said = String::from_utf8(said).unwrap();
     if is_marked {
-        assert_eq!(said["attributes_left_out"], 2);
+        assert_eq!(left_out, 2);
+        assert!(
+            said.contains(
+                "\n2 files or directories have capabilities or other extended attributes, which are not published\n"
+            ),
+            "{said}"
+        );
     } else {
         println!("skipped: this file system has no extended attributes");
     }
-    let said = ok(&["stream", "pack", &tree, &store]);
-    let said = String::from_utf8(said).unwrap();
     assert!(
         said.contains("\"bin/lost\" needs \"/nowhere/shell\", which is neither in the tree nor on this machine"),
         "{said}"

@@ -1,6 +1,8 @@
 //! `keel stream serve` and `keel stream actions` as processes.
 
-use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, text, wait_until};
+use crate::common::{
+    TempDir, fails, keel, keep_alive_runs, ok, ok_json, one_line, run, text, wait_until,
+};
 use crate::stream_common::{Server, bytes_of, publish};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -129,6 +131,14 @@ fn what_a_server_learned_is_listed_and_forgotten() {
     assert_eq!(ok_json(&forget)["forgotten"], 0);
     let listed = ok_json(&["stream", "actions", name, "--json"]);
     assert_eq!(listed["actions"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn devices_that_vanish_are_found_out() {
+    let dir = TempDir::new();
+    let server = Server::start(&published(&dir), &[]);
+    let device = TcpStream::connect(server.address).unwrap();
+    wait_until("the timer of keep-alive", || keep_alive_runs(&device));
 }
 
 #[test]

@@ -321,8 +321,13 @@ fn what_cannot_work_is_refused_before_anything_is_made() {
             "{said}"
         );
     }
-    let line = mount(&["--connections", "17"], 2);
+    // Before the folder of --state is made.
+    let new = path(&dir, "new");
+    let line = mount(&["--connections", "17", "--state", &new], 2);
     assert!(line.contains("give a number from 1 to 16"), "{line}");
+    let line = mount(&["--pool-filled", "--pool-pages=0", "--state", &new], 2);
+    assert!(line.contains("--pool-pages 1 or more"), "{line}");
+    assert!(!dir.file("new").exists());
     let bytes = path(&dir, "bytes");
     std::fs::write(&bytes, [0xff; 32]).unwrap();
     let line = mount(&["--publisher", &bytes], 1);

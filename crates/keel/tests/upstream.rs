@@ -363,6 +363,37 @@ fn readings_reach_an_http_server_as_lines() {
     node.stop();
 }
 
+/// Line breaks stand for themselves within the quotes, and the node itself takes the lines back.
+#[test]
+fn a_text_with_line_breaks_reaches_an_http_server_as_one_text() {
+    let bodies = Arc::new(Mutex::new(String::new()));
+    let got = Arc::clone(&bodies);
+    let server = Server::start(move |_, body| {
+        got.lock().unwrap().push_str(body);
+        TAKEN.to_owned()
+    });
+    let config = http(server.port, "").replace("[line]\n", "[line]\nprecision = \"ms\"\n");
+    let mut node = start_with_token(&config);
+    let sent = "\"boiler\r\nv=\\\"1\\\" \\\\\n# end\"";
+    let take = |lines: &str| {
+        let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
+        stream.write_all(format!("{lines}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        answer
+    };
+    assert_eq!(take(&format!("log msg={sent}\n")), "ok 1 0\n");
+    wait_for_backlog(&node, 0);
+    let body = bodies.lock().unwrap().clone();
+    let line = format!("keel,site=north,key=log/msg text={sent} 1");
+    assert!(body.starts_with(&line), "{body}");
+    assert_eq!(take(&body), "ok 1 0\n");
+    let value = |key| node.json_degraded(&["get", key, "--json"])["value"].clone();
+    assert_eq!(value("log/msg"), "boiler\r\nv=\"1\" \\\n# end");
+    assert_eq!(value("keel/log/msg/north/text"), value("log/msg"));
+    node.stop();
+}
+
 /// Secrets are often mounted after the start of the node, and change while it runs.
 #[test]
 fn a_secret_is_read_when_it_is_needed() {

@@ -13,8 +13,9 @@ pub const AT: &[u8] = b"/keel";
 /// Largest size of the file, in bytes.
 const BYTES_MAX: u64 = 16 << 10;
 
-/// Version of the file.
-pub const VERSION: u32 = 1;
+/// Version of the file. It also stands for what the file leads to: a reader that does not know the slot table's layout
+/// asks the node. 1 led to slot tables up to version 3, 2 leads to version 4.
+pub const VERSION: u32 = 2;
 
 /// Where values are, and the run that serves them.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

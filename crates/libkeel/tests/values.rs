@@ -9,6 +9,7 @@ mod common;
 
 use base::error::Code;
 use common::{EMPTY, FakeNode, Folder, NUMBER, Served, TEXT, wait_until};
+use libkeel::whereabouts::{Whereabouts, path_beside};
 use libkeel::{Key, Node, Owned};
 use serde_json::json;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -185,6 +186,42 @@ fn without_a_region_the_node_is_asked() {
     assert_eq!(code(read(TEXT)), Some(Code::NotFound));
     assert!(!node.is_live());
     assert_eq!(code(Node::attach(folder.socket())), Some(Code::NotFound));
+}
+
+/// Both ways: a client of today beside an older node, and an older client, which does what this one does with a later
+/// version.
+#[test]
+fn values_of_another_version_are_asked_for_at_the_socket() {
+    let folder = Folder::new();
+    let _node = FakeNode::start(&folder, |_, _| {
+        Some((
+            257,
+            json!({
+                "key": NUMBER, "value": 7.5, "type": "float", "time_ms": 5, "age_ms": 1, "fresh": true,
+                "validity_ms": 9, "temporal": false, "node_time": true, "clock_trusted": true, "this_boot": true,
+            }),
+        ))
+    });
+    let served = Served::start(&folder, 1);
+    let place = path_beside(&folder.socket());
+    let mut found: Whereabouts = serde_json::from_slice(&std::fs::read(&place).unwrap()).unwrap();
+    assert_eq!(found.version, 2);
+    let value = |node: &Node| node.key(NUMBER).unwrap().float().unwrap().0;
+    for version in [1, 3, 0, u32::MAX] {
+        found.version = version;
+        std::fs::write(&place, serde_json::to_vec(&found).unwrap()).unwrap();
+        let node = Node::attach(folder.socket()).unwrap();
+        assert!(!node.is_shared() && node.is_live(), "{version}");
+        // It is not a failure that anybody should look into.
+        assert_eq!(node.why_not_shared(), None, "{version}");
+        assert_eq!(value(&node).to_bits(), 7.5_f64.to_bits(), "{version}");
+    }
+    found.version = 2;
+    std::fs::write(&place, serde_json::to_vec(&found).unwrap()).unwrap();
+    let node = Node::attach(folder.socket()).unwrap();
+    assert!(node.is_shared());
+    assert_eq!(value(&node).to_bits(), 21.5_f64.to_bits());
+    served.end();
 }
 
 #[test]

@@ -299,23 +299,25 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Lets the kernel read a segment ahead. Errors are ignored; a later read reports them.
-    pub fn advise(&self, at: &Location) {
+    /// Lets the kernel read a segment ahead. Returns whether the kernel was asked. Errors are ignored; a later read
+    /// reports them.
+    pub fn advise(&self, at: &Location) -> bool {
         let Ok(Some(pack)) = self.pack(at) else {
-            return;
+            return false;
         };
         let from = at.offset.saturating_sub(SEGMENT_HEADER_BYTES as u64);
         let length = u64::from(at.bytes) + SEGMENT_HEADER_BYTES as u64;
         let size = |bytes: u64| libc::off_t::try_from(bytes).unwrap_or(libc::off_t::MAX);
         // SAFETY: the descriptor is open; the call changes no memory of this process.
-        unsafe {
+        let failed = unsafe {
             libc::posix_fadvise(
                 pack.as_raw_fd(),
                 size(from),
                 size(length),
                 libc::POSIX_FADV_WILLNEED,
-            );
-        }
+            )
+        };
+        failed == 0
     }
 
     /// Returns the concatenated blocks of a segment. Each has the hash from the content's record.

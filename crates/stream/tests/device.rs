@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use stream::device::{Device, ReadError, Reason, Settings};
 use stream::wire::{Answer, Refusal, Request};
-use stream::{BlockAt, FileId, Token};
+use stream::{BLOCK_BYTES, BlockAt, FileId, Token};
 
 #[test]
 fn every_block_of_every_file_is_what_was_published() {
@@ -198,6 +198,27 @@ fn a_plan_longer_than_the_stage_waits_or_gives_way() {
         assert!(device.counters().staged <= 8);
     }
     assert!(device.counters().gone_blocks > 0);
+}
+
+#[test]
+fn a_filled_pool_has_its_pages_before_they_are_needed_and_its_thread_ends_with_the_device() {
+    const PAGES: usize = 64;
+    let fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let start = |pool_is_filled| {
+        Device::start(Settings {
+            pool_pages: PAGES,
+            pool_is_filled,
+            ..settings(&fake)
+        })
+        .unwrap()
+    };
+    let (plain, filled) = (start(false), start(true));
+    let bytes = |device: &Device| device.counters().memory_bytes;
+    let pages_bytes = (PAGES * BLOCK_BYTES) as u64;
+    support::wait_until(|| bytes(&filled) == bytes(&plain) + pages_bytes);
+    read_all(&filled, &fake.tree, &fake.tree.all());
+    // It waits for the threads of the device.
+    filled.stop();
 }
 
 fn survives(reason: Reason, wrong: fn(&mut support::Peer, u32, BlockAt)) {

@@ -19,6 +19,7 @@ mod publish;
 #[path = "../../../fuzz/src/replay.rs"]
 mod replay;
 mod server;
+mod server_arms;
 mod server_certificates;
 mod server_newest;
 mod server_saving;

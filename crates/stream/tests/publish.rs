@@ -18,7 +18,7 @@ fn content(store: &Store, manifest: &Manifest, file: FileId) -> Vec<u8> {
     let mut bytes = Vec::new();
     for segment in 0..blocks.div_ceil(SEGMENT_BLOCKS) {
         let at = store.locate(&content, segment).unwrap();
-        store.advise(&at);
+        assert!(store.advise(&at));
         let left = blocks - segment * SEGMENT_BLOCKS;
         assert_eq!(at.blocks, left.min(SEGMENT_BLOCKS));
         bytes.extend(store.segment(&content, segment).unwrap());

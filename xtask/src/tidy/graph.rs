@@ -24,7 +24,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["command", "db", "flash", "libkeel", "mem", "trace"],
     ),
     ("egress", &["db", "flash"]),
-    ("cluster", &["db"]),
+    ("cluster", &[]),
     (
         "keel",
         &[
@@ -58,7 +58,6 @@ const EDGES: &[(&str, &[&str])] = &[
 /// Additional edges for tests alone: a crate's tests may build the store that its production code is given.
 const TEST_EDGES: &[(&str, &[&str])] = &[
     ("ingest", &["flash"]),
-    ("cluster", &["flash"]),
     // Programs in C are tested beside a node.
     ("keel", &["libkeel-c"]),
 ];

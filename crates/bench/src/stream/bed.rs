@@ -21,6 +21,8 @@ use crate::mem::memory::Mount;
 
 /// Our system after learning.
 pub(crate) const KEEL: &str = "keel";
+/// Our system after learning, with a server that has nothing of the content in memory, and nothing compressed ahead.
+pub(crate) const UNPREPARED: &str = "keel-unprepared";
 /// FUSE on demand with the kernel's readahead: the same mount and protocol as ours, without other features.
 pub(crate) const READAHEAD: &str = "readahead";
 pub(crate) const SSHFS: &str = "sshfs";
@@ -157,6 +159,18 @@ impl Ours {
         Self {
             is_learned: true,
             ..Self::default()
+        }
+    }
+
+    /// As learned, with a server that reads and compresses nothing before it is requested.
+    pub(crate) fn unprepared() -> Self {
+        Self {
+            serving: Serving {
+                prepares: false,
+                provide: "none",
+                ..Serving::default()
+            },
+            ..Self::learned()
         }
     }
 
@@ -632,6 +646,7 @@ impl<'a> Bed<'a> {
     ) -> Result<Started, String> {
         match system {
             KEEL => self.start_ours(prepared, way, &Ours::learned()),
+            UNPREPARED => self.start_ours(prepared, way, &Ours::unprepared()),
             READAHEAD => self.start_ours(prepared, way, &Ours::readahead()),
             SSHFS => self.start_sshfs(prepared, way),
             _ => self.start_local(prepared, system),

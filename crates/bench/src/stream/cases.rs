@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use base::sim::Random;
 
-use super::bed::{Bed, CARD, EXT4, KEEL, Ours, Prepared, READAHEAD, Running, SSHFS, Started, Way};
+use super::bed::{
+    Bed, CARD, EXT4, KEEL, Ours, Prepared, READAHEAD, Running, SSHFS, Started, UNPREPARED, Way,
+};
 use super::needed::{LEVELS, Needed};
 use super::net::Rate;
 use crate::figures::{Figures, Metric};
@@ -231,7 +233,7 @@ impl Course<'_> {
         }
         for round_trip_ms in [2, 10] {
             let way = Way::new(Rate::SLOW, round_trip_ms);
-            self.cold(START, way, &[KEEL, READAHEAD, SSHFS], show)?;
+            self.cold(START, way, &[KEEL, UNPREPARED, READAHEAD, SSHFS], show)?;
         }
         Ok(())
     }
@@ -243,7 +245,7 @@ impl Course<'_> {
     pub(crate) fn cards(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
         let systems: &[&str] = match self.is_quick {
             true => &[KEEL, CARD, EXT4],
-            false => &[KEEL, READAHEAD, SSHFS, CARD, EXT4],
+            false => &[KEEL, UNPREPARED, READAHEAD, SSHFS, CARD, EXT4],
         };
         self.cold(START, Way::new(Rate::FAST, 0), systems, show)
     }

@@ -74,6 +74,9 @@ pub(crate) struct Options {
     /// Blocks of a device's pool; 0: each has its page made for it.
     #[arg(long, value_name = "N", default_value_t = POOL_PAGES)]
     pool_pages: usize,
+    /// A thread allocates as many free pages ahead.
+    #[arg(long)]
+    pool_filled: bool,
 }
 
 /// A block: file and index.
@@ -104,6 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     settings.deadline = DEADLINE;
     settings.start_wait = Duration::from_secs(60);
     settings.pool_pages = options.pool_pages;
+    settings.pool_is_filled = options.pool_filled;
     settings.is_persistent = !options.short;
     settings.around = false;
     let start = || Device::start(settings.clone()).map_err(|error| error.to_string());

@@ -71,6 +71,8 @@ pub(crate) struct Mounting {
     pub(crate) readahead_kib: u32,
     /// Pages of the pool, if not the default.
     pub(crate) pool_pages: Option<u32>,
+    /// Whether a thread allocates the pool's free pages ahead.
+    pub(crate) pool_is_filled: bool,
     /// Connections, if not the default.
     pub(crate) connections: Option<&'static str>,
     /// Folder of a cache on this device.
@@ -239,6 +241,9 @@ impl Keel {
             if let Some(value) = value {
                 command.args([name, &value]);
             }
+        }
+        if how.pool_is_filled {
+            command.arg("--pool-filled");
         }
         sys::in_network(&mut command, Some(line.device()));
         sys::in_groups(&mut command, &how.join)?;

@@ -11,7 +11,6 @@ use super::copies::copy;
 use super::groups::Group;
 use super::needed::{Blocks, count_beyond, resident};
 use super::net::Rate;
-use super::tasks::Program;
 use crate::figures::Metric;
 
 /// Names of the parts in cases.
@@ -31,7 +30,7 @@ pub(crate) const MEMORY_MEBIBYTES: Metric = Metric::shown("memory_max", "MiB");
 /// Maximum memory with the pages of its program.
 const RESIDENT_MEBIBYTES: Metric = Metric::shown("resident_max", "MiB");
 /// Maximum memory of the group, with the page cache.
-const GROUP_MEBIBYTES: Metric = Metric::shown("group_memory_max", "MiB");
+pub(crate) const GROUP_MEBIBYTES: Metric = Metric::shown("group_memory_max", "MiB");
 /// Time divided by the time without losses.
 pub(crate) const SLOWDOWN: Metric = Metric::compared("slowdown", "1");
 
@@ -57,10 +56,6 @@ const LOSS_WAY: Way = Way::new(Rate::SLOW, 2);
 
 /// Number of copies beside each start: enough to see the variation among copies.
 pub(crate) const COPIES: usize = 3;
-
-/// Programs that are started with packet loss: a large one, a small one, and that of the paper. Measuring all would
-/// take too long.
-const LOSS_PROGRAMS: [Program; 3] = [Program::Python, Program::Gcc, Program::Openssl];
 
 impl Course<'_> {
     /// Measures pushed but unread blocks: with the arguments that were learned, with others in turn, and with two
@@ -218,10 +213,7 @@ impl Course<'_> {
     /// # Errors
     /// The user has asked to stop.
     pub(crate) fn losses(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
-        let is_measured = |program: Program| LOSS_PROGRAMS.contains(&program);
-        let all = self.prepared.iter().map(|prepared| prepared.task.program);
-        let measured = all.enumerate().filter(|(_, program)| is_measured(*program));
-        for place in measured.map(|(place, _)| place).collect::<Vec<_>>() {
+        for place in 0..self.prepared.len() {
             // The first start, without losses, determines how many bytes a start sends.
             let (mut bytes, mut without) = (None, [None; 2]);
             let mut percents = LOSSES_PERCENT.to_vec();

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS};
+use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS, UNPREPARED};
 use super::cases::{
     BOUNDS, COMPRESSED_BYTES, FIRST, NEEDED_BLOCKS, NEEDED_BYTES, OFFLINE, PAGE_TIME, READS,
     RUN_TIME, START, WARM,
 };
 use super::limits::{
-    ADDED, HIT_SHARE, LOSS, LOSSES_PERCENT, SLOWDOWN, TCP_COPY, UNREAD, UNREAD_SHARE,
-    UNREAD_TOGETHER, UNREAD_VARIED,
+    ADDED, GROUP_MEBIBYTES, HIT_SHARE, LOSS, LOSSES_PERCENT, MEMORY_CAPPED, SLOWDOWN, TCP_COPY,
+    UNREAD, UNREAD_SHARE, UNREAD_TOGETHER, UNREAD_VARIED,
 };
 use super::paper::{
-    ARMS, FIGURE_7A, FIGURE_7C, FIGURE_7C_MISSING, FIGURE_8, MODES, PATHS, PRE_READ_BLOCKS,
-    TABLE_1, TABLE_2, TOTAL_BLOCKS, WAYS_OF_OURS, WIRED,
+    ARMS, FIGURE_7A, FIGURE_7C, FIGURE_8, MODES, PATHS, PRE_READ_BLOCKS, TABLE_1, TABLE_2,
+    TOTAL_BLOCKS, WAYS_OF_OURS, WIRED,
 };
 use super::promises::summary;
 use super::table_1::{PART_TIME, PARTS};
@@ -56,12 +56,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         let mut rows = run.list("rows").iter();
         rows.any(|row| text(&row["case"]).starts_with(FIGURE_7C))
     };
-    // That of the paper's run until it is measured as a part of its own.
-    let has_arms = has_figure(&goals_run);
-    let of_arms = if has_arms { &goals_run } else { &paper };
+    // That of the paper's run, unless it was measured by itself.
+    let of_arms = match has_figure(&goals_run) {
+        true => &goals_run,
+        false => &paper,
+    };
     let missing = [&goals_run, &paper].map(|run| run.list("missing"));
     let missing = missing.into_iter().flatten().map(text);
-    let missing = missing.filter(|line| !has_arms || *line != FIGURE_7C_MISSING);
     let parts = [
         ("run", run_text(&goals_run, &paper)),
         ("summary", summary(&goals_run)),
@@ -277,33 +278,66 @@ fn goals(run: &Run) -> String {
     out
 }
 
-fn need(run: &Run) -> String {
-    let mut out = "| program | blocks | bytes | compressed, zstd 3 | zstd 19 | warm run, ms |\n\
-                   |---|---|---|---|---|---|\n"
-        .to_owned();
-    for name in Program::ALL.map(Program::name) {
-        let case = format!("need-{name}");
-        let value = |system, metric: Metric| run.value(&case, system, metric.name);
-        if value(EXT4, RUN_TIME).is_some() {
-            let _ = writeln!(
-                out,
-                "| {name} | {} | {} | {} | {} | {} |",
-                cell(value(KEEL, NEEDED_BLOCKS)),
-                cell(value(KEEL, NEEDED_BYTES)),
-                cell(value(BOUNDS[0], COMPRESSED_BYTES)),
-                cell(value(BOUNDS[1], COMPRESSED_BYTES)),
-                cell(value(EXT4, RUN_TIME)),
-            );
+/// Returns a table with a row for each label that has a figure, without the columns that have none: a report from
+/// before something was measured has no figures of it.
+fn without_empty(corner: &str, columns: &[&str], rows: Vec<(String, Vec<Option<f64>>)>) -> String {
+    let has_figure = |column: &usize| rows.iter().any(|(_, values)| values[*column].is_some());
+    let kept: Vec<usize> = (0..columns.len()).filter(has_figure).collect();
+    let mut out = format!("| {corner} |");
+    for column in &kept {
+        let _ = write!(out, " {} |", columns[*column]);
+    }
+    let _ = writeln!(out, "\n|---|{}", "---|".repeat(kept.len()));
+    for (label, values) in rows {
+        if values.iter().all(Option::is_none) {
+            continue;
         }
+        let cells: Vec<String> = kept.iter().map(|column| cell(values[*column])).collect();
+        let _ = writeln!(out, "| {label} | {} |", cells.join(" | "));
     }
     out
 }
 
+fn need(run: &Run) -> String {
+    let columns = [
+        "blocks",
+        "bytes",
+        "compressed, zstd 3",
+        "zstd 19",
+        "warm run, ms",
+        "memory of the mount's group of 64 MiB, MiB",
+    ];
+    let rows = Program::ALL.map(Program::name).map(|name| {
+        let case = format!("need-{name}");
+        let value = |system, metric: Metric| run.value(&case, system, metric.name);
+        let capped = format!("{MEMORY_CAPPED}-{name}");
+        let values = vec![
+            value(KEEL, NEEDED_BLOCKS),
+            value(KEEL, NEEDED_BYTES),
+            value(BOUNDS[0], COMPRESSED_BYTES),
+            value(BOUNDS[1], COMPRESSED_BYTES),
+            value(EXT4, RUN_TIME),
+            run.value(&capped, KEEL, GROUP_MEBIBYTES.name),
+        ];
+        (name.to_owned(), values)
+    });
+    without_empty("program", &columns, rows.into())
+}
+
+/// Systems of the table of starts, with their columns.
+const STARTED: [(&str, &str); 8] = [
+    (KEEL, "keel"),
+    (BOUNDS[0], "bound"),
+    (BOUNDS[1], "bound, zstd 19"),
+    (READAHEAD, "readahead"),
+    (SSHFS, "sshfs"),
+    (EXT4, "ext4"),
+    (CARD, "card"),
+    (UNPREPARED, "keel, cold server"),
+];
+
 fn starts(run: &Run) -> String {
-    let mut out =
-        "| start, ms | keel | bound | bound, zstd 19 | readahead | sshfs | ext4 | card | keel, unlearned |\n\
-                   |---|---|---|---|---|---|---|---|---|\n"
-            .to_owned();
+    let mut rows = Vec::new();
     for way in [
         "100-mbit-0-ms",
         "100-mbit-2-ms",
@@ -314,22 +348,16 @@ fn starts(run: &Run) -> String {
     ] {
         for name in Program::ALL.map(Program::name) {
             let case = format!("{START}-{name}-{way}");
-            let values = [KEEL, BOUNDS[0], BOUNDS[1], READAHEAD, SSHFS, EXT4, CARD]
-                .map(|system| run.value(&case, system, RUN_TIME.name));
-            if values.iter().all(Option::is_none) {
-                continue;
-            }
-            let first = run.value(&format!("{FIRST}-{name}-{way}"), KEEL, RUN_TIME.name);
-            let cells: Vec<String> = values.into_iter().chain([first]).map(cell).collect();
-            let _ = writeln!(
-                out,
-                "| {name}, {} | {} |",
-                way.replace('-', " "),
-                cells.join(" | ")
-            );
+            let first = format!("{FIRST}-{name}-{way}");
+            let values = STARTED.map(|(system, _)| run.value(&case, system, RUN_TIME.name));
+            let first = run.value(&first, KEEL, RUN_TIME.name);
+            let values: Vec<Option<f64>> = values.into_iter().chain([first]).collect();
+            rows.push((format!("{name}, {}", way.replace('-', " ")), values));
         }
     }
-    out
+    let columns = STARTED.map(|(_, column)| column);
+    let columns = [&columns[..], &["keel, unlearned"]].concat();
+    without_empty("start, ms", &columns, rows)
 }
 
 fn unread(run: &Run) -> String {
@@ -466,40 +494,27 @@ fn table_2(run: &Run) -> String {
 }
 
 fn by_program(run: &Run, part: &str, systems: &[&str], metric: Metric) -> String {
-    let mut out = format!("| {}, {} |", metric.name.replace('_', " "), metric.unit);
-    for system in systems {
-        let _ = write!(out, " {system} |");
-    }
-    let _ = writeln!(out, "\n|---|{}", "---|".repeat(systems.len()));
-    for name in Program::ALL.map(Program::name) {
-        let values: Vec<_> = systems
-            .iter()
-            .map(|system| run.value(&format!("{part}-{name}"), system, metric.name))
-            .collect();
-        if values.iter().any(Option::is_some) {
-            let cells: Vec<String> = values.into_iter().map(cell).collect();
-            let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
-        }
-    }
-    out
+    let corner = format!("{}, {}", metric.name.replace('_', " "), metric.unit);
+    let rows = Program::ALL.map(Program::name).map(|name| {
+        let case = format!("{part}-{name}");
+        let value = |system: &&str| run.value(&case, system, metric.name);
+        let values: Vec<Option<f64>> = systems.iter().map(value).collect();
+        (name.to_owned(), values)
+    });
+    without_empty(&corner, systems, rows.into())
 }
 
 fn wired(run: &Run) -> String {
     let systems = [KEEL, READAHEAD, SSHFS, CARD, EXT4];
     let mut out = String::new();
     for metric in [PAGE_TIME, RUN_TIME] {
-        let mut table = format!("| {}, {} |", metric.name.replace('_', " "), metric.unit);
-        for system in systems {
-            let _ = write!(table, " {system} |");
-        }
-        let _ = writeln!(table, "\n|---|{}", "---|".repeat(systems.len()));
-        for name in Program::ALL.map(Program::name) {
+        let corner = format!("{}, {}", metric.name.replace('_', " "), metric.unit);
+        let rows = Program::ALL.map(Program::name).map(|name| {
             let case = format!("{FIGURE_8}-{name}-{}", WIRED.name());
             let values = systems.map(|system| run.value(&case, system, metric.name));
-            if values.iter().any(Option::is_some) {
-                let _ = writeln!(table, "| {name} | {} |", values.map(cell).join(" | "));
-            }
-        }
+            (name.to_owned(), values.to_vec())
+        });
+        let table = without_empty(&corner, &systems, rows.into());
         let _ = writeln!(out, "{table}");
     }
     out
@@ -573,5 +588,62 @@ mod tests {
             "{promises}"
         );
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_column_is_shown_when_a_report_has_a_figure_of_it() {
+        let row = |case: &str, system: &str, metric: Metric, value: f64| {
+            let metric = metric.name;
+            json!({"case": case, "system": system, "metric": metric, "value": value})
+        };
+        let run = |rows: &[Value]| Run {
+            report: json!({"rows": rows}),
+        };
+        let start = "start-perl-100-mbit-2-ms";
+        let mut rows = vec![
+            row(start, KEEL, RUN_TIME, 119.0),
+            row("need-perl", EXT4, RUN_TIME, 12.0),
+            row("modes-perl", "keel-pool-256", RUN_TIME, 128.0),
+        ];
+        let modes = WAYS_OF_OURS.map(|way| way.system);
+        let tables = |rows: &[Value]| {
+            let run = run(rows);
+            [
+                starts(&run),
+                need(&run),
+                by_program(&run, MODES, &modes, RUN_TIME),
+            ]
+        };
+        let [starts, need, modes] = tables(&rows);
+        assert_eq!(
+            starts,
+            "| start, ms | keel |\n|---|---|\n| perl, 100 mbit 2 ms | 119 |\n"
+        );
+        assert_eq!(
+            need,
+            "| program | warm run, ms |\n|---|---|\n| perl | 12 |\n"
+        );
+        assert_eq!(
+            modes,
+            "| run time, ms | keel-pool-256 |\n|---|---|\n| perl | 128 |\n"
+        );
+        rows.extend([
+            row(start, UNPREPARED, RUN_TIME, 150.0),
+            row("memory-64-mib-perl", KEEL, GROUP_MEBIBYTES, 6.0),
+            row("modes-perl", "keel-pool-filled", RUN_TIME, 127.0),
+        ]);
+        let [starts, need, modes] = tables(&rows);
+        assert!(
+            starts.contains("| keel | keel, cold server |") && starts.contains("| 119 | 150 |"),
+            "{starts}"
+        );
+        assert!(
+            need.contains("64 MiB") && need.contains("| perl | 12 | 6 |"),
+            "{need}"
+        );
+        assert!(
+            modes.contains("| keel-pool-filled |") && modes.contains("| 128 | 127 |"),
+            "{modes}"
+        );
     }
 }

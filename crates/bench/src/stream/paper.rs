@@ -37,9 +37,6 @@ pub(crate) const TABLE_2: &str = "table-2";
 pub(crate) const FIGURE_1: &str = "figure-1";
 pub(crate) const FIGURE_7A: &str = "figure-7a";
 pub(crate) const FIGURE_7C: &str = "figure-7c";
-/// What the experiments of the paper say of figure 7c, which they do not include.
-pub(crate) const FIGURE_7C_MISSING: &str =
-    "figure 7c: it is measured by itself (keel bench stream --only arms)";
 pub(crate) const FIGURE_8: &str = "figure-8";
 pub(crate) const FIGURE_10: &str = "figure-10";
 pub(crate) const FIGURE_11: &str = "figure-11";
@@ -49,11 +46,15 @@ pub(crate) const MODES: &str = "modes";
 pub(crate) const ORDERS: [&str; 2] = ["sequential", "execution"];
 
 /// Kinds of connections and pages, in figure 7a.
-pub(crate) const PATHS: [(&str, &[&str]); 4] = [
+pub(crate) const PATHS: [(&str, &[&str]); 5] = [
     ("keel-short-allocated", &["--short", "--pool-pages", "0"]),
     ("keel-short-pool", &["--short", "--pool-pages", "256"]),
     ("keel-long-allocated", &["--pool-pages", "0"]),
     ("keel-long-pool", &["--pool-pages", "256"]),
+    (
+        "keel-long-filled",
+        &["--pool-pages", "256", "--pool-filled"],
+    ),
 ];
 
 /// Maximum number of blocks read in each of these ways: one connection per block is slow.
@@ -70,7 +71,7 @@ pub(crate) const ARMS: [(&str, &str); 4] = [
 /// Memory of a server for content in figure 7c, in MiB: less than a program needs.
 const ARM_MEBIBYTES: u32 = 4;
 
-/// Our prediction mode, number of connections, and size of the pool.
+/// Our prediction mode, number of connections, and pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variant {
     pub(crate) system: &'static str,
@@ -78,6 +79,7 @@ pub(crate) struct Variant {
     seg_max: Option<u32>,
     connections: Option<&'static str>,
     pool_pages: Option<u32>,
+    pool_is_filled: bool,
 }
 
 const fn variant(system: &'static str, predict: &'static str) -> Variant {
@@ -87,12 +89,13 @@ const fn variant(system: &'static str, predict: &'static str) -> Variant {
         seg_max: None,
         connections: None,
         pool_pages: None,
+        pool_is_filled: false,
     }
 }
 
 /// Our default, and variants with one difference each. A segment of 64 blocks is the smallest power of two with three
-/// matches.
-pub(crate) const WAYS_OF_OURS: [Variant; 6] = [
+/// matches. The filled pool, the paper's Allocator, differs from the pool of the same size.
+pub(crate) const WAYS_OF_OURS: [Variant; 7] = [
     variant(KEEL, "task"),
     variant("keel-paper", "paper"),
     Variant {
@@ -107,6 +110,11 @@ pub(crate) const WAYS_OF_OURS: [Variant; 6] = [
     Variant {
         pool_pages: Some(256),
         ..variant("keel-pool-256", "task")
+    },
+    Variant {
+        pool_pages: Some(256),
+        pool_is_filled: true,
+        ..variant("keel-pool-filled", "task")
     },
 ];
 
@@ -198,6 +206,7 @@ impl Course<'_> {
                 (TABLE_1, Self::table_1),
                 (FIGURE_1, Self::figure_1),
                 (FIGURE_7A, Self::figure_7a),
+                (FIGURE_7C, Self::figure_7c),
                 (MODES, Self::modes),
             ] {
                 let case = named(format!("{part}-{name}"));
@@ -286,8 +295,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Figure 7a: a connection for each request or a permanent one, pages allocated for each block or taken from a
-    /// pool. All blocks are in the server's memory, and nothing is prefetched.
+    /// Figure 7a: a connection for each request or a permanent one; pages allocated for each block, taken from a pool
+    /// of used ones, or allocated ahead by a thread. All blocks are in the server's memory, and nothing is prefetched.
     fn figure_7a(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let prepared = &self.prepared[place];
@@ -319,8 +328,7 @@ impl Course<'_> {
         server.end()
     }
 
-    /// Measures figure 7c, which is a part of its own: it is about the server's disk, and the others are about the
-    /// line.
+    /// Measures figure 7c by itself.
     ///
     /// # Errors
     /// The user has asked to stop.
@@ -335,7 +343,8 @@ impl Course<'_> {
 
     /// Figure 7c: readahead of a server that has little memory and begins with none of the content in it, except for
     /// what the arm itself reads at the start. Actions are sent in segments, as in the paper: the asynchronous arm
-    /// reads the segments that follow the one that is being sent.
+    /// reads the next three segments of the action behind the one that is being sent. `madvise` asks the kernel for all
+    /// files with actions when the program begins.
     fn figure_7c(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let mut ours = Ours::learned();
@@ -364,6 +373,7 @@ impl Course<'_> {
             ours.serving.seg_max = way.seg_max;
             ours.mounting.connections = way.connections;
             ours.mounting.pool_pages = way.pool_pages;
+            ours.mounting.pool_is_filled = way.pool_is_filled;
             let started = if way.predict == "paper" {
                 bed.start_learning(&self.prepared[place], WIRELESS, &ours)?
             } else {

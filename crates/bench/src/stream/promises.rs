@@ -7,7 +7,9 @@ use serde_json::Value;
 use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS};
 use super::cases::{BOUNDS, PAGE_TIME, ROUND_TRIPS, RUN_TIME, WIRE_SHARE};
 use super::clients::OF_FAIR_SHARE;
-use super::limits::{MEMORY_CAPPED, MEMORY_MEBIBYTES, SLOWDOWN, TCP_COPY, UNREAD_SHARE};
+use super::limits::{
+    LOSSES_PERCENT, MEMORY_CAPPED, MEMORY_MEBIBYTES, SLOWDOWN, TCP_COPY, UNREAD_SHARE,
+};
 use super::tasks::Program;
 use crate::figures::Metric;
 use crate::page::{Run, cell, number, text};
@@ -172,6 +174,13 @@ pub(crate) fn summary(run: &Run) -> String {
             .filter(|case| case.starts_with(begin))
             .filter(|case| other.is_none_or(|other| !case.starts_with(other)))
             .count();
+        // A run that took fewer programs does not list the comparisons of losses that it left out.
+        let expected = if begin == "loss-" {
+            measured(run) * LOSSES_PERCENT.len()
+        } else {
+            0
+        };
+        let left_out = left_out.max(expected.saturating_sub(judged.len()));
         let verdict = match (met == judged.len(), left_out) {
             (true, 0) => "met".to_owned(),
             (true, _) => format!("partly; {left_out} not measured"),
@@ -220,7 +229,7 @@ mod tests {
             json!({"case": case, "system": KEEL, "peer": peer, "metric": metric.name, "value": value, "ratio": value,
                    "goal": goal, "met": value <= goal})
         };
-        let run = Run {
+        let mut run = Run {
             report: json!({
                 "rows": [
                     judged("clients-200-perl", None, OF_FAIR_SHARE, 1.1, 1.5),
@@ -244,5 +253,15 @@ mod tests {
         ] {
             assert!(summary.contains(line), "{line} in\n{summary}");
         }
+        // With two programs measured, twelve comparisons of losses are due.
+        let need = |name: &str| {
+            let case = format!("need-{name}");
+            json!({"case": case, "system": EXT4, "metric": RUN_TIME.name, "value": 9.0})
+        };
+        let rows = run.report["rows"].as_array_mut().unwrap();
+        rows.extend(["gcc", "perl"].map(need));
+        let summary = super::summary(&run);
+        let line = "loss-gcc-1 | 1 of 12 | **missed**; 10 not measured |";
+        assert!(summary.contains(line), "{line} in\n{summary}");
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! The inputs are assumed to be lognormal around the given values. Time gets a margin from its first derivatives by the
 //! logarithm of each input; the objective's expected value gets a second-order term. Both come from central
-//! differences.
+//! differences. Idle power varies up to active power only.
 
-use super::input::{INPUTS, Input, Machine, Minimise, Privacy, Question};
+use super::input::{IDLE_AND_ACTIVE, INPUTS, Input, Machine, Minimise, Privacy, Question};
 use crate::Error;
 use crate::model::{BoardPower, Boundary, Cluster, Curve, DataCentre, Exchange, Job};
 
@@ -226,6 +226,7 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
         .needed()
         .into_iter()
         .filter_map(|input| Some((input, question.given[input as usize].as_ref()?.spread)))
+        .map(|(input, spread)| (input, spread.min(room_above(values, input))))
         .filter(|(_, spread)| *spread > 0.0)
         .collect();
     let margin = normal_quantile(question.confidence);
@@ -311,6 +312,17 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
         advised,
         likeliest,
     }
+}
+
+/// Returns how far the logarithm of an input can rise. Idle power cannot vary beyond active power: otherwise the
+/// expected energy of a light load would be negative, and all options would cost the same.
+fn room_above(values: &Values, input: Input) -> f64 {
+    let mut pairs = IDLE_AND_ACTIVE.into_iter();
+    let pair = pairs.find(|(idle, _)| *idle == input);
+    pair.map_or(f64::INFINITY, |(idle, active)| {
+        let ratio = values[active as usize] / values[idle as usize];
+        ratio.ln().max(0.0)
+    })
 }
 
 /// Losses or times that differ by less than this count as equal, because of rounding.

@@ -111,6 +111,8 @@ pub fn parse_question(text: &str) -> Result<Question, Error> {
             limit,
         });
     }
+    // Some editors begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let shape = |error: serde_json::Error| {
         let text = error.to_string();
         let end = text.rfind(" at line ").unwrap_or(text.len());

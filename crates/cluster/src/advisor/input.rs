@@ -62,8 +62,8 @@ struct Known {
     name: &'static str,
     least: f64,
     most: f64,
-    /// Relative standard deviation if the question does not give one; 0 for counted or agreed figures, which are not
-    /// measured.
+    /// Relative standard deviation if the question does not give one and it is not assumed; 0 for counted or agreed
+    /// figures, which are not measured.
     spread: f64,
     /// The value to assume on request, and its source. `None` if only the user can know it.
     assumed: Option<(f64, &'static str)>,
@@ -99,6 +99,18 @@ pub const INPUTS: [Input; 24] = [
 
 /// Spread of measured figures, unless the question gives another.
 const MEASURED: f64 = 0.1;
+
+/// Spread of assumed figures: those of another machine or site.
+const ASSUMED: f64 = 0.5;
+
+/// Spread of assumed figures of which only the order of magnitude is known: a factor of 2.7.
+const ORDER_OF_MAGNITUDE: f64 = 1.0;
+
+/// Powers without load, each with the power at work that it cannot exceed.
+pub(super) const IDLE_AND_ACTIVE: [(Input, Input); 2] = [
+    (Input::BoardIdleW, Input::BoardActiveW),
+    (Input::MachineIdleW, Input::MachineActiveW),
+];
 
 const fn known(
     name: &'static str,
@@ -224,6 +236,16 @@ impl Input {
         (self.known().least, self.known().most)
     }
 
+    /// Returns the relative standard deviation of a figure with this origin that does not give one.
+    #[must_use]
+    pub fn usual_spread(self, origin: &Origin) -> f64 {
+        match (origin, self) {
+            (Origin::Assumed(_), Self::RadioJPerByte | Self::NetworkJPerByte) => ORDER_OF_MAGNITUDE,
+            (Origin::Assumed(_), _) => ASSUMED,
+            _ => self.known().spread,
+        }
+    }
+
     /// Returns the assumed value and its source; `None` if only the user can know it.
     #[must_use]
     pub fn assumed(self) -> Option<(f64, &'static str)> {
@@ -342,12 +364,12 @@ impl Question {
         }
     }
 
-    /// Sets a figure, with the usual spread of its kind.
+    /// Sets a figure, with the usual spread of its kind and origin.
     ///
     /// # Errors
     /// It is out of its range.
     pub fn give(&mut self, input: Input, value: f64, origin: Origin) -> Result<(), Error> {
-        let spread = input.known().spread;
+        let spread = input.usual_spread(&origin);
         self.give_with_spread(input, value, origin, spread)
     }
 
@@ -422,17 +444,30 @@ impl Question {
         needed
     }
 
-    /// Sets the assumed value for each input that is needed and missing.
+    /// Sets the assumed value for each input that is needed and missing. Limits assumed idle power to active power.
     pub fn assume(&mut self) {
         for input in self.needed() {
             let place = &mut self.given[input as usize];
             if let (None, Some((value, after))) = (&place, input.assumed()) {
-                let spread = input.known().spread;
+                let origin = Origin::Assumed(after.to_owned());
                 *place = Some(Given {
                     value,
-                    origin: Origin::Assumed(after.to_owned()),
-                    spread,
+                    spread: input.usual_spread(&origin),
+                    origin,
                 });
+            }
+        }
+        // A measured board may need less at work than the assumed one without load.
+        for (idle, active) in IDLE_AND_ACTIVE {
+            let active = self.given[active as usize]
+                .as_ref()
+                .map(|given| given.value);
+            if let (Some(active), Some(idle)) = (active, self.given[idle as usize].as_mut())
+                && matches!(idle.origin, Origin::Assumed(_))
+                && idle.value > active
+            {
+                idle.value = active;
+                idle.origin = Origin::Assumed("not above active power".to_owned());
             }
         }
     }
@@ -477,10 +512,7 @@ impl Question {
             let wrong = format!("is {}, must be from 0 to 1000000", self.late_penalty);
             return Err(Error::invalid("late_penalty", wrong));
         }
-        for (idle, active) in [
-            (Input::BoardIdleW, Input::BoardActiveW),
-            (Input::MachineIdleW, Input::MachineActiveW),
-        ] {
+        for (idle, active) in IDLE_AND_ACTIVE {
             if let (Some(below), Some(above)) =
                 (&self.given[idle as usize], &self.given[active as usize])
                 && below.value > above.value

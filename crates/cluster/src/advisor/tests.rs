@@ -1,5 +1,5 @@
 use super::*;
-use crate::advisor::{Estimate, INPUTS, Privacy, choose, parse_question, question_text};
+use crate::advisor::{Estimate, INPUTS, Machine, Privacy, choose, parse_question, question_text};
 use crate::model::Boundary;
 use proptest::prelude::*;
 
@@ -69,6 +69,39 @@ fn missing_inputs_are_refused_all_at_once_unless_told_to_assume() {
     );
 }
 
+/// What was taken from another machine is less certain than a measurement, and an order of magnitude is least certain.
+#[test]
+fn assumed_figures_have_a_larger_spread_than_measured_ones() {
+    let question = assumed();
+    let spread = |question: &Question, input: Input| {
+        let given = question.given[input as usize].as_ref();
+        given.expect("given").spread
+    };
+    for (input, expected) in [
+        (Input::SingleS, 0.1),
+        (Input::ExchangeTimes, 0.0),
+        (Input::BoardActiveW, 0.5),
+        (Input::RoundTripS, 0.5),
+        (Input::RadioJPerByte, 1.0),
+        (Input::NetworkJPerByte, 1.0),
+    ] {
+        assert_eq!(spread(&question, input), expected, "{}", input.name());
+    }
+    // A file that says `assumed` itself gets the same; a spread in it stays.
+    let of = |origin: &str| {
+        let text = format!(
+            r#"{{"version": 1, "name": "a", "inputs": {{"radio_j_per_byte": {{"value": 1e-6, {origin}}}}}}}"#
+        );
+        spread(
+            &parse_question(&text).expect("a question"),
+            Input::RadioJPerByte,
+        )
+    };
+    assert_eq!(of(r#""assumed": "a table""#), 1.0);
+    assert_eq!(of(r#""measured": "a meter""#), 0.1);
+    assert_eq!(of(r#""assumed": "a table", "spread": 0.3"#), 0.3);
+}
+
 #[test]
 fn the_worked_numbers_are_reproduced() {
     let choice = choose(&assumed()).expect("answered");
@@ -76,6 +109,51 @@ fn the_worked_numbers_are_reproduced() {
     assert!((time_of(&choice, Place::Boards(4)) - 3.09).abs() < 0.01);
     assert!((time_of(&choice, Place::Boards(1)) - 10.0).abs() < 1e-9);
     assert_eq!(choice.options.len(), 5);
+}
+
+/// The spread of an assumed idle power once made the expected energy of every option 0, and the most boards won.
+#[test]
+fn idle_power_near_active_power_is_no_reason_for_more_boards() {
+    let mut question = Question {
+        boundary: Boundary::BoardsOn,
+        privacy: Privacy::Neighbours,
+        boards_max: 2,
+        ..worked()
+    };
+    for input in [Input::BoardActiveW, Input::BoardCommunicatingW] {
+        let by = Origin::Measured("a sensor".to_owned());
+        question.give(input, 2.8, by).expect("in range");
+    }
+    question.assume();
+    let choice = choose(&question).expect("answered");
+    let (one, two) = (&choice.options[0], &choice.options[1]);
+    assert!(
+        0.0 < one.expected && one.expected < two.expected,
+        "{one:?} {two:?}"
+    );
+    assert_eq!(choice.advised, Some(0));
+}
+
+#[test]
+fn assumed_idle_power_is_not_above_measured_active_power() {
+    for (idle, active) in [
+        (Input::BoardIdleW, Input::BoardActiveW),
+        (Input::MachineIdleW, Input::MachineActiveW),
+    ] {
+        let mut question = Question {
+            machine: Machine::Shared,
+            ..worked()
+        };
+        let by = Origin::Measured("a sensor".to_owned());
+        question.give(active, 2.0, by).expect("in range");
+        question.assume();
+        let given = question.given[idle as usize].as_ref().expect("assumed");
+        assert_eq!(
+            (given.value, &given.origin),
+            (2.0, &Origin::Assumed("not above active power".to_owned()))
+        );
+        assert!(advise(&question).is_ok());
+    }
 }
 
 /// With a `parallel_fraction` of 0 the advice was once three boards, because of rounding of equal losses.
@@ -323,6 +401,8 @@ fn a_question_comes_back_from_its_text() {
     question.confidence = 0.9;
     let text = question_text(&question).expect("fits");
     assert_eq!(parse_question(&text), Ok(question.clone()));
+    let marked = format!("\u{feff}{text}");
+    assert_eq!(parse_question(&marked), Ok(question.clone()));
     question.deadline_s = None;
     question.boundary = Boundary::BoardsOn;
     let text = question_text(&question).expect("fits");

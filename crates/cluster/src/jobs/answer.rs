@@ -31,6 +31,8 @@ pub enum Sameness {
     Near(f64),
     /// They are different answers.
     Different,
+    /// They are not compared, or not yet.
+    Unchecked,
 }
 
 impl Answer {

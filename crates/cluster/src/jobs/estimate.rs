@@ -1,9 +1,9 @@
 //! Figures of a job for the advisor: measured on this board, on growing parts of the input, and fitted.
 //!
 //! Parts grow until the measuring time is used up or the whole input was measured. Otherwise the time of the whole is
-//! extrapolated on a line over the work (`Settings::work`), and is called a forecast. The parallel fraction comes from
-//! the largest part on several ranks of this board if it has the cores, and otherwise from the time in the sections
-//! that are shared out. Messages are counted, and grow linearly with the input.
+//! extrapolated on at most two lines over the work (`Settings::work`), and is called a forecast. The parallel fraction
+//! comes from the largest part on several ranks of this board if it has the cores, and otherwise from the time in the
+//! sections that are shared out. Messages are counted, and grow linearly with the input.
 
 use super::communicator::{Alone, Failure};
 use super::counted::Counted;
@@ -78,6 +78,8 @@ pub struct Estimate {
     pub single_s: f64,
     /// Whether that is a forecast.
     pub is_forecast: bool,
+    /// Its relative standard deviation.
+    pub spread: f64,
     /// Fraction that can be shared out.
     pub parallel_fraction: f64,
     /// Its origin.
@@ -185,9 +187,9 @@ pub fn measure(
         .transpose()?;
     let is_forecast = last.rows < rows;
     let whole = settings.work(readings, last.rounds);
-    let single_s = match &growth {
-        Some(growth) if is_forecast => growth.seconds(whole),
-        _ => last.seconds,
+    let (single_s, spread) = match &growth {
+        Some(growth) if is_forecast => (growth.seconds(whole), growth.spread(whole)),
+        _ => (last.seconds, 0.0),
     };
     let (parallel_fraction, fraction_from) = fraction(order, &last, ranks_max)?;
     let grown = |of: &dyn Fn(&Sample) -> f64| grow(&samples, of, rows);
@@ -199,6 +201,7 @@ pub fn measure(
         growth,
         single_s,
         is_forecast,
+        spread: spread.clamp(SPREAD_MIN, 1.0),
         parallel_fraction,
         fraction_from,
         exchange: Exchange { times, bytes },
@@ -288,7 +291,7 @@ impl Estimate {
         let kernel = self.kernel;
         let count = self.samples.len();
         let last = self.samples.last().map_or(0, |sample| sample.rows);
-        let error = self.growth.map_or(0.0, |growth| growth.error_max);
+        let error = self.growth.as_ref().map_or(0.0, |growth| growth.error_max);
         let single = if self.is_forecast {
             let percent = error * 100.0;
             format!(
@@ -298,13 +301,11 @@ impl Estimate {
         } else {
             format!("{kernel} on this board with all {} readings", self.rows)
         };
-        let spread = if self.is_forecast { error } else { 0.0 };
-        let spread = spread.clamp(SPREAD_MIN, 1.0);
         question.give_with_spread(
             Input::SingleS,
             self.single_s,
             Origin::Measured(single),
-            spread,
+            self.spread,
         )?;
         let fraction = match &self.fraction_from {
             FractionFrom::Ranks(ranks) => {
@@ -377,6 +378,9 @@ mod tests {
             "{part:?}"
         );
         assert!(matches!(part.fraction_from, FractionFrom::Sections(_)));
+        // The whole is many times the largest part.
+        assert_eq!(all.spread, SPREAD_MIN);
+        assert!(part.spread > 0.3, "{part:?}");
         // Counts are exact, forecast or not: one broadcast of the series, two reductions of the profile.
         assert_eq!(
             (part.exchange.times, part.input_bytes),

@@ -59,7 +59,8 @@ pub enum Line {
         /// The figure, or why there is none.
         board: Known<BoardEnergy>,
     },
-    /// The result, from rank 0 alone.
+    /// The result, from rank 0 alone. With [`Check::After`](super::worker::Check::After) it comes twice: before the
+    /// check and after it.
     Report {
         /// All figures.
         report: Box<Report>,
@@ -70,6 +71,12 @@ pub enum Line {
         at: usize,
         /// CSV.
         text: String,
+    },
+    /// Report and table have come, and the check follows: from rank 0 alone, with
+    /// [`Check::After`](super::worker::Check::After).
+    Whole {
+        /// Number of lines of the table.
+        rows: usize,
     },
     /// The rank has done its part and writes nothing more.
     Done {
@@ -121,11 +128,12 @@ pub struct Report {
     pub computing_s: f64,
     /// Longest time of a rank in operations, including waits.
     pub communicating_s: f64,
-    /// Time of the same job on rank 0 alone.
-    pub alone_s: f64,
+    /// Time of the same job on rank 0 alone; `None` if it was not run there, or not yet.
+    pub alone_s: Option<f64>,
     /// Fraction of that time that is shared out with more ranks, from its sections.
-    pub shared_fraction: f64,
-    /// The parallel fraction fitted to the computing times on one rank and on all; `None` with one rank.
+    pub shared_fraction: Option<f64>,
+    /// The parallel fraction fitted to the computing times on one rank and on all; `None` with one rank, or without
+    /// `alone_s`.
     pub fitted_fraction: Option<f64>,
 }
 
@@ -183,8 +191,8 @@ mod tests {
             seconds: 0.1 + 0.2,
             computing_s: 0.25,
             communicating_s: 0.05,
-            alone_s: 0.4,
-            shared_fraction: 0.9,
+            alone_s: Some(0.4),
+            shared_fraction: None,
             fitted_fraction: None,
         };
         for line in [
@@ -212,6 +220,7 @@ mod tests {
                 at: 3,
                 text: "1,\"a\n\"".to_owned(),
             },
+            Line::Whole { rows: 4 },
             Line::Done { rank: 2, rows: 4 },
             Line::Failed {
                 rank: 0,

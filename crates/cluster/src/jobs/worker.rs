@@ -1,5 +1,6 @@
 //! One rank from start to end, with any communicator: it reports its start, waits idle, computes with the others, lets
-//! rank 0 check the answer alone, and regularly reports that it is alive.
+//! rank 0 check the answer alone (before or after it is reported, or not at all), and regularly reports that it is
+//! alive.
 //!
 //! The starting program reads the ranks' standard output (`lines.rs`). A rank that is silent for long is considered
 //! dead, so a separate thread writes for it, and also reads the sensors.
@@ -12,7 +13,7 @@ use super::lines::{Line, ORDER_BYTES_AHEAD, Report};
 use super::order::Order;
 use super::watch::Watch;
 use crate::model::fit_fraction;
-use crate::power::{Phase, Root, Sampler, discover, read_text, why_none};
+use crate::power::{self, Phase, Root, Sampler, read_text};
 use crate::results::Known;
 use base::clock::{Clock, SystemClock};
 use std::io::{BufReader, Read, Write};
@@ -53,17 +54,39 @@ impl Board {
     }
 }
 
+/// When rank 0 compares the answer with its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// Before the answer is reported.
+    Always,
+    /// After the answer is reported.
+    After,
+    /// Not at all.
+    Never,
+}
+
+/// Checks and their names.
+pub const CHECKS: [(&str, Check); 3] = [
+    ("always", Check::Always),
+    ("after", Check::After),
+    ("never", Check::Never),
+];
+
 /// The options on a rank's command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The folder that stands for `/` in the search for sensors.
     pub root: PathBuf,
+    /// Whether the power chip of a Raspberry Pi 5 is read, too.
+    pub pmic: bool,
     /// Only sensors with this text in their name.
     pub sensor: Option<String>,
     /// Time without load before the job, for idle power.
     pub idle: Duration,
     /// Whether rank 0 writes the whole table of the answer.
     pub has_table: bool,
+    /// When rank 0 checks the answer.
+    pub check: Check,
     /// An unreachable rank ends itself after this time.
     pub seconds_max: u64,
 }
@@ -72,9 +95,11 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             root: PathBuf::from("/"),
+            pmic: false,
             sensor: None,
             idle: Duration::ZERO,
             has_table: false,
+            check: Check::Always,
             seconds_max: SECONDS_MAX,
         }
     }
@@ -95,8 +120,15 @@ impl Options {
         if let Some(sensor) = &self.sensor {
             words.extend(["--sensor".to_owned(), sensor.clone()]);
         }
+        if self.pmic {
+            words.push("--pmic".to_owned());
+        }
         if self.has_table {
             words.push("--table".to_owned());
+        }
+        let named = CHECKS.iter().find(|(_, check)| *check == self.check);
+        if let Some((name, _)) = named.filter(|(_, check)| *check != Check::Always) {
+            words.extend(["--check".to_owned(), (*name).to_owned()]);
         }
         words
     }
@@ -113,7 +145,13 @@ impl Options {
             match word {
                 "--root" => options.root = PathBuf::from(value()?),
                 "--sensor" => options.sensor = Some((*value()?).to_owned()),
+                "--pmic" => options.pmic = true,
                 "--table" => options.has_table = true,
+                "--check" => {
+                    let name = *value()?;
+                    let known = CHECKS.iter().find(|(known, _)| *known == name);
+                    options.check = known.ok_or("--check: must be always, after or never")?.1;
+                }
                 "--idle-ms" => {
                     let millis: Result<u32, _> = value()?.parse();
                     let millis =
@@ -235,19 +273,21 @@ fn work(
     };
     let column = |at: usize| figures.iter().filter_map(move |one| one.get(at).copied());
     let most = |at: usize| column(at).fold(0.0, f64::max);
-    let alone = alone(&order, watch, life)?;
+    let checked = match options.check {
+        Check::Always => Some(alone(&order, watch, life)?),
+        Check::After | Check::Never => None,
+    };
     let exchange = traffic.exchange();
     let ranks = communicator.size();
     let computing_s = most(2);
-    let points = [(1, alone.seconds), (ranks as u32, computing_s)];
-    let report = Report {
+    let report = |checked: Option<&AloneRun>| Report {
         kernel: order.settings.kernel().to_owned(),
         ranks,
         rows: order.readings.rows(),
         input_bytes: order.readings.bytes(),
         output_bytes: answer.bytes(),
         answer: answer.summary(&order.settings, &order.readings),
-        compared: answer.compare(&alone.answer),
+        compared: checked.map_or(Sameness::Unchecked, |alone| answer.compare(&alone.answer)),
         operations: column(1).sum::<f64>() as u64,
         moved_bytes: column(0).sum::<f64>() as u64,
         exchange_times: exchange.times,
@@ -255,13 +295,17 @@ fn work(
         seconds,
         computing_s,
         communicating_s: most(3),
-        alone_s: alone.seconds,
-        shared_fraction: alone.shared_fraction,
-        fitted_fraction: fit_fraction(&points).map(|fit| fit.parallel_fraction),
+        alone_s: checked.map(|alone| alone.seconds),
+        shared_fraction: checked.map(|alone| alone.shared_fraction),
+        fitted_fraction: checked.and_then(|alone| {
+            let points = [(1, alone.seconds), (ranks as u32, computing_s)];
+            fit_fraction(&points).map(|fit| fit.parallel_fraction)
+        }),
     };
-    let is_same = report.compared != Sameness::Different;
-    let report = Box::new(report);
-    speaker.say(&Line::Report { report })?;
+    let mut said = Box::new(report(checked.as_ref()));
+    speaker.say(&Line::Report {
+        report: said.clone(),
+    })?;
     let mut rows = 0;
     if options.has_table {
         if ranks > 1 {
@@ -274,7 +318,14 @@ fn work(
             rows += 1;
         }
     }
-    if is_same {
+    if options.check == Check::After {
+        speaker.say(&Line::Whole { rows })?;
+        *said = report(Some(&alone(&order, watch, life)?));
+        speaker.say(&Line::Report {
+            report: said.clone(),
+        })?;
+    }
+    if said.compared != Sameness::Different {
         Ok(rows)
     } else {
         let why = format!("finds another answer alone than {ranks} ranks have found");
@@ -447,20 +498,15 @@ struct Sensors {
 impl Sensors {
     fn new(options: &Options) -> Self {
         let clock = SystemClock::new();
-        let root = Root::new(&options.root);
-        let mut found = discover(&root);
-        let sampler = if found.is_empty() {
-            Err(why_none(&root))
-        } else {
-            let wanted = options.sensor.as_deref().unwrap_or_default();
-            found.retain(|source| source.name().contains(wanted));
-            let none = found.is_empty();
+        let found = power::sensors(
+            &Root::new(&options.root),
+            options.pmic,
+            options.sensor.as_deref(),
+        );
+        let sampler = found.and_then(|found| {
             let sampler = Sampler::new(found, Phase::Idle, clock.monotonic_ns());
-            sampler.map_err(|error| match none {
-                true => format!("no sensor has `{wanted}` in its name"),
-                false => error.to_string(),
-            })
-        };
+            sampler.map_err(|error| error.to_string())
+        });
         Self { sampler, clock }
     }
 

@@ -135,8 +135,9 @@ fn every_job_on_one_to_six_ranks_reports_the_answer_of_one() {
             );
             assert_eq!(report.fitted_fraction.is_some(), size > 1);
             assert_eq!(report.moved_bytes > 0, size > 1);
-            assert!(report.alone_s > 0.0 && report.seconds >= report.computing_s);
-            assert!((0.0..=1.0).contains(&report.shared_fraction));
+            assert!(report.alone_s > Some(0.0) && report.seconds >= report.computing_s);
+            let shared = report.shared_fraction.expect("it was checked");
+            assert!((0.0..=1.0).contains(&shared));
             let count = |is: &dyn Fn(&Line) -> bool| lines.iter().filter(|line| is(line)).count();
             assert_eq!(count(&|line| matches!(line, Line::Begin { .. })), size);
             assert_eq!(count(&|line| matches!(line, Line::Done { .. })), size);
@@ -149,6 +150,31 @@ fn every_job_on_one_to_six_ranks_reports_the_answer_of_one() {
             assert_eq!(rows, clusters + 1);
         }
     }
+}
+
+#[test]
+fn the_answer_is_reported_before_its_check_or_without_one_on_request() {
+    let input = order(ALL[0], 1_500);
+    let played = |check: Check| {
+        let options = Options {
+            has_table: true,
+            check,
+            ..Options::default()
+        };
+        let (ends, lines) = play(3, &options, &input);
+        assert_eq!(ends, [true; 3], "{lines:?}");
+        let of_first = lines.into_iter().filter_map(|line| match line {
+            Line::Report { report } => Some(format!("{:?}", report.compared)),
+            Line::Row { at: 0, .. } => Some("table".to_owned()),
+            Line::Whole { rows } => Some(format!("whole, {}", rows > 1)),
+            _ => None,
+        });
+        of_first.collect::<Vec<_>>()
+    };
+    assert_eq!(played(Check::Always), ["Same", "table"]);
+    assert_eq!(played(Check::Never), ["Unchecked", "table"]);
+    let after = ["Unchecked", "table", "whole, true", "Same"];
+    assert_eq!(played(Check::After), after);
 }
 
 /// The minimum that must be transferred: with the input at rank 0, everything except that rank's own share.
@@ -267,6 +293,8 @@ fn options_come_back_from_their_words() {
         Options::default(),
         Options {
             root: PathBuf::from("/a b"),
+            pmic: true,
+            check: Check::After,
             sensor: Some("rapl psys".to_owned()),
             idle: Duration::from_millis(1_500),
             has_table: true,
@@ -281,6 +309,7 @@ fn options_come_back_from_their_words() {
         &["--root"][..],
         &["--seconds-max", "0"],
         &["--idle-ms", "x"],
+        &["--check", "later"],
         &["--more"],
         &["job"],
     ] {

@@ -257,6 +257,7 @@ mod tests {
         assert_eq!(Plan::parse(&plan.text().expect("fits")), Ok(plan.clone()));
         plan.power = Some(PowerPlan {
             root: "/".into(),
+            pmic: true,
             sensor: Some("ina".to_owned()),
             idle_ms: 5_000,
         });

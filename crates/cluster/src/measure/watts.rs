@@ -2,7 +2,7 @@
 //! which benchmark runs.
 
 use crate::host::printable;
-use crate::power::{Phase, Root, Sampler, Source, Summary, discover, why_none};
+use crate::power::{Phase, Root, Sampler, Source, Summary, sensors};
 use crate::results::{Known, Origin, PowerRow};
 use base::clock::{Clock, SystemClock};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,9 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub struct PowerPlan {
     /// The folder that stands for `/`.
     pub root: PathBuf,
+    /// Whether the power chip of a Raspberry Pi 5 is read, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pmic: bool,
     /// Only sensors with this text in their name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensor: Option<String>,
@@ -33,17 +36,7 @@ impl PowerPlan {
     /// # Errors
     /// Why there are none.
     pub fn sensors(&self) -> Result<Vec<Box<dyn Source>>, String> {
-        let root = Root::new(&self.root);
-        let mut found = discover(&root);
-        if found.is_empty() {
-            return Err(why_none(&root));
-        }
-        let wanted = self.sensor.as_deref().unwrap_or_default();
-        found.retain(|source| source.name().contains(wanted));
-        if found.is_empty() {
-            return Err(format!("no sensor has `{wanted}` in its name"));
-        }
-        Ok(found)
+        sensors(&Root::new(&self.root), self.pmic, self.sensor.as_deref())
     }
 }
 
@@ -282,6 +275,7 @@ mod tests {
     fn log(tree: &Tree, sensor: Option<&str>) -> Log {
         let plan = PowerPlan {
             root: tree.path(""),
+            pmic: false,
             sensor: sensor.map(str::to_owned),
             idle_ms: 0,
         };
@@ -297,6 +291,7 @@ mod tests {
         tree.write(&format!("{CHIP}/power1_input"), "2000000\n");
         let plan = PowerPlan {
             root: tree.path(""),
+            pmic: false,
             sensor: None,
             idle_ms: 0,
         };
@@ -382,6 +377,7 @@ mod tests {
         tree.write(&format!("{CHIP}/curr1_input"), "400\n");
         let plan = |sensor: &str| PowerPlan {
             root: tree.path(""),
+            pmic: false,
             sensor: Some(sensor.to_owned()),
             idle_ms: 0,
         };
@@ -391,6 +387,16 @@ mod tests {
                 .sensors()
                 .is_err_and(|why| why.contains("`rapl`"))
         );
+        // The power chip is read only on request, because it cannot be found below a folder.
+        let with_chip = PowerPlan {
+            pmic: true,
+            ..plan("pmic")
+        };
+        let names = with_chip.sensors().map(|all| {
+            let names = all.iter().map(|one| one.name().to_owned());
+            names.collect::<Vec<_>>()
+        });
+        assert_eq!(names, Ok(vec!["pi5 pmic".to_owned()]));
     }
 
     #[test]

@@ -99,6 +99,18 @@ impl DataCentre {
     }
 }
 
+impl DataCentre {
+    /// Returns the bytes of input per second of computing on a board above which one board that runs anyway needs less
+    /// energy than the data centre; 0 if it needs less with any input. `None` if sending costs nothing.
+    #[must_use]
+    pub fn input_rate_break_even(&self, board: &BoardPower) -> Option<f64> {
+        let machine_w = self.pue * self.machine_w / self.speed;
+        let sending_j_per_byte = self.radio_j_per_byte + self.network_j_per_byte;
+        let left_w = board.active_w - board.idle_w - machine_w;
+        (sending_j_per_byte > 0.0).then(|| (left_w / sending_j_per_byte).max(0.0))
+    }
+}
+
 /// Returns the bytes of input per second of computing above which one board that runs anyway needs less energy than
 /// sending alone. `None` if sending costs nothing.
 #[must_use]

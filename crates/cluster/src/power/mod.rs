@@ -214,6 +214,31 @@ pub fn discover(root: &Root) -> Vec<Box<dyn Source>> {
     found
 }
 
+/// Finds the sensors of a board for one of its ranks: those of [`discover`], and the power chip if it is `pmic`; only
+/// those with `wanted` in their name.
+///
+/// # Errors
+/// Why there are none.
+pub fn sensors(
+    root: &Root,
+    pmic: bool,
+    wanted: Option<&str>,
+) -> Result<Vec<Box<dyn Source>>, String> {
+    let mut found = discover(root);
+    if pmic {
+        found.push(Box::new(Pmic::of_this_board()));
+    }
+    if found.is_empty() {
+        return Err(why_none(root));
+    }
+    let wanted = wanted.unwrap_or_default();
+    found.retain(|source| source.name().contains(wanted));
+    if found.is_empty() {
+        return Err(format!("no sensor has `{wanted}` in its name"));
+    }
+    Ok(found)
+}
+
 /// Returns why a machine has no sensor, if [`discover`] finds none.
 #[must_use]
 pub fn why_none(root: &Root) -> String {
@@ -226,7 +251,8 @@ pub fn why_none(root: &Root) -> String {
     };
     format!(
         "no sensor of power: /sys/class/powercap {} (virtual machines and ARM boards have none), no INA219, INA226 or \
-         INA3221 in /sys/class/hwmon, no battery in /sys/class/power_supply; name the file of a meter with --meter",
+         INA3221 in /sys/class/hwmon, no battery in /sys/class/power_supply; name the file of a meter with --meter, or \
+         the power chip of a Raspberry Pi 5 with --pmic",
         there("sys/class/powercap")
     )
 }

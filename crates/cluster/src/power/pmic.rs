@@ -3,7 +3,16 @@
 //! by the community, 1.1451 × the sum of the rails + 0.5879 W.
 
 use super::{Meaning, Power, Source};
+use base::clock::{Clock, SystemClock};
+use base::error::io_text;
 use std::collections::BTreeMap;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Timeout of the firmware's program, which answers within milliseconds. A rank that waits for it reports nothing
+/// meanwhile.
+const TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Largest number of rails of one reading.
 const RAILS_MAX: usize = 64;
@@ -32,6 +41,55 @@ impl Pmic {
     pub fn new(text: PmicText) -> Self {
         Self { text }
     }
+
+    /// Creates the chip of this board, which is read with the firmware's program.
+    #[must_use]
+    pub fn of_this_board() -> Self {
+        Self::new(Box::new(command_text))
+    }
+}
+
+/// Runs the firmware's program.
+fn command_text() -> Result<String, String> {
+    let mut child = Command::new("vcgencmd")
+        .arg("pmic_read_adc")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("vcgencmd: {}", io_text(&error)))?;
+    let clock = SystemClock::new();
+    let end_ns = clock.monotonic_ns() + TIME_MAX.as_nanos() as u64;
+    // Its answer is smaller than the pipe, so it can end before the answer is read.
+    let ended = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break Ok(status),
+            Ok(None) if clock.monotonic_ns() < end_ns => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
+            Ok(None) => {
+                let millis = TIME_MAX.as_millis();
+                break Err(format!("vcgencmd does not end within {millis} ms"));
+            }
+            Err(error) => break Err(format!("vcgencmd: {}", io_text(&error))),
+        }
+    };
+    let status = ended.inspect_err(|_| {
+        child.kill().ok();
+        child.wait().ok();
+    })?;
+    if !status.success() {
+        return Err(format!(
+            "vcgencmd ended with {status}: is this a Raspberry Pi 5?"
+        ));
+    }
+    let mut text = String::new();
+    let output = child.stdout.take().ok_or("vcgencmd has no output")?;
+    output
+        .take(TEXT_BYTES_MAX as u64 + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| format!("vcgencmd: {}", io_text(&error)))?;
+    Ok(text)
 }
 
 impl Source for Pmic {

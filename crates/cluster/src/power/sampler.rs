@@ -369,6 +369,20 @@ mod tests {
         assert_eq!(found.gap_s_max, 1.0);
     }
 
+    /// A battery that is charged, or a sensor whose current flows back.
+    #[test]
+    fn moments_below_zero_count_with_their_sign() {
+        let values = [2.0, -4.0, -6.0, 1.0].map(Some);
+        let mut sampler =
+            Sampler::new(listed(Meaning::Moment, &values), Phase::Load, 0).expect("one");
+        for second in 1..4 {
+            sampler.sample(second * SECOND);
+        }
+        let found = sampler.finish(3 * SECOND).remove(0);
+        assert_eq!((found.seconds, found.energy_j), (3.0, -1.0 - 5.0 - 2.5));
+        assert_eq!((found.maximum_w, found.minimum_w), (2.0, -6.0));
+    }
+
     #[test]
     fn a_counter_is_integrated_over_its_wrap() {
         let tree = Tree::new();
@@ -456,7 +470,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_average_lies_between_the_extremes_and_explains_the_energy(
-            values in proptest::collection::vec(proptest::option::weighted(0.8, 0.0..50.0), 3..60),
+            values in proptest::collection::vec(proptest::option::weighted(0.8, -50.0..50.0), 3..60),
             steps in proptest::collection::vec(5_000_000_u64..3_000_000_000, 60),
             mean in any::<bool>(),
         ) {

@@ -110,6 +110,9 @@ impl ResultFile {
             let before = &bytes[..error.valid_up_to()];
             Error::malformed(count_lines(before) + 1, "is not UTF-8")
         })?;
+        // Some programs that copy text begin a file with a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let bytes = text.as_bytes();
         let cut = |line| Error::malformed(line, "the file was cut off: its end is missing");
         let Some(body) = text.strip_suffix('\n') else {
             return Err(cut(count_lines(bytes) + 1));

@@ -100,6 +100,8 @@ fn body() -> String {
 fn the_golden_file_is_written_and_read_bit_for_bit() {
     let golden = include_bytes!("../../tests/golden/result-v1.jsonl");
     assert_eq!(ResultFile::parse(golden), Ok(file()));
+    let marked = [&b"\xef\xbb\xbf"[..], &golden[..]].concat();
+    assert_eq!(ResultFile::parse(&marked), Ok(file()));
     assert_eq!(file().text().expect("in range").as_bytes(), golden);
 }
 

@@ -249,7 +249,7 @@ fn entry(
     reading: &Reading<'_>,
     dated: impl FnOnce() -> Option<i64>,
 ) -> HistoryEntry<'static> {
-    let recorded_ms = reading.timestamp_ms;
+    let recorded_ms = reading.time.ms();
     let corrected = (reading.node_time && !reading.wall_trusted)
         .then(dated)
         .flatten();

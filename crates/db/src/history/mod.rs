@@ -326,7 +326,7 @@ fn take(
     if query.id.is_some_and(|id| id.0 != reading.id) {
         return;
     }
-    let recorded_ms = reading.timestamp_ms;
+    let recorded_ms = reading.time.ms();
     let corrected = (reading.node_time && !reading.wall_trusted)
         .then(|| boots.wall_at(&record.boot_id, reading.arrival_us))
         .flatten();

@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 
 use crate::log::codec::{Fields, Record, Seal};
 use crate::log::reader::Found;
+use crate::log::times::Time;
 
-/// Version of the index file that this code writes.
+/// Version of the index file that this code writes: its times are in ms.
 pub const INDEX_VERSION: u32 = 1;
+/// Version of the index file whose times are in ns.
+const INDEX_VERSION_NS: u32 = 2;
 const MAGIC: &[u8; 8] = b"EVKINDEX";
 /// Least bytes of log after which a new piece begins.
 const PIECE_BYTES: u64 = 64 << 10;
@@ -143,7 +146,7 @@ impl Summary {
                 {
                     let sample = Sample {
                         arrival_us: anchor.arrival_us,
-                        wall_ms: anchor.wall_ms,
+                        wall_ms: anchor.wall.ms(),
                     };
                     let first = part.trusted.map_or(sample, |(first, _)| first);
                     part.trusted = Some((first, sample));
@@ -165,6 +168,7 @@ impl Summary {
                     self.outline.first_lsn = found.lsn;
                 }
                 self.outline.readings += 1;
+                let time_ms = reading.time.ms();
                 if let Some(part) = self.boot.and_then(|at| self.outline.boots.get_mut(at)) {
                     part.arrival_max_us = part.arrival_max_us.max(reading.arrival_us);
                 }
@@ -174,18 +178,18 @@ impl Summary {
                         Some(part) => {
                             part.doubtful_arrival
                                 .add(i64::try_from(reading.arrival_us).unwrap_or(i64::MAX));
-                            part.doubtful_recorded.add(reading.timestamp_ms);
+                            part.doubtful_recorded.add(time_ms);
                         }
                         None => self.outline.unbounded = true,
                     }
                 } else {
-                    self.outline.time.add(reading.timestamp_ms);
+                    self.outline.time.add(time_ms);
                 }
                 if let Some(piece) = self.pieces.last_mut() {
                     if doubtful {
                         piece.doubtful = true;
                     } else {
-                        piece.time.add(reading.timestamp_ms);
+                        piece.time.add(time_ms);
                     }
                 }
                 self.add_id(reading.id);
@@ -304,10 +308,15 @@ impl Summary {
             return None;
         }
         let mut fields = Fields(body);
-        if &fields.array::<8>()? != MAGIC
-            || u32::from_le_bytes(fields.array()?) != INDEX_VERSION
-            || u32::from_le_bytes(fields.array()?) != segment
-        {
+        if &fields.array::<8>()? != MAGIC {
+            return None;
+        }
+        let is_ns = match u32::from_le_bytes(fields.array()?) {
+            INDEX_VERSION => false,
+            INDEX_VERSION_NS => true,
+            _ => return None,
+        };
+        if u32::from_le_bytes(fields.array()?) != segment {
             return None;
         }
         let mut summary = Self::new(segment);
@@ -318,7 +327,7 @@ impl Summary {
         let [flags] = fields.array()?;
         outline.unbounded = flags & 1 != 0;
         summary.ids_beyond = flags & 2 != 0;
-        outline.time = fields.span()?;
+        outline.time = fields.times(is_ns)?;
         let boots = usize::from(u16::from_le_bytes(fields.array()?));
         if boots > BOOTS_MAX {
             return None;
@@ -326,13 +335,13 @@ impl Summary {
         for _ in 0..boots {
             let boot_id = fields.array()?;
             let [trusted] = fields.array()?;
-            let (first, last) = (fields.sample()?, fields.sample()?);
+            let (first, last) = (fields.sample(is_ns)?, fields.sample(is_ns)?);
             outline.boots.push(BootPart {
                 boot_id,
                 trusted: (trusted & 1 != 0).then_some((first, last)),
                 arrival_max_us: fields.u64()?,
                 doubtful_arrival: fields.span()?,
-                doubtful_recorded: fields.span()?,
+                doubtful_recorded: fields.times(is_ns)?,
             });
         }
         let pieces = usize::from(u16::from_le_bytes(fields.array()?));
@@ -340,7 +349,7 @@ impl Summary {
             return None;
         }
         for _ in 0..pieces {
-            let (offset, time) = (fields.u64()?, fields.span()?);
+            let (offset, time) = (fields.u64()?, fields.times(is_ns)?);
             let [flags] = fields.array()?;
             summary.pieces.push(Piece {
                 offset,
@@ -367,10 +376,39 @@ impl Fields<'_> {
         })
     }
 
-    fn sample(&mut self) -> Option<Sample> {
+    /// A span of times, in ms. The empty one stays empty. The farthest time in ns stands for all times beyond it, so a
+    /// span that ends there ends with the greatest ms. One that begins there begins with its own ms: with the greatest,
+    /// no range would meet it. The same holds for the negative.
+    fn times(&mut self, is_ns: bool) -> Option<Span> {
+        let span = self.span()?;
+        if !is_ns || span.min > span.max {
+            return Some(span);
+        }
+        let ms = |ns| Time::from_ns(ns).ms();
+        Some(Span {
+            min: if span.min <= -Time::NS_MAX {
+                i64::MIN
+            } else {
+                ms(span.min)
+            },
+            max: if span.max >= Time::NS_MAX {
+                i64::MAX
+            } else {
+                ms(span.max)
+            },
+        })
+    }
+
+    fn sample(&mut self, is_ns: bool) -> Option<Sample> {
+        let (arrival_us, wall) = (self.u64()?, self.i64()?);
+        let wall_ms = if is_ns {
+            Time::from_ns(wall).ms()
+        } else {
+            wall
+        };
         Some(Sample {
-            arrival_us: self.u64()?,
-            wall_ms: self.i64()?,
+            arrival_us,
+            wall_ms,
         })
     }
 }
@@ -452,5 +490,96 @@ impl Boots {
             }
         }
         span
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEAL: u64 = 0x0123_4567_89ab_cdef;
+
+    fn span(min: i64, max: i64) -> Span {
+        Span { min, max }
+    }
+
+    /// A summary whose times are these numbers, of whatever unit.
+    fn summary(times: [Span; 3], wall: [i64; 2]) -> Summary {
+        let [time, recorded, piece] = times;
+        let [first, last] = wall.map(|wall_ms| Sample {
+            arrival_us: 7,
+            wall_ms,
+        });
+        let mut summary = Summary::new(3);
+        summary.outline.log_bytes = 5000;
+        summary.outline.time = time;
+        summary.outline.boots.push(BootPart {
+            boot_id: [4; 16],
+            trusted: Some((first, last)),
+            arrival_max_us: 99,
+            doubtful_arrival: span(8_000_000, 9_000_000),
+            doubtful_recorded: recorded,
+        });
+        summary.pieces.push(Piece {
+            offset: 22,
+            time: piece,
+            doubtful: true,
+        });
+        summary.add_id(9);
+        summary
+    }
+
+    /// The file of a summary, as of another version.
+    fn file(summary: &Summary, version: u32) -> Vec<u8> {
+        let mut bytes = summary.encode(Seal::of(SEAL));
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        let end = bytes.len() - 4;
+        let check = Seal::of(SEAL).check(&bytes[..end]);
+        bytes[end..].copy_from_slice(&check.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn an_index_in_ns_bounds_the_ms_of_its_readings() {
+        let in_ns = summary(
+            [
+                span(1_999_999, 2_000_001),
+                span(-1, Time::NS_MAX),
+                Span::EMPTY,
+            ],
+            [-1, 5_000_000],
+        );
+        let in_ms = summary([span(1, 2), span(-1, i64::MAX), Span::EMPTY], [-1, 5]);
+        let decode = |bytes: &[u8]| Summary::decode(bytes, 3, Seal::of(SEAL));
+        assert_eq!(decode(&file(&in_ns, 2)), Some(in_ms.clone()));
+        assert_eq!(decode(&file(&in_ms, 1)), Some(in_ms));
+        for version in [0, 3, u32::MAX] {
+            assert_eq!(decode(&file(&in_ns, version)), None);
+        }
+        let all = summary([Span::ALL; 3], [i64::MIN, i64::MAX]);
+        let decoded = decode(&file(&all, 2)).expect("an index");
+        assert_eq!(
+            (decoded.outline.time, decoded.pieces[0].time),
+            (Span::ALL, Span::ALL)
+        );
+    }
+
+    #[test]
+    fn the_farthest_times_in_ns_are_open_outwards_alone() {
+        let far = Time::NS_MAX;
+        let in_ns = summary([span(far, far), span(-far, -far), Span::EMPTY], [0, 0]);
+        let decoded = Summary::decode(&file(&in_ns, 2), 3, Seal::of(SEAL)).expect("an index");
+        let (latest, earliest) = (Time::from_ns(far).ms(), Time::from_ns(-far).ms());
+        let after = decoded.outline.time;
+        assert_eq!(after, span(latest, i64::MAX));
+        assert!(after.meets(latest, latest + 1) && after.meets(i64::MIN, i64::MAX));
+        assert!(after.meets(i64::MAX - 1, i64::MAX));
+        assert!(!after.meets(latest - 1, latest));
+        let before = decoded.outline.boots[0].doubtful_recorded;
+        assert_eq!(before, span(i64::MIN, earliest));
+        assert!(before.meets(earliest, earliest + 1) && before.meets(i64::MIN, i64::MAX));
+        assert!(before.meets(i64::MIN, i64::MIN + 1));
+        assert!(!before.meets(earliest + 1, i64::MAX));
+        assert_eq!(decoded.pieces[0].time, Span::EMPTY);
     }
 }

@@ -1,6 +1,6 @@
 //! The bytes of one record, in the log and in a checkpoint.
 //!
-//! **Holds:** the framing `kind, length, body, checksum`, the bodies, the short times of readings.
+//! **Holds:** the framing `kind, length, body, checksum`, the bodies; the decoders of the next format, 3, too.
 //!
 //! **Invariants:** decoding never panics and never trusts a length beyond its input; a record is accepted only when its
 //! CRC32C fits. The checksum of a reading covers the *whole* sensor time, arrival time and boot id. The record carries
@@ -10,12 +10,14 @@
 
 use crc32c::crc32c_append;
 
-use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_LIMIT};
+use super::times::{Context, Form, Time};
+use crate::options::VALUE_BYTES_LIMIT;
 
-/// Version of log and checkpoint that this code writes.
+/// Version of log and checkpoint that this code writes, and the latest one whose files it takes. Records of format 3
+/// are decoded wherever they stand, but a file of that format is refused: DESIGN.md, "The next format".
 pub const FORMAT_VERSION: u32 = 2;
-/// Bytes of the longest body.
-pub const BODY_BYTES_MAX: usize = VALUE_BYTES_LIMIT + 128;
+/// Bytes of the longest body: 8,320 in the formats up to 2.
+pub const BODY_BYTES_MAX: usize = VALUE_BYTES_LIMIT + 1200;
 /// Bytes of the longest record.
 pub const RECORD_BYTES_MAX: usize = 1 + 2 + BODY_BYTES_MAX + CHECK_BYTES;
 /// Bytes of the shortest reading: kind, length, id, times and checksum around an empty value.
@@ -24,27 +26,39 @@ pub const READING_BYTES_MIN: usize = 1 + 1 + 1 + 3 + 4 + CHECK_BYTES;
 pub const RECORD_BYTES_MIN: usize = 1 + 1 + CHECK_BYTES;
 /// Bytes of one anchor record.
 pub const ANCHOR_BYTES: usize = 2 + 49 + CHECK_BYTES;
+/// Most bytes of a key in a record. A table may take less.
+const KEY_BYTES_LIMIT: usize = 255;
+/// Most bytes of the text of a series.
+const SERIES_BYTES_MAX: usize = 1024;
 const CHECK_BYTES: usize = 4;
 
-const READING: u8 = 0xa0; // 0xa0..=0xaf
-const READING_TRUSTED: u8 = 1;
-const READING_WIDE: u8 = 2;
-const READING_NODE_TIME: u8 = 4;
-const READING_RETAINED: u8 = 8;
+/// Readings whose time is in ms: 0xa0..=0xaf, by the bits below.
+pub(super) const READING: u8 = 0xa0;
+/// Readings whose time is in ns: 0x80..=0x8f, by the bits below.
+pub(super) const READING_NS: u8 = 0x80;
+/// Readings whose time is in µs: neither wide nor from the node's clock.
+pub(super) const READING_US: u8 = 0x90;
+pub(super) const READING_TRUSTED: u8 = 1;
+pub(super) const READING_WIDE: u8 = 2;
+pub(super) const READING_NODE_TIME: u8 = 4;
+pub(super) const READING_RETAINED: u8 = 8;
 const SEGMENT: u8 = 0xb1;
 const ANCHOR: u8 = 0xb2;
+const ANCHOR_NS: u8 = 0xb3;
 const DICTIONARY: u8 = 0xb4;
+const OWNER: u8 = 0xb5;
 const CHECKPOINT: u8 = 0xc1;
 const OBJECT: u8 = 0xc2;
+const OBJECT_NS: u8 = 0xc3;
 const TRAILER: u8 = 0xc4;
+
+/// Bit of an anchor's flags: its wall clock was trusted.
+const IS_TRUSTED: u8 = 1;
+/// Bit of the flags of an anchor and of a trailer of format 3: the store began with an earlier format.
+const IS_OLDER_STORE: u8 = 2;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"EVKLOG\r\n";
 const CHECKPOINT_MAGIC: &[u8; 8] = b"EVKCKPT\n";
-
-/// Largest distance of a narrow sensor time from the anchors it may be read with: half the 24-bit window, in ms.
-pub const SENSOR_WINDOW_MS: i64 = 1 << 23;
-/// Largest distance of an arrival from the anchors it may be read with: half the 32-bit window, in µs.
-pub const ARRIVAL_WINDOW_US: i64 = 1 << 31;
 
 /// The content of an anchor: the whole times that the readings after it abbreviate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +67,15 @@ pub struct Anchor {
     pub boot_id: [u8; 16],
     /// Arrival of the next reading on that boot's monotonic clock, µs.
     pub arrival_us: u64,
-    /// Sensor time of the next reading, ms.
-    pub sensor_ms: i64,
-    /// Wall clock at `arrival_us`, ms since 1970: together they date that boot's arrivals. In version 0 this is the
-    /// wall clock when the anchor was written, up to a commit interval later.
-    pub wall_ms: i64,
+    /// Sensor time of the next reading.
+    pub sensor: Time,
+    /// Wall clock at `arrival_us`: together they date that boot's arrivals. In version 0 this is the wall clock when
+    /// the anchor was written, up to a commit interval later.
+    pub wall: Time,
     /// Whether that wall clock was trusted.
     pub wall_trusted: bool,
+    /// Whether the store began with a format before 3. An anchor of those formats says so by its kind.
+    pub is_older_store: bool,
     /// Number of the next reading, counted over the whole log.
     pub lsn: u64,
 }
@@ -69,8 +85,8 @@ pub struct Anchor {
 pub struct Reading<'a> {
     /// Object number.
     pub id: u32,
-    /// Sensor time, ms.
-    pub timestamp_ms: i64,
+    /// Its time.
+    pub time: Time,
     /// Arrival on the monotonic clock, µs.
     pub arrival_us: u64,
     /// Whether the wall clock was trusted at arrival.
@@ -96,6 +112,17 @@ pub struct Dictionary<'a> {
     pub temporal: bool,
 }
 
+/// The series that gave an object its key, where the template of the key leaves a part of it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner<'a> {
+    /// Object number.
+    pub id: u32,
+    /// CRC32C of the template's text.
+    pub template: u32,
+    /// The series: opaque here.
+    pub series: &'a str,
+}
+
 /// Head of a checkpoint: where the log continues it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointHead {
@@ -114,8 +141,27 @@ pub struct CheckpointHead {
 pub struct Object<'a> {
     /// Number, key and validity; the key is empty for a number whose key was lost.
     pub entry: Dictionary<'a>,
-    /// Latest value: sensor time, arrival in ns, boot tag, trusted, bytes.
-    pub latest: Option<crate::table::SlotValue<'a>>,
+    /// Latest value.
+    pub latest: Option<Latest<'a>>,
+}
+
+/// The latest value of an object in a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latest<'a> {
+    /// Its time.
+    pub time: Time,
+    /// Arrival on the monotonic clock, ns.
+    pub arrival_ns: u64,
+    /// Boot in which it arrived.
+    pub boot_tag: u64,
+    /// Whether the wall clock was trusted at arrival.
+    pub wall_trusted: bool,
+    /// Whether the node's wall clock gave the time.
+    pub node_time: bool,
+    /// Whether it was kept for an unknown time before it arrived.
+    pub retained: bool,
+    /// The value.
+    pub value: &'a [u8],
 }
 
 /// A decoded record.
@@ -134,6 +180,8 @@ pub enum Record<'a> {
     Dictionary(Dictionary<'a>),
     /// A reading.
     Reading(Reading<'a>),
+    /// The series that an object's key belongs to.
+    Owner(Owner<'a>),
     /// First record of a checkpoint.
     Checkpoint {
         /// Format version.
@@ -147,6 +195,8 @@ pub enum Record<'a> {
     Trailer {
         /// Object records before it.
         objects: u32,
+        /// Whether the store began with a format before 3. A trailer of those formats says so by its length.
+        is_older_store: bool,
     },
 }
 
@@ -163,10 +213,10 @@ pub enum NoRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
     /// Initial value of the checksum.
-    seed: u32,
+    pub(super) seed: u32,
     /// XORed into the final checksum. Without it, a record with its checksum would always leave the same known state,
     /// from which a checksum for the bytes behind it could be made.
-    mask: u32,
+    pub(super) mask: u32,
 }
 
 impl Seal {
@@ -186,64 +236,10 @@ impl Seal {
     }
 }
 
-/// The reference for abbreviated times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context {
-    seal: Seal,
-    boot_check: u32,
-    arrival_us: u64,
-    sensor_ms: i64,
-    /// Boot of the anchor.
-    pub boot_id: [u8; 16],
-}
-
-impl Context {
-    /// The context that an anchor sets.
-    #[must_use]
-    pub fn of(seal: Seal, anchor: &Anchor) -> Self {
-        Self {
-            seal,
-            boot_check: crc32c_append(seal.seed, &anchor.boot_id),
-            arrival_us: anchor.arrival_us,
-            sensor_ms: anchor.sensor_ms,
-            boot_id: anchor.boot_id,
-        }
-    }
-
-    /// Returns the microseconds from the anchor's arrival to this one. Within [`ARRIVAL_WINDOW_US`] it is read back
-    /// correctly.
-    #[must_use]
-    pub fn distance_us(&self, arrival_us: u64) -> i64 {
-        arrival_us.wrapping_sub(self.arrival_us) as i64
-    }
-
-    /// Whether the short form of this sensor time is read back correctly.
-    #[must_use]
-    pub fn is_narrow(&self, timestamp_ms: i64) -> bool {
-        timestamp_ms
-            .checked_sub(self.sensor_ms)
-            .is_some_and(|distance| (-SENSOR_WINDOW_MS..SENSOR_WINDOW_MS).contains(&distance))
-    }
-
-    fn widen_arrival(&self, low: u32) -> u64 {
-        let distance = low.wrapping_sub(self.arrival_us as u32) as i32;
-        self.arrival_us.wrapping_add_signed(i64::from(distance))
-    }
-
-    fn widen_sensor(&self, low: u32) -> i64 {
-        let distance = (low.wrapping_sub(self.sensor_ms as u32) << 8) as i32 >> 8;
-        self.sensor_ms.wrapping_add(i64::from(distance))
-    }
-
-    fn seal_at(&self, timestamp_ms: i64, arrival_us: u64) -> Seal {
-        let mut times = [0; 16];
-        times[..8].copy_from_slice(&timestamp_ms.to_le_bytes());
-        times[8..].copy_from_slice(&arrival_us.to_le_bytes());
-        Seal {
-            seed: crc32c_append(self.boot_check, &times),
-            mask: self.seal.mask,
-        }
-    }
+/// Returns the ms of a time for a record of format 2, which holds no less. The writer's times are whole.
+fn whole_ms(time: Time) -> i64 {
+    debug_assert_eq!(Time::from_ms(time.ms()), time);
+    time.ms()
 }
 
 /// Appends one framed record; `body` writes the body. The caller keeps bodies within [`BODY_BYTES_MAX`].
@@ -279,8 +275,8 @@ pub fn put_anchor(out: &mut Vec<u8>, seal: Seal, anchor: &Anchor) {
     frame(out, ANCHOR, seal, 49, |out| {
         out.extend_from_slice(&anchor.boot_id);
         out.extend_from_slice(&anchor.arrival_us.to_le_bytes());
-        out.extend_from_slice(&anchor.sensor_ms.to_le_bytes());
-        out.extend_from_slice(&anchor.wall_ms.to_le_bytes());
+        out.extend_from_slice(&whole_ms(anchor.sensor).to_le_bytes());
+        out.extend_from_slice(&whole_ms(anchor.wall).to_le_bytes());
         out.extend_from_slice(&anchor.lsn.to_le_bytes());
         out.push(u8::from(anchor.wall_trusted));
     });
@@ -310,10 +306,11 @@ pub fn put_reading(out: &mut Vec<u8>, reading: &Reading<'_>, context: &Context, 
         | flag(reading.retained, READING_RETAINED);
     let time_bytes = if narrow { 3 } else { 8 };
     let bytes = varint_bytes(u64::from(reading.id)) + time_bytes + 4 + reading.value.len();
-    let seal = context.seal_at(reading.timestamp_ms, reading.arrival_us);
+    let time_ms = whole_ms(reading.time);
+    let seal = context.seal_at(time_ms, reading.arrival_us);
     frame(out, kind, seal, bytes, |out| {
         put_varint(out, u64::from(reading.id));
-        out.extend_from_slice(&reading.timestamp_ms.to_le_bytes()[..time_bytes]);
+        out.extend_from_slice(&time_ms.to_le_bytes()[..time_bytes]);
         out.extend_from_slice(&(reading.arrival_us as u32).to_le_bytes());
         out.extend_from_slice(reading.value);
     });
@@ -354,7 +351,7 @@ pub fn put_object(out: &mut Vec<u8>, seal: Seal, object: &Object<'_>) {
         out.push(entry.key.len() as u8);
         out.extend_from_slice(entry.key.as_bytes());
         if let Some(latest) = &object.latest {
-            out.extend_from_slice(&latest.timestamp_ms.to_le_bytes());
+            out.extend_from_slice(&whole_ms(latest.time).to_le_bytes());
             out.extend_from_slice(&latest.arrival_ns.to_le_bytes());
             out.extend_from_slice(&latest.boot_tag.to_le_bytes());
             out.extend_from_slice(latest.value);
@@ -406,11 +403,9 @@ pub fn decode<'a>(
     let (framed, check) = input[..total].split_at(total - CHECK_BYTES);
     let check = u32::from_le_bytes(check.try_into().map_err(|_| NoRecord::Bad)?);
     let mut body = Fields(&framed[body_start..]);
-    let flags = READING_TRUSTED | READING_WIDE | READING_NODE_TIME | READING_RETAINED;
-    if kind & !flags == READING {
+    if let Some(form) = Form::of(kind) {
         let context = context.ok_or(NoRecord::Bad)?;
-        let reading = body.reading(kind, context).ok_or(NoRecord::Bad)?;
-        let seal = context.seal_at(reading.timestamp_ms, reading.arrival_us);
+        let (reading, seal) = body.reading(kind, form, context).ok_or(NoRecord::Bad)?;
         if crc32c_append(seal.seed, framed) ^ seal.mask != check {
             return Err(NoRecord::Bad);
         }
@@ -424,10 +419,19 @@ pub fn decode<'a>(
 }
 
 fn is_kind(kind: u8) -> bool {
-    matches!(
-        kind,
-        READING..=0xaf | SEGMENT | ANCHOR | DICTIONARY | CHECKPOINT | OBJECT | TRAILER
-    )
+    Form::of(kind).is_some()
+        || matches!(
+            kind,
+            SEGMENT
+                | ANCHOR
+                | ANCHOR_NS
+                | DICTIONARY
+                | OWNER
+                | CHECKPOINT
+                | OBJECT
+                | OBJECT_NS
+                | TRAILER
+        )
 }
 
 fn claimed_body(input: &[u8]) -> Option<usize> {
@@ -474,26 +478,40 @@ impl<'a> Fields<'a> {
         std::mem::take(&mut self.0)
     }
 
-    fn reading(&mut self, kind: u8, context: &Context) -> Option<Reading<'a>> {
-        let id = self.varint_u32()?;
-        let timestamp_ms = if kind & READING_WIDE != 0 {
-            self.i64()?
+    /// A number of up to eight bytes.
+    fn low_bits(&mut self, bytes: usize) -> Option<u64> {
+        let mut whole = [0; 8];
+        whole.get_mut(..bytes)?.copy_from_slice(self.bytes(bytes)?);
+        Some(u64::from_le_bytes(whole))
+    }
+
+    fn time(&mut self, is_ns: bool) -> Option<Time> {
+        let time = self.i64()?;
+        Some(if is_ns {
+            Time::from_ns(time)
         } else {
-            let [a, b, c] = self.array()?;
-            context.widen_sensor(u32::from_le_bytes([a, b, c, 0]))
-        };
+            Time::from_ms(time)
+        })
+    }
+
+    /// A reading and its seal.
+    fn reading(&mut self, kind: u8, form: Form, context: &Context) -> Option<(Reading<'a>, Seal)> {
+        let id = self.varint_u32()?;
+        let low = self.low_bits(form.bytes())?;
         let arrival_us = context.widen_arrival(self.u32()?);
+        let (time, sealed) = context.widen(form, low, arrival_us)?;
         let value = self.rest();
-        let wall_trusted = kind & READING_TRUSTED != 0;
-        (value.len() <= VALUE_BYTES_LIMIT).then_some(Reading {
+        (value.len() <= VALUE_BYTES_LIMIT).then_some(())?;
+        let reading = Reading {
             id,
-            timestamp_ms,
+            time,
             arrival_us,
-            wall_trusted,
+            wall_trusted: kind & READING_TRUSTED != 0,
             node_time: kind & READING_NODE_TIME != 0,
             retained: kind & READING_RETAINED != 0,
             value,
-        })
+        };
+        Some((reading, context.seal_at(sealed, arrival_us)))
     }
 
     fn other(&mut self, kind: u8) -> Option<Record<'a>> {
@@ -505,23 +523,28 @@ impl<'a> Fields<'a> {
                     number: self.u32()?,
                 }
             }
-            ANCHOR => Record::Anchor(Anchor {
-                boot_id: self.array()?,
-                arrival_us: self.u64()?,
-                sensor_ms: self.i64()?,
-                wall_ms: self.i64()?,
-                lsn: self.u64()?,
-                wall_trusted: self.byte()? & 1 != 0,
-            }),
+            ANCHOR | ANCHOR_NS => Record::Anchor(self.anchor(kind == ANCHOR_NS)?),
             DICTIONARY => {
                 let (id, temporal) = (self.varint_u32()?, self.byte()? & 1 != 0);
                 let (avi_ms, key) = (self.varint_u32()?, std::str::from_utf8(self.rest()).ok()?);
-                (1..=KEY_BYTES_MAX).contains(&key.len()).then_some(())?;
+                (1..=KEY_BYTES_LIMIT).contains(&key.len()).then_some(())?;
                 Record::Dictionary(Dictionary {
                     id,
                     key,
                     avi_ms,
                     temporal,
+                })
+            }
+            OWNER => {
+                let (id, template) = (self.varint_u32()?, self.u32()?);
+                let series = std::str::from_utf8(self.rest()).ok()?;
+                (1..=SERIES_BYTES_MAX)
+                    .contains(&series.len())
+                    .then_some(())?;
+                Record::Owner(Owner {
+                    id,
+                    template,
+                    series,
                 })
             }
             CHECKPOINT => {
@@ -538,28 +561,46 @@ impl<'a> Fields<'a> {
                     },
                 }
             }
-            OBJECT => Record::Object(self.object()?),
-            TRAILER => Record::Trailer {
-                objects: self.u32()?,
-            },
+            OBJECT | OBJECT_NS => Record::Object(self.object(kind == OBJECT_NS)?),
+            TRAILER => {
+                let objects = self.u32()?;
+                let is_older_store = self.0.is_empty() || self.byte()? & IS_OLDER_STORE != 0;
+                Record::Trailer {
+                    objects,
+                    is_older_store,
+                }
+            }
             _ => return None,
         };
         self.0.is_empty().then_some(record)
     }
 
-    fn object(&mut self) -> Option<Object<'a>> {
+    fn anchor(&mut self, is_ns: bool) -> Option<Anchor> {
+        let (boot_id, arrival_us) = (self.array()?, self.u64()?);
+        let (sensor, wall) = (self.time(is_ns)?, self.time(is_ns)?);
+        let (lsn, flags) = (self.u64()?, self.byte()?);
+        Some(Anchor {
+            boot_id,
+            arrival_us,
+            sensor,
+            wall,
+            wall_trusted: flags & IS_TRUSTED != 0,
+            is_older_store: !is_ns || flags & IS_OLDER_STORE != 0,
+            lsn,
+        })
+    }
+
+    fn object(&mut self, is_ns: bool) -> Option<Object<'a>> {
         let (id, flags, avi_ms) = (self.varint_u32()?, self.byte()?, self.varint_u32()?);
         let key_bytes = usize::from(self.byte()?);
-        let key = std::str::from_utf8(self.bytes(key_bytes)?)
-            .ok()
-            .filter(|key| key.len() <= KEY_BYTES_MAX)?;
+        let key = std::str::from_utf8(self.bytes(key_bytes)?).ok()?;
         let mut latest = None;
         if flags & 2 != 0 {
-            let (timestamp_ms, arrival_ns, boot_tag) = (self.i64()?, self.u64()?, self.u64()?);
+            let (time, arrival_ns, boot_tag) = (self.time(is_ns)?, self.u64()?, self.u64()?);
             let (wall_trusted, value) = (flags & 4 != 0, self.rest());
             (value.len() <= VALUE_BYTES_LIMIT).then_some(())?;
-            latest = Some(crate::table::SlotValue {
-                timestamp_ms,
+            latest = Some(Latest {
+                time,
                 arrival_ns,
                 boot_tag,
                 wall_trusted,
@@ -606,187 +647,6 @@ fn take_varint(input: &[u8]) -> Option<(u64, usize)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const SEAL: Seal = Seal {
-        seed: 0x1234_5678,
-        mask: 0x9abc_def0,
-    };
-
-    fn anchor(arrival_us: u64, sensor_ms: i64) -> Anchor {
-        Anchor {
-            boot_id: [7; 16],
-            arrival_us,
-            sensor_ms,
-            wall_ms: 99,
-            wall_trusted: true,
-            lsn: 12,
-        }
-    }
-
-    #[test]
-    fn a_reading_of_eight_bytes_takes_twenty_three() {
-        let context = Context::of(SEAL, &anchor(5_000_000, 1_700_000_000_000));
-        let reading = Reading {
-            id: 1000,
-            timestamp_ms: 1_700_000_000_250,
-            arrival_us: 5_123_456,
-            wall_trusted: true,
-            node_time: true,
-            retained: true,
-            value: &21.5f64.to_le_bytes(),
-        };
-        let mut out = Vec::new();
-        put_reading(&mut out, &reading, &context, true);
-        assert_eq!(out.len(), 23);
-        assert_eq!(
-            decode(&out, SEAL, Some(&context)),
-            Ok((Record::Reading(reading), 23))
-        );
-    }
-
-    #[test]
-    fn a_wrong_anchor_is_noticed_not_believed() {
-        let right = Context::of(SEAL, &anchor(5_000_000, 1_700_000_000_000));
-        let reading = Reading {
-            id: 1,
-            timestamp_ms: 1_700_000_000_250,
-            arrival_us: 6_000_000,
-            wall_trusted: false,
-            node_time: false,
-            retained: false,
-            value: b"v",
-        };
-        let mut out = Vec::new();
-        put_reading(&mut out, &reading, &right, true);
-        let near = Context::of(
-            SEAL,
-            &anchor(1_000_000_000, 1_700_000_000_000 - SENSOR_WINDOW_MS + 1000),
-        );
-        assert_eq!(
-            decode(&out, SEAL, Some(&near)).unwrap().0,
-            Record::Reading(reading)
-        );
-        let far = Context::of(
-            SEAL,
-            &anchor(5_000_000, 1_700_000_000_000 + 3 * SENSOR_WINDOW_MS),
-        );
-        assert_eq!(decode(&out, SEAL, Some(&far)), Err(NoRecord::Bad));
-        let other_boot = Context::of(
-            SEAL,
-            &Anchor {
-                boot_id: [8; 16],
-                ..anchor(5_000_000, 1_700_000_000_000)
-            },
-        );
-        assert_eq!(decode(&out, SEAL, Some(&other_boot)), Err(NoRecord::Bad));
-        assert_eq!(decode(&out, SEAL, None), Err(NoRecord::Bad));
-    }
-
-    #[test]
-    fn another_stores_record_is_none() {
-        let mut out = Vec::new();
-        put_trailer(&mut out, SEAL, 7);
-        let whole = Ok((Record::Trailer { objects: 7 }, out.len()));
-        assert_eq!(decode(&out, SEAL, None), whole);
-        for other in [
-            Seal { seed: 0, ..SEAL },
-            Seal { mask: 0, ..SEAL },
-            Seal::of(0),
-        ] {
-            assert_eq!(decode(&out, other, None), Err(NoRecord::Bad));
-        }
-    }
-
-    #[test]
-    fn varints_have_the_length_they_claim() {
-        for value in [0, 1, 127, 128, 16383, 16384, u64::from(u32::MAX)] {
-            let mut out = Vec::new();
-            put_varint(&mut out, value);
-            assert_eq!(out.len(), varint_bytes(value));
-            assert_eq!(take_varint(&out), Some((value, out.len())));
-            assert_eq!(take_varint(&out[..out.len() - 1]), None);
-        }
-        assert_eq!(take_varint(&[0x80, 0]), None);
-        assert_eq!(take_varint(&[0xff, 0x80, 0]), None);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
-
-        #[test]
-        fn readings_round_trip(
-            id: u32,
-            base: i64,
-            arrival: u64,
-            timestamp_ms: i64,
-            near in -SENSOR_WINDOW_MS..SENSOR_WINDOW_MS,
-            later in 0u64..ARRIVAL_WINDOW_US as u64,
-            use_near: bool,
-            wall_trusted: bool,
-            node_time: bool,
-            retained: bool,
-            value in proptest::collection::vec(any::<u8>(), 0..300),
-        ) {
-            let context = Context::of(SEAL, &anchor(arrival, base));
-            let timestamp_ms = if use_near { base.saturating_add(near) } else { timestamp_ms };
-            let arrival_us = arrival.wrapping_add(later);
-            prop_assert!(context.distance_us(arrival_us) < ARRIVAL_WINDOW_US);
-            let reading =
-                Reading { id, timestamp_ms, arrival_us, wall_trusted, node_time, retained, value: &value };
-            let mut out = Vec::new();
-            put_reading(&mut out, &reading, &context, context.is_narrow(timestamp_ms));
-            prop_assert_eq!(decode(&out, SEAL, Some(&context)), Ok((Record::Reading(reading), out.len())));
-            for cut in 0..out.len() {
-                prop_assert_eq!(decode(&out[..cut], SEAL, Some(&context)), Err(NoRecord::Short));
-            }
-        }
-
-        #[test]
-        fn objects_and_dictionaries_round_trip(
-            id: u32,
-            key in "[a-zäöü/]{1,30}",
-            avi_ms: u32,
-            temporal: bool,
-            times in proptest::option::of((any::<i64>(), any::<u64>(), any::<u64>(), any::<[bool; 3]>())),
-            value in proptest::collection::vec(any::<u8>(), 0..100),
-        ) {
-            let entry = Dictionary { id, key: &key, avi_ms, temporal };
-            let latest = times.map(|(timestamp_ms, arrival_ns, boot_tag, flags)| {
-                let [wall_trusted, node_time, retained] = flags;
-                let value = &value[..];
-                crate::table::SlotValue { timestamp_ms, arrival_ns, boot_tag, wall_trusted, node_time, retained, value }
-            });
-            let object = Object { entry, latest };
-            let mut out = Vec::new();
-            put_object(&mut out, SEAL, &object);
-            prop_assert_eq!(decode(&out, SEAL, None), Ok((Record::Object(object), out.len())));
-            out.clear();
-            put_dictionary(&mut out, SEAL, &entry);
-            prop_assert_eq!(decode(&out, SEAL, None), Ok((Record::Dictionary(entry), out.len())));
-        }
-
-        #[test]
-        fn any_changed_byte_is_noticed(at in 0usize..40, flip in 1u8..=255) {
-            let context = Context::of(SEAL, &anchor(1, 1));
-            let (id, timestamp_ms, arrival_us) = (3, 500, 9);
-            let (wall_trusted, node_time, retained, value) = (false, false, false, b"0123456789");
-            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted, node_time, retained, value };
-            let mut out = Vec::new();
-            put_reading(&mut out, &reading, &context, true);
-            let at = at % out.len();
-            out[at] ^= flip;
-            out.resize(RECORD_BYTES_MAX, 0);
-            prop_assert_eq!(decode(&out, SEAL, Some(&context)), Err(NoRecord::Bad));
-        }
-
-        #[test]
-        fn arbitrary_bytes_never_panic(input in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let context = Context::of(SEAL, &anchor(1, 1));
-            let _ = decode(&input, SEAL, Some(&context));
-            let _ = decode(&input, SEAL, None);
-        }
-    }
-}
+pub(crate) mod next;
+#[cfg(test)]
+mod tests;

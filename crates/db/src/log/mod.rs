@@ -4,6 +4,7 @@ pub mod checkpoint;
 pub mod codec;
 pub mod reader;
 pub mod scan;
+pub mod times;
 pub mod writer;
 
 /// Name of a log segment.

@@ -16,8 +16,9 @@ use crate::error::Error;
 use crate::store::{SegmentStore, StoreError};
 
 use super::codec::{
-    self, Context, FORMAT_VERSION, NoRecord, READING_BYTES_MIN, RECORD_BYTES_MAX, Record, Seal,
+    self, FORMAT_VERSION, NoRecord, READING_BYTES_MIN, RECORD_BYTES_MAX, Record, Seal,
 };
+use super::times::Context;
 
 /// Bytes of the reading buffer: a few records of the longest kind.
 pub const READ_BYTES: usize = 64 << 10;
@@ -430,7 +431,10 @@ fn leads_to_end(mut input: &[u8], seal: Seal, context: Option<&Context>) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::codec::{Anchor, Dictionary, Reading, put_anchor, put_dictionary, put_reading};
+    use crate::log::codec::{
+        Anchor, Dictionary, Reading, next, put_anchor, put_dictionary, put_reading,
+    };
+    use crate::log::times::{Form, Time};
     use crate::store::MemoryStore;
 
     fn seal() -> Seal {
@@ -460,9 +464,10 @@ mod tests {
                 let anchor = Anchor {
                     boot_id: [1; 16],
                     arrival_us,
-                    sensor_ms,
-                    wall_ms: 0,
+                    sensor: Time::from_ms(sensor_ms),
+                    wall: Time::from_ms(0),
                     wall_trusted: false,
+                    is_older_store: true,
                     lsn,
                 };
                 put_anchor(&mut out, seal(), &anchor);
@@ -471,7 +476,7 @@ mod tests {
             places.push(out.len());
             let reading = Reading {
                 id: 0,
-                timestamp_ms: sensor_ms,
+                time: Time::from_ms(sensor_ms),
                 arrival_us,
                 wall_trusted: false,
                 node_time: false,
@@ -483,6 +488,81 @@ mod tests {
         let mut store = MemoryStore::new();
         *store.file_mut("f") = out;
         (store, places)
+    }
+
+    /// Makes a file of 30 readings of every form of format 3, with an anchor before every fifth, the first one twice.
+    /// Returns it with the anchors' places and the readings' times.
+    fn file_of_format_3() -> (Vec<u8>, Vec<usize>, Vec<Time>) {
+        let (mut out, mut anchors, mut times) = (Vec::new(), Vec::new(), Vec::new());
+        let mut context = None;
+        for n in 0..30i64 {
+            let arrival_us = 5_000_000 + n * 1_000;
+            let offset_us = 1_700_000_000_000_000;
+            let ns = 1_700_000_000_123_456_789 + n * 100_000_001;
+            if n % 5 == 0 {
+                let anchor = Anchor {
+                    boot_id: [1; 16],
+                    arrival_us: arrival_us as u64,
+                    sensor: Time::from_ns(ns),
+                    wall: Time::from_ns((offset_us + arrival_us) * 1000 + 999),
+                    wall_trusted: true,
+                    is_older_store: false,
+                    lsn: n as u64,
+                };
+                let copies = if n == 0 { 2 } else { 1 };
+                for _ in 0..copies {
+                    anchors.push(out.len());
+                    next::put_anchor_ns(&mut out, seal(), &anchor);
+                }
+                context = Some(Context::of(seal(), &anchor));
+            }
+            let (form, ns) = match n % 5 {
+                0 => (Form::Us, ns / 1000 * 1000),
+                1 => (Form::Ns, ns),
+                2 => (Form::WholeNs, ns),
+                3 => (Form::Offset, (offset_us + arrival_us + n) * 1000),
+                _ => (Form::WholeNs, ns + 1),
+            };
+            let reading = Reading {
+                id: 0,
+                time: Time::from_ns(ns),
+                arrival_us: arrival_us as u64,
+                wall_trusted: true,
+                node_time: n % 5 >= 3,
+                retained: n % 2 == 0,
+                value: &[n as u8; 30],
+            };
+            next::put_reading_ns(&mut out, &reading, &context.expect("an anchor"), form);
+            times.push(reading.time);
+        }
+        (out, anchors, times)
+    }
+
+    #[test]
+    fn readings_of_format_3_keep_their_times_when_any_anchor_is_lost() {
+        let (file, anchors, times) = file_of_format_3();
+        for lost in anchors.into_iter().map(Some).chain([None]) {
+            let mut store = MemoryStore::new();
+            *store.file_mut("f") = file.clone();
+            if let Some(at) = lost {
+                store.file_mut("f")[at + 20] ^= 1;
+            }
+            let (mut reader, mut found) = (Reader::new(), Vec::new());
+            let open = store.open("f").unwrap();
+            let tail = reader.read(&mut store, open, 0, &mut |record| {
+                if let Record::Reading(reading) = record.record {
+                    assert_eq!(record.lsn, found.len() as u64);
+                    found.push(reading.time);
+                }
+                Ok(ControlFlow::Continue(()))
+            });
+            assert_eq!((tail, &found), (Ok(Tail::Clean), &times), "{lost:?}");
+            let damage = reader.damage;
+            assert_eq!(
+                (damage.records_damaged, damage.readings_missing),
+                (u64::from(lost.is_some()), 0)
+            );
+        }
     }
 
     #[test]

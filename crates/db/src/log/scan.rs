@@ -17,7 +17,7 @@ pub struct LogEntry<'a> {
     pub key: Option<&'a str>,
     /// The object's number.
     pub id: ObjectId,
-    /// Sensor time, ms.
+    /// Sensor time, whole ms.
     pub timestamp_ms: i64,
     /// Arrival on the monotonic clock of `boot_id`, in µs.
     pub arrival_us: u64,
@@ -216,7 +216,7 @@ pub fn scan_log<S: SegmentStore>(
                     return Ok(visit(&LogEntry {
                         key,
                         id: ObjectId(reading.id),
-                        timestamp_ms: reading.timestamp_ms,
+                        timestamp_ms: reading.time.ms(),
                         arrival_us: reading.arrival_us,
                         boot_id: found.boot_id,
                         wall_trusted: reading.wall_trusted,

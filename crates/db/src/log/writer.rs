@@ -20,14 +20,15 @@ use crate::table::Table;
 use crate::ticket::Progress;
 use crate::wall;
 
-use super::codec::{self, ANCHOR_BYTES, Anchor, Context, Dictionary, Reading, Record, Seal};
+use super::codec::{self, ANCHOR_BYTES, Anchor, Dictionary, Reading, Record, Seal};
 use super::reader::Found;
 use super::segment_name;
+use super::times::{self, Context, Time};
 
 /// Log bytes after which the times are written in full again: about one flash block, the unit of damage.
 pub const ANCHOR_EVERY_BYTES: usize = 4000;
 /// An arrival this far from its anchor gets a new one; half of the window stays for the previous anchor to stand in.
-const REANCHOR_US: i64 = codec::ARRIVAL_WINDOW_US / 4;
+const REANCHOR_US: i64 = times::ARRIVAL_WINDOW_US / 4;
 /// Segment numbers tried when a name is taken although the listing did not show it (a damaged directory block).
 pub(super) const NUMBER_TRIES: u32 = 64;
 /// Most summaries that wait for the index; beyond, a segment is read again for its summary.
@@ -282,13 +283,11 @@ impl<F: Copy> LogWriter<F> {
                 && self
                     .earlier
                     .is_none_or(|earlier| earlier.is_narrow(entry.timestamp_ms));
-            let (id, timestamp_ms, wall_trusted) =
-                (entry.id, entry.timestamp_ms, entry.wall_trusted);
             let reading = Reading {
-                id,
-                timestamp_ms,
+                id: entry.id,
+                time: Time::from_ms(entry.timestamp_ms),
                 arrival_us,
-                wall_trusted,
+                wall_trusted: entry.wall_trusted,
                 node_time: entry.node_time,
                 retained: entry.retained,
                 value: entry.value,
@@ -360,9 +359,11 @@ impl<F: Copy> LogWriter<F> {
         let anchor = Anchor {
             boot_id: around.boot_id,
             arrival_us,
-            sensor_ms,
-            wall_ms: now_ms.saturating_sub_unsigned(since_us / 1000),
+            sensor: Time::from_ms(sensor_ms),
+            wall: Time::from_ms(now_ms.saturating_sub_unsigned(since_us / 1000)),
             wall_trusted,
+            // By its kind: nothing of it is written.
+            is_older_store: true,
             lsn: self.next_lsn,
         };
         let offset = self.length + self.staged.len() as u64;

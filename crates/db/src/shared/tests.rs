@@ -49,10 +49,14 @@ impl Drop for Scratch {
 
 const NAME: &str = "latest";
 const RUN: [u8; 16] = *b"0123456789abcdef";
-const SIZE: (u32, usize) = (16, 20);
+const SIZE: TableSize = TableSize {
+    objects_max: 16,
+    value_bytes_max: 20,
+    key_bytes_mean: 16,
+};
 
 fn laid_out<'s>(shared: &'s SharedTable<'_>) -> Table<&'s [Line]> {
-    Table::create_in(shared.lines(), SIZE.0, SIZE.1, 7).unwrap()
+    Table::create_in(shared.lines(), SIZE, 7).unwrap()
 }
 
 fn value(value: &[u8]) -> SlotValue<'_> {
@@ -191,7 +195,12 @@ fn what_is_no_table_is_neither_replaced_nor_read() {
     }
     // A table that does not fit leaves nothing.
     let free = here.region().free_bytes();
-    let refused = SharedTable::make(&here, "large", (100_000, 8192), 0o644).err();
+    let large = TableSize {
+        objects_max: 100_000,
+        value_bytes_max: 8192,
+        ..SIZE
+    };
+    let refused = SharedTable::make(&here, "large", large, 0o644).err();
     assert!(matches!(
         refused,
         Some(SharedError::Region(mem::Error::Full))
@@ -226,9 +235,12 @@ impl Random {
     }
 }
 
+/// A key of three units.
+const LONG: &str = "hall/temperature/of the north wall";
+
 fn read_all<M: AsRef<[Line]>>(table: &Table<M>) {
     let mut buffer = [0; 8192];
-    for key in ["door", "", &"k".repeat(64)] {
+    for key in ["door", LONG, "", &"k".repeat(64)] {
         let _ = table.lookup(key);
     }
     let objects = table.objects();
@@ -237,6 +249,7 @@ fn read_all<M: AsRef<[Line]>>(table: &Table<M>) {
         .map(ObjectId)
     {
         let _ = (table.key(id).as_str().len(), table.validity(id));
+        let _ = table.sane_key(id);
         let copied = table.read_within(id, &mut buffer, 0);
         let seen = table.with_value(id, 0, |value| value.words().count());
         assert_eq!(copied.is_ok(), seen.is_ok());
@@ -247,12 +260,20 @@ fn read_all<M: AsRef<[Line]>>(table: &Table<M>) {
 #[test]
 fn whatever_a_table_holds_it_is_read_within_its_bounds() {
     let mut random = Random(5);
-    let lines = Table::lines_needed(SIZE.0, SIZE.1).unwrap();
+    let lines = Table::lines_needed(SIZE).unwrap();
     for round in 0..3000_u32 {
         let memory = TableMemory::own(lines);
-        let table = Table::create_in(memory, SIZE.0, SIZE.1, 7).unwrap();
+        let table = Table::create_in(memory, SIZE, 7).unwrap();
         let (id, _) = table.insert("door", 1500, true).unwrap();
         table.write(id, &value(b"open")).unwrap();
+        let (long, _) = table.insert(LONG, 1500, true).unwrap();
+        if round.is_multiple_of(3) {
+            // Any place for a key, mostly beyond the pool; or one that only just ends in it, or beyond it.
+            let near = (12 + random.next() % 5) << 32 | (random.next() % 5) << 58;
+            let place = [random.next(), near][random.next() as usize % 2];
+            let id = [id, long][random.next() as usize % 2];
+            table.set_validity_word(id, place | 1 << 62);
+        }
         let TableMemory::Own(lines) = table.into_memory() else {
             unreachable!()
         };

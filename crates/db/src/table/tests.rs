@@ -1,5 +1,22 @@
+use super::keys::Packed;
 use super::*;
+use crate::options::KEY_BYTES_MAX;
+use proptest::prelude::*;
 use std::sync::atomic::AtomicBool;
+
+fn sized(objects_max: u32, key_bytes_mean: u32) -> TableSize {
+    TableSize {
+        objects_max,
+        value_bytes_max: 8,
+        key_bytes_mean,
+    }
+}
+
+fn with_room(objects_max: u32, key_bytes_mean: u32) -> Table {
+    let size = sized(objects_max, key_bytes_mean);
+    let memory = TableMemory::own(Table::lines_needed(size).unwrap());
+    Table::create_in(memory, size, 3).unwrap()
+}
 
 fn value(timestamp_ms: i64, value: &[u8]) -> SlotValue<'_> {
     SlotValue {
@@ -376,4 +393,318 @@ fn a_table_is_intact_at_every_moment_while_keys_are_made() {
         is_done.store(true, Ordering::Release);
         looking.join().unwrap();
     });
+}
+
+/// Gives a key the index entry of an object, as if the object's key had the same hash.
+fn point(table: &Table, key: &str, id: ObjectId) {
+    let hash = table.hash(&Packed::of(key).unwrap());
+    let entry = table.word(
+        HEADER_LINES,
+        hash as usize & (table.shape.index_entries - 1),
+    );
+    let tag = hash & !u64::from(u32::MAX);
+    entry.store(tag | u64::from(id.0 + 1), Ordering::Relaxed);
+}
+
+#[test]
+fn keys_that_differ_in_their_last_byte_are_two() {
+    for length in 1..=KEY_BYTES_MAX {
+        let table = with_room(2, 64);
+        let keys = ["a", "b"].map(|last| format!("{last:k>length$}"));
+        let ids = keys.each_ref().map(|key| table.insert(key, 1, true));
+        assert_eq!(ids, [Ok((ObjectId(0), true)), Ok((ObjectId(1), true))]);
+        for (n, key) in keys.iter().enumerate() {
+            let id = ObjectId(n as u32);
+            assert_eq!(
+                (table.key(id).as_str(), table.lookup(key)),
+                (&**key, Some(id))
+            );
+        }
+    }
+}
+
+/// Hashes of other keys may be the same: then the bytes alone tell.
+#[test]
+fn a_key_with_the_hash_of_another_is_another() {
+    for length in 1..=KEY_BYTES_MAX {
+        let table = with_room(1, 64);
+        let key = "k".repeat(length);
+        let (id, _) = table.insert(&key, 1, true).unwrap();
+        let mut others: Vec<_> = (0..length)
+            .map(|at| format!("{}x{}", &key[..at], &key[at + 1..]))
+            .collect();
+        others.extend((1..length).map(|shorter| "k".repeat(shorter)));
+        others.extend((length + 1..=KEY_BYTES_MAX).map(|longer| "k".repeat(longer)));
+        for other in others {
+            point(&table, &other, id);
+            assert_eq!(table.lookup(&other), None, "{other} for {key}");
+        }
+        point(&table, &key, id);
+        assert_eq!(table.lookup(&key), Some(id));
+    }
+}
+
+#[test]
+fn a_full_pool_refuses_and_says_so() {
+    // Eight units, and a longest key has four.
+    let table = with_room(4, 32);
+    let error = Error::KeysFull { key_bytes_mean: 32 };
+    let full = Err(error.clone());
+    let longest = |n: u32| format!("{n:064}");
+    assert_eq!(table.insert(&longest(0), 1, true), Ok((ObjectId(0), true)));
+    assert_eq!(table.insert("a", 1, true), Ok((ObjectId(1), true)));
+    for _ in 0..3 {
+        assert_eq!(table.insert(&longest(1), 1, true), full);
+        let counts = (table.objects(), table.keys_bytes(), table.keys_bytes_max());
+        assert_eq!(counts, (2, 5 * 16, 8 * 16));
+        assert_eq!(table.lookup(&longest(1)), None);
+        assert!(table.is_intact());
+    }
+    // A shorter one fits, up to the last unit.
+    assert_eq!(
+        table.insert(&"b".repeat(48), 1, true),
+        Ok((ObjectId(2), true))
+    );
+    assert_eq!(table.insert("c", 1, true), full);
+    // One that is there is no new one.
+    assert_eq!(table.insert("a", 7, false), Ok((ObjectId(1), true)));
+    assert_eq!(
+        (table.validity(ObjectId(1)), table.lookup("a")),
+        ((7, false), Some(ObjectId(1)))
+    );
+    // What is stored must fit: the error names what to raise.
+    let small = Error::TableTooSmall {
+        what: "key_bytes_mean",
+        needed: 36,
+        configured: 32,
+    };
+    assert_eq!(table.restore(ObjectId(3), "c", 1, true), Err(small));
+    assert_eq!(table.restore(ObjectId(1), "a", 1, true), Ok(true));
+    assert!(error.to_string().contains("key_bytes_mean = 32"));
+}
+
+#[test]
+fn a_short_key_takes_no_more_and_a_full_table_of_the_longest_fits() {
+    for length in 1..=KEY_BYTES_MAX {
+        let table = Table::new(3, 8, 1).unwrap();
+        for n in 0..3 {
+            let key = format!("{n:k>length$}");
+            assert!(table.insert(&key, 1, true).is_ok(), "{length}");
+        }
+        let taken = table.keys_bytes();
+        assert_eq!(taken, 3 * length.next_multiple_of(16) as u64);
+        assert!(taken <= table.keys_bytes_max());
+    }
+    // With the default a table has the lines of one that has a line for each key: header, index, keys, slots.
+    let lines = |mean| Table::lines_needed(sized(1000, mean)).unwrap();
+    assert_eq!(lines(crate::options::KEY_BYTES_MEAN), 2 + 256 + 1000 + 1000);
+    assert_eq!(
+        (lines(16), lines(256)),
+        (2 + 256 + 250 + 1000, 2 + 256 + 4000 + 1000)
+    );
+}
+
+#[test]
+fn a_pool_that_no_place_can_name_is_refused() {
+    let refused = |objects_max, mean| Table::lines_needed(sized(objects_max, mean)).err();
+    let invalid = |value, high| {
+        Some(Error::OptionInvalid {
+            name: "key_bytes_mean",
+            value,
+            low: 16,
+            high,
+        })
+    };
+    assert_eq!(refused(1, 15), invalid(15, 256));
+    assert_eq!(refused(1, 257), invalid(257, 256));
+    assert_eq!(refused(OBJECTS_LIMIT, 65), invalid(65, 64));
+    assert_eq!(
+        refused(OBJECTS_LIMIT, u32::MAX),
+        invalid(u32::MAX.into(), 64)
+    );
+    assert_eq!(
+        (refused(OBJECTS_LIMIT, 64), refused(OBJECTS_LIMIT / 4, 256)),
+        (None, None)
+    );
+}
+
+/// What a faulty process may leave in a slot that it shares.
+#[test]
+fn a_place_that_does_not_lie_in_the_pool_is_no_key() {
+    let table = with_room(2, 32);
+    let (id, _) = table.insert("a", 1_500, true).unwrap();
+    table.insert("b", 1, true).unwrap();
+    let word = table.slot_word(id, VALIDITY);
+    let whole = word.load(Ordering::Relaxed);
+    assert_eq!(whole, 0xc000_0000_0000_05dc);
+    let place = |first: u64, units: u64| 1 << 62 | first << 32 | (units - 1) << 58;
+    // The pool has four units.
+    let outside = [
+        place(4, 1),
+        place(3, 2),
+        place(1, 4),
+        place(0, 5),
+        place(0, 16),
+        place((1 << 26) - 1, 1),
+        place((1 << 26) - 1, 16),
+        u64::MAX,
+    ];
+    // Others lie in it and are not what any table holds: units without text, units of two keys, emptied memory.
+    let strange = [
+        place(2, 1),
+        place(2, 2),
+        place(0, 2),
+        place(0, 4),
+        0,
+        1 << 63,
+    ];
+    for stored in outside.into_iter().chain(strange) {
+        word.store(stored, Ordering::Relaxed);
+        assert!(table.sane_key(id).is_none(), "{stored:x}");
+        assert_eq!(table.lookup("a"), None, "{stored:x}");
+        let key = table.key(id);
+        assert!(
+            !outside.contains(&stored) || key.as_str().is_empty(),
+            "{stored:x}"
+        );
+        assert_eq!(table.lookup("b"), Some(ObjectId(1)));
+    }
+    // A slot that has lost its key, and one that has it.
+    word.store(0x3fff_ffff_0000_0000, Ordering::Relaxed);
+    assert!(
+        table
+            .sane_key(id)
+            .is_some_and(|key| key.as_str().is_empty())
+    );
+    word.store(whole, Ordering::Relaxed);
+    assert!(table.sane_key(id).is_some_and(|key| key.as_str() == "a"));
+    assert_eq!(table.lookup("a"), Some(id));
+}
+
+/// Says at its end, also that of a panic, that the work is done: who waits for it must not wait forever.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// As readers in other processes meet keys: while their writer makes more, and changes the validity of each.
+#[test]
+fn a_key_is_whole_as_soon_as_its_id_or_its_index_entry_is_there() {
+    let keys = 50_000_u32;
+    let table = Table::new(keys, 8, 1).unwrap();
+    let name = |n: u32| format!("{n:0>width$}", width = 8 + n as usize % 57);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            while !is_done.load(Ordering::Acquire) {
+                let next = table.objects();
+                if let Some(last) = next.checked_sub(1) {
+                    assert_eq!(table.key(ObjectId(last)).as_str(), name(last));
+                }
+                if let Some(found) = table.lookup(&name(next)) {
+                    assert_eq!(found, ObjectId(next));
+                    assert_eq!(table.key(found).as_str(), name(next));
+                }
+            }
+        });
+        let done = Done(&is_done);
+        for n in 0..keys {
+            table.insert(&name(n), 1, true).unwrap();
+            table.insert(&name(n), 2, false).unwrap();
+        }
+        drop(done);
+        looking.join().unwrap();
+    });
+}
+
+const IDS: u32 = 12;
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    /// A plain list of names gives the same ids, keys and refusals.
+    #[test]
+    fn keys_are_as_a_plain_list_has_them(
+        mean in 16_u32..=64,
+        calls in proptest::collection::vec(
+            (
+                proptest::option::of(0..IDS + 2),
+                prop_oneof!["[ab]{1,2}", "[ab/é]{1,40}", "a{60,66}", ""],
+                any::<u32>(),
+                any::<bool>(),
+            ),
+            1..60,
+        ),
+    ) {
+        let table = with_room(IDS, mean);
+        let mut names: Vec<Option<(String, (u32, bool))>> = Vec::new();
+        let units_of = |key: &str| key.len().div_ceil(16);
+        for (at, key, avi_ms, temporal) in calls {
+            let known = names.iter().position(|name| name.as_ref().is_some_and(|(name, _)| *name == key));
+            let units: usize = names.iter().flatten().map(|(name, _)| units_of(name)).sum();
+            let has_room = (units + units_of(&key)) * 16 <= table.keys_bytes_max() as usize;
+            let entry = Some((key.clone(), (avi_ms, temporal)));
+            let invalid = Error::KeyInvalid { bytes: key.len() };
+            let is_invalid = key.is_empty() || key.len() > KEY_BYTES_MAX;
+            let small = |what| matches!(what, Err(Error::TableTooSmall { what: "key_bytes_mean", .. }));
+            match at {
+                None => {
+                    let expected = match known {
+                        _ if is_invalid => Err(invalid),
+                        Some(id) => Ok((ObjectId(id as u32), names[id] != entry)),
+                        None if names.len() == IDS as usize => Err(Error::TableFull { objects_max: IDS }),
+                        None if !has_room => Err(Error::KeysFull { key_bytes_mean: mean }),
+                        None => Ok((ObjectId(names.len() as u32), true)),
+                    };
+                    if let Ok((id, _)) = expected {
+                        names.resize(names.len().max(id.0 as usize + 1), None);
+                        names[id.0 as usize] = entry;
+                    }
+                    prop_assert_eq!(table.insert(&key, avi_ms, temporal), expected);
+                }
+                Some(at) => {
+                    let restored = table.restore(ObjectId(at), &key, avi_ms, temporal);
+                    if is_invalid {
+                        prop_assert_eq!(restored, Err(invalid));
+                        continue;
+                    }
+                    if at >= IDS {
+                        let small = matches!(restored, Err(Error::TableTooSmall { what: "objects_max", .. }));
+                        prop_assert!(small, "{:?}", restored);
+                        continue;
+                    }
+                    let at = at as usize;
+                    names.resize(names.len().max(at + 1), None);
+                    if known.is_some_and(|known| known != at) || known.is_none() && names[at].is_some() {
+                        prop_assert_eq!(restored, Ok(false));
+                    } else if known.is_none() && !has_room {
+                        prop_assert!(small(restored));
+                    } else {
+                        prop_assert_eq!(restored, Ok(true));
+                        names[at] = entry;
+                    }
+                }
+            }
+        }
+        prop_assert!(table.is_intact());
+        let TableMemory::Own(lines) = table.into_memory() else {
+            unreachable!()
+        };
+        // Another handle sees the same.
+        let table = Table::attach(&lines[..]).unwrap();
+        prop_assert_eq!(table.objects() as usize, names.len());
+        for (id, name) in names.iter().enumerate() {
+            let id = ObjectId(id as u32);
+            let key = table.sane_key(id).unwrap();
+            prop_assert_eq!(key, table.key(id));
+            prop_assert_eq!(key.as_str(), name.as_ref().map_or("", |(name, _)| name));
+            prop_assert_eq!(table.validity(id), name.as_ref().map_or((0, false), |(_, marks)| *marks));
+            if let Some((name, _)) = name {
+                prop_assert_eq!(table.lookup(name), Some(id));
+            }
+        }
+    }
 }

@@ -17,6 +17,7 @@ pub fn small_options() -> DbOptions {
     DbOptions {
         objects_max: 16,
         value_bytes_max: 40,
+        key_bytes_mean: db::KEY_BYTES_MEAN,
         queue_bytes_max: 4096,
         commit_interval_ms: 5,
         append_bytes_max: 1024,

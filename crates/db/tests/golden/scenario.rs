@@ -117,16 +117,26 @@ pub fn write() -> MemoryStore {
     store
 }
 
+/// Keys of the slot table: one that fills its unit, one that is padded, and one of three units, which has no value.
+pub const TABLE_KEYS: [&str; 3] = [KEYS[0], KEYS[1], "hall/temperature/of the north wall"];
+
 /// A slot table as its memory holds it on a little-endian machine.
 pub fn table() -> Vec<u8> {
     use db::table::{Line, SlotValue, Table, TableMemory};
-    let memory = TableMemory::own(Table::lines_needed(3, 20).expect("a size"));
+    let size = db::TableSize {
+        objects_max: 3,
+        value_bytes_max: 20,
+        key_bytes_mean: 40,
+    };
+    let memory = TableMemory::own(Table::lines_needed(size).expect("a size"));
     let lines: &[Line] = memory.as_ref();
-    let table = Table::create_in(lines, 3, 20, 0x0123_4567_89ab_cdef).expect("a table");
-    for (n, key) in KEYS.iter().enumerate().take(2) {
-        let (id, _) = table
-            .insert(key, 1_500 + n as u32, n == 0)
-            .expect("an object");
+    let table = Table::create_in(lines, size, 0x0123_4567_89ab_cdef).expect("a table");
+    for (n, key) in TABLE_KEYS.iter().enumerate() {
+        let avi_ms = if n == 2 { 60_000 } else { 1_500 + n as u32 };
+        let (id, _) = table.insert(key, avi_ms, n == 0).expect("an object");
+        if n == 2 {
+            continue;
+        }
         let value = SlotValue {
             timestamp_ms: 1_700_000_000_000 - n as i64,
             arrival_ns: 5_000_000_321,

@@ -123,14 +123,15 @@ impl Encoder {
                 out.extend_from_slice(line_field(&value));
                 match &value {
                     Value::Text(text) => {
+                        if !has_line_form(text) {
+                            return Err(Refusal::NoValue);
+                        }
                         out.push(b'"');
                         for byte in text.bytes() {
-                            match byte {
-                                // The line protocol has no escape for these.
-                                b'\n' | b'\r' => return Err(Refusal::NoValue),
-                                b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-                                byte => out.push(byte),
+                            if matches!(byte, b'"' | b'\\') {
+                                out.push(b'\\');
                             }
+                            out.push(byte);
                         }
                         out.push(b'"');
                     }
@@ -177,6 +178,15 @@ fn line_field(value: &Value<'_>) -> &'static [u8] {
         Value::Text(_) => b"text=",
         _ => b"value=",
     }
+}
+
+/// Returns whether a text can be a value of a line. Line breaks stand for themselves within the quotes. But if the last
+/// line of a text looks like the beginning of another line with a text (`name field=`), a receiver such as a node takes
+/// the closing quote for the opening one of a later line, and refuses everything behind it.
+#[must_use]
+pub fn has_line_form(text: &str) -> bool {
+    text.rsplit_once('\n')
+        .is_none_or(|(_, last)| !(last.ends_with('=') && last.contains(' ')))
 }
 
 /// Splits a prefix into its topic and the rest.
@@ -378,6 +388,8 @@ mod tests {
             (Value::Unsigned(u64::MAX), "unsigned=18446744073709551615u"),
             (Value::Boolean(true), "boolean=true"),
             (Value::Text("a \"b\" \\"), "text=\"a \\\"b\\\" \\\\\""),
+            (Value::Text("a\r\nb\rc\nd="), "text=\"a\r\nb\rc\nd=\""),
+            (Value::Text("a b="), "text=\"a b=\""),
         ] {
             assert_eq!(line(value), Ok(format!("{head}{text} -1500\n")));
         }
@@ -438,7 +450,7 @@ mod tests {
         for (value, why) in [
             (Value::Float(f64::NAN), Refusal::NotFinite),
             (Value::Float(f64::NEG_INFINITY), Refusal::NotFinite),
-            (Value::Text("two\nlines"), Refusal::NoValue),
+            (Value::Text("two\nlines of="), Refusal::NoValue),
         ] {
             assert_eq!(message(&line, "k", &[value]), Err(why));
         }

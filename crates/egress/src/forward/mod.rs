@@ -21,6 +21,7 @@ mod rules;
 mod run;
 pub(crate) mod wire;
 
+pub use encode::has_line_form;
 pub use figures::{Counters, Figures, Refusal, UpstreamState};
 pub use forwarder::Forwarder;
 pub use forwarding::{Forwarding, Prepared, Upstream};

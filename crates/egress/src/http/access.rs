@@ -2,12 +2,15 @@
 //!
 //! Without tokens everybody on this machine may read. A foreign page in a browser on this machine must not: it may have
 //! pointed its own name to this machine (DNS rebinding). So only addresses, `localhost` and the configured names are
-//! answered.
+//! answered. A page may also send to an address without being able to read the answer; so a request that writes must
+//! not come from a page (`Origin`). This holds with tokens, too: a browser may add credentials that it has kept.
 
 use std::net::IpAddr;
 
 use axum::http::HeaderMap;
 use axum::http::header;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 /// Length of the shortest token, in characters.
 pub const TOKEN_LETTERS_MIN: usize = 16;
@@ -16,18 +19,46 @@ const TOKEN_LETTERS_MAX: usize = 256;
 /// Largest number of tokens.
 const TOKENS_MAX: usize = 64;
 
+/// What a request needs permission for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// To see values, history and status.
+    Read,
+    /// To send readings.
+    Write,
+}
+
+/// What the tokens say of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It is permitted.
+    Admitted,
+    /// It has no token, or an invalid one.
+    Unknown,
+    /// Its token has not the right.
+    NotPermitted,
+}
+
 /// One token, and its owner.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// For logs and for removing it.
     pub name: String,
     secret: String,
+    /// Name and secret as the scheme `Basic` has them.
+    basic: String,
+    reads: bool,
+    writes: bool,
 }
 
 impl std::fmt::Debug for Token {
     /// Without the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Token").field("name", &self.name).finish()
+        f.debug_struct("Token")
+            .field("name", &self.name)
+            .field("reads", &self.reads)
+            .field("writes", &self.writes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -46,10 +77,12 @@ pub struct TokenError {
 }
 
 impl Tokens {
-    /// Reads lines of a name and a token; empty lines and lines that begin with `#` are skipped.
+    /// Reads lines of a name, a token and its rights: `read`, `write` or `read,write`; without any, `read`. Empty lines
+    /// and lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// A line that is neither, a token that is too short, two tokens of the same name, no token at all.
+    /// A line that is neither, a token that is too short, two lines with the same name or the same token, no
+    /// token at all.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         let mut tokens: Vec<Token> = Vec::new();
         for (at, line) in text.lines().enumerate() {
@@ -64,9 +97,16 @@ impl Tokens {
                 continue;
             }
             let mut words = line.split_whitespace();
-            let (Some(name), Some(secret), None) = (words.next(), words.next(), words.next())
+            let (Some(name), Some(secret), rights, None) =
+                (words.next(), words.next(), words.next(), words.next())
             else {
-                return error("is not a name and a token");
+                return error("is not a name and a token, with its rights or without");
+            };
+            let (reads, writes) = match rights {
+                None | Some("read") => (true, false),
+                Some("write") => (false, true),
+                Some("read,write" | "write,read") => (true, true),
+                Some(_) => return error("has rights other than read, write, or read,write"),
             };
             if secret.len() < TOKEN_LETTERS_MIN {
                 return error("has a token of less than 16 letters");
@@ -77,12 +117,19 @@ impl Tokens {
             if tokens.iter().any(|token| token.name == name) {
                 return error("has a name that is there already");
             }
+            // Its rights would be those of both lines, and to remove one name would not lock its owner out.
+            if tokens.iter().any(|token| token.secret == secret) {
+                return error("has a token that is there already");
+            }
             if tokens.len() >= TOKENS_MAX {
                 return error("is one token too many: 64 are allowed");
             }
             tokens.push(Token {
                 name: name.to_owned(),
                 secret: secret.to_owned(),
+                basic: STANDARD.encode(format!("{name}:{secret}")),
+                reads,
+                writes,
             });
         }
         if tokens.is_empty() {
@@ -100,24 +147,51 @@ impl Tokens {
         self.0.is_empty()
     }
 
-    /// Returns whether the request carries one of them as `Authorization: Bearer …`.
-    pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
+    /// Returns whether any of them has the right to write.
+    #[must_use]
+    pub fn any_writes(&self) -> bool {
+        self.0.iter().any(|token| token.writes)
+    }
+
+    /// Returns whether the request carries one of them with this right, as `Authorization: Bearer …` or, as clients of
+    /// InfluxDB do, as `Token …` or as name and password (`Basic …`).
+    pub(crate) fn admit(&self, headers: &HeaderMap, right: Right) -> Admission {
         let Some(given) = headers.get(header::AUTHORIZATION) else {
-            return false;
+            return Admission::Unknown;
         };
-        let Some((scheme, given)) = given.as_bytes().split_first_chunk::<7>() else {
-            return false;
-        };
-        if !scheme.eq_ignore_ascii_case(b"Bearer ") {
-            return false;
+        let given = given.as_bytes();
+        let space = given.iter().position(|byte| *byte == b' ');
+        let (scheme, given) = given.split_at(space.unwrap_or(given.len()));
+        let is_basic = scheme.eq_ignore_ascii_case(b"Basic");
+        if !is_basic
+            && ![&b"Bearer"[..], b"Token"]
+                .iter()
+                .any(|one| scheme.eq_ignore_ascii_case(one))
+        {
+            return Admission::Unknown;
         }
         let given = given.trim_ascii();
+        let mut admission = Admission::Unknown;
         // Compare with all tokens, so that the time does not depend on which one matches.
-        let found = self
-            .0
-            .iter()
-            .filter(|token| is_same(given, token.secret.as_bytes()));
-        found.count() > 0
+        for token in &self.0 {
+            let secret = if is_basic {
+                &token.basic
+            } else {
+                &token.secret
+            };
+            if is_same(given, secret.as_bytes()) {
+                let is_permitted = match right {
+                    Right::Read => token.reads,
+                    Right::Write => token.writes,
+                };
+                admission = if is_permitted {
+                    Admission::Admitted
+                } else {
+                    Admission::NotPermitted
+                };
+            }
+        }
+        admission
     }
 }
 
@@ -162,7 +236,11 @@ mod tests {
     fn only_a_whole_token_is_admitted() {
         let tokens =
             Tokens::parse("# who\nphone 0123456789abcdef\n\npc fedcba98765432100\n").unwrap();
-        let admits = |value: &str| tokens.admit(&headers(header::AUTHORIZATION, value));
+        let admission = |value: &str| {
+            let headers = headers(header::AUTHORIZATION, value);
+            tokens.admit(&headers, Right::Read)
+        };
+        let admits = |value: &str| admission(value) == Admission::Admitted;
         assert!(admits("Bearer 0123456789abcdef"));
         assert!(admits("bearer  fedcba98765432100"));
         for wrong in [
@@ -177,8 +255,61 @@ mod tests {
         ] {
             assert!(!admits(wrong), "{wrong}");
         }
-        assert!(!tokens.admit(&HeaderMap::new()));
+        let none = tokens.admit(&HeaderMap::new(), Right::Read);
+        assert_eq!(none, Admission::Unknown);
         assert!(!format!("{tokens:?}").contains("0123456789abcdef"));
+    }
+
+    #[test]
+    fn a_token_permits_what_its_line_says() {
+        let tokens = Tokens::parse(
+            "old 0123456789abcde0\nreader 0123456789abcde1 read\n\
+             telegraf 0123456789abcde2 write\nboth 0123456789abcde3 read,write\n",
+        )
+        .unwrap();
+        assert!(tokens.any_writes());
+        for (secret, reads, writes) in [
+            ("0123456789abcde0", true, false),
+            ("0123456789abcde1", true, false),
+            ("0123456789abcde2", false, true),
+            ("0123456789abcde3", true, true),
+        ] {
+            for scheme in ["Bearer", "Token", "token"] {
+                let headers = headers(header::AUTHORIZATION, &format!("{scheme} {secret}"));
+                for (right, is_permitted) in [(Right::Read, reads), (Right::Write, writes)] {
+                    let wanted = match is_permitted {
+                        true => Admission::Admitted,
+                        false => Admission::NotPermitted,
+                    };
+                    assert_eq!(tokens.admit(&headers, right), wanted, "{secret} {right:?}");
+                }
+            }
+        }
+        let readers = Tokens::parse("old 0123456789abcde0").unwrap();
+        assert!(!readers.any_writes());
+    }
+
+    #[test]
+    fn name_and_token_are_taken_as_a_password_too() {
+        let tokens = Tokens::parse("telegraf 0123456789abcdef write").unwrap();
+        let admission = |name: &str, secret: &str| {
+            let pair = STANDARD.encode(format!("{name}:{secret}"));
+            let headers = headers(header::AUTHORIZATION, &format!("Basic {pair}"));
+            tokens.admit(&headers, Right::Write)
+        };
+        assert_eq!(
+            admission("telegraf", "0123456789abcdef"),
+            Admission::Admitted
+        );
+        assert_eq!(
+            admission("telegraf", "0123456789abcdeg"),
+            Admission::Unknown
+        );
+        assert_eq!(admission("other", "0123456789abcdef"), Admission::Unknown);
+        // `telegraf:0123456789abcdef`, as `curl -u` sends it.
+        let value = "Basic dGVsZWdyYWY6MDEyMzQ1Njc4OWFiY2RlZg==";
+        let sent = headers(header::AUTHORIZATION, value);
+        assert_eq!(tokens.admit(&sent, Right::Write), Admission::Admitted);
     }
 
     #[test]
@@ -190,6 +321,7 @@ mod tests {
             ("a", 1),
             ("a 0123456789abcdef x", 1),
             ("a 0123456789abcdef\na 1123456789abcdef", 2),
+            ("a 0123456789abcdef\nb 0123456789abcdef write", 2),
             ("a 0123456789abcdé0", 1),
         ] {
             assert_eq!(Tokens::parse(text).unwrap_err().line, line, "{text}");

@@ -18,6 +18,19 @@ pub(crate) struct Refused {
     pub(crate) thing: String,
     pub(crate) wrong: String,
     pub(crate) remedy: String,
+    #[serde(flatten)]
+    pub(crate) text: Option<Box<Text>>,
+    /// When to try again, where that helps.
+    #[serde(skip)]
+    pub(crate) retry_seconds: u16,
+}
+
+/// All of it in one text, which clients of InfluxDB show.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Text {
+    message: String,
+    /// The same text, where clients of version 1 look for it.
+    error: String,
 }
 
 impl Refused {
@@ -29,12 +42,28 @@ impl Refused {
             thing: shorten(thing),
             wrong: wrong.into(),
             remedy: remedy.to_owned(),
+            text: None,
+            retry_seconds: 1,
         }
     }
 
     /// Sets a status that does not follow from the code.
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
+        self
+    }
+
+    /// Sets when to try again.
+    pub(crate) fn with_retry(mut self, seconds: u16) -> Self {
+        self.retry_seconds = seconds;
+        self
+    }
+
+    /// Adds the text that clients of InfluxDB show.
+    pub(crate) fn with_message(mut self) -> Self {
+        let message = format!("{} {}: {}", self.thing, self.wrong, self.remedy);
+        let error = message.clone();
+        self.text = Some(Box::new(Text { message, error }));
         self
     }
 }
@@ -61,7 +90,7 @@ impl IntoResponse for Refused {
                     .insert(header::WWW_AUTHENTICATE, value);
             }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                let value = HeaderValue::from_static("1");
+                let value = HeaderValue::from(self.retry_seconds);
                 response.headers_mut().insert(header::RETRY_AFTER, value);
             }
             _ => {}

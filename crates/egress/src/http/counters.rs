@@ -21,10 +21,28 @@ pub(crate) enum Refusal {
     Body,
     /// More reads of history than may wait.
     History,
+    /// A token without the right to do this.
+    Right,
+    /// Lines that a page in a browser sends.
+    Origin,
+    /// Lines, where writing is off.
+    WriteOff,
+    /// More bodies at the same time than allowed.
+    Writes,
+    /// A body above its limit, packed or unpacked.
+    BodyLarge,
+    /// A body that does not come in time.
+    BodySlow,
+    /// A body that is cut or damaged, or packed in a way that is not known.
+    BodyBroken,
+    /// Lines that the queue of the log has no room for.
+    Queue,
+    /// Lines that the store does not take: it is full or fails, or the node stops.
+    Store,
 }
 
 impl Refusal {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 16] = [
         Self::Connections,
         Self::Token,
         Self::Host,
@@ -32,6 +50,15 @@ impl Refusal {
         Self::Streams,
         Self::Body,
         Self::History,
+        Self::Right,
+        Self::Origin,
+        Self::WriteOff,
+        Self::Writes,
+        Self::BodyLarge,
+        Self::BodySlow,
+        Self::BodyBroken,
+        Self::Queue,
+        Self::Store,
     ];
 
     fn name(self) -> &'static str {
@@ -43,6 +70,15 @@ impl Refusal {
             Self::Streams => "streams",
             Self::Body => "body",
             Self::History => "history",
+            Self::Right => "right",
+            Self::Origin => "origin",
+            Self::WriteOff => "write_off",
+            Self::Writes => "writes",
+            Self::BodyLarge => "body_large",
+            Self::BodySlow => "body_slow",
+            Self::BodyBroken => "body_broken",
+            Self::Queue => "queue",
+            Self::Store => "store",
         }
     }
 }
@@ -66,6 +102,13 @@ pub struct Counters {
     pub(crate) stream_bytes: AtomicU64,
     pub(crate) updates_encoded: AtomicU64,
     pub(crate) updates_dropped: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) writes_active: AtomicU64,
+    pub(crate) write_bytes: AtomicU64,
+    pub(crate) write_readings: AtomicU64,
+    pub(crate) write_refused: AtomicU64,
+    pub(crate) write_shed: AtomicU64,
+    pub(crate) writes_turned_away: AtomicU64,
     refused: [AtomicU64; Refusal::ALL.len()],
 }
 
@@ -97,6 +140,13 @@ impl Counters {
             stream_bytes: read(&self.stream_bytes),
             updates_encoded: read(&self.updates_encoded),
             updates_dropped: read(&self.updates_dropped),
+            writes: read(&self.writes),
+            writes_active: read(&self.writes_active),
+            write_bytes: read(&self.write_bytes),
+            write_readings: read(&self.write_readings),
+            write_refused: read(&self.write_refused),
+            write_shed: read(&self.write_shed),
+            writes_turned_away: read(&self.writes_turned_away),
             refused: refused
                 .map(|(why, count)| (why.name().to_owned(), read(count)))
                 .collect(),
@@ -152,6 +202,21 @@ pub struct HttpFigures {
     pub updates_encoded: u64,
     /// Updates that slow readers missed.
     pub updates_dropped: u64,
+    /// Bodies whose lines were taken, and answered once they were durable.
+    pub writes: u64,
+    /// Bodies that are received or taken at present.
+    pub writes_active: u64,
+    /// Bytes of the lines of [`writes`](Self::writes), unpacked.
+    pub write_bytes: u64,
+    /// Their readings that were stored.
+    pub write_readings: u64,
+    /// Their lines that were refused as a whole, and single refused readings. The intake has the reasons.
+    pub write_refused: u64,
+    /// Their readings that were dropped to shed load, as the keys' `shed = "drop"` says.
+    pub write_shed: u64,
+    /// Requests of permitted writers that were told to come back, because there were too many bodies or requests; and,
+    /// where writing is on, refused connections, which may have been theirs.
+    pub writes_turned_away: u64,
     /// Refused requests and connections by reason.
     pub refused: std::collections::BTreeMap<String, u64>,
 }

@@ -28,7 +28,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Notify, watch as latest};
+use tokio::sync::{Notify, Semaphore, watch as latest};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
@@ -37,13 +37,14 @@ use super::history::Turns;
 use super::hub::Hub;
 use super::options::{
     HEAD_BYTES_MAX, HEAD_SECONDS_MAX, HEADERS_MAX, HttpOptions, IDLE_SECONDS_MAX,
-    SEND_BUFFER_BYTES, STALLED_SECONDS_MAX,
+    SEND_BUFFER_BYTES, STALLED_SECONDS_MAX, WRITES_MAX,
 };
 use super::patient::{Patient, Traffic};
 use super::routes::{self, App, Client, Pace};
 use super::source::Source;
 use super::status::Asker;
 use super::stream::Places;
+use super::write::Writer;
 
 /// Length of the accept queue.
 const BACKLOG: u32 = 128;
@@ -98,7 +99,7 @@ pub fn bind(options: HttpOptions) -> io::Result<Bound> {
 
 impl Bound {
     /// Serves until the node stops. Returns the future to await on a `LocalSet`, and the figures to show meanwhile.
-    /// `run` tells the runs of the node apart.
+    /// `run` tells the runs of the node apart. Lines that clients write go to `writer`.
     ///
     /// # Errors
     /// The system's error about the address.
@@ -106,6 +107,7 @@ impl Bound {
         self,
         source: Arc<dyn Source>,
         asker: Asker,
+        writer: Writer,
         run: u32,
         stop: latest::Receiver<bool>,
     ) -> io::Result<(Running, impl Future<Output = ()>)> {
@@ -122,12 +124,19 @@ impl Bound {
         ));
         let app = Arc::new(App {
             pace: Pace::new(options.requests_per_second_max, Instant::now()),
+            write_pace: Pace::new(options.requests_per_second_max, Instant::now()),
             source: Arc::clone(&source),
             counters,
             asker: asker.clone(),
             hub: Arc::clone(&hub),
             places: Arc::new(Places::default()),
             turns: Turns::default(),
+            bodies: Arc::new(Semaphore::new(
+                options
+                    .write
+                    .map_or(0, |limits| limits.writes_max.min(WRITES_MAX)) as usize,
+            )),
+            writer,
             options,
         });
         let serves = async move {
@@ -180,6 +189,9 @@ async fn accept(app: &Arc<App>, listener: TcpListener, mut stop: latest::Receive
         add(&app.counters.connections_total, 1);
         if !make_room(app, &connections) {
             app.counters.refuse(Refusal::Connections);
+            if app.options.write.is_some() {
+                add(&app.counters.writes_turned_away, 1);
+            }
             if told.get() < TOLD_MAX {
                 let told = Rc::clone(&told);
                 tasks.spawn_local(async move {
@@ -283,6 +295,8 @@ async fn serve(
         connection.idle_since.set(None);
         traffic.heard.set(false);
         traffic.heads.set(traffic.heads.get() + 1);
+        let is_empty = http_body::Body::is_end_stream(request.body());
+        traffic.has_body.set(!is_empty);
         request.extensions_mut().insert(Client(peer.ip()));
         let watched = Watched::new(&busy);
         async move {
@@ -308,13 +322,18 @@ async fn serve(
         let is_answering = busy.load(Ordering::Relaxed) > 0 || traffic.sending.get();
         if !is_answering && connection.idle_since.get().is_none() {
             connection.idle_since.set(Some(Instant::now()));
+            if traffic.has_body.take() {
+                // What has arrived since the head was the body, not the beginning of another head.
+                traffic.heard.set(false);
+            }
         }
         if poll.is_ready() || connection.idle_since.get().is_none() {
             head = None;
             return poll.map(|ended| match ended {
                 // Otherwise the client has left between two requests, or an answer.
                 Err(error) => {
-                    error.is_parse() || (error.is_incomplete_message() && traffic.heard.get())
+                    let is_head = traffic.heard.get() && !traffic.has_body.get();
+                    error.is_parse() || (error.is_incomplete_message() && is_head)
                 }
                 Ok(()) => false,
             });
@@ -386,296 +405,5 @@ impl http_body::Body for Answered {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::http::options::HISTORY_WAITING_MAX;
-    use crate::http::status::status_channel;
-    use db::value::Value;
-    use db::{Error, Got, HistoryCursor, HistoryEntry, HistoryQuery, Key, ObjectId};
-    use std::ops::ControlFlow;
-    use tokio::io::AsyncReadExt;
-    use tokio::task::{JoinHandle, LocalSet};
-
-    /// Readings of a slice: of four keys, one each millisecond. No buffer of the kernel holds the answer.
-    const SLICE_READINGS: i64 = 20_000;
-    const POINTS: &str = "/api/v1/history?key=a&key=b&key=c&key=d&from_ms=0&to_ms=5000&points=5000";
-    const READINGS: &str = "/api/v1/readings?key=a&from_ms=0&to_ms=100000&limit=50000";
-
-    /// The keys `a` to `d`, with as much history as is asked for. A slice waits for the gate.
-    #[derive(Default)]
-    struct Plenty {
-        gate: tokio::sync::Mutex<()>,
-    }
-
-    impl Source for Plenty {
-        fn objects(&self) -> u32 {
-            0
-        }
-        fn key(&self, _: ObjectId) -> Key {
-            unreachable!("there are no lists here")
-        }
-        fn lookup(&self, key: &str) -> Option<ObjectId> {
-            let at = ["a", "b", "c", "d"].iter().position(|name| *name == key)?;
-            Some(ObjectId(at as u32))
-        }
-        fn validity(&self, _: ObjectId) -> (u32, bool) {
-            (1_000, true)
-        }
-        fn get(&self, _: ObjectId, _: &mut [u8]) -> Result<Got, Error> {
-            unreachable!("there are no values here")
-        }
-        fn puts(&self, _: ObjectId) -> u32 {
-            0
-        }
-        fn history(
-            &self,
-            query: &HistoryQuery,
-            _: &mut HistoryCursor,
-            visit: &mut dyn FnMut(&HistoryEntry<'_>) -> ControlFlow<()>,
-        ) -> Result<bool, Error> {
-            let _gate = self.gate.blocking_lock();
-            for at in 0..SLICE_READINGS {
-                let mut value = [0; 16];
-                let bytes = Value::Float(at as f64 / 7.0).encode(&mut value)?;
-                let entry = HistoryEntry {
-                    id: ObjectId((at % 4) as u32),
-                    time_ms: at / 4,
-                    recorded_ms: at / 4,
-                    node_time: false,
-                    wall_trusted: true,
-                    time_corrected: false,
-                    arrival_us: 0,
-                    boot_id: [0; 16],
-                    lsn: at as u64,
-                    value: &value[..bytes],
-                };
-                if visit(&entry).is_break() {
-                    return Ok(false);
-                }
-            }
-            Ok(query.to_ms > SLICE_READINGS / 4)
-        }
-        fn wall_ms(&self) -> i64 {
-            5_000
-        }
-        fn check_pattern(&self, _: &str) -> Result<(), String> {
-            Ok(())
-        }
-        fn matches(&self, _: &str, _: &str) -> bool {
-            true
-        }
-    }
-
-    struct Node {
-        source: Arc<Plenty>,
-        running: Running,
-        serves: JoinHandle<()>,
-        stop: latest::Sender<bool>,
-    }
-
-    fn start(connections_max: u32) -> Node {
-        let mut options = HttpOptions::new("127.0.0.1:0".parse().unwrap());
-        options.connections_max = connections_max;
-        let (stop, stopped) = latest::channel(false);
-        let (asker, _) = status_channel();
-        let source = Arc::new(Plenty::default());
-        let bound = bind(options).unwrap();
-        let (running, serves) = bound
-            .serve(Arc::clone(&source) as _, asker, 1, stopped)
-            .unwrap();
-        Node {
-            source,
-            running,
-            serves: tokio::task::spawn_local(serves),
-            stop,
-        }
-    }
-
-    impl Node {
-        /// Connects with a small receive buffer.
-        async fn connect(&self) -> TcpStream {
-            let socket = TcpSocket::new_v4().unwrap();
-            socket.set_recv_buffer_size(4096).unwrap();
-            socket.connect(self.running.address).await.unwrap()
-        }
-
-        async fn ask(&self, path: &str) -> TcpStream {
-            let mut stream = self.connect().await;
-            ask(&mut stream, path).await;
-            stream
-        }
-
-        fn figures(&self) -> crate::http::HttpFigures {
-            self.running.counters.figures()
-        }
-
-        async fn until(&self, what: &str, is_so: impl Fn(&crate::http::HttpFigures) -> bool) {
-            let waits = async {
-                while !is_so(&self.figures()) {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            };
-            let waited = tokio::time::timeout(Duration::from_secs(60), waits).await;
-            waited.unwrap_or_else(|_| panic!("no {what}: {:?}", self.figures()));
-        }
-    }
-
-    async fn ask(stream: &mut TcpStream, path: &str) {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-    }
-
-    /// Returns the head of an answer; nothing if the connection has ended.
-    async fn head(stream: &mut TcpStream) -> String {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            match stream.read_u8().await {
-                Ok(byte) => head.push(byte),
-                Err(_) => return String::new(),
-            }
-        }
-        String::from_utf8(head).unwrap()
-    }
-
-    /// Takes the body of an answer with this head. Returns whether all of it comes.
-    async fn is_whole(stream: &mut TcpStream, head: &str) -> bool {
-        let length = head.split("content-length: ").nth(1).unwrap();
-        let length: usize = length.split("\r\n").next().unwrap().parse().unwrap();
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await.is_ok()
-    }
-
-    #[test]
-    fn what_a_newcomer_is_told_is_json_of_one_line() {
-        assert!(!NO_PLACE.contains('\n'));
-        serde_json::from_str::<serde_json::Value>(NO_PLACE).unwrap();
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_a_slow_client_takes_makes_no_room_for_silent_connections() {
-        let test = async {
-            let node = start(2);
-            let mut slow = node.ask(POINTS).await;
-            let head = head(&mut slow).await;
-            let mut silent = Vec::new();
-            for _ in 0..4 {
-                silent.push(node.connect().await);
-            }
-            node.until("room", |figures| figures.connections_evicted == 3)
-                .await;
-            assert!(is_whole(&mut slow, &head).await, "{head}");
-        };
-        LocalSet::new().run_until(test).await;
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_a_slow_client_takes_is_not_cut_by_a_stop() {
-        let test = async {
-            let node = start(2);
-            let mut slow = node.ask(POINTS).await;
-            let head = head(&mut slow).await;
-            let mut silent = node.connect().await;
-            node.until("connection", |figures| figures.connections == 2)
-                .await;
-            node.stop.send_replace(true);
-            assert!(silent.read_u8().await.is_err());
-            assert!(is_whole(&mut slow, &head).await, "{head}");
-            node.serves.await.unwrap();
-        };
-        LocalSet::new().run_until(test).await;
-    }
-
-    #[tokio::test]
-    async fn a_connection_is_kept_between_requests_and_its_end_is_no_broken_head() {
-        let test = async {
-            let node = start(2);
-            let mut stream = node.connect().await;
-            for _ in 0..3 {
-                // In two pieces: the timer of this head must not run on into the next one.
-                stream.write_all(b"GET /nothing ").await.unwrap();
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                stream
-                    .write_all(b"HTTP/1.1\r\nhost: a\r\n\r\n")
-                    .await
-                    .unwrap();
-                let head = head(&mut stream).await;
-                assert!(is_whole(&mut stream, &head).await, "{head}");
-                tokio::time::pause();
-                tokio::time::advance(Duration::from_secs(HEAD_SECONDS_MAX * 4)).await;
-                tokio::time::resume();
-            }
-            tokio::time::pause();
-            tokio::time::advance(Duration::from_secs(IDLE_SECONDS_MAX)).await;
-            tokio::time::resume();
-            assert!(stream.read_u8().await.is_err());
-            // Neither is the end of a connection on which nothing was asked.
-            drop(node.connect().await);
-            node.until("end", |figures| {
-                figures.connections_total == 2 && figures.connections == 0
-            })
-            .await;
-            let figures = node.figures();
-            assert_eq!((figures.connections_idle, figures.heads_broken), (1, 0));
-            assert_eq!(figures.requests, 3);
-        };
-        LocalSet::new().run_until(test).await;
-    }
-
-    #[tokio::test]
-    async fn slow_downloads_of_readings_leave_history_to_others() {
-        let test = async {
-            let node = start(64);
-            let mut slow = Vec::new();
-            for _ in 0..HISTORY_WAITING_MAX * 2 {
-                let mut stream = node.ask(READINGS).await;
-                // The head comes before the first slice, the next bytes are of it.
-                assert!(head(&mut stream).await.starts_with("HTTP/1.1 200"));
-                stream.read_u8().await.unwrap();
-                slow.push(stream);
-            }
-            let mut other = node.ask(POINTS).await;
-            let head = head(&mut other).await;
-            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-            assert!(is_whole(&mut other, &head).await);
-            // A download waits for its further slices, and comes to its end.
-            let mut bytes = Vec::new();
-            let mut buffer = vec![0; 64 << 10];
-            while !bytes.ends_with(b"\r\n0\r\n\r\n") {
-                let count = slow[0].read(&mut buffer).await.unwrap();
-                assert!(count > 0, "the download is cut");
-                bytes.extend_from_slice(&buffer[..count]);
-            }
-            let text = String::from_utf8(bytes).unwrap();
-            assert!(text.contains("\"end\":true,\"sent\":50000,"));
-        };
-        LocalSet::new().run_until(test).await;
-    }
-
-    #[tokio::test]
-    async fn who_finds_every_place_for_history_taken_is_told_when_to_come_back() {
-        let test = async {
-            let node = start(64);
-            let source = Arc::clone(&node.source);
-            let gate = source.gate.lock().await;
-            let mut waits = Vec::new();
-            for _ in 0..HISTORY_WAITING_MAX {
-                let mut stream = node.ask(READINGS).await;
-                assert!(head(&mut stream).await.starts_with("HTTP/1.1 200"));
-                waits.push(stream);
-            }
-            for path in [READINGS, POINTS] {
-                let mut refused = node.ask(path).await;
-                let head = head(&mut refused).await;
-                assert!(head.starts_with("HTTP/1.1 503"), "{head}");
-                assert!(head.contains("retry-after: 1\r\n"), "{head}");
-            }
-            assert_eq!(node.figures().refused["history"], 2);
-            drop(gate);
-            // Those that wait get their turn.
-            for stream in &mut waits {
-                stream.read_u8().await.unwrap();
-            }
-        };
-        LocalSet::new().run_until(test).await;
-    }
-}
+#[path = "listener_tests.rs"]
+mod tests;

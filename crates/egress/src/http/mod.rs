@@ -1,19 +1,23 @@
-//! The HTTP side of a node: values, history, a live stream, health, metrics, and the live page.
+//! The HTTP side of a node: values, history, a live stream, health, metrics, the live page, and readings that clients
+//! write.
 //!
 //! **Holds:** the listener with its limits, access control, every route, the hub that encodes each update once for all
-//! readers, the table of metrics, the page. `HTTP.md` gives the reasons, `docs/http.md` what users see.
+//! readers, the table of metrics, the page, bodies that clients send. `HTTP.md` gives the reasons, `docs/http.md` what
+//! users see.
 //!
 //! **Must not know:** what the figures of a node mean beyond their names in `keel status --json`, bytes on flash, the
-//! controller, configuration files.
+//! controller, configuration files, what a line of a body says: the owner of the intake takes it.
 //!
 //! **Invariants:** everything except reads of history runs on the caller's one network thread, in slices, and never
 //! blocks; every input and every queue has a limit; what exceeds a limit is refused or dropped, counted by reason, and
-//! reported; nothing can be written through HTTP; while the stream has no reader, the hub looks at nothing.
+//! reported; nothing can be written unless the operator permits it; lines are acknowledged only once they are durable;
+//! while the stream has no reader, the hub looks at nothing.
 //!
 //! **Files:** `options.rs`, `counters.rs`, `listener.rs` connections and their limits, `patient.rs` stalled writes,
 //! `access.rs` tokens and names, `routes.rs` from a request to an answer, `answer.rs` error answers, `query.rs` input
 //! from clients, `values.rs`, `history.rs`, `points.rs` down-sampling, `hub.rs`, `reader.rs` and `stream.rs` the live
-//! stream, `status.rs`, `metrics.rs` with its table `metric_table.rs`, `page.rs`.
+//! stream, `status.rs`, `metrics.rs` with its table `metric_table.rs`, `page.rs`, `write.rs` lines that clients send,
+//! `unpack.rs` gzip.
 
 mod access;
 mod answer;
@@ -33,14 +37,19 @@ mod routes;
 mod source;
 mod status;
 mod stream;
+pub mod unpack;
 mod values;
+mod write;
 
 pub use access::{TOKEN_LETTERS_MIN, Token, TokenError, Tokens};
 pub use counters::{Counters, HttpFigures};
 pub use listener::{Bound, Running, bind};
 pub use metric_table::{Kind, METRICS, Metric, metric_names};
 pub use metrics::text as metrics_text;
-pub use options::{HttpOptions, OptionError};
+pub use options::{HttpOptions, OptionError, WriteLimits};
 pub use page::has_page;
 pub use source::Source;
 pub use status::{Asker, Question, Questions, State, Status, status_channel};
+pub use write::{
+    RefusedLine, Taken, TimeUnit, WriteRequest, Writer, Writes, Written, write_channel,
+};

@@ -23,6 +23,25 @@ pub(crate) const HISTORY_WAITING_MAX: usize = 16;
 /// Number of objects processed before other tasks get their turn.
 pub(crate) const SLICE_OBJECTS: u32 = 2048;
 
+/// Largest number of bodies at the same time that options may allow.
+pub(crate) const WRITES_MAX: u32 = 64;
+/// A body of which nothing has come for this time is refused.
+pub(crate) const BODY_SILENT_SECONDS_MAX: u64 = 10;
+/// Timeout for a whole body.
+pub(crate) const BODY_SECONDS_MAX: u64 = 60;
+/// Bytes of a refused body that are read and dropped, so that its sender gets to the answer, and the timeout.
+pub(crate) const DRAINED_BYTES_MAX: u64 = 32 << 20;
+pub(crate) const DRAINED_SECONDS_MAX: u64 = 10;
+
+/// Limits of requests that write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteLimits {
+    /// Largest number of bodies that are received or taken at the same time; at most 64.
+    pub writes_max: u32,
+    /// Size of the largest body in bytes, as it comes and unpacked.
+    pub body_bytes_max: u32,
+}
+
 /// Options of the HTTP side.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
@@ -30,7 +49,8 @@ pub struct HttpOptions {
     pub listen: SocketAddr,
     /// Tokens of permitted clients; none: every client that reaches the address.
     pub tokens: Tokens,
-    /// Whether clients without a token are permitted at an address that is not local to this machine.
+    /// Whether clients without a token may read at an address that is not local to this machine; they never write
+    /// there.
     pub anonymous: bool,
     /// Host names that browsers may use for this node if there are no tokens, besides addresses and `localhost`.
     pub hosts: Vec<String>,
@@ -48,6 +68,8 @@ pub struct HttpOptions {
     pub requests_per_second_max: u32,
     /// Largest number of bytes of log that one query for history may read.
     pub history_bytes_max: u64,
+    /// Limits of requests that write; without them nothing can be written.
+    pub write: Option<WriteLimits>,
 }
 
 /// Why options cannot be used.
@@ -56,6 +78,9 @@ pub enum OptionError {
     /// Every client that reaches the address could read everything.
     #[error("{0} can be reached from other machines, and there are no tokens")]
     Open(SocketAddr),
+    /// Every client that reaches the address could write readings.
+    #[error("{0} can be reached from other machines, and there are no tokens for those who write")]
+    OpenToWriters(SocketAddr),
     /// A limit of 0.
     #[error("{0} is 0")]
     Zero(&'static str),
@@ -77,6 +102,7 @@ impl HttpOptions {
             stream_period_ms: 250,
             requests_per_second_max: 100,
             history_bytes_max: 64 << 20,
+            write: None,
         }
     }
 
@@ -100,12 +126,22 @@ impl HttpOptions {
             ),
             ("history_bytes_max", self.history_bytes_max),
         ];
+        let of_writes = self.write.into_iter().flat_map(|write| {
+            [
+                ("writes_max", u64::from(write.writes_max)),
+                ("write_kibibytes_max", u64::from(write.body_bytes_max)),
+            ]
+        });
+        let limits: Vec<(&'static str, u64)> = limits.into_iter().chain(of_writes).collect();
         if let Some((name, _)) = limits.iter().find(|(_, limit)| *limit == 0) {
             return Err(OptionError::Zero(name));
         }
         let is_local = self.listen.ip().is_loopback();
         if !is_local && self.tokens.is_empty() && !self.anonymous {
             return Err(OptionError::Open(self.listen));
+        }
+        if !is_local && self.tokens.is_empty() && self.write.is_some() {
+            return Err(OptionError::OpenToWriters(self.listen));
         }
         Ok(())
     }
@@ -126,6 +162,12 @@ mod tests {
             assert_eq!(options.check(), Err(OptionError::Open(options.listen)));
             options.anonymous = true;
             options.check().unwrap();
+            options.write = Some(WriteLimits {
+                writes_max: 1,
+                body_bytes_max: 1,
+            });
+            let open = OptionError::OpenToWriters(options.listen);
+            assert_eq!(options.check(), Err(open));
             options.anonymous = false;
             options.tokens = Tokens::parse("phone 0123456789abcdef").unwrap();
             options.check().unwrap();
@@ -137,5 +179,11 @@ mod tests {
         let mut options = HttpOptions::new("127.0.0.1:80".parse().unwrap());
         options.streams_max = 0;
         assert_eq!(options.check(), Err(OptionError::Zero("streams_max")));
+        let mut options = HttpOptions::new("127.0.0.1:80".parse().unwrap());
+        options.write = Some(WriteLimits {
+            writes_max: 0,
+            body_bytes_max: 1,
+        });
+        assert_eq!(options.check(), Err(OptionError::Zero("writes_max")));
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Traffic {
     pub(crate) heads: Cell<u64>,
     /// Whether bytes wait for the peer to take them.
     pub(crate) sending: Cell<bool>,
+    /// Whether the latest request has a body: bytes that arrive may be its.
+    pub(crate) has_body: Cell<bool>,
 }
 
 /// The connection.

@@ -10,13 +10,15 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, RawQuery, State as Shared};
 use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use base::error::Code;
+use serde::Serialize;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::access::is_own_host;
-use super::answer::{JSON, Refused, typed};
+use super::access::{Admission, Right, is_own_host};
+use super::answer::{JSON, Refused, json, typed};
 use super::counters::{Counters, Refusal, add};
 use super::history::{self, Turns};
 use super::hub::Hub;
@@ -28,6 +30,7 @@ use super::source::Source;
 use super::status::{Asker, State};
 use super::stream::{self, Places};
 use super::values::{self, Shape};
+use super::write::{self, Writer};
 
 /// The state from which requests are answered.
 pub(crate) struct App {
@@ -38,7 +41,12 @@ pub(crate) struct App {
     pub(crate) hub: Arc<Hub>,
     pub(crate) places: Arc<Places>,
     pub(crate) turns: Turns,
+    /// Places for bodies.
+    pub(crate) bodies: Arc<Semaphore>,
+    pub(crate) writer: Writer,
     pub(crate) pace: Pace,
+    /// The pace of those who may write. It is their own, so that nobody without a token turns them away.
+    pub(crate) write_pace: Pace,
 }
 
 /// Rate limit of requests: a token bucket that refills steadily and holds the requests of one second.
@@ -73,7 +81,15 @@ pub(crate) struct Client(pub(crate) IpAddr);
 
 /// Returns whether a path needs no token: content that is the same on every node, and one word of health.
 fn is_public(path: &str) -> bool {
-    matches!(path, "/" | "/healthz" | "/openapi.json") || path.starts_with("/page/")
+    matches!(
+        path,
+        "/" | "/healthz" | "/openapi.json" | "/ping" | "/health"
+    ) || path.starts_with("/page/")
+}
+
+/// Returns whether requests to a path write readings.
+fn is_write(path: &str) -> bool {
+    matches!(path, "/api/v2/write" | "/write")
 }
 
 /// The routes.
@@ -91,6 +107,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/api/v1/history", get(points))
         .route("/api/v1/readings", get(readings))
         .route("/api/v1/stream", get(begin_stream))
+        .route("/api/v2/write", post(write_lines))
+        .route("/write", post(write_lines))
+        .route("/ping", get(|| async { ping() }))
+        .route("/health", get(health_of_influxdb))
         .fallback(|| async {
             let remedy = "see /openapi.json for what there is";
             Refused::new(Code::NotFound, "address", "there is nothing here", remedy)
@@ -107,14 +127,21 @@ where
     B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let is_write = is_write(request.uri().path());
+    // Clients of version 1 drop the lines at every status of 4xx, and come back at 503.
+    let is_version_1 = request.uri().path() == "/write";
     let mut response = match check(app, &request) {
         Ok(()) => {
             // The router is always ready.
             let answered = router.clone().call(request.map(Body::new)).await;
             answered.unwrap_or_else(|never| match never {})
         }
+        Err(refused) if is_write => refused.with_message().into_response(),
         Err(refused) => refused.into_response(),
     };
+    if is_version_1 && response.status() == StatusCode::TOO_MANY_REQUESTS {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
     add(&app.counters.requests, 1);
     if response.status().is_client_error() || response.status().is_server_error() {
         add(&app.counters.requests_failed, 1);
@@ -135,11 +162,26 @@ where
 
 /// Checks what must hold for every request.
 fn check<B: http_body::Body>(app: &App, request: &Request<B>) -> Result<(), Refused> {
+    let is_write = is_write(request.uri().path());
     let refuse = |why: Refusal, refused: Refused| {
         app.counters.refuse(why);
         Err(refused)
     };
-    if !app.pace.admit(Instant::now()) {
+    let right = if is_write { Right::Write } else { Right::Read };
+    let admission = admission(app, request, right);
+    let is_of_page = is_write && request.headers().contains_key(header::ORIGIN);
+    // Only a POST says whether it is of a page: browsers name no origin of a GET.
+    let may_write = *request.method() == Method::POST && app.options.write.is_some() && !is_of_page;
+    let is_writer = is_write && may_write && admission == Admission::Admitted;
+    let pace = if is_writer {
+        &app.write_pace
+    } else {
+        &app.pace
+    };
+    if !pace.admit(Instant::now()) {
+        if is_writer {
+            add(&app.counters.writes_turned_away, 1);
+        }
         let wrong = format!(
             "more than {} in a second",
             app.options.requests_per_second_max
@@ -150,16 +192,21 @@ fn check<B: http_body::Body>(app: &App, request: &Request<B>) -> Result<(), Refu
             refused.with_status(StatusCode::TOO_MANY_REQUESTS),
         );
     }
-    if !request.body().is_end_stream() {
-        let remedy = "send none: nothing can be written here";
+    if !is_write && !request.body().is_end_stream() {
+        let remedy = "send none: lines go to /api/v2/write";
         let refused = Refused::new(Code::Invalid, "request", "has a body", remedy);
         return refuse(
             Refusal::Body,
             refused.with_status(StatusCode::PAYLOAD_TOO_LARGE),
         );
     }
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let remedy = "nothing can be written here: use GET";
+    let (is_answered, remedy) = if is_write {
+        (*request.method() == Method::POST, "use POST")
+    } else {
+        let is_answered = matches!(*request.method(), Method::GET | Method::HEAD);
+        (is_answered, "nothing can be written here: use GET")
+    };
+    if !is_answered {
         let refused = Refused::new(
             Code::Unsupported,
             request.method().as_str(),
@@ -176,15 +223,48 @@ fn check<B: http_body::Body>(app: &App, request: &Request<B>) -> Result<(), Refu
             let refused = Refused::new(Code::Denied, "Host", wrong, remedy);
             return refuse(Refusal::Host, refused);
         }
-    } else if !is_public(request.uri().path()) && !app.options.tokens.admit(request.headers()) {
-        let remedy = "send `Authorization: Bearer TOKEN` with a token of http.token_file";
-        let refused = Refused::new(Code::Denied, "token", "is missing or wrong", remedy);
-        return refuse(
-            Refusal::Token,
-            refused.with_status(StatusCode::UNAUTHORIZED),
-        );
+    }
+    // A page may send lines to an address without being able to read the answer, and a browser may add credentials that
+    // it has kept. Browsers name the page's origin.
+    if is_of_page {
+        let remedy = "send lines from a program";
+        let refused = Refused::new(Code::Denied, "Origin", "is that of a page", remedy);
+        return refuse(Refusal::Origin, refused);
+    }
+    match admission {
+        Admission::Admitted => {}
+        Admission::Unknown => {
+            let remedy = "send `Authorization: Bearer TOKEN` with a token of http.token_file";
+            let refused = Refused::new(Code::Denied, "token", "is missing or wrong", remedy);
+            return refuse(
+                Refusal::Token,
+                refused.with_status(StatusCode::UNAUTHORIZED),
+            );
+        }
+        Admission::NotPermitted => {
+            let (wrong, remedy) = if is_write {
+                let remedy = "write `write` or `read,write` behind it in http.token_file";
+                ("has no right to write", remedy)
+            } else {
+                let remedy = "write `read,write` behind it in http.token_file";
+                ("has no right to read", remedy)
+            };
+            let refused = Refused::new(Code::Denied, "token", wrong, remedy);
+            return refuse(Refusal::Right, refused);
+        }
+    }
+    if is_write && app.options.write.is_none() {
+        return refuse(Refusal::WriteOff, write::off());
     }
     Ok(())
+}
+
+/// Returns what the tokens say of a request; everybody is admitted where there are none, and where none is needed.
+fn admission<B>(app: &App, request: &Request<B>, right: Right) -> Admission {
+    if app.options.tokens.is_empty() || is_public(request.uri().path()) {
+        return Admission::Admitted;
+    }
+    app.options.tokens.admit(request.headers(), right)
 }
 
 fn query(text: Option<String>) -> Result<Query, Refused> {
@@ -224,6 +304,51 @@ fn health_of(state: Option<State>) -> (StatusCode, &'static str) {
         Some(State::Failed) => (StatusCode::SERVICE_UNAVAILABLE, "failed\n"),
         None => (StatusCode::SERVICE_UNAVAILABLE, "unknown\n"),
     }
+}
+
+/// Answers clients of InfluxDB that look whether there is a server.
+fn ping() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        ("x-influxdb-build", "Evenkeel"),
+        ("x-influxdb-version", env!("CARGO_PKG_VERSION")),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Health in the form of InfluxDB.
+#[derive(Debug, Serialize)]
+struct Health {
+    name: &'static str,
+    status: &'static str,
+    message: &'static str,
+    version: &'static str,
+}
+
+async fn health_of_influxdb(Shared(app): Shared<Arc<App>>) -> Response {
+    let state = app.asker.status().await.map(|status| status.state);
+    let (code, word) = health_of(state);
+    let mut response = json(&Health {
+        name: "keel",
+        status: if code == StatusCode::OK {
+            "pass"
+        } else {
+            "fail"
+        },
+        message: word.trim_end(),
+        version: env!("CARGO_PKG_VERSION"),
+    });
+    *response.status_mut() = code;
+    response
+}
+
+async fn write_lines(Shared(app): Shared<Arc<App>>, request: Request<Body>) -> Answer {
+    let answered = write::write(&app, request).await;
+    answered.map_err(Refused::with_message)
 }
 
 /// The error when the node does not answer: it stops, or is overloaded.

@@ -5,15 +5,18 @@
 //! ([`NodeDestination`]).
 //!
 //! **Invariants:** a refusal affects that message, line or reading alone; no sender makes anything grow beyond its
-//! limit; no reading of a message is handed over twice because the message had to wait; a refused message creates no
-//! object.
+//! limit; no reading of a message is handed over twice because the message had to wait, except over a reload; a refused
+//! message creates no object.
 //!
-//! **Files:** `run.rs` the intake, `options.rs` its options, `decode.rs` payloads, `template.rs` keys, `owners.rs`
-//! which series owns a key, `time.rs` which times are accepted, `counters.rs` and `reason.rs` refusals, `node.rs` the
-//! database as destination, `rules.rs` the rule of a key.
+//! **Files:** `run.rs` the intake, `members.rs` messages of several values, `options.rs` its options, `decode.rs`
+//! payloads, `json.rs` values of documents, `value.rs` kinds of values, `template.rs` keys, `owners.rs` which series
+//! owns a key, `time.rs` which times are accepted, `counters.rs` and `reason.rs` refusals, `node.rs` the database as
+//! destination, `rules.rs` the rule of a key.
 
 mod counters;
 mod decode;
+mod json;
+mod members;
 mod node;
 mod options;
 mod owners;
@@ -22,17 +25,22 @@ mod rules;
 mod run;
 mod template;
 mod time;
+mod value;
 
 pub(crate) use counters::excerpt;
 pub use counters::{EXCERPT_BYTES_MAX, EXCERPT_SHARED_BYTES_MAX, IntakeCounters};
-pub use decode::JSON_BYTES_MAX;
 pub(crate) use decode::finite;
+pub use json::{
+    ArrayRule, Decision, JSON_BYTES_MAX, JSON_VALUES_MAX, JsonRule, JsonTake, MemberRule,
+    MemberRules, PathPattern,
+};
 pub use node::NodeDestination;
 pub use options::{IntakeOptions, KeyRule, KeyRules, PayloadKind, Retained, SubscriptionRule};
 pub use reason::Reason;
 pub use run::{Intake, LineOutcome, LineProgress, TOPIC_CACHED_BYTES_MAX};
 pub use template::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
 pub use time::{TIME_MS_MAX, TIME_MS_MIN, rfc3339_ms};
+pub use value::{ValueKind, ValueRule};
 
 use std::time::Duration;
 
@@ -78,6 +86,30 @@ pub trait Destination: Send + Sync + 'static {
 
     /// Returns whether that clock has been set from a trusted source.
     fn wall_trusted(&self) -> bool;
+
+    /// Is told why the next reading is one, and what is refused. Only whoever explains the configuration needs this.
+    fn note(&self, _note: Note<'_>) {}
+}
+
+/// What a destination is told beside readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note<'a> {
+    /// The rule with this index decides about the message.
+    Rule(usize),
+    /// The next reading or refusal is of this value of a JSON document.
+    Member {
+        /// Its path as levels.
+        path: &'a str,
+        /// What takes it.
+        decision: Decision,
+    },
+    /// A message, line or reading is refused.
+    Refused {
+        /// Why.
+        reason: Reason,
+        /// The refused item, in pieces.
+        what: &'a [&'a [u8]],
+    },
 }
 
 /// The log has failed for good: nothing more becomes durable until the node starts again.

@@ -91,7 +91,11 @@ impl<S: SegmentStore> NodeDestination<S> {
             declared += 1;
             match self.declare(held, &rule.pattern) {
                 Ok(_) => {}
-                Err(error @ (db::Error::KeyInvalid { .. } | db::Error::TableFull { .. })) => {
+                Err(
+                    error @ (db::Error::KeyInvalid { .. }
+                    | db::Error::TableFull { .. }
+                    | db::Error::KeysFull { .. }),
+                ) => {
                     failed += 1;
                     first.get_or_insert((&rule.pattern, error));
                 }
@@ -226,7 +230,7 @@ impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
         match self.declare(&held, key) {
             Ok(id) => Ok(id.0),
             Err(db::Error::KeyInvalid { .. }) => Err(Reason::KeyInvalid),
-            Err(db::Error::TableFull { .. }) => Err(Reason::KeysMax),
+            Err(db::Error::TableFull { .. } | db::Error::KeysFull { .. }) => Err(Reason::KeysMax),
             // The table has the key although the log accepts nothing now. The put of the reading reports that, so that
             // its sender waits or fails instead of being refused here.
             Err(_) => self

@@ -1,6 +1,6 @@
 //! The operator's options for decoding, keys and limits.
 
-use super::Template;
+use super::{JsonRule, JsonTake, Template, TemplateKind, ValueRule};
 use crate::line::Precision;
 
 /// How the messages of one subscription become readings.
@@ -34,15 +34,26 @@ pub enum Retained {
 pub enum PayloadKind {
     /// A number as text, `21.5`; the node gives the time.
     Number,
+    /// One value as text; the node gives the time.
+    Value(ValueRule),
     /// A JSON document of at most [`JSON_BYTES_MAX`](super::JSON_BYTES_MAX) bytes.
-    Json {
-        /// Path of the value: names of members (or numbers of elements) separated by dots; empty: the document itself.
-        field: String,
-        /// Path of the time, in ms since 1970 or as RFC 3339 text; without a path the node gives the time.
-        time_field: Option<String>,
-    },
+    Json(JsonRule),
     /// Lines of line protocol.
     Line,
+}
+
+impl PayloadKind {
+    /// Returns what the template of the keys can use.
+    #[must_use]
+    pub fn template_kind(&self) -> TemplateKind {
+        match self {
+            Self::Line => TemplateKind::TopicAndLine,
+            Self::Json(json) if matches!(json.take, JsonTake::Several(_)) => {
+                TemplateKind::TopicAndPath
+            }
+            Self::Number | Self::Value(_) | Self::Json(_) => TemplateKind::Topic,
+        }
+    }
 }
 
 /// Rules and limits of an [`Intake`](super::Intake).

@@ -4,7 +4,9 @@
 
 use std::collections::HashMap;
 
-use super::{EXCERPT_BYTES_MAX, IntakeOptions, Reason, Template};
+use super::{
+    EXCERPT_BYTES_MAX, IntakeOptions, JsonTake, PathPattern, PayloadKind, Reason, Template,
+};
 
 /// Largest size in bytes of the data that a key is made from: names of tags take room here although they are not in the
 /// key.
@@ -14,8 +16,8 @@ pub(super) const IDENTITY_BYTES_MAX: usize = 1024;
 /// template there are never more keys than the destination has.
 #[derive(Debug, Default)]
 pub(super) struct KeyOwners {
-    /// The templates in use, each with its number.
-    templates: Vec<(char, Template)>,
+    /// The templates in use with their names, each with its number.
+    sources: Vec<(char, Source)>,
     /// Numbers of the templates: first that of lines, then that of each subscription. Rules with the same template have
     /// the same number: readings for one of its keys belong to one series.
     numbers: Vec<char>,
@@ -25,6 +27,62 @@ pub(super) struct KeyOwners {
     place: String,
 }
 
+/// What keys are made by.
+#[derive(Debug)]
+struct Source {
+    template: Template,
+    /// What its rules name values of documents: for each rule that names some, its tables in their order.
+    names: Vec<Names>,
+}
+
+type Names = Vec<(PathPattern, Option<String>)>;
+
+/// The order of rules does not count.
+impl PartialEq for Source {
+    fn eq(&self, other: &Self) -> bool {
+        self.template == other.template
+            && self.names.len() == other.names.len()
+            && self.names.iter().all(|names| other.names.contains(names))
+    }
+}
+
+/// Returns the different sources, and for lines and for each subscription the place of its source.
+fn sources(options: &IntakeOptions) -> (Vec<Source>, Vec<usize>) {
+    let of_rules = options.subscriptions.iter();
+    let of_rules = of_rules.map(|rule| (&rule.key, Some(&rule.payload)));
+    let mut sources: Vec<Source> = Vec::new();
+    let mut places = Vec::new();
+    for (template, payload) in std::iter::once((&options.line_key, None)).chain(of_rules) {
+        let names: Names = match payload {
+            Some(PayloadKind::Json(json)) => match &json.take {
+                JsonTake::Several(rules) => {
+                    let own = rules.own.iter();
+                    own.map(|own| (own.pattern.clone(), own.name.clone()))
+                        .collect()
+                }
+                JsonTake::One(..) => Vec::new(),
+            },
+            _ => Vec::new(),
+        };
+        let known = sources.iter().position(|known| known.template == *template);
+        let place = known.unwrap_or(sources.len());
+        if known.is_none() {
+            sources.push(Source {
+                template: template.clone(),
+                names: Vec::new(),
+            });
+        }
+        if let Some(source) = sources.get_mut(place)
+            && names.iter().any(|(_, name)| name.is_some())
+            && !source.names.contains(&names)
+        {
+            source.names.push(names);
+        }
+        places.push(place);
+    }
+    (sources, places)
+}
+
 impl KeyOwners {
     pub(super) fn new(options: &IntakeOptions) -> Self {
         let mut owners = Self::default();
@@ -32,30 +90,32 @@ impl KeyOwners {
         owners
     }
 
-    /// Sets new rules. Keys that a template has given stay owned as long as a rule has this template.
+    /// Sets new rules. Keys that a template has given stay owned as long as rules have this template and give the same
+    /// names to paths: with other names, keys come from other values.
     pub(super) fn reload(&mut self, options: &IntakeOptions) {
-        let of_rules = options.subscriptions.iter().map(|rule| &rule.key);
-        let wanted: Vec<&Template> = std::iter::once(&options.line_key).chain(of_rules).collect();
-        let templates = &mut self.templates;
-        templates.retain(|(_, template)| wanted.contains(&template));
+        let (wanted, places) = sources(options);
+        let known = &mut self.sources;
+        known.retain(|(_, source)| wanted.contains(source));
         self.owners.retain(|place, _| {
             let number = place.chars().next().unwrap_or_default();
-            templates.iter().any(|(known, _)| *known == number)
+            known.iter().any(|(used, _)| *used == number)
         });
-        self.numbers.clear();
-        for template in wanted {
-            let number = match templates.iter().find(|(_, known)| known == template) {
+        let mut numbers = Vec::new();
+        for source in wanted {
+            let number = match known.iter().find(|(_, one)| *one == source) {
                 Some((number, _)) => *number,
                 None => {
-                    let is_free = |number: &char| templates.iter().all(|(used, _)| used != number);
+                    let is_free = |number: &char| known.iter().all(|(used, _)| used != number);
                     // There are more characters than a configuration can have rules.
                     let number = ('\u{100}'..).find(is_free).unwrap_or('\u{ff}');
-                    templates.push((number, template.clone()));
+                    known.push((number, source));
                     number
                 }
             };
-            self.numbers.push(number);
+            numbers.push(number);
         }
+        let number_at = |place: &usize| numbers.get(*place).copied().unwrap_or_default();
+        self.numbers = places.iter().map(number_at).collect();
     }
 
     /// Returns the number of the template of a rule, or of lines from a socket.

@@ -6,18 +6,19 @@
 pub enum Reason {
     /// Bytes that are not UTF-8, where text is expected.
     InvalidUtf8,
-    /// The payload is not a number, or empty where lines are expected.
+    /// The payload, or a member of it, is not of the kind that the configuration says, or it is empty where lines are
+    /// expected.
     PayloadInvalid,
-    /// The payload is not JSON, or nested deeper than 128 levels.
+    /// The payload is not JSON, or nested deeper than 127 levels.
     JsonInvalid,
     /// The JSON lacks the configured field or time field, or the field is not a number, text or (except for a time)
-    /// truth value.
+    /// truth value; or it, or an element of its array, holds none of several fields.
     JsonFieldMissing,
     /// Not a line of line protocol.
     LineInvalid,
     /// NaN or infinite.
     NotFinite,
-    /// A line, packet or payload above its limit, or a line with too many tags or fields.
+    /// A line, packet or payload above its limit, a line with too many tags or fields, or JSON with too many values.
     Oversized,
     /// The value is longer than `value_bytes_max`.
     ValueTooLong,
@@ -28,7 +29,7 @@ pub enum Reason {
     KeyShared,
     /// No declared pattern matches the key and `auto_create` is off.
     KeyUnknown,
-    /// `keys_max` keys exist already.
+    /// `keys_max` keys exist already, or their names take all bytes of `key_bytes_mean`.
     KeysMax,
     /// No subscription matches the topic.
     TopicUnmatched,
@@ -38,11 +39,13 @@ pub enum Reason {
     PacketInvalid,
     /// The broker has kept the message for an unknown time, and the reading has no time of its own.
     RetainedUntimed,
+    /// A whole number that no kind of value holds exactly.
+    NumberInexact,
 }
 
 impl Reason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::InvalidUtf8,
         Self::PayloadInvalid,
         Self::JsonInvalid,
@@ -59,6 +62,7 @@ impl Reason {
         Self::TimeAbsurd,
         Self::PacketInvalid,
         Self::RetainedUntimed,
+        Self::NumberInexact,
     ];
 
     /// Returns its index in [`Self::ALL`].
@@ -87,6 +91,7 @@ impl Reason {
             Self::TimeAbsurd => "time_absurd",
             Self::PacketInvalid => "packet_invalid",
             Self::RetainedUntimed => "retained_untimed",
+            Self::NumberInexact => "number_inexact",
         }
     }
 }

@@ -4,16 +4,18 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use db::value::{FLOAT_BYTES, Value};
+use db::value::Value;
 
-use super::decode::{self, DecodedValue};
+use super::decode;
 use super::owners::{IDENTITY_BYTES_MAX, KeyOwners};
+use super::template::Subject;
 use super::time::Window;
+use super::value::DecodedValue;
 use super::{
-    Destination, IntakeCounters, IntakeOptions, Outcome, PayloadKind, PutError, Reason, Retained,
-    Template, check_key,
+    Destination, IntakeCounters, IntakeOptions, Note, Outcome, PayloadKind, PutError, Reason,
+    Retained, Template, TemplateKind, check_key,
 };
-use crate::line::{self, Escaped, FieldValue, Line};
+use crate::line::{self, Escaped, FieldValue, Line, Precision};
 use crate::pattern;
 
 /// Size of the longest topic whose object is cached, in bytes; longer ones are looked up each time.
@@ -22,21 +24,30 @@ pub const TOPIC_CACHED_BYTES_MAX: usize = 256;
 /// Decodes what one network thread receives and passes it to the destination.
 #[derive(Debug)]
 pub struct Intake<D: Destination> {
-    destination: Arc<D>,
-    counters: Arc<IntakeCounters>,
-    options: IntakeOptions,
+    pub(super) destination: Arc<D>,
+    pub(super) counters: Arc<IntakeCounters>,
+    pub(super) options: IntakeOptions,
     window: Window,
     /// Maps a topic to rule and object: for a known topic only the payload must be decoded.
     topics: HashMap<Box<[u8]>, Target>,
     /// Maps the data that a field's key is made from to its object.
     fields: HashMap<Box<str>, u32>,
     owners: KeyOwners,
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
     /// Hashes messages that wait, with a random seed: senders must not be able to choose two with the same hash.
-    hasher: RandomState,
-    waiting_message: Option<Waiting>,
+    pub(super) hasher: RandomState,
+    pub(super) waiting_message: Option<Waiting>,
     waiting_line: Option<Waiting>,
+    /// The reasons of refused lines and of their readings, one bit each.
+    line_reasons: u32,
+    /// How often the rules have been set.
+    pub(super) rules_set: u64,
 }
+
+const _: () = assert!(
+    Reason::ALL.len() <= u32::BITS as usize,
+    "a bit for each reason"
+);
 
 #[derive(Clone, Copy, Debug)]
 struct Target {
@@ -46,7 +57,7 @@ struct Target {
 
 /// How a message or line came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+pub(super) enum Origin {
     /// From its sender.
     Sent,
     /// The broker had retained it. Only readings with their own time are accepted.
@@ -57,9 +68,9 @@ enum Origin {
 
 /// Buffers that are reused for every message.
 #[derive(Debug)]
-struct Scratch {
+pub(super) struct Scratch {
     /// `value_bytes_max` long.
-    value: Vec<u8>,
+    pub(super) value: Vec<u8>,
     identity: String,
     key: String,
     text: String,
@@ -67,21 +78,23 @@ struct Scratch {
 
 /// A message of several readings, some of which are taken.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+pub(super) struct Waiting {
     /// Hash of everything that must still be offered again.
-    rest: u64,
-    progress: LineProgress,
+    pub(super) rest: u64,
+    pub(super) progress: LineProgress,
+    /// [`Intake::rules_set`] when it began to wait.
+    pub(super) rules_set: u64,
 }
 
 /// Progress in a line that had to wait. Begin with the default; pass it unchanged with the same line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineProgress {
-    /// Number of fields of the line that are finished.
-    fields_done: usize,
-    accepted: u32,
-    refused: u32,
-    shed: u32,
-    lsn_end: u64,
+    /// Number of fields of the line, or of values of the document, that are finished.
+    pub(super) fields_done: usize,
+    pub(super) accepted: u32,
+    pub(super) refused: u32,
+    pub(super) shed: u32,
+    pub(super) lsn_end: u64,
 }
 
 /// The outcome of a line.
@@ -126,6 +139,8 @@ impl<D: Destination> Intake<D> {
             hasher: RandomState::new(),
             waiting_message: None,
             waiting_line: None,
+            line_reasons: 0,
+            rules_set: 0,
             options,
         }
     }
@@ -150,6 +165,7 @@ impl<D: Destination> Intake<D> {
         self.fields.clear();
         self.owners.reload(&options);
         self.options = options;
+        self.rules_set += 1;
     }
 
     /// Counts an item that a source refused itself.
@@ -184,7 +200,7 @@ impl<D: Destination> Intake<D> {
             match &mut outcome {
                 Outcome::Accepted { lsn_end } => *lsn_end = taken_end.max(*lsn_end),
                 Outcome::Refused => outcome = Outcome::Accepted { lsn_end: taken_end },
-                // Only lines can be taken in part, so only they can wait again and keep the position.
+                // Only messages of several readings can be taken in part. If they wait again they keep the position.
                 Outcome::Wait { .. } | Outcome::Failed => {}
             }
         }
@@ -212,6 +228,7 @@ impl<D: Destination> Intake<D> {
         let Some(subscription) = self.options.subscriptions.get(rule) else {
             return self.refused(Reason::TopicUnmatched, topic, payload);
         };
+        self.destination.note(Note::Rule(rule));
         let origin = match (is_retained, subscription.retained) {
             (false, _) => Origin::Sent,
             (true, Retained::Timed) => Origin::RetainedTimed,
@@ -224,15 +241,16 @@ impl<D: Destination> Intake<D> {
         if subscription.payload == PayloadKind::Number {
             // The path of most messages: no allocation, no clock.
             let value = match decode::number(payload) {
-                Ok(value) => value.to_le_bytes(),
+                Ok(value) => value,
                 Err(reason) => return self.refused(reason, topic, payload),
             };
             if origin == Origin::RetainedTimed {
                 return self.refused(Reason::RetainedUntimed, topic, payload);
             }
-            if self.options.value_bytes_max < FLOAT_BYTES {
-                return self.refused(Reason::ValueTooLong, topic, payload);
-            }
+            let bytes = match encode(&mut self.scratch.value, &value) {
+                Ok(bytes) => bytes,
+                Err(reason) => return self.refused(reason, topic, payload),
+            };
             let object = match known {
                 Some(target) => target.object,
                 None => match self.object_of(rule, topic) {
@@ -240,18 +258,26 @@ impl<D: Destination> Intake<D> {
                     Err(reason) => return self.refused(reason, topic, payload),
                 },
             };
-            let put = self.put(object, &value, None, origin);
+            let put = self.put(object, &self.scratch.value[..bytes], None, origin);
             return self.concluded(put, topic, payload);
         }
-        if subscription.payload == PayloadKind::Line {
-            return self.message_of_lines((rule, origin), topic, payload, waiting);
-        }
         let object = known.map(|target| target.object);
-        self.message_of_json((rule, origin), object, topic, payload)
+        // What a key is made from depends on how many readings a message can hold.
+        match subscription.payload.template_kind() {
+            TemplateKind::TopicAndLine => {
+                self.message_of_lines((rule, origin), topic, payload, waiting)
+            }
+            TemplateKind::TopicAndPath => {
+                self.message_of_members((rule, origin), topic, payload, waiting)
+            }
+            TemplateKind::Topic | TemplateKind::Line => {
+                self.message_of_one((rule, origin), object, topic, payload)
+            }
+        }
     }
 
     /// Hands a reading over and counts it.
-    fn put(
+    pub(super) fn put(
         &self,
         object: u32,
         value: &[u8],
@@ -270,7 +296,7 @@ impl<D: Destination> Intake<D> {
         Ok(lsn)
     }
 
-    fn message_of_json(
+    fn message_of_one(
         &mut self,
         (rule, origin): (usize, Origin),
         object: Option<u32>,
@@ -346,6 +372,7 @@ impl<D: Destination> Intake<D> {
                     self.waiting_message = Some(Waiting {
                         rest: self.hasher.hash_one((topic, rest)),
                         progress,
+                        rules_set: self.rules_set,
                     });
                     return Outcome::Wait { consumed, full };
                 }
@@ -372,7 +399,11 @@ impl<D: Destination> Intake<D> {
             LineOutcome::Done { .. } => Outcome::Refused,
             LineOutcome::Wait { full } => {
                 let rest = self.hasher.hash_one((&b""[..], line));
-                self.waiting_line = Some(Waiting { rest, progress });
+                self.waiting_line = Some(Waiting {
+                    rest,
+                    progress,
+                    rules_set: self.rules_set,
+                });
                 Outcome::Wait { consumed: 0, full }
             }
             LineOutcome::Failed => Outcome::Failed,
@@ -383,6 +414,26 @@ impl<D: Destination> Intake<D> {
     /// connections can have one each. `progress` is the default again when the line is finished.
     pub fn line_from(&mut self, line: &[u8], progress: &mut LineProgress) -> LineOutcome {
         self.take_line(line, None, Origin::Sent, progress)
+    }
+
+    /// As [`line_from`](Self::line_from), for a line whose time is in `precision`, whatever the configuration says.
+    pub fn line_in(
+        &mut self,
+        line: &[u8],
+        precision: Precision,
+        progress: &mut LineProgress,
+    ) -> LineOutcome {
+        let configured = std::mem::replace(&mut self.options.line_precision, precision);
+        let outcome = self.take_line(line, None, Origin::Sent, progress);
+        self.options.line_precision = configured;
+        outcome
+    }
+
+    /// Returns why lines, or readings of them, were refused since the last call, each reason once.
+    pub fn take_line_reasons(&mut self) -> Vec<Reason> {
+        let bits = std::mem::take(&mut self.line_reasons);
+        let is_one = |reason: &Reason| bits & (1 << reason.index()) != 0;
+        Reason::ALL.into_iter().filter(is_one).collect()
     }
 
     fn take_line(
@@ -415,7 +466,8 @@ impl<D: Destination> Intake<D> {
             Ok(None) => return LineProgress::default().done(progress),
             Err(reason) => {
                 self.counters.add_line();
-                self.counters.refuse(reason, &[line]);
+                self.refuse_by(reason, &[line]);
+                self.line_reasons |= 1 << reason.index();
                 progress.refused += 1;
                 return progress.done(progress);
             }
@@ -434,6 +486,7 @@ impl<D: Destination> Intake<D> {
                 }
                 Err(PutError::Refused(reason)) => {
                     self.refuse_by(reason, &[line]);
+                    self.line_reasons |= 1 << reason.index();
                     progress.refused += 1;
                 }
                 Err(PutError::Shed) => {
@@ -469,9 +522,8 @@ impl<D: Destination> Intake<D> {
     ) -> Result<(u32, usize), Reason> {
         let Scratch {
             value: buffer,
-            identity,
-            key,
             text,
+            ..
         } = &mut self.scratch;
         let value = match value {
             FieldValue::Float(value) => Value::Float(value),
@@ -485,6 +537,17 @@ impl<D: Destination> Intake<D> {
             }
         };
         let bytes = value.encode(buffer).map_err(|_| Reason::ValueTooLong)?;
+        let object = self.object_named(from, Subject::Field(line, name))?;
+        Ok((object, bytes))
+    }
+
+    /// Returns the object of a field of a line, or of a value of a document. `from`: the rule and the topic of its
+    /// message, if it came in one.
+    pub(super) fn object_named(
+        &mut self,
+        from: Option<(usize, &str)>,
+        subject: Subject<'_>,
+    ) -> Result<u32, Reason> {
         let (template, topic) = match from {
             None => (&self.options.line_key, ""),
             Some((rule, topic)) => match self.options.subscriptions.get(rule) {
@@ -492,17 +555,23 @@ impl<D: Destination> Intake<D> {
                 None => return Err(Reason::TopicUnmatched),
             },
         };
+        let Scratch {
+            identity,
+            key,
+            text,
+            ..
+        } = &mut self.scratch;
         let number = self.owners.number(from.map(|(rule, _)| rule));
         identity.clear();
         identity.push(number);
-        template.identify(identity, topic, Some((line, name)));
+        template.identify(identity, topic, subject);
         if identity.len() > IDENTITY_BYTES_MAX {
             return Err(Reason::KeyInvalid);
         }
         if let Some(object) = self.fields.get(identity.as_str()) {
-            return Ok((*object, bytes));
+            return Ok(*object);
         }
-        template.render(key, topic, Some((line, name)));
+        template.render(key, topic, subject);
         check_key(key)?;
         self.owners.check(number, key, identity, text)?;
         let object = self.destination.resolve(key)?;
@@ -511,7 +580,7 @@ impl<D: Destination> Intake<D> {
             self.fields.clear();
         }
         self.fields.insert(identity.as_str().into(), object);
-        Ok((object, bytes))
+        Ok(object)
     }
 
     fn rule_of(&self, topic: &[u8]) -> Result<usize, Reason> {
@@ -536,7 +605,7 @@ impl<D: Destination> Intake<D> {
             text,
             ..
         } = &mut self.scratch;
-        template.render(key, name, None);
+        template.render(key, name, Subject::Message);
         check_key(key)?;
         let number = self.owners.number(Some(rule));
         identity.clear();
@@ -544,7 +613,7 @@ impl<D: Destination> Intake<D> {
         // If the template is the topic itself, each topic has its own key, and no owner needs to be kept.
         let is_owned = !template.is_topic();
         if is_owned {
-            template.identify(identity, name, None);
+            template.identify(identity, name, Subject::Message);
             self.owners.check(number, key, identity, text)?;
         }
         let object = self.destination.resolve(key)?;
@@ -561,31 +630,37 @@ impl<D: Destination> Intake<D> {
         Ok(object)
     }
 
-    fn check_time(&self, time_ms: i64) -> Result<(), Reason> {
+    pub(super) fn check_time(&self, time_ms: i64) -> Result<(), Reason> {
         let is_trusted = self.destination.wall_trusted();
         let now_ms = is_trusted.then(|| self.destination.wall_ms());
         self.window.check(time_ms, now_ms)
     }
 
-    fn progress_of(&self, waiting: Option<Waiting>, topic: &[u8], rest: &[u8]) -> LineProgress {
+    pub(super) fn progress_of(
+        &self,
+        waiting: Option<Waiting>,
+        topic: &[u8],
+        rest: &[u8],
+    ) -> LineProgress {
         waiting
             .filter(|waiting| waiting.rest == self.hasher.hash_one((topic, rest)))
             .map_or(LineProgress::default(), |waiting| waiting.progress)
     }
 
-    fn refused(&self, reason: Reason, topic: &[u8], payload: &[u8]) -> Outcome {
+    pub(super) fn refused(&self, reason: Reason, topic: &[u8], payload: &[u8]) -> Outcome {
         self.refuse_by(reason, &[topic, b": ", payload]);
         Outcome::Refused
     }
 
     /// Counts a refusal of `what`. For a shared key the text that names both series says more.
-    fn refuse_by(&self, reason: Reason, what: &[&[u8]]) {
-        if reason == Reason::KeyShared {
-            self.counters
-                .refuse(reason, &[self.scratch.text.as_bytes()]);
-        } else {
-            self.counters.refuse(reason, what);
-        }
+    pub(super) fn refuse_by(&self, reason: Reason, what: &[&[u8]]) {
+        let both = [self.scratch.text.as_bytes()];
+        let what = match reason {
+            Reason::KeyShared => &both[..],
+            _ => what,
+        };
+        self.destination.note(Note::Refused { reason, what });
+        self.counters.refuse(reason, what);
     }
 
     fn concluded(&self, put: Result<u64, PutError>, topic: &[u8], payload: &[u8]) -> Outcome {
@@ -615,7 +690,7 @@ impl LineProgress {
     }
 }
 
-fn encode(buffer: &mut [u8], value: &DecodedValue<'_>) -> Result<usize, Reason> {
+pub(super) fn encode(buffer: &mut [u8], value: &DecodedValue<'_>) -> Result<usize, Reason> {
     let encoded = value.as_value().encode(buffer);
     encoded.map_err(|_| Reason::ValueTooLong)
 }

@@ -16,6 +16,24 @@ pub enum TemplateKind {
     Line,
     /// A field of a line in a message: all of these.
     TopicAndLine,
+    /// One of several values of a JSON document: a topic and `{path}`, the value's path as levels.
+    TopicAndPath,
+}
+
+/// What a key is made from, beside the topic.
+#[derive(Clone, Copy)]
+pub(crate) enum Subject<'a> {
+    /// The only reading of a message.
+    Message,
+    /// A field of a line, and its name.
+    Field(&'a Line<'a>, Escaped<'a>),
+    /// A value of a document.
+    Member {
+        /// Its path as levels.
+        path: &'a str,
+        /// What `{path}` stands for.
+        key_part: &'a str,
+    },
 }
 
 /// A checked template. A missing part of a message is empty, and an empty level is left out with its `/`.
@@ -34,6 +52,7 @@ enum Part {
     Tags,
     Tag(String),
     Field,
+    Path,
 }
 
 impl Template {
@@ -87,18 +106,13 @@ impl Template {
         }
     }
 
-    /// Writes the key of a message with this topic, or of a field of a line, or of both, to `key`.
-    pub(crate) fn render(
-        &self,
-        key: &mut String,
-        topic: &str,
-        field: Option<(&Line<'_>, Escaped<'_>)>,
-    ) {
+    /// Writes the key of a reading of a message with this topic, or of a line, to `key`.
+    pub(crate) fn render(&self, key: &mut String, topic: &str, subject: Subject<'_>) {
         key.clear();
         let mut level_is_empty = false;
         for part in &self.parts {
             let before = key.len();
-            match (part, field) {
+            match (part, subject) {
                 (Part::Literal(text), _) => {
                     let rest = text.strip_prefix('/').filter(|_| level_is_empty);
                     key.push_str(rest.unwrap_or(text));
@@ -107,14 +121,15 @@ impl Template {
                 }
                 (Part::Topic, _) => key.push_str(topic),
                 (Part::Level(level), _) => key.push_str(topic.split('/').nth(*level).unwrap_or("")),
-                (Part::Measurement, Some((line, _))) => line.measurement().push_to(key),
-                (Part::Tags, Some((line, _))) => line.push_tag_values(key),
-                (Part::Tag(name), Some((line, _))) => {
+                (Part::Measurement, Subject::Field(line, _)) => line.measurement().push_to(key),
+                (Part::Tags, Subject::Field(line, _)) => line.push_tag_values(key),
+                (Part::Tag(name), Subject::Field(line, _)) => {
                     if let Some(value) = line.tag(name) {
                         value.push_to(key);
                     }
                 }
-                (Part::Field, Some((_, field))) => field.push_to(key),
+                (Part::Field, Subject::Field(_, field)) => field.push_to(key),
+                (Part::Path, Subject::Member { key_part, .. }) => key.push_str(key_part),
                 _ => {}
             }
             let at_level_start = before == 0 || key.as_bytes().get(before - 1) == Some(&b'/');
@@ -126,17 +141,14 @@ impl Template {
     }
 
     /// Appends the data that [`render`](Self::render) uses, in line protocol form, to `identity`: two messages or
-    /// fields have the same text if and only if they agree in everything that the template names. A topic must not
-    /// contain line feeds.
-    pub(crate) fn identify(
-        &self,
-        identity: &mut String,
-        topic: &str,
-        field: Option<(&Line<'_>, Escaped<'_>)>,
-    ) {
+    /// fields have the same text if and only if they agree in everything that the template names. Two values of
+    /// documents must also have the same path, whatever the template names: one message brings both. What stands for
+    /// the path counts, too: rules with the same template may name it differently. Topics and paths must not contain
+    /// line feeds.
+    pub(crate) fn identify(&self, identity: &mut String, topic: &str, subject: Subject<'_>) {
         let begin = identity.len();
         for part in &self.parts {
-            match (part, field) {
+            match (part, subject) {
                 // A line feed at both ends delimits the topic: commas, spaces and backslashes stand for themselves
                 // here.
                 (Part::Topic, _) => {
@@ -149,23 +161,33 @@ impl Template {
                     identity.push_str(topic.split('/').nth(*level).unwrap_or(""));
                     identity.push('\n');
                 }
-                (Part::Measurement, Some((line, _))) => {
+                (Part::Measurement, Subject::Field(line, _)) => {
                     if identity.len() > begin {
                         identity.push('\n');
                     }
                     line.measurement().push_escaped_to(identity, &[',', ' ']);
                 }
-                (Part::Tags, Some((line, _))) => line.push_tags(identity),
-                (Part::Tag(name), Some((line, _))) => {
+                (Part::Tags, Subject::Field(line, _)) => line.push_tags(identity),
+                (Part::Tag(name), Subject::Field(line, _)) => {
                     if let Some((name, value)) = line.tag_pair(name) {
                         push_tag(identity, name, value);
                     }
                 }
-                (Part::Field, Some((_, field))) => {
+                (Part::Field, Subject::Field(_, field)) => {
                     identity.push(' ');
                     field.push_escaped_to(identity, ESCAPED);
                 }
                 _ => {}
+            }
+        }
+        if let Subject::Member { path, key_part } = subject {
+            identity.push('\n');
+            identity.push_str(path);
+            identity.push('\n');
+            if key_part != path {
+                identity.push('\n');
+                identity.push_str(key_part);
+                identity.push('\n');
             }
         }
     }
@@ -190,25 +212,33 @@ fn literal_part(text: &str) -> Result<Option<Part>, &'static str> {
 }
 
 fn placeholder(name: &str, kind: TemplateKind) -> Result<Part, &'static str> {
-    let (part, of_topic) = match name.as_bytes() {
-        b"topic" => (Part::Topic, true),
-        [digit @ b'1'..=b'9'] => (Part::Level(usize::from(digit - b'1')), true),
-        b"measurement" => (Part::Measurement, false),
-        b"tags" => (Part::Tags, false),
-        b"field" => (Part::Field, false),
+    let part = match name.as_bytes() {
+        b"topic" => Part::Topic,
+        [digit @ b'1'..=b'9'] => Part::Level(usize::from(digit - b'1')),
+        b"measurement" => Part::Measurement,
+        b"tags" => Part::Tags,
+        b"field" => Part::Field,
+        b"path" => Part::Path,
         _ => match name.strip_prefix("tag:") {
-            Some(tag) if !tag.is_empty() => (Part::Tag(tag.to_owned()), false),
+            Some(tag) if !tag.is_empty() => Part::Tag(tag.to_owned()),
             _ => {
                 return Err(
-                    "it may hold {topic}, {1} to {9}, {measurement}, {tags}, {tag:NAME} and {field} only",
+                    "it may hold {topic}, {1} to {9}, {path}, {measurement}, {tags}, {tag:NAME} and {field} only",
                 );
             }
         },
     };
+    let is_of_topic = matches!(part, Part::Topic | Part::Level(_));
+    let is_path = part == Part::Path;
     match kind {
-        TemplateKind::Topic if !of_topic => Err("only {topic} and {1} to {9} make sense here"),
-        TemplateKind::Line if of_topic => {
+        TemplateKind::Topic if is_path => Err("{path} is for json_fields only"),
+        TemplateKind::Topic if !is_of_topic => Err("only {topic} and {1} to {9} make sense here"),
+        TemplateKind::Line if is_of_topic || is_path => {
             Err("only {measurement}, {tags}, {tag:NAME} and {field} make sense here")
+        }
+        TemplateKind::TopicAndLine if is_path => Err("{path} is for json_fields only"),
+        TemplateKind::TopicAndPath if !is_of_topic && !is_path => {
+            Err("only {topic}, {1} to {9} and {path} make sense here")
         }
         _ => Ok(part),
     }

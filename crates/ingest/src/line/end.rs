@@ -117,6 +117,11 @@ impl LineEnd {
         self.place == Place::Text && self.text_break.is_some()
     }
 
+    /// Returns whether a quoted text is open.
+    pub(crate) fn is_in_text(&self) -> bool {
+        self.place == Place::Text
+    }
+
     fn step(&mut self, byte: u8) -> Found {
         use Place::{Blank, Closed, Comment, Fields, Head, Indented, Tag, TagName, Text, Value};
         if byte == b'\n' && self.place != Text {

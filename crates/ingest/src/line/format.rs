@@ -8,7 +8,7 @@ use super::parse::ESCAPED;
 
 /// Appends one line without its end. Names must not be empty, the measurement must not begin with `#`, no name and no
 /// tag's value may contain line breaks or end with a backslash, and no float may be NaN or infinite: the line protocol
-/// cannot represent those.
+/// cannot represent those. No text with line breaks may end in `name field=`: readers refuse it.
 pub fn write_line(
     text: &mut String,
     measurement: &str,

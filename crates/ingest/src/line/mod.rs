@@ -1,9 +1,10 @@
 //! Influx line protocol: its grammar and its sockets. `LINE.md` says what is accepted.
 //!
 //! **Files:** `parse.rs` the grammar, `format.rs` its reverse, `end.rs` where a line ends, `buffer.rs` lines from a
-//! stream, `options.rs` and `state.rs` options and figures of listeners, `listen.rs` sockets, `connection.rs` one
-//! sender, `places.rs` which connection makes room for a new one.
+//! stream, `body.rs` lines of a whole body, `options.rs` and `state.rs` options and figures of listeners, `listen.rs`
+//! sockets, `connection.rs` one sender, `places.rs` which connection makes room for a new one.
 
+mod body;
 mod buffer;
 mod connection;
 mod end;
@@ -14,6 +15,7 @@ mod parse;
 mod places;
 mod state;
 
+pub use body::{BodyStopped, BodyTaken, LineBody, REFUSED_LINES_MAX, RefusedLine};
 pub use buffer::{LineBuffer, Piece};
 pub use connection::ACKS_PENDING_MAX;
 pub use end::first_line_bytes;
@@ -36,6 +38,10 @@ pub enum Precision {
     Milliseconds,
     /// Seconds.
     Seconds,
+    /// Minutes, in requests of version 1 of the protocol alone.
+    Minutes,
+    /// Hours, likewise.
+    Hours,
 }
 
 impl Precision {
@@ -59,6 +65,8 @@ impl Precision {
             Self::Microseconds => Some(time.div_euclid(1000)),
             Self::Milliseconds => Some(time),
             Self::Seconds => time.checked_mul(1000),
+            Self::Minutes => time.checked_mul(60_000),
+            Self::Hours => time.checked_mul(3_600_000),
         }
     }
 }

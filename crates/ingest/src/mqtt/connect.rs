@@ -36,7 +36,10 @@ impl From<Malformed> for Refusal {
 
 /// Connects to the first address that answers. Each but the last gets an equal part of the time, so that a silent
 /// address (such as IPv6 behind many routers) does not keep the node from the next one.
-async fn connect_to(addresses: &[SocketAddr], connect_ms_max: u64) -> io::Result<TcpStream> {
+pub(crate) async fn connect_to(
+    addresses: &[SocketAddr],
+    connect_ms_max: u64,
+) -> io::Result<TcpStream> {
     let Some((last, others)) = addresses.split_last() else {
         return Err(io::Error::other("the name has no address"));
     };

@@ -9,16 +9,16 @@
 
 mod acks;
 mod codec;
-mod connect;
+pub(crate) mod connect;
 mod control;
 mod copies;
 mod filters;
 mod link;
 pub mod options;
-mod pace;
+pub(crate) mod pace;
 pub mod packet;
 mod received;
-mod resolve;
+pub(crate) mod resolve;
 mod run;
 mod session;
 pub mod state;

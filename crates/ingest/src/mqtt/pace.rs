@@ -53,20 +53,20 @@ impl Pace {
 
 /// The wait before the next connection.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     failures: u32,
     random: u64,
 }
 
 impl Backoff {
     /// Resets the wait after a good connection.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
     /// Returns the wait after another failure: between half of the step and all of it. The step doubles up to the
     /// maximum. The random part keeps nodes that lost the same broker from reconnecting at the same moment.
-    pub(super) fn next(&mut self, ms_min: u64, ms_max: u64) -> Duration {
+    pub(crate) fn next(&mut self, ms_min: u64, ms_max: u64) -> Duration {
         let step = ms_min
             .saturating_mul(1 << self.failures.min(30))
             .clamp(1, ms_max.max(1));

@@ -16,7 +16,7 @@ type Found = io::Result<Vec<SocketAddr>>;
 type LookUp = dyn Fn(&str) -> Found + Send + Sync;
 
 /// Resolves the addresses of brokers, one at a time.
-pub(super) struct Resolver {
+pub(crate) struct Resolver {
     look_up: Arc<LookUp>,
     pending: Option<Pending>,
 }
@@ -45,7 +45,7 @@ impl Resolver {
     ///
     /// # Errors
     /// The system's error; or no thread could be created.
-    pub(super) async fn resolve(&mut self, address: &str) -> Found {
+    pub(crate) async fn resolve(&mut self, address: &str) -> Found {
         if let Ok(literal) = address.parse() {
             return Ok(vec![literal]);
         }

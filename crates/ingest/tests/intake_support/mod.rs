@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use db::value::Value;
 use ingest::intake::{
-    Destination, Intake, IntakeOptions, LogGone, Outcome, PayloadKind, PutError, Reason, Retained,
-    SubscriptionRule, Template, TemplateKind,
+    Destination, Intake, IntakeOptions, JsonRule, LogGone, Outcome, PayloadKind, PutError, Reason,
+    Retained, SubscriptionRule, Template, TemplateKind,
 };
 
 /// 2026-06-01T00:00:00Z.
@@ -26,6 +26,8 @@ pub struct Inner {
     pub retained: u64,
     /// How many puts are accepted before one must wait; then it is reset to none.
     pub room: usize,
+    /// Whether every put must wait.
+    pub stuck: bool,
     pub full: bool,
     pub failed: bool,
     pub durable_end: u64,
@@ -112,6 +114,9 @@ impl Destination for Fake {
             if inner.failed {
                 return Err(PutError::Failed);
             }
+            if inner.stuck {
+                return Err(PutError::Wait { full: inner.full });
+            }
             if inner.room == 0 {
                 inner.room = usize::MAX;
                 return Err(PutError::Wait { full: inner.full });
@@ -180,10 +185,7 @@ pub fn topic_rule(filter: &str, key: &str, payload: PayloadKind) -> Subscription
 }
 
 pub fn json(field: &str, time_field: Option<&str>) -> PayloadKind {
-    PayloadKind::Json {
-        field: field.to_owned(),
-        time_field: time_field.map(str::to_owned),
-    }
+    PayloadKind::Json(JsonRule::one(field, time_field))
 }
 
 /// `n/#` numbers, `j/#` JSON with `v` and the time `t`, `k/#` JSON with `a.b` and no time, `l/#` lines.

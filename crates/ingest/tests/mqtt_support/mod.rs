@@ -37,6 +37,23 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Returns whether the system probes this connection's peer after at most 30 s of silence, as `/proc/net/tcp` shows it.
+pub fn keep_alive_runs(of: &TcpStream) -> bool {
+    let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
+    let (peer, ours) = (of.peer_addr().unwrap(), of.local_addr().unwrap());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // Other tests have connections of the same port with other peers. `tr:tm->when`: 02 is the timer of
+        // keep-alive, in ticks of 10 ms.
+        let ticks = fields[5].strip_prefix("02:");
+        fields[1].ends_with(&port(peer))
+            && fields[2].ends_with(&port(ours))
+            && ticks
+                .is_some_and(|ticks| (1..=3000).contains(&u32::from_str_radix(ticks, 16).unwrap()))
+    })
+}
+
 /// Returns whether the broker is installed; prints a note if not.
 pub fn installed() -> bool {
     let found = std::path::Path::new(MOSQUITTO).exists();

@@ -34,7 +34,7 @@ pub(crate) enum ClusterCommand {
         keel cluster report fedora.jsonl clear.jsonl yocto.jsonl\n  \
         keel cluster report one.jsonl --json\n  \
         keel cluster report a.jsonl b.jsonl --csv out.csv --plots plots\n  \
-        keel cluster report --thesis b1.jsonl b2.jsonl --plots thesis\n\n\
+        keel cluster report --thesis b1.jsonl b2.jsonl --machine nuc.jsonl --plots thesis\n\n\
         Ratios are times ÷ those of the first file. `better` and `worse` mean that the whole interval lies on that\n\
         side of 1.")]
     Report(ClusterReportArgs),
@@ -149,13 +149,16 @@ pub(crate) struct ClusterMeasureArgs {
     #[arg(long, value_name = "N", default_value_t = 5, requires = "compat",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) repetitions: u32,
-    /// Also measure the power of each board during each benchmark; this slightly disturbs small messages
+    /// Also measure the power of each board during each benchmark; reads of sensors use a rank's core for a moment
     #[arg(long)]
     pub(crate) power: bool,
     /// Time without load before each start, for idle power, in s, from 0 to 3600
     #[arg(long, value_name = "N", default_value_t = 2, requires = "power",
         value_parser = clap::value_parser!(u64).range(0..=3_600))]
     pub(crate) idle_seconds: u64,
+    /// Also read the power chip of each Raspberry Pi 5 with vcgencmd, ten times a second
+    #[arg(long, requires = "power")]
+    pub(crate) pmic: bool,
     /// Use only power sensors whose name contains this text
     #[arg(long, value_name = "TEXT", requires = "power")]
     pub(crate) sensor: Option<String>,
@@ -201,9 +204,16 @@ pub(crate) struct ClusterReportArgs {
     /// Print the thesis's efficiency figures, from its power tables and from the files
     #[arg(long)]
     pub(crate) thesis: bool,
+    /// Result file of a larger machine to compare the boards with; may be repeated. Unmeasured watts are those of the
+    /// thesis's NUC
+    #[arg(long, value_name = "FILE", requires = "thesis")]
+    pub(crate) machine: Vec<PathBuf>,
     /// File for the cells, as comma-separated values
     #[arg(long, value_name = "FILE", conflicts_with = "thesis")]
     pub(crate) csv: Option<PathBuf>,
+    /// File for the power of each benchmark, as comma-separated values
+    #[arg(long, value_name = "FILE", conflicts_with = "thesis")]
+    pub(crate) power_csv: Option<PathBuf>,
     /// Folder for a plot of each benchmark, as SVG; with --thesis for each figure, as SVG and CSV
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,

@@ -110,7 +110,8 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     keel config example > keel.toml\n  \
-    keel config check keel.toml")]
+    keel config check keel.toml\n  \
+    keel config try sensors/hall/2 21.5")]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     pub(crate) command: ConfigCommand,
@@ -129,4 +130,35 @@ pub(crate) enum ConfigCommand {
     },
     /// Print a working configuration that explains every key
     Example,
+    /// Show what a node would make of an MQTT message, without a node
+    Try(TryArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel config try sensors/hall/2 21.5\n  \
+    keel config try zigbee2mqtt/kitchen '{\"temperature\": 21.5}' -c /etc/keel/keel.toml\n  \
+    mosquitto_sub -N -t tele/lamp/SENSOR -C 1 | keel config try tele/lamp/SENSOR - --json\n\n\
+    The command prints each reading with its key, its value and its kind, and what is refused or left out, each with\n\
+    the line of the configuration that decides. It changes nothing, and needs neither a broker nor a store. Times are\n\
+    compared with the clock of this machine, as if it were trusted. Other keys are not known, so keys.keys_max and\n\
+    keys of other series refuse nothing here.\n\n\
+    Exit status 1 if the node would refuse the whole message.\n\n\
+    --json: file, topic, filter and line (of the subscription; null if none fits), readings (key, value, type,\n\
+    time_ms, path, line), refusals (reason, what, path, key, line), left_out (path, why, line).")]
+pub(crate) struct TryArgs {
+    /// Topic of the message
+    pub(crate) topic: String,
+    /// Payload of the message; - reads the standard input
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) payload: String,
+    /// Configuration file
+    #[arg(short, long, default_value = "keel.toml", value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// As if the broker had kept the message since before the subscription
+    #[arg(long)]
+    pub(crate) retained: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }

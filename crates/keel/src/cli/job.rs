@@ -205,6 +205,9 @@ pub(crate) struct ClusterRunArgs {
     /// Time without load before the job, for idle power, in s, from 0 to 3600
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3_600))]
     pub(crate) idle_seconds: u64,
+    /// Also read the power chip of each Raspberry Pi 5 with vcgencmd, five times a second
+    #[arg(long)]
+    pub(crate) pmic: bool,
     /// Use only power sensors whose name contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) sensor: Option<String>,

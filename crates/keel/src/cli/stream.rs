@@ -258,9 +258,10 @@ pub(crate) enum StreamPredict {
 pub(crate) enum StreamProvide {
     /// Nothing
     None,
-    /// Files of a task, read ahead by the kernel
+    /// When a task begins, its program and the files that its known actions name, read ahead by the kernel; with
+    /// --predict paper all files with actions
     Madvise,
-    /// Segments of high variance, and first segments
+    /// At the start, segments whose blocks are scattered over their file, and first segments
     Variance,
     /// The same as variance, and the next three segments of what is being sent
     Async,
@@ -388,6 +389,10 @@ pub(crate) struct StreamMountArgs {
     /// Maximum number of blocks of 4 KiB that wait in memory until they are read; 0: none are pooled
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub(crate) pool_pages: u32,
+    /// Have a thread allocate free pages for --pool-pages more blocks ahead of their use, as the paper's Allocator
+    /// does; without this option, used pages are taken again
+    #[arg(long)]
+    pub(crate) pool_filled: bool,
     /// Number of connections to the server: up to 16, or `each` for one for each processor
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) connections: String,

@@ -269,7 +269,7 @@ impl Export<'_> {
     fn line(&mut self, key: &str, time_ms: i64, value: Option<Stored<'_>>) -> Result<(), CliError> {
         let has_form = match value {
             Some(Stored::Float(value)) => value.is_finite(),
-            Some(Stored::Text(text)) => !text.contains(['\n', '\r']),
+            Some(Stored::Text(text)) => egress::forward::has_line_form(text),
             Some(_) => true,
             None => false,
         };
@@ -300,5 +300,28 @@ fn kind_of(value: &Stored<'_>) -> &'static str {
         Stored::Unsigned(_) => "unsigned",
         Stored::Boolean(_) => "boolean",
         Stored::Text(_) => "text",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn a_text_has_a_form_if_a_node_finds_the_end_of_its_line(
+            text in "[ab= ,#\"\\\\\r\n]{0,12}",
+        ) {
+            let mut line = String::new();
+            let fields = [("value", Stored::Text(&text))];
+            ingest::line::write_line(&mut line, "keel", &[("key", "a/b")], &fields, Some(1));
+            let end = line.len();
+            line.push('\n');
+            let found = ingest::line::first_line_bytes(line.as_bytes());
+            let has_form = egress::forward::has_line_form(&text);
+            prop_assert_eq!(found == Some(end), has_form, "{:?}", text);
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::boards::Boards;
 use super::ranks::{self, Next, Ranks};
+use super::report::power_json;
 use crate::cli::{ClusterMeasureArgs, Compat};
 use crate::error::CliError;
 use crate::output::Output;
@@ -221,6 +222,7 @@ fn measure(
             pin: !arguments.no_pin,
             power: arguments.power.then(|| PowerPlan {
                 root: arguments.root.clone(),
+                pmic: arguments.pmic,
                 sensor: arguments.sensor.clone(),
                 idle_ms: arguments.idle_seconds * 1_000,
             }),
@@ -481,7 +483,7 @@ fn show(
             "ranks": ranks,
             "hosts": world.hosts,
             "starts": starts,
-            "power": world.power,
+            "power": world.power.iter().map(power_json).collect::<Vec<_>>(),
             "file": arguments.out.as_ref().map(|path| path.display().to_string()),
             "rows": cells,
         }))?;

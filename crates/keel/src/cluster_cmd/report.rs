@@ -4,29 +4,39 @@ use crate::cli::ClusterReportArgs;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::temporary::new_file;
-use cluster::compare::{Cell, Comparison, Key, Verdict};
+use cluster::compare::{Cell, Comparison, Key, Verdict, power_csv, power_rows};
 use cluster::link::LinkCurve;
 use cluster::plot::drawings;
-use cluster::results::{Benchmark, FILE_BYTES_MAX, Known, ResultFile, Row, Transport};
+use cluster::results::{
+    Benchmark, FILE_BYTES_MAX, Known, Origin, PowerRow, ResultFile, Row, Transport,
+};
 use serde_json::json;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
-    let files = arguments
-        .files
-        .iter()
-        .map(|path| read(path))
-        .collect::<Result<Vec<_>, _>>()?;
+    let read_all = |paths: &[PathBuf]| {
+        paths
+            .iter()
+            .map(|path| read(path))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let files = read_all(&arguments.files)?;
     if arguments.thesis {
-        return super::thesis::run(arguments, &files);
+        return super::thesis::run(arguments, &files, &read_all(&arguments.machine)?);
     }
     let comparison = Comparison::new(&files)
         .map_err(|error| CliError::failure("keel cluster report", error, "name each run once"))?;
-    if let Some(path) = &arguments.csv {
+    let power = power_rows(&files);
+    let tables = [
+        (&arguments.csv, comparison.csv()),
+        (&arguments.power_csv, power_csv(&power)),
+    ];
+    for (path, text) in tables {
+        let Some(path) = path else { continue };
         // An existing file is not overwritten: it may be one of the results.
         new_file(path)?
-            .write_all(comparison.csv().as_bytes())
+            .write_all(text.as_bytes())
             .map_err(|error| CliError::io(path.display(), &error))?;
     }
     let mut drawn = Vec::new();
@@ -51,18 +61,21 @@ pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
             "hosts": files.iter().flat_map(hosts_json).collect::<Vec<_>>(),
             "remarks": comparison.remarks,
             "rows": rows,
+            "power": power.iter().map(|(label, row)| labelled_json(label, row)).collect::<Vec<_>>(),
             "links": files.iter().filter_map(link_json).collect::<Vec<_>>(),
             "plots": drawn,
         }))?;
     } else {
         print_forks(&files, &mut out)?;
-        print(&comparison, &mut out)?;
+        print(&comparison, power.is_empty(), &mut out)?;
+        print_power(&power, &mut out)?;
         for file in &files {
             print_link(file, &mut out)?;
         }
         for path in arguments
             .csv
             .iter()
+            .chain(&arguments.power_csv)
             .map(|path| path.display().to_string())
             .chain(drawn)
         {
@@ -161,7 +174,7 @@ fn read(path: &Path) -> Result<ResultFile, CliError> {
     })
 }
 
-fn carrier(transport: Transport) -> &'static str {
+pub(super) fn carrier(transport: Transport) -> &'static str {
     match transport {
         Transport::Memory => "memory",
         Transport::Network => "network",
@@ -234,7 +247,54 @@ fn print_forks(files: &[ResultFile], out: &mut Output) -> Result<(), CliError> {
     Ok(())
 }
 
-fn print(comparison: &Comparison, out: &mut Output) -> Result<(), CliError> {
+/// Returns a power row as JSON. The numbers of an unavailable one are null; in files they are 0.
+pub(super) fn power_json(row: &PowerRow) -> serde_json::Value {
+    let mut value = json!(row);
+    if matches!(row.origin, Origin::Unavailable(_)) {
+        for member in ["average_w", "maximum_w", "minimum_w", "energy_j"] {
+            value[member] = serde_json::Value::Null;
+        }
+    }
+    value
+}
+
+fn labelled_json(label: &str, row: &PowerRow) -> serde_json::Value {
+    let mut value = power_json(row);
+    value["label"] = json!(label);
+    value
+}
+
+fn print_power(rows: &[(&str, &PowerRow)], out: &mut Output) -> Result<(), CliError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    out.line(
+        "\nduring       label             host          source                    average W  maximum  minimum  idle",
+    )?;
+    for (label, row) in rows {
+        let of_row = format!(
+            "{:<11}  {label:<16}  {:<12}  {:<24}",
+            row.during, row.host, row.source
+        );
+        let modelled = match &row.origin {
+            Origin::Measured => "",
+            Origin::Modelled(_) => "  modelled",
+            Origin::Unavailable(why) => {
+                out.line(format_args!("{of_row}  unavailable: {why}"))?;
+                continue;
+            }
+        };
+        let idle = row.idle_w.value();
+        let idle = idle.map_or("-".to_owned(), |watts| format!("{watts:.3}"));
+        out.line(format_args!(
+            "{of_row}  {:<9.3}  {:<7.3}  {:<7.3}  {idle}{modelled}",
+            row.average_w, row.maximum_w, row.minimum_w
+        ))?;
+    }
+    Ok(())
+}
+
+fn print(comparison: &Comparison, has_no_power: bool, out: &mut Output) -> Result<(), CliError> {
     for remark in &comparison.remarks {
         let kind = match remark.contains(" is unknown in both, ") {
             true => "not known to be alike",
@@ -243,9 +303,10 @@ fn print(comparison: &Comparison, out: &mut Output) -> Result<(), CliError> {
         out.line(format_args!("{kind}: {remark}"))?;
     }
     if comparison.rows.is_empty() {
-        out.line(
-            "no benchmark has rows here; --thesis shows what files of `keel power record` hold",
-        )?;
+        out.line(match has_no_power {
+            true => "no benchmark has rows here",
+            false => "no benchmark has rows here; the power is below",
+        })?;
     }
     let mut kind = None;
     for (key, cells) in &comparison.rows {

@@ -1,5 +1,6 @@
 //! `keel cluster report --thesis`: power parity, the hypothesis, and result ÷ watts of files.
 
+use super::report::carrier;
 use crate::cli::ClusterReportArgs;
 use crate::error::CliError;
 use crate::output::{Output, counted};
@@ -11,8 +12,12 @@ use std::path::Path;
 /// Numbers of boards for which the needed share is shown.
 const SHOWN_BOARDS: [u32; 2] = [3, 4];
 
-pub(super) fn run(arguments: &ClusterReportArgs, files: &[ResultFile]) -> Result<u8, CliError> {
-    let thesis = Thesis::new(files)
+pub(super) fn run(
+    arguments: &ClusterReportArgs,
+    files: &[ResultFile],
+    machines: &[ResultFile],
+) -> Result<u8, CliError> {
+    let thesis = Thesis::new(files, machines)
         .map_err(|error| CliError::failure("keel cluster report", error, "measure again"))?;
     let mut written = Vec::new();
     if let Some(folder) = &arguments.plots {
@@ -58,6 +63,8 @@ fn as_json(thesis: &Thesis, written: &[String]) -> serde_json::Value {
             "idle_ratio": row.idle_ratio,
             "boards_at_parity": row.boards,
             "boards_at_85_percent": row.boards_at(0.85),
+            "share_for_3": row.share_needed(3),
+            "share_for_4": row.share_needed(4),
         })
     });
     let faulty = thesis.parity.faulty.iter().map(|(table, row, _)| {
@@ -67,7 +74,9 @@ fn as_json(thesis: &Thesis, written: &[String]) -> serde_json::Value {
     let efficiency = thesis.efficiency.iter().map(|row| {
         json!({
             "label": row.label,
+            "kind": if row.is_machine { "machine" } else { "boards" },
             "benchmark": row.benchmark.name(),
+            "transport": carrier(row.transport),
             "boards": row.boards,
             "ranks": row.ranks,
             "bytes": row.bytes,
@@ -124,17 +133,21 @@ fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), Cl
     }
     let mut kind = None;
     for row in &thesis.efficiency {
-        let this = (&row.label, row.benchmark);
+        let this = (row.is_machine, &row.label, row.benchmark);
         if kind.replace(this) != Some(this) {
             let watts = match &row.watts {
                 Ok(watts) => format!("{watts:.3} W ({})", row.watts_from),
                 Err(why) => format!("no power: {why}"),
             };
+            let (kind, host) = match row.is_machine {
+                true => ("machine ", "host"),
+                false => ("", "board"),
+            };
             out.line(format_args!(
-                "\n{}, {}: {}, {}, {watts}",
+                "\n{kind}{}, {}: {}, {}, {watts}",
                 row.label,
                 row.benchmark.name(),
-                counted(row.boards.into(), "board"),
+                counted(row.boards.into(), host),
                 counted(row.ranks.into(), "rank")
             ))?;
         }

@@ -620,7 +620,8 @@ mod tests {
         assert!(password.read().unwrap_err().contains("password"));
         std::fs::write(&file, "one\n").unwrap();
         assert_eq!(password.read().as_deref(), Ok("one"));
-        std::fs::write(&file, "two\n").unwrap();
+        // Some editors begin a file with a byte order mark.
+        std::fs::write(&file, "\u{feff}two\n").unwrap();
         assert_eq!(password.read().as_deref(), Ok("two"));
         std::fs::remove_file(&file).unwrap();
     }

@@ -4,7 +4,7 @@ use super::{
     Config, HttpConfig, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig,
     directory, first_of, read,
 };
-use super::{programs, sharing};
+use super::{modbus, programs, sharing};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::lasting;
 use crate::output::Output;
@@ -15,6 +15,9 @@ use std::path::Path;
 
 /// Permission bits of users other than owner and group.
 const OTHERS: u32 = 0o007;
+
+/// The longest commit interval, in ms, at which agents that wait 5 s for an answer get it in any case.
+const AGENT_INTERVAL_MS_MAX: u32 = 2_000;
 
 /// The effect of `[qos]` on this machine: one sentence, and warnings for the owner.
 pub(crate) type QosLook = fn(&QosConfig) -> (String, Vec<String>);
@@ -192,6 +195,7 @@ impl Config {
                 filters.join(", ")
             ));
         }
+        sources.extend(self.modbus.iter().map(modbus::sentence));
         if sources.is_empty() {
             return "none".to_owned();
         }
@@ -298,12 +302,14 @@ impl Config {
             );
         }
         let has_listener = self.line.tcp_listen.is_some() || self.line.unix_socket.is_some();
-        if !has_listener && self.mqtt.is_none() {
+        if !has_listener && self.mqtt.is_none() && self.modbus.is_empty() {
             warnings.push("no source is configured: readings come by `keel put` only".to_owned());
         }
+        warnings.extend(modbus::warning(self));
         warnings.extend(self.pattern_warnings());
         warnings.extend(self.secret_warnings());
         warnings.extend(self.http.as_ref().and_then(HttpConfig::warning));
+        warnings.extend(self.write_warning());
         let saved_to = self
             .region
             .as_ref()
@@ -314,6 +320,18 @@ impl Config {
         warnings.extend(sharing::warnings(self));
         warnings.extend(programs::warnings(&self.mount, &self.task));
         warnings
+    }
+
+    /// Returns the warning about agents that give up before their lines are on flash.
+    fn write_warning(&self) -> Option<String> {
+        let interval_ms = self.store.commit_interval_ms;
+        let writes = self.http.as_ref().is_some_and(|http| http.write);
+        (writes && interval_ms > AGENT_INTERVAL_MS_MAX).then(|| {
+            format!(
+                "http.write is true and store.commit_interval_ms is {interval_ms}: agents such as Telegraf give up \
+                 after 5 s without an answer and send everything again; set their timeout above twice the interval"
+            )
+        })
     }
 
     /// Returns the warnings about patterns that look as if they held wildcards.
@@ -423,8 +441,13 @@ impl HttpConfig {
         } else {
             ""
         };
+        let written = match (self.write, &self.token_file) {
+            (false, _) => "",
+            (true, None) => "; readings can be written",
+            (true, Some(_)) => "; readings can be written with a token that has the right",
+        };
         format!(
-            "{page}values, history and metrics on http://{}, {who}",
+            "{page}values, history and metrics on http://{}, {who}{written}",
             self.listen
         )
     }
@@ -438,10 +461,21 @@ impl HttpConfig {
                 )
             });
         };
-        if let Err(error) = self.tokens() {
-            return Some(format!("http.token_file {error}"));
-        }
+        let tokens = match self.tokens() {
+            Ok(tokens) => tokens,
+            Err(error) => return Some(format!("http.token_file {error}")),
+        };
         let shown = path.display();
+        if self.write && !tokens.any_writes() {
+            return Some(format!(
+                "http.write is true, and no token of {shown} has the right to write: add `write` behind one"
+            ));
+        }
+        if !self.write && tokens.any_writes() {
+            return Some(format!(
+                "a token of {shown} has the right to write, and http.write is false: nothing can be written"
+            ));
+        }
         match std::fs::metadata(path) {
             Ok(metadata) if metadata.permissions().mode() & OTHERS != 0 => Some(format!(
                 "http.token_file {shown} is open to every user of this machine; chmod 600 {shown}"

@@ -6,6 +6,8 @@
 pub(crate) mod alarm;
 mod check;
 mod example;
+mod http;
+mod modbus;
 mod programs;
 #[cfg(test)]
 mod programs_tests;
@@ -13,6 +15,9 @@ mod reader;
 mod reload;
 mod sections;
 mod sharing;
+mod subscribe;
+#[cfg(test)]
+mod subscribe_tests;
 #[cfg(test)]
 mod tests;
 mod upstream;
@@ -22,18 +27,20 @@ pub(crate) use example::example;
 pub(crate) use reload::reload;
 
 pub(crate) use alarm::UrgentConfig;
+pub(crate) use http::HttpConfig;
 pub(crate) use programs::{MountConfig, Start, TaskConfig, cores_text, ms};
 pub(crate) use sections::{REGION_TABLE, VALIDITY_MS};
+pub(crate) use subscribe::SubscribeConfig;
 pub(crate) use upstream::UpstreamConfig;
 
 use crate::error::CliError;
 use crate::kernel::Kernel;
 use base::error::Code;
+use cluster::jobs::worker::Check;
 use db::qos::admission::Quality;
 use db::qos::controller::Mode;
 use egress::Secret;
-use egress::http::Tokens;
-use ingest::intake::Retained;
+use ingest::modbus::DeviceOptions;
 use reader::{Document, Problem};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -42,8 +49,6 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of the largest configuration file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of the largest file of tokens.
-const TOKEN_FILE_BYTES_MAX: u64 = 65_536;
 /// Bytes of the longest password.
 const PASSWORD_BYTES_MAX: u64 = 65_535;
 
@@ -64,6 +69,8 @@ pub(crate) struct Config {
     pub(crate) mqtt: Option<MqttConfig>,
     /// The line protocol.
     pub(crate) line: LineConfig,
+    /// Devices that are asked for registers.
+    pub(crate) modbus: Vec<DeviceOptions>,
     /// The region in which other processes read values, if there is one.
     pub(crate) region: Option<RegionConfig>,
     /// Quality of service: how deadlines are met.
@@ -107,6 +114,8 @@ pub(crate) struct JobConfig {
     pub(crate) is_board_only: bool,
     /// Deadline of the result; 0: within the period.
     pub(crate) deadline_seconds: f64,
+    /// When the answer is compared with that of one rank.
+    pub(crate) check: Check,
     /// Figures for the advisor.
     pub(crate) question: Option<PathBuf>,
     /// Result of `keel cluster measure`, for the time of messages.
@@ -208,10 +217,23 @@ pub(crate) struct StoreConfig {
 pub(crate) struct KeysConfig {
     /// The most keys.
     pub(crate) keys_max: u32,
+    /// Bytes that there are for each of them on average.
+    pub(crate) key_bytes_mean: u32,
     /// Whether the first reading of a key makes it, if no `[[key]]` declares it.
     pub(crate) auto_create: bool,
     /// Bytes of the longest value.
     pub(crate) value_bytes_max: u32,
+}
+
+impl KeysConfig {
+    /// Returns the size of the table of the latest values.
+    pub(crate) fn table_size(&self) -> db::TableSize {
+        db::TableSize {
+            objects_max: self.keys_max,
+            value_bytes_max: self.value_bytes_max as usize,
+            key_bytes_mean: self.key_bytes_mean,
+        }
+    }
 }
 
 /// `[[key]]`
@@ -276,37 +298,6 @@ pub(crate) struct MqttConfig {
     pub(crate) subscribe: Vec<SubscribeConfig>,
 }
 
-/// The format of a message's payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Payload {
-    /// A number as text.
-    Number,
-    /// A JSON object.
-    Json {
-        /// Member that holds the value; levels separated by `.`; empty: the document itself.
-        field: String,
-        /// Member that holds the time.
-        time_field: Option<String>,
-    },
-    /// Lines of line protocol.
-    Line,
-}
-
-/// `[[mqtt.subscribe]]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SubscribeConfig {
-    /// Topic filter.
-    pub(crate) filter: String,
-    /// Delivery class, 0 or 1.
-    pub(crate) qos: u8,
-    /// Format of the messages.
-    pub(crate) payload: Payload,
-    /// How the key is made from the topic; for lines, also from the line.
-    pub(crate) key: String,
-    /// What happens to retained messages of the broker.
-    pub(crate) retained: Retained,
-}
-
 /// `[line]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LineConfig {
@@ -343,32 +334,6 @@ pub(crate) struct RegionConfig {
     pub(crate) checkpoint_create_mebibytes: u64,
     /// Time between two checkpoints.
     pub(crate) checkpoint_interval_seconds: u32,
-}
-
-/// `[http]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HttpConfig {
-    /// Address and port.
-    pub(crate) listen: SocketAddr,
-    /// File of names and tokens.
-    pub(crate) token_file: Option<PathBuf>,
-    /// Whether anonymous reads are allowed at an address that other machines can reach.
-    pub(crate) anonymous: bool,
-    /// Names by which browsers may address this node if there are no tokens.
-    pub(crate) hosts: Vec<String>,
-    /// The most connections at once.
-    pub(crate) connections_max: u32,
-    /// The most readers of the live stream at once, in total and per address.
-    pub(crate) streams_max: u32,
-    pub(crate) streams_per_client_max: u32,
-    /// Largest backlog of one reader of the stream.
-    pub(crate) stream_kibibytes_max: u32,
-    /// Time between two messages of the stream.
-    pub(crate) stream_period_ms: u32,
-    /// Requests per second, over all connections.
-    pub(crate) requests_per_second_max: u32,
-    /// The most log that one history request reads.
-    pub(crate) history_mebibytes_max: u32,
 }
 
 /// `[qos]`
@@ -526,10 +491,13 @@ impl Config {
         (capacity_bytes / 10 * 9).min(most).max(capacity_bytes / 4)
     }
 
-    /// Returns the bytes of a checkpoint with the allowed number of keys, all with the longest values.
+    /// Returns the bytes of a checkpoint with the allowed number of keys, all with the longest values. A shorter name
+    /// counts as a longest one, so `keys.key_bytes_mean` does not lower it.
     fn checkpoint_bytes_max(&self) -> u64 {
-        let values_bytes = u64::from(self.keys.keys_max) * u64::from(self.keys.value_bytes_max);
-        db::checkpoint_bytes_max(self.keys.keys_max, values_bytes)
+        let keys = &self.keys;
+        let each = |bytes: u32| u64::from(keys.keys_max) * u64::from(bytes);
+        let (keys_bytes, values_bytes) = (each(keys.key_bytes_mean), each(keys.value_bytes_max));
+        db::checkpoint_bytes_max(keys.keys_max, keys_bytes, values_bytes)
     }
 }
 
@@ -561,27 +529,6 @@ impl MqttConfig {
             ));
         }
         Ok(Some(first.to_owned()))
-    }
-}
-
-impl HttpConfig {
-    /// Returns the tokens, read from their file now; none without a file.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is none of tokens.
-    pub(crate) fn tokens(&self) -> Result<Tokens, CliError> {
-        let Some(path) = &self.token_file else {
-            return Ok(Tokens::default());
-        };
-        let text = read_bounded(path, TOKEN_FILE_BYTES_MAX)?;
-        Tokens::parse(&text).map_err(|error| {
-            let thing = match error.line {
-                0 => path.display().to_string(),
-                line => format!("{}:{line}", path.display()),
-            };
-            let remedy = "write a name and a token of 16 letters or more in each line";
-            CliError::failure(thing, error.wrong, remedy)
-        })
     }
 }
 
@@ -621,18 +568,24 @@ fn read(path: &Path) -> Result<String, CliError> {
     read_bounded(path, FILE_BYTES_MAX)
 }
 
-/// Returns the text of a regular file. At any kind of path this waits only for the disk: the node reads files while it
-/// serves.
+/// Returns the text of a regular file, without the byte order mark that some editors put in front. At any kind of path
+/// this waits only for the disk: the node reads files while it serves.
 ///
 /// # Errors
 /// It is no regular file, is longer than `bytes_max`, or is not UTF-8; or the error of the system.
 pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<String, CliError> {
-    String::from_utf8(read_regular(path, bytes_max)?).map_err(|error| {
+    let text = String::from_utf8(read_regular(path, bytes_max)?).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
         let remedy = "save it as UTF-8";
         CliError::failure(format!("{}:{line}", path.display()), "is not UTF-8", remedy)
-    })
+    })?;
+    Ok(without_mark(&text).to_owned())
+}
+
+/// Returns a text without the byte order mark that some editors put in front.
+pub(crate) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// Returns the bytes of a regular file, as [`read_bounded`] reads it.

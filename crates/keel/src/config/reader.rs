@@ -131,6 +131,13 @@ impl<'d, 't> Section<'d, 't> {
         }
     }
 
+    /// Returns the line of a key, or of the heading if the key is absent.
+    pub(super) fn line_of(&self, key: &str) -> usize {
+        let mut names = self.table.into_iter().flat_map(DeTable::iter);
+        let found = names.find(|(name, _)| name.get_ref().as_ref() == key);
+        found.map_or(self.line, |(name, _)| self.document.line(&name.span()))
+    }
+
     /// Returns whether the key is present, with any value.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table
@@ -322,9 +329,20 @@ impl<'d, 't> Section<'d, 't> {
         key: &'static str,
         limits: (usize, usize),
     ) -> Option<At<Vec<String>>> {
+        let (line, texts) = self.texts(key, limits)?;
+        let value = texts.into_iter().map(|at| at.value).collect();
+        Some(At { line, value })
+    }
+
+    /// As [`words`](Self::words): the line of the key, and the texts, each with its own line.
+    pub(super) fn texts(
+        &self,
+        key: &'static str,
+        limits: (usize, usize),
+    ) -> Option<(usize, Vec<At<String>>)> {
         let (count_max, bytes_max) = limits;
         let (line, elements) = self.array(key, count_max, "an array of texts in quotes")?;
-        let mut value = Vec::with_capacity(elements.len());
+        let mut texts = Vec::with_capacity(elements.len());
         for element in elements {
             let DeValue::String(text) = element.get_ref() else {
                 self.wrong_type(line, key, element.get_ref(), "texts in quotes");
@@ -339,9 +357,12 @@ impl<'d, 't> Section<'d, 't> {
                 self.wrong(line, key, "holds a zero byte", "remove it");
                 return None;
             }
-            value.push(text.clone().into_owned());
+            texts.push(At {
+                line: self.document.line(&element.span()),
+                value: text.clone().into_owned(),
+            });
         }
-        Some(At { line, value })
+        Some((line, texts))
     }
 
     /// Reads an array of integers; `limits`: the most integers, and the least and the greatest value.

@@ -47,6 +47,7 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
         "store.card_rated_write_terabytes"
     );
     needs_restart!(keys.keys_max, "keys.keys_max");
+    needs_restart!(keys.key_bytes_mean, "keys.key_bytes_mean");
     can_change!(keys.auto_create, "keys.auto_create");
     needs_restart!(keys.value_bytes_max, "keys.value_bytes_max");
     can_change!(key, "key");
@@ -67,6 +68,7 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     needs_restart!(line.make_room_seconds_min, "line.make_room_seconds_min");
     can_change!(line.precision, "line.precision");
     can_change!(line.key, "line.key");
+    needs_restart!(modbus, "modbus");
     needs_restart!(region, "region");
     needs_restart!(http, "http");
     can_change!(qos.mode, "qos.mode");

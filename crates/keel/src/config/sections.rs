@@ -2,36 +2,37 @@
 //! here.
 
 use super::alarm::urgent;
+use super::http;
+use super::modbus;
 use super::programs;
 use super::reader::{At, Document, Section};
+use super::subscribe::subscriptions;
 use super::upstream::upstreams;
 use super::{
-    ACTUATORS, ActuatorKind, Config, HttpConfig, JobConfig, KeyConfig, KeysConfig, LineConfig,
-    MODES, MqttConfig, MqttVersion, NodeConfig, Payload, QUALITIES, QosConfig, RegionConfig,
-    StoreConfig, SubscribeConfig, TimeConfig, beside,
+    ACTUATORS, ActuatorKind, Config, JobConfig, KeyConfig, KeysConfig, LineConfig, MODES,
+    MqttConfig, MqttVersion, NodeConfig, QUALITIES, QosConfig, RegionConfig, StoreConfig,
+    TimeConfig, beside,
 };
 use crate::kernel::Kernel;
+use cluster::jobs::worker::{CHECKS, Check};
 use cluster::measure::{Address, is_interface_name};
 use db::qos::admission::Quality;
 use db::qos::controller::Mode;
-use ingest::intake::{Retained, TEMPLATE_BYTES_MAX, Template, TemplateKind};
+use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
 use ingest::line::Precision;
 use ingest::pattern;
-use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
 /// Bytes of the longest path of a Unix socket: the system's limit without the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Bytes of the longest path.
-const PATH_BYTES_MAX: usize = 4095;
+pub(super) const PATH_BYTES_MAX: usize = 4095;
 /// Bytes of the longest host name, address or member name.
-const TEXT_BYTES_MAX: usize = 256;
+pub(super) const TEXT_BYTES_MAX: usize = 256;
 /// Bytes of the longest client id and user name.
 const CREDENTIAL_BYTES_MAX: usize = 4096;
 /// `[[key]]` tables.
 const KEY_RULES_MAX: usize = 1024;
-/// `[[mqtt.subscribe]]` tables.
-const SUBSCRIPTIONS_MAX: usize = 256;
 /// `[[job]]` tables.
 const JOBS_MAX: usize = 64;
 /// Bytes of the longest name of a job.
@@ -40,14 +41,12 @@ const JOB_NAME_BYTES_MAX: usize = 64;
 pub(crate) const VALIDITY_MS: u32 = 60_000;
 /// Default listener of the line protocol.
 const LINE_TCP: &str = "127.0.0.1:8094";
-/// Default listener of the HTTP side.
-const HTTP_LISTEN: &str = "127.0.0.1:8095";
 /// Bytes of the longest name of a file in a region; it leaves room for the suffix of the file's draft.
 const FILE_NAME_BYTES_MAX: usize = 250;
 /// Default name of the slot table's file in a region.
 pub(crate) const REGION_TABLE: &str = "keel-latest";
 /// Default key of a line.
-const LINE_KEY: &str = "{measurement}/{tags}/{field}";
+pub(super) const LINE_KEY: &str = "{measurement}/{tags}/{field}";
 
 /// Reads a whole document; its problems stay in the document.
 pub(super) fn config(document: &Document<'_>, base_dir: &Path) -> Option<Config> {
@@ -131,10 +130,11 @@ impl Reader<'_> {
                 .section_if_there("mqtt")
                 .map(|section| self.mqtt(section)),
             line: self.line(top.section("line")),
+            modbus: modbus::devices(&top),
             region: None,
             http: top
                 .section_if_there("http")
-                .map(|section| self.http(section)),
+                .map(|section| http::http(section, self.base_dir)),
             qos: self.qos(top.section("qos")),
             job: Vec::new(),
             mount: programs::mounts(&top, self.base_dir),
@@ -275,6 +275,7 @@ impl Reader<'_> {
                 &[("board", true), ("neighbours", false)],
             ),
             deadline_seconds: section.number("deadline_seconds", 0.0, (0.0, 31_536_000.0)),
+            check: section.choice("check", Check::Always, &CHECKS),
             question: file(section.text("question", PATH_BYTES_MAX)),
             link: file(section.text("link", PATH_BYTES_MAX)),
             interface: checked("interface", &is_interface_name, "`ip link` lists them"),
@@ -327,6 +328,15 @@ impl Reader<'_> {
     fn keys(section: Section<'_, '_>) -> KeysConfig {
         let keys = KeysConfig {
             keys_max: section.integer("keys_max", 4096, (1, 100_000)) as u32,
+            key_bytes_mean: section.integer(
+                "key_bytes_mean",
+                u64::from(db::KEY_BYTES_MEAN),
+                (
+                    u64::from(db::KEY_BYTES_MEAN_MIN),
+                    // As much as any key takes.
+                    db::KEY_BYTES_MAX as u64,
+                ),
+            ) as u32,
             auto_create: section.boolean("auto_create", true),
             value_bytes_max: section.integer(
                 "value_bytes_max",
@@ -418,7 +428,7 @@ impl Reader<'_> {
             packet_bytes_max: section.integer("packet_bytes_max", 262_144, (1024, 16 << 20)) as u32,
             reconnect_ms_min: section.integer("reconnect_ms_min", 500, (10, 3_600_000)) as u32,
             reconnect_ms_max: section.integer("reconnect_ms_max", 30_000, (10, 3_600_000)) as u32,
-            subscribe: Self::subscriptions(&section),
+            subscribe: subscriptions(&section),
         };
         if mqtt.reconnect_ms_max < mqtt.reconnect_ms_min {
             section.wrong(
@@ -437,79 +447,6 @@ impl Reader<'_> {
         }
         section.finish();
         mqtt
-    }
-
-    fn subscriptions(section: &Section<'_, '_>) -> Vec<SubscribeConfig> {
-        let mut all: Vec<SubscribeConfig> = Vec::new();
-        for one in section.sections("subscribe", SUBSCRIPTIONS_MAX) {
-            let line = one.line();
-            let subscribe = Self::subscribe(one);
-            if all.iter().any(|other| other.filter == subscribe.filter) {
-                let wrong = "has the same filter twice";
-                section.wrong(line, "subscribe", wrong, "remove one of them");
-            }
-            all.push(subscribe);
-        }
-        all
-    }
-
-    fn subscribe(section: Section<'_, '_>) -> SubscribeConfig {
-        #[derive(Clone, Copy, PartialEq)]
-        enum Kind {
-            Number,
-            Json,
-            Line,
-        }
-        const REMEDY: &str = "give a topic filter, such as \"sensors/#\"";
-        let filter = section.required("filter", pattern::PATTERN_BYTES_MAX, REMEDY);
-        check_pattern(&section, "filter", &filter, pattern::check_topics);
-        check_shared(&section, &filter);
-        let kinds = [
-            ("number", Kind::Number),
-            ("json", Kind::Json),
-            ("line", Kind::Line),
-        ];
-        let kind = section.choice("payload", Kind::Number, &kinds);
-        let field = section.text_or_empty("json_field", TEXT_BYTES_MAX);
-        let time_field = section.text("json_time_field", TEXT_BYTES_MAX);
-        if kind == Kind::Json && !section.has("json_field") {
-            let remedy = "name the member that holds the value; \"\" if the document is the value";
-            section.wrong(section.line(), "json_field", "is missing", remedy);
-        }
-        for (key, given) in [("json_field", &field), ("json_time_field", &time_field)] {
-            if let (true, Some(at)) = (kind != Kind::Json, given) {
-                let wrong = "is for payload = \"json\" only";
-                section.wrong(at.line, key, wrong, "set payload, or remove the line");
-            }
-        }
-        let (template, default) = match kind {
-            Kind::Line => (TemplateKind::TopicAndLine, LINE_KEY),
-            Kind::Number | Kind::Json => (TemplateKind::Topic, "{topic}"),
-        };
-        let subscribe = SubscribeConfig {
-            filter: filter.value,
-            qos: section.integer("qos", 1, (0, 1)) as u8,
-            payload: match kind {
-                Kind::Number => Payload::Number,
-                Kind::Json => Payload::Json {
-                    field: field.map(|at| at.value).unwrap_or_default(),
-                    time_field: time_field.map(|at| at.value),
-                },
-                Kind::Line => Payload::Line,
-            },
-            key: key_template(&section, template, default),
-            retained: section.choice(
-                "retained",
-                Retained::Timed,
-                &[
-                    ("timed", Retained::Timed),
-                    ("take", Retained::Take),
-                    ("skip", Retained::Skip),
-                ],
-            ),
-        };
-        section.finish();
-        subscribe
     }
 
     fn line(&self, section: Section<'_, '_>) -> LineConfig {
@@ -602,46 +539,6 @@ impl Reader<'_> {
         region
     }
 
-    fn http(&self, section: Section<'_, '_>) -> HttpConfig {
-        let number = |key, default, range| section.integer(key, default, range) as u32;
-        let at = section.text("listen", TEXT_BYTES_MAX);
-        let (line, given) = at.map_or((section.line(), HTTP_LISTEN.to_owned()), |at| {
-            (at.line, at.value)
-        });
-        let listen = given.parse().unwrap_or_else(|_| {
-            let remedy = "give address:port, such as \"127.0.0.1:8095\"";
-            section.wrong(line, "listen", &format!("is \"{given}\""), remedy);
-            SocketAddr::from(([127, 0, 0, 1], 0))
-        });
-        let token_file = section.text("token_file", PATH_BYTES_MAX);
-        let hosts = section.text_or_empty("hosts", TEXT_BYTES_MAX);
-        let hosts = hosts.map_or(String::new(), |at| at.value);
-        let http = HttpConfig {
-            listen,
-            token_file: token_file.map(|at| self.base_dir.join(at.value)),
-            anonymous: section.boolean("anonymous", false),
-            hosts: hosts.split_whitespace().map(str::to_owned).collect(),
-            connections_max: number("connections_max", 64, (1, 1024)),
-            streams_max: number("streams_max", 16, (1, 256)),
-            streams_per_client_max: number("streams_per_client_max", 4, (1, 256)),
-            stream_kibibytes_max: number("stream_kibibytes_max", 256, (16, 16_384)),
-            stream_period_ms: number("stream_period_ms", 250, (50, 10_000)),
-            requests_per_second_max: number("requests_per_second_max", 100, (1, 10_000)),
-            history_mebibytes_max: number("history_mebibytes_max", 64, (1, 65_536)),
-        };
-        if !http.listen.ip().is_loopback() && http.token_file.is_none() && !http.anonymous {
-            let wrong = format!(
-                "is {}, which other machines reach, and there are no tokens",
-                http.listen
-            );
-            let remedy =
-                "name a token_file, or set anonymous = true if everybody there may read everything";
-            section.wrong(line, "listen", &wrong, remedy);
-        }
-        section.finish();
-        http
-    }
-
     fn qos(&self, section: Section<'_, '_>) -> QosConfig {
         let target = |key, range| {
             let number = section.number(key, 0.5, range);
@@ -715,7 +612,8 @@ impl Reader<'_> {
     }
 }
 
-fn check_pattern(
+/// Notes what is wrong with a pattern.
+pub(super) fn check_pattern(
     section: &Section<'_, '_>,
     key: &'static str,
     pattern: &At<String>,
@@ -730,21 +628,8 @@ fn check_pattern(
     }
 }
 
-/// Checks a shared subscription `$share/GROUP/FILTER`; the broker accepts no other form with this beginning.
-fn check_shared(section: &Section<'_, '_>, filter: &At<String>) {
-    let Some(rest) = filter.value.strip_prefix("$share/") else {
-        return;
-    };
-    let (group, shared) = rest.split_once('/').unwrap_or((rest, ""));
-    if group.is_empty() || group.contains(['+', '#']) || shared.is_empty() {
-        let wrong = format!("is \"{}\"", filter.value);
-        let remedy =
-            "a shared subscription is $share/GROUP/FILTER, such as \"$share/keel/sensors/#\"";
-        section.wrong(filter.line, "filter", &wrong, remedy);
-    }
-}
-
-fn key_template(section: &Section<'_, '_>, kind: TemplateKind, default: &str) -> String {
+/// Reads the template of keys.
+pub(super) fn key_template(section: &Section<'_, '_>, kind: TemplateKind, default: &str) -> String {
     let Some(at) = section.text("key", TEMPLATE_BYTES_MAX) else {
         return default.to_owned();
     };
@@ -756,7 +641,7 @@ fn key_template(section: &Section<'_, '_>, kind: TemplateKind, default: &str) ->
 }
 
 /// Returns why a pattern or template is invalid, without repeating its text.
-fn reason(error: &ingest::Error) -> String {
+pub(super) fn reason(error: &ingest::Error) -> String {
     match error {
         ingest::Error::Pattern { reason, .. } | ingest::Error::Template { reason, .. } => {
             (*reason).to_owned()

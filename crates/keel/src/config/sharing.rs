@@ -1,9 +1,10 @@
 //! Checks what parts of a configuration must not share: a client id at a broker, a port, and a topic as both the origin
 //! and the destination of readings.
 
-use super::{Config, Payload};
+use super::Config;
 use egress::forward::Target;
-use std::collections::BTreeMap;
+use ingest::intake::{JsonTake, PayloadKind};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Returns the warnings for the owner.
@@ -12,6 +13,8 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(ports(config));
     warnings.extend(circles(config));
     warnings.extend(keys(config));
+    warnings.extend(registers(config));
+    warnings.extend(names(config));
     warnings.extend(topics(config));
     warnings
 }
@@ -38,7 +41,7 @@ fn topics(config: &Config) -> Vec<String> {
 fn keys(config: &Config) -> Vec<String> {
     let subscribe = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscribe);
     let rules: Vec<_> = subscribe
-        .filter(|rule| rule.payload != Payload::Line && !rule.key.contains("{topic}"))
+        .filter(|rule| rule.payload != PayloadKind::Line && !rule.key.contains("{topic}"))
         .map(|rule| (rule, levels(&rule.filter)))
         .collect();
     let mut warnings = Vec::new();
@@ -67,6 +70,60 @@ fn keys(config: &Config) -> Vec<String> {
                     "mqtt.subscribe {} and {} make the same keys (\"{}\"): their readings share a history; give each a \
                      key of its own, unless that is meant",
                     other.filter, rule.filter, rule.key
+                ));
+            }
+        }
+    }
+    warnings
+}
+
+/// Warns of registers of Modbus devices whose key every message of a subscription of one value has: of what comes
+/// later, nothing says which of the two it is of. Keys that only some topics, paths or lines have are not told.
+fn registers(config: &Config) -> Vec<String> {
+    let registers = config.modbus.iter().flat_map(|device| &device.registers);
+    let keys: BTreeSet<&str> = registers.map(|register| register.key.as_str()).collect();
+    let subscribe = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscribe);
+    subscribe
+        .filter_map(|rule| {
+            let topic = of_group(&rule.filter);
+            let mut key = rule.key.clone();
+            if !topic.split('/').any(is_wild) {
+                key = key.replace("{topic}", topic);
+                for (at, level) in topic.split('/').enumerate() {
+                    key = key.replace(&format!("{{{}}}", at + 1), level);
+                }
+            }
+            keys.contains(key.as_str()).then(|| {
+                format!(
+                    "mqtt.subscribe {} and a [[modbus.register]] have the key \"{key}\": their readings share a \
+                     history; give each a key of its own, unless that is meant",
+                    rule.filter
+                )
+            })
+        })
+        .collect()
+}
+
+/// Warns of one name for several paths: of a message that has both, only one value gets the key. Without a name nothing
+/// is lost: what lies below the paths tells the keys apart.
+fn names(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for rule in config.mqtt.iter().flat_map(|mqtt| &mqtt.subscribe) {
+        let PayloadKind::Json(json) = &rule.payload else {
+            continue;
+        };
+        let JsonTake::Several(members) = &json.take else {
+            continue;
+        };
+        let mut names = BTreeSet::new();
+        let own = members.own.iter().filter_map(|own| own.name.as_deref());
+        for name in own.filter(|name| !name.is_empty()) {
+            if !names.insert(name) {
+                warnings.push(format!(
+                    "mqtt.subscribe {} gives the name \"{name}\" to several paths: in a message that has them, the \
+                     first keeps the key and the others are refused (key_shared); give each another, unless a device \
+                     sends one of them only",
+                    rule.filter
                 ));
             }
         }
@@ -257,6 +314,60 @@ mod tests {
             two[0]
                 .starts_with("mqtt.subscribe m/+/temp and m/+/hum make the same keys (\"k/{2}\")")
         );
+    }
+
+    #[test]
+    fn a_register_and_a_topic_with_one_key_are_warned_of() {
+        let found = |filter: &str, more: &str| {
+            let text = format!(
+                "[mqtt]\naddress = \"h:1883\"\nclient_id = \"me\"\n[[mqtt.subscribe]]\nfilter = \"{filter}\"\n{more}\n\
+                 [[modbus]]\naddress = \"tcp://h:502\"\n[[modbus.register]]\nkey = \"hall/level\"\n\
+                 table = \"input\"\naddress = 0\n"
+            );
+            let config = Config::parse(&text, "keel.toml", Path::new(""));
+            warnings(&config.map_err(|error| error.to_string()).unwrap())
+        };
+        for (filter, more) in [
+            ("hall/level", ""),
+            ("$share/g/hall/level", ""),
+            ("other", "key = \"hall/level\""),
+            ("level", "key = \"hall/{topic}\""),
+            ("x/hall/level", "key = \"{2}/{3}\""),
+        ] {
+            let expected = format!(
+                "mqtt.subscribe {filter} and a [[modbus.register]] have the key \"hall/level\": their readings share \
+                 a history; give each a key of its own, unless that is meant"
+            );
+            assert_eq!(found(filter, more), [expected], "{filter} {more}");
+        }
+        for (filter, more) in [
+            ("hall/#", ""),
+            ("hall/other", ""),
+            ("hall/level", "key = \"mqtt/{topic}\""),
+        ] {
+            assert_eq!(found(filter, more), [""; 0], "{filter} {more}");
+        }
+    }
+
+    #[test]
+    fn one_name_for_two_paths_is_warned_of() {
+        let found = |second: &str| {
+            let field = |path: &str, name: &str| {
+                format!("[[mqtt.subscribe.field]]\npath = \"{path}\"\nname = \"{name}\"\n")
+            };
+            let text = format!(
+                "[mqtt]\naddress = \"h:1883\"\nclient_id = \"me\"\n[[mqtt.subscribe]]\nfilter = \"a/+\"\n\
+                 payload = \"json\"\n{}{}",
+                field("temp", "t"),
+                field("temperature", second)
+            );
+            let config = Config::parse(&text, "keel.toml", Path::new(""));
+            warnings(&config.map_err(|error| error.to_string()).unwrap())
+        };
+        assert_eq!(found("u"), [""; 0]);
+        let same = found("t");
+        assert_eq!(same.len(), 1, "{same:?}");
+        assert!(same[0].starts_with("mqtt.subscribe a/+ gives the name \"t\" to several paths"));
     }
 
     #[test]

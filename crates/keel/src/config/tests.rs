@@ -37,7 +37,7 @@ fn the_example_as_it_stands_is_the_default() {
 fn the_example_with_everything_on_says_the_defaults_too() {
     let all = everything_on();
     let config = parse(&all).unwrap();
-    assert_eq!(config.mqtt.as_ref().unwrap().subscribe.len(), 2);
+    assert_eq!(config.mqtt.as_ref().unwrap().subscribe.len(), 6);
     assert_eq!(config.key.len(), 1);
     assert_eq!(config.upstream.len(), 2);
     // Removing the settings that have their default changes nothing.
@@ -131,6 +131,14 @@ fn ranges_and_types_are_told_with_the_remedy() {
         (
             "[store]\ncard_rated_write_terabytes = nan",
             "keel.toml:2: store.card_rated_write_terabytes is nan; give a number from 0 to 1000000",
+        ),
+        (
+            "[keys]\nkey_bytes_mean = 15",
+            "keel.toml:2: keys.key_bytes_mean is 15; give a whole number from 16 to 64",
+        ),
+        (
+            "[keys]\nkey_bytes_mean = 65",
+            "keel.toml:2: keys.key_bytes_mean is 65; give a whole number from 16 to 64",
         ),
         (
             "[keys]\nauto_create = 1",
@@ -406,6 +414,11 @@ fn surprises_are_warned_of() {
             "more than half of it",
         ),
         (
+            "[keys]\nkeys_max = 100000\nkey_bytes_mean = 16\n[store]\ncreate_mebibytes = 64",
+            "a checkpoint of 100000 keys (keys.keys_max) with values of 64 bytes (keys.value_bytes_max) takes up to \
+             16.8 MiB",
+        ),
+        (
             "[[key]]\npattern = \"hall#\"",
             "key.pattern is \"hall#\": + and # are wildcards only as whole levels",
         ),
@@ -504,6 +517,7 @@ fn what_the_example_marks_needs_a_restart_and_nothing_else_does() {
                 (_, "true") => "false".to_owned(),
                 ("card_rated_write_terabytes", _) => "7.5".to_owned(),
                 ("samples_missing_max", _) => "7".to_owned(),
+                ("key_bytes_mean", _) => "40".to_owned(),
                 ("sampling_period_ms", _) => "770".to_owned(),
                 (_, number) if number.parse::<u64>().is_ok() => "77".to_owned(),
                 _ => "\"another\"".to_owned(),
@@ -652,4 +666,25 @@ fn modes_that_cannot_be_are_refused() {
     assert_eq!((found.tardiness, found.data_ratio), (Some(0.7), None));
     assert_eq!(found.gains, Some("g.toml".into()));
     assert!(of("tardiness_target = 0.0").is_err());
+}
+
+#[test]
+fn a_byte_order_mark_before_a_file_of_tokens_or_a_password_is_left_out() {
+    let name = format!("keel-marked-{}", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let path = file.display();
+    let text = format!(
+        "[http]\ntoken_file = \"{path}\"\n[mqtt]\naddress = \"h:1\"\nclient_id = \"k\"\nusername = \"u\"\n\
+         password_file = \"{path}\"\n[[mqtt.subscribe]]\nfilter = \"#\"\n"
+    );
+    let config = parse(&text).unwrap();
+    let line = "phone 0123456789abcdef";
+    std::fs::write(&file, format!("\u{feff}{line}\n")).unwrap();
+    let (tokens, password) = (
+        config.http.unwrap().tokens(),
+        config.mqtt.unwrap().password(),
+    );
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(tokens.unwrap(), egress::http::Tokens::parse(line).unwrap());
+    assert_eq!(password.unwrap().as_deref(), Some(line));
 }

@@ -38,12 +38,25 @@ pub(super) fn print(shown: &Shown<'_>, is_json: bool) -> Result<u8, CliError> {
     };
     let energy = energy(shown);
     let fraction = fraction(shown, report);
-    let advice = Advised::new(shown, report, &fraction, &energy)?;
+    let advice = Advised::new(shown, report, fraction.as_ref(), &energy)?;
     let mut out = Output::new();
     if is_json {
-        out.json(&as_json(shown, report, &fraction, &energy, &advice))?;
+        out.json(&as_json(
+            shown,
+            report,
+            fraction.as_ref(),
+            &energy,
+            advice.as_ref(),
+        ))?;
     } else {
-        lines(shown, report, &fraction, &energy, &advice, &mut out)?;
+        lines(
+            shown,
+            report,
+            fraction.as_ref(),
+            &energy,
+            advice.as_ref(),
+            &mut out,
+        )?;
     }
     out.flush()?;
     Ok(0)
@@ -60,8 +73,14 @@ pub(super) fn json(shown: &Shown<'_>) -> Result<Value, CliError> {
     };
     let energy = energy(shown);
     let fraction = fraction(shown, report);
-    let advice = Advised::new(shown, report, &fraction, &energy)?;
-    Ok(as_json(shown, report, &fraction, &energy, &advice))
+    let advice = Advised::new(shown, report, fraction.as_ref(), &energy)?;
+    Ok(as_json(
+        shown,
+        report,
+        fraction.as_ref(),
+        &energy,
+        advice.as_ref(),
+    ))
 }
 
 /// Returns the energy of all boards, if each has a figure.
@@ -96,21 +115,24 @@ struct Fraction {
     from: String,
 }
 
-/// Returns the fitted fraction, if each rank had its own core; else the fraction of the sections.
-fn fraction(shown: &Shown<'_>, report: &Report) -> Fraction {
-    let sections = |why: &str| Fraction {
-        value: report.shared_fraction,
-        from: format!("sections of the run on one rank ({why})"),
+/// Returns the fitted fraction, if each rank had its own core; else the fraction of the sections. `None` without a run
+/// on one rank.
+fn fraction(shown: &Shown<'_>, report: &Report) -> Option<Fraction> {
+    let sections = |why: &str| {
+        Some(Fraction {
+            value: report.shared_fraction?,
+            from: format!("sections of the run on one rank ({why})"),
+        })
     };
     match report.fitted_fraction {
         None => sections("there was no other"),
         Some(_) if !shown.state.has_core_each() => {
             sections(&format!("{} ranks shared cores", report.ranks))
         }
-        Some(value) => Fraction {
+        Some(value) => Some(Fraction {
             value,
             from: format!("computing times on 1 and {} ranks", report.ranks),
-        },
+        }),
     }
 }
 
@@ -122,12 +144,16 @@ struct Advised {
 }
 
 impl Advised {
+    /// `None` without a run on one rank, whose figures the advice takes.
     fn new(
         shown: &Shown<'_>,
         report: &Report,
-        fraction: &Fraction,
+        fraction: Option<&Fraction>,
         energy: &Result<(f64, String), String>,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Option<Self>, CliError> {
+        let (Some(alone_s), Some(fraction)) = (report.alone_s, fraction) else {
+            return Ok(None);
+        };
         let wrong =
             |error: cluster::Error| CliError::failure("advice", error, "see docs/cluster.md");
         let mut question = Question::new(report.kernel.clone());
@@ -141,12 +167,7 @@ impl Advised {
         };
         let measured = |by: &str| Origin::Measured(by.to_owned());
         let counted = || Origin::Stated("counted in this run".to_owned());
-        give(
-            Input::SingleS,
-            report.alone_s,
-            measured("this run on one rank"),
-        )
-        .map_err(wrong)?;
+        give(Input::SingleS, alone_s, measured("this run on one rank")).map_err(wrong)?;
         give(
             Input::ParallelFraction,
             fraction.value,
@@ -159,36 +180,22 @@ impl Advised {
             && let Some((host, Known::Value(board))) = shown.state.energy.first()
         {
             let by = source_text(host, board);
-            give(Input::BoardActiveW, board.average_w, measured(&by)).map_err(wrong)?;
-            give(Input::BoardCommunicatingW, board.average_w, measured(&by)).map_err(wrong)?;
+            let origin = || match board.modelled {
+                Some(_) => Origin::Assumed(by.clone()),
+                None => Origin::Measured(by.clone()),
+            };
+            give(Input::BoardActiveW, board.average_w, origin()).map_err(wrong)?;
+            give(Input::BoardCommunicatingW, board.average_w, origin()).map_err(wrong)?;
             if let Known::Value(idle_w) = board.idle_w {
                 // By noise, the measured idle power may exceed that of a light load.
-                give(
-                    Input::BoardIdleW,
-                    idle_w.min(board.average_w),
-                    measured(&by),
-                )
-                .map_err(wrong)?;
+                let idle_w = idle_w.min(board.average_w);
+                give(Input::BoardIdleW, idle_w, origin()).map_err(wrong)?;
             }
         }
         if let Some(link) = shown.link {
             link.give(&mut question).map_err(wrong)?;
         }
         question.assume();
-        let idle_w = question.given[Input::BoardIdleW as usize]
-            .as_ref()
-            .map(|given| given.value);
-        let active = question.given[Input::BoardActiveW as usize]
-            .as_ref()
-            .map(|given| given.value);
-        if let (Some(idle_w), Some(active_w)) = (idle_w, active)
-            && idle_w > active_w
-        {
-            let after = Origin::Assumed("not above active power".to_owned());
-            question
-                .give(Input::BoardIdleW, active_w, after)
-                .map_err(wrong)?;
-        }
         let assumed = question.needed().into_iter().filter_map(|input| {
             let given = question.given[input as usize].as_ref()?;
             let is_assumed = matches!(given.origin, Origin::Assumed(_));
@@ -198,11 +205,11 @@ impl Advised {
         let energy = advise(&question).map_err(wrong)?;
         question.minimise = Minimise::Time;
         let time = advise(&question).map_err(wrong)?;
-        Ok(Self {
+        Ok(Some(Self {
             energy,
             time,
             assumed,
-        })
+        }))
     }
 
     /// Returns one side in words: the fitting option with the least value of a figure. The advisor itself chooses by
@@ -230,6 +237,7 @@ fn sameness_text(compared: Sameness) -> String {
             format!("that of one rank within {by:.1e} (boards of different kinds)")
         }
         Sameness::Different => "NOT that of one rank".to_owned(),
+        Sameness::Unchecked => "not compared with that of one rank".to_owned(),
     }
 }
 
@@ -253,9 +261,9 @@ fn number_text(value: &Value) -> String {
 fn lines(
     shown: &Shown<'_>,
     report: &Report,
-    fraction: &Fraction,
+    fraction: Option<&Fraction>,
     energy: &Result<(f64, String), String>,
-    advice: &Advised,
+    advice: Option<&Advised>,
     out: &mut Output,
 ) -> Result<(), CliError> {
     let columns = shown.order.readings.columns.len();
@@ -277,18 +285,26 @@ fn lines(
         bytes_text(report.moved_bytes),
         report.operations
     ))?;
+    if let Some(fraction) = fraction {
+        out.line(format_args!(
+            "parallel  {:.4} by {}",
+            fraction.value, fraction.from
+        ))?;
+    }
+    let alone = report
+        .alone_s
+        .map_or(String::new(), |alone_s| format!("; alone {alone_s:.3} s"));
     out.line(format_args!(
-        "parallel  {:.4} by {}",
-        fraction.value, fraction.from
-    ))?;
-    out.line(format_args!(
-        "time      {:.3} s: {:.3} s computing, {:.3} s in exchanges with the wait for others; alone {:.3} s",
-        report.seconds, report.computing_s, report.communicating_s, report.alone_s
+        "time      {:.3} s: {:.3} s computing, {:.3} s in exchanges with the wait for others{alone}",
+        report.seconds, report.computing_s, report.communicating_s
     ))?;
     match energy {
         Ok((joules, sources)) => out.line(format_args!("energy    {joules:.3} J ({sources})"))?,
         Err(why) => out.line(format_args!("energy    unavailable ({why})"))?,
     }
+    let Some(advice) = advice else {
+        return Ok(());
+    };
     out.line(format_args!(
         "advice    least energy: {}",
         Advised::text(&advice.energy, |option| option.energy_j)
@@ -380,9 +396,9 @@ fn answer_lines(shown: &Shown<'_>, report: &Report, out: &mut Output) -> Result<
 fn as_json(
     shown: &Shown<'_>,
     report: &Report,
-    fraction: &Fraction,
+    fraction: Option<&Fraction>,
     energy: &Result<(f64, String), String>,
-    advice: &Advised,
+    advice: Option<&Advised>,
 ) -> Value {
     let left_out: serde_json::Map<String, Value> = shown
         .left_out
@@ -395,9 +411,10 @@ fn as_json(
         .map(|(board, how)| json!({"board": board, "how": how}))
         .collect();
     let (compared, difference) = match report.compared {
-        Sameness::Same => ("same", 0.0),
-        Sameness::Near(by) => ("near", by),
-        Sameness::Different => ("different", f64::INFINITY),
+        Sameness::Same => ("same", Some(0.0)),
+        Sameness::Near(by) => ("near", Some(by)),
+        Sameness::Different => ("different", None),
+        Sameness::Unchecked => ("unchecked", None),
     };
     let energy = match energy {
         Ok((joules, sources)) => json!({"joules": joules, "sources": sources}),
@@ -419,17 +436,19 @@ fn as_json(
         "operations": report.operations,
         "exchange_times": report.exchange_times,
         "exchange_bytes": report.exchange_bytes,
-        "parallel_fraction": fraction.value,
-        "parallel_fraction_from": fraction.from,
+        "parallel_fraction": fraction.map(|fraction| fraction.value),
+        "parallel_fraction_from": fraction.map(|fraction| &fraction.from),
         "seconds": report.seconds,
         "computing_s": report.computing_s,
         "communicating_s": report.communicating_s,
         "alone_s": report.alone_s,
         "energy": energy,
-        "advice": {
-            "least_energy": advice.energy.json(),
-            "least_time": advice.time.json(),
-            "assumed": advice.assumed,
-        },
+        "advice": advice.map(|advice| {
+            json!({
+                "least_energy": advice.energy.json(),
+                "least_time": advice.time.json(),
+                "assumed": advice.assumed,
+            })
+        }),
     })
 }

@@ -19,9 +19,9 @@ use crate::error::CliError;
 use crate::progress::Progress;
 use crate::signals;
 use crate::temporary::new_file;
-use cluster::jobs::Order;
 use cluster::jobs::lines::Line;
-use cluster::jobs::worker::Options;
+use cluster::jobs::worker::{Check, Options};
+use cluster::jobs::{Order, Sameness};
 use crew::{Crew, Heard};
 use state::{Failed, SETTLE, SETTLE_LAUNCHER, Settled, State};
 use std::fs::File;
@@ -42,6 +42,9 @@ const END_CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Timeout for a launcher to end after all ranks have reported that they are done.
 const END_LAUNCHER: Duration = Duration::from_secs(4);
+
+/// What is left of a job that ends during its check.
+const UNCHECKED: &str = "the answer is written, and its check is not complete";
 
 /// How much longer ranks may live than the parent waits for them, in s.
 const GRACE_S: u64 = 60;
@@ -131,13 +134,17 @@ enum Outcome {
 }
 
 pub(crate) fn run(arguments: &ClusterRunArgs) -> Result<u8, CliError> {
-    run_with(arguments, |shown| face::print(shown, arguments.json))
+    run_with(arguments, Check::Always, &mut |shown| {
+        face::print(shown, arguments.json)
+    })
 }
 
-/// Runs a job and passes its result to `seen`.
+/// Runs a job and passes its result to `seen`; with [`Check::After`] also before the check, and when the result of the
+/// check comes, whatever it is. Returns what `seen` returned last.
 fn run_with<T>(
     arguments: &ClusterRunArgs,
-    seen: impl FnOnce(&face::Shown<'_>) -> Result<T, CliError>,
+    check: Check,
+    seen: &mut dyn FnMut(&face::Shown<'_>) -> Result<T, CliError>,
 ) -> Result<T, CliError> {
     let link = arguments.link.as_deref().map(report::link).transpose()?;
     let name = input::name(&arguments.readings);
@@ -165,8 +172,28 @@ fn run_with<T>(
     let begun = Instant::now();
     let deadline = begun + Duration::from_secs(arguments.seconds_max);
     let mut lost: Vec<(String, String)> = Vec::new();
+    let mut is_published = false;
     let state = loop {
-        match attempt(arguments, &place, &order, table.as_mut(), deadline)? {
+        let mut whole = |state: &State| {
+            is_published = true;
+            let shown = face::Shown {
+                order: &order,
+                left_out: &left_out,
+                times: &times,
+                state,
+                lost: &lost,
+                deadline_s: arguments.deadline,
+                link: link.as_ref(),
+            };
+            seen(&shown).map(|_| ())
+        };
+        let task = Task {
+            arguments,
+            order: &order,
+            check,
+            deadline,
+        };
+        match attempt(&task, &place, table.as_mut(), &mut whole)? {
             Outcome::Done(state) => break state,
             Outcome::Lost { boards, how } => {
                 let names = place.names();
@@ -175,6 +202,9 @@ fn run_with<T>(
                     .filter_map(|&at| names.get(at).cloned())
                     .collect();
                 let shown = gone.join(", ");
+                if is_published {
+                    return Err(CliError::failure(shown, how, UNCHECKED));
+                }
                 lost.extend(gone.into_iter().map(|name| (name, how.clone())));
                 if !arguments.retry {
                     let remedy = "see what ended it, or run on the others with --retry";
@@ -192,6 +222,15 @@ fn run_with<T>(
             }
         }
     };
+    // The line with the result of the check may have been cut.
+    let compared = state.report.as_ref().map(|report| report.compared);
+    if check == Check::After && compared == Some(Sameness::Unchecked) {
+        return Err(CliError::failure(
+            "keel cluster run",
+            "the result of the check has not come whole",
+            "run it again",
+        ));
+    }
     if let Some(table) = &mut table {
         table.finish()?;
     }
@@ -207,19 +246,35 @@ fn run_with<T>(
     seen(&shown)
 }
 
-/// Runs one attempt on the current boards.
-fn attempt(
-    arguments: &ClusterRunArgs,
-    place: &Place,
-    order: &Arc<Order>,
-    mut table: Option<&mut Table>,
+/// What is run, whatever the boards.
+struct Task<'a> {
+    arguments: &'a ClusterRunArgs,
+    order: &'a Arc<Order>,
+    check: Check,
     deadline: Instant,
+}
+
+/// Runs one attempt on the current boards. Calls `whole` when the answer is complete and its check follows, and again
+/// when the result of the check has come: the job may fail because of it.
+fn attempt(
+    task: &Task<'_>,
+    place: &Place,
+    mut table: Option<&mut Table>,
+    whole: &mut dyn FnMut(&State) -> Result<(), CliError>,
 ) -> Result<Outcome, CliError> {
+    let Task {
+        arguments,
+        order,
+        check,
+        deadline,
+    } = *task;
     let options = Options {
         root: arguments.root.clone(),
+        pmic: arguments.pmic,
         sensor: arguments.sensor.clone(),
         idle: Duration::from_secs(arguments.idle_seconds),
         has_table: table.is_some(),
+        check,
         seconds_max: deadline.saturating_duration_since(Instant::now()).as_secs() + GRACE_S,
     };
     let ranks = place.ranks();
@@ -250,7 +305,21 @@ fn attempt(
                     table.line(at, &text)?;
                 }
             }
-            Heard::Line(line) => state.hear(line, now),
+            Heard::Line(line) => {
+                let is_whole = matches!(line, Line::Whole { .. });
+                let is_checked = matches!(line, Line::Report { .. }) && state.whole.is_some();
+                state.hear(line, now);
+                if let (true, Some(rows)) = (is_whole, state.whole) {
+                    if let Some(table) = &mut table {
+                        table.check(rows)?;
+                        table.finish()?;
+                    }
+                    whole(&state)?;
+                }
+                if is_checked {
+                    whole(&state)?;
+                }
+            }
             Heard::Nothing => {}
             // The pipes are closed; the processes will end very soon.
             Heard::End => std::thread::sleep(LOOK),
@@ -262,11 +331,17 @@ fn attempt(
         }
         progress.part(&state.progress());
         if signals::stop_requested() {
-            return Err(CliError::failure(
-                "keel cluster run",
-                "interrupted",
-                "nothing of it is kept",
-            ));
+            let remedy = match (
+                &state.whole,
+                state.report.as_ref().map(|report| report.compared),
+            ) {
+                (Some(_), Some(Sameness::Same | Sameness::Near(_))) => {
+                    "the answer is written and checked"
+                }
+                (Some(_), _) => UNCHECKED,
+                (None, _) => "nothing of it is kept",
+            };
+            return Err(CliError::failure("keel cluster run", "interrupted", remedy));
         }
         if now >= deadline {
             let wrong = format!(

@@ -1,9 +1,12 @@
 //! `keel cluster job`: runs a job of the configuration once. The advisor places it, based on measurements of the job on
 //! this board.
 //!
+//! By `job.check` the answer is written after its check on one rank, before it, or without one.
+//!
 //! The measurements are stored beside the result, in a file that `keel advise --job` can also read. The job is measured
 //! again if there is no such file, or if the amount of history has changed. Each run updates the time on one rank and,
-//! if the board has a sensor, its power.
+//! if the board has a sensor, its power. With `job.check = "never"` neither the time on one rank nor the power is
+//! updated.
 
 use super::face;
 use super::input;
@@ -16,6 +19,7 @@ use crate::output::Output;
 use cluster::advisor::{
     Advice, Input, Origin, Place, Privacy, Question, advise, parse_question, question_text,
 };
+use cluster::jobs::worker::Check;
 use cluster::jobs::{Order, estimate};
 use cluster::measure::{HostEntry, parse_hosts};
 use serde_json::{Value, json};
@@ -153,12 +157,31 @@ fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
     if placed.hosts.len() < 2 {
         words.link = None;
     }
-    let result = super::run_with(&words, face::json)?;
-    let whole = json!({"job": job.name, "placed": placed.json(), "result": result});
-    replace(&job.out, &format!("{whole:#}\n"))?;
-    if let Some((table, new)) = &table {
-        std::fs::rename(new, table).map_err(|error| CliError::io(table.display(), &error))?;
+    let placed_json = placed.json();
+    let mut whole = Value::Null;
+    let mut writes = 0;
+    let mut write_answer = |shown: &face::Shown<'_>| -> Result<Value, CliError> {
+        let result = face::json(shown)?;
+        whole = json!({"job": job.name, "placed": placed_json, "result": result});
+        replace(&job.out, &format!("{whole:#}\n"))?;
+        writes += 1;
+        // Later the table is in its place already.
+        if let (1, Some((table, new))) = (writes, &table) {
+            std::fs::rename(new, table).map_err(|error| CliError::io(table.display(), &error))?;
+        }
+        if job.check == Check::After && writes == 1 && arguments.background.is_some() {
+            out.json(&json!({"published": true}))?;
+            out.flush()?;
+        }
+        Ok(result)
+    };
+    let ran = super::run_with(&words, job.check, &mut write_answer);
+    if let (Err(error), true) = (&ran, writes >= 1 && job.check == Check::After) {
+        // The answer is there; whoever reads it must see that it is not confirmed.
+        whole["check_failed"] = json!(error.to_string());
+        replace(&job.out, &format!("{whole:#}\n"))?;
     }
+    let result = ran?;
     mend(job, placed.kept, &result)?;
     if arguments.background.is_some() {
         out.json(&json!({"done": {"seconds": result["seconds"], "ranks": result["ranks"], "lost": result["lost"]}}))
@@ -186,6 +209,7 @@ fn words(
         silence_seconds_max: 10,
         seconds_max: u64::from(job.run_seconds_max),
         idle_seconds: 0,
+        pmic: false,
         sensor: None,
         root: PathBuf::from("/"),
         deadline: Some(job.deadline_s()),
@@ -305,15 +329,17 @@ impl Placed {
         not_above(&mut question);
         let wants_elsewhere = question.privacy == Privacy::Anywhere && job.question.is_some();
         question.boards_max = (hosts.len().max(1) as u32).min(cluster::advisor::BOARDS_MAX);
-        // The answer must also be checked on one rank before the deadline.
+        // The answer must also be checked on one rank before the deadline, unless that comes later or never.
         let check_s = question.given[Input::SingleS as usize]
             .as_ref()
+            .filter(|_| job.check == Check::Always)
             .map_or(0.0, |given| given.value);
         question.deadline_s = Some((job.deadline_s() - check_s).max(1e-3));
         let check_alone = (check_s >= job.deadline_s()).then(|| {
             let deadline_s = job.deadline_s();
             format!(
-                "the check of its answer on one rank alone takes {check_s:.3} s of {deadline_s} s"
+                "the check of its answer on one rank alone takes {check_s:.3} s of {deadline_s} s; \
+                 job.check = \"after\" puts it behind the answer"
             )
         });
         on_ranks(&mut question, job.ranks).map_err(wrong)?;
@@ -544,6 +570,68 @@ mod tests {
         assert_eq!(placed.place, Place::Boards(1));
         let error = find("b1\nb2\n").err().expect("no such file").to_string();
         assert!(error.contains("lost.jsonl"), "{error}");
+        std::fs::remove_dir_all(&folder).expect("the folder");
+    }
+
+    #[test]
+    fn boards_keep_a_deadline_that_one_board_cannot_unless_the_check_comes_first() {
+        let folder = std::env::temp_dir().join(format!("keel-job-check-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let input = folder.join("day.csv");
+        let rows: String = (0..2_000).map(|row| format!("{}\n", row % 7)).collect();
+        std::fs::write(&input, format!("value\n{rows}")).expect("a file");
+        std::fs::write(folder.join("hosts"), "b1\nb2\n").expect("a file");
+        let readings = ReadingsArgs {
+            input: Some(input),
+            column: Vec::new(),
+            key: None,
+            from: None,
+            to: None,
+            node: NodeArgs {
+                node: None,
+                config: None,
+            },
+        };
+        let find = |check: &str| {
+            let text = format!(
+                "[[job]]\nname = \"a\"\nkernel = \"vibration\"\nkey = \"k\"\nout = \"a.json\"\n\
+                 hosts = \"hosts\"\ndeadline_seconds = 6.0\n{check}"
+            );
+            let config = Config::parse(&text, "keel.toml", &folder).expect("valid");
+            let job = &config.job[0];
+            // Measured before: 10 s on one board, 5 s on two.
+            let mut figures = Question::new(kept_name(job));
+            for (input, value) in [
+                (Input::SingleS, 10.0),
+                (Input::ParallelFraction, 0.999),
+                (Input::ExchangeTimes, 2.0),
+                (Input::ExchangeBytes, 8_000.0),
+                (Input::InputBytes, 16_000.0),
+                (Input::OutputBytes, 1_000.0),
+                // Less than the assumed board needs without load.
+                (Input::BoardActiveW, 2.0),
+            ] {
+                let by = Origin::Measured("for the test".to_owned());
+                figures.give(input, value, by).expect("in range");
+            }
+            write_kept(job, &figures).expect("written");
+            Placed::find(job, &readings).expect("placed")
+        };
+        for check in ["", "check = \"always\"\n"] {
+            let placed = find(check);
+            assert!(placed.advice.advised().is_none() && !placed.is_measured_anew);
+            let why = placed.check_alone.expect("a reason");
+            assert!(why.contains("takes 10.000 s of 6 s"), "{why}");
+        }
+        for check in ["check = \"after\"\n", "check = \"never\"\n"] {
+            let placed = find(check);
+            assert_eq!(placed.advice.advised(), Some(Place::Boards(2)), "{check}");
+            let idle = placed.advice.question.given[Input::BoardIdleW as usize].as_ref();
+            let idle = idle.expect("assumed");
+            assert_eq!(idle.value, 2.0);
+            assert!(matches!(idle.origin, Origin::Assumed(_)), "{idle:?}");
+            assert_eq!((placed.place, placed.check_alone), (Place::Boards(2), None));
+        }
         std::fs::remove_dir_all(&folder).expect("the folder");
     }
 

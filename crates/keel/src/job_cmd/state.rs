@@ -39,6 +39,8 @@ pub(super) struct State {
     pub(super) energy: Vec<(String, Known<BoardEnergy>)>,
     /// Lines of the answer's table received from rank 0.
     pub(super) table_rows: usize,
+    /// The number of these lines, once all of them and the report have come, and the check has not.
+    pub(super) whole: Option<usize>,
     /// The common name of two boards: their ranks cannot be told apart.
     pub(super) twin: Option<String>,
     is_checking: bool,
@@ -114,6 +116,7 @@ impl State {
             report: None,
             energy: Vec::new(),
             table_rows: 0,
+            whole: None,
             twin: None,
             is_checking: false,
         }
@@ -128,7 +131,7 @@ impl State {
             | Line::Done { rank, .. }
             | Line::Failed { rank, .. } => *rank,
             // Only rank 0 sends these.
-            Line::Report { .. } | Line::Row { .. } | Line::Taken { .. } => 0,
+            Line::Report { .. } | Line::Row { .. } | Line::Taken { .. } | Line::Whole { .. } => 0,
         };
         let count = self.ranks.len();
         let Some(rank) = self.ranks.get_mut(who) else {
@@ -150,6 +153,7 @@ impl State {
                 }
             }
             Line::Report { report } => self.report = Some(*report),
+            Line::Whole { rows } => self.whole = Some(rows),
             Line::Done { rows, .. } => {
                 rank.has_ended = true;
                 rank.done = 1.0;

@@ -11,6 +11,7 @@ use egress::http::HttpFigures;
 use flash::Store;
 use ingest::intake::IntakeCounters;
 use ingest::line::LineState;
+use ingest::modbus::DeviceState;
 use ingest::mqtt::MqttState;
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -144,6 +145,8 @@ pub(crate) struct Figures {
     pub(crate) queue_bytes_max: u64,
     pub(crate) line: Arc<LineState>,
     pub(crate) mqtt: Option<Arc<MqttState>>,
+    /// One for each device of the configuration.
+    pub(crate) modbus: Vec<Arc<DeviceState>>,
     /// Addresses and paths of the line protocol, and the limit of simultaneous connections.
     pub(crate) listen: Vec<String>,
     pub(crate) line_connections_max: u32,
@@ -190,6 +193,9 @@ fn gather(node: &Node) -> NodeFigures {
     if let (Some(state), Some(mqtt)) = (&from.mqtt, &config.mqtt) {
         let address = super::settings::broker(mqtt);
         figures.take_mqtt(&address, mqtt.subscribe.len(), state);
+    }
+    for (options, state) in config.modbus.iter().zip(&from.modbus) {
+        figures.modbus.take(options, state.figures());
     }
     from.upstreams.take(&mut figures, node.db.durable_end());
     figures.urgent = from.alarms.take(&node.db);

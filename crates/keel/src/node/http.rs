@@ -7,7 +7,8 @@ use crate::random;
 use crate::status;
 use db::{Error, Got, HistoryCursor, HistoryEntry, HistoryQuery, Key, ObjectId};
 use egress::http::{
-    self, HttpOptions, Question, Questions, Running, Source, State, Status, Tokens,
+    self, HttpOptions, Question, Questions, Running, Source, State, Status, Tokens, WriteLimits,
+    Writes,
 };
 use ingest::intake::Destination;
 use std::ops::ControlFlow;
@@ -27,6 +28,7 @@ pub(crate) struct Serving {
     pub(crate) running: Running,
     pub(crate) serves: Serves,
     pub(crate) questions: Questions,
+    pub(crate) writes: Writes,
 }
 
 /// The database as the HTTP side sees it.
@@ -85,6 +87,10 @@ fn options(config: &HttpConfig, tokens: Tokens) -> HttpOptions {
         stream_period_ms: config.stream_period_ms,
         requests_per_second_max: config.requests_per_second_max,
         history_bytes_max: u64::from(config.history_mebibytes_max) << 20,
+        write: config.write.then_some(WriteLimits {
+            writes_max: config.writes_max,
+            body_bytes_max: config.write_kibibytes_max << 10,
+        }),
         ..HttpOptions::new(config.listen)
     }
 }
@@ -126,16 +132,18 @@ impl Http {
             target: Arc::clone(target),
         });
         let (asker, questions) = http::status_channel();
+        let (writer, writes) = http::write_channel();
         let run = u32::from_le_bytes(random::bytes()?);
         let (running, serves) = self
             .0
-            .serve(source, asker, run, stop)
+            .serve(source, asker, writer, run, stop)
             .map_err(|error| CliError::io("http", &error))?;
         log::event("http", format!("serving http://{}", running.address));
         Ok(Serving {
             running,
             serves: Box::pin(serves),
             questions,
+            writes,
         })
     }
 }
@@ -182,6 +190,8 @@ mod tests {
         "tasks.restarts",
         "tasks.restarts_in_row",
         "jobs.period_seconds",
+        "modbus.unit",
+        "modbus.registers",
     ];
 
     #[test]
@@ -192,9 +202,10 @@ mod tests {
         figures.jobs.resize_with(1, Default::default);
         figures.mounts.resize_with(1, Default::default);
         figures.power.resize_with(1, Default::default);
+        figures.modbus.modbus.resize_with(1, Default::default);
         let status = serde_json::to_value(Report::new(figures)).unwrap();
         let mut unused: BTreeSet<&str> = NO_METRIC.iter().copied().collect();
-        for list in ["upstream", "tasks", "jobs", "mounts", "power"] {
+        for list in ["upstream", "tasks", "jobs", "mounts", "power", "modbus"] {
             let object = status[list][0].as_object().unwrap();
             let of_list = METRICS.iter().filter(|metric| metric.path == list);
             let members: BTreeSet<&str> = of_list

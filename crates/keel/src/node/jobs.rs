@@ -167,6 +167,8 @@ struct Running {
     lines: Receiver<String>,
     failed: Option<String>,
     is_done: bool,
+    /// When the answer was written, if its check comes after it.
+    published: Option<Instant>,
 }
 
 impl Periodic {
@@ -300,6 +302,7 @@ impl Running {
             lines,
             failed: None,
             is_done: false,
+            published: None,
         })
     }
 
@@ -337,6 +340,9 @@ impl Running {
                     log::event("job", format!("{} succeeds again", job.name));
                 }
                 figures.failing = false;
+                // The deadline is that of the answer.
+                let answered = self.published.unwrap_or(now);
+                let seconds = answered.saturating_duration_since(self.begun).as_secs_f64();
                 if seconds > job.deadline_s() {
                     figures.late += 1;
                     let deadline_s = job.deadline_s();
@@ -361,6 +367,9 @@ impl Running {
             self.failed = Some(error.to_owned());
         }
         self.is_done |= said["done"].is_object();
+        if said["published"] == true {
+            self.published = Some(Instant::now());
+        }
         let placed = &said["placed"];
         let (Some(place), Some(why)) = (placed["place"].as_str(), placed["why"].as_str()) else {
             return;

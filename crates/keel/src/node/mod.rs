@@ -6,13 +6,14 @@
 //! device while it holds anything that a put needs.
 //!
 //! **Files:** `start.rs` the start, `signals.rs` the signals, `image.rs` the store's image and its holder,
-//! `settings.rs` the options of the rooms from the configuration, `sources.rs` line protocol and MQTT, `server.rs` the
-//! socket, `wire.rs` one connection, `session.rs` get and status, `puts.rs` puts, `watch.rs` and `changes.rs` changes,
-//! `history.rs` range reads, `keeper.rs` the keeper, `backup.rs` backups, `notify.rs` messages to the service manager,
-//! `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `raised.rs` raised alarms kept over a start, `http.rs`
-//! what the HTTP side receives, `region.rs` the region in which other processes read values, `qos/` quality of service,
-//! `figures.rs` the figures of the status, `jobs.rs` periodic jobs, `programs/` programs that the node keeps running,
-//! `clock.rs` the clock with the operator's setting, `log.rs` events.
+//! `settings.rs` the options of the rooms from the configuration, `sources.rs` line protocol, MQTT, Modbus, `server.rs`
+//! the socket, `wire.rs` one connection, `session.rs` get and status, `puts.rs` puts, `watch.rs` and `changes.rs`
+//! changes, `history.rs` range reads, `keeper.rs` the keeper, `backup.rs` backups, `notify.rs` messages to the service
+//! manager, `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `raised.rs` raised alarms kept over a start,
+//! `http.rs` what the HTTP side receives, `region.rs` the region in which other processes read values, `qos/` quality
+//! of service, `figures.rs` the figures of the status, `jobs.rs` periodic jobs, `programs/` programs that the node
+//! keeps running, `clock.rs` the clock with the operator's setting, `log.rs` events, `writes.rs` lines that HTTP
+//! clients write.
 //!
 //! **Order of the end:** sources and clients stop reading; what they hold is made durable and acknowledged. Then the
 //! database writes a checkpoint and closes, and the image is free for another node.
@@ -37,13 +38,14 @@ mod raised;
 pub(crate) mod region;
 mod server;
 pub(crate) mod session;
-mod settings;
+pub(crate) mod settings;
 mod signals;
 mod sources;
 mod start;
 mod upstreams;
 mod watch;
 mod wire;
+mod writes;
 
 use crate::config::{self, Config};
 use crate::error::CliError;
@@ -308,9 +310,7 @@ impl Serving<'_> {
         let http = http
             .map(|http| http.start(&db, &target, stopped.clone()))
             .transpose()?;
-        let (http_running, http_serves, http_asks) = http.map_or((None, None, None), |http| {
-            (Some(http.running), Some(http.serves), Some(http.questions))
-        });
+        let http_running = http.as_ref().map(|http| http.running.clone());
         let shown = config.node.socket.display().to_string();
         log::event(
             "store",
@@ -349,6 +349,7 @@ impl Serving<'_> {
                 queue_bytes_max: opened.queue_bytes_max,
                 line: Arc::clone(&sources.line),
                 mqtt: sources.mqtt.clone(),
+                modbus: sources.modbus.clone(),
                 listen: sources.listen.clone(),
                 sources_ended: Rc::clone(&sources.ended),
                 line_connections_max,
@@ -371,9 +372,15 @@ impl Serving<'_> {
         let server = tokio::task::spawn_local(server::run(Rc::clone(&node), socket));
         let fed = Rc::clone(&node);
         let feeder = tokio::task::spawn_local(async move { notify::feed(&fed).await });
-        let answers = http_asks
-            .map(|asks| tokio::task::spawn_local(self::http::answer(Rc::clone(&node), asks)));
-        let http = http_serves.map(tokio::task::spawn_local);
+        let (mut answers, mut http_tasks) = (None, Vec::new());
+        if let Some(http) = http {
+            let asked = self::http::answer(Rc::clone(&node), http.questions);
+            answers = Some(tokio::task::spawn_local(asked));
+            http_tasks.push(tokio::task::spawn_local(http.serves));
+            // This one ends after the other: it takes what that has received.
+            let written = writes::serve(Rc::clone(&node), http.writes);
+            http_tasks.push(tokio::task::spawn_local(written));
+        }
         log::event(
             "ready",
             format!(
@@ -424,8 +431,8 @@ impl Serving<'_> {
         let ended = async {
             sources.ended().await;
             server.await.ok();
-            if let Some(http) = http {
-                http.await.ok();
+            for task in http_tasks {
+                task.await.ok();
             }
         };
         if tokio::time::timeout(GRACE_MAX, ended).await.is_err() {

@@ -323,8 +323,8 @@ fn refusal(key: &str, reason: Reason) -> Failure {
         ),
         Reason::KeysMax => (
             Code::Full,
-            "the node has keys_max keys already",
-            "raise keys_max in the configuration, then start the node again",
+            "the node has keys_max keys already, or no room for their names (key_bytes_mean)",
+            "raise the one that `keel status` names, then start the node again",
         ),
         Reason::KeyInvalid => (
             Code::Invalid,

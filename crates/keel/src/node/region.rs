@@ -81,9 +81,7 @@ impl NodeRegion {
             region.give_up(&error);
             return Some(Arc::new(region));
         }
-        let keys = &config.keys;
-        let size = (keys.keys_max, keys.value_bytes_max as usize);
-        if let Err(error) = region.make_table(size) {
+        if let Err(error) = region.make_table(config.keys.table_size()) {
             region.give_up(&error);
         }
         Some(Arc::new(region))
@@ -234,7 +232,7 @@ impl NodeRegion {
         Ok(())
     }
 
-    fn make_table(&mut self, size: (u32, usize)) -> Result<(), CliError> {
+    fn make_table(&mut self, size: db::TableSize) -> Result<(), CliError> {
         let Some(attachment) = self.attachment else {
             return Ok(());
         };

@@ -1,13 +1,9 @@
 //! Converts the configuration to the options of the rooms.
 
-use crate::config::{
-    Config, KeyConfig, MqttConfig, MqttVersion, Payload, SubscribeConfig, VALIDITY_MS,
-};
+use crate::config::{Config, KeyConfig, MqttConfig, MqttVersion, SubscribeConfig, VALIDITY_MS};
 use crate::error::CliError;
 use db::DbOptions;
-use ingest::intake::{
-    IntakeOptions, KeyRule, KeyRules, PayloadKind, SubscriptionRule, Template, TemplateKind,
-};
+use ingest::intake::{IntakeOptions, KeyRule, KeyRules, SubscriptionRule, Template, TemplateKind};
 use ingest::line::LineOptions;
 use ingest::mqtt::{MqttOptions, Qos, Subscription, Version};
 
@@ -16,6 +12,7 @@ pub(crate) fn database(config: &Config, capacity_bytes: u64) -> DbOptions {
     DbOptions {
         objects_max: config.keys.keys_max,
         value_bytes_max: config.keys.value_bytes_max as usize,
+        key_bytes_mean: config.keys.key_bytes_mean,
         commit_interval_ms: config.store.commit_interval_ms,
         // Any store has room for several segments, so that the oldest can be deleted before the store is full.
         segment_bytes_max: (4 << 20).min(capacity_bytes / 8),
@@ -33,6 +30,7 @@ pub(crate) fn told(error: &db::Error) -> (String, String) {
     let name = |option: &str| match option {
         "objects_max" => "keys.keys_max".to_owned(),
         "value_bytes_max" => "keys.value_bytes_max".to_owned(),
+        "key_bytes_mean" => "keys.key_bytes_mean".to_owned(),
         "commit_interval_ms" => "store.commit_interval_ms".to_owned(),
         other => other.to_owned(),
     };
@@ -47,15 +45,27 @@ pub(crate) fn told(error: &db::Error) -> (String, String) {
             format!("there are {objects_max} keys already, as many as keys.keys_max allows"),
             "raise keys.keys_max, then start the node again".to_owned(),
         ),
+        db::Error::KeysFull { key_bytes_mean } => (
+            format!(
+                "the names of the keys take all bytes that keys.key_bytes_mean = {key_bytes_mean} gives them"
+            ),
+            "raise keys.key_bytes_mean, then start the node again".to_owned(),
+        ),
         db::Error::TableTooSmall {
             what,
             needed,
             configured,
         } => {
             let name = name(what);
+            let remedy = if *what == "key_bytes_mean" {
+                // `needed` counts the names up to the first one without room: it would be refused again and again.
+                format!("raise {name}; {} holds any names", db::KEY_BYTES_MAX)
+            } else {
+                format!("raise {name} in the configuration")
+            };
             (
                 format!("what is stored needs {name} = {needed} at least, it is {configured}"),
-                format!("raise {name} in the configuration"),
+                remedy,
             )
         }
         db::Error::OptionInvalid {
@@ -79,8 +89,11 @@ pub(crate) fn declare_error(
     declared: Result<(), db::Error>,
     failures: Option<String>,
 ) -> Option<String> {
-    // The text comes from the database, which has its own name for the limit.
-    let failures = failures.map(|text| text.replace("objects_max", "keys.keys_max"));
+    // The text comes from the database, which has its own names for the limits.
+    let failures = failures.map(|text| {
+        text.replace("objects_max", "keys.keys_max")
+            .replace("key_bytes_mean", "keys.key_bytes_mean")
+    });
     let general = declared.err().map(|error| {
         let (wrong, _) = told(&error);
         format!("keys are not all declared: {wrong}")
@@ -120,18 +133,10 @@ pub(crate) fn intake(config: &Config) -> Result<IntakeOptions, CliError> {
 }
 
 fn subscription(config: &SubscribeConfig) -> Result<SubscriptionRule, CliError> {
-    let (payload, kind) = match &config.payload {
-        Payload::Number => (PayloadKind::Number, TemplateKind::Topic),
-        Payload::Json { field, time_field } => {
-            let (field, time_field) = (field.clone(), time_field.clone());
-            (PayloadKind::Json { field, time_field }, TemplateKind::Topic)
-        }
-        Payload::Line => (PayloadKind::Line, TemplateKind::TopicAndLine),
-    };
     Ok(SubscriptionRule {
         filter: config.filter.clone(),
-        key: template(&config.key, kind)?,
-        payload,
+        key: template(&config.key, config.payload.template_kind())?,
+        payload: config.payload.clone(),
         retained: config.retained,
     })
 }
@@ -208,6 +213,12 @@ mod tests {
             (db::Error::TableFull { objects_max: 8 }, "keys.keys_max"),
             (small("objects_max"), "keys.keys_max"),
             (small("value_bytes_max"), "keys.value_bytes_max"),
+            (small("key_bytes_mean"), "keys.key_bytes_mean"),
+            (small("key_bytes_mean"), "64 holds any names"),
+            (
+                db::Error::KeysFull { key_bytes_mean: 16 },
+                "keys.key_bytes_mean",
+            ),
         ];
         for (error, name) in cases {
             let (wrong, remedy) = told(&error);

@@ -1,4 +1,4 @@
-//! The sources of a node: line protocol and MQTT, both through one intake on the main thread.
+//! The sources of a node, on the main thread: line protocol and MQTT, both through one intake, and Modbus.
 
 use super::{Target, log, settings};
 use crate::config::Config;
@@ -6,8 +6,10 @@ use crate::error::CliError;
 use ingest::durable::DurableWatch;
 use ingest::intake::{Intake, IntakeCounters, IntakeOptions, Outcome, Reason};
 use ingest::line::{self, LineListeners, LineState};
+use ingest::modbus::{self, DeviceOptions, DeviceState};
 use ingest::mqtt::{self, MqttState};
 use std::cell::RefCell;
+use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +41,7 @@ pub(crate) struct Plan {
     intake: IntakeOptions,
     line: line::LineOptions,
     mqtt: Option<mqtt::MqttOptions>,
+    modbus: Vec<DeviceOptions>,
 }
 
 impl Plan {
@@ -54,6 +57,7 @@ impl Plan {
             intake: settings::intake(config)?,
             line: settings::line(config),
             mqtt,
+            modbus: config.modbus.clone(),
         })
     }
 }
@@ -64,11 +68,14 @@ pub(crate) struct Sources {
     pub(crate) counters: Arc<IntakeCounters>,
     pub(crate) line: Arc<LineState>,
     pub(crate) mqtt: Option<Arc<MqttState>>,
+    /// One for each device, in the order of the configuration.
+    pub(crate) modbus: Vec<Arc<DeviceState>>,
     /// Addresses and paths of the listeners.
     pub(crate) listen: Vec<String>,
     pub(crate) ended: Ended,
     line_control: line::Controller,
     mqtt_control: Option<mqtt::Controller>,
+    modbus_control: modbus::Controller,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -135,15 +142,37 @@ impl Sources {
             tasks.push(spawn_local(attend("mqtt", works, Rc::clone(&ended))));
             (mqtt_state, mqtt_control) = (Some(state), Some(controller));
         }
+        let devices: Vec<(DeviceOptions, Arc<DeviceState>)> = plan
+            .modbus
+            .into_iter()
+            .map(|device| (device, Arc::default()))
+            .collect();
+        let modbus_states = devices.iter().map(|(_, state)| Arc::clone(state)).collect();
+        let (modbus_control, control) = modbus::control();
+        // Each address is attended for itself: one that ends takes no other with it.
+        for bus in modbus::Bus::of(devices) {
+            let name = format!("modbus {}", bus.address());
+            let (target, counters) = (Arc::clone(target), Arc::clone(&counters));
+            let running = modbus::run(bus, target, counters, control.clone());
+            let works = async move {
+                if running.await == modbus::Ended::LogFailed {
+                    log::event("failed", "the log takes nothing more");
+                }
+                Ok(())
+            };
+            tasks.push(spawn_local(attend(name, works, Rc::clone(&ended))));
+        }
         Ok(Self {
             intake,
             counters,
             line: line_state,
             mqtt: mqtt_state,
+            modbus: modbus_states,
             listen: tcp.into_iter().chain(unix).collect(),
             ended,
             line_control,
             mqtt_control,
+            modbus_control,
             tasks,
         })
     }
@@ -160,6 +189,7 @@ impl Sources {
 
     /// Stops reading. Readings already taken have `wait_ms_max` to become durable and to be acknowledged.
     pub(crate) fn stop(&self, wait_ms_max: u64) {
+        self.modbus_control.stop();
         self.line_control.stop(wait_ms_max);
         if let Some(control) = &self.mqtt_control {
             control.stop(wait_ms_max);
@@ -178,7 +208,7 @@ impl Sources {
 /// Runs a source to its end. If that comes without a request, keeps the reason for the status: nothing else would show
 /// that senders find nobody. A failed log is shown by itself.
 async fn attend(
-    name: &str,
+    name: impl Display,
     works: impl Future<Output = Result<(), String>> + 'static,
     ended: Ended,
 ) {

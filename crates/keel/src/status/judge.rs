@@ -105,8 +105,12 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ("mqtt_disconnected", "no connection to the broker"),
     ("mqtt_refused", "the broker refused a subscription"),
     (
+        "modbus_failing",
+        "a Modbus device did not answer all requests of its last polls",
+    ),
+    (
         "keys_max",
-        "new keys are refused because there are keys_max already",
+        "new keys are refused because there are keys_max already, or their names take all bytes that they may",
     ),
     (
         "key_shared",
@@ -114,11 +118,11 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ),
     (
         "intake_refused",
-        "all lines and messages of the last ten minutes were refused",
+        "all that lines, messages and devices brought within the last ten minutes was refused",
     ),
     (
         "connections_max",
-        "senders of line protocol were turned away within the last minute, or had to make room for others",
+        "senders of lines (HTTP, too) or clients of the socket were turned away within the last minute, or made room",
     ),
     (
         "listener_failed",
@@ -126,7 +130,7 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ),
     (
         "source_ended",
-        "line protocol or MQTT has ended: no reading comes that way until the node starts again",
+        "line protocol, MQTT or Modbus has ended: no reading comes that way until the node starts again",
     ),
     (
         "region_unusable",
@@ -275,6 +279,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
         );
     }
     mqtt(figures, &mut add);
+    figures.modbus.judge(&mut add);
     keys(figures, &mut add);
     listeners(figures, &mut add);
     region(figures, &mut add);
@@ -389,10 +394,18 @@ fn lagging(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     }
     let busy = figures.last_minute.refused_busy;
     if busy > 0 {
+        let devices = figures.modbus.modbus.iter();
+        let lost = match devices.map(|device| device.readings_left_out).sum::<u64>() {
+            0 => String::new(),
+            // Devices do not send again.
+            count => format!(
+                ", and {count} readings of Modbus devices are lost since the start (readings_left_out)"
+            ),
+        };
         add(
             "lagging",
             format!(
-                "the queue of the log was full {busy} times within the last minute: senders had to wait"
+                "the queue of the log was full {busy} times within the last minute: senders had to wait{lost}"
             ),
         );
     }
@@ -520,6 +533,9 @@ fn keys(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     // Use the last minute: the total keeps old refusals, but they are over once no sender offers such readings.
     let refused = figures.last_minute.refused_keys_max;
     let keys = &figures.keys;
+    // Older nodes do not say what names take.
+    let are_names_long = keys.name_bytes_max > 0
+        && keys.name_bytes.saturating_add(db::KEY_BYTES_MAX as u64) > keys.name_bytes_max;
     if refused > 0 && keys.count >= keys.count_max {
         let count_max = keys.count_max;
         add(
@@ -527,6 +543,16 @@ fn keys(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             format!(
                 "there are {count_max} keys, and {refused} readings of others were refused within the last minute: \
                  raise keys.keys_max, or declare what is wanted with keys.auto_create = false"
+            ),
+        );
+    } else if refused > 0 && are_names_long {
+        add(
+            "keys_max",
+            format!(
+                "the names of the keys take {} of {}, and {refused} readings of others were refused within the last \
+                 minute: raise keys.key_bytes_mean, or declare what is wanted with keys.auto_create = false",
+                bytes_text(keys.name_bytes),
+                bytes_text(keys.name_bytes_max)
             ),
         );
     }
@@ -576,8 +602,8 @@ fn intake_refused(figures: &NodeFigures) -> String {
         _ => ", and line.precision is the unit of their times",
     };
     format!(
-        "what lines and messages brought within the last ten minutes, {} pieces, was all refused; since the start: {}. \
-         Look whether [line], [[mqtt.subscribe]] and [[key]] fit what the senders send{unit}",
+        "what lines, messages and devices brought within the last ten minutes, {} pieces, was all refused; since the \
+         start: {}. Look whether [line], [[mqtt.subscribe]], [[modbus]] and [[key]] fit what comes{unit}",
         figures.last_ten_minutes.refused_input,
         why.join(", ")
     )
@@ -702,20 +728,34 @@ fn refusals(figures: &NodeFigures) -> String {
 }
 
 fn listeners(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
-    let (refused, moved) = (
-        figures.last_minute.connections_refused,
-        figures.last_minute.connections_made_room,
-    );
+    let minute = &figures.last_minute;
+    let (refused, moved) = (minute.connections_refused, minute.connections_made_room);
+    let mut full = Vec::new();
     if refused > 0 || moved > 0 {
-        add(
-            "connections_max",
-            format!(
-                "within the last minute {refused} senders of line protocol were turned away and {moved} idle ones \
-                 had to make room, because there were {} connections: raise line.connections_max, or let senders \
-                 close what they do not need",
-                figures.line.connections_max
-            ),
-        );
+        full.push(format!(
+            "{refused} senders of line protocol were turned away and {moved} idle ones had to make room, because there \
+             were {} connections: raise line.connections_max, or let senders close what they do not need",
+            figures.line.connections_max
+        ));
+    }
+    if minute.clients_refused > 0 {
+        full.push(format!(
+            "{} clients of the node's socket were turned away: raise node.connections_max, or end clients that nobody \
+             needs",
+            minute.clients_refused
+        ));
+    }
+    if minute.writes_turned_away > 0 {
+        full.push(format!(
+            "{} requests to write over HTTP, or connections that may have carried some, were turned away: raise \
+             http.writes_max, http.requests_per_second_max or http.connections_max, or let senders send fewer and \
+             larger bodies",
+            minute.writes_turned_away
+        ));
+    }
+    if !full.is_empty() {
+        let text = format!("within the last minute {}", full.join("; "));
+        add("connections_max", text);
     }
     let failed = figures.last_minute.listeners_failed;
     if failed > 0 {

@@ -4,6 +4,7 @@
 //! and end with their unit; unknown values are null. `docs/operate.md` explains the codes of the reasons.
 
 mod judge;
+mod modbus;
 mod programs;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ mod wear;
 #[cfg(test)]
 pub(crate) use judge::CODES;
 pub(crate) use judge::{judge, table_large};
+pub(crate) use modbus::ModbusFigures;
 pub(crate) use programs::{MountFigures, MountTraffic, TaskFigures};
 pub(crate) use text::{grouped, span};
 pub(crate) use totals::{TOTALS_NAME, Totals};
@@ -126,6 +128,9 @@ pub(crate) struct NodeFigures {
     /// `None` if no broker is configured.
     pub(crate) mqtt: Option<MqttFigures>,
     pub(crate) line: LineState,
+    /// `modbus`, one for each device, and `modbus_faults`.
+    #[serde(flatten)]
+    pub(crate) modbus: ModbusFigures,
     pub(crate) commands: CommandFigures,
     pub(crate) clock: ClockFigures,
     pub(crate) device: DeviceFigures,
@@ -165,7 +170,7 @@ pub(crate) struct NodeFigures {
     pub(crate) listeners_failed: u64,
     /// The error of the latest failed accept, with its listener's address or path; it is never cleared.
     pub(crate) listener_error: Option<String>,
-    /// Sources of readings (line protocol, MQTT) that have ended while the node runs, each with the reason.
+    /// Sources of readings (line protocol, MQTT, Modbus) that have ended while the node runs, each with the reason.
     pub(crate) sources_ended: Vec<String>,
 }
 
@@ -295,6 +300,9 @@ pub(crate) struct HistoryFigures {
 pub(crate) struct KeyFigures {
     pub(crate) count: u64,
     pub(crate) count_max: u64,
+    /// Bytes that their names take, and may take.
+    pub(crate) name_bytes: u64,
+    pub(crate) name_bytes_max: u64,
     pub(crate) auto_create: bool,
 }
 
@@ -609,6 +617,8 @@ impl NodeFigures {
         self.history.readings_expired = stats.readings_expired;
         self.history.readings_dropped = stats.readings_dropped;
         self.keys.count = u64::from(stats.objects);
+        self.keys.name_bytes = stats.keys_bytes;
+        self.keys.name_bytes_max = stats.keys_bytes_max;
         self.clock.trusted = stats.wall_trusted;
         self.clock.steps = stats.clock_steps;
     }
@@ -769,6 +779,8 @@ impl NodeFigures {
             listeners_failed: self.listeners_failed,
             connections_refused: self.line.connections_refused,
             connections_made_room: self.line.connections_made_room,
+            clients_refused: self.commands.connections_refused,
+            writes_turned_away: self.http.as_ref().map_or(0, |http| http.writes_turned_away),
             deadline_misses_apart: self.qos.deadline_misses_apart,
             forward_lost: self.upstream_sum(|one| one.forward_lost.saturating_add(one.missing)),
             forward_refused: self.upstream_sum(|one| one.refused_total),

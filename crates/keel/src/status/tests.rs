@@ -59,6 +59,8 @@ fn well() -> NodeFigures {
         keys: KeyFigures {
             count: 260,
             count_max: 4096,
+            name_bytes: 260 * 32,
+            name_bytes_max: 4096 * 64,
             auto_create: true,
         },
         intake: IntakeFigures {
@@ -111,8 +113,6 @@ fn well() -> NodeFigures {
             operations_per_reading: Some(0.05),
             operations_per_reading_bound: Some(0.13),
         },
-        http: None,
-        http_unusable: None,
         last_minute: Delta {
             span_ms: 60_000,
             readings: 15_600,
@@ -170,15 +170,6 @@ fn well() -> NodeFigures {
             obeyed: true,
             ..QosState::default()
         },
-        jobs: Vec::new(),
-        power: Vec::new(),
-        mounts: Vec::new(),
-        tasks: Vec::new(),
-        task_leftover: None,
-        history_failing: None,
-        listeners_failed: 0,
-        listener_error: None,
-        sources_ended: Vec::new(),
         region: Some(RegionFigures {
             file: "/dev/shm/keel".to_owned(),
             table: "keel-latest".to_owned(),
@@ -192,6 +183,7 @@ fn well() -> NodeFigures {
             loss_window_seconds: Some(12.5),
             ..RegionFigures::default()
         }),
+        ..NodeFigures::default()
     }
 }
 
@@ -571,6 +563,16 @@ fn keys_are_short_only_when_some_were_refused() {
         f.last_minute.refused_keys_max = 2;
         f.keys.count = 4096;
     });
+    // Their names are as long as they may be: no room is left for a longest one.
+    fine(|f| f.keys.name_bytes = f.keys.name_bytes_max);
+    fine(|f| {
+        f.last_minute.refused_keys_max = 2;
+        f.keys.name_bytes = f.keys.name_bytes_max - 64;
+    });
+    degraded("keys_max", |f| {
+        f.last_minute.refused_keys_max = 2;
+        f.keys.name_bytes = f.keys.name_bytes_max - 48;
+    });
 }
 
 #[test]
@@ -756,7 +758,7 @@ fn the_window_knows_its_spans_and_stays_small() {
     let mut sample = at(5_001);
     sample.readings_dropped = 3;
     assert_eq!(window.last_minute(&sample).readings_dropped, 3);
-    assert!(std::mem::size_of::<Sample>() * 123 < 20 << 10);
+    assert!(std::mem::size_of::<Sample>() * 123 < 21 << 10);
     assert!(format!("{window:?}").matches("uptime_ms").count() <= 123);
 }
 

@@ -358,6 +358,9 @@ impl Page {
                 ),
             );
         }
+        for device in &figures.modbus.modbus {
+            self.line("modbus", device.line());
+        }
         let line = &figures.line;
         if !line.listen.is_empty() {
             let counts = [

@@ -33,6 +33,8 @@ pub(crate) struct Sample {
     pub(crate) listeners_failed: u64,
     pub(crate) connections_refused: u64,
     pub(crate) connections_made_room: u64,
+    pub(crate) clients_refused: u64,
+    pub(crate) writes_turned_away: u64,
     pub(crate) deadline_misses_apart: u64,
     pub(crate) forward_lost: u64,
     pub(crate) forward_refused: u64,
@@ -61,6 +63,10 @@ pub(crate) struct Delta {
     pub(crate) listeners_failed: u64,
     pub(crate) connections_refused: u64,
     pub(crate) connections_made_room: u64,
+    /// Connections to the node's own socket that were refused.
+    pub(crate) clients_refused: u64,
+    /// Requests of HTTP writers, and connections that may have carried some, that were turned away.
+    pub(crate) writes_turned_away: u64,
     /// Missed deadlines that no sampling period shows.
     pub(crate) deadline_misses_apart: u64,
     /// Readings deleted or damaged before they went upstream, and readings that could not be sent or were not accepted.
@@ -74,7 +80,7 @@ pub(crate) struct Delta {
     pub(crate) taken_input: u64,
 }
 
-/// The counters of the last ten minutes, one sample every 5 s; about 19 KiB.
+/// The counters of the last ten minutes, one sample every 5 s; about 21 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     samples: VecDeque<Sample>,
@@ -129,6 +135,10 @@ impl Window {
             connections_made_room: now
                 .connections_made_room
                 .saturating_sub(from.connections_made_room),
+            clients_refused: now.clients_refused.saturating_sub(from.clients_refused),
+            writes_turned_away: now
+                .writes_turned_away
+                .saturating_sub(from.writes_turned_away),
             deadline_misses_apart: now
                 .deadline_misses_apart
                 .saturating_sub(from.deadline_misses_apart),
@@ -204,4 +214,40 @@ impl Wear {
 
 fn gigabytes_per_day(bytes: u64, span_ms: u64) -> Option<f64> {
     (span_ms >= RATE_MS_MIN).then(|| bytes as f64 / GIGABYTE * DAY_MS / span_ms as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge;
+    use super::*;
+    use egress::http::HttpFigures;
+
+    #[test]
+    fn http_writers_that_are_turned_away_are_a_reason_for_a_minute() {
+        let mut figures = NodeFigures {
+            http: Some(HttpFigures::default()),
+            ..NodeFigures::default()
+        };
+        let mut window = Window::new(figures.sample());
+        let mut told = |uptime_ms: u64, writes_turned_away: u64| {
+            figures.node.uptime_ms = uptime_ms;
+            figures.http = Some(HttpFigures {
+                writes_turned_away,
+                ..HttpFigures::default()
+            });
+            let sample = figures.sample();
+            figures.last_minute = window.last_minute(&sample);
+            window.offer(sample);
+            let reasons = judge(&figures).reasons.into_iter();
+            let of_writers = reasons.filter(|reason| reason.code == "connections_max");
+            of_writers.map(|reason| reason.text).collect::<String>()
+        };
+        assert_eq!(told(5_000, 0), "");
+        let text = told(10_000, 3);
+        assert!(
+            text.contains("3 requests to write") && text.contains("http.writes_max"),
+            "{text}"
+        );
+        assert_eq!(told(110_000, 3), "");
+    }
 }

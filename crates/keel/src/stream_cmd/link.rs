@@ -3,7 +3,7 @@
 use super::identity::failure;
 use super::storage::FlashStorage;
 use crate::cli::StreamLinkArgs;
-use crate::config::read_regular;
+use crate::config::{read_regular, without_mark};
 use crate::descriptors::too_few_behind;
 use crate::error::CliError;
 use crate::flash_cmd::open_alone;
@@ -262,7 +262,8 @@ fn key(text: &str) -> Result<PublicKey, CliError> {
             "give the file beside a key that has .pub behind its name, or the digits in it";
         CliError::failure(path.display(), "holds no public key", remedy)
     })?;
-    held.trim()
+    without_mark(&held)
+        .trim()
         .parse()
         .map_err(|error| CliError::failure(path.display(), error, remedy))
 }
@@ -380,5 +381,21 @@ fn noted_in(arguments: &StreamLinkArgs) -> String {
         (Some(folder), None) => format!("the note of it in {} (--state)", folder.display()),
         (None, Some(cache)) => format!("the cache {}, which notes it", cache.display()),
         (None, None) => "the note of it".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_from_its_file_without_a_byte_order_mark() {
+        let name = format!("keel-marked-key-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let digits = "0123456789abcdef".repeat(4);
+        std::fs::write(&file, format!("\u{feff}{digits}\n")).unwrap();
+        let held = key(&file.display().to_string());
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(held.unwrap(), digits.parse().unwrap());
     }
 }

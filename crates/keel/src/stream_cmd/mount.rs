@@ -50,9 +50,19 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
     }
     base::mount::check_directory(directory).map_err(wrong)?;
     link::check_places(directory, &arguments.link)?;
+    // Before a folder or a cache is made.
+    if arguments.pool_filled && arguments.pool_pages == 0 {
+        return Err(CliError::usage(
+            "--pool-filled",
+            "a pool of 0 pages has none to allocate",
+            "leave it out, or give --pool-pages 1 or more",
+        ));
+    }
+    let connections = connections(&arguments.connections)?;
     let mut settings = link::settings(&arguments.server, &arguments.link, Need::May)?;
     settings.pool_pages = arguments.pool_pages as usize;
-    settings.connections = connections(&arguments.connections)?;
+    settings.pool_is_filled = arguments.pool_filled;
+    settings.connections = connections;
     settings.deadline = Duration::from_secs(arguments.deadline_s);
     // If the kernel reads ahead, keel does not: this mode is for comparison with the kernel's read-ahead alone.
     settings.around = arguments.readahead_kb == 0;

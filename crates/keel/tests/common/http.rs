@@ -75,6 +75,19 @@ pub fn get(address: &str, path: &str) -> Answer {
     get_with(address, path, "")
 }
 
+/// Sends a body with POST, with further header lines.
+pub fn post(address: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    let mut stream = connect(address);
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {}\r\n{headers}connection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // A node that refuses the head may have ended the connection already.
+    stream.write_all(body).ok();
+    answer(&mut stream)
+}
+
 /// The same, for a request that must succeed; returns the JSON of the response.
 pub fn json(address: &str, path: &str) -> Value {
     let answer = get(address, path);

@@ -9,6 +9,7 @@ pub mod node;
 pub mod plant;
 
 use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -178,6 +179,23 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Returns whether the kernel probes this connection's peer after at most 30 s of silence, as `/proc/net/tcp` shows it.
+pub fn keep_alive_runs(of: &TcpStream) -> bool {
+    let port = |address: SocketAddr| format!(":{:04X}", address.port());
+    let (peer, ours) = (of.peer_addr().unwrap(), of.local_addr().unwrap());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    // Other tests may have connections with the same port and other peers. The kernel shows the remaining time of the
+    // timer on each side: in `tr:tm->when`, 02 is the keep-alive timer, in ticks of 10 ms.
+    table.lines().any(|line| {
+        let row: Vec<&str> = line.split_whitespace().collect();
+        let ticks = row[5].strip_prefix("02:");
+        row[1].ends_with(&port(peer))
+            && row[2].ends_with(&port(ours))
+            && ticks
+                .is_some_and(|ticks| (1..=3000).contains(&u32::from_str_radix(ticks, 16).unwrap()))
+    })
 }
 
 /// Sends a signal to a child of this test.

@@ -4,6 +4,7 @@
 
 use base::clock::{Clock, SystemClock};
 use base::wire::{self, Decoded};
+use db::TableSize;
 use db::shared::SharedTable;
 use db::table::{Now, SlotValue, Table};
 use libkeel::whereabouts::{AT, VERSION, Whereabouts, path_beside, run_text};
@@ -77,9 +78,14 @@ impl Served {
         }
         let attachment = Attachment::open(&region, AT, true).unwrap();
         let attachment: &'static Attachment = Box::leak(Box::new(attachment));
-        let shared = SharedTable::make(attachment, "latest", (16, 100), 0o644).unwrap();
+        let size = TableSize {
+            objects_max: 16,
+            value_bytes_max: 100,
+            key_bytes_mean: 16,
+        };
+        let shared = SharedTable::make(attachment, "latest", size, 0o644).unwrap();
         let shared: &'static SharedTable<'static> = Box::leak(Box::new(shared));
-        let table = Table::create_in(shared.lines(), 16, 100, 7).unwrap();
+        let table = Table::create_in(shared.lines(), size, 7).unwrap();
         for key in [NUMBER, TEXT, EMPTY] {
             table.insert(key, 60_000, true).unwrap();
         }

@@ -83,12 +83,16 @@ impl Device {
         let counts = Arc::new(Counts::default());
         let opened = open::open(&settings, &network, &counts)?;
         let (jobs, to_do) = sync_channel(JOBS_MAX);
+        let new_stage = match settings.pool_is_filled {
+            true => Stage::filled,
+            false => Stage::new,
+        };
         let inner = Arc::new(Inner {
             paths: Paths::of(&opened.manifest),
             manifest: Arc::new(opened.manifest),
             manifest_hash: opened.hash,
             first_seen: opened.first_seen,
-            stage: Stage::new(settings.pool_pages, PATIENCE.min(settings.deadline / 8)),
+            stage: new_stage(settings.pool_pages, PATIENCE.min(settings.deadline / 8)),
             groups: Groups::new(settings.hashes_bytes_max.max(HASHES_BYTES_MIN)),
             tasks: Mutex::default(),
             ahead: Mutex::new(Ahead::new(match settings.pool_pages {
@@ -138,6 +142,12 @@ impl Device {
         device
             .owner
             .spawn("stream-storer", move || keeper::store(&inner))?;
+        if device.inner.settings.pool_is_filled {
+            let inner = Arc::clone(&device.inner);
+            device
+                .owner
+                .spawn("stream-allocator", move || inner.stage.fill())?;
+        }
         Ok(device)
     }
 

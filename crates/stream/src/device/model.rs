@@ -206,3 +206,33 @@ fn readers_of_a_lost_connection_ask_again() {
         ORDERS,
     );
 }
+
+#[test]
+fn a_filled_pool_is_full_again_whoever_takes_pages_and_its_thread_ends() {
+    const PAGES: usize = 5;
+    shuttle::check_random(
+        || {
+            let stage = Arc::new(Stage::filled(PAGES, LONG));
+            let (filler, network) = (Arc::clone(&stage), Arc::clone(&stage));
+            let fills = thread::spawn(move || filler.fill());
+            let brings = thread::spawn(move || {
+                for index in 0..5 {
+                    network.arrive(at(index), network.page(&bytes(index)), prefetched(false));
+                }
+            });
+            for index in [4, 0, 2, 1, 3] {
+                read(&stage, index);
+            }
+            brings.join().unwrap();
+            let spare = || stage.counts().2;
+            while spare() < PAGES {
+                thread::yield_now();
+            }
+            assert_eq!(spare(), PAGES);
+            stage.stop();
+            fills.join().unwrap();
+            assert_eq!(spare(), PAGES);
+        },
+        ORDERS,
+    );
+}

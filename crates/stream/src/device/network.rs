@@ -381,8 +381,7 @@ pub(super) struct Network {
     wake: Condvar,
     is_stopped: AtomicBool,
     started: Instant,
-    /// The server has sent neighbours of a block. A server that predicts as SYSFLOW does sends none: it learns from the
-    /// requests themselves.
+    /// The server has sent neighbours of a block.
     pub gives_neighbours: AtomicBool,
     /// Consecutive answers without the requested neighbours.
     pub without_neighbours: AtomicU32,

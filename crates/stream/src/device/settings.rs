@@ -43,6 +43,9 @@ pub struct Settings {
     /// The maximum number of blocks that wait to be read or stored. 0: the default number, and each block gets a new
     /// page.
     pub pool_pages: usize,
+    /// Whether a thread allocates free pages ahead, as in SYSFLOW: as many as `pool_pages`, beside the waiting blocks.
+    /// If not, pages that were used are taken again.
+    pub pool_is_filled: bool,
     /// A read that is not answered within this time fails.
     pub deadline: Duration,
     /// How long the start waits for a server before it uses the manifest in the cache, or fails.
@@ -75,6 +78,7 @@ impl Settings {
             publisher,
             connections: 1,
             pool_pages: STAGED_MAX_DEFAULT,
+            pool_is_filled: false,
             deadline: Duration::from_secs(30),
             start_wait: Duration::from_secs(5),
             cache: None,

@@ -5,7 +5,8 @@
 //! being stored stay here until the page cache has them: a read meanwhile is answered from here.
 //!
 //! Neighbours wait on the shelf, compressed. Together with the other blocks and the pages kept for reuse, they never
-//! take more than the pool's pages.
+//! take more than the pool's pages. A filled pool keeps no used pages: a thread allocates as many free ones ahead, as
+//! in SYSFLOW, and they are counted by themselves.
 
 use super::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::block::{BLOCK_BYTES, BlockAt, FileId, SEGMENT_BLOCKS, Token};
@@ -115,6 +116,8 @@ struct State {
     delivered: HashMap<FileId, Vec<u64>>,
     gone: HashSet<BlockAt>,
     spare: VecDeque<Arc<[u8]>>,
+    // A thread brings the spare pages; otherwise they are pages that were used.
+    is_filled: bool,
     counts: StageCounts,
     progress: Option<Instant>,
     is_stopped: bool,
@@ -129,6 +132,8 @@ pub(crate) struct Stage {
     room: Condvar,
     // There are blocks to store.
     work: Condvar,
+    // A spare page of a filled pool was taken.
+    low: Condvar,
     staged_max: usize,
     spare_max: usize,
     // How long a full stage without progress delays a thread that brings a new block.
@@ -138,11 +143,25 @@ pub(crate) struct Stage {
 impl Stage {
     /// Returns a stage for `pool_pages` blocks. 0: the default number, and no page is reused.
     pub fn new(pool_pages: usize, patience: Duration) -> Self {
+        Self::with(State::default(), pool_pages, patience)
+    }
+
+    /// Returns a stage for `pool_pages` blocks and as many free pages, which [`Stage::fill`] allocates.
+    pub fn filled(pool_pages: usize, patience: Duration) -> Self {
+        let state = State {
+            is_filled: true,
+            ..State::default()
+        };
+        Self::with(state, pool_pages, patience)
+    }
+
+    fn with(state: State, pool_pages: usize, patience: Duration) -> Self {
         Self {
-            state: Mutex::new(State::default()),
+            state: Mutex::new(state),
             came: Condvar::new(),
             room: Condvar::new(),
             work: Condvar::new(),
+            low: Condvar::new(),
             staged_max: match pool_pages {
                 0 => STAGED_MAX_DEFAULT,
                 pages => pages,
@@ -167,7 +186,12 @@ impl Stage {
     /// Copies bytes into a shareable page, which is reused or new.
     pub fn page(&self, bytes: &[u8]) -> Arc<[u8]> {
         if self.spare_max > 0 && bytes.len() == BLOCK_BYTES {
-            let spare = self.lock().spare.pop_front();
+            let mut state = self.lock();
+            let spare = state.spare.pop_front();
+            if state.is_filled {
+                self.low.notify_one();
+            }
+            drop(state);
             if let Some(mut page) = spare
                 && let Some(place) = Arc::get_mut(&mut page)
             {
@@ -176,6 +200,23 @@ impl Stage {
             }
         }
         Arc::from(bytes)
+    }
+
+    /// Keeps a filled pool full of free pages until the stage is stopped: the Allocator's thread of SYSFLOW. A page is
+    /// allocated and touched here, so that a thread that brings a block does not wait for the kernel.
+    pub fn fill(&self) {
+        let mut state = self.lock();
+        while !state.is_stopped {
+            if state.spare.len() >= self.spare_max {
+                state = self.low.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(state);
+            let page: Arc<[u8]> = Arc::from([0; BLOCK_BYTES]);
+            // This thread alone adds pages, so there is still room.
+            state = self.lock();
+            state.spare.push_back(page);
+        }
     }
 
     /// Takes a block if it is here.
@@ -507,9 +548,10 @@ impl Stage {
         self.came.notify_all();
         self.room.notify_all();
         self.work.notify_all();
+        self.low.notify_all();
     }
 
-    /// Returns the counters, the pages that blocks take now, and the pages that are kept for reuse.
+    /// Returns the counters, the pages that blocks take now, and the spare pages.
     pub fn counts(&self) -> (StageCounts, usize, usize) {
         let state = self.lock();
         (state.counts, state.used(), state.spare.len())
@@ -567,12 +609,18 @@ impl State {
     }
 
     fn keep_spare(&mut self, page: &Arc<[u8]>, spare_max: usize) {
-        if self.spare.len() + self.used() < spare_max && page.len() == BLOCK_BYTES {
+        if !self.is_filled
+            && self.spare.len() + self.used() < spare_max
+            && page.len() == BLOCK_BYTES
+        {
             self.spare.push_back(Arc::clone(page));
         }
     }
 
     fn shorten_spare(&mut self, spare_max: usize) {
+        if self.is_filled {
+            return;
+        }
         let room = spare_max.saturating_sub(self.used());
         self.spare.truncate(room);
     }

@@ -19,6 +19,7 @@ pub(crate) use file::FILE_BYTES_MAX;
 
 use crate::block::{BlockAt, ContentId, FileId, SEGMENT_BLOCKS, Token};
 use crate::wire::Held;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -133,6 +134,18 @@ pub trait Predictor: Send {
     fn tick(&mut self, now_ms: u64);
     /// Returns the plan of a task, in order.
     fn plan(&self, task: FileId) -> Option<Arc<Plan>>;
+    /// Returns what is likely to be requested next of this file, in order: the rest of the segment that the task's last
+    /// request of the file was answered from, and the next `segments` segments of that action. Empty if the task
+    /// follows no action there. Plans are not included: what is sent whole is not requested.
+    fn following(&self, _token: Token, _file: FileId, _segments: usize) -> Vec<BlockAt> {
+        Vec::new()
+    }
+    /// Returns the files that the known actions of a task name.
+    fn files(&self, task: FileId) -> BTreeSet<FileId> {
+        let plan = self.plan(task);
+        let blocks = plan.iter().flat_map(|plan| plan.blocks());
+        blocks.map(|at| at.file).collect()
+    }
     /// Returns all actions, for listings and for read-ahead into memory.
     fn actions(&self) -> Vec<ActionInfo>;
     /// Returns whether anything was learned since the last call and must be saved.

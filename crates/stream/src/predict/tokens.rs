@@ -107,6 +107,11 @@ impl<State> Tokens<State> {
     }
 
     /// Returns a run, if it is alive. Counts nothing.
+    pub(super) fn get(&self, token: Token) -> Option<&State> {
+        self.alive.get(&token).map(|alive| &alive.state)
+    }
+
+    /// Returns a run, if it is alive. Counts nothing.
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut State> {
         self.alive.get_mut(&token).map(|alive| &mut alive.state)
     }

@@ -11,8 +11,8 @@ use crate::predict::variance;
 use crate::store::{Published, Store, StoreError};
 use base::error::Code;
 use memory::{Key, Memory};
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,18 +22,23 @@ pub const AHEAD_PIECES: usize = 3;
 /// The maximum number of waiting read-ahead requests; more are dropped and counted.
 const AHEAD_QUEUE: usize = 64;
 
+/// The maximum number of segments of one read-ahead request (32 MiB), however much memory there is.
+const AHEAD_SEGMENTS_MAX: usize = 256;
+
 /// What is loaded into memory before it is requested. In all arms, requested segments stay in memory as long as there
 /// is room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arm {
     /// Nothing.
     None,
-    /// When a task begins, its whole files, by the kernel (`posix_fadvise`).
+    /// When a task begins, all of its program and of the files that its known actions name, by the kernel
+    /// (`posix_fadvise`), for one task at a time.
     Madvise,
     /// At the start of the server: segments above a threshold of normalised variance, and the first segment of each
     /// action.
     Variance,
-    /// The same as `Variance`. In addition, a thread reads the next three segments while something is sent.
+    /// The same as `Variance`. In addition, a thread reads the next three segments of the action that is being sent, or
+    /// the next three runs of a file for which no action is known.
     #[default]
     Async,
 }
@@ -51,8 +56,11 @@ pub struct ProviderCounters {
     pub ahead_used: u64,
     /// The number of read-ahead segments that were evicted before a request.
     pub ahead_unused: u64,
-    /// The number of read-ahead requests that found the queue full.
+    /// The number of read-ahead requests that found the queue full, and of tasks that began while the kernel was asked
+    /// for the files of another one.
     pub ahead_dropped: u64,
+    /// The number of segments that the kernel was asked to read ahead.
+    pub advised: u64,
     /// The number of segments that could not be read, or were damaged.
     pub failures: u64,
     /// The memory that segments take now, in bytes.
@@ -96,6 +104,7 @@ struct Counts {
     misses: AtomicU64,
     ahead: AtomicU64,
     ahead_dropped: AtomicU64,
+    advised: AtomicU64,
     failures: AtomicU64,
 }
 
@@ -105,8 +114,14 @@ pub struct Provider {
     arm: Arm,
     memory: Mutex<Memory>,
     ahead: Option<SyncSender<Vec<Key>>>,
+    ahead_max: usize,
+    is_advising: AtomicBool,
     counts: Counts,
 }
+
+/// The turn of one task to have its files read ahead by the kernel. A provider gives one turn at a time, so that tasks
+/// that begin faster than the disk answers do not pile up work.
+pub struct Turn(Arc<Provider>);
 
 impl Provider {
     /// Creates a provider with at most `memory_bytes_max` bytes of segments in memory. In the arm `Async` it starts a
@@ -119,6 +134,8 @@ impl Provider {
             arm,
             memory: Mutex::new(Memory::new(memory_bytes_max)),
             ahead: (arm == Arm::Async).then_some(sender),
+            ahead_max: ahead_max(memory_bytes_max),
+            is_advising: AtomicBool::new(false),
             counts: Counts::default(),
         });
         if arm == Arm::Async {
@@ -186,32 +203,45 @@ impl Provider {
             .iter()
             .filter_map(|chosen| actions.get(chosen.action)?.segments.get(chosen.segment));
         for segment in firsts.chain(others) {
-            self.read_ahead(&keys(published, segment));
+            self.read_ahead(&keys(published, segment, usize::MAX));
         }
     }
 
-    /// In the arm `Madvise`, lets the kernel read these files ahead, because a task begins that needs them.
-    pub fn begin(&self, published: &Published, files: &BTreeSet<FileId>) {
+    /// In the arm `Madvise`, returns the turn of a task that begins. Returns `None`, and counts the task, while another
+    /// task has the turn. Never blocks.
+    #[must_use]
+    pub fn begin(self: &Arc<Self>) -> Option<Turn> {
         if self.arm != Arm::Madvise {
-            return;
+            return None;
         }
+        if self.is_advising.swap(true, Ordering::AcqRel) {
+            self.counts.ahead_dropped.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Turn(Arc::clone(self)))
+    }
+
+    fn advise(&self, published: &Published, files: &BTreeSet<FileId>) {
         for file in files {
             let Some((_, content)) = published.manifest.file(*file) else {
                 continue;
             };
             let segments = published.manifest.blocks(*file).div_ceil(SEGMENT_BLOCKS);
             for segment in 0..segments {
-                if let Ok(at) = self.store.locate(&content, segment) {
-                    self.store.advise(&at);
+                if let Ok(at) = self.store.locate(&content, segment)
+                    && self.store.advise(&at)
+                {
+                    self.counts.advised.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
     }
 
-    /// Requests read-ahead of these blocks, because they will be requested soon. Never blocks.
+    /// Requests read-ahead of these blocks, because they will be requested soon, the first block soonest. Segments that
+    /// would take more than half of the memory are left out. Never blocks.
     pub fn expect<'a>(&self, published: &Published, blocks: impl IntoIterator<Item = &'a BlockAt>) {
         let Some(queue) = &self.ahead else { return };
-        let mut keys = keys(published, blocks);
+        let mut keys = keys(published, blocks, self.ahead_max);
         {
             let memory = self.memory();
             keys.retain(|key| !memory.has(key));
@@ -239,6 +269,7 @@ impl Provider {
             ahead_used: ahead.used,
             ahead_unused: ahead.unused,
             ahead_dropped: read(&self.counts.ahead_dropped),
+            advised: read(&self.counts.advised),
             failures: read(&self.counts.failures),
             memory_bytes,
         }
@@ -261,8 +292,8 @@ impl Provider {
                 continue;
             }
             if let Ok(segment) = self.read(*key) {
-                self.counts.ahead.fetch_add(1, Ordering::Relaxed);
                 self.memory().put(*key, segment, true);
+                self.counts.ahead.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -280,6 +311,28 @@ impl Provider {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Turn {
+    /// Lets the kernel read these files ahead. May read the disk.
+    pub fn advise(&self, published: &Published, files: &BTreeSet<FileId>) {
+        self.0.advise(published, files);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.is_advising.store(false, Ordering::Release);
+    }
+}
+
+/// Returns the maximum number of segments of one read-ahead request: half of the memory, so that a request evicts
+/// neither its own segments nor all that is in use.
+fn ahead_max(memory_bytes_max: u64) -> usize {
+    let segment_bytes = u64::from(SEGMENT_BLOCKS) * BLOCK_BYTES as u64;
+    usize::try_from(memory_bytes_max / 2 / segment_bytes)
+        .unwrap_or(usize::MAX)
+        .clamp(1, AHEAD_SEGMENTS_MAX)
 }
 
 fn read_ahead(receiver: &Receiver<Vec<Key>>, provider: &std::sync::Weak<Provider>) {
@@ -301,12 +354,20 @@ fn locate(published: &Published, at: BlockAt) -> Result<(Key, u64), ProvideError
     }
 }
 
-/// Returns the segments of the blocks, each once, in the order of their first block.
-fn keys<'a>(published: &Published, blocks: impl IntoIterator<Item = &'a BlockAt>) -> Vec<Key> {
+/// Returns the first `most` segments of the blocks, each once, in the order of their first block.
+fn keys<'a>(
+    published: &Published,
+    blocks: impl IntoIterator<Item = &'a BlockAt>,
+    most: usize,
+) -> Vec<Key> {
     let mut keys: Vec<Key> = Vec::new();
+    let mut known = HashSet::new();
     for at in blocks {
+        if keys.len() == most {
+            break;
+        }
         if let Ok((key, _)) = locate(published, *at)
-            && !keys.contains(&key)
+            && known.insert(key)
         {
             keys.push(key);
         }

@@ -221,7 +221,7 @@ fn provided(text: &mut Text, state: &State) {
     );
     text.counters(
         "provider_ahead_total",
-        "Segments read ahead, and what became of them.",
+        "Segments read ahead, and what became of them; dropped are whole requests, and tasks with madvise.",
         "result",
         &[
             ("read", provider.ahead),
@@ -229,6 +229,11 @@ fn provided(text: &mut Text, state: &State) {
             ("unused", provider.ahead_unused),
             ("dropped", provider.ahead_dropped),
         ],
+    );
+    text.counter(
+        "provider_advised_total",
+        "Segments that the kernel was asked to read ahead.",
+        provider.advised,
     );
     text.counter(
         "provider_failures_total",

@@ -9,7 +9,6 @@ use crate::group::{GroupAt, groups_of};
 use crate::predict::{Mode, Push};
 use crate::provide::{AHEAD_PIECES, Arm};
 use crate::wire::{Answer, Held, Refusal, Request};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Handles a request. An error ends the connection.
@@ -91,14 +90,11 @@ fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
     add(&state.counters.tasks_begun, 1);
     add(&state.counters.tasks_predicted, usize::from(new.has_next()));
     add(&state.counters.blocks_held, new.held_blocks());
-    if state.provider.arm() == Arm::Madvise {
-        let mut files: BTreeSet<FileId> = new.ahead(usize::MAX).map(|at| at.file).collect();
+    if let Some(turn) = state.provider.begin() {
+        let mut files = session.tenant.predictor().files(task);
         files.insert(task);
-        let (provider, published) = (
-            Arc::clone(&state.provider),
-            Arc::clone(&connection.published),
-        );
-        tokio::task::spawn_blocking(move || provider.begin(&published, &files));
+        let published = Arc::clone(&connection.published);
+        tokio::task::spawn_blocking(move || turn.advise(&published, &files));
     }
     let ahead: Vec<BlockAt> = new.ahead(AHEAD_PIECES).copied().collect();
     state.provider.expect(&connection.published, &ahead);
@@ -125,9 +121,16 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
             task.demand(at);
         });
         of_task?;
-        let push = {
+        let (push, behind) = {
             let mut predictor = session.tenant.predictor();
-            predictor.request(token, at, state.now_ms())
+            let push = predictor.request(token, at, state.now_ms());
+            // Only this arm reads ahead what follows, and the list is long with large segments.
+            let behind = if state.provider.arm() == Arm::Async {
+                predictor.following(token, at.file, AHEAD_PIECES)
+            } else {
+                Vec::new()
+            };
+            (push, behind)
         };
         // In SYSFLOW an action continues when certain blocks of it are requested. If such a block arrived as a
         // neighbour, the device would not request it. While an action is recorded nothing is prefetched, and neighbours
@@ -142,7 +145,8 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
         let mut sent = vec![at];
         sent.extend(&around);
         session.share(token, &sent, now_ms);
-        Some(around)
+        let has_action = is_followed || !behind.is_empty();
+        Some((around, has_action.then_some(behind)))
     });
     if let Some(token) = token
         && known.is_none()
@@ -153,13 +157,11 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
             _ => connection.refuse_token(token, Refusal::NoSuchToken, Reason::NoSuchToken),
         }
     }
-    let around = known.unwrap_or_else(|| around_of(at, around, file_blocks, |_| true));
-    let following = (1..=AHEAD_PIECES as u32).filter_map(|step| {
-        let index = at.index.checked_add(step * SEGMENT_BLOCKS)?;
-        (index < file_blocks).then_some(BlockAt { index, ..at })
-    });
-    let following: Vec<BlockAt> = following.collect();
-    state.provider.expect(&connection.published, &following);
+    let (around, behind) =
+        known.unwrap_or_else(|| (around_of(at, around, file_blocks, |_| true), None));
+    // A known action says what is requested next; without one, a file is likely to be read on.
+    let behind = behind.unwrap_or_else(|| next_runs(at, file_blocks));
+    state.provider.expect(&connection.published, &behind);
     let job = ReadJob {
         id,
         token,
@@ -168,6 +170,14 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
     };
     connection.queue().read(job);
     connection.wake.notify_one();
+}
+
+/// Returns a block of each of the next runs of a file.
+fn next_runs(at: BlockAt, file_blocks: u32) -> Vec<BlockAt> {
+    let steps = 1..=AHEAD_PIECES as u32;
+    let indexes = steps.filter_map(|step| at.index.checked_add(step * SEGMENT_BLOCKS));
+    let indexes = indexes.filter(|index| *index < file_blocks);
+    indexes.map(|index| BlockAt { index, ..at }).collect()
 }
 
 fn fetch(connection: &Connection, id: u32, blocks: Vec<BlockAt>) {

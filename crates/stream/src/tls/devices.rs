@@ -45,6 +45,8 @@ impl Devices {
 
     /// Parses the text of a list. Ignores empty lines and those that begin with `#`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
+        // Some editors begin a file with a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let (mut devices, mut names) = (Self::default(), HashSet::new());
         for (line, number) in text.lines().zip(1..) {
             let line = line.trim();
@@ -186,6 +188,8 @@ mod tests {
         assert_eq!(devices.tenant(&[3; 32]), None);
         assert_eq!(Devices::parse(&devices.text()).unwrap(), devices);
         assert_eq!(Devices::parse("").unwrap().list(), []);
+        let marked = format!("\u{feff}{}", devices.text());
+        assert_eq!(Devices::parse(&marked).unwrap(), devices);
     }
 
     #[test]

@@ -128,6 +128,17 @@ impl Action {
         self.first_segment + segment
     }
 
+    /// Returns the blocks of the deliveries from `next` on: those of the segment that the delivery before `next`
+    /// belongs to, and of the next `segments` segments.
+    pub(super) fn behind(&self, next: usize, segments: usize) -> impl Iterator<Item = u32> + '_ {
+        let segment = next.saturating_sub(self.first_segment);
+        let end = (self.first_segment + segment + segments).min(self.deliveries.len());
+        let deliveries = self.deliveries.get(next..end).unwrap_or_default();
+        deliveries
+            .iter()
+            .flat_map(|delivery| delivery.blocks.iter().copied())
+    }
+
     /// Returns the action for listings.
     pub(super) fn info(&self, file: FileId) -> ActionInfo {
         let segments = (0..=self.deliveries.len() - self.first_segment)

@@ -19,7 +19,7 @@ use super::{ActionInfo, ActionKind, Begun, Catalogue, Counters, LoadError, Plan,
 use crate::block::{BlockAt, FileId, Token};
 use crate::wire::Held;
 use action::{Action, Delivery};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 pub(super) use store::{kind_from, kind_number};
 
@@ -413,6 +413,28 @@ impl Predictor for PaperPredictor {
 
     fn plan(&self, task: FileId) -> Option<Arc<Plan>> {
         self.executables.get(&task)?.plan.clone()
+    }
+
+    fn following(&self, token: Token, file: FileId, segments: usize) -> Vec<BlockAt> {
+        let stage = self.runs.get(token).and_then(|run| run.stages.get(&file));
+        let (Some(Stage::Follow { action, next }), Some(executable)) =
+            (stage, self.executables.get(&file))
+        else {
+            return Vec::new();
+        };
+        let followed = executable
+            .actions
+            .iter()
+            .find(|known| known.name == *action);
+        let indexes = followed
+            .into_iter()
+            .flat_map(|action| action.behind(*next, segments));
+        indexes.map(|index| BlockAt { file, index }).collect()
+    }
+
+    /// Which executables a task runs is not recorded, so these are all that have actions.
+    fn files(&self, _task: FileId) -> BTreeSet<FileId> {
+        self.executables.keys().copied().collect()
     }
 
     fn actions(&self) -> Vec<ActionInfo> {

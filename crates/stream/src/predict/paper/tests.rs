@@ -122,6 +122,41 @@ fn figure_5b_match_and_5c_generation() {
 }
 
 #[test]
+fn what_follows_is_the_rest_of_the_segment_and_as_many_segments_as_asked_for() {
+    let mut driver = Driver::new(8);
+    let token = driver.begin();
+    let blocks: Vec<u32> = (0..40).map(|position| 400 - 7 * position).collect();
+    driver.construct(token, &blocks);
+    assert_eq!(driver.predictor.following(token, FILE, 3), []);
+    let all = |positions: std::ops::Range<usize>| -> Vec<BlockAt> {
+        blocks[positions].iter().map(|index| at(*index)).collect()
+    };
+    let token = driver.begin();
+    assert_eq!(driver.predictor.following(token, FILE, 3), []);
+    // The first segment is matched at the positions 2 and 6; the others at their first block.
+    let steps = [
+        (0, 2..32),
+        (2, 6..32),
+        (6, 8..32),
+        (8, 16..40),
+        (16, 24..40),
+        (24, 32..40),
+        (32, 40..40),
+    ];
+    for (position, behind) in steps {
+        driver.ask(token, blocks[position]);
+        let following = driver.predictor.following(token, FILE, 3);
+        assert_eq!(following, all(behind), "behind {position}");
+        assert_eq!(driver.predictor.following(token, FileId(9), 3), []);
+    }
+    // The scan sends the whole segment of a block.
+    let token = driver.begin();
+    driver.ask(token, blocks[19]);
+    assert_eq!(driver.predictor.following(token, FILE, 1), all(24..32));
+    assert_eq!(driver.predictor.files(FileId(9)), BTreeSet::from([FILE]));
+}
+
+#[test]
 fn a_miss_matches_anew_then_scans_then_constructs() {
     let mut driver = figure_4();
     let token = driver.begin();

@@ -1,0 +1,118 @@
+//! `[http]`: what is served over HTTP, and what may be written.
+
+use super::reader::Section;
+use super::sections::{PATH_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::error::CliError;
+use egress::http::Tokens;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Bytes of the largest file of tokens.
+const TOKEN_FILE_BYTES_MAX: u64 = 65_536;
+/// Default listener.
+const HTTP_LISTEN: &str = "127.0.0.1:8095";
+
+/// `[http]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpConfig {
+    /// Address and port.
+    pub(crate) listen: SocketAddr,
+    /// File of names and tokens.
+    pub(crate) token_file: Option<PathBuf>,
+    /// Whether anonymous reads are allowed at an address that other machines can reach. Writing takes tokens there.
+    pub(crate) anonymous: bool,
+    /// Names by which browsers may address this node if there are no tokens.
+    pub(crate) hosts: Vec<String>,
+    /// The most connections at once.
+    pub(crate) connections_max: u32,
+    /// The most readers of the live stream at once, in total and per address.
+    pub(crate) streams_max: u32,
+    pub(crate) streams_per_client_max: u32,
+    /// Largest backlog of one reader of the stream.
+    pub(crate) stream_kibibytes_max: u32,
+    /// Time between two messages of the stream.
+    pub(crate) stream_period_ms: u32,
+    /// Requests per second, over all connections.
+    pub(crate) requests_per_second_max: u32,
+    /// The most log that one history request reads.
+    pub(crate) history_mebibytes_max: u32,
+    /// Whether clients may send readings.
+    pub(crate) write: bool,
+    /// The most bodies at once.
+    pub(crate) writes_max: u32,
+    /// The largest body, as it comes and unpacked.
+    pub(crate) write_kibibytes_max: u32,
+}
+
+impl HttpConfig {
+    /// Returns the tokens, read from their file now; none without a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is none of tokens.
+    pub(crate) fn tokens(&self) -> Result<Tokens, CliError> {
+        let Some(path) = &self.token_file else {
+            return Ok(Tokens::default());
+        };
+        let text = super::read_bounded(path, TOKEN_FILE_BYTES_MAX)?;
+        Tokens::parse(&text).map_err(|error| {
+            let thing = match error.line {
+                0 => path.display().to_string(),
+                line => format!("{}:{line}", path.display()),
+            };
+            let remedy = "write a name, a token of 16 letters or more and its rights in each line";
+            CliError::failure(thing, error.wrong, remedy)
+        })
+    }
+}
+
+/// Reads the section.
+pub(super) fn http(section: Section<'_, '_>, base_dir: &Path) -> HttpConfig {
+    let number = |key, default, range| section.integer(key, default, range) as u32;
+    let at = section.text("listen", TEXT_BYTES_MAX);
+    let (line, given) = at.map_or((section.line(), HTTP_LISTEN.to_owned()), |at| {
+        (at.line, at.value)
+    });
+    let listen = given.parse().unwrap_or_else(|_| {
+        let remedy = "give address:port, such as \"127.0.0.1:8095\"";
+        section.wrong(line, "listen", &format!("is \"{given}\""), remedy);
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    });
+    let token_file = section.text("token_file", PATH_BYTES_MAX);
+    let hosts = section.text_or_empty("hosts", TEXT_BYTES_MAX);
+    let hosts = hosts.map_or(String::new(), |at| at.value);
+    let http = HttpConfig {
+        listen,
+        token_file: token_file.map(|at| base_dir.join(at.value)),
+        anonymous: section.boolean("anonymous", false),
+        hosts: hosts.split_whitespace().map(str::to_owned).collect(),
+        connections_max: number("connections_max", 64, (1, 1024)),
+        streams_max: number("streams_max", 16, (1, 256)),
+        streams_per_client_max: number("streams_per_client_max", 4, (1, 256)),
+        stream_kibibytes_max: number("stream_kibibytes_max", 256, (16, 16_384)),
+        stream_period_ms: number("stream_period_ms", 250, (50, 10_000)),
+        requests_per_second_max: number("requests_per_second_max", 100, (1, 10_000)),
+        history_mebibytes_max: number("history_mebibytes_max", 64, (1, 65_536)),
+        write: section.boolean("write", false),
+        writes_max: number("writes_max", 4, (1, 64)),
+        write_kibibytes_max: number("write_kibibytes_max", 4096, (16, 65_536)),
+    };
+    let is_open = !http.listen.ip().is_loopback() && http.token_file.is_none();
+    if is_open && http.write {
+        let wrong = format!(
+            "is {}, which other machines reach, and http.write is true without tokens",
+            http.listen
+        );
+        let remedy = "name a token_file with a token that has the right to write; anonymous = true is for reading only";
+        section.wrong(line, "listen", &wrong, remedy);
+    } else if is_open && !http.anonymous {
+        let wrong = format!(
+            "is {}, which other machines reach, and there are no tokens",
+            http.listen
+        );
+        let remedy =
+            "name a token_file, or set anonymous = true if everybody there may read everything";
+        section.wrong(line, "listen", &wrong, remedy);
+    }
+    section.finish();
+    http
+}

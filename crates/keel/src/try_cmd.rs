@@ -1,0 +1,377 @@
+//! `keel config try`: what a node would make of a message, without a node.
+//!
+//! The message takes the way that it takes in a node. Where readings would go to the database, they are recorded here.
+
+use crate::cli::TryArgs;
+use crate::config::{Config, SubscribeConfig};
+use crate::error::{CliError, STATUS_FAILURE};
+use crate::node::settings;
+use crate::output::Output;
+use crate::time_text::format_ms;
+use base::clock::{Clock, SystemClock};
+use db::value::Value;
+use ingest::intake::{
+    Decision, Destination, Intake, JsonTake, KeyRules, LogGone, Note, PayloadKind, PutError,
+    Reason, check_key,
+};
+use ingest::pattern;
+use libkeel::protocol::Shown;
+use serde_json::json;
+use std::fmt::Write;
+use std::io::Read;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bytes that a message has beside its topic and its payload: the length of the topic, the packet's identifier, and the
+/// length of its properties.
+const HEADER_BYTES: usize = 5;
+
+/// Letters of a refused item that are shown, at most.
+const SHOWN_LETTERS_MAX: usize = 80;
+
+/// Takes every reading, and keeps it.
+struct Recorder {
+    rules: KeyRules,
+    clock: SystemClock,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    rule: Option<usize>,
+    keys: Vec<String>,
+    events: Vec<Event>,
+    /// What the next event is about.
+    member: Option<(String, Decision)>,
+    key: Option<String>,
+}
+
+/// What became of a value, a line, or the message.
+struct Event {
+    member: Option<(String, Decision)>,
+    key: Option<String>,
+    outcome: Result<Reading, Refusal>,
+}
+
+struct Reading {
+    value: Vec<u8>,
+    time_ms: Option<i64>,
+}
+
+struct Refusal {
+    reason: Reason,
+    what: String,
+}
+
+impl Recorder {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    fn push(&mut self, outcome: Result<Reading, Refusal>) {
+        let event = Event {
+            member: self.member.take(),
+            key: self.key.take(),
+            outcome,
+        };
+        self.events.push(event);
+    }
+}
+
+impl Destination for Recorder {
+    fn resolve(&self, key: &str) -> Result<u32, Reason> {
+        let mut seen = self.seen();
+        seen.key = Some(key.to_owned());
+        check_key(key)?;
+        let mut rules = self.rules.rules.iter();
+        let is_declared = rules.any(|rule| pattern::matches(&rule.pattern, key));
+        if !self.rules.auto_create && !is_declared {
+            return Err(Reason::KeyUnknown);
+        }
+        seen.keys.push(key.to_owned());
+        u32::try_from(seen.keys.len() - 1).map_err(|_| Reason::KeysMax)
+    }
+
+    fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
+        let mut seen = self.seen();
+        seen.key = seen.keys.get(object as usize).cloned();
+        seen.push(Ok(Reading {
+            value: value.to_vec(),
+            time_ms,
+        }));
+        Ok(seen.events.len() as u64)
+    }
+
+    fn put_retained(
+        &self,
+        object: u32,
+        value: &[u8],
+        time_ms: Option<i64>,
+    ) -> Result<u64, PutError> {
+        self.put(object, value, time_ms)
+    }
+
+    fn durable_end(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn wait_durable_past(&self, _seen: u64, _timeout: Duration) -> Result<u64, LogGone> {
+        Ok(u64::MAX)
+    }
+
+    fn wall_ms(&self) -> i64 {
+        self.clock.wall_ms()
+    }
+
+    fn wall_trusted(&self) -> bool {
+        true
+    }
+
+    fn note(&self, note: Note<'_>) {
+        let mut seen = self.seen();
+        match note {
+            Note::Rule(rule) => seen.rule = Some(rule),
+            Note::Member { path, decision } => {
+                seen.member = Some((path.to_owned(), decision));
+                seen.key = None;
+            }
+            Note::Refused { reason, what } => {
+                let what = shown(&what.concat());
+                seen.push(Err(Refusal { reason, what }));
+            }
+        }
+    }
+}
+
+/// Returns the beginning of what was refused, on one line.
+fn shown(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut letters = text.chars();
+    let mut short: String = letters
+        .by_ref()
+        .take(SHOWN_LETTERS_MAX)
+        .flat_map(|letter| -> Vec<char> {
+            match letter.is_control() {
+                true => letter.escape_default().collect(),
+                false => vec![letter],
+            }
+        })
+        .collect();
+    if letters.next().is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// Returns the line of the configuration that decides, if there is one.
+fn line_of(subscribe: Option<&SubscribeConfig>, decision: Option<Decision>) -> Option<usize> {
+    let lines = &subscribe?.lines;
+    match decision {
+        None => Some(lines.table),
+        Some(Decision::Own(place)) => lines.own.get(place).copied(),
+        Some(Decision::Taken(place)) => lines.take.get(place).copied(),
+        Some(Decision::Left(place)) => lines.leave.get(place).copied(),
+        Some(Decision::Time | Decision::Unnamed) => None,
+    }
+}
+
+/// Returns the values of a document that are no readings, and why.
+fn left_out(subscribe: Option<&SubscribeConfig>, payload: &[u8]) -> Vec<(String, Decision)> {
+    let Some(PayloadKind::Json(json)) = subscribe.map(|one| &one.payload) else {
+        return Vec::new();
+    };
+    match &json.take {
+        JsonTake::Several(rules) => rules.left_out(payload, json).unwrap_or_default(),
+        JsonTake::One(..) => Vec::new(),
+    }
+}
+
+/// Why a value is left out.
+fn why(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Time => "time",
+        Decision::Unnamed => "unnamed",
+        Decision::Left(_) | Decision::Own(_) | Decision::Taken(_) => "left",
+    }
+}
+
+/// Returns the payload, from the command line or the standard input. `bytes_max` is for the whole message.
+fn payload(arguments: &TryArgs, bytes_max: u32) -> Result<Vec<u8>, CliError> {
+    let mut bytes = arguments.payload.as_bytes().to_vec();
+    if arguments.payload == "-" {
+        bytes.clear();
+        let input = std::io::stdin().lock();
+        input
+            .take(u64::from(bytes_max) + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| CliError::io("standard input", &error))?;
+    }
+    if arguments.topic.len() + HEADER_BYTES + bytes.len() > bytes_max as usize {
+        let wrong = format!(
+            "is larger than mqtt.packet_bytes_max, {bytes_max} bytes with topic and header"
+        );
+        let remedy =
+            "raise it; a node refuses the message as oversized if it comes with QoS 1 and MQTT 5";
+        return Err(CliError::failure("the message", wrong, remedy));
+    }
+    Ok(bytes)
+}
+
+/// Shows what becomes of a message. Returns the exit status.
+pub(crate) fn run(arguments: &TryArgs) -> Result<u8, CliError> {
+    let config = Config::load(&arguments.config)?;
+    let Some(mqtt) = &config.mqtt else {
+        let remedy = "add it, with [[mqtt.subscribe]]";
+        let wrong = "has no [mqtt], so no message comes";
+        return Err(CliError::failure(arguments.config.display(), wrong, remedy));
+    };
+    let payload = payload(arguments, mqtt.packet_bytes_max)?;
+    let recorder = Arc::new(Recorder {
+        rules: settings::key_rules(&config),
+        clock: SystemClock::new(),
+        seen: Mutex::default(),
+    });
+    let mut intake = Intake::new(settings::intake(&config)?, Arc::clone(&recorder));
+    let topic = arguments.topic.as_bytes();
+    if arguments.retained {
+        intake.mqtt_retained(topic, &payload);
+    } else {
+        intake.mqtt(topic, &payload);
+    }
+    let seen = std::mem::take(&mut *recorder.seen());
+    let subscribe = seen.rule.and_then(|rule| mqtt.subscribe.get(rule));
+    let left = left_out(subscribe, &payload);
+    let taken = seen.events.iter().filter(|event| event.outcome.is_ok());
+    let first_refused = seen
+        .events
+        .iter()
+        .find_map(|event| event.outcome.as_ref().err());
+    let refused = first_refused.filter(|_| taken.count() == 0);
+    if arguments.json {
+        let mut output = Output::new();
+        output.json(&as_json(arguments, subscribe, &seen.events, &left))?;
+        output.flush()?;
+        return Ok(refused.map_or(0, |_| STATUS_FAILURE));
+    }
+    print(&arguments.config, subscribe, &seen.events, &left)?;
+    match refused {
+        None => Ok(0),
+        Some(Refusal { reason, .. }) => {
+            let wrong = format!("a node refuses the message as {}", reason.name());
+            let remedy = match reason {
+                Reason::TopicUnmatched => "add a [[mqtt.subscribe]] whose filter fits the topic",
+                _ => "the table of bad input in docs/operate.md says what that means",
+            };
+            Err(CliError::failure(&arguments.topic, wrong, remedy))
+        }
+    }
+}
+
+fn print(
+    file: &Path,
+    subscribe: Option<&SubscribeConfig>,
+    events: &[Event],
+    left: &[(String, Decision)],
+) -> Result<(), CliError> {
+    let mut output = Output::new();
+    if let Some(subscribe) = subscribe {
+        let (file, line) = (file.display(), subscribe.lines.table);
+        output.line(format_args!("{file}:{line}: {}", subscribe.filter))?;
+    }
+    let place = |decision| {
+        line_of(subscribe, decision).map_or(String::new(), |line| format!(", line {line}"))
+    };
+    for event in events {
+        let decision = event.member.as_ref().map(|(_, decision)| *decision);
+        let mut text = String::from("  ");
+        // Writing to a string never fails.
+        let _ = match &event.outcome {
+            Ok(reading) => {
+                let key = event.key.as_deref().unwrap_or_default();
+                let (_, kind) = Shown::of(&reading.value);
+                let value = match Value::decode(&reading.value) {
+                    Some(Value::Text(text)) => format!("{text:?}"),
+                    Some(value) => value.to_string(),
+                    None => String::new(),
+                };
+                let time = reading.time_ms.map(format_ms);
+                let time = time.map_or(String::new(), |time| format!(", {time}"));
+                write!(text, "{key} = {value} ({kind}{time})")
+            }
+            Err(refusal) => {
+                let (reason, what) = (refusal.reason.name(), &refusal.what);
+                write!(text, "refused, {reason}: {what}")
+            }
+        };
+        output.line(text + &place(decision))?;
+    }
+    for (path, decision) in left {
+        let why = match decision {
+            Decision::Time => " (the time)",
+            Decision::Unnamed => " (not named)",
+            Decision::Left(_) | Decision::Own(_) | Decision::Taken(_) => "",
+        };
+        let path = shown(path.as_bytes());
+        output.line(format_args!(
+            "  left out: {path}{why}{}",
+            place(Some(*decision))
+        ))?;
+    }
+    if events.is_empty() {
+        output.line("  no reading")?;
+    }
+    output.flush()
+}
+
+fn as_json(
+    arguments: &TryArgs,
+    subscribe: Option<&SubscribeConfig>,
+    events: &[Event],
+    left: &[(String, Decision)],
+) -> serde_json::Value {
+    let (mut readings, mut refusals) = (Vec::new(), Vec::new());
+    for event in events {
+        let decision = event.member.as_ref().map(|(_, decision)| *decision);
+        let path = event.member.as_ref().map(|(path, _)| path);
+        let line = line_of(subscribe, decision);
+        match &event.outcome {
+            Ok(reading) => {
+                let (value, kind) = Shown::of(&reading.value);
+                readings.push(json!({
+                    "key": event.key,
+                    "value": serde_json::to_value(value).unwrap_or_default(),
+                    "type": kind,
+                    "time_ms": reading.time_ms,
+                    "path": path,
+                    "line": line,
+                }));
+            }
+            Err(refusal) => refusals.push(json!({
+                "reason": refusal.reason.name(),
+                "what": refusal.what,
+                "path": path,
+                "key": event.key,
+                "line": line,
+            })),
+        }
+    }
+    let left: Vec<_> = left
+        .iter()
+        .map(|(path, decision)| {
+            let line = line_of(subscribe, Some(*decision));
+            json!({"path": path, "why": why(*decision), "line": line})
+        })
+        .collect();
+    json!({
+        "file": arguments.config.display().to_string(),
+        "topic": arguments.topic,
+        "filter": subscribe.map(|one| &one.filter),
+        "line": subscribe.map(|one| one.lines.table),
+        "readings": readings,
+        "refusals": refusals,
+        "left_out": left,
+    })
+}

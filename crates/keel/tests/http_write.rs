@@ -1,0 +1,354 @@
+//! Readings that clients of InfluxDB write over HTTP, to a real node.
+
+use crate::common::http::{Answer, HTTP, address, answer, connect, get, get_with, json, post};
+use crate::common::node::Node;
+use crate::common::{TempDir, run};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// A configuration under which everybody on this machine may write.
+fn writable() -> String {
+    format!("{HTTP}write = true\nwrite_kibibytes_max = 16\n")
+}
+
+fn packed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Posts a body as Go does that does not know its size: in chunks, and the client keeps the connection until the end.
+fn post_chunks(address: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    let mut stream = connect(address);
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\n{headers}transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    for chunk in body.chunks(1000) {
+        let begin = format!("{:x}\r\n", chunk.len());
+        stream.write_all(begin.as_bytes()).unwrap();
+        stream.write_all(chunk).unwrap();
+        stream.write_all(b"\r\n").unwrap();
+    }
+    stream.write_all(b"0\r\n\r\n").unwrap();
+    answer(&mut stream)
+}
+
+fn status(address: &str) -> Value {
+    json(address, "/api/v1/status")
+}
+
+#[test]
+fn telegraf_writes_with_its_own_output_and_what_it_was_told_is_durable_survives_a_kill() {
+    let config = HTTP.replace(
+        "[http]",
+        "key = \"{measurement}/{tag:host}/{field}\"\n[http]",
+    );
+    let mut node = Node::prepare(&format!("{config}token_file = \"tokens\"\nwrite = true\n"));
+    let tokens = "phone 0123456789abcdef\ntelegraf fedcba9876543210 write\n";
+    std::fs::write(node.dir.file("tokens"), tokens).unwrap();
+    node.restart();
+    // As `outputs.influxdb_v2` of Telegraf 1.37 sends.
+    let begin: i64 = 1_780_272_000_000;
+    let mut lines = String::new();
+    for second in 0..500 {
+        let ns = (begin + second * 1000) * 1_000_000;
+        lines.push_str(&format!(
+            "cpu,cpu=cpu-total,host=gw-14 usage_idle={}.5,usage_user=1.5 {ns}\n\
+             disk,device=sda1,fstype=ext4,host=gw-14,path=/ used={second}i,inodes_free=7u {ns}\n",
+            second % 100
+        ));
+    }
+    let headers = "user-agent: Telegraf/1.37.2 Go/1.25.5\r\nauthorization: Token fedcba9876543210\r\n\
+                   content-encoding: gzip\r\ncontent-type: text/plain; charset=utf-8\r\n";
+    let path = "/api/v2/write?bucket=site&org=plant";
+    let answer = post_chunks(&address(&node), path, headers, &packed(lines.as_bytes()));
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    assert!(answer.body.is_empty());
+    node.kill();
+    node.restart();
+    for (key, value) in [
+        ("cpu/gw-14/usage_idle", json!(99.5)),
+        ("cpu/gw-14/usage_user", json!(1.5)),
+        ("disk/gw-14/used", json!(499)),
+        ("disk/gw-14/inodes_free", json!(7)),
+    ] {
+        let found = node.json_degraded(&["get", key, "--json", "--via", "socket"]);
+        assert_eq!(found["value"], value, "{key}: {found}");
+        assert_eq!(found["time_ms"], begin + 499_000, "{key}: {found}");
+    }
+    let history = node.json(&["history", "disk/gw-14/used", "--json"]);
+    let used: Vec<i64> = history
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|reading| reading["value"].as_i64().unwrap())
+        .collect();
+    assert_eq!(used, (0..500).collect::<Vec<i64>>());
+}
+
+#[test]
+fn refused_lines_come_back_with_their_reasons_and_the_others_are_kept() {
+    let node = Node::start(&writable());
+    let address = address(&node);
+    let body = b"good v=1\nbad\n# a comment\ngood v=2,#=3\ngood v=4 5";
+    let answer = post(&address, "/write?db=any", "", body);
+    assert_eq!(answer.status, 400);
+    let told = answer.json();
+    assert_eq!(
+        (&told["code"], &told["thing"], &told["accepted"]),
+        (&json!("invalid"), &json!("body"), &json!(2))
+    );
+    assert_eq!(
+        (&told["refused"], &told["shed"], &told["text_open_line"]),
+        (&json!(3), &json!(0), &Value::Null)
+    );
+    assert_eq!(
+        told["lines"],
+        json!([
+            {"line": 2, "reasons": ["line_invalid"], "text": "bad"},
+            {"line": 4, "reasons": ["key_invalid"], "text": "good v=2,#=3"},
+            {"line": 5, "reasons": ["time_absurd"], "text": "good v=4 5"},
+        ])
+    );
+    let message = told["message"].as_str().unwrap();
+    assert!(message.ends_with(": line 2, line_invalid"), "{message}");
+    assert_eq!(told["error"], format!("partial write: {message}"));
+    let history = node.json(&["history", "good/v", "--json"]);
+    let values: Vec<f64> = history
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|reading| reading["value"].as_f64().unwrap())
+        .collect();
+    assert_eq!(values, [1.0, 2.0]);
+    // Counted as those of the line port are.
+    let status = status(&address);
+    let refused = &status["intake"]["refused"];
+    assert_eq!(
+        (
+            &refused["line_invalid"],
+            &refused["key_invalid"],
+            &refused["time_absurd"]
+        ),
+        (&json!(1), &json!(1), &json!(1))
+    );
+    assert_eq!(status["intake"]["refused_last"]["line_invalid"], "bad");
+    let http = &status["http"];
+    assert_eq!(
+        (
+            &http["writes"],
+            &http["write_readings"],
+            &http["write_refused"]
+        ),
+        (&json!(1), &json!(2), &json!(3))
+    );
+    assert_eq!(http["write_bytes"], body.len());
+    assert_eq!(http["writes_active"], 0);
+    let metrics = get(&address, "/metrics");
+    for line in [
+        "\nkeel_http_writes_total 1\n",
+        "\nkeel_http_write_readings_total 2\n",
+        "\nkeel_http_write_refused_total 3\n",
+        "\nkeel_input_refused_total{reason=\"line_invalid\"} 1\n",
+    ] {
+        assert!(metrics.text().contains(line), "{line}");
+    }
+}
+
+#[test]
+fn a_text_without_an_end_is_named_and_what_is_before_it_is_kept() {
+    let node = Node::start(&writable());
+    let body = b"good v=1\nopen t=\"one\ngood v=2\n";
+    let answer = post(&address(&node), "/api/v2/write", "", body);
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    let told = answer.json();
+    assert_eq!(
+        (&told["accepted"], &told["text_open_line"]),
+        (&json!(1), &json!(2))
+    );
+    let remedy = told["remedy"].as_str().unwrap();
+    assert!(remedy.contains("end the text of line 2"), "{remedy}");
+}
+
+#[test]
+fn a_gzip_bomb_is_refused_and_nothing_of_it_is_taken() {
+    let node = Node::start(&writable());
+    let address = address(&node);
+    let gzip = "content-encoding: gzip\r\n";
+    let bomb = packed("a v=1\n".repeat(6_000_000).as_bytes());
+    let small = packed("a v=1\n".repeat(20_000).as_bytes());
+    assert!(small.len() < 16 << 10 && bomb.len() > 16 << 10);
+    let plain = vec![b'\n'; 100 << 10];
+    for (headers, body) in [(gzip, &small), (gzip, &bomb), ("", &plain)] {
+        for send in [post, post_chunks] {
+            let answer = send(&address, "/api/v2/write", headers, body);
+            assert_eq!(answer.status, 413, "{}", answer.text());
+            assert_eq!(answer.json()["thing"], "body");
+        }
+    }
+    // What is no gzip, or is cut, is not taken either.
+    let lines = packed(b"a v=1\n");
+    for body in [&b"a v=1\n"[..], &lines[..lines.len() - 1]] {
+        let answer = post(&address, "/api/v2/write", gzip, body);
+        assert_eq!(answer.status, 400, "{}", answer.text());
+    }
+    let status = status(&address);
+    assert_eq!(status["log"]["readings_taken"], 0);
+    let refused = &status["http"]["refused"];
+    assert_eq!(
+        (&refused["body_large"], &refused["body_broken"]),
+        (&json!(6), &json!(2))
+    );
+    let answer = post(&address, "/api/v2/write", gzip, &lines);
+    assert_eq!(answer.status, 204, "{}", answer.text());
+}
+
+#[test]
+fn times_are_in_the_unit_that_the_address_names() {
+    let node = Node::start(&writable());
+    let address = address(&node);
+    let ms: i64 = 1_780_272_000_000;
+    for (at, (path, time)) in [
+        ("/write?", ms * 1_000_000),
+        ("/write?precision=n", ms * 1_000_000),
+        ("/write?precision=u", ms * 1000),
+        ("/write?precision=ms", ms),
+        ("/write?precision=s", ms / 1000),
+        ("/write?precision=m", ms / 60_000),
+        ("/write?precision=h", ms / 3_600_000),
+        ("/api/v2/write?precision=ns", ms * 1_000_000),
+        ("/api/v2/write?precision=us", ms * 1000),
+        ("/api/v2/write?precision=ms", ms),
+        ("/api/v2/write?precision=s", ms / 1000),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let answer = post(
+            &address,
+            path,
+            "",
+            format!("unit v{at}=1 {time}").as_bytes(),
+        );
+        assert_eq!(answer.status, 204, "{path}: {}", answer.text());
+        let found = json(&address, &format!("/api/v1/values/unit/v{at}"));
+        assert_eq!(found["time_ms"], ms, "{path}");
+    }
+    let answer = post(&address, "/write?precision=d", "", b"unit v=1 5");
+    assert_eq!(
+        (answer.status, &answer.json()["thing"]),
+        (400, &json!("precision"))
+    );
+}
+
+#[test]
+fn only_a_token_with_the_right_to_write_writes() {
+    let mut node = Node::prepare(&format!("{HTTP}token_file = \"tokens\"\nwrite = true\n"));
+    let tokens =
+        "phone 0123456789abcde0\nagent 0123456789abcde1 write\nboth 0123456789abcde2 read,write\n";
+    std::fs::write(node.dir.file("tokens"), tokens).unwrap();
+    node.restart();
+    let address = address(&node);
+    // `agent:0123456789abcde1`, as a client of InfluxDB 1 sends user and password.
+    let basic = "Basic YWdlbnQ6MDEyMzQ1Njc4OWFiY2RlMQ==";
+    for (given, writes, reads) in [
+        ("", 401, 401),
+        ("authorization: Token 0123456789abcdex\r\n", 401, 401),
+        ("authorization: Token 0123456789abcde0\r\n", 403, 200),
+        ("authorization: Bearer 0123456789abcde1\r\n", 204, 403),
+        (&format!("authorization: {basic}\r\n"), 204, 403),
+        ("authorization: Token 0123456789abcde2\r\n", 204, 200),
+    ] {
+        for path in ["/write", "/api/v2/write"] {
+            let answer = post(&address, path, given, b"a v=1");
+            assert_eq!(answer.status, writes, "{path} {given}");
+            if writes != 204 {
+                let told = answer.json();
+                assert!(
+                    told["message"]
+                        .as_str()
+                        .is_some_and(|text| text.contains("token")),
+                    "{told}"
+                );
+                assert_eq!(told["error"], told["message"]);
+            }
+        }
+        let answer = get_with(&address, "/api/v1/values", given);
+        assert_eq!(answer.status, reads, "{given}");
+    }
+    // A browser that has kept a password sends it along with what a page of another site sends.
+    let of_page = format!("authorization: {basic}\r\norigin: http://evil.example\r\n");
+    let answer = post(&address, "/write", &of_page, b"a v=1");
+    assert_eq!(
+        (answer.status, &answer.json()["thing"]),
+        (403, &json!("Origin"))
+    );
+    let header = "authorization: Bearer 0123456789abcde2\r\n";
+    let status = get_with(&address, "/api/v1/status", header).json();
+    assert_eq!(status["http"]["refused"]["right"], 4);
+    assert_eq!(status["log"]["readings_taken"], 6);
+    // What clients ask for before they write needs no token.
+    assert_eq!(get(&address, "/health").json()["status"], "pass");
+    let ping = get(&address, "/ping?wait_for_leader=1s");
+    assert_eq!(ping.status, 204);
+    assert!(!ping.headers["x-influxdb-version"].is_empty());
+}
+
+#[test]
+fn nothing_is_written_where_that_is_off_and_nothing_by_a_page_in_a_browser() {
+    let node = Node::start(HTTP);
+    let closed = address(&node);
+    let answer = post(&closed, "/write", "", b"a v=1");
+    assert_eq!(
+        (answer.status, &answer.json()["thing"]),
+        (403, &json!("writing"))
+    );
+    assert_eq!(status(&closed)["http"]["refused"]["write_off"], 1);
+    let node = Node::start(&writable());
+    let open = address(&node);
+    // A page of another site can send this without asking first, and cannot leave its origin out.
+    let headers = "origin: http://evil.example\r\ncontent-type: text/plain\r\n";
+    let answer = post(&open, "/write", headers, b"a v=1");
+    assert_eq!(
+        (answer.status, &answer.json()["thing"]),
+        (403, &json!("Origin"))
+    );
+    assert_eq!(get(&open, "/write").status, 405);
+    let status = status(&open);
+    assert_eq!(status["http"]["refused"]["origin"], 1);
+    assert_eq!(status["log"]["readings_taken"], 0);
+}
+
+#[test]
+fn a_configuration_whose_tokens_and_switch_contradict_each_other_is_warned_of() {
+    let dir = TempDir::new();
+    let file = dir.file("keel.toml");
+    let said = |tokens: &str, write: bool| {
+        std::fs::write(dir.file("tokens"), tokens).unwrap();
+        let text = format!("[http]\ntoken_file = \"tokens\"\nwrite = {write}\n");
+        std::fs::write(&file, text).unwrap();
+        let output = run(&["config", "check", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = said("phone 0123456789abcdef\n", true);
+    assert!(
+        text.contains("no token of") && text.contains("right to write"),
+        "{text}"
+    );
+    let text = said("agent 0123456789abcdef write\n", false);
+    assert!(text.contains("http.write is false"), "{text}");
+    let text = said("agent 0123456789abcdef write\n", true);
+    assert!(!text.contains("http.write is"), "{text}");
+    let slow = "[store]\ncommit_interval_ms = 2001\n[http]\nwrite = true\n";
+    std::fs::write(&file, slow).unwrap();
+    let output = run(&["config", "check", file.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("http.write is true and store.commit_interval_ms is 2001"),
+        "{text}"
+    );
+}
