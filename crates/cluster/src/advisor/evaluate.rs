@@ -75,6 +75,8 @@ pub struct Choice {
     pub advised: Option<usize>,
     /// If none is advised: the option that is most likely in time among those that privacy allows.
     pub likeliest: Option<usize>,
+    /// If none is advised: the one of these with the least expected loss, which weighs its chance against its cost.
+    pub least_loss: Option<usize>,
 }
 
 /// Time, energy and cost of an option.
@@ -304,6 +306,7 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
     let likeliest =
         least(&|option| Some((option.time_s / deadline_s).ln() / option.time_spread.max(1e-9)));
     let likeliest = likeliest.filter(|_| advised.is_none());
+    let least_loss = least(&|option| Some(option.loss)).filter(|_| advised.is_none());
     if question.privacy != Privacy::Anywhere {
         options.push(forbidden(Place::DataCentre));
     }
@@ -311,6 +314,7 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
         options,
         advised,
         likeliest,
+        least_loss,
     }
 }
 

@@ -432,7 +432,7 @@ fn leads_to_end(mut input: &[u8], seal: Seal, context: Option<&Context>) -> bool
 mod tests {
     use super::*;
     use crate::log::codec::{
-        Anchor, Dictionary, Reading, next, put_anchor, put_dictionary, put_reading,
+        Anchor, Dictionary, Reading, others, put_anchor, put_dictionary, put_reading,
     };
     use crate::log::times::{Form, Time};
     use crate::store::MemoryStore;
@@ -454,7 +454,8 @@ mod tests {
         (lsns, tail.unwrap(), reader.damage)
     }
 
-    /// Makes a file of the readings 10 to 29, each with a value of 30 bytes, and an anchor before every tenth.
+    /// Makes a file of an earlier format with the readings 10 to 29, each with a value of 30 bytes, and an anchor
+    /// before every tenth.
     fn file() -> (MemoryStore, Vec<usize>) {
         let (mut out, mut places) = (Vec::new(), Vec::new());
         let mut context = None;
@@ -470,7 +471,7 @@ mod tests {
                     is_older_store: true,
                     lsn,
                 };
-                put_anchor(&mut out, seal(), &anchor);
+                others::put_anchor_ms(&mut out, seal(), &anchor);
                 context = Some(Context::of(seal(), &anchor));
             }
             places.push(out.len());
@@ -483,7 +484,7 @@ mod tests {
                 retained: false,
                 value: &[lsn as u8; 30],
             };
-            put_reading(&mut out, &reading, &context.unwrap(), true);
+            put_reading(&mut out, &reading, &context.unwrap(), Form::Ms);
         }
         let mut store = MemoryStore::new();
         *store.file_mut("f") = out;
@@ -512,7 +513,7 @@ mod tests {
                 let copies = if n == 0 { 2 } else { 1 };
                 for _ in 0..copies {
                     anchors.push(out.len());
-                    next::put_anchor_ns(&mut out, seal(), &anchor);
+                    put_anchor(&mut out, seal(), &anchor);
                 }
                 context = Some(Context::of(seal(), &anchor));
             }
@@ -532,7 +533,7 @@ mod tests {
                 retained: n % 2 == 0,
                 value: &[n as u8; 30],
             };
-            next::put_reading_ns(&mut out, &reading, &context.expect("an anchor"), form);
+            put_reading(&mut out, &reading, &context.expect("an anchor"), form);
             times.push(reading.time);
         }
         (out, anchors, times)

@@ -26,6 +26,8 @@ pub(crate) use parse::{ESCAPED, push_tag};
 pub use parse::{Escaped, FIELDS_MAX, FieldValue, Line, Quoted, TAGS_MAX, parse};
 pub use state::{Control, Controller, LineFigures, LineState, control};
 
+use db::Time;
+
 /// Unit of the timestamps in lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
@@ -57,16 +59,17 @@ impl Precision {
         }
     }
 
-    /// Converts `time` to ms, rounded down; `None` if the result does not fit.
+    /// Returns the time that is `count` of this unit after 1970, exactly; `None` if it lies too far for that.
     #[must_use]
-    pub fn to_ms(self, time: i64) -> Option<i64> {
-        match self {
-            Self::Nanoseconds => Some(time.div_euclid(1_000_000)),
-            Self::Microseconds => Some(time.div_euclid(1000)),
-            Self::Milliseconds => Some(time),
-            Self::Seconds => time.checked_mul(1000),
-            Self::Minutes => time.checked_mul(60_000),
-            Self::Hours => time.checked_mul(3_600_000),
-        }
+    pub fn time(self, count: i64) -> Option<Time> {
+        let ms = match self {
+            Self::Nanoseconds => return Some(Time::from_ns(count)),
+            Self::Microseconds => return count.checked_mul(1000).map(Time::from_ns),
+            Self::Milliseconds => 1,
+            Self::Seconds => 1000,
+            Self::Minutes => 60_000,
+            Self::Hours => 3_600_000,
+        };
+        count.checked_mul(ms).map(Time::from_ms)
     }
 }
