@@ -1,6 +1,0 @@
-#![cfg_attr(fuzzing, no_main)]
-
-#[path = "../src/cluster_files.rs"]
-mod entry;
-
-fuzz::fuzz_target!(entry::cluster_files);

@@ -1,6 +1,0 @@
-#![cfg_attr(fuzzing, no_main)]
-
-#[path = "../src/db_table.rs"]
-mod entry;
-
-fuzz::fuzz_target!(entry::db_table);

@@ -1,6 +1,0 @@
-#![cfg_attr(fuzzing, no_main)]
-
-#[path = "../src/egress.rs"]
-mod entry;
-
-fuzz::fuzz_target!(entry::upstream_cursor);
