@@ -69,15 +69,23 @@ known() {
 
 # A piece that was interrupted leaves nothing that would be taken for a whole one.
 make_piece() {
-    local name=$1 begun=$SECONDS file kind mpi
+    local name=$1 begun=$SECONDS file kind mpi label launcher
     file=$(file_of "$name")
     printf '== %s, %s: about %s min\n' "$name" "$(date +%H:%M)" $((($(seconds_of "$name") + 59) / 60))
     case "$name" in
     run-*)
         mpi=${name#run-?-}
-        rm -f "$found/$file.part"
+        label=${file%.jsonl}
+        launcher=$found/$label.sh
+        rm -f "$found/$file.part" "$found/$label.cores"
+        # Before each start, the launcher adds the time of a cache line between the cores to LABEL.cores.
+        cat >"$launcher" <<EOF
+#!/bin/sh
+exec "$program" cluster-launch --mpi "$mpi" --times "$found/$label.cores" -- "\$@"
+EOF
+        chmod +x "$launcher"
         "$target/release/keel" cluster measure --hosts "$found/hosts" --program "$target/mpi-$mpi/release/keel-mpi" \
-            --label "${file%.jsonl}" --out "$found/$file.part" >"$found/$name.txt"
+            --mpirun "$launcher" --label "$label" --out "$found/$file.part" >"$found/$name.txt"
         ;;
     boards-*)
         mpi=${name#boards-}
@@ -147,7 +155,8 @@ if [ "$1" != --tables ]; then
         # Takes the two runs that are there; nothing is measured for it.
         if [ -f "$found/$mpi-1.jsonl" ] && [ -f "$found/$mpi-2.jsonl" ]; then
             "$program" cluster --dir "$found" --only agreement --mpi "$mpi" --keep "$found" --commit "$commit" \
-                --json "$results/agreement-$mpi.json" >"$found/agreement-$mpi.txt"
+                --json "$results/agreement-$mpi.json" --csv "$results/agreement-$mpi.csv" \
+                >"$found/agreement-$mpi.txt"
         fi
         for kind in memory link; do
             if [ -f "$found/$kind-$mpi.json" ]; then cp "$found/$kind-$mpi.json" "$found/$kind-$mpi.csv" "$results/"; fi

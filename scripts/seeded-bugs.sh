@@ -12,12 +12,15 @@ bugs=(
     "ack-before-flush db crash_flash::"
     "ack-when-put keel node_kill::"
     "key-tail-ignored db table::"
+    "time-truncated db history::every_range"
+    "old-segment-continued db golden::a_segment_of_an_older"
     "alarm-without-hysteresis db alarms::"
     "alarm-forgets-when-full db alarms::"
     "actuator-first-wins egress outbox::"
     "cursor-before-ack egress forward_crash::"
     "ack-of-another egress forward_crash::"
     "window-unbounded egress forward_crash::"
+    "slash-unescaped ingest series::"
 )
 
 log=$(mktemp)

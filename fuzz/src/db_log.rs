@@ -14,7 +14,7 @@ use db::log::reader::{Damage, Reader, Tail};
 use db::log::{checkpoint, segment_name};
 use db::{
     CommitDriver, Database, DbOptions, Error, HistoryCursor, HistoryQuery, MemoryStore,
-    SegmentStore, scan_log,
+    SegmentStore, Time, scan_log,
 };
 
 /// Longer inputs are left alone: the reader's buffer holds this much at once, however it is cut.
@@ -60,7 +60,7 @@ pub(crate) fn db_log(data: &[u8]) {
 struct Known {
     offset: u64,
     id: u32,
-    time_ms: i64,
+    time: Time,
     arrival_us: u64,
     boot_id: [u8; 16],
     flags: [bool; 3],
@@ -120,7 +120,7 @@ fn put_right(file: &mut [u8]) -> Said {
                 let version = body.get(8..12).map(number);
                 body.len() == 16
                     && body.starts_with(b"EVKLOG\r\n")
-                    && (at > 0 || version <= Some(2))
+                    && (at > 0 || version <= Some(3))
             }
             0xb2 | 0xb3 if body.len() == 49 => {
                 base = Some(anchor(body, kind == 0xb3));
@@ -229,10 +229,10 @@ fn reading(kind: u8, body: &[u8], base: &Base) -> Option<(Known, i64)> {
     let known = Known {
         offset: 0,
         id,
-        time_ms: if kind & 0xf0 == 0xa0 {
-            whole
+        time: if kind & 0xf0 == 0xa0 {
+            Time::from_ms(whole)
         } else {
-            whole.div_euclid(1_000_000)
+            Time::from_ns(whole)
         },
         arrival_us,
         boot_id: base.boot_id,
@@ -289,7 +289,7 @@ fn segment(file: &[u8], said: &Said) {
         // A time of the node's untrusted clock may be corrected to any other; the range ends before the last ms.
         let is_in_range = |(_, known): &(u64, Known)| {
             let [wall_trusted, by_node, _] = known.flags;
-            known.time_ms < i64::MAX && (wall_trusted || !by_node)
+            known.time < Time::from_ms(i64::MAX) && (wall_trusted || !by_node)
         };
         if said.is_plain && found.iter().all(is_in_range) {
             assert_eq!(read, readings);
@@ -317,7 +317,7 @@ fn read(
                 let known = Known {
                     offset: record.offset,
                     id: reading.id,
-                    time_ms: reading.time.ms(),
+                    time: reading.time,
                     arrival_us: reading.arrival_us,
                     boot_id: record.boot_id,
                     flags: [reading.wall_trusted, reading.node_time, reading.retained],
@@ -344,8 +344,8 @@ fn read(
 fn history(db: &Database<MemoryStore>) -> u64 {
     let query = HistoryQuery {
         id: None,
-        from_ms: i64::MIN,
-        to_ms: i64::MAX,
+        from: Time::from_ms(i64::MIN),
+        to: Time::from_ms(i64::MAX),
     };
     let (mut cursor, mut found) = (HistoryCursor::default(), 0);
     let mut visit = |_: &db::HistoryEntry<'_>| {

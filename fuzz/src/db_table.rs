@@ -30,7 +30,7 @@ pub(crate) fn db_table(data: &[u8]) {
     for key in KEYS {
         let (id, _) = written.insert(key, 1_500, true).expect("an object");
         let value = SlotValue {
-            timestamp_ms: 5,
+            time: db::Time::from_ns(5),
             arrival_ns: 6,
             boot_tag: 7,
             wall_trusted: true,

@@ -31,8 +31,8 @@ const KEYS_MAX: usize = 16;
 
 /// Line protocol: the stream is cut into reads and lines, each line is parsed and taken. However it is cut, and however
 /// often the destination makes it wait, the readings are the same, as they are when it is the body of a request; a
-/// parsed line is written and parsed back equal. The first three bytes choose the longest line, the length of reads and
-/// where to wait.
+/// parsed line is written and parsed back equal, and what its keys are made of can be read back from keys with pairs.
+/// The first three bytes choose the longest line, the length of reads and where to wait.
 pub fn line_protocol(data: &[u8]) {
     let Some((&[limit, cut, halt], stream)) = data.split_first_chunk::<3>() else {
         return;
@@ -53,6 +53,7 @@ pub fn line_protocol(data: &[u8]) {
         let length = first_line_bytes(rest).unwrap_or(rest.len());
         if let Ok(text) = std::str::from_utf8(&rest[..length]) {
             parses_back(text);
+            keys_are_read_back(text);
         }
         rest = rest.get(length + 1..).unwrap_or_default();
     }
@@ -134,7 +135,7 @@ struct Taken {
     refused: Vec<u64>,
 }
 
-type Put = (String, Vec<u8>, Option<i64>);
+type Put = (String, Vec<u8>, Option<db::Time>);
 
 /// Takes every reading, but after each `halt` puts the next one must wait once; 0: none must wait.
 struct Store {
@@ -177,15 +178,15 @@ impl Destination for Store {
         Ok(inner.keys.len() as u32 - 1)
     }
 
-    fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
+    fn put(&self, object: u32, value: &[u8], time: Option<db::Time>) -> Result<u64, PutError> {
         assert!(value.len() <= VALUE_BYTES_MAX);
         match Value::decode(value) {
             Some(Value::Float(value)) => assert!(value.is_finite()),
             Some(_) => {}
             None => panic!("no value: {value:?}"),
         }
-        if let Some(time_ms) = time_ms {
-            assert!((time_ms - NOW_MS).abs() <= 86_400_000);
+        if let Some(time) = time {
+            assert!((time.ms() - NOW_MS).abs() <= 86_400_000);
         }
         let mut inner = self.lock();
         if self.halt > 0 && inner.since >= self.halt {
@@ -194,7 +195,7 @@ impl Destination for Store {
         }
         inner.since += 1;
         let key = inner.keys[object as usize].clone();
-        inner.puts.push((key, value.to_vec(), time_ms));
+        inner.puts.push((key, value.to_vec(), time));
         Ok(inner.puts.len() as u64 - 1)
     }
 
@@ -202,9 +203,9 @@ impl Destination for Store {
         &self,
         object: u32,
         value: &[u8],
-        time_ms: Option<i64>,
+        time: Option<db::Time>,
     ) -> Result<u64, PutError> {
-        self.put(object, value, time_ms)
+        self.put(object, value, time)
     }
 
     fn durable_end(&self) -> u64 {
@@ -473,6 +474,60 @@ fn parses_back(text: &str) {
     assert_eq!(again.fields().count(), fields.len());
     write_line(&mut rewritten, &name, &tags, &fields, again.time());
     assert_eq!(written, rewritten);
+}
+
+/// Every key with pairs that a line makes is the one of its measurement, its tags and one of its fields.
+fn keys_are_read_back(text: &str) {
+    // An intake leaves a byte order mark out.
+    let Ok(line) = parse(text.strip_prefix('\u{feff}').unwrap_or(text)) else {
+        return;
+    };
+    let store = Store::new(0);
+    let key = Template::parse("{measurement}/{pairs}/{field}", TemplateKind::Line);
+    let options = IntakeOptions {
+        line_key: key.unwrap_or_else(|error| panic!("{error}")),
+        line_precision: Precision::Milliseconds,
+        value_bytes_max: VALUE_BYTES_MAX,
+        future_seconds_max: 86_400,
+        past_days_max: 1,
+        ..IntakeOptions::default()
+    };
+    let mut intake = Intake::new(options, Arc::clone(&store));
+    intake.line(text.as_bytes());
+    let mut tags: Vec<(String, String)> = line
+        .tags()
+        .map(|(name, value)| (name.chars().collect(), value.chars().collect()))
+        .collect();
+    tags.sort();
+    let keys = std::mem::take(&mut store.lock().keys);
+    for key in keys {
+        let levels: Vec<&str> = key.split('/').collect();
+        let [measurement, pairs @ .., field] = &levels[..] else {
+            panic!("{key}");
+        };
+        assert!(
+            line.measurement()
+                .chars()
+                .eq(unescaped(measurement).chars())
+        );
+        let pairs: Vec<(String, String)> = pairs
+            .iter()
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(name, value)| (unescaped(name), unescaped(value)))
+            .collect();
+        assert_eq!(pairs, tags, "{key}");
+        let field = unescaped(field);
+        assert!(
+            line.fields()
+                .any(|(name, _)| name.chars().eq(field.chars()))
+        );
+    }
+}
+
+/// Returns a part of a key with pairs as it was.
+fn unescaped(text: &str) -> String {
+    let text = text.replace("~2", "=").replace("~1", "/");
+    text.replace("~0", "~")
 }
 
 /// Returns each packet as text, and at the end the error of the stream, if any.

@@ -7,11 +7,12 @@
 //!
 //! **Invariants:** the fuzzer is built by cargo-fuzz alone; everything else builds on the stable toolchain.
 //!
-//! **Files:** this one; `intake.rs` for lines and messages of MQTT, `modbus.rs` for answers of devices; the others have
-//! the name of their target.
+//! **Files:** this one; `intake.rs` for lines and messages of MQTT, `modbus.rs` for answers of devices, `sparkplug.rs`
+//! for messages of edge nodes; the others have the name of their target.
 
 pub mod intake;
 pub mod modbus;
+pub mod sparkplug;
 
 /// Declares a program that passes bytes to a function: those of the fuzzer if cargo-fuzz builds it, otherwise those of
 /// the files given as arguments.

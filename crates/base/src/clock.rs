@@ -11,6 +11,10 @@ pub trait Clock: Send + Sync {
     fn monotonic_ns(&self) -> u64;
     /// Milliseconds since 1970-01-01 UTC, as this machine believes.
     fn wall_ms(&self) -> i64;
+    /// The same moment in nanoseconds; the farthest number for a time that it cannot hold.
+    fn wall_ns(&self) -> i64 {
+        self.wall_ms().saturating_mul(1_000_000)
+    }
     /// Whether the wall clock has been set from a trusted source since boot.
     fn wall_is_trusted(&self) -> bool;
     /// Identity of this boot: monotonic times of different boots do not compare.
@@ -23,6 +27,9 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
     fn wall_ms(&self) -> i64 {
         (**self).wall_ms()
+    }
+    fn wall_ns(&self) -> i64 {
+        (**self).wall_ns()
     }
     fn wall_is_trusted(&self) -> bool {
         (**self).wall_is_trusted()
@@ -78,6 +85,10 @@ impl Clock for SystemClock {
 
     fn wall_ms(&self) -> i64 {
         (read_clock_ns(libc::CLOCK_REALTIME) / 1_000_000) as i64
+    }
+
+    fn wall_ns(&self) -> i64 {
+        i64::try_from(read_clock_ns(libc::CLOCK_REALTIME)).unwrap_or(i64::MAX)
     }
 
     /// The kernel's own judgement. It sets `STA_UNSYNC` at boot; a time daemon (chrony, ntpd, systemd-timesyncd, a GPS
@@ -158,6 +169,7 @@ mod tests {
         }
         // 2020-01-01: later than any default a machine boots with and earlier than any real run.
         assert!(clock.wall_ms() > 1_577_836_800_000 || !clock.wall_is_trusted());
+        assert!(clock.wall_ns() / 1_000_000 > 1_577_836_800_000 || !clock.wall_is_trusted());
     }
 
     #[test]
@@ -195,6 +207,11 @@ mod tests {
     fn a_shared_clock_is_a_clock() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         assert!(Clock::monotonic_ns(&clock) > 0);
+        // Not by way of whole milliseconds.
+        let sim = crate::sim::SimClock::new(1);
+        sim.advance_ns(1);
+        let shared: Arc<dyn Clock> = Arc::new(sim);
+        assert_eq!(Clock::wall_ns(&shared), 1);
         assert_eq!(Clock::boot_id(&clock), clock.as_ref().boot_id());
     }
 }

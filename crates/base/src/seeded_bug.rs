@@ -16,6 +16,10 @@ pub enum SeededBug {
     AckWhenPut,
     /// `db` tells keys apart by their first 16 bytes.
     KeyTailIgnored,
+    /// `db` logs the times of readings without what they have beyond whole ms.
+    TimeTruncated,
+    /// `db` goes on in the last segment, whatever its format.
+    OldSegmentContinued,
     /// `db` ends an alarm at the threshold that raised it.
     AlarmWithoutHysteresis,
     /// `db` counts an alarm that found no room as reported.
@@ -28,21 +32,26 @@ pub enum SeededBug {
     WindowUnbounded,
     /// `egress` keeps the first of several values that wait for an actuator.
     ActuatorFirstWins,
+    /// `ingest` leaves slashes in the names and values of keys with pairs.
+    SlashUnescaped,
 }
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::SwappedBarrier,
         Self::AckBeforeFlush,
         Self::AckWhenPut,
         Self::KeyTailIgnored,
+        Self::TimeTruncated,
+        Self::OldSegmentContinued,
         Self::AlarmWithoutHysteresis,
         Self::AlarmForgetsWhenFull,
         Self::CursorBeforeAck,
         Self::AckOfAnother,
         Self::WindowUnbounded,
         Self::ActuatorFirstWins,
+        Self::SlashUnescaped,
     ];
 
     /// The value of `KEEL_SEEDED_BUG` that turns the bug on.
@@ -52,12 +61,15 @@ impl SeededBug {
             Self::AckBeforeFlush => "ack-before-flush",
             Self::AckWhenPut => "ack-when-put",
             Self::KeyTailIgnored => "key-tail-ignored",
+            Self::TimeTruncated => "time-truncated",
+            Self::OldSegmentContinued => "old-segment-continued",
             Self::AlarmWithoutHysteresis => "alarm-without-hysteresis",
             Self::AlarmForgetsWhenFull => "alarm-forgets-when-full",
             Self::CursorBeforeAck => "cursor-before-ack",
             Self::AckOfAnother => "ack-of-another",
             Self::WindowUnbounded => "window-unbounded",
             Self::ActuatorFirstWins => "actuator-first-wins",
+            Self::SlashUnescaped => "slash-unescaped",
         }
     }
 

@@ -104,6 +104,9 @@ enum Bench {
     /// Writes the result page of messages between boards from a report of `cluster`.
     #[command(hide = true)]
     ClusterPage(cluster::page::Options),
+    /// A launcher that measures the time of a cache line first; started by `cluster`.
+    #[command(hide = true)]
+    ClusterLaunch(cluster::launch::Options),
     /// Writes the result page of the node from a report of `node`.
     #[command(hide = true)]
     NodePage(node::page::Options),
@@ -161,6 +164,7 @@ fn main() -> ExitCode {
             cluster::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
         }
         Bench::ClusterPage(options) => cluster::page::run(&options),
+        Bench::ClusterLaunch(options) => cluster::launch::run(&options),
         Bench::DbPage(options) => db::page::run(&options),
         Bench::QosPage(options) => qos::page::run(&options),
         Bench::MemPage(options) => mem::page::run(&options),

@@ -2,12 +2,16 @@
 //!
 //! cargo run --release -p cluster --example regret -- 10000 201 202 203 204 205 206
 //! cargo run --release -p cluster --example regret -- 10000 1 2 3 4 5 6 scan
+//! cargo run --release -p cluster --example regret -- 10000 401 402 403 informed    the best decision beside it
 
 use cluster::advisor::{CONFIDENCE, CONFIDENCE_FLOOR, LATE_PENALTY};
-use cluster::simulation::{Policy, Report, run};
+use cluster::simulation::{Policy, Report, run, run_informed};
 
 /// Noise of the figures that the advisor sees.
 const NOISE: f64 = 0.1;
+
+/// Possible truths that the best decision weighs in each scenario.
+const DRAWS: u32 = 200;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -22,11 +26,23 @@ fn main() {
          total energy %  violations %  withheld (in time)  judged"
     );
     let is_scan = words.iter().any(|word| word == "scan");
+    if words.iter().any(|word| word == "informed") {
+        let policy = Policy::default();
+        println!("the advisor");
+        judge(seeds, policy, false, |seed| {
+            run(scenarios, NOISE, policy, seed)
+        });
+        println!("the best decision under the same knowledge");
+        judge(seeds, policy, false, |seed| {
+            run_informed(scenarios, NOISE, policy, DRAWS, seed)
+        });
+        return;
+    }
     let (confidences, floors, penalties): (&[f64], &[f64], &[f64]) = if is_scan {
         (
-            &[0.7, 0.8],
-            &[0.0, 0.05, 0.1, 0.2, 0.3, 0.5],
-            &[0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0],
+            &[0.8],
+            &[0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5],
+            &[1.0, 2.0, 3.0, 5.0, 10.0],
         )
     } else {
         (&[CONFIDENCE], &[CONFIDENCE_FLOOR], &[LATE_PENALTY])
@@ -39,16 +55,32 @@ fn main() {
                     confidence_floor,
                     late_penalty,
                 };
-                judge(scenarios, seeds, policy, is_scan);
+                judge(seeds, policy, is_scan, |seed| {
+                    run(scenarios, NOISE, policy, seed)
+                });
             }
         }
     }
 }
 
-fn judge(scenarios: u32, seeds: &[u64], policy: Policy, is_scan: bool) {
+fn judge(
+    seeds: &[u64],
+    policy: Policy,
+    is_scan: bool,
+    run: impl Fn(u64) -> Result<Report, cluster::Error> + Sync,
+) {
+    let run = &run;
+    let reports: Vec<_> = std::thread::scope(|scope| {
+        let begun: Vec<_> = seeds
+            .iter()
+            .map(|&seed| scope.spawn(move || (seed, run(seed))))
+            .collect();
+        let ended = begun.into_iter().map(|one| one.join().expect("a thread"));
+        ended.collect()
+    });
     let mut all = Vec::new();
-    for &seed in seeds {
-        match run(scenarios, NOISE, policy, seed) {
+    for (seed, report) in reports {
+        match report {
             Ok(report) => {
                 if !is_scan {
                     line(policy, &seed.to_string(), &report);

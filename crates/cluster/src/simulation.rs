@@ -8,13 +8,17 @@
 //! The advisor gets each measured figure times a lognormal factor (10 % by default), the serial part instead of the
 //! parallel one, and counted figures (sizes, prices) as they are.
 //!
-//! The criteria were fixed before any tuning. **Regret** is the mean, over the scenarios, of (true cost of the choice ÷
-//! true cost of the best choice − 1). Cost is the money or energy that the scenario minimises. The best choice is the
-//! cheapest option that in truth keeps privacy and deadline. The choice is the advised option or, if the advisor has
-//! said that nothing is safe, the option that it called likeliest. Scenarios in which no option keeps the deadline, and
-//! those whose choice was late, have no such ratio. The former are counted as impossible. The latter are counted as
-//! **violations** if the option was advised, and as late otherwise. The parameters of the advisor were tuned on the
-//! seeds 1 to 6; published figures come from 201 to 206, which were not used for tuning; the bench runs them again.
+//! **Regret** is the mean, over the scenarios, of (true cost of the choice ÷ true cost of the best choice − 1). Cost is
+//! the money or energy that the scenario minimises. The best choice is the cheapest option that in truth keeps privacy
+//! and deadline. The choice is the advised option or, if the advisor has said that nothing is safe, the option with the
+//! least expected loss, which a periodic job takes then. Scenarios in which no option keeps the deadline, and those
+//! whose choice was late, have no such ratio. The former are counted as impossible. The latter are counted as
+//! **violations** if the option was advised, and as late otherwise.
+//!
+//! These criteria were fixed before any tuning, but for one point: where nothing is safe, the choice was the likeliest
+//! option at first. This was changed with the advisor, after the seeds 301 to 306 and 401 to 406. The parameters were
+//! tuned on the seeds 1 to 30; `docs/cluster.md` names the seeds that judge. The bench runs 201 to 206 again.
+//! [`run_informed`] says what can be reached at best with figures that have so much noise.
 
 use crate::Error;
 use crate::advisor::{
@@ -23,6 +27,8 @@ use crate::advisor::{
 };
 use crate::model::Boundary;
 use crate::random::Random;
+
+mod informed;
 
 /// Number of packets of an upload; this determines their size.
 const PACKETS: u32 = 64;
@@ -48,6 +54,16 @@ struct Played {
     time_s: f64,
     energy_j: f64,
     cost: f64,
+}
+
+impl Played {
+    /// What the question minimises.
+    fn value(&self, question: &Question) -> f64 {
+        match question.minimise {
+            Minimise::Cost => self.cost,
+            _ => self.energy_j,
+        }
+    }
 }
 
 /// How the advisor weighs risk, as in a [`Question`].
@@ -98,7 +114,7 @@ pub struct Report {
     pub violations: u32,
     /// Scenarios without advice, although an option would have kept everything.
     pub withheld: u32,
-    /// How many of these had a likeliest option that kept the deadline.
+    /// In how many of these the option with the least expected loss kept the deadline.
     pub withheld_in_time: u32,
     /// Scenarios in which no option keeps the deadline.
     pub impossible: u32,
@@ -117,6 +133,59 @@ impl Report {
 /// # Errors
 /// None, unless a drawn question is out of the advisor's ranges.
 pub fn run(scenarios: u32, noise: f64, policy: Policy, seed: u64) -> Result<Report, Error> {
+    run_with(scenarios, noise, policy, seed, |question, places, _| {
+        let choice = choose(question)?;
+        let find = |at: usize| {
+            let place = choice.options[at].place;
+            places.iter().position(|other| *other == place)
+        };
+        Ok(Decision {
+            advised: choice.advised.and_then(find),
+            fallback: choice.least_loss.and_then(find),
+        })
+    })
+}
+
+/// Runs the scenarios of [`run`] with the best decision under the same knowledge instead of the advisor: see
+/// [`informed`]. `draws` possible truths are played for each.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_informed(
+    scenarios: u32,
+    noise: f64,
+    policy: Policy,
+    draws: u32,
+    seed: u64,
+) -> Result<Report, Error> {
+    run_with(
+        scenarios,
+        noise,
+        policy,
+        seed,
+        |question, places, random| {
+            Ok(informed::decide(
+                question, places, policy, noise, draws, random,
+            ))
+        },
+    )
+}
+
+/// What is chosen, as numbers of places.
+#[derive(Clone, Copy, Debug)]
+struct Decision {
+    advised: Option<usize>,
+    /// The choice if nothing is advised.
+    fallback: Option<usize>,
+}
+
+fn run_with(
+    scenarios: u32,
+    noise: f64,
+    policy: Policy,
+    seed: u64,
+    decide: impl Fn(&Question, &[Place], &mut Random) -> Result<Decision, Error>,
+) -> Result<Report, Error> {
     let mut report = Report {
         scenarios,
         ..Report::default()
@@ -159,21 +228,10 @@ pub fn run(scenarios: u32, noise: f64, policy: Policy, seed: u64) -> Result<Repo
             question.give(input, seen, origin)?;
         }
         consistent(&mut question);
-        let value = |one: &Played| match question.minimise {
-            Minimise::Cost => one.cost,
-            _ => one.energy_j,
-        };
+        let value = |one: &Played| one.value(&question);
         let in_time = played.iter().filter(|one| one.time_s <= deadline_s);
         let best = in_time.map(value).fold(f64::INFINITY, f64::min);
-        let choice = choose(&question)?;
-        let find = |at: usize| {
-            let place = choice.options[at].place;
-            places.iter().position(|other| *other == place)
-        };
-        let (advised, likeliest) = (
-            choice.advised.and_then(find),
-            choice.likeliest.and_then(find),
-        );
+        let Decision { advised, fallback } = decide(&question, &places, &mut random)?;
         let is_in_time = |at: usize| played[at].time_s <= deadline_s;
         let mut judge = |report: &mut Report, at: usize| {
             let objective = usize::from(question.minimise != Minimise::Cost);
@@ -192,7 +250,7 @@ pub fn run(scenarios: u32, noise: f64, policy: Policy, seed: u64) -> Result<Repo
             (None, false) => report.impossible += 1,
             (None, true) => {
                 report.withheld += 1;
-                if let Some(at) = likeliest.filter(|at| is_in_time(*at)) {
+                if let Some(at) = fallback.filter(|at| is_in_time(*at)) {
                     report.withheld_in_time += 1;
                     judge(&mut report, at);
                 }
@@ -214,9 +272,9 @@ pub fn run(scenarios: u32, noise: f64, policy: Policy, seed: u64) -> Result<Repo
     Ok(report)
 }
 
-/// Returns a figure as the advisor sees it.
-fn observe(input: Input, truth: f64, noise: f64, random: &mut Random) -> f64 {
-    let is_counted = matches!(
+/// Returns whether an input is counted and not measured: then it is seen as it is.
+fn is_counted(input: Input) -> bool {
+    matches!(
         input,
         Input::ExchangeTimes
             | Input::ExchangeBytes
@@ -225,8 +283,12 @@ fn observe(input: Input, truth: f64, noise: f64, random: &mut Random) -> f64 {
             | Input::EnergyPricePerKwh
             | Input::NetworkPricePerGb
             | Input::MachinePricePerHour
-    );
-    if is_counted {
+    )
+}
+
+/// Returns a figure as the advisor sees it.
+fn observe(input: Input, truth: f64, noise: f64, random: &mut Random) -> f64 {
+    if is_counted(input) {
         return truth;
     }
     let factor = (noise * random.normal()).exp();
@@ -254,42 +316,88 @@ fn consistent(question: &mut Question) {
     }
 }
 
-/// Draws a scenario from the typical ranges of small boards, radios and data centres.
+/// How an input is drawn, and from which range.
+#[derive(Clone, Copy, Debug)]
+struct Drawn {
+    input: Input,
+    /// Even in the logarithm, or in the value.
+    is_log: bool,
+    low: f64,
+    high: f64,
+    /// The range is relative to this input, which is drawn before it.
+    of: Option<Input>,
+}
+
+const fn even(input: Input, low: f64, high: f64) -> Drawn {
+    Drawn {
+        input,
+        is_log: false,
+        low,
+        high,
+        of: None,
+    }
+}
+
+const fn log(input: Input, low: f64, high: f64) -> Drawn {
+    Drawn {
+        is_log: true,
+        ..even(input, low, high)
+    }
+}
+
+const fn part(of: Input, input: Input, low: f64, high: f64) -> Drawn {
+    Drawn {
+        of: Some(of),
+        ..even(input, low, high)
+    }
+}
+
+/// The typical ranges of small boards, radios and data centres, in the order in which they are drawn. That of the
+/// parallel fraction is of the serial part.
+const DRAWN: [Drawn; 24] = [
+    even(Input::BoardActiveW, 2.0, 12.0),
+    log(Input::SingleS, 0.5, 600.0),
+    log(Input::ParallelFraction, 0.003, 0.5),
+    log(Input::ExchangeTimes, 1.0, 150.0),
+    log(Input::ExchangeBytes, 64.0, 1e6),
+    log(Input::InputBytes, 1e4, 1e9),
+    log(Input::OutputBytes, 10.0, 1e5),
+    part(Input::BoardActiveW, Input::BoardIdleW, 0.3, 0.8),
+    part(Input::BoardActiveW, Input::BoardCommunicatingW, 0.85, 1.0),
+    even(Input::SwitchW, 0.0, 4.0),
+    log(Input::MessageAlphaS, 8e-6, 300e-6),
+    log(Input::MessageBytesPerS, 4e6, 120e6),
+    log(Input::UpBytesPerS, 2e4, 2e7),
+    log(Input::DownBytesPerS, 1e5, 5e7),
+    log(Input::RoundTripS, 0.005, 0.3),
+    log(Input::MachineSpeed, 2.0, 40.0),
+    log(Input::MachineActiveW, 15.0, 200.0),
+    part(Input::MachineActiveW, Input::MachineIdleW, 0.2, 0.6),
+    even(Input::Pue, 1.1, 2.0),
+    log(Input::RadioJPerByte, 0.05e-6, 3e-6),
+    log(Input::NetworkJPerByte, 0.1e-6, 5e-6),
+    even(Input::EnergyPricePerKwh, 0.1, 0.5),
+    log(Input::NetworkPricePerGb, 0.001, 1.0),
+    log(Input::MachinePricePerHour, 0.001, 0.2),
+];
+
+/// Draws a scenario.
 fn draw(random: &mut Random) -> (Truth, Question) {
     let mut of = [0.0; INPUTS.len()];
-    let mut set = |input: Input, value: f64| of[input as usize] = value;
-    let active_w = random.between(2.0, 12.0);
-    set(Input::SingleS, random.between_log(0.5, 600.0));
-    set(
-        Input::ParallelFraction,
-        1.0 - random.between_log(0.003, 0.5),
-    );
-    set(Input::ExchangeTimes, random.between_log(1.0, 150.0).floor());
-    set(Input::ExchangeBytes, random.between_log(64.0, 1e6).floor());
-    set(Input::InputBytes, random.between_log(1e4, 1e9).floor());
-    set(Input::OutputBytes, random.between_log(10.0, 1e5).floor());
-    set(Input::BoardActiveW, active_w);
-    set(Input::BoardIdleW, active_w * random.between(0.3, 0.8));
-    set(
-        Input::BoardCommunicatingW,
-        active_w * random.between(0.85, 1.0),
-    );
-    set(Input::SwitchW, random.between(0.0, 4.0));
-    set(Input::MessageAlphaS, random.between_log(8e-6, 300e-6));
-    set(Input::MessageBytesPerS, random.between_log(4e6, 120e6));
-    set(Input::UpBytesPerS, random.between_log(2e4, 2e7));
-    set(Input::DownBytesPerS, random.between_log(1e5, 5e7));
-    set(Input::RoundTripS, random.between_log(0.005, 0.3));
-    set(Input::MachineSpeed, random.between_log(2.0, 40.0));
-    let machine_w = random.between_log(15.0, 200.0);
-    set(Input::MachineActiveW, machine_w);
-    set(Input::MachineIdleW, machine_w * random.between(0.2, 0.6));
-    set(Input::Pue, random.between(1.1, 2.0));
-    set(Input::RadioJPerByte, random.between_log(0.05e-6, 3e-6));
-    set(Input::NetworkJPerByte, random.between_log(0.1e-6, 5e-6));
-    set(Input::EnergyPricePerKwh, random.between(0.1, 0.5));
-    set(Input::NetworkPricePerGb, random.between_log(0.001, 1.0));
-    set(Input::MachinePricePerHour, random.between_log(0.001, 0.2));
+    for drawn in DRAWN {
+        let value = match drawn.is_log {
+            true => random.between_log(drawn.low, drawn.high),
+            false => random.between(drawn.low, drawn.high),
+        };
+        of[drawn.input as usize] = match drawn.input {
+            Input::ParallelFraction => 1.0 - value,
+            Input::ExchangeTimes
+            | Input::ExchangeBytes
+            | Input::InputBytes
+            | Input::OutputBytes => value.floor(),
+            _ => value * drawn.of.map_or(1.0, |base| of[base as usize]),
+        };
+    }
     let mut question = Question::new("a scenario");
     question.boards_max = 2 + random.below(5) as u32;
     question.boundary = if random.unit() < 0.5 {
@@ -312,20 +420,25 @@ fn draw(random: &mut Random) -> (Truth, Question) {
         1 => Privacy::Neighbours,
         _ => Privacy::Anywhere,
     };
-    let mut speeds: Vec<f64> = (0..question.boards_max)
+    let truth = hidden(of, question.boards_max, random);
+    (truth, question)
+}
+
+/// Draws what no advisor knows.
+fn hidden(of: [f64; INPUTS.len()], boards: u32, random: &mut Random) -> Truth {
+    let mut speeds: Vec<f64> = (0..boards)
         .map(|_| (0.01 * random.normal()).exp())
         .collect();
     // The times on one board were measured on the first board.
     speeds[0] = 1.0;
-    let truth = Truth {
+    Truth {
         of,
         speeds,
         jitter: random.between(0.0, 0.1),
         lost: random.between(0.0, 0.02),
         begin_s: random.between(0.0, 0.02),
         seed: random.bits(),
-    };
-    (truth, question)
+    }
 }
 
 /// The activity of one board, for its energy.
@@ -449,10 +562,10 @@ fn play_centre(truth: &Truth, question: &Question, random: &mut Random) -> (f64,
 mod tests {
     use super::*;
 
-    /// The advisor was not tuned on this seed, but on 1 to 6. Yet the seed is not untouched: the tie-break was changed
-    /// between two runs of 101 to 106. Of the untouched seeds 301 to 306, two miss the goal by a single scenario each;
-    /// `docs/cluster.md` says why.
-    const SEED: u64 = 101;
+    /// The parameters were tuned on other seeds, 1 to 30, but neither seed is untouched. The tie-break was changed
+    /// between two runs of 101. On 301 a single scenario, which cost 8,325 times too much, made a regret of 89 %; that
+    /// led to weighing chance against cost where nothing is safe.
+    const SEEDS: [u64; 2] = [101, 301];
 
     fn is_within_goals(report: &Report) {
         assert!(report.violation_rate() < 0.01, "{report:?}");
@@ -470,12 +583,30 @@ mod tests {
         assert!(report.withheld < scenarios / 100 * 3, "{report:?}");
     }
 
-    /// The goals, on another seed than the published ones; `examples/regret.rs` evaluates these.
+    /// The goals, on other seeds than the published ones; `examples/regret.rs` evaluates these.
     #[test]
     fn scenarios_that_it_was_not_tuned_on_cost_little_too_much_and_few_are_late() {
-        let report = run(10_000, 0.1, Policy::default(), SEED).expect("in range");
-        println!("{report:?}, violations {:.4}", report.violation_rate());
-        is_within_goals(&report);
+        for seed in SEEDS {
+            let report = run(10_000, 0.1, Policy::default(), seed).expect("in range");
+            println!("{report:?}, violations {:.4}", report.violation_rate());
+            is_within_goals(&report);
+        }
+    }
+
+    /// What an advisor could reach that knows the simulation itself is not much less.
+    #[test]
+    fn the_best_decision_under_the_same_knowledge_costs_little_less() {
+        let ours = run(1_000, 0.1, Policy::default(), 306).expect("in range");
+        let best = run_informed(1_000, 0.1, Policy::default(), 50, 306).expect("in range");
+        println!("{ours:?} {best:?}");
+        assert!(best.part_too_much < ours.part_too_much, "{best:?} {ours:?}");
+        assert!(
+            ours.part_too_much < 2.0 * best.part_too_much,
+            "{best:?} {ours:?}"
+        );
+        // With figures without noise it hardly ever errs.
+        let seeing = run_informed(300, 0.0, Policy::default(), 5, 8).expect("in range");
+        assert!(seeing.regret < 0.002, "{seeing:?}");
     }
 
     /// A risk is taken if it pays. Without that, few choices are late, but the few safe ones cost a multiple.

@@ -61,7 +61,7 @@ fn wear(batch: u64) -> Result<(), Box<dyn std::error::Error>> {
         db.put(
             id,
             &(n as f64).to_le_bytes(),
-            1_700_000_000_000 + n as i64 * 4,
+            db::Time::from_ms(1_700_000_000_000 + n as i64 * 4),
             Durability::Batched,
         )?;
         if n % batch == batch - 1 {
@@ -113,10 +113,18 @@ fn speed() -> Result<(), Box<dyn std::error::Error>> {
         at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let id = ids[(at >> 33) as usize % ids.len()];
         let begin = Instant::now();
-        busy += u64::from(black_box(db.put(id, &[n as u8; 64], n, Durability::Batched)).is_err());
+        busy += u64::from(
+            black_box(db.put(
+                id,
+                &[n as u8; 64],
+                db::Time::from_ms(n),
+                Durability::Batched,
+            ))
+            .is_err(),
+        );
         put.record(begin.elapsed().as_nanos() as u64);
         let begin = Instant::now();
-        let _ = black_box(db.get_at(id, n, &mut buffer));
+        let _ = black_box(db.get_at(id, db::Time::from_ms(n), &mut buffer));
         get.record(begin.elapsed().as_nanos() as u64);
         let begin = Instant::now();
         floor.record(black_box(begin.elapsed().as_nanos() as u64));
@@ -124,7 +132,11 @@ fn speed() -> Result<(), Box<dyn std::error::Error>> {
     let begin = Instant::now();
     for n in 0..2_000_000i64 {
         at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let _ = black_box(db.get_at(ids[(at >> 33) as usize % ids.len()], n, &mut buffer));
+        let _ = black_box(db.get_at(
+            ids[(at >> 33) as usize % ids.len()],
+            db::Time::from_ms(n),
+            &mut buffer,
+        ));
     }
     println!(
         "get, 100k objects of 64 B, untimed loop: {} ns each",
@@ -137,8 +149,13 @@ fn speed() -> Result<(), Box<dyn std::error::Error>> {
     let mut now = Histogram::new();
     for n in 0..20_000i64 {
         let begin = Instant::now();
-        db.put(ids[0], &[1; 64], 1_000_000 + n, Durability::Now)?
-            .wait(std::time::Duration::from_secs(10))?;
+        db.put(
+            ids[0],
+            &[1; 64],
+            db::Time::from_ms(1_000_000 + n),
+            Durability::Now,
+        )?
+        .wait(std::time::Duration::from_secs(10))?;
         now.record(begin.elapsed().as_nanos() as u64);
     }
     show("put now + wait, device without latency", &now);

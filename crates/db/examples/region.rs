@@ -71,7 +71,12 @@ fn round(
         at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let id = ids[(at >> 33) as usize % ids.len()];
         let begin = Instant::now();
-        black_box(db.put(id, &[n as u8; 64], n, Durability::Batched)?);
+        black_box(db.put(
+            id,
+            &[n as u8; 64],
+            db::Time::from_ms(n),
+            Durability::Batched,
+        )?);
         puts.record(begin.elapsed().as_nanos() as u64);
     }
     Ok(())

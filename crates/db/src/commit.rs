@@ -427,7 +427,8 @@ impl<S: SegmentStore> Shared<S> {
                 let number = core.next_checkpoint;
                 let position = core.writer.mark();
                 core.needed_from_next = position.segment;
-                match CheckpointWriter::begin(store, number, position, &self.table, &self.options) {
+                let at = (position, core.writer.is_older_store());
+                match CheckpointWriter::begin(store, number, at, &self.table, &self.options) {
                     Ok(writer) => {
                         core.next_checkpoint = writer.number().saturating_add(1);
                         writer

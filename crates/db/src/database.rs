@@ -15,6 +15,7 @@ use crate::history::follow::{self, LogCursor, LogStep, Wanted};
 use crate::history::index::Index;
 use crate::history::{self, HistoryCursor, HistoryEntry, HistoryQuery};
 use crate::log::codec::Seal;
+use crate::log::times::Time;
 use crate::log::writer::{Done, LogWriter, NO_READING};
 use crate::log::{checkpoint, segment_name};
 use crate::options::{CommitDriver, DbOptions, ObjectId, ObjectSpec, Retention};
@@ -37,10 +38,10 @@ const QUEUE_WAIT: Duration = Duration::from_millis(5);
 pub struct Got {
     /// Bytes of the value, at the front of the caller's buffer.
     pub value_bytes: usize,
-    /// The sensor's time, ms.
-    pub timestamp_ms: i64,
-    /// `now - timestamp`, ms; negative for a reading from the future. If the node's clock gave the timestamp in this
-    /// boot, this is the time since the arrival, because that clock may have been set since.
+    /// The sensor's time.
+    pub time: Time,
+    /// `now - time` in ms, without what is below 1 ms; negative for a reading from the future. If the node's clock gave
+    /// the time in this boot, this is the time since the arrival, because that clock may have been set since.
     pub age_ms: i64,
     /// Whether the age is known and within the object's validity interval.
     pub fresh: bool,
@@ -50,7 +51,7 @@ pub struct Got {
     pub this_boot: bool,
     /// Whether the wall clock was trusted at arrival.
     pub wall_trusted: bool,
-    /// Whether the node's wall clock gave the timestamp, not the sensor.
+    /// Whether the node's wall clock gave the time, not the sensor.
     pub node_time: bool,
     /// Whether it was kept for an unknown time before it arrived ([`Database::put_retained`]).
     pub retained: bool,
@@ -107,6 +108,7 @@ impl<S: SegmentStore> Database<S> {
             recovered.next_segment,
             recovered.next_lsn,
         );
+        writer.set_older_store(recovered.is_older_store);
         if let Some((segment, length)) = recovered.resume {
             writer.resume(store.open(&segment_name(segment))?, segment, length);
         }
@@ -260,7 +262,7 @@ impl<S: SegmentStore> Database<S> {
         Entry {
             kind: EntryKind::Declared,
             id: id.0,
-            timestamp_ms: 0,
+            time: Time::from_ms(0),
             arrival_ns: self.shared.clock.monotonic_ns(),
             wall_trusted: false,
             node_time: false,
@@ -319,27 +321,28 @@ impl<S: SegmentStore> Database<S> {
         // A clock read waits for earlier instructions, but not for prefetches: together they take only as long as the
         // longer one.
         self.shared.table.fetch(id, value.len());
-        self.get_at(id, self.shared.clock.wall_ms(), value)
+        let now = Time::from_ns(self.shared.clock.wall_ns());
+        self.get_at(id, now, value)
     }
 
-    /// Reads the latest value with its age at `now_ms`, a time of the sensors' clock.
+    /// Reads the latest value with its age at `now`, a time of the sensors' clock.
     ///
     /// # Errors
     /// As [`get`](Self::get).
-    pub fn get_at(&self, id: ObjectId, now_ms: i64, value: &mut [u8]) -> Result<Got, Error> {
+    pub fn get_at(&self, id: ObjectId, now: Time, value: &mut [u8]) -> Result<Got, Error> {
         let read = self.shared.table.read_within(id, value, OWN_NAPS_MAX)?;
         // Read the monotonic clock only where it decides: that takes longer than the rest.
-        let age_ms = if read.node_time {
-            self.now(now_ms)
-                .age_ms(read.timestamp_ms, true, read.arrival_ns, read.boot_tag)
+        let age_ns = if read.node_time {
+            self.now(now)
+                .age_ns(read.time, true, read.arrival_ns, read.boot_tag)
         } else {
-            now_ms.saturating_sub(read.timestamp_ms)
+            now.since_ns(read.time)
         };
         Ok(Got {
             value_bytes: read.value_bytes,
-            timestamp_ms: read.timestamp_ms,
-            age_ms,
-            fresh: read.is_fresh(age_ms),
+            time: read.time,
+            age_ms: age_ns / 1_000_000,
+            fresh: read.is_fresh(age_ns),
             node_time: read.node_time,
             retained: read.retained,
             arrival_ns: read.arrival_ns,
@@ -348,9 +351,9 @@ impl<S: SegmentStore> Database<S> {
         })
     }
 
-    fn now(&self, wall_ms: i64) -> Now {
+    fn now(&self, wall: Time) -> Now {
         Now {
-            wall_ms,
+            wall,
             monotonic_ns: self.shared.clock.monotonic_ns(),
             boot_tag: self.shared.boot_tag,
         }
@@ -494,9 +497,9 @@ impl<S: SegmentStore> Database<S> {
         self.shared.held_from.store(lsn, Ordering::Relaxed);
     }
 
-    /// Counts the temporal objects that are fresh at `now_ms`, and all of them. One pass over the table.
-    pub fn fresh_count(&self, now_ms: i64) -> FreshCount {
-        self.shared.table.fresh_count(&self.now(now_ms))
+    /// Counts the temporal objects that are fresh at `now`, and all of them. One pass over the table.
+    pub fn fresh_count(&self, now: Time) -> FreshCount {
+        self.shared.table.fresh_count(&self.now(now))
     }
 
     /// Commits the waiting entries and advances the checkpoint if one is due; for [`CommitDriver::Manual`]. `true`

@@ -81,7 +81,7 @@ pub enum Error {
         /// The configured limit.
         value_bytes_max: usize,
     },
-    /// A timestamp that no clock can show (`i64::MIN` marks an object without a value).
+    /// A time that an i64 of ns does not hold: before 1677 or after 2262.
     #[error("the timestamp is out of range")]
     TimestampInvalid,
     /// Every slot of the table is taken.

@@ -55,6 +55,7 @@ pub use history::{HistoryCursor, HistoryEntry, HistoryQuery, HistoryReport};
 pub use log::checkpoint::bytes_max as checkpoint_bytes_max;
 pub use log::reader::Damage;
 pub use log::scan::{LogEntry, ScanReport, scan_log};
+pub use log::times::Time;
 pub use monitor::{Instance, Monitor, MonitorSum, MonitorSumError};
 pub use options::{
     CommitDriver, DbOptions, Durability, FullPolicy, KEY_BYTES_MAX, KEY_BYTES_MEAN,

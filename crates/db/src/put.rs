@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use crate::database::Database;
 use crate::error::Error;
+use crate::log::times::Time;
 use crate::options::{Durability, ObjectId, ShedPolicy};
 use crate::qos::admission::{AdmissionFigures, Offer, Verdict};
 use crate::queue::{self, Entries, Entry, EntryKind, Queue};
@@ -41,10 +42,10 @@ impl<S: SegmentStore> Database<S> {
         &self,
         id: ObjectId,
         value: &[u8],
-        timestamp_ms: i64,
+        time: Time,
         durability: Durability,
     ) -> Result<Ticket, Error> {
-        self.put_timed(id, value, Some(timestamp_ms), false, durability)
+        self.put_timed(id, value, Some(time), false, durability)
     }
 
     /// As [`put`](Self::put) for a reading whose sensor gave no time: the node's clock gives it, the order of
@@ -71,38 +72,47 @@ impl<S: SegmentStore> Database<S> {
         &self,
         id: ObjectId,
         value: &[u8],
-        sensor_ms: Option<i64>,
+        sensor: Option<Time>,
         durability: Durability,
     ) -> Result<Ticket, Error> {
-        self.put_timed(id, value, sensor_ms, true, durability)
+        self.put_timed(id, value, sensor, true, durability)
+    }
+
+    /// Checks whether a reading can be put, whose sensor gave this time, if any.
+    fn check_reading(&self, id: ObjectId, sensor: Option<Time>, bytes: usize) -> Result<(), Error> {
+        let time = sensor.unwrap_or(Time::from_ms(0));
+        self.shared.table.check(id, time, bytes)?;
+        if time.is_countable() {
+            Ok(())
+        } else {
+            Err(Error::TimestampInvalid)
+        }
     }
 
     fn put_timed(
         &self,
         id: ObjectId,
         value: &[u8],
-        sensor_ms: Option<i64>,
+        sensor: Option<Time>,
         retained: bool,
         durability: Durability,
     ) -> Result<Ticket, Error> {
         let shared = &*self.shared;
-        shared
-            .table
-            .check(id, sensor_ms.unwrap_or(0), value.len())?;
+        self.check_reading(id, sensor, value.len())?;
         // Prefetch the slot's cache lines: they arrive while the clock is read and the lock is taken.
         shared.table.fetch(id, value.len());
         let (wall, has_looked) = self.wall();
         let arrival_ns = shared.clock.monotonic_ns();
         // Compute the node's time from the last clock sample, which also gave the trust flag. This saves a clock read
         // per put, and a time never gets the trust of another sample.
-        let timestamp_ms = sensor_ms.unwrap_or_else(|| wall.at_ms(arrival_ns));
+        let time = sensor.unwrap_or_else(|| wall.at(arrival_ns));
         let entry = Entry {
             kind: EntryKind::Reading,
             id: id.0,
-            timestamp_ms,
+            time,
             arrival_ns,
             wall_trusted: wall.trusted,
-            node_time: sensor_ms.is_none(),
+            node_time: sensor.is_none(),
             retained,
             value,
         };
@@ -117,7 +127,7 @@ impl<S: SegmentStore> Database<S> {
             if let Err(refused) = taking {
                 // The reading is not kept but still valid: a full card, or one that stalls, must not silence an alarm.
                 if queue.alarms.is_some() {
-                    let newer = shared.table.is_news(id, timestamp_ms, entry.node_time);
+                    let newer = shared.table.is_news(id, time, entry.node_time);
                     queue.judge_alarms(&entry, newer);
                 }
                 return Err(refused);
@@ -140,7 +150,7 @@ impl<S: SegmentStore> Database<S> {
                 queue.shed += 1;
                 // Judge the alarm although the reading is shed: it must not wait until the load falls.
                 if queue.alarms.is_some() {
-                    let newer = shared.table.is_news(id, timestamp_ms, entry.node_time);
+                    let newer = shared.table.is_news(id, time, entry.node_time);
                     queue.judge_alarms(&entry, newer);
                 }
             }
@@ -191,7 +201,7 @@ impl<S: SegmentStore> Database<S> {
 
     fn slot<'a>(&self, entry: &Entry<'a>) -> SlotValue<'a> {
         SlotValue {
-            timestamp_ms: entry.timestamp_ms,
+            time: entry.time,
             arrival_ns: entry.arrival_ns,
             boot_tag: self.shared.boot_tag,
             wall_trusted: entry.wall_trusted,
@@ -248,12 +258,8 @@ impl<S: SegmentStore> Database<S> {
         }
         let mut staged = self.limits();
         for reading in readings {
-            let TogetherReading {
-                id,
-                value,
-                timestamp_ms,
-            } = *reading;
-            self.stage(&mut staged, id, value, timestamp_ms, Durability::Now)?;
+            let TogetherReading { id, value, time } = *reading;
+            self.stage(&mut staged, id, value, time, Durability::Now)?;
         }
         match self.commit_staged(&staged, deadline_ns) {
             Commit::Done { ticket, .. } => Ok(ticket),
@@ -292,12 +298,12 @@ impl<S: SegmentStore> Database<S> {
                 queue.busy_last_ns = Some(decided_ns);
                 return refused(Error::Busy);
             }
-            let node_ms = wall.at_ms(decided_ns);
+            let node_time = wall.at(decided_ns);
             let entries = || {
                 Entries(&staged.buffer).map(|entry| Entry {
-                    timestamp_ms: match entry.node_time {
-                        true => node_ms,
-                        false => entry.timestamp_ms,
+                    time: match entry.node_time {
+                        true => node_time,
+                        false => entry.time,
                     },
                     arrival_ns: decided_ns,
                     wall_trusted: wall.trusted,
@@ -308,7 +314,7 @@ impl<S: SegmentStore> Database<S> {
             let check = |entry: Entry<'_>| {
                 shared
                     .table
-                    .check(ObjectId(entry.id), entry.timestamp_ms, entry.value.len())
+                    .check(ObjectId(entry.id), entry.time, entry.value.len())
             };
             if let Err(error) = entries().try_for_each(check) {
                 return refused(error);
@@ -366,18 +372,17 @@ impl<S: SegmentStore> Database<S> {
         staged: &mut Staged,
         id: ObjectId,
         value: &[u8],
-        sensor_ms: Option<i64>,
+        sensor: Option<Time>,
         durability: Durability,
     ) -> Result<(), Error> {
-        let timestamp_ms = sensor_ms.unwrap_or(0);
-        self.shared.table.check(id, timestamp_ms, value.len())?;
+        self.check_reading(id, sensor, value.len())?;
         let entry = Entry {
             kind: EntryKind::Reading,
             id: id.0,
-            timestamp_ms,
+            time: sensor.unwrap_or(Time::from_ms(0)),
             arrival_ns: 0,
             wall_trusted: false,
-            node_time: sensor_ms.is_none(),
+            node_time: sensor.is_none(),
             retained: false,
             value,
         };
@@ -463,8 +468,8 @@ pub struct TogetherReading<'a> {
     pub id: ObjectId,
     /// Its value.
     pub value: &'a [u8],
-    /// The sensor's time, ms since 1970; `None` if the node's clock gives it.
-    pub timestamp_ms: Option<i64>,
+    /// The sensor's time; `None` if the node's clock gives it.
+    pub time: Option<Time>,
 }
 
 /// What an instance of a firm task has put and not committed.

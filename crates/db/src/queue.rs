@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::alarm::watches::Watches;
 use crate::error::LogFailure;
+use crate::log::times::Time;
 
 const HEADER_BYTES: usize = 24;
 
@@ -24,7 +25,8 @@ pub(crate) enum EntryKind {
 pub(crate) struct Entry<'a> {
     pub(crate) kind: EntryKind,
     pub(crate) id: u32,
-    pub(crate) timestamp_ms: i64,
+    /// One that ns can count.
+    pub(crate) time: Time,
     pub(crate) arrival_ns: u64,
     pub(crate) wall_trusted: bool,
     /// Whether the node's clock gave the time.
@@ -205,7 +207,7 @@ pub(crate) fn encode(buffer: &mut Vec<u8>, entry: &Entry<'_>) {
     header[7] = u8::from(entry.wall_trusted)
         | u8::from(entry.node_time) << 1
         | u8::from(entry.retained) << 2;
-    header[8..16].copy_from_slice(&entry.timestamp_ms.to_le_bytes());
+    header[8..16].copy_from_slice(&entry.time.ns().to_le_bytes());
     header[16..].copy_from_slice(&entry.arrival_ns.to_le_bytes());
     buffer.extend_from_slice(&header);
     buffer.extend_from_slice(entry.value);
@@ -230,7 +232,7 @@ impl<'a> Iterator for Entries<'a> {
         let (header, rest) = self.0.split_first_chunk::<HEADER_BYTES>()?;
         let [i0, i1, i2, i3, l0, l1, kind, flags, times @ ..] = *header;
         let value_bytes = usize::from(u16::from_le_bytes([l0, l1]));
-        let (timestamp, arrival) = times.split_first_chunk::<8>()?;
+        let (time, arrival) = times.split_first_chunk::<8>()?;
         let value = rest.get(..value_bytes)?;
         self.0 = rest.get(value_bytes.next_multiple_of(8)..)?;
         Some(Entry {
@@ -240,7 +242,7 @@ impl<'a> Iterator for Entries<'a> {
                 EntryKind::Declared
             },
             id: u32::from_le_bytes([i0, i1, i2, i3]),
-            timestamp_ms: i64::from_le_bytes(*timestamp),
+            time: Time::from_ns(i64::from_le_bytes(*time)),
             arrival_ns: u64::from_le_bytes(*arrival.first_chunk::<8>()?),
             wall_trusted: flags & 1 != 0,
             node_time: flags & 2 != 0,
@@ -260,7 +262,7 @@ mod tests {
         let entry = |id, value| Entry {
             kind: EntryKind::Reading,
             id,
-            timestamp_ms: -5,
+            time: Time::from_ns(-5),
             arrival_ns: 7,
             wall_trusted: id % 2 == 0,
             node_time: id % 3 == 0,

@@ -6,6 +6,8 @@
 
 use std::ops::ControlFlow;
 
+use base::seeded_bug::SeededBug;
+
 use crate::error::Error;
 use crate::log::codec::{Dictionary, FORMAT_VERSION, Record};
 use crate::log::reader::{Damage, Reader, Tail};
@@ -16,8 +18,11 @@ use crate::table::{SlotValue, Table};
 
 /// How often a checkpoint is tried that is whole, but cannot be read a moment later.
 const LOADS_MAX: u32 = 3;
-/// The first format with keys longer than a table takes.
-const LONG_KEYS_FORMAT: u32 = 3;
+/// The format that a key longer than a table takes is of: one that this program does not know.
+const LONG_KEYS_FORMAT: u32 = FORMAT_VERSION + 1;
+
+/// The first format with times in ns; the anchors and trailers of earlier ones have no flags of the store.
+const NS_FORMAT: u32 = 3;
 
 /// What a start found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,6 +66,8 @@ pub(crate) struct Recovered {
     pub(crate) segments: Vec<u32>,
     /// First segment that the checkpoint needs, if there is one.
     pub(crate) needed_from: Option<u32>,
+    /// Whether the store began with a format before 3.
+    pub(crate) is_older_store: bool,
 }
 
 /// First eight bytes of a boot id: tells boots apart in a slot.
@@ -76,6 +83,7 @@ pub(crate) fn recover<S: SegmentStore>(
     segment_bytes_max: u64,
 ) -> Result<Recovered, Error> {
     let mut report = RecoveryReport::default();
+    let mut is_older_store = false;
     let mut numbers = checkpoint::numbers(store)?;
     let next_checkpoint = numbers.last().map_or(1, |last| last.saturating_add(1));
     let mut head = None;
@@ -85,7 +93,9 @@ pub(crate) fn recover<S: SegmentStore>(
             let Some(found) = checkpoint::verify(store, numbers[at])? else {
                 break;
             };
-            if load_checkpoint(store, numbers[at], found.objects, table, &mut report)? {
+            let loaded = load_checkpoint(store, numbers[at], found.objects, table, &mut report)?;
+            if let Some(is_older) = loaded {
+                is_older_store |= is_older;
                 head = Some(found);
                 break;
             }
@@ -115,12 +125,22 @@ pub(crate) fn recover<S: SegmentStore>(
     for number in segments.iter().copied().filter(|number| *number >= from) {
         report.segments_read += 1;
         let start = if number == from { offset } else { 0 };
-        let tail = replay(store, &mut reader, number, start, table, &mut report)?;
+        let place = (number, start);
+        let tail = replay(
+            store,
+            &mut reader,
+            place,
+            table,
+            &mut report,
+            &mut |older| {
+                is_older_store |= older;
+            },
+        )?;
         let file_bytes = length_of(store, number);
         let missing_bytes = file_bytes.map_or(0, |bytes| start.saturating_sub(bytes));
         if missing_bytes > 0 {
             reader.damage.pieces_unreadable += 1;
-            reader.damage.bytes_skipped += missing_bytes;
+            reader.damage.bytes_skipped = reader.damage.bytes_skipped.saturating_add(missing_bytes);
         }
         if missing_bytes > 0 || file_bytes.is_none() {
             // Its length is unknown.
@@ -146,6 +166,7 @@ pub(crate) fn recover<S: SegmentStore>(
     let mut resume = resume.filter(|(number, _)| segments.last() == Some(number));
     if let Some((number, bytes)) = resume
         && bytes > 0
+        && !SeededBug::OldSegmentContinued.is_on()
         && scan::version_of(store, number)? != Some(FORMAT_VERSION)
     {
         resume = None;
@@ -160,6 +181,7 @@ pub(crate) fn recover<S: SegmentStore>(
         log_bytes: report.log_bytes_read,
         segments,
         report,
+        is_older_store,
     })
 }
 
@@ -170,16 +192,17 @@ fn length_of<S: SegmentStore>(store: &mut S, number: u32) -> Option<u64> {
     bytes
 }
 
-/// Fills the table from a checkpoint that was read as whole a moment ago. Returns whether it was read as whole again;
-/// if not, the log is replayed over what has been read of it.
+/// Fills the table from a checkpoint that was read as whole a moment ago. Returns whether its store began with a format
+/// before 3; `None` if it was not read as whole again: the log is then replayed over what has been read of it.
 fn load_checkpoint<S: SegmentStore>(
     store: &mut S,
     number: u32,
     objects: u32,
     table: &Table,
     report: &mut RecoveryReport,
-) -> Result<bool, Error> {
+) -> Result<Option<bool>, Error> {
     let mut found = 0;
+    let mut is_older_store = false;
     let tail = checkpoint::visit(store, number, &mut |record| {
         if let Record::Object(object) = record {
             let (entry, id) = (&object.entry, ObjectId(object.entry.id));
@@ -189,7 +212,7 @@ fn load_checkpoint<S: SegmentStore>(
             }
             if let Some(latest) = &object.latest {
                 let value = SlotValue {
-                    timestamp_ms: latest.time.ms(),
+                    time: latest.time,
                     arrival_ns: latest.arrival_ns,
                     boot_tag: latest.boot_tag,
                     wall_trusted: latest.wall_trusted,
@@ -201,23 +224,35 @@ fn load_checkpoint<S: SegmentStore>(
             }
             found += 1;
         }
+        if let Record::Trailer {
+            is_older_store: is, ..
+        } = record
+        {
+            is_older_store = *is;
+        }
         Ok(ControlFlow::Continue(()))
     })?;
     let is_whole = tail == Some(Tail::Clean) && found == objects;
     report.objects_from_checkpoint = if is_whole { found.into() } else { 0 };
-    Ok(is_whole)
+    Ok(is_whole.then_some(is_older_store))
 }
 
+/// Fills the table from a segment, from a byte in it. `older` is told what the records say of the store: whether it
+/// began with a format before 3.
 fn replay<S: SegmentStore>(
     store: &mut S,
     reader: &mut Reader,
-    number: u32,
-    start: u64,
+    (number, start): (u32, u64),
     table: &Table,
     report: &mut RecoveryReport,
+    older: &mut dyn FnMut(bool),
 ) -> Result<Tail, Error> {
     scan::read_segment(store, reader, number, start, &mut |found| {
         match found.record {
+            Record::Segment { version, .. } if found.offset == 0 => {
+                older(version < NS_FORMAT);
+            }
+            Record::Anchor(anchor) => older(anchor.is_older_store),
             Record::Dictionary(entry) => {
                 report.dictionary_conflicts += u64::from(!restore(table, &entry)?);
             }
@@ -229,7 +264,7 @@ fn replay<S: SegmentStore>(
                     report.readings_unnamed += 1;
                 }
                 let value = SlotValue {
-                    timestamp_ms: reading.time.ms(),
+                    time: reading.time,
                     arrival_ns: reading.arrival_us.saturating_mul(1000),
                     boot_tag: boot_tag(&found.boot_id),
                     wall_trusted: reading.wall_trusted,
@@ -278,7 +313,7 @@ fn store_value(table: &Table, id: ObjectId, value: &SlotValue<'_>) -> Result<(),
 mod tests {
     use super::*;
     use crate::log::codec::{
-        self, Anchor, CheckpointHead, Latest, Object, Owner, Reading, Seal, next,
+        self, Anchor, CheckpointHead, Latest, Object, Owner, Reading, Seal, others,
     };
     use crate::log::times::{Context, Form, Time};
     use crate::store::{MemoryStore, StoreError};
@@ -301,7 +336,7 @@ mod tests {
         );
     }
 
-    /// A store of this format that holds every record of format 3. Under a head of format 3 the store is refused.
+    /// A store that holds every record of format 3, those included that no writer writes yet.
     fn records_of_format_3() -> MemoryStore {
         let mut store = MemoryStore::new();
         let seal = Seal::of(store.secret());
@@ -331,9 +366,9 @@ mod tests {
         for (id, key) in [(0, "a"), (1, "b")] {
             codec::put_dictionary(&mut log, seal, &name(id, key));
         }
-        next::put_owner(&mut log, seal, &owner);
-        next::put_anchor_ns(&mut log, seal, &anchor);
-        next::put_anchor_ns(&mut log, seal, &anchor);
+        others::put_owner(&mut log, seal, &owner);
+        codec::put_anchor(&mut log, seal, &anchor);
+        codec::put_anchor(&mut log, seal, &anchor);
         for (n, form) in [Form::Ns, Form::Us, Form::Offset, Form::WholeNs]
             .into_iter()
             .enumerate()
@@ -348,7 +383,7 @@ mod tests {
                 retained: false,
                 value: &[n as u8],
             };
-            next::put_reading_ns(&mut log, &reading, &context, form);
+            codec::put_reading(&mut log, &reading, &context, form);
         }
         *store.file_mut("log-00000000") = log;
         let mut checkpoint = Vec::new();
@@ -369,11 +404,11 @@ mod tests {
             value: b"old",
         });
         let entry = name(0, "a");
-        next::put_object_ns(&mut checkpoint, seal, &Object { entry, latest });
-        next::put_owner(&mut checkpoint, seal, &owner);
+        codec::put_object(&mut checkpoint, seal, &Object { entry, latest });
+        others::put_owner(&mut checkpoint, seal, &owner);
         let (entry, latest) = (name(1, "b"), None);
-        next::put_object_ns(&mut checkpoint, seal, &Object { entry, latest });
-        next::put_trailer_flags(&mut checkpoint, seal, 2, false);
+        codec::put_object(&mut checkpoint, seal, &Object { entry, latest });
+        codec::put_trailer(&mut checkpoint, seal, 2, false);
         *store.file_mut("ckpt-00000001") = checkpoint;
         store
     }
@@ -385,18 +420,21 @@ mod tests {
             let mut value = [0; 8];
             let id = table.lookup(key).expect("known");
             let read = table.read(id, &mut value).expect("a value");
-            (read.timestamp_ms, value[..read.value_bytes].to_vec())
+            (read.time.ns(), value[..read.value_bytes].to_vec())
         });
         (recovered.report, values)
     }
 
     #[test]
-    fn records_of_format_3_are_read_in_whole_ms() {
+    fn records_of_format_3_keep_their_ns() {
         let mut store = records_of_format_3();
         let (report, values) = latest(&mut store);
         assert_eq!(
             values,
-            [(1_700_000_005_003, vec![3]), (1_700_000_005_002, vec![2])]
+            [
+                (1_700_000_005_003_999_000, vec![3]),
+                (1_700_000_005_002_999_000, vec![2])
+            ]
         );
         assert_eq!((report.checkpoint, report.readings_replayed), (Some(1), 4));
         assert_eq!(
@@ -405,12 +443,16 @@ mod tests {
         );
         let mut times = Vec::new();
         let scanned = scan::scan_log(&mut store, &mut |entry| {
-            times.push((entry.key.map(str::to_owned), entry.timestamp_ms));
+            times.push((entry.key.map(str::to_owned), entry.time.ns()));
             ControlFlow::Continue(())
         })
         .expect("scanned");
-        let expected = [("a", 0), ("a", 1), ("b", 2), ("a", 3)]
-            .map(|(key, ms)| (Some(key.to_owned()), 1_700_000_005_000 + ms));
+        let expected = [("a", 0), ("a", 1), ("b", 2), ("a", 3)].map(|(key, ms)| {
+            (
+                Some(key.to_owned()),
+                1_700_000_005_000_999_000 + ms * 1_000_000,
+            )
+        });
         assert_eq!(
             (times, scanned.damage),
             (expected.to_vec(), Damage::default())
@@ -420,7 +462,7 @@ mod tests {
         let table = Table::new(4, 8, 1).expect("a table");
         recover(&mut store, &table, 1 << 20).expect("recovered");
         let read = table.read(ObjectId(0), &mut [0; 8]).expect("a value");
-        assert_eq!((read.timestamp_ms, read.retained), (-1, true));
+        assert_eq!((read.time, read.retained), (Time::from_ns(-1), true));
     }
 
     #[test]
@@ -433,13 +475,13 @@ mod tests {
             template: 5,
             series: "s",
         };
-        next::put_owner(&mut stray, seal, &owner);
+        others::put_owner(&mut stray, seal, &owner);
         // 42 bytes of head, then the object 0.
         let place = 42 + codec::claimed_bytes(&store.file_mut("ckpt-00000001")[42..]).expect("one");
         drop(store.file_mut("ckpt-00000001").splice(place..place, stray));
         let (report, values) = latest(&mut store);
         assert_eq!((report.checkpoint, report.checkpoints_unusable), (None, 1));
-        assert_eq!(values[0], (1_700_000_005_003, vec![3]));
+        assert_eq!(values[0], (1_700_000_005_003_999_000, vec![3]));
     }
 
     #[test]
@@ -465,18 +507,77 @@ mod tests {
             let mut checkpoint = Vec::new();
             codec::put_checkpoint(&mut checkpoint, seal, &head);
             let latest = None;
-            next::put_object_ns(&mut checkpoint, seal, &Object { entry, latest });
-            next::put_trailer_flags(&mut checkpoint, seal, 1, false);
+            codec::put_object(&mut checkpoint, seal, &Object { entry, latest });
+            codec::put_trailer(&mut checkpoint, seal, 1, false);
             for (name, content) in [("log-00000000", log), ("ckpt-00000001", checkpoint)] {
                 let mut store = MemoryStore::new();
                 *store.file_mut(name) = content;
                 let table = Table::new(4, 8, 1).expect("a table");
                 let refused = recover(&mut store, &table, 1 << 20).err();
-                let expected = (bytes > 64).then_some(Error::Version { found: 3 });
+                let expected = (bytes > 64).then_some(Error::Version { found: 4 });
                 assert_eq!(refused, expected, "{name}: {bytes}");
                 let known = table.lookup(&key);
                 assert_eq!(known, (bytes <= 64).then_some(ObjectId(0)), "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn whether_the_store_is_older_is_kept_by_whatever_is_left_of_it() {
+        let seal = Seal::of(MemoryStore::new().secret());
+        let is_older = |files: &[(&str, &Vec<u8>)]| {
+            let mut store = MemoryStore::new();
+            for (name, content) in files {
+                store.file_mut(name).extend_from_slice(content);
+            }
+            let table = Table::new(4, 8, 1).expect("a table");
+            let recovered = recover(&mut store, &table, 1 << 20).expect("recovered");
+            recovered.is_older_store
+        };
+        assert!(!is_older(&[]));
+        let mut head = Vec::new();
+        codec::put_segment(&mut head, seal, 0);
+        for (version, expected) in [(0, true), (2, true), (3, false)] {
+            others::set_version(&mut head, seal, version);
+            assert_eq!(is_older(&[("log-00000000", &head)]), expected, "{version}");
+        }
+        let anchor = Anchor {
+            boot_id: [1; 16],
+            arrival_us: 5,
+            sensor: Time::from_ns(1),
+            wall: Time::from_ns(1),
+            wall_trusted: true,
+            is_older_store: true,
+            lsn: 0,
+        };
+        let [mut older, mut newer, mut plain] = [head.clone(), head.clone(), head];
+        codec::put_anchor(&mut older, seal, &anchor);
+        let began_with_3 = Anchor {
+            is_older_store: false,
+            ..anchor
+        };
+        codec::put_anchor(&mut newer, seal, &began_with_3);
+        others::put_anchor_ms(&mut plain, seal, &began_with_3);
+        for (log, expected) in [(&older, true), (&newer, false), (&plain, true)] {
+            assert_eq!(is_older(&[("log-00000000", log)]), expected);
+        }
+        // The checkpoint alone, and a log that began after it.
+        for (flags, expected) in [(Some(true), true), (Some(false), false), (None, true)] {
+            let mut checkpoint = Vec::new();
+            let empty = CheckpointHead {
+                segment: 0,
+                offset: 0,
+                lsn: 0,
+                objects: 0,
+            };
+            codec::put_checkpoint(&mut checkpoint, seal, &empty);
+            match flags {
+                Some(is_older) => codec::put_trailer(&mut checkpoint, seal, 0, is_older),
+                None => others::put_trailer_plain(&mut checkpoint, seal, 0),
+            }
+            let files = [("ckpt-00000001", &checkpoint), ("log-00000000", &newer)];
+            assert_eq!(is_older(&files[..1]), expected);
+            assert_eq!(is_older(&files), expected);
         }
     }
 

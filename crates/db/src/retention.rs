@@ -10,6 +10,7 @@ use crate::commit::{Core, Shared, lock};
 use crate::error::Error;
 use crate::history::index::Limits;
 use crate::history::summary::{Outline, Sample};
+use crate::log::times::Time;
 use crate::options::Retention;
 use crate::store::SegmentStore;
 use crate::wall;
@@ -107,7 +108,8 @@ impl<S: SegmentStore> Shared<S> {
         counters.segments = count;
         counters.history_bytes = history_bytes;
         counters.damage = core.index.damage;
-        counters.damage.readings_missing += missing;
+        let counted = &mut counters.damage.readings_missing;
+        *counted = counted.saturating_add(missing);
         if let Some(lsn) = oldest_lsn {
             counters.oldest_lsn = lsn;
         }
@@ -118,7 +120,7 @@ impl<S: SegmentStore> Shared<S> {
         let (monotonic_ns, wall_ms) = wall::both(&*self.clock);
         Sample {
             arrival_us: monotonic_ns / 1000,
-            wall_ms,
+            wall_ns: Time::from_ms(wall_ms).bound_ns(),
         }
     }
 
@@ -138,7 +140,7 @@ impl<S: SegmentStore> Shared<S> {
         let boots = core
             .index
             .boots(core.writer.summary(), Some((self.boot_id, now)));
-        let age_max = i64::try_from(retention.history_age_ms_max).unwrap_or(i64::MAX);
+        let age_max_ms = i64::try_from(retention.history_age_ms_max).unwrap_or(i64::MAX);
         // The log is in the order of arrival: a reading that cannot be dated arrived before the next one that can.
         for segment in segments.iter() {
             let Some(outline) = core.index.outline(*segment) else {
@@ -151,9 +153,10 @@ impl<S: SegmentStore> Shared<S> {
             let newest = arrivals
                 .collect::<Option<Vec<_>>>()
                 .and_then(|dated| dated.into_iter().max().filter(|_| !outline.unbounded));
-            if let Some(newest_ms) = newest {
-                let old = now.wall_ms.saturating_sub(newest_ms) > age_max;
-                return old && self.arrived_long_ago(outline, now, age_max);
+            if let Some(newest) = newest {
+                let age_ns = now.wall_ns.saturating_sub(newest.ns());
+                let old = age_ns > age_max_ms.saturating_mul(1_000_000);
+                return old && self.arrived_long_ago(outline, now, age_max_ms);
             }
         }
         false

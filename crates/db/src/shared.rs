@@ -18,7 +18,7 @@
 //! let (number, times) = table.with_value(id, |value| (value.float(), value.times()))?;
 //! // Asked afterwards: then the value was the latest while its writer lived.
 //! if table.is_live() {
-//!     println!("{number:?}, measured at {} ms", times.timestamp_ms);
+//!     println!("{number:?}, measured at {} ms", times.time.ms());
 //! }
 //! # Ok(())
 //! # }

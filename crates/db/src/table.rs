@@ -21,6 +21,7 @@ use std::time::Duration;
 use base::clock::Clock;
 
 use crate::error::Error;
+use crate::log::times::Time;
 use crate::options::{
     KEY_BYTES_MEAN, KEY_BYTES_MEAN_MAX, KEY_BYTES_MEAN_MIN, OBJECTS_LIMIT, ObjectId, TableSize,
     VALUE_BYTES_LIMIT,
@@ -39,7 +40,7 @@ const WORDS_PER_LINE: usize = 8;
 /// The first bytes of a table.
 pub(crate) const MAGIC: &[u8; 8] = b"EVKTABLE";
 /// Version of the layout; SPEC.md says every word. A table of another version is refused.
-pub const FORMAT_VERSION: u64 = 4;
+pub const FORMAT_VERSION: u64 = 5;
 const HEADER_LINES: usize = 2;
 // Words of the second header line: ids given so far, the run that serves the table, and the pool of keys.
 const OBJECTS_NEXT: usize = WORDS_PER_LINE;
@@ -63,7 +64,7 @@ const META_LENGTH: u64 = 0xffff;
 const META_TRUSTED: u64 = 1 << 16;
 const META_NODE_TIME: u64 = 1 << 17;
 const META_RETAINED: u64 = 1 << 18;
-/// Timestamp of a slot without a value.
+/// Timestamp of a slot without a value, in ns.
 const NO_TIMESTAMP: i64 = i64::MIN;
 
 /// Retries of a read before it sleeps. On one core, a reader of higher priority could otherwise starve the very writer
@@ -81,8 +82,8 @@ pub(crate) const OWN_NAPS_MAX: u32 = 2_000;
 /// One value with its times, as a slot takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotValue<'a> {
-    /// The sensor's time in ms.
-    pub timestamp_ms: i64,
+    /// The sensor's time. One that ns cannot count is kept as the farthest one.
+    pub time: Time,
     /// Arrival on the monotonic clock of the boot that `boot_tag` names.
     pub arrival_ns: u64,
     /// First eight bytes of the boot id.
@@ -100,8 +101,8 @@ pub struct SlotValue<'a> {
 /// One moment on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Time on the sensors' clock, ms.
-    pub wall_ms: i64,
+    /// Time on the sensors' clock.
+    pub wall: Time,
     /// Monotonic time of this boot, ns.
     pub monotonic_ns: u64,
     /// First eight bytes of this boot's id.
@@ -113,26 +114,21 @@ impl Now {
     #[must_use]
     pub fn of(clock: &dyn Clock) -> Self {
         Self {
-            wall_ms: clock.wall_ms(),
+            wall: Time::from_ns(clock.wall_ns()),
             monotonic_ns: clock.monotonic_ns(),
             boot_tag: boot_tag(&clock.boot_id()),
         }
     }
 
-    /// Returns the age of a value in ms. If the node's clock gave the time, the monotonic clock is used where it can
+    /// Returns the age of a value in ns. If the node's clock gave the time, the monotonic clock is used where it can
     /// tell: the wall clock may have been set since.
     #[must_use]
-    pub fn age_ms(
-        &self,
-        timestamp_ms: i64,
-        node_time: bool,
-        arrival_ns: u64,
-        boot_tag: u64,
-    ) -> i64 {
+    pub fn age_ns(&self, time: Time, node_time: bool, arrival_ns: u64, boot_tag: u64) -> i64 {
         if node_time && boot_tag == self.boot_tag {
-            return (self.monotonic_ns.saturating_sub(arrival_ns) / 1_000_000) as i64;
+            let since_ns = self.monotonic_ns.saturating_sub(arrival_ns);
+            return i64::try_from(since_ns).unwrap_or(i64::MAX);
         }
-        self.wall_ms.saturating_sub(timestamp_ms)
+        self.wall.since_ns(time)
     }
 }
 
@@ -437,7 +433,8 @@ impl<M: AsRef<[Line]>> Table<M> {
         id: ObjectId,
         new: &SlotValue<'_>,
     ) -> Result<bool, Error> {
-        self.check(id, new.timestamp_ms, new.value.len())?;
+        self.check(id, new.time, new.value.len())?;
+        let time_ns = new.time.ns();
         let slot = self.slot(id)?;
         let sequence = self.slot_word(id, SEQUENCE);
         let mut waits = 0;
@@ -458,8 +455,8 @@ impl<M: AsRef<[Line]>> Table<M> {
         fence(Ordering::Release);
         let meta = self.slot_word(id, META).load(Ordering::Relaxed);
         let node_time = new.node_time || meta & META_NODE_TIME != 0;
-        let newer = node_time
-            || self.slot_word(id, TIMESTAMP).load(Ordering::Relaxed) as i64 <= new.timestamp_ms;
+        let newer =
+            node_time || self.slot_word(id, TIMESTAMP).load(Ordering::Relaxed) as i64 <= time_ns;
         if newer {
             let before =
                 if self.slot_word(id, TIMESTAMP).load(Ordering::Relaxed) as i64 == NO_TIMESTAMP {
@@ -478,7 +475,7 @@ impl<M: AsRef<[Line]>> Table<M> {
                 | flag(new.node_time, META_NODE_TIME)
                 | flag(new.retained, META_RETAINED);
             self.slot_word(id, TIMESTAMP)
-                .store(new.timestamp_ms as u64, Ordering::Relaxed);
+                .store(time_ns as u64, Ordering::Relaxed);
             self.slot_word(id, META).store(meta, Ordering::Relaxed);
             self.slot_word(id, ARRIVAL)
                 .store(new.arrival_ns, Ordering::Relaxed);
@@ -494,7 +491,7 @@ impl<M: AsRef<[Line]>> Table<M> {
     ///
     /// # Errors
     /// As `write`.
-    pub fn check(&self, id: ObjectId, timestamp_ms: i64, value_bytes: usize) -> Result<(), Error> {
+    pub fn check(&self, id: ObjectId, time: Time, value_bytes: usize) -> Result<(), Error> {
         if id.0 >= self.objects() {
             return Err(Error::UnknownObject);
         }
@@ -505,7 +502,7 @@ impl<M: AsRef<[Line]>> Table<M> {
                 value_bytes_max,
             });
         }
-        if timestamp_ms == NO_TIMESTAMP {
+        if time.ns() == NO_TIMESTAMP {
             return Err(Error::TimestampInvalid);
         }
         Ok(())
@@ -526,8 +523,8 @@ impl<M: AsRef<[Line]>> Table<M> {
 /// The freshness rule: no older than the validity interval. A time that lies further than that in the future is wrong,
 /// and the age of its value is unknown.
 #[must_use]
-pub fn is_fresh(age_ms: i64, avi_ms: u32) -> bool {
-    age_ms.unsigned_abs() <= u64::from(avi_ms)
+pub fn is_fresh(age_ns: i64, avi_ms: u32) -> bool {
+    age_ns.unsigned_abs() <= u64::from(avi_ms) * 1_000_000
 }
 
 #[cold]

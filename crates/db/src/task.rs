@@ -18,6 +18,7 @@ use std::time::Duration;
 use crate::commit::lock;
 use crate::database::{Database, Got};
 use crate::error::Error;
+use crate::log::times::Time;
 use crate::monitor::{Instance, Monitor};
 use crate::options::{Durability, ObjectId};
 use crate::pi_lock::PiLock;
@@ -164,16 +165,16 @@ impl<S: SegmentStore> TaskContext<'_, S> {
     /// # Errors
     /// As there.
     pub fn get(&mut self, id: ObjectId, value: &mut [u8]) -> Result<Got, Error> {
-        let now_ms = self.db.clock().wall_ms();
-        self.get_at(id, now_ms, value)
+        let now = Time::from_ns(self.db.clock().wall_ns());
+        self.get_at(id, now, value)
     }
 
     /// [`Database::get_at`], timed.
     ///
     /// # Errors
     /// As there.
-    pub fn get_at(&mut self, id: ObjectId, now_ms: i64, value: &mut [u8]) -> Result<Got, Error> {
-        self.timed(|db| db.get_at(id, now_ms, value))
+    pub fn get_at(&mut self, id: ObjectId, now: Time, value: &mut [u8]) -> Result<Got, Error> {
+        self.timed(|db| db.get_at(id, now, value))
     }
 
     /// [`Database::put`], timed. In a firm task the reading is staged; it is not visible, not even to this instance,
@@ -185,16 +186,16 @@ impl<S: SegmentStore> TaskContext<'_, S> {
         &mut self,
         id: ObjectId,
         value: &[u8],
-        timestamp_ms: i64,
+        time: Time,
         durability: Durability,
     ) -> Result<Option<Ticket>, Error> {
         let begin_ns = self.db.clock().monotonic_ns();
         let result = match &mut self.staged {
             Some(staged) => self
                 .db
-                .stage(staged, id, value, Some(timestamp_ms), durability)
+                .stage(staged, id, value, Some(time), durability)
                 .map(|()| None),
-            None => self.db.put(id, value, timestamp_ms, durability).map(Some),
+            None => self.db.put(id, value, time, durability).map(Some),
         };
         self.data_ns += self.db.clock().monotonic_ns().saturating_sub(begin_ns);
         result

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use base::clock::Clock;
 
+use crate::log::times::Time;
+
 /// Tries to read both clocks at one moment.
 const TRIES: u32 = 4;
 /// A time between two reads of the monotonic clock that is short enough, in ns.
@@ -53,9 +55,9 @@ impl Wall {
     }
 
     /// Returns the wall clock at a time of the monotonic clock.
-    pub(crate) fn at_ms(self, monotonic_ns: u64) -> i64 {
-        self.offset_ms
-            .saturating_add_unsigned(monotonic_ns / 1_000_000)
+    pub(crate) fn at(self, monotonic_ns: u64) -> Time {
+        let since_ms = monotonic_ns / 1_000_000;
+        Time::from_ms(self.offset_ms.saturating_add_unsigned(since_ms))
     }
 
     fn word(self) -> i64 {

@@ -21,9 +21,9 @@ fn options() -> DbOptions {
 /// Time and number of the value that `get` shows.
 fn shown<S: SegmentStore>(db: &Database<S>, id: ObjectId) -> Option<(i64, i64)> {
     let mut buffer = [0; 64];
-    let got = db.get_at(id, 0, &mut buffer).ok()?;
+    let got = db.get_at(id, db::Time::from_ms(0), &mut buffer).ok()?;
     let value = buffer[..got.value_bytes].try_into().ok()?;
-    Some((got.timestamp_ms, i64::from_le_bytes(value)))
+    Some((got.time.ms(), i64::from_le_bytes(value)))
 }
 
 #[test]
@@ -32,7 +32,12 @@ fn a_shed_reading_is_logged_and_leaves_the_older_value() {
     let db = open(MemoryStore::new(), &clock, options());
     let ids = declare(&db, 4);
     let put = |id, n: i64| {
-        let ticket = db.put(id, &n.to_le_bytes(), n, Durability::Batched);
+        let ticket = db.put(
+            id,
+            &n.to_le_bytes(),
+            db::Time::from_ms(n),
+            Durability::Batched,
+        );
         ticket.expect("taken")
     };
     assert!((db.set_admission(0.5) - 0.5).abs() < 1e-9);
@@ -72,12 +77,12 @@ fn a_shed_reading_is_logged_and_leaves_the_older_value() {
     let (mut found, mut cursor) = (Vec::new(), HistoryCursor::default());
     let query = HistoryQuery {
         id: Some(ids[0]),
-        from_ms: -1,
-        to_ms: 1000,
+        from: db::Time::from_ms(-1),
+        to: db::Time::from_ms(1000),
     };
     while db
         .history(&query, &mut cursor, &mut |entry| {
-            found.push(entry.time_ms);
+            found.push(entry.time.ms());
             ControlFlow::Continue(())
         })
         .expect("read")
@@ -121,7 +126,12 @@ fn a_dropped_reading_goes_nowhere_and_its_ticket_is_complete() {
     let (mut kept, mut dropped) = (Vec::new(), 0);
     for n in 0..100_i64 {
         let ticket = db
-            .put(ids[0], &n.to_le_bytes(), n, Durability::Now)
+            .put(
+                ids[0],
+                &n.to_le_bytes(),
+                db::Time::from_ms(n),
+                Durability::Now,
+            )
             .expect("taken");
         if ticket.is_dropped() {
             dropped += 1;
@@ -157,8 +167,13 @@ fn after_a_restart_the_log_may_bring_a_shed_reading_into_its_slot() {
     let mut n = 0_i64;
     while db.shed(ids[0]) == 0 {
         n += 1;
-        db.put(ids[0], &n.to_le_bytes(), n, Durability::Batched)
-            .expect("taken");
+        db.put(
+            ids[0],
+            &n.to_le_bytes(),
+            db::Time::from_ms(n),
+            Durability::Batched,
+        )
+        .expect("taken");
     }
     assert_eq!(shown(&db, ids[0]), Some((n - 1, n - 1)));
     db.pump().expect("committed");
@@ -237,7 +252,12 @@ fn the_table_shows_the_newest_admitted_reading_of_each_object() {
             let at = random.index(6).min(random.index(6));
             let before = db.shed(ids[at]);
             let ticket = db
-                .put(ids[at], &n.to_le_bytes(), n, Durability::Batched)
+                .put(
+                    ids[at],
+                    &n.to_le_bytes(),
+                    db::Time::from_ms(n),
+                    Durability::Batched,
+                )
                 .expect("taken");
             let is_shed = db.shed(ids[at]) > before;
             assert!(!(is_shed && (at % 2 == 1 || newest[at].is_none())));
@@ -280,14 +300,21 @@ fn a_part_of_the_freshness_is_kept_where_that_was_asked_for() {
         for n in 0..1200_i64 {
             clock.advance_ns(100_000_000);
             now_ms += 100;
-            db.put(id, &n.to_le_bytes(), now_ms, Durability::Batched)
-                .expect("taken");
+            db.put(
+                id,
+                &n.to_le_bytes(),
+                db::Time::from_ms(now_ms),
+                Durability::Batched,
+            )
+            .expect("taken");
             if n % 10 == 9 {
                 db.pump().expect("committed");
                 db.set_admission(wanted);
             }
             if n >= 600 {
-                let got = db.get_at(id, now_ms + 50, &mut buffer).expect("there");
+                let got = db
+                    .get_at(id, db::Time::from_ms(now_ms + 50), &mut buffer)
+                    .expect("there");
                 ages = (ages.0 + u32::from(got.fresh), ages.1 + 1);
             }
         }

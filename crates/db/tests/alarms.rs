@@ -50,8 +50,13 @@ fn declare<S: SegmentStore>(db: &Database<S>, key: &str) -> ObjectId {
 fn put<S: SegmentStore>(db: &Database<S>, id: ObjectId, value: Value<'_>, time_ms: i64) {
     let mut stored = [0; 64];
     let length = value.encode(&mut stored).expect("it fits");
-    db.put(id, &stored[..length], time_ms, Durability::Batched)
-        .expect("taken");
+    db.put(
+        id,
+        &stored[..length],
+        db::Time::from_ms(time_ms),
+        Durability::Batched,
+    )
+    .expect("taken");
 }
 
 fn all<S: SegmentStore>(db: &Database<S>) -> Vec<AlarmTransition> {
@@ -83,7 +88,12 @@ fn a_full_store_silences_no_alarm() {
         time_ms += 1;
         let mut bytes = [0; 16];
         let length = Value::Float(value).encode(&mut bytes).expect("room");
-        let put = db.put(id, &bytes[..length], time_ms, Durability::Now);
+        let put = db.put(
+            id,
+            &bytes[..length],
+            db::Time::from_ms(time_ms),
+            Durability::Now,
+        );
         let _ = db.pump();
         put.is_ok()
     };
@@ -114,9 +124,14 @@ fn a_retained_reading_is_compared_but_ends_no_staleness() {
     let mut bytes = [0; 16];
     let length = Value::Float(61.0).encode(&mut bytes).expect("room");
     let value = &bytes[..length];
-    let retained = |time_ms| {
-        db.put_retained(id, value, time_ms, Durability::Batched)
-            .expect("taken");
+    let retained = |time_ms: Option<i64>| {
+        db.put_retained(
+            id,
+            value,
+            time_ms.map(db::Time::from_ms),
+            Durability::Batched,
+        )
+        .expect("taken");
         db.scan_alarms();
         changes(&db)
     };
@@ -144,7 +159,12 @@ fn a_card_that_stalls_silences_no_alarm() {
         time_ms += 1;
         let mut bytes = [0; 16];
         let length = Value::Float(value).encode(&mut bytes).expect("room");
-        db.put(id, &bytes[..length], time_ms, Durability::Batched)
+        db.put(
+            id,
+            &bytes[..length],
+            db::Time::from_ms(time_ms),
+            Durability::Batched,
+        )
     };
     while offer(20.0).is_ok() {}
     assert!(changes(&db).is_empty());
@@ -194,7 +214,7 @@ fn thresholds_are_judged_by_the_put_itself() {
             told[0].object,
             told[0].raised,
             told[0].value,
-            told[0].time_ms
+            told[0].time.ms()
         ),
         (0, early, true, Some(AlarmValue::Float(61.5)), 1000)
     );
@@ -259,7 +279,7 @@ fn readings_that_are_shed_or_stored_together_are_judged_too() {
     let readings = readings.each_ref().map(|value| TogetherReading {
         id,
         value,
-        timestamp_ms: None,
+        time: None,
     });
     db.put_together(&readings, u64::MAX).expect("taken");
     let told: Vec<bool> = all(&db).iter().map(|one| one.raised).collect();
@@ -333,7 +353,7 @@ fn values_of_before_a_start_are_judged_as_if_they_came_now() {
     let told = all(&db);
     assert_eq!(told.len(), 1);
     assert_eq!(
-        (told[0].rule, told[0].raised, told[0].time_ms),
+        (told[0].rule, told[0].raised, told[0].time.ms()),
         (0, true, 77)
     );
     // Its silence begins with the start.

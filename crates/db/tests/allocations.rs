@@ -88,7 +88,7 @@ fn the_real_time_path_allocates_nothing() {
                     Durability::Batched
                 };
                 let id = ids[n as usize % 8];
-                match db.put(id, &n.to_le_bytes(), n, durability) {
+                match db.put(id, &n.to_le_bytes(), db::Time::from_ms(n), durability) {
                     Ok(ticket) => refused += u64::from(ticket.poll().is_err()),
                     Err(_) => refused += 1,
                 }
@@ -102,7 +102,7 @@ fn the_real_time_path_allocates_nothing() {
                 refused +=
                     u64::from(got.is_err() || db.lookup("room 3/temperature") != Some(ids[3]));
             }
-            (db.fresh_count(5), refused)
+            (db.fresh_count(db::Time::from_ms(5)), refused)
         });
         assert_eq!(count, 0);
         assert!(db.alarm_figures().rules[0].raised > 0);

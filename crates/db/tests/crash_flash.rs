@@ -152,8 +152,13 @@ fn damaged_neighbours_cost_few_requests() {
     let ids = declare(&db, 5);
     for n in 0..READINGS {
         let id = ids[n as usize % 5];
-        db.put(id, &n.to_le_bytes(), n as i64, Durability::Batched)
-            .expect("taken");
+        db.put(
+            id,
+            &n.to_le_bytes(),
+            db::Time::from_ms(n as i64),
+            Durability::Batched,
+        )
+        .expect("taken");
         if n % 500 == 499 {
             db.pump().expect("committed");
         }
@@ -283,7 +288,7 @@ fn a_rotten_block_never_prevents_the_start() {
             })
             .expect("declared");
         let ticket = db
-            .put(id, b"goes on", 1, db::Durability::Now)
+            .put(id, b"goes on", db::Time::from_ms(1), db::Durability::Now)
             .expect("taken");
         // The store itself may be too damaged to be written; then the ticket says so.
         let pumped = db.pump();

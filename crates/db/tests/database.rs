@@ -31,22 +31,29 @@ fn a_reading_is_read_back_with_age_and_freshness() {
     assert_eq!(db.get(ids[0], &mut buffer), Err(Error::NoValue));
     assert_eq!(db.get(ObjectId(9), &mut buffer), Err(Error::UnknownObject));
     let ticket = db
-        .put(ids[0], b"21.5", 1_700_000_000_000, Durability::Batched)
+        .put(
+            ids[0],
+            b"21.5",
+            db::Time::from_ms(1_700_000_000_000),
+            Durability::Batched,
+        )
         .unwrap();
     assert!(!ticket.is_durable());
-    let got = db.get_at(ids[0], 1_700_000_001_000, &mut buffer).unwrap();
+    let got = db
+        .get_at(ids[0], db::Time::from_ms(1_700_000_001_000), &mut buffer)
+        .unwrap();
     assert_eq!(
         (&buffer[..got.value_bytes], got.age_ms, got.fresh),
         (b"21.5".as_slice(), 1000, true)
     );
     assert!(got.this_boot && got.wall_trusted);
     assert!(
-        !db.get_at(ids[0], 1_700_000_001_001, &mut buffer)
+        !db.get_at(ids[0], db::Time::from_ms(1_700_000_001_001), &mut buffer)
             .unwrap()
             .fresh
     );
     assert_eq!(
-        db.fresh_count(1_700_000_001_000),
+        db.fresh_count(db::Time::from_ms(1_700_000_001_000)),
         FreshCount {
             fresh: 1,
             temporal: 1
@@ -70,7 +77,7 @@ fn everything_is_there_after_a_close_and_after_a_crash() {
             db.put(
                 ids[n as usize % 5],
                 &[round as u8; 17],
-                round * 1000 + n,
+                db::Time::from_ms(round * 1000 + n),
                 Durability::Now,
             )
             .unwrap();
@@ -95,10 +102,14 @@ fn everything_is_there_after_a_close_and_after_a_crash() {
     assert_eq!(db.objects(), 5);
     let mut buffer = [0; 40];
     let got = db
-        .get_at(db.lookup("room 4/temperature").unwrap(), 5039, &mut buffer)
+        .get_at(
+            db.lookup("room 4/temperature").unwrap(),
+            db::Time::from_ms(5039),
+            &mut buffer,
+        )
         .unwrap();
     assert_eq!(
-        (got.timestamp_ms, got.age_ms, got.value_bytes, buffer[0]),
+        (got.time.ms(), got.age_ms, got.value_bytes, buffer[0]),
         (5039, 0, 17, 5)
     );
     assert!(!got.this_boot);
@@ -130,7 +141,9 @@ fn a_retained_reading_without_a_time_is_never_fresh_also_after_a_restart() {
     let ids = declare(&db, 3);
     let time_ms = clock.wall_ms();
     db.put_now(ids[1], b"live", Durability::Now).unwrap();
-    let put = |id, value, time_ms| db.put_retained(id, value, time_ms, Durability::Now);
+    let put = |id, value, time_ms: Option<i64>| {
+        db.put_retained(id, value, time_ms.map(db::Time::from_ms), Durability::Now)
+    };
     put(ids[0], b"kept", None).unwrap();
     put(ids[2], b"dated", Some(time_ms)).unwrap();
     db.pump().unwrap();
@@ -143,12 +156,14 @@ fn a_retained_reading_without_a_time_is_never_fresh_also_after_a_restart() {
     let check = |db: &Database<MemoryStore>| {
         for (id, expected) in ids.iter().zip(&expected) {
             let mut buffer = [0; 40];
-            let got = db.get_at(*id, time_ms, &mut buffer).unwrap();
+            let got = db
+                .get_at(*id, db::Time::from_ms(time_ms), &mut buffer)
+                .unwrap();
             let value = buffer[..got.value_bytes].to_vec();
             assert_eq!(&(value, got.fresh, got.retained), expected);
         }
         // The second object is not temporal.
-        assert_eq!(db.fresh_count(time_ms).fresh, 1);
+        assert_eq!(db.fresh_count(db::Time::from_ms(time_ms)).fresh, 1);
     };
     check(&db);
     // A start reads the log after a crash, and the checkpoint after a close.
@@ -160,7 +175,9 @@ fn a_retained_reading_without_a_time_is_never_fresh_also_after_a_restart() {
     check(&db);
     // The next live reading is fresh, and has no mark.
     db.put_now(ids[0], b"new", Durability::Now).unwrap();
-    let got = db.get_at(ids[0], time_ms, &mut [0; 40]).unwrap();
+    let got = db
+        .get_at(ids[0], db::Time::from_ms(time_ms), &mut [0; 40])
+        .unwrap();
     assert_eq!((got.fresh, got.retained), (true, false));
 }
 
@@ -189,7 +206,8 @@ fn an_older_reading_is_logged_but_not_shown() {
     let db = open(MemoryStore::new(), &clock, small_options());
     let id = declare(&db, 1)[0];
     for (timestamp_ms, value) in [(10, b"new"), (5, b"old"), (10, b"tie")] {
-        db.put(id, value, timestamp_ms, Durability::Now).unwrap();
+        db.put(id, value, db::Time::from_ms(timestamp_ms), Durability::Now)
+            .unwrap();
     }
     db.pump().unwrap();
     assert_eq!(db.stats().outdated, 1);
@@ -197,7 +215,8 @@ fn an_older_reading_is_logged_but_not_shown() {
     assert_eq!(scan(&mut store).0.len(), 3);
     let db = open(store, &clock, small_options());
     let mut buffer = [0; 40];
-    assert_eq!(db.get_at(id, 10, &mut buffer).unwrap().timestamp_ms, 10);
+    let got = db.get_at(id, db::Time::from_ms(10), &mut buffer).unwrap();
+    assert_eq!(got.time, db::Time::from_ms(10));
     assert_eq!(&buffer[..3], b"tie");
 }
 
@@ -208,7 +227,7 @@ fn a_full_queue_answers_busy_and_takes_again_after_a_commit() {
     let id = declare(&db, 1)[0];
     let mut taken = 0;
     let refused = loop {
-        match db.put(id, &[1; 8], taken, Durability::Batched) {
+        match db.put(id, &[1; 8], db::Time::from_ms(taken), Durability::Batched) {
             Ok(_) => taken += 1,
             Err(error) => break error,
         }
@@ -216,13 +235,16 @@ fn a_full_queue_answers_busy_and_takes_again_after_a_commit() {
     assert_eq!((refused.clone(), refused.code()), (Error::Busy, Code::Busy));
     // The refused reading has not touched the table either.
     assert_eq!(
-        db.put(id, &[2; 8], 1 << 40, Durability::Now).err(),
+        db.put(id, &[2; 8], db::Time::from_ms(1 << 40), Durability::Now)
+            .err(),
         Some(Error::Busy)
     );
     let mut buffer = [0; 40];
     assert_eq!(
-        db.get_at(id, 0, &mut buffer).unwrap().timestamp_ms,
-        taken - 1
+        db.get_at(id, db::Time::from_ms(0), &mut buffer)
+            .unwrap()
+            .time,
+        db::Time::from_ms(taken - 1)
     );
     let stats = db.stats();
     assert_eq!(
@@ -235,7 +257,8 @@ fn a_full_queue_answers_busy_and_takes_again_after_a_commit() {
     clock.advance_ns(1_000_000_000);
     assert_eq!((db.health(), db.stats().busy), (Health::Ok, 2));
     db.pump().unwrap();
-    db.put(id, &[2; 8], 1 << 40, Durability::Now).unwrap();
+    db.put(id, &[2; 8], db::Time::from_ms(1 << 40), Durability::Now)
+        .unwrap();
     assert_eq!(scan(&mut db.close().unwrap()).0.len() as i64, taken + 1);
 }
 
@@ -248,7 +271,10 @@ fn a_declaration_that_does_not_wait_is_there_with_its_first_reading() {
     };
     let db = open(MemoryStore::new(), &clock, options);
     let id = declare(&db, 1)[0];
-    while db.put(id, &[1; 8], 1, Durability::Batched).is_ok() {}
+    while db
+        .put(id, &[1; 8], db::Time::from_ms(1), Durability::Batched)
+        .is_ok()
+    {}
     // The queue is full: no caller is kept waiting, and the object can be looked up.
     let spec = ObjectSpec {
         key: "late",
@@ -258,7 +284,8 @@ fn a_declaration_that_does_not_wait_is_there_with_its_first_reading() {
     let late = db.try_declare(&spec).unwrap();
     assert_eq!(db.lookup("late"), Some(late));
     db.pump().unwrap();
-    db.put(late, b"x", 1, Durability::Now).unwrap();
+    db.put(late, b"x", db::Time::from_ms(1), Durability::Now)
+        .unwrap();
     db.pump().unwrap();
     let mut store = db.abandon().unwrap();
     assert_eq!(scan(&mut store).1.readings_unnamed, 0);
@@ -278,7 +305,7 @@ fn a_failed_log_fails_its_tickets_and_refuses_puts() {
     let id = declare(&db, 1)[0];
     let mut tickets = Vec::new();
     let error = loop {
-        match db.put(id, &[1; 8], 1, Durability::Now) {
+        match db.put(id, &[1; 8], db::Time::from_ms(1), Durability::Now) {
             Ok(ticket) => tickets.push(ticket),
             Err(error) => break error,
         }
@@ -310,7 +337,12 @@ fn a_full_store_is_told_apart_and_stays_readable() {
     let ids = declare(&db, 4);
     let (mut acknowledged, mut waiting) = (0, 0);
     let last = loop {
-        let ticket = match db.put(ids[acknowledged % 4], &[3; 20], 1, Durability::Now) {
+        let ticket = match db.put(
+            ids[acknowledged % 4],
+            &[3; 20],
+            db::Time::from_ms(1),
+            Durability::Now,
+        ) {
             Ok(ticket) => ticket,
             Err(error) => break error,
         };
@@ -323,12 +355,13 @@ fn a_full_store_is_told_apart_and_stays_readable() {
     assert_eq!((waiting, db.health()), (1, Health::Full));
     assert!(db.stats().full && db.stats().refused_full == 1);
     let mut buffer = [0; 40];
-    assert!(db.get_at(ids[0], 1, &mut buffer).is_ok());
+    assert!(db.get_at(ids[0], db::Time::from_ms(1), &mut buffer).is_ok());
     let mut store = db.abandon().unwrap();
     assert_eq!(scan(&mut store).0.len(), acknowledged);
     store.set_capacity_bytes(u64::MAX);
     let db = open(store, &clock, small_options());
-    db.put(ids[0], &[4; 20], 2, Durability::Now).unwrap();
+    db.put(ids[0], &[4; 20], db::Time::from_ms(2), Durability::Now)
+        .unwrap();
     assert_eq!(scan(&mut db.close().unwrap()).0.len(), acknowledged + 1);
 }
 
@@ -337,17 +370,22 @@ fn closed_and_dropped_databases_fail_what_is_open() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, small_options());
     let id = declare(&db, 1)[0];
-    let kept = db.put(id, b"a", 1, Durability::Batched).unwrap();
+    let kept = db
+        .put(id, b"a", db::Time::from_ms(1), Durability::Batched)
+        .unwrap();
     let store = db.close().unwrap();
     assert!(kept.is_durable());
     assert_eq!(
-        db.put(id, b"b", 2, Durability::Now).err(),
+        db.put(id, b"b", db::Time::from_ms(2), Durability::Now)
+            .err(),
         Some(Error::Closed)
     );
     assert_eq!(db.close().err(), Some(Error::Closed));
     assert!(db.with_store(|_| ()).is_none());
     let db = open(store, &clock, small_options());
-    let lost = db.put(id, b"c", 3, Durability::Batched).unwrap();
+    let lost = db
+        .put(id, b"c", db::Time::from_ms(3), Durability::Batched)
+        .unwrap();
     drop(db);
     assert_eq!(lost.wait(MINUTE), Err(Error::Closed));
 }
@@ -357,7 +395,8 @@ fn a_table_that_is_too_small_for_the_log_is_named() {
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, small_options());
     let ids = declare(&db, 4);
-    db.put(ids[3], &[1; 40], 1, Durability::Now).unwrap();
+    db.put(ids[3], &[1; 40], db::Time::from_ms(1), Durability::Now)
+        .unwrap();
     db.pump().unwrap();
     let store = db.abandon().unwrap();
     let reopen = |options| Database::open(store.clone(), Arc::new(clock.clone()), options).err();
@@ -433,7 +472,12 @@ fn many_writers_lose_nothing() {
                     };
                     let value = [writer, n as u8, (n >> 8) as u8];
                     last = loop {
-                        match db.put(ids[(n % 4) as usize], &value, i64::from(n / 8), durability) {
+                        match db.put(
+                            ids[(n % 4) as usize],
+                            &value,
+                            db::Time::from_ms(i64::from(n / 8)),
+                            durability,
+                        ) {
                             Ok(ticket) => break Some(ticket),
                             Err(Error::Busy) => std::thread::yield_now(),
                             Err(error) => panic!("{error}"),
@@ -449,9 +493,9 @@ fn many_writers_lose_nothing() {
                 let mut buffer = [0; 40];
                 let mut newest = i64::MIN;
                 for _ in 0..20_000 {
-                    if let Ok(got) = db.get_at(ids[1], 0, &mut buffer) {
-                        assert!(got.timestamp_ms >= newest, "a slot went back in time");
-                        newest = got.timestamp_ms;
+                    if let Ok(got) = db.get_at(ids[1], db::Time::from_ms(0), &mut buffer) {
+                        assert!(got.time.ms() >= newest, "a slot went back in time");
+                        newest = got.time.ms();
                     }
                 }
             });
@@ -468,8 +512,8 @@ fn many_writers_lose_nothing() {
     let mut values = Vec::new();
     for id in &ids {
         let mut buffer = [0; 40];
-        let got = db.get_at(*id, 0, &mut buffer).unwrap();
-        values.push((got.timestamp_ms, buffer[..got.value_bytes].to_vec()));
+        let got = db.get_at(*id, db::Time::from_ms(0), &mut buffer).unwrap();
+        values.push((got.time.ms(), buffer[..got.value_bytes].to_vec()));
     }
     let mut store = db.abandon().unwrap();
     let (readings, report) = scan(&mut store);
@@ -486,9 +530,9 @@ fn many_writers_lose_nothing() {
     let db = Database::open(store, Arc::new(SystemClock::new()), options).unwrap();
     for (id, expected) in ids.iter().zip(values) {
         let mut buffer = [0; 40];
-        let got = db.get_at(*id, 0, &mut buffer).unwrap();
+        let got = db.get_at(*id, db::Time::from_ms(0), &mut buffer).unwrap();
         assert_eq!(
-            (got.timestamp_ms, buffer[..got.value_bytes].to_vec()),
+            (got.time.ms(), buffer[..got.value_bytes].to_vec()),
             expected
         );
     }
@@ -499,7 +543,9 @@ fn batched_readings_become_durable_by_themselves() {
     let db = Database::open(MemoryStore::new(), Arc::new(SystemClock::new()), threaded()).unwrap();
     let id = declare(&db, 1)[0];
     for n in 0..20 {
-        let ticket = db.put(id, b"x", n, Durability::Batched).unwrap();
+        let ticket = db
+            .put(id, b"x", db::Time::from_ms(n), Durability::Batched)
+            .unwrap();
         ticket.wait(MINUTE).unwrap();
     }
     assert!(db.stats().batches >= 1);
@@ -566,7 +612,8 @@ fn the_lag_counts_readings_not_declarations() {
     let id = declare(&db, 1)[0];
     clock.advance_ns(3_000_000_000);
     assert!(db.stats().durable_lag_ms.abs() < 1e-9);
-    db.put(id, b"v", 1, Durability::Batched).expect("taken");
+    db.put(id, b"v", db::Time::from_ms(1), Durability::Batched)
+        .expect("taken");
     clock.advance_ns(5_000_000);
     assert!((db.stats().durable_lag_ms - 5.0).abs() < 1e-9);
     db.pump().expect("committed");
@@ -590,13 +637,16 @@ fn a_put_after_an_idle_time_knows_whether_the_clock_is_trusted() {
         std::thread::sleep(Duration::from_millis(20));
         let trusted = n % 2 == 0;
         clock.set_wall_trusted(!trusted);
-        db.put(id, b"v", n, Durability::Now)
+        db.put(id, b"v", db::Time::from_ms(n), Durability::Now)
             .and_then(|ticket| ticket.wait(Duration::from_secs(60)))
             .expect("durable");
         std::thread::sleep(Duration::from_millis(20));
         clock.set_wall_trusted(trusted);
-        db.put(id, b"v", n, Durability::Now).expect("taken");
-        let got = db.get_at(id, 0, &mut [0; 40]).expect("a value");
+        db.put(id, b"v", db::Time::from_ms(n), Durability::Now)
+            .expect("taken");
+        let got = db
+            .get_at(id, db::Time::from_ms(0), &mut [0; 40])
+            .expect("a value");
         got.wall_trusted == trusted
     });
     assert!(current);

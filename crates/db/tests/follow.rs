@@ -15,8 +15,13 @@ fn put(db: &Db, clock: &SimClock, ids: &[ObjectId], n: u64, random: &mut Random)
     // Times go up and down: they are not the order.
     let time_ms = 1_700_000_000_000 + random.below(100_000) as i64;
     let id = ids[random.index(ids.len())];
-    db.put(id, &n.to_le_bytes(), time_ms, Durability::Now)
-        .expect("taken");
+    db.put(
+        id,
+        &n.to_le_bytes(),
+        db::Time::from_ms(time_ms),
+        Durability::Now,
+    )
+    .expect("taken");
     db.pump().expect("committed");
 }
 

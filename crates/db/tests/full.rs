@@ -323,7 +323,7 @@ fn age_does_not_delete_young_doubtful() {
         db.put(
             id,
             &n.to_le_bytes(),
-            1_700_000_000_000 - 60 * day,
+            db::Time::from_ms(1_700_000_000_000 - 60 * day),
             Durability::Now,
         )
         .unwrap();
@@ -369,8 +369,13 @@ fn future_time_blocks_age() {
     });
     let db = open(MemoryStore::new(), &clock, options);
     let ids = declare(&db, 2);
-    db.put(ids[1], &[0; 8], i64::MAX - 1, Durability::Now)
-        .unwrap();
+    db.put(
+        ids[1],
+        &[0; 8],
+        db::Time::from_ns(db::Time::NS_MAX - 1),
+        Durability::Now,
+    )
+    .unwrap();
     for n in 0..3000u64 {
         clock.advance_ns(100_000_000);
         db.put_now(ids[0], &n.to_le_bytes(), Durability::Batched)
@@ -639,12 +644,12 @@ fn clock_right_after_the_last_reading() {
             .history(
                 &HistoryQuery {
                     id: None,
-                    from_ms: i64::MIN,
-                    to_ms: i64::MAX,
+                    from: db::Time::from_ms(i64::MIN),
+                    to: db::Time::from_ms(i64::MAX),
                 },
                 &mut c,
                 &mut |e| {
-                    out.push((e.time_ms, e.time_corrected));
+                    out.push((e.time.ms(), e.time_corrected));
                     std::ops::ControlFlow::Continue(())
                 },
             )

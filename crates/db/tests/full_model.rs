@@ -88,8 +88,8 @@ fn model_with_full_and_restarts() {
                             .history(
                                 &HistoryQuery {
                                     id: None,
-                                    from_ms: from as i64,
-                                    to_ms: to as i64,
+                                    from: db::Time::from_ms(from as i64),
+                                    to: db::Time::from_ms(to as i64),
                                 },
                                 &mut c,
                                 &mut |e| {
@@ -112,7 +112,7 @@ fn model_with_full_and_restarts() {
                         if let Ok(t) = db.put(
                             ids[r.index(5)],
                             &n.to_le_bytes(),
-                            n as i64,
+                            db::Time::from_ms(n as i64),
                             Durability::Batched,
                         ) {
                             taken.push((number(&t), n));

@@ -68,7 +68,7 @@ fn a_table_whose_memory_was_written_over_is_not_made_a_checkpoint() {
         for (at, id) in ids.iter().enumerate() {
             assert_eq!(db.key(*id).as_str(), format!("room {at}/temperature"));
             let got = db.get(*id, &mut value).expect("a value");
-            assert_eq!(got.timestamp_ms, 1192 + at as i64, "{mistake}");
+            assert_eq!(got.time.ms(), 1192 + at as i64, "{mistake}");
         }
         assert_eq!(db.stats().health, Health::Ok);
     }

@@ -1,4 +1,4 @@
-//! The formats, byte for byte: this code writes exactly what the committed files of format 2 hold, and reads back those
+//! The formats, byte for byte: this code writes exactly what the committed files of format 3 hold, and reads back those
 //! of every format.
 //!
 //! `cargo run -p db --example make_golden` writes the files again; a difference means a new format version.
@@ -10,11 +10,11 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::common::{open, scan, sim_clock};
+use crate::common::{open, scan, sim_clock, small_options};
 use base::clock::Clock;
 use db::{
     CommitDriver, Database, DbOptions, Durability, HistoryCursor, HistoryQuery, MemoryStore,
-    ObjectId, ObjectSpec,
+    ObjectId, ObjectSpec, PowerCut, ScanReport, SegmentStore, Ticket, Time, scan_log,
 };
 
 fn golden(format: u32) -> MemoryStore {
@@ -31,7 +31,7 @@ fn golden(format: u32) -> MemoryStore {
 
 #[test]
 fn the_written_bytes_are_the_golden_ones() {
-    let (golden, written) = (golden(2), scenario::write());
+    let (golden, written) = (golden(3), scenario::write());
     let names: Vec<_> = golden.names().collect();
     assert_eq!(names, written.names().collect::<Vec<_>>());
     assert!(
@@ -45,14 +45,29 @@ fn the_written_bytes_are_the_golden_ones() {
 
 #[test]
 fn the_golden_files_are_read_back() {
-    for format in [0, 1, 2] {
+    for format in [0, 1, 2, 3] {
         read_back(format);
     }
 }
 
+/// Key, time and value of a reading.
+type Known = (String, Time, Vec<u8>);
+
+/// Every reading of the log, in order.
+fn logged(store: &mut MemoryStore) -> (Vec<Known>, ScanReport) {
+    let mut readings = Vec::new();
+    let report = scan_log(store, &mut |entry| {
+        let key = entry.key.expect("named").to_owned();
+        readings.push((key, entry.time, entry.value.to_vec()));
+        ControlFlow::Continue(())
+    })
+    .expect("the log can be scanned");
+    (readings, report)
+}
+
 fn read_back(format: u32) {
     let mut store = golden(format);
-    let (readings, report) = scan(&mut store);
+    let (readings, report) = logged(&mut store);
     assert!(
         !report.damage.any() && report.damage.tails_torn == 0,
         "{report:?}"
@@ -74,7 +89,7 @@ fn read_back(format: u32) {
         let mut newest = None;
         for (n, reading) in expected.iter().enumerate().filter(|(_, (k, ..))| k == key) {
             let node_time = format > 0 && scenario::node_gives_time(n);
-            let replaces = newest.is_none_or(|(old, by_node, _): (&(_, i64, _), bool, usize)| {
+            let replaces = newest.is_none_or(|(old, by_node, _): (&(_, Time, _), bool, usize)| {
                 node_time || by_node || old.1 <= reading.1
             });
             if replaces {
@@ -84,9 +99,11 @@ fn read_back(format: u32) {
         let (newest, _, n) = newest.expect("a reading");
         let mut buffer = [0; 64];
         let id = db.lookup(key).expect("known");
-        let got = db.get_at(id, 0, &mut buffer).expect("a value");
+        let got = db
+            .get_at(id, Time::from_ms(0), &mut buffer)
+            .expect("a value");
         assert_eq!(
-            (id.0 as usize, got.timestamp_ms, &buffer[..got.value_bytes]),
+            (id.0 as usize, got.time, &buffer[..got.value_bytes]),
             (object, newest.1, &newest.2[..])
         );
         assert_eq!(got.retained, format > 1 && scenario::is_retained(n));
@@ -99,11 +116,11 @@ fn read_back(format: u32) {
 
 /// Every reading as a range read shows it. Nothing is corrected: the second boot's clock is trusted, the first one's
 /// never was.
-fn history(db: &Database<MemoryStore>) -> Vec<(String, i64, Vec<u8>)> {
+fn history(db: &Database<MemoryStore>) -> Vec<Known> {
     let query = HistoryQuery {
         id: None,
-        from_ms: i64::MIN,
-        to_ms: i64::MAX,
+        from: Time::from_ms(i64::MIN),
+        to: Time::from_ms(i64::MAX),
     };
     let (mut cursor, mut found) = (HistoryCursor::default(), Vec::new());
     while db
@@ -111,7 +128,7 @@ fn history(db: &Database<MemoryStore>) -> Vec<(String, i64, Vec<u8>)> {
             assert!(!entry.time_corrected);
             found.push((
                 db.key(entry.id).as_str().to_owned(),
-                entry.time_ms,
+                entry.time,
                 entry.value.to_vec(),
             ));
             ControlFlow::Continue(())
@@ -124,7 +141,7 @@ fn history(db: &Database<MemoryStore>) -> Vec<(String, i64, Vec<u8>)> {
 
 #[test]
 fn a_segment_of_an_older_format_is_read_and_not_continued() {
-    for format in [0, 1] {
+    for format in [0, 1, 2] {
         let db = Database::open(
             golden(format),
             Arc::new(scenario::FixedClock::default()),
@@ -148,7 +165,9 @@ fn a_segment_of_an_older_format_is_read_and_not_continued() {
             },
         )
         .expect("opened again");
-        let got = again.get_at(id, 0, &mut buffer).expect("a value");
+        let got = again
+            .get_at(id, Time::from_ms(0), &mut buffer)
+            .expect("a value");
         assert_eq!((got.retained, got.fresh), (true, false));
         store = again.close().expect("closed");
         for name in ["log-00000000", "log-00000001"] {
@@ -159,6 +178,113 @@ fn a_segment_of_an_older_format_is_read_and_not_continued() {
         }
         let (readings, report) = scan(&mut store);
         assert_eq!((readings.len(), report.damage.any()), (91, false));
+    }
+}
+
+/// Puts and commits readings of the first key until power fails.
+fn put_many(db: &Database<MemoryStore>) -> Vec<(Ticket, Known)> {
+    let key = scenario::KEYS[0];
+    let (id, mut put) = (db.lookup(key).expect("known"), Vec::new());
+    for n in 0..120_i64 {
+        let time = Time::from_ns(1_700_000_100_000_000_001 + n);
+        let ticket = db.put(id, &n.to_le_bytes(), time, Durability::Now);
+        let reading = (key.to_owned(), time, n.to_le_bytes().to_vec());
+        put.push((ticket.expect("taken"), reading));
+        if n % 6 == 5 && db.pump().is_err() {
+            break;
+        }
+    }
+    put
+}
+
+/// Power fails in every changing call of the first run of this version, and leaves any of several prefixes of the
+/// append that it cuts. The run begins two segments, and makes a checkpoint and an index.
+#[test]
+fn a_power_cut_in_the_upgrade_loses_nothing() {
+    let opened = |store: MemoryStore| {
+        let clock = Arc::new(scenario::FixedClock::default());
+        Database::open(store, clock, small_options()).expect("opened")
+    };
+    let latest = |db: &Database<MemoryStore>| {
+        scenario::KEYS.map(|key| {
+            let (id, mut value) = (db.lookup(key).expect("known"), [0; 40]);
+            let got = db.get_at(id, Time::from_ms(0), &mut value);
+            let got = got.expect("a value");
+            (got.time, value[..got.value_bytes].to_vec())
+        })
+    };
+    for format in [0, 1, 2] {
+        let before = latest(&opened(golden(format)));
+        let (mut after_calls, mut is_over) = (0, false);
+        while !is_over {
+            for bytes_kept in [0, 1, 30, 150, 4095] {
+                let mut store = golden(format);
+                store.set_power_cut(PowerCut {
+                    after_calls,
+                    bytes_kept,
+                });
+                let db = opened(store);
+                let put = put_many(&db);
+                while db.maintain().unwrap_or(false) {}
+                let is_dead = db.with_store(|store| store.list(&mut |_| {}).is_err());
+                is_over = is_dead == Some(false);
+                let mut store = db.abandon().expect("the store");
+                store.restart();
+                // What was acknowledged follows what was there. The append that was cut may have left more.
+                let (found, report) = logged(&mut store);
+                let mut expected = logged(&mut golden(format)).0;
+                let old = expected.len();
+                let acknowledged = put.iter().filter(|(ticket, _)| ticket.is_durable());
+                let least = old + acknowledged.count();
+                expected.extend(put.into_iter().map(|(_, reading)| reading));
+                assert!(!report.damage.any(), "{report:?}");
+                assert!(found.len() >= least && found == expected[..found.len()]);
+                // The next start shows it, goes on, and still knows that the store is an older one.
+                let db = opened(store);
+                assert_eq!(history(&db), found);
+                let after = latest(&db);
+                assert_eq!(after[1..], before[1..]);
+                let newest = found[old..]
+                    .last()
+                    .map_or(before[0].0, |(_, time, _)| *time);
+                assert_eq!(after[0].0, newest);
+                let id = db.lookup(scenario::KEYS[1]).expect("known");
+                db.put_now(id, b"on", Durability::Now).expect("taken");
+                let store = db.close().expect("closed");
+                let checkpoints = store.names().filter(|name| name.starts_with("ckpt-"));
+                let name = checkpoints.max().expect("a checkpoint");
+                let trailer = store.file(name).and_then(|bytes| bytes.last_chunk::<11>());
+                assert!(
+                    matches!(trailer, Some([0xc4, 5, 3, 0, 0, 0, 2, ..])),
+                    "{trailer:?}"
+                );
+            }
+            after_calls += 1;
+        }
+        assert!(after_calls > 20, "{after_calls}");
+    }
+}
+
+/// An index of version 1 says its times in ms. Gigabytes of history are not read again because of that: a segment whose
+/// index cannot be used is read, and its index is written again.
+#[test]
+fn an_index_of_the_version_before_is_used() {
+    for format in [1, 2] {
+        let options = DbOptions {
+            commit_driver: CommitDriver::Manual,
+            ..DbOptions::default()
+        };
+        let clock = Arc::new(scenario::FixedClock::default());
+        let db = Database::open(golden(format), clock, options).expect("opened");
+        while db.maintain().expect("indexed") {}
+        let store = db.abandon().expect("the store");
+        let name = "index-00000000";
+        let (before, after) = (golden(format), store.file(name));
+        assert_eq!(before.file(name).map(|bytes| bytes[8]), Some(1));
+        assert!(before.file(name) == after, "it was written again");
+        // The last segment had none, and gets one of this version.
+        let last = store.file("index-00000001").map(|bytes| bytes[8]);
+        assert_eq!(last, Some(2));
     }
 }
 
@@ -176,7 +302,7 @@ fn a_later_format_is_refused_not_guessed() {
     db::log::codec::put_checkpoint(&mut checkpoint, seal, &head);
     for (name, mut bytes) in [("log-00000009", segment), ("ckpt-00000009", checkpoint)] {
         // The version lies after kind, length and magic; the checksum is the last four bytes.
-        bytes[10] = 3;
+        bytes[10] = 4;
         let end = bytes.len() - 4;
         let check = crc32c::crc32c_append(scenario::SECRET as u32, &bytes[..end])
             ^ (scenario::SECRET >> 32) as u32;
@@ -190,7 +316,7 @@ fn a_later_format_is_refused_not_guessed() {
         );
         assert_eq!(
             opened.err(),
-            Some(db::Error::Version { found: 3 }),
+            Some(db::Error::Version { found: 4 }),
             "{name}"
         );
     }
@@ -200,8 +326,8 @@ fn a_later_format_is_refused_not_guessed() {
 fn the_slot_table_has_its_golden_words() {
     use db::table::{Line, Table};
     use std::sync::atomic::AtomicU64;
-    let golden: &[u8] = include_bytes!("golden/table-4");
-    assert_eq!(db::table::FORMAT_VERSION, 4);
+    let golden: &[u8] = include_bytes!("golden/table-5");
+    assert_eq!(db::table::FORMAT_VERSION, 5);
     // A difference means another version of the format.
     assert!(scenario::table() == golden, "other words than before");
     let word = |bytes: &[u8]| AtomicU64::new(u64::from_le_bytes(bytes.try_into().expect("eight")));
@@ -211,9 +337,15 @@ fn the_slot_table_has_its_golden_words() {
     };
     let lines_of = |bytes: &[u8]| -> Vec<Line> { bytes.chunks(64).map(line).collect() };
     // A table of an older version is refused, and not read with other words than it has.
-    let older = lines_of(include_bytes!("golden/table-3"));
-    let refused = db::Error::RegionInvalid { reason: "version" };
-    assert_eq!(Table::attach(&older[..]).err(), Some(refused));
+    let older: [&[u8]; 2] = [
+        include_bytes!("golden/table-3"),
+        include_bytes!("golden/table-4"),
+    ];
+    for older in older {
+        let older = lines_of(older);
+        let refused = db::Error::RegionInvalid { reason: "version" };
+        assert_eq!(Table::attach(&older[..]).err(), Some(refused));
+    }
     let lines = lines_of(golden);
     let table = Table::attach(&lines[..]).expect("a table");
     let run = [0x1111_2222_3333_4444, 0x5555_6666_7777_8888];
@@ -226,7 +358,7 @@ fn the_slot_table_has_its_golden_words() {
         let id = table.lookup(scenario::TABLE_KEYS[n]).expect("known");
         let read = table.read(id, &mut value).expect("a value");
         assert_eq!(&value[..read.value_bytes], text);
-        assert_eq!(read.timestamp_ms, 1_700_000_000_000 - n as i64);
+        assert_eq!(read.time.ms(), 1_700_000_000_000 - n as i64);
         assert_eq!((read.wall_trusted, read.node_time), (n == 0, n == 1));
         assert_eq!(read.retained, n == 1);
         assert_eq!(
@@ -286,17 +418,32 @@ fn a_reading_has_its_bytes() {
     for (id, expected) in [(0, 22), (127, 22), (128, 23), (16_383, 23), (16_384, 24)] {
         let id = ObjectId(id);
         // No flag costs a byte.
-        assert_eq!(bytes(&|| db.put(id, &value, at(), batched)), expected);
+        assert_eq!(
+            bytes(&|| db.put(id, &value, Time::from_ms(at()), batched)),
+            expected
+        );
         assert_eq!(bytes(&|| db.put_now(id, &value, batched)), expected);
-        let retained = |sensor_ms| bytes(&|| db.put_retained(id, &value, sensor_ms, batched));
+        let retained = |sensor_ms: Option<i64>| {
+            let sensor = sensor_ms.map(Time::from_ms);
+            bytes(&|| db.put_retained(id, &value, sensor, batched))
+        };
         assert_eq!([None, Some(at())].map(retained), [expected; 2]);
-        // A time that lies more than two hours from the others is written whole.
-        assert_eq!(bytes(&|| db.put(id, &value, 5, batched)), expected + 5);
+        // A time in µs or ns takes more, but is no longer than what lies more than two hours from the others.
+        for (below_ms_ns, more) in [(1_000, 1), (1, 3)] {
+            let time = || Time::from_ns(at() * 1_000_000 + below_ms_ns);
+            let put = || db.put(id, &value, time(), batched);
+            assert_eq!(bytes(&put), expected + more);
+        }
+        assert_eq!(
+            bytes(&|| db.put(id, &value, Time::from_ms(5), batched)),
+            expected + 5
+        );
     }
     let round = || {
         for n in 0..1024 {
             clock.advance_ns(1_000_000);
-            db.put(ObjectId(n), &value, at(), batched).expect("taken");
+            db.put(ObjectId(n), &value, Time::from_ms(at()), batched)
+                .expect("taken");
         }
         db.pump().expect("committed");
         db.stats().log_bytes

@@ -15,6 +15,7 @@ struct Seen {
     lsn: u64,
     id: ObjectId,
     time_ms: i64,
+    time_ns: i64,
     recorded_ms: i64,
     corrected: bool,
     value: Vec<u8>,
@@ -22,8 +23,8 @@ struct Seen {
 
 const ALL: HistoryQuery = HistoryQuery {
     id: None,
-    from_ms: i64::MIN,
-    to_ms: i64::MAX,
+    from: db::Time::from_ms(i64::MIN),
+    to: db::Time::from_ms(i64::MAX),
 };
 
 fn history<S: SegmentStore>(db: &Database<S>, query: HistoryQuery) -> (Vec<Seen>, HistoryReport) {
@@ -33,8 +34,9 @@ fn history<S: SegmentStore>(db: &Database<S>, query: HistoryQuery) -> (Vec<Seen>
             seen.push(Seen {
                 lsn: entry.lsn,
                 id: entry.id,
-                time_ms: entry.time_ms,
-                recorded_ms: entry.recorded_ms,
+                time_ms: entry.time.ms(),
+                time_ns: entry.time.ns(),
+                recorded_ms: entry.recorded.ms(),
                 corrected: entry.time_corrected,
                 value: entry.value.to_vec(),
             });
@@ -89,20 +91,23 @@ fn every_range_shows_what_lies_in_it_and_nothing_else() {
                 if db.stats().queue_bytes > 3000 {
                     db.pump().unwrap();
                 }
-                let now_ms = base::clock::Clock::wall_ms(&clock);
-                // Some are late by up to ten minutes, some have no time of their own.
-                let (time_ms, ticket) = if random.below(3) == 0 {
-                    (now_ms, db.put_now(id, &value, Durability::Batched))
+                let now_ns = base::clock::Clock::wall_ms(&clock) * 1_000_000;
+                // Some are late by up to ten minutes, some have no time of their own. Times are in ms, µs or ns.
+                let (time_ns, ticket) = if random.below(3) == 0 {
+                    (now_ns, db.put_now(id, &value, Durability::Batched))
                 } else {
                     let late_ms = if random.below(10) == 0 {
                         random.below(600_000) as i64
                     } else {
                         0
                     };
-                    let time_ms = now_ms - late_ms;
-                    (time_ms, db.put(id, &value, time_ms, Durability::Batched))
+                    let below_ms = random.below(1_000_000) as i64;
+                    let unit = [1_000_000, 1_000, 1][random.index(3)];
+                    let time_ns = now_ns - late_ms * 1_000_000 + below_ms / unit * unit;
+                    let time = db::Time::from_ns(time_ns);
+                    (time_ns, db.put(id, &value, time, Durability::Batched))
                 };
-                put.push((ticket.unwrap(), id, time_ms, value.to_vec()));
+                put.push((ticket.unwrap(), id, time_ns, value.to_vec()));
                 if random.below(20) == 0 {
                     db.pump().unwrap();
                 }
@@ -129,41 +134,44 @@ fn every_range_shows_what_lies_in_it_and_nothing_else() {
     }
 }
 
+/// Ticket, object, time in ns, value.
 type Put = (db::Ticket, ObjectId, i64, Vec<u8>);
 
 /// Compares random ranges with what was put and is durable.
 fn compare(db: &Database<MemoryStore>, put: &[Put], random: &mut Random, ids: &[ObjectId]) {
-    let times = || put.iter().map(|(_, _, time_ms, _)| *time_ms);
+    let times = || put.iter().map(|(_, _, time_ns, _)| *time_ns);
     let (Some(first), Some(last)) = (times().min(), times().max()) else {
         return;
     };
     for n in 0..12 {
         let width = (last - first + 2).unsigned_abs();
-        let from_ms = first - 1 + random.below(width) as i64;
+        let from_ns = first - 1 + random.below(width) as i64;
         let query = HistoryQuery {
             id: (n % 2 == 0).then(|| ids[random.index(ids.len())]),
-            from_ms: if n == 0 { i64::MIN } else { from_ms },
-            to_ms: if n == 0 {
-                i64::MAX
-            } else {
-                from_ms + random.below(1 + width / 3) as i64
+            from: match n {
+                0 => db::Time::from_ms(i64::MIN),
+                _ => db::Time::from_ns(from_ns),
+            },
+            to: match n {
+                0 => db::Time::from_ms(i64::MAX),
+                _ => db::Time::from_ns(from_ns + random.below(1 + width / 3) as i64),
             },
         };
         let expected: Vec<_> = put
             .iter()
-            .filter(|(ticket, id, time_ms, _)| {
+            .filter(|(ticket, id, time_ns, _)| {
                 ticket.is_durable()
                     && query.id.is_none_or(|wanted| wanted == *id)
-                    && (query.from_ms..query.to_ms).contains(time_ms)
+                    && (query.from..query.to).contains(&db::Time::from_ns(*time_ns))
             })
-            .map(|(ticket, id, time_ms, value)| {
-                (ticket.lsn().unwrap(), *id, *time_ms, value.clone())
+            .map(|(ticket, id, time_ns, value)| {
+                (ticket.lsn().unwrap(), *id, *time_ns, value.clone())
             })
             .collect();
         let (seen, report) = history(db, query);
         let seen: Vec<_> = seen
             .into_iter()
-            .map(|seen| (seen.lsn, seen.id, seen.time_ms, seen.value))
+            .map(|seen| (seen.lsn, seen.id, seen.time_ns, seen.value))
             .collect();
         assert_eq!(seen, expected, "{query:?} {report:?}");
         assert_eq!(report.readings_matched, expected.len() as u64);
@@ -195,8 +203,8 @@ fn a_range_reads_its_segments_alone_and_of_those_its_pieces() {
     let from_ms = begin_ms + 500_000;
     let query = HistoryQuery {
         id: None,
-        from_ms,
-        to_ms: from_ms + 10_000,
+        from: db::Time::from_ms(from_ms),
+        to: db::Time::from_ms(from_ms + 10_000),
     };
     let (seen, report) = history(&db, query);
     assert_eq!(seen.len(), 1000);
@@ -236,8 +244,13 @@ fn times_from_before_the_clock_was_right_are_corrected() {
     for n in 0..5u8 {
         clock.advance_ns(100_000_000);
         db.put_now(ids[0], &[n], Durability::Now).unwrap();
-        db.put(ids[1], &[n], 1_650_000_000_000, Durability::Now)
-            .unwrap();
+        db.put(
+            ids[1],
+            &[n],
+            db::Time::from_ms(1_650_000_000_000),
+            Durability::Now,
+        )
+        .unwrap();
         db.pump().unwrap();
     }
     assert!(history(&db, ALL).0.iter().all(|seen| !seen.corrected));
@@ -276,8 +289,8 @@ fn times_from_before_the_clock_was_right_are_corrected() {
     indexed(&db);
     let query = HistoryQuery {
         id: Some(ids[0]),
-        from_ms: 1_699_999_999_700,
-        to_ms: 1_700_000_000_000,
+        from: db::Time::from_ms(1_699_999_999_700),
+        to: db::Time::from_ms(1_700_000_000_000),
     };
     let (seen, _) = history(&db, query);
     assert_eq!(
@@ -317,8 +330,8 @@ fn corrected_times_are_found_in_the_pieces_that_hold_them() {
         // The 1,000 readings that arrived 100 s before the clock was right.
         let query = HistoryQuery {
             id: Some(id),
-            from_ms: 1_700_000_000_000 - 100_000,
-            to_ms: 1_700_000_000_000 - 90_000,
+            from: db::Time::from_ms(1_700_000_000_000 - 100_000),
+            to: db::Time::from_ms(1_700_000_000_000 - 90_000),
         };
         let (seen, _) = history(&db, query);
         assert_eq!(seen.len(), 1000);
@@ -371,7 +384,12 @@ fn range_reads_and_commits_go_on_beside_each_other() {
     let id = declare(&db, 1)[0];
     for n in 0..60_000u64 {
         while db
-            .put(id, &n.to_le_bytes(), n as i64, Durability::Batched)
+            .put(
+                id,
+                &n.to_le_bytes(),
+                db::Time::from_ms(n as i64),
+                Durability::Batched,
+            )
             .is_err()
         {
             std::thread::yield_now();
@@ -388,7 +406,7 @@ fn range_reads_and_commits_go_on_beside_each_other() {
             let (mut cursor, mut next) = (HistoryCursor::default(), 0);
             while reader
                 .history(&ALL, &mut cursor, &mut |entry| {
-                    assert_eq!((entry.lsn, entry.time_ms), (next, next as i64));
+                    assert_eq!((entry.lsn, entry.time.ms()), (next, next as i64));
                     next += 1;
                     ControlFlow::Continue(())
                 })
@@ -401,7 +419,12 @@ fn range_reads_and_commits_go_on_beside_each_other() {
     });
     for n in 60_000..60_200u64 {
         let ticket = db
-            .put(id, &n.to_le_bytes(), n as i64, Durability::Now)
+            .put(
+                id,
+                &n.to_le_bytes(),
+                db::Time::from_ms(n as i64),
+                Durability::Now,
+            )
             .unwrap();
         ticket.wait(std::time::Duration::from_secs(60)).unwrap();
     }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 const ALL: HistoryQuery = HistoryQuery {
     id: None,
-    from_ms: i64::MIN,
-    to_ms: i64::MAX,
+    from: db::Time::from_ms(i64::MIN),
+    to: db::Time::from_ms(i64::MAX),
 };
 
 fn history<S: SegmentStore>(db: &Database<S>, query: HistoryQuery) -> Vec<(u64, Vec<u8>)> {
@@ -121,8 +121,13 @@ fn index_of_a_segment_that_grows_again_same_options() {
         let db = open(MemoryStore::new(), &clock, options);
         let ids = declare(&db, 2);
         for n in 0..fill {
-            db.put(ids[0], &n.to_le_bytes(), n as i64, Durability::Now)
-                .unwrap();
+            db.put(
+                ids[0],
+                &n.to_le_bytes(),
+                db::Time::from_ms(n as i64),
+                Durability::Now,
+            )
+            .unwrap();
             db.pump().unwrap();
         }
         // Now the store is full for a long reading.
@@ -133,7 +138,8 @@ fn index_of_a_segment_that_grows_again_same_options() {
             };
             s.set_capacity_bytes(used + 4096 + 2 * 512 + 300);
         });
-        db.put(ids[1], &[7; 400], 5000, Durability::Now).unwrap();
+        db.put(ids[1], &[7; 400], db::Time::from_ms(5000), Durability::Now)
+            .unwrap();
         if db.pump().is_ok() {
             continue;
         }
@@ -150,16 +156,21 @@ fn index_of_a_segment_that_grows_again_same_options() {
         // Power was cut. Short readings are put again; no indexing runs before the next crash.
         let db = open(store, &clock, options);
         for n in 0..200u64 {
-            db.put(ids[0], &n.to_le_bytes(), 10_000 + n as i64, Durability::Now)
-                .unwrap();
+            db.put(
+                ids[0],
+                &n.to_le_bytes(),
+                db::Time::from_ms(10_000 + n as i64),
+                Durability::Now,
+            )
+            .unwrap();
             db.pump().unwrap();
         }
         let seen = history(
             &db,
             HistoryQuery {
                 id: None,
-                from_ms: 10_000,
-                to_ms: 10_200,
+                from: db::Time::from_ms(10_000),
+                to: db::Time::from_ms(10_200),
             },
         );
         if seen.len() != 200 {
@@ -179,10 +190,16 @@ fn a_slice_is_bounded() {
     };
     let db = open(store, &clock, options);
     let ids = declare(&db, 2);
-    db.put(ids[1], &[1; 8], 1, Durability::Now).unwrap();
+    db.put(ids[1], &[1; 8], db::Time::from_ms(1), Durability::Now)
+        .unwrap();
     for n in 0..30_000u64 {
-        db.put(ids[0], &n.to_le_bytes(), n as i64, Durability::Batched)
-            .unwrap();
+        db.put(
+            ids[0],
+            &n.to_le_bytes(),
+            db::Time::from_ms(n as i64),
+            Durability::Batched,
+        )
+        .unwrap();
         if n % 16 == 15 {
             db.pump().unwrap();
         }
@@ -221,16 +238,21 @@ fn partial_summary_is_not_believed() {
     let db = open(MemoryStore::new(), &clock, long_log_options());
     let id = declare(&db, 1)[0];
     for n in 0..40_000u64 {
-        db.put(id, &n.to_le_bytes(), n as i64, Durability::Batched)
-            .unwrap();
+        db.put(
+            id,
+            &n.to_le_bytes(),
+            db::Time::from_ms(n as i64),
+            Durability::Batched,
+        )
+        .unwrap();
         if n % 100 == 99 {
             db.pump().unwrap();
         }
     }
     let query = HistoryQuery {
         id: None,
-        from_ms: 30_000,
-        to_ms: 31_000,
+        from: db::Time::from_ms(30_000),
+        to: db::Time::from_ms(31_000),
     };
     let (mut cursor, mut seen) = (HistoryCursor::default(), 0);
     // The plan.
@@ -243,7 +265,8 @@ fn partial_summary_is_not_believed() {
     );
     // The store becomes full for a moment.
     db.with_store(|s| s.set_capacity_bytes(10_000));
-    db.put(id, &[0; 8], 99_999, Durability::Now).unwrap();
+    db.put(id, &[0; 8], db::Time::from_ms(99_999), Durability::Now)
+        .unwrap();
     assert!(db.pump().is_err());
     db.with_store(|s| s.set_capacity_bytes(1 << 30));
     db.pump().unwrap();
@@ -324,8 +347,13 @@ fn an_index_file_on_a_bad_sector() {
     let db = open(store, &clock, small_options());
     let ids = declare(&db, 2);
     for n in 0..500u64 {
-        db.put(ids[0], &n.to_le_bytes(), n as i64, Durability::Batched)
-            .unwrap();
+        db.put(
+            ids[0],
+            &n.to_le_bytes(),
+            db::Time::from_ms(n as i64),
+            Durability::Batched,
+        )
+        .unwrap();
         if n % 8 == 7 {
             let _ = db.pump();
             let _ = db.maintain();
@@ -385,7 +413,7 @@ fn index_made_from_a_damaged_segment() {
         db.put(
             ids[(n / 30 % 2) as usize],
             &n.to_le_bytes(),
-            n as i64,
+            db::Time::from_ms(n as i64),
             Durability::Batched,
         )
         .unwrap();
@@ -417,8 +445,8 @@ fn index_made_from_a_damaged_segment() {
                 &db,
                 HistoryQuery {
                     id: None,
-                    from_ms: n,
-                    to_ms: n + 1,
+                    from: db::Time::from_ms(n),
+                    to: db::Time::from_ms(n + 1),
                 },
             )
             .len()
@@ -441,8 +469,13 @@ fn a_follower_reads_the_log_once() {
     let db = open(store, &clock, options);
     let ids = declare(&db, 2);
     for n in 0..20_000_u64 {
-        db.put(ids[0], &n.to_le_bytes(), n as i64, Durability::Batched)
-            .unwrap();
+        db.put(
+            ids[0],
+            &n.to_le_bytes(),
+            db::Time::from_ms(n as i64),
+            Durability::Batched,
+        )
+        .unwrap();
         if n % 100 == 99 {
             db.pump().unwrap();
         }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use crate::common::{Known, declare, open, scan, sim_clock, small_options};
 use db::log::codec::{self, Record};
 use db::log::reader::Reader;
-use db::{Database, DbOptions, Durability, MemoryStore, SegmentStore};
+use db::{Database, DbOptions, Durability, MemoryStore, SegmentStore, Time};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ struct Spot {
     reading: Option<usize>,
 }
 
-/// Writes readings, and returns where every record of the log lies.
+/// Writes readings of these objects, times in ns and values, and returns where every record of the log lies.
 fn logged(
     values: &[(u8, i64, Vec<u8>)],
     options: DbOptions,
@@ -24,12 +24,12 @@ fn logged(
     let clock = sim_clock();
     let db = open(MemoryStore::new(), &clock, options);
     let ids = declare(&db, 4);
-    for (at, (object, timestamp_ms, value)) in values.iter().enumerate() {
+    for (at, (object, time_ns, value)) in values.iter().enumerate() {
         clock.advance_ns(40_000_000);
         db.put(
             ids[usize::from(*object) % 4],
             value,
-            *timestamp_ms,
+            Time::from_ns(*time_ns),
             Durability::Now,
         )
         .expect("taken");
@@ -70,7 +70,9 @@ fn logged(
 /// The number that the next reading gets.
 fn next_number(db: &Database<MemoryStore>) -> u64 {
     let id = declare(db, 1)[0];
-    let ticket = db.put(id, b"next", 1, Durability::Now).expect("taken");
+    let ticket = db
+        .put(id, b"next", Time::from_ms(1), Durability::Now)
+        .expect("taken");
     ticket.lsn().expect("logged")
 }
 
@@ -82,8 +84,13 @@ fn without_names(readings: &[Known]) -> Vec<(i64, &[u8])> {
 }
 
 fn values() -> impl Strategy<Value = Vec<(u8, i64, Vec<u8>)>> {
-    let anywhere = any::<i64>().prop_filter("marks an empty slot", |t| *t != i64::MIN);
-    let time = prop_oneof![8 => 1_700_000_000_000i64..1_700_000_600_000, 1 => anywhere];
+    // In each unit that a record has, in ns.
+    let near = |unit: i64| {
+        let count = 1_000_000_000 / unit;
+        (1_700_000_000 * count..1_700_000_600 * count).prop_map(move |time| time * unit)
+    };
+    let anywhere = 1 - Time::NS_MAX..Time::NS_MAX;
+    let time = prop_oneof![8 => near(1_000_000), 3 => near(1_000), 3 => near(1), 1 => anywhere];
     proptest::collection::vec(
         (
             any::<u8>(),
@@ -165,7 +172,7 @@ proptest! {
         prop_assert_eq!(db.recovery().readings_replayed, 0);
         prop_assert_eq!(db.recovery().checkpoints_unusable, 1);
         let id = declare(&db, 1)[0];
-        let ticket = db.put(id, b"on", 1, Durability::Now).expect("taken");
+        let ticket = db.put(id, b"on", Time::from_ms(1), Durability::Now).expect("taken");
         db.pump().expect("committed");
         prop_assert!(ticket.is_durable());
         prop_assert_eq!(scan(&mut db.close().expect("closed")).0.len(), 1);
@@ -215,7 +222,7 @@ fn a_damaged_checkpoint_costs_time_only() {
         db.put(
             ids[n as usize % 4],
             &n.to_le_bytes(),
-            i64::from(n),
+            Time::from_ms(i64::from(n)),
             Durability::Now,
         )
         .expect("taken");
@@ -232,7 +239,8 @@ fn a_damaged_checkpoint_costs_time_only() {
         ids.iter()
             .map(|id| {
                 (
-                    db.get_at(*id, 0, &mut buffer).expect("a value"),
+                    db.get_at(*id, Time::from_ms(0), &mut buffer)
+                        .expect("a value"),
                     buffer[..4].to_vec(),
                 )
             })
@@ -255,9 +263,8 @@ fn a_damaged_checkpoint_costs_time_only() {
             (None, 1)
         );
         assert_eq!(db.recovery().readings_replayed, 100);
-        let ignore_rounding = |(got, value): (db::Got, Vec<u8>)| {
-            (got.timestamp_ms, got.fresh, got.value_bytes, value)
-        };
+        let ignore_rounding =
+            |(got, value): (db::Got, Vec<u8>)| (got.time.ms(), got.fresh, got.value_bytes, value);
         assert!(
             table(&db)
                 .into_iter()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::common::{declare, formatted, open, scan, sim_clock, small_options};
 use db::log::codec::{self, Anchor, Dictionary, Reading, Seal};
-use db::log::times::{Context, Time};
+use db::log::times::{Context, Form, Time};
 use db::{Database, DbOptions, Durability, MemoryStore, PowerCut, SegmentStore};
 
 fn options() -> DbOptions {
@@ -31,8 +31,13 @@ fn torn_after(value: &[u8]) -> MemoryStore {
     let db = open(MemoryStore::new(), &clock, options());
     let ids = declare(&db, 3);
     for id in &ids {
-        db.put(*id, b"good", 1_700_000_000_000, Durability::Now)
-            .expect("taken");
+        db.put(
+            *id,
+            b"good",
+            db::Time::from_ms(1_700_000_000_000),
+            Durability::Now,
+        )
+        .expect("taken");
     }
     db.pump().expect("committed");
     // The record: kind, length (1 or 2), id, time (3), arrival (4), value, checksum.
@@ -43,8 +48,13 @@ fn torn_after(value: &[u8]) -> MemoryStore {
             bytes_kept: record - 1,
         })
     });
-    db.put(ids[1], value, 1_700_000_000_001, Durability::Now)
-        .expect("taken");
+    db.put(
+        ids[1],
+        value,
+        db::Time::from_ms(1_700_000_000_001),
+        Durability::Now,
+    )
+    .expect("taken");
     assert!(db.pump().is_err());
     let mut store = db.abandon().expect("the store comes back");
     store.restart();
@@ -111,14 +121,16 @@ fn a_value_cannot_change_another_object() {
         &mut value,
         &forged,
         &Context::of(stranger(), &anchor),
-        false,
+        Form::WholeMs,
     );
     let db = open(torn_after(&value), &sim_clock(), options());
     let id = db.lookup("room 0/temperature").expect("known");
     let mut buffer = [0; 200];
-    let got = db.get_at(id, 0, &mut buffer).expect("a value");
+    let got = db
+        .get_at(id, db::Time::from_ms(0), &mut buffer)
+        .expect("a value");
     assert_eq!(
-        (got.timestamp_ms, &buffer[..got.value_bytes]),
+        (got.time.ms(), &buffer[..got.value_bytes]),
         (1_700_000_000_000, &b"good"[..])
     );
 }
@@ -129,7 +141,8 @@ fn with_checkpoint() -> MemoryStore {
     let db = open(MemoryStore::new(), &clock, options());
     let id = declare(&db, 1)[0];
     for n in 0..40 {
-        db.put(id, &[1; 40], n, Durability::Now).expect("taken");
+        db.put(id, &[1; 40], db::Time::from_ms(n), Durability::Now)
+            .expect("taken");
     }
     db.close().expect("closed")
 }
@@ -140,7 +153,9 @@ fn acknowledged_then_shown(store: MemoryStore) -> (i64, i64) {
     let db = open(store, &clock, options());
     assert!(db.recovery().damage.any(), "the loss is told");
     let id = db.lookup("room 0/temperature").expect("known");
-    let ticket = db.put(id, b"new", 1000, Durability::Now).expect("taken");
+    let ticket = db
+        .put(id, b"new", db::Time::from_ms(1000), Durability::Now)
+        .expect("taken");
     db.pump().expect("committed");
     assert!(ticket.is_durable());
     assert!(ticket.lsn() >= Some(40), "40 readings were durable before");
@@ -149,9 +164,10 @@ fn acknowledged_then_shown(store: MemoryStore) -> (i64, i64) {
     let db = open(store, &clock, options());
     (
         1000,
-        db.get_at(id, 0, &mut [0; 200])
+        db.get_at(id, db::Time::from_ms(0), &mut [0; 200])
             .expect("a value")
-            .timestamp_ms,
+            .time
+            .ms(),
     )
 }
 
@@ -178,7 +194,7 @@ fn a_number_is_never_given_twice() {
     let id = declare(&db, 1)[0];
     let tickets: Vec<_> = (0..10)
         .map(|n| {
-            db.put(id, &[n as u8; 20], n, Durability::Now)
+            db.put(id, &[n as u8; 20], db::Time::from_ms(n), Durability::Now)
                 .expect("taken")
         })
         .collect();
@@ -190,7 +206,9 @@ fn a_number_is_never_given_twice() {
     let at = file.len() - 5 * 34 + 12;
     file[at] ^= 1;
     let db = open(store, &clock, options());
-    let again = db.put(id, b"new", 1000, Durability::Now).expect("taken");
+    let again = db
+        .put(id, b"new", db::Time::from_ms(1000), Durability::Now)
+        .expect("taken");
     assert!(
         again.lsn() > tickets[9].lsn(),
         "{:?} was acknowledged before",
@@ -214,8 +232,13 @@ fn a_rotten_block_does_not_make_a_value_a_record() {
     let mut value = vec![b'.'; 42];
     value.extend(later_version(0));
     for n in 0..600 {
-        db.put(ids[n as usize % 4], &value, n, Durability::Now)
-            .expect("taken");
+        db.put(
+            ids[n as usize % 4],
+            &value,
+            db::Time::from_ms(n),
+            Durability::Now,
+        )
+        .expect("taken");
         db.pump().expect("committed");
     }
     let device = db.abandon().expect("the store").device().clone();

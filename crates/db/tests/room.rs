@@ -187,13 +187,23 @@ fn without_room_for_a_checkpoint_the_log_goes_on_and_nothing_acknowledged_is_los
     store.set_capacity_bytes(3 * store_bytes);
     let db = open(store, &clock, options);
     assert_eq!(db.recovery().log_bytes_read, replay_bytes);
+    let mut least_replay_bytes = replay_bytes;
     for more in 0..300 {
         let time = n as i64 + more;
-        db.put(ids[0], &[8; VALUE_BYTES], time, Durability::Now)
-            .expect("taken");
+        db.put(
+            ids[0],
+            &[8; VALUE_BYTES],
+            db::Time::from_ms(time),
+            Durability::Now,
+        )
+        .expect("taken");
         db.pump().expect("durable");
+        least_replay_bytes = least_replay_bytes.min(db.stats().replay_bytes);
     }
     let stats = db.stats();
     assert_eq!((stats.full, stats.checkpoint_failing), (false, None));
-    assert!(stats.checkpoints > 0 && stats.replay_bytes < replay_bytes);
+    assert!(
+        stats.checkpoints > 0 && least_replay_bytes < replay_bytes,
+        "{least_replay_bytes} of {replay_bytes} {stats:?}"
+    );
 }

@@ -26,7 +26,7 @@ impl Load {
             db.put(
                 id,
                 &value,
-                1_700_000_000_000 + self.count as i64,
+                db::Time::from_ms(1_700_000_000_000 + self.count as i64),
                 Durability::Now,
             )
             .expect("put");

@@ -156,7 +156,8 @@ fn the_real_time_path_makes_no_call_to_the_system() {
     let db = Arc::new(db);
     let ids = declare(&db, 8);
     for id in &ids {
-        db.put(*id, &[1], 1, Durability::Batched).expect("taken");
+        db.put(*id, &[1], db::Time::from_ms(1), Durability::Batched)
+            .expect("taken");
     }
     let (under_filter, clock_alone) = (Arc::clone(&db), SystemClock::new());
     let work = move || {
@@ -165,7 +166,12 @@ fn the_real_time_path_makes_no_call_to_the_system() {
         let mut buffer = [0; 64];
         let mut turn = |n: i64| {
             let id = ids[n as usize % 8];
-            let put = db.put(id, &n.to_le_bytes(), n, Durability::Batched);
+            let put = db.put(
+                id,
+                &n.to_le_bytes(),
+                db::Time::from_ms(n),
+                Durability::Batched,
+            );
             let put_now = db.put_now(id, &n.to_le_bytes(), Durability::Batched);
             let got = db.get(id, &mut buffer);
             let found = db.lookup("room 3/temperature") == Some(ids[3]);

@@ -34,7 +34,7 @@ fn a_task_is_released_measured_and_stopped() {
             .put(
                 ids[0],
                 &value,
-                context.instance() as i64,
+                db::Time::from_ms(context.instance() as i64),
                 Durability::Batched,
             )
             .expect("taken");
@@ -133,7 +133,7 @@ impl Clock for CountingClock {
 
 fn shown<S: SegmentStore>(db: &Database<S>, id: ObjectId) -> Option<u64> {
     let mut buffer = [0; 64];
-    let got = db.get_at(id, 0, &mut buffer).ok()?;
+    let got = db.get_at(id, db::Time::from_ms(0), &mut buffer).ok()?;
     Some(u64::from_le_bytes(
         buffer[..got.value_bytes].try_into().ok()?,
     ))
@@ -152,8 +152,13 @@ fn a_firm_instance_takes_effect_in_time_or_never() {
     // All temporal: an instance is complete under any admission.
     let temporal = [ids[0], ids[2]];
     for id in temporal {
-        db.put(id, &7_u64.to_le_bytes(), -1, Durability::Batched)
-            .expect("taken");
+        db.put(
+            id,
+            &7_u64.to_le_bytes(),
+            db::Time::from_ms(-1),
+            Durability::Batched,
+        )
+        .expect("taken");
     }
     db.set_admission(0.5);
     let spec = TaskSpec {
@@ -173,7 +178,12 @@ fn a_firm_instance_takes_effect_in_time_or_never() {
         );
         assert_eq!(context.committed().is_some(), before != 7);
         for id in temporal {
-            let taken = context.put(id, &n.to_le_bytes(), n as i64, Durability::Batched);
+            let taken = context.put(
+                id,
+                &n.to_le_bytes(),
+                db::Time::from_ms(n as i64),
+                Durability::Batched,
+            );
             assert!(matches!(taken, Ok(None)));
             assert_eq!(context.timed(|db| shown(db, id)), Some(before));
         }
@@ -226,7 +236,8 @@ fn a_firm_instance_has_limits_and_is_refused_whole() {
     let ids = declare(&db, 2);
     db.flush(Duration::from_secs(60)).expect("declared");
     // This way the second instance does not fit, but its first put would.
-    db.put(ids[0], &[1], 0, Durability::Batched).expect("taken");
+    db.put(ids[0], &[1], db::Time::from_ms(0), Durability::Batched)
+        .expect("taken");
     let spec = TaskSpec {
         kind: TaskKind::Firm,
         ..TaskSpec::new("large", 500_000, 400_000)
@@ -238,7 +249,8 @@ fn a_firm_instance_has_limits_and_is_refused_whole() {
             context.give_up();
             return;
         }
-        let mut put = |id, value: &[u8]| context.put(id, value, 0, Durability::Batched);
+        let mut put =
+            |id, value: &[u8]| context.put(id, value, db::Time::from_ms(0), Durability::Batched);
         assert_eq!(put(ObjectId(77), &[1]).err(), Some(Error::UnknownObject));
         assert!(matches!(
             put(ids[0], &[1; 65]).err(),

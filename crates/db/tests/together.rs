@@ -13,19 +13,19 @@ use db::{
 };
 use flash::{FormatOptions, OpenOptions, Store};
 
-fn reading<'a>(id: ObjectId, value: &'a [u8], timestamp_ms: Option<i64>) -> TogetherReading<'a> {
+fn reading<'a>(id: ObjectId, value: &'a [u8], time_ms: Option<i64>) -> TogetherReading<'a> {
     TogetherReading {
         id,
         value,
-        timestamp_ms,
+        time: time_ms.map(db::Time::from_ms),
     }
 }
 
 /// The value of an object that is shown now.
 fn shown<S: SegmentStore>(db: &Database<S>, id: ObjectId) -> Option<(i64, Vec<u8>)> {
     let mut buffer = [0; 512];
-    let got = db.get_at(id, 0, &mut buffer).ok()?;
-    Some((got.timestamp_ms, buffer[..got.value_bytes].to_vec()))
+    let got = db.get_at(id, db::Time::from_ms(0), &mut buffer).ok()?;
+    Some((got.time.ms(), buffer[..got.value_bytes].to_vec()))
 }
 
 #[test]
@@ -63,7 +63,9 @@ fn readings_are_stored_together_in_time_or_not_at_all() {
     assert_eq!(ticket.lsn(), Some(3));
     for id in &ids[..2] {
         assert_eq!(shown(&db, *id), Some((clock.wall_ms(), b"now".to_vec())));
-        let got = db.get_at(*id, 0, &mut [0; 40]).expect("a value");
+        let got = db
+            .get_at(*id, db::Time::from_ms(0), &mut [0; 40])
+            .expect("a value");
         assert!(got.node_time && got.wall_trusted);
     }
     let mut store = db.close().expect("closed");
@@ -118,8 +120,13 @@ fn what_cannot_be_stored_whole_is_refused_whole() {
     // As many readings as are allowed; the rest of the queue is then too small for as many again.
     let small = vec![good; most];
     db.put_together(&small, u64::MAX).expect("there is room");
-    db.put(ids[1], b"one more", 1, Durability::Batched)
-        .expect("there is room");
+    db.put(
+        ids[1],
+        b"one more",
+        db::Time::from_ms(1),
+        Durability::Batched,
+    )
+    .expect("there is room");
     assert_eq!(db.put_together(&small, u64::MAX).err(), Some(Error::Busy));
     let stats = db.stats();
     assert_eq!((stats.puts, stats.busy), (129, 128));
@@ -169,8 +176,11 @@ fn a_put_after_one_that_was_late_knows_whether_the_clock_is_trusted() {
         let late = db.put_together(&[reading(id, b"late", None)], 0);
         assert_eq!(late.err(), Some(Error::TooLate));
         clock.set_wall_trusted(trusted);
-        db.put(id, b"v", n, Durability::Now).expect("taken");
-        let got = db.get_at(id, 0, &mut [0; 40]).expect("a value");
+        db.put(id, b"v", db::Time::from_ms(n), Durability::Now)
+            .expect("taken");
+        let got = db
+            .get_at(id, db::Time::from_ms(0), &mut [0; 40])
+            .expect("a value");
         got.wall_trusted == trusted
     });
     assert!(current);

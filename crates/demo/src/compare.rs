@@ -58,7 +58,7 @@ pub(crate) fn reopen(image: &Path, record: &Record) -> Result<Reopened, CliError
     let report = db::scan_log(&mut store, &mut |entry| {
         comparing.found(
             entry.key.and_then(|key| sensors.index_of(key)),
-            entry.timestamp_ms,
+            entry.time.ms(),
             entry.value,
         );
         ControlFlow::Continue(())

@@ -154,11 +154,12 @@ pub(crate) fn db_options(sensors: &Sensors) -> DbOptions {
 pub(crate) fn table_rows<S: SegmentStore>(db: &Database<S>, sensors: &Sensors) -> Vec<TableRow> {
     let mut value = [0; sink::VALUE_BYTES];
     let row = |(sensor, name): (usize, &str)| {
-        let got = db.get_at(db.lookup(name)?, 0, &mut value).ok()?;
+        let now = db::Time::from_ms(0);
+        let got = db.get_at(db.lookup(name)?, now, &mut value).ok()?;
         // A shorter value was not written by this demo; without a row its sensor counts as stale.
         (got.value_bytes == value.len()).then_some(TableRow {
             sensor: u16::try_from(sensor).ok()?,
-            time_ms: got.timestamp_ms,
+            time_ms: got.time.ms(),
             value,
         })
     };
@@ -256,8 +257,9 @@ impl Life {
             let now_ms = time.now_ms(&*clock);
             context.timed(|db| {
                 let mut bytes = [0; sink::VALUE_BYTES];
+                let now = db::Time::from_ms(now_ms as i64);
                 for (value, id) in values.iter_mut().zip(objects.ids()) {
-                    let Ok(got) = db.get_at(*id, now_ms as i64, &mut bytes) else {
+                    let Ok(got) = db.get_at(*id, now, &mut bytes) else {
                         continue;
                     };
                     *value = sink::value_of(&bytes[..got.value_bytes]);
@@ -437,7 +439,8 @@ impl Life {
     fn stats(&self, reporter: &mut Reporter, monitor: &Monitor, until_ns: u64) -> Stats {
         let now_ns = self.clock.monotonic_ns();
         let trace_ms = reporter.time.now_ms(&*self.clock);
-        let count = self.db.fresh_count(trace_ms as i64);
+        let now = db::Time::from_ms(trace_ms as i64);
+        let count = self.db.fresh_count(now);
         let fresh = f64::from(count.fresh) / f64::from(count.temporal.max(1));
         reporter.fresh_sum += fresh;
         reporter.fresh_samples += 1;

@@ -94,6 +94,7 @@ fn announce<D: Destination>(destination: &D, sender: &watch::Sender<Durable>) {
 mod tests {
     use super::*;
     use crate::intake::{LogGone, PutError, Reason};
+    use db::Time;
     use std::sync::{Condvar, Mutex};
 
     #[derive(Default)]
@@ -113,16 +114,16 @@ mod tests {
         fn resolve(&self, _key: &str) -> Result<u32, Reason> {
             Ok(0)
         }
-        fn put(&self, _object: u32, _value: &[u8], _time_ms: Option<i64>) -> Result<u64, PutError> {
+        fn put(&self, _object: u32, _value: &[u8], _time: Option<Time>) -> Result<u64, PutError> {
             Err(PutError::Failed)
         }
         fn put_retained(
             &self,
             object: u32,
             value: &[u8],
-            time_ms: Option<i64>,
+            time: Option<Time>,
         ) -> Result<u64, PutError> {
-            self.put(object, value, time_ms)
+            self.put(object, value, time)
         }
         fn durable_end(&self) -> u64 {
             self.end.lock().unwrap().0

@@ -6,6 +6,9 @@ mod entries;
 #[path = "../../../fuzz/src/modbus.rs"]
 mod modbus;
 
+#[path = "../../../fuzz/src/sparkplug.rs"]
+mod sparkplug;
+
 #[path = "../../../fuzz/src/replay.rs"]
 mod replay;
 
@@ -29,4 +32,9 @@ fn mqtt_packet() {
 #[test]
 fn modbus_answer() {
     replay("modbus_answer", modbus::modbus_answer);
+}
+
+#[test]
+fn sparkplug_messages() {
+    replay("sparkplug", sparkplug::sparkplug);
 }

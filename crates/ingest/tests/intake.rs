@@ -395,7 +395,12 @@ fn lines_have_limits_and_units() {
         options.line_precision = precision;
         intake.reload(options.clone());
         intake.line(format!("m f=1 {time}").as_bytes());
-        assert_eq!(fake.puts().last().and_then(|put| put.2), Some(NOW_MS));
+        let exact = match precision {
+            Precision::Nanoseconds => time,
+            Precision::Microseconds => time * 1000,
+            _ => NOW_MS * 1_000_000,
+        };
+        assert_eq!(fake.times_ns().last(), Some(&Some(exact)));
     }
     intake.line(format!("m f=1 {}", i64::MAX).as_bytes());
     assert_eq!(intake.counters().refused(Reason::TimeAbsurd), 1);

@@ -1,15 +1,20 @@
 //! The database as destination: rules about keys, waiting, the full store, types after a restart.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::sim::SimClock;
 use db::value::Value;
-use db::{CommitDriver, Database, DbOptions, MemoryStore};
+use db::{
+    CommitDriver, Database, DbOptions, HistoryCursor, HistoryEntry, HistoryQuery, MemoryStore,
+    ObjectId, Time,
+};
 use ingest::intake::{
     Destination, Intake, IntakeOptions, JsonRule, KeyRule, KeyRules, NodeDestination, Outcome,
     PayloadKind, PutError, Reason, Retained, SubscriptionRule, Template,
 };
+use ingest::line::Precision;
 
 const NOW_MS: i64 = 1_780_272_000_000;
 
@@ -62,7 +67,7 @@ fn get(node: &Node, key: &str) -> String {
     let id = node.database().lookup(key).unwrap();
     let got = node.database().get(id, &mut buffer).unwrap();
     let value = Value::decode(&buffer[..got.value_bytes]).unwrap();
-    format!("{value:?} at {}", got.timestamp_ms - NOW_MS)
+    format!("{value:?} at {}", got.time.ms() - NOW_MS)
 }
 
 #[test]
@@ -330,6 +335,113 @@ fn a_retained_reading_is_marked_and_fresh_only_by_its_own_time() {
     assert_eq!(seen("untimed"), (true, false));
 }
 
+/// The times of all readings from `from` up to `to`, in ns.
+fn times_ns(database: &Database<MemoryStore>, from: Time, to: Time) -> Vec<i64> {
+    let query = HistoryQuery { id: None, from, to };
+    let (mut cursor, mut times) = (HistoryCursor::default(), Vec::new());
+    let mut visit = |entry: &HistoryEntry<'_>| {
+        times.push(entry.time.ns());
+        ControlFlow::Continue(())
+    };
+    while database.history(&query, &mut cursor, &mut visit) == Ok(true) {}
+    times
+}
+
+const ALWAYS: [Time; 2] = [Time::from_ms(i64::MIN), Time::from_ms(i64::MAX)];
+
+fn any_key() -> KeyRules {
+    KeyRules {
+        auto_create: true,
+        ..rules()
+    }
+}
+
+#[test]
+fn a_vibration_sensor_at_10_khz_shares_no_times() {
+    let (node, clock) = node(any_key(), DbOptions::default());
+    let mut intake = Intake::new(IntakeOptions::default(), node.clone());
+    let begin_ns = NOW_MS * 1_000_000 + 123_456;
+    let sent: Vec<i64> = (0..2_000).map(|n| begin_ns + n * 100_000).collect();
+    for time_ns in &sent {
+        let line = format!("vibration g=1 {time_ns}");
+        let outcome = intake.line(line.as_bytes());
+        assert!(matches!(outcome, Outcome::Accepted { .. }), "{outcome:?}");
+    }
+    let check = |database: &Database<MemoryStore>| {
+        let [first, last] = ALWAYS;
+        assert_eq!(times_ns(database, first, last), sent);
+        // A range begins and ends to the nanosecond.
+        let [from, to] = [sent[10], sent[20]].map(Time::from_ns);
+        assert_eq!(times_ns(database, from, to), sent[10..20]);
+        let [from, to] = [sent[10] + 1, sent[20] + 1].map(Time::from_ns);
+        assert_eq!(times_ns(database, from, to), sent[11..=20]);
+        let got = database.get(ObjectId(0), &mut [0; 64]).unwrap();
+        assert_eq!(Some(got.time.ns()), sent.last().copied());
+    };
+    node.database().pump().unwrap();
+    check(node.database());
+    // The table comes from the log after a crash, and from the checkpoint after a close.
+    let options = DbOptions {
+        commit_driver: CommitDriver::Manual,
+        ..DbOptions::default()
+    };
+    let open = |store| Database::open(store, Arc::new(clock.clone()), options).unwrap();
+    let crashed = open(node.database().abandon().unwrap());
+    assert_eq!(crashed.recovery().readings_replayed, 2_000);
+    check(&crashed);
+    let closed = open(crashed.close().unwrap());
+    assert_eq!(closed.recovery().readings_replayed, 0);
+    check(&closed);
+}
+
+#[test]
+fn times_in_documents_keep_their_nanoseconds() {
+    let (node, _) = node(any_key(), DbOptions::default());
+    let subscription = |filter: &str, unit| {
+        let mut json = JsonRule::one("v", Some("t"));
+        json.time_unit = unit;
+        SubscriptionRule {
+            filter: filter.to_owned(),
+            key: Template::topic(),
+            payload: PayloadKind::Json(json),
+            retained: Retained::Take,
+        }
+    };
+    let options = IntakeOptions {
+        subscriptions: vec![
+            subscription("s", Precision::Seconds),
+            subscription("ms", Precision::Milliseconds),
+            subscription("us", Precision::Microseconds),
+            subscription("ns", Precision::Nanoseconds),
+        ],
+        ..IntakeOptions::default()
+    };
+    let mut intake = Intake::new(options, node.clone());
+    let now_ns = NOW_MS * 1_000_000;
+    let mut sent = Vec::new();
+    for (topic, time, after_ns) in [
+        ("s", "1780272000.123456789", 123_456_789),
+        ("s", "\"2026-06-01T02:00:00.123456789+02:00\"", 123_456_789),
+        ("ms", "1780272000123.456789", 123_456_789),
+        ("us", "1780272000123456.789", 123_456_789),
+        ("us", "1780272000123456", 123_456_000),
+        ("ns", "1780272000123456789", 123_456_789),
+        // What has no nanoseconds has none here either.
+        ("ns", "\"2026-06-01T00:00:00.5Z\"", 500_000_000),
+    ] {
+        let payload = format!("{{\"v\": 1, \"t\": {time}}}");
+        let outcome = intake.mqtt(topic.as_bytes(), payload.as_bytes());
+        assert!(
+            matches!(outcome, Outcome::Accepted { .. }),
+            "{payload}: {outcome:?}"
+        );
+        sent.push(now_ns + after_ns);
+    }
+    node.database().pump().unwrap();
+    let [first, last] = ALWAYS;
+    assert_eq!(times_ns(node.database(), first, last), sent);
+}
+
 #[test]
 fn a_queue_that_is_full_makes_wait_and_a_closed_database_fails() {
     let options = DbOptions {
@@ -348,13 +460,14 @@ fn a_queue_that_is_full_makes_wait_and_a_closed_database_fails() {
     assert!(taken > 10);
     assert_eq!(refusal, PutError::Wait { full: false });
     node.database().pump().unwrap();
-    assert!(node.put(object, &[0; 8], Some(NOW_MS)).is_ok());
+    let now = Time::from_ms(NOW_MS);
+    assert!(node.put(object, &[0; 8], Some(now)).is_ok());
     assert_eq!(
         node.put(object, &[0; 65], None),
         Err(PutError::Refused(Reason::ValueTooLong))
     );
     assert_eq!(
-        node.put(object, &[0; 8], Some(i64::MIN)),
+        node.put(object, &[0; 8], Some(Time::from_ms(i64::MIN))),
         Err(PutError::Refused(Reason::TimeAbsurd))
     );
     assert_eq!(

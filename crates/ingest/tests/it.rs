@@ -18,3 +18,4 @@ mod mqtt_scripted;
 mod mqtt_support;
 mod pattern;
 mod series;
+mod sparkplug;

@@ -108,8 +108,8 @@ fn done(case: &Case) -> Vec<String> {
         };
         let _ = intake.line(line);
         buffer.consume();
-        for (key, value, time_ms) in fake.with(|inner| std::mem::take(&mut inner.puts)) {
-            let time = time_ms.map_or(String::new(), |time_ms| format!(" @{time_ms}"));
+        for (key, value, time) in fake.with(|inner| std::mem::take(&mut inner.puts)) {
+            let time = time.map_or(String::new(), |time| format!(" @{}", time.ns()));
             done.push(format!("{key}={value}{time}"));
         }
         let now = refused(&intake);
@@ -144,8 +144,8 @@ fn done_as_body(case: &Case, end: &str) -> Vec<String> {
     let mut body = LineBody::new(text.into(), case.precision, 1000);
     assert_eq!(body.take(&mut intake), BodyStopped::Done);
     let mut done = Vec::new();
-    for (key, value, time_ms) in fake.puts() {
-        let time = time_ms.map_or(String::new(), |time_ms| format!(" @{time_ms}"));
+    for (key, value, time) in fake.with(|inner| inner.puts.clone()) {
+        let time = time.map_or(String::new(), |time| format!(" @{}", time.ns()));
         done.push(format!("{key}={value}{time}"));
     }
     for (reason, count) in refused(&intake) {

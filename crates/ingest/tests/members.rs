@@ -652,16 +652,16 @@ impl Destination for Told {
         self.0.lock().unwrap().push(format!("key {key}"));
         Ok(0)
     }
-    fn put(&self, _object: u32, _value: &[u8], _time_ms: Option<i64>) -> Result<u64, PutError> {
+    fn put(&self, _: u32, _: &[u8], _: Option<db::Time>) -> Result<u64, PutError> {
         Ok(0)
     }
     fn put_retained(
         &self,
         object: u32,
         value: &[u8],
-        time_ms: Option<i64>,
+        time: Option<db::Time>,
     ) -> Result<u64, PutError> {
-        self.put(object, value, time_ms)
+        self.put(object, value, time)
     }
     fn durable_end(&self) -> u64 {
         0

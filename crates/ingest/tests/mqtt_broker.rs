@@ -4,7 +4,7 @@ use crate::mqtt_support;
 use crate::mqtt_support::{
     Broker, Port, Publisher, Running, Store, installed, numbers, subscription, until,
 };
-use ingest::intake::Reason;
+use ingest::intake::{Outgoing, Reason};
 use ingest::mqtt::{Ended, Pause, Qos, Version};
 
 const BOTH: [Version; 2] = [Version::V311, Version::V5];
@@ -105,6 +105,36 @@ fn a_message_that_fits_several_filters_is_taken_once() {
             Version::V311 => assert_eq!(figures.copies, 0),
         }
         assert_eq!(figures.in_flight, 0, "{figures:?}");
+    }
+}
+
+#[test]
+fn what_the_consumer_sends_comes_to_others_once() {
+    if !installed() {
+        return;
+    }
+    for version in BOTH {
+        let broker = Broker::start("");
+        let mut publisher = Publisher::connect(broker.port, "publisher");
+        let (sender, receiver) = (Store::new(), Store::new());
+        receiver.set_durable(1_000);
+        let mut options = broker.options(version, "command/#");
+        options.client_id = "receiver".to_owned();
+        let receiving = Running::start(options, &receiver).subscribed(1);
+        let sending = Running::start(broker.options(version, "t/#"), &sender).subscribed(1);
+        let message = |text: &str| Outgoing {
+            topic: "command/a".to_owned(),
+            payload: text.as_bytes().to_vec(),
+        };
+        sender.set(|inner| inner.outgoing.extend([message("1"), message("2")]));
+        publisher.publish("t/a", &numbers(0..1));
+        until("both have come", || receiver.count("command/a") == 2);
+        publisher.publish("command/a", &numbers(9..10));
+        until("the last has come", || receiver.count("command/a") >= 3);
+        assert_eq!(receiver.payloads("command/a"), ["1", "2", "9"]);
+        assert_eq!(sending.figures().sent, 2);
+        sending.stop(0);
+        receiving.stop(0);
     }
 }
 

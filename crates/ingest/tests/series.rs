@@ -1,7 +1,9 @@
 //! Series and their keys: two series to which a template gives one key are never mixed.
 
 use crate::intake_support::{Fake, intake, options, topic_rule};
-use ingest::intake::{Intake, Outcome, PayloadKind, Reason, Template, TemplateKind};
+use ingest::intake::{
+    Intake, IntakeOptions, Outcome, PayloadKind, Reason, TagsForm, Template, TemplateKind,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -171,6 +173,155 @@ fn names_of_tags_take_no_more_memory_than_their_limit() {
     assert_eq!(intake.counters().refused(Reason::KeyInvalid), 1);
 }
 
+fn with_line_key(template: &str) -> IntakeOptions {
+    IntakeOptions {
+        line_key: Template::parse(template, TemplateKind::Line).unwrap(),
+        ..options()
+    }
+}
+
+#[test]
+fn pairs_make_a_key_of_the_whole_identity() {
+    let fake = Fake::new();
+    let mut intake = Intake::new(with_line_key("{measurement}/{pairs}/{field}"), fake.clone());
+    for (line, key) in [
+        ("hall,sensor=3 temperature=1", "hall/sensor=3/temperature"),
+        ("disk,device=sda1 used=1", "disk/device=sda1/used"),
+        ("disk,path=sda1 used=1", "disk/path=sda1/used"),
+        ("disk,path=/var/log used=1", "disk/path=~1var~1log/used"),
+        ("air,room=2,floor=1 co2=1", "air/floor=1/room=2/co2"),
+        ("air co2=1", "air/co2"),
+        ("m,room=1 v=1", "m/room=1/v"),
+        ("m,floor=1 v=1", "m/floor=1/v"),
+        ("m,dev=a,path=b v=1", "m/dev=a/path=b/v"),
+        ("a/b v=1", "a~1b/v"),
+        ("a b/v=1", "a/b~1v"),
+        ("m,a\\=b=c v=1", "m/a~2b=c/v"),
+        ("m,a=b\\=c v=1", "m/a=b=c/v"),
+        ("m,t=~1 v=1", "m/t=~01/v"),
+        ("m=n a=b=1", "-"),
+        ("m=n a\\=b=1", "m=n/a=b"),
+        ("m,t=+ v=1", "m/t=+/v"),
+    ] {
+        let before = fake.texts().len();
+        intake.line(line.as_bytes());
+        let texts = fake.texts();
+        match key {
+            "-" => assert_eq!(texts.len(), before, "{line}"),
+            key => assert_eq!(texts.last(), Some(&format!("{key}=1")), "{line}"),
+        }
+    }
+    assert_eq!(intake.counters().refused(Reason::KeyShared), 0);
+    // A key beyond the limit is refused and counted, as with any template.
+    let fits = "v".repeat(db::KEY_BYTES_MAX - "m/a=b/".len());
+    intake.line(format!("m,a=b {fits}=1,{fits}w=1").as_bytes());
+    assert_eq!(fake.texts().last(), Some(&format!("m/a=b/{fits}=1")));
+    assert_eq!(intake.counters().refused(Reason::KeyInvalid), 1);
+}
+
+#[test]
+fn what_tags_stand_for_depends_on_the_store() {
+    let of = |text: &str| Template::parse(text, TemplateKind::Line).unwrap();
+    let tags = of("x/{measurement}/{tags}/{field}");
+    for (form, part, key) in [
+        (TagsForm::Values, "{values}", "x/m/2/1/v"),
+        (TagsForm::Pairs, "{pairs}", "x/m/a=2/b=1/v"),
+    ] {
+        let own = of(&format!("x/{{measurement}}/{part}/{{field}}"));
+        assert_eq!(tags.clone().with_tags(form), own);
+        // What names its form keeps it in any store.
+        for other in [TagsForm::Values, TagsForm::Pairs] {
+            assert_eq!(own.clone().with_tags(other), own);
+        }
+        let text = Template::text_with_tags("a-{tags}/{field}", form);
+        assert_eq!(text, Some(format!("a-{part}/{{field}}")));
+        let fake = Fake::new();
+        let mut with_rule = with_line_key("x/{measurement}/{tags}/{field}");
+        let rule = topic_rule("t", "x/{measurement}/{tags}/{field}", PayloadKind::Line);
+        with_rule.subscriptions.insert(0, rule);
+        let mut intake = Intake::new(with_rule.with_tags(form), fake.clone());
+        intake.line(b"m,b=1,a=2 v=1");
+        intake.mqtt(b"t", b"m,b=1,a=2 v=1");
+        assert_eq!(fake.texts(), vec![format!("{key}=1"); 2]);
+    }
+    assert_eq!(Template::text_with_tags("{values}", TagsForm::Pairs), None);
+    // Until somebody says otherwise, the form is the old one.
+    let fake = Fake::new();
+    let mut intake = Intake::new(options(), fake.clone());
+    intake.line(b"disk,path=/var used=1");
+    assert_eq!(fake.texts(), ["disk//var/used=1"]);
+}
+
+#[test]
+fn series_that_differ_in_what_a_template_leaves_out_are_counted() {
+    let fake = Fake::new();
+    let mut options = with_line_key("{measurement}/{tag:room}/{field}");
+    options.subscriptions = vec![topic_rule("t/#", "{2}", PayloadKind::Number)];
+    let mut intake = Intake::new(options.clone(), fake.clone());
+    let counters = intake.counters();
+    let taken = |outcome: Outcome| matches!(outcome, Outcome::Accepted { .. });
+    for (line, merged) in [
+        ("m,room=1,fw=1 v=1", 0),
+        ("m,room=1,fw=2 v=1", 1),
+        ("m,fw=2,room=1 v=1", 2),
+        ("m,room=1,fw=1 v=1", 2),
+        ("m,room=2,fw=2 v=1", 2),
+        ("m,room=1 v=1", 3),
+    ] {
+        assert!(taken(intake.line(line.as_bytes())), "{line}");
+        assert_eq!(counters.merged(), merged, "{line}");
+    }
+    assert_eq!(
+        counters.merged_last(),
+        "m,room=1 v has the key of m,fw=1,room=1 v: m/1/v"
+    );
+    // What is left out has no limit of its own.
+    let long = format!("m,room=1,x={} v=1", "x".repeat(2000));
+    assert!(taken(intake.line(long.as_bytes())) && taken(intake.line(long.as_bytes())));
+    assert_eq!(counters.merged(), 5);
+    // A reading that has to wait counts once, and one that is not taken does not count.
+    fake.with(|inner| inner.room = 0);
+    let line = b"m,room=1,fw=2 v=1";
+    assert!(matches!(intake.line(line), Outcome::Wait { .. }));
+    assert_eq!(counters.merged(), 5);
+    assert!(taken(intake.line(line)));
+    assert_eq!(counters.merged(), 6);
+    // The same for topics, and the first series stays the first over a reload.
+    assert!(taken(intake.mqtt(b"t/a", b"1")));
+    assert_eq!(counters.merged(), 6);
+    intake.reload(options);
+    assert!(taken(intake.mqtt(b"t/a/b", b"1")) && taken(intake.mqtt(b"t/a/b", b"1")));
+    assert_eq!(counters.merged(), 8);
+    assert_eq!(counters.merged_last(), "t/a/b has the key of t/a: a");
+    assert!(taken(intake.mqtt(b"t/a", b"1")));
+    assert_eq!(counters.merged(), 8);
+    assert_eq!(counters.refused_total(), 0);
+    assert_eq!(fake.puts().len() as u64, counters.readings());
+}
+
+#[test]
+fn a_topic_that_no_part_names_makes_no_other_series_of_a_line() {
+    let fake = Fake::new();
+    let mut options = options();
+    let rule = |filter, key| topic_rule(filter, key, PayloadKind::Line);
+    options.subscriptions = vec![
+        rule("a/+", "{measurement}/{tags}/{field}"),
+        rule("b/+", "{2}/{measurement}/{tags}/{field}"),
+        rule("c/#", "{2}/{measurement}/{tags}/{field}"),
+    ];
+    let mut intake = Intake::new(options, fake.clone());
+    intake.mqtt(b"a/1", b"m,t=1 v=1");
+    intake.mqtt(b"a/2", b"m,t=1 v=1");
+    intake.mqtt(b"b/1", b"m,t=1 v=1");
+    intake.mqtt(b"b/2", b"m,t=1 v=1");
+    assert_eq!(intake.counters().merged(), 0);
+    // A level that a template names makes the whole topic count.
+    intake.mqtt(b"c/3/x", b"m,t=1 v=1");
+    intake.mqtt(b"c/3/y", b"m,t=1 v=1");
+    assert_eq!(intake.counters().merged(), 1);
+    assert_eq!(intake.counters().readings(), 6);
+}
+
 /// The origin of a reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Source {
@@ -225,7 +376,7 @@ impl Source {
 }
 
 fn source() -> impl Strategy<Value = Source> {
-    let name = || "[ab,= /\\\\]{0,2}[ab]";
+    let name = || "[ab,= /\\\\~]{0,2}[ab]";
     let tags = prop::collection::btree_map(name(), name(), 0..3);
     ("[ab,= /\\\\]{1,4}", name(), tags, name()).prop_map(|(topic, measurement, tags, field)| {
         Source {
@@ -247,8 +398,39 @@ const TEMPLATES: [&str; 7] = [
     "{tags}/x{2}",
 ];
 
+/// Returns measurement, tags and field of a key with pairs.
+fn read_back(key: &str) -> (String, Vec<(String, String)>, String) {
+    let plain = |text: &str| {
+        let text = text.replace("~2", "=").replace("~1", "/");
+        text.replace("~0", "~")
+    };
+    let levels: Vec<&str> = key.split('/').collect();
+    let [measurement, pairs @ .., field] = &levels[..] else {
+        panic!("{key}");
+    };
+    let pair = |pair: &&str| {
+        let (name, value) = pair.split_once('=').unwrap_or_else(|| panic!("{key}"));
+        (plain(name), plain(value))
+    };
+    let pairs = pairs.iter().map(pair).collect();
+    (plain(measurement), pairs, plain(field))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// So no two series have one key.
+    #[test]
+    fn keys_of_pairs_can_be_read_back(source in source()) {
+        let fake = Fake::new();
+        let options = with_line_key("{measurement}/{pairs}/{field}");
+        let mut intake = Intake::new(options, fake.clone());
+        intake.line(source.line().as_bytes());
+        let puts = fake.puts();
+        prop_assert_eq!(puts.len(), 1, "{}", source.line());
+        let identity = (source.measurement, source.tags, source.field);
+        prop_assert_eq!(read_back(&puts[0].0), identity);
+    }
 
     /// A second reading gets the key that it would get alone, or is refused because another series has that key; the
     /// latter if and only if the data that the template uses differs.

@@ -12,7 +12,7 @@ use base::clock::{Clock, SystemClock};
 use db::value::Value;
 use ingest::intake::{
     Decision, Destination, Intake, JsonTake, KeyRules, LogGone, Note, PayloadKind, PutError,
-    Reason, check_key,
+    Reason, TagsForm, check_key,
 };
 use ingest::pattern;
 use libkeel::protocol::Shown;
@@ -71,6 +71,14 @@ impl Recorder {
 }
 
 impl Seen {
+    /// Forgets what has come so far, but not the keys: the intake keeps their numbers.
+    fn forget(&mut self) {
+        *self = Self {
+            keys: std::mem::take(&mut self.keys),
+            ..Self::default()
+        };
+    }
+
     fn push(&mut self, outcome: Result<Reading, Refusal>) {
         let event = Event {
             member: self.member.take(),
@@ -95,12 +103,12 @@ impl Destination for Recorder {
         u32::try_from(seen.keys.len() - 1).map_err(|_| Reason::KeysMax)
     }
 
-    fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
+    fn put(&self, object: u32, value: &[u8], time: Option<db::Time>) -> Result<u64, PutError> {
         let mut seen = self.seen();
         seen.key = seen.keys.get(object as usize).cloned();
         seen.push(Ok(Reading {
             value: value.to_vec(),
-            time_ms,
+            time_ms: time.map(db::Time::ms),
         }));
         Ok(seen.events.len() as u64)
     }
@@ -109,9 +117,9 @@ impl Destination for Recorder {
         &self,
         object: u32,
         value: &[u8],
-        time_ms: Option<i64>,
+        time: Option<db::Time>,
     ) -> Result<u64, PutError> {
-        self.put(object, value, time_ms)
+        self.put(object, value, time)
     }
 
     fn durable_end(&self) -> u64 {
@@ -170,7 +178,7 @@ fn shown(bytes: &[u8]) -> String {
 fn line_of(subscribe: Option<&SubscribeConfig>, decision: Option<Decision>) -> Option<usize> {
     let lines = &subscribe?.lines;
     match decision {
-        None => Some(lines.table),
+        None | Some(Decision::Metric) => Some(lines.table),
         Some(Decision::Own(place)) => lines.own.get(place).copied(),
         Some(Decision::Taken(place)) => lines.take.get(place).copied(),
         Some(Decision::Left(place)) => lines.leave.get(place).copied(),
@@ -194,7 +202,7 @@ fn why(decision: Decision) -> &'static str {
     match decision {
         Decision::Time => "time",
         Decision::Unnamed => "unnamed",
-        Decision::Left(_) | Decision::Own(_) | Decision::Taken(_) => "left",
+        Decision::Left(_) | Decision::Own(_) | Decision::Taken(_) | Decision::Metric => "left",
     }
 }
 
@@ -209,7 +217,28 @@ fn payload(arguments: &TryArgs, bytes_max: u32) -> Result<Vec<u8>, CliError> {
             .read_to_end(&mut bytes)
             .map_err(|error| CliError::io("standard input", &error))?;
     }
-    if arguments.topic.len() + HEADER_BYTES + bytes.len() > bytes_max as usize {
+    check_size(&arguments.topic, bytes.len() as u64, bytes_max)?;
+    Ok(bytes)
+}
+
+/// Returns the payload of a message that came before, from its file.
+fn payload_before(topic: &str, file: &str, bytes_max: u32) -> Result<Vec<u8>, CliError> {
+    let mut payload = Vec::new();
+    std::fs::File::open(file)
+        .and_then(|input| {
+            input
+                .take(u64::from(bytes_max) + 1)
+                .read_to_end(&mut payload)
+        })
+        .map_err(|error| CliError::io(file, &error))?;
+    check_size(topic, payload.len() as u64, bytes_max)?;
+    Ok(payload)
+}
+
+/// Checks that a broker may send a message with so many bytes of payload.
+fn check_size(topic: &str, bytes: u64, bytes_max: u32) -> Result<(), CliError> {
+    let beside = (topic.len() + HEADER_BYTES) as u64;
+    if bytes.saturating_add(beside) > u64::from(bytes_max) {
         let wrong = format!(
             "is larger than mqtt.packet_bytes_max, {bytes_max} bytes with topic and header"
         );
@@ -217,7 +246,7 @@ fn payload(arguments: &TryArgs, bytes_max: u32) -> Result<Vec<u8>, CliError> {
             "raise it; a node refuses the message as oversized if it comes with QoS 1 and MQTT 5";
         return Err(CliError::failure("the message", wrong, remedy));
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// Shows what becomes of a message. Returns the exit status.
@@ -234,7 +263,16 @@ pub(crate) fn run(arguments: &TryArgs) -> Result<u8, CliError> {
         clock: SystemClock::new(),
         seen: Mutex::default(),
     });
-    let mut intake = Intake::new(settings::intake(&config)?, Arc::clone(&recorder));
+    // Without a store, `{tags}` stands for what it does in a new one.
+    let options = settings::intake(&config)?.with_tags(TagsForm::OF_NEW_STORES);
+    let mut intake = Intake::new(options, Arc::clone(&recorder));
+    for before in arguments.before.chunks_exact(2) {
+        if let [topic, file] = before {
+            let payload = payload_before(topic, file, mqtt.packet_bytes_max)?;
+            intake.mqtt(topic.as_bytes(), &payload);
+        }
+    }
+    recorder.seen().forget();
     let topic = arguments.topic.as_bytes();
     if arguments.retained {
         intake.mqtt_retained(topic, &payload);
@@ -312,7 +350,7 @@ fn print(
         let why = match decision {
             Decision::Time => " (the time)",
             Decision::Unnamed => " (not named)",
-            Decision::Left(_) | Decision::Own(_) | Decision::Taken(_) => "",
+            Decision::Left(_) | Decision::Own(_) | Decision::Taken(_) | Decision::Metric => "",
         };
         let path = shown(path.as_bytes());
         output.line(format_args!(

@@ -312,3 +312,41 @@ fn a_message_that_a_node_would_refuse_is_exit_status_1() {
     assert_eq!(status, Some(1));
     assert!(error.contains("has no [mqtt]"), "{error}");
 }
+
+#[test]
+fn a_message_that_came_before_is_taken_from_its_file() {
+    let dir = TempDir::new();
+    let file = dir.file("keel.toml");
+    let config = "[mqtt]\naddress = \"127.0.0.1:1\"\nclient_id = \"k\"\n\
+                  [[mqtt.subscribe]]\nfilter = \"spBv1.0/#\"\npayload = \"sparkplug\"\n";
+    std::fs::write(&file, config).unwrap();
+    // A birth names a metric `T` with the alias 1 and the type double: 21.5. Data with the alias: 20.5.
+    let birth = b"\x12\x10\x0a\x01T\x10\x01\x20\x0a\x69\0\0\0\0\0\x80\x35\x40\x18\x00";
+    let data = b"\x12\x0b\x10\x01\x69\0\0\0\0\0\x80\x34\x40\x18\x01";
+    let before = dir.file("birth.bin");
+    std::fs::write(&before, birth).unwrap();
+    let tried = |before: &[&str]| {
+        let message = ["spBv1.0/g/NDATA/e", "-", "-c", text(&file)];
+        let all = [&["config", "try"][..], before, &message].concat();
+        let output = run_with_input(&all, data);
+        let texts = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), texts)
+    };
+    let topic = "spBv1.0/g/NBIRTH/e";
+    let (status, [out, _]) = tried(&["--before", topic, text(&before)]);
+    let shown = format!(
+        "{}:4: spBv1.0/#\n  g/e/node/T = 20.5 (float), line 4\n",
+        file.display()
+    );
+    assert_eq!((status, out), (Some(0), shown));
+    let (status, [out, error]) = tried(&[]);
+    assert_eq!(status, Some(1));
+    assert!(out.contains("refused, sparkplug_unknown_alias: "), "{out}");
+    assert!(
+        error.contains("a node refuses the message as sparkplug_unknown_alias"),
+        "{error}"
+    );
+    let (status, [_, error]) = tried(&["--before", topic, "nothing.bin"]);
+    assert_eq!(status, Some(1));
+    assert!(error.starts_with("keel: nothing.bin: "), "{error}");
+}

@@ -256,7 +256,7 @@ fn whatever_lies_in_the_table_or_the_region_no_get_crashes() {
     let table = Table::create_in(shared.lines(), size, 3).unwrap();
     let (id, _) = table.insert("door", 1000, true).unwrap();
     let value = SlotValue {
-        timestamp_ms: 1000,
+        time: db::Time::from_ms(1000),
         arrival_ns: 5,
         boot_tag: 9,
         wall_trusted: true,

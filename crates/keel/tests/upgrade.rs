@@ -9,7 +9,7 @@ use crate::common::node::{Node, SMALL};
 use base::block::{BLOCK_BYTES, FileDevice, FileDeviceOptions};
 use base::clock::Clock;
 use base::sim::SimClock;
-use db::{CommitDriver, Damage, Database, DbOptions, Durability, ObjectSpec, scan_log};
+use db::{CommitDriver, Damage, Database, DbOptions, Durability, ObjectSpec, Time, scan_log};
 use flash::{FormatOptions, OpenOptions, Store};
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -81,12 +81,13 @@ fn make_log(image: &Path) {
                 2 => format!("tit is open, said reading {n} of boot {boot}").into_bytes(),
                 _ => (f64::from(n) / 4.0).to_le_bytes().to_vec(),
             };
-            let (sensor_ms, batched) = (clock.wall_ms() - 40, Durability::Batched);
+            let sensor = Time::from_ms(clock.wall_ms() - 40);
+            let batched = Durability::Batched;
             match n % 5 {
                 0 => db.put_now(id, &value, batched),
                 1 => db.put_retained(id, &value, None, batched),
-                2 => db.put_retained(id, &value, Some(sensor_ms), batched),
-                _ => db.put(id, &value, sensor_ms, batched),
+                2 => db.put_retained(id, &value, Some(sensor), batched),
+                _ => db.put(id, &value, sensor, batched),
             }
             .unwrap();
             db.pump().unwrap();
@@ -264,5 +265,14 @@ fn a_store_of_format_2_is_read_whole_and_gone_on_with() {
     node.restart();
     is_same(&node);
     assert_eq!(node.ok(&["get", "later"]), "7\n");
+    // The keys of its lines stay what they are, although the configuration leaves `{tags}` to the store.
+    let status = node.json_degraded(&["status", "--json"]);
+    assert_eq!(status["keys"]["tags_form"], "values", "{status}");
+    let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
+    stream.write_all(b"disk,path=sda1 used=9i\n\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    assert_eq!(answer, "ok 1 0\n");
+    assert_eq!(node.json(&["get", KEYS[3], "--json"])["value"], 9);
     assert!(node.stop().success());
 }

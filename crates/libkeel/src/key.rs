@@ -26,7 +26,7 @@ pub struct Key {
 pub struct Times {
     /// The reading's time, in ms since 1970.
     pub time_ms: i64,
-    /// Time since then; negative for a time in the future.
+    /// Time since then, without what is below 1 ms; negative for a time in the future.
     pub age_ms: i64,
     /// Whether the age is known and within `validity_ms`. The age of what a broker had retained is known only if its
     /// sensor gave the time.
@@ -301,16 +301,11 @@ impl Key {
 
 impl Times {
     fn of(read: &SlotRead, now: &Now, (validity_ms, temporal): (u32, bool)) -> Self {
-        let age_ms = now.age_ms(
-            read.timestamp_ms,
-            read.node_time,
-            read.arrival_ns,
-            read.boot_tag,
-        );
+        let age_ns = now.age_ns(read.time, read.node_time, read.arrival_ns, read.boot_tag);
         Self {
-            time_ms: read.timestamp_ms,
-            age_ms,
-            fresh: read.is_fresh(age_ms),
+            time_ms: read.time.ms(),
+            age_ms: age_ns / 1_000_000,
+            fresh: read.is_fresh(age_ns),
             validity_ms,
             temporal,
             node_time: read.node_time,

@@ -14,8 +14,8 @@ pub const AT: &[u8] = b"/keel";
 const BYTES_MAX: u64 = 16 << 10;
 
 /// Version of the file. It also stands for what the file leads to: a reader that does not know the slot table's layout
-/// asks the node. 1 led to slot tables up to version 3, 2 leads to version 4.
-pub const VERSION: u32 = 2;
+/// asks the node. 1 led to slot tables up to version 3, 2 to version 4, 3 leads to version 5.
+pub const VERSION: u32 = 3;
 
 /// Where values are, and the run that serves them.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

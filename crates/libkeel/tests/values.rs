@@ -205,9 +205,9 @@ fn values_of_another_version_are_asked_for_at_the_socket() {
     let served = Served::start(&folder, 1);
     let place = path_beside(&folder.socket());
     let mut found: Whereabouts = serde_json::from_slice(&std::fs::read(&place).unwrap()).unwrap();
-    assert_eq!(found.version, 2);
+    assert_eq!(found.version, 3);
     let value = |node: &Node| node.key(NUMBER).unwrap().float().unwrap().0;
-    for version in [1, 3, 0, u32::MAX] {
+    for version in [1, 2, 4, 0, u32::MAX] {
         found.version = version;
         std::fs::write(&place, serde_json::to_vec(&found).unwrap()).unwrap();
         let node = Node::attach(folder.socket()).unwrap();
@@ -216,7 +216,7 @@ fn values_of_another_version_are_asked_for_at_the_socket() {
         assert_eq!(node.why_not_shared(), None, "{version}");
         assert_eq!(value(&node).to_bits(), 7.5_f64.to_bits(), "{version}");
     }
-    found.version = 2;
+    found.version = 3;
     std::fs::write(&place, serde_json::to_vec(&found).unwrap()).unwrap();
     let node = Node::attach(folder.socket()).unwrap();
     assert!(node.is_shared());

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::Sensors;
 use crate::replay::Offer;
-use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore, Ticket};
+use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore, Ticket, Time};
 
 /// Bytes of a stored value: an IEEE 754 double, little-endian, which gives back exactly the number parsed.
 pub const VALUE_BYTES: usize = 8;
@@ -78,7 +78,8 @@ impl Objects {
             .ok_or(Error::Option("the reading's sensor is not in the table"))?;
         let time_ms = i64::try_from(offer.time_ms)
             .map_err(|_| Error::Option("the reading's time is out of range"))?;
-        Ok(database.put(id, &value_bytes(offer.value), time_ms, durability)?)
+        let time = Time::from_ms(time_ms);
+        Ok(database.put(id, &value_bytes(offer.value), time, durability)?)
     }
 }
 

@@ -94,6 +94,11 @@ impl Clock for SimClock {
         i64::try_from(ms).unwrap_or(if ms < 0 { i64::MIN } else { i64::MAX })
     }
 
+    fn wall_ns(&self) -> i64 {
+        let ns = self.lock().wall_ns;
+        i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
+    }
+
     fn wall_is_trusted(&self) -> bool {
         self.lock().trusted
     }
@@ -117,6 +122,7 @@ mod tests {
         assert_eq!((clock.monotonic_ns(), clock.wall_ms()), (0, 0));
         other.advance_ns(2_500_000);
         assert_eq!((clock.monotonic_ns(), clock.wall_ms()), (2_500_000, 2));
+        assert_eq!(clock.wall_ns(), 2_500_000);
         clock.advance_to_ns(5_000_000);
         clock.advance_to_ns(1);
         assert_eq!((other.monotonic_ns(), other.wall_ms()), (5_000_000, 5));
@@ -135,7 +141,7 @@ mod tests {
         assert_eq!(clock.wall_ms(), -1);
         clock.set_wall_ms(i64::MAX);
         clock.jump_wall_ms(i64::MAX);
-        assert_eq!(clock.wall_ms(), i64::MAX);
+        assert_eq!((clock.wall_ms(), clock.wall_ns()), (i64::MAX, i64::MAX));
         assert!(!clock.wall_is_trusted());
         clock.set_wall_trusted(true);
         assert!(clock.wall_is_trusted());

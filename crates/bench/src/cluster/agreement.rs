@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use cluster::results::{Known, ResultFile, Row};
+use cluster::results::{Benchmark, BenchmarkRow, Known, ResultFile, Row};
+use cluster::statistics::median;
 
 use super::bed::Bed;
+use super::cores::{self, Start};
+use super::launch;
 use super::pairs::name;
 use crate::figures::{Bound, Figures, Goal, Metric, OURS};
 
@@ -47,8 +50,13 @@ pub(crate) fn measure(
     for number in 1..=2 {
         let label = format!("{}-{number}", bed.mpi.name());
         let out = kept.join(format!("{label}.jsonl"));
+        let times = kept.join(format!("{label}.{}", launch::TIMES));
         if !out.exists() {
             let part = bed.folder().join(format!("{label}.part"));
+            let launcher = bed.folder().join(format!("{label}.sh"));
+            // Times of an earlier run that did not end.
+            std::fs::remove_file(&times).ok();
+            launch::write_script(bed.mpi, &times, &launcher)?;
             let mut command = Command::new(&keel);
             command
                 .args(["cluster", "measure", "--json", "--label", &label, "--hosts"])
@@ -56,7 +64,7 @@ pub(crate) fn measure(
                 .arg("--program")
                 .arg(&bed.keel_mpi)
                 .arg("--mpirun")
-                .arg(bed.launcher())
+                .arg(&launcher)
                 .arg("--out")
                 .arg(&part);
             if is_quick {
@@ -73,7 +81,16 @@ pub(crate) fn measure(
             // A file under its final name is complete.
             std::fs::copy(&part, &out).map_err(|error| format!("{}: {error}", out.display()))?;
         }
-        files.push(read(&out, bed)?);
+        let file = read(&out, bed)?;
+        if times.exists() {
+            let starts = starts(&file, &cores::read_times(&times)?)
+                .map_err(|error| format!("{}: {error}", times.display()))?;
+            let case = name(format!("two-runs-{label}"));
+            cores::record(figures, case, OURS, &starts);
+        } else {
+            figures.note(format!("{label} has no core_to_core_ns"));
+        }
+        files.push(file);
     }
     let judged = judge(&files[0], &files[1])?;
     let case = name(format!("two-runs-{}", bed.mpi.name()));
@@ -101,6 +118,53 @@ fn read(path: &Path, bed: &Bed) -> Result<ResultFile, String> {
         Known::Value(library) if *library == bed.library_text => Ok(file),
         _ => Err(failed(&format_args!("is not of {}", bed.library_text))),
     }
+}
+
+/// Returns the starts of a run, with the times that were measured before them: the median round trip of each, at the
+/// smallest size.
+fn starts(file: &ResultFile, times: &[f64]) -> Result<Vec<Start>, String> {
+    let rows = file.rows.iter().filter_map(|row| match row {
+        Row::Benchmark(row) if row.benchmark == Benchmark::Roundtrip => Some(row),
+        _ => None,
+    });
+    let Some(row) = rows.min_by_key(|row| row.bytes) else {
+        return Ok(Vec::new());
+    };
+    let medians = medians(row)?;
+    // A size takes part in the starts from the first on, until its interval is narrow.
+    if medians.len() > times.len() {
+        return Err(format!(
+            "has {} times, and the run has {} starts",
+            times.len(),
+            medians.len()
+        ));
+    }
+    let pairs = times.iter().zip(medians);
+    let starts = pairs.map(|(&core_to_core_ns, roundtrip_us)| Start {
+        core_to_core_ns,
+        roundtrip_us,
+    });
+    Ok(starts.collect())
+}
+
+/// Returns the median of each start of a row; without starts, that of all samples.
+fn medians(row: &BenchmarkRow) -> Result<Vec<f64>, String> {
+    let all = [row.samples_us.len() as u32];
+    let counts = if row.starts.is_empty() {
+        &all[..]
+    } else {
+        &row.starts
+    };
+    let mut rest = &row.samples_us[..];
+    let mut medians = Vec::new();
+    for &count in counts {
+        let Some((of_start, behind)) = rest.split_at_checked(count as usize) else {
+            return Err("the run has more starts than samples".to_owned());
+        };
+        medians.push(median(of_start).map_err(|error| error.to_string())?);
+        rest = behind;
+    }
+    Ok(medians)
 }
 
 /// The comparison of two runs.
@@ -136,8 +200,7 @@ fn judge(one: &ResultFile, other: &ResultFile) -> Result<Judged, String> {
     if all == 0 {
         return Err("the two runs have measured nothing".to_owned());
     }
-    let half_width_percent =
-        cluster::statistics::median(&widths).map_err(|error| error.to_string())?;
+    let half_width_percent = median(&widths).map_err(|error| error.to_string())?;
     Ok(Judged {
         agree_percent: 100.0 * f64::from(agree) / f64::from(all),
         half_width_percent,
@@ -148,7 +211,7 @@ fn judge(one: &ResultFile, other: &ResultFile) -> Result<Judged, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cluster::results::{Benchmark, BenchmarkRow, Header, Link, Mode, Stopped, Transport};
+    use cluster::results::{Header, Link, Mode, Stopped, Transport};
 
     fn file(times: [f64; 2]) -> ResultFile {
         let unknown = || Known::Unavailable("a test".to_owned());
@@ -183,6 +246,43 @@ mod tests {
             },
             rows: (0..).zip(times).map(row).collect(),
         }
+    }
+
+    #[test]
+    fn each_start_has_the_time_before_it_and_its_own_median() {
+        let mut file = file([2.0, 1.0]);
+        assert_eq!(starts(&file, &[50.0]), Ok(Vec::new()), "no round trips");
+        for row in &mut file.rows {
+            let Row::Benchmark(row) = row else {
+                continue;
+            };
+            row.benchmark = Benchmark::Roundtrip;
+            let factor = if row.bytes == 4 { 1.0 } else { 10.0 };
+            row.samples_us = [3.0, 1.0, 2.0, 9.0, 7.0].map(|us| us * factor).to_vec();
+            row.starts = vec![3, 2];
+        }
+        file.rows.reverse();
+        let start = |core_to_core_ns: f64, roundtrip_us: f64| Start {
+            core_to_core_ns,
+            roundtrip_us,
+        };
+        let expected = vec![start(50.0, 2.0), start(90.0, 8.0)];
+        // The size was narrow after two of three starts.
+        assert_eq!(starts(&file, &[50.0, 90.0, 70.0]), Ok(expected));
+        let error = starts(&file, &[50.0]).expect_err("a start without a time");
+        assert_eq!(error, "has 1 times, and the run has 2 starts");
+    }
+
+    #[test]
+    fn a_run_without_starts_is_one_start() {
+        let Row::Benchmark(mut row) = file([1.0, 1.0]).rows.remove(0) else {
+            panic!("no row of a benchmark");
+        };
+        row.samples_us = vec![4.0, 5.0, 6.0];
+        row.starts = Vec::new();
+        assert_eq!(medians(&row), Ok(vec![5.0]));
+        row.starts = vec![2, 2];
+        assert!(medians(&row).is_err());
     }
 
     #[test]

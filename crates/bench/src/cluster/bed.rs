@@ -109,24 +109,12 @@ impl Bed {
                 keel_mpi.display()
             ));
         }
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let launcher = library(mpi).launchers().iter().find_map(|name| {
-            std::env::split_paths(&path)
-                .map(|folder| folder.join(name))
-                .find(|path| path.is_file())
-        });
-        let launcher = launcher.ok_or_else(|| {
-            format!(
-                "its launcher {} is not in PATH",
-                library(mpi).launchers()[0]
-            )
-        })?;
         Ok(Self {
             mpi,
             library_text,
             keel_mpi,
             loops,
-            launcher,
+            launcher: find_launcher(mpi)?,
             folder: scratch.to_path_buf(),
         })
     }
@@ -134,11 +122,6 @@ impl Bed {
     /// Returns the folder for files of this run.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
-    }
-
-    /// Returns the launcher of this MPI.
-    pub(crate) fn launcher(&self) -> &Path {
-        &self.launcher
     }
 
     /// Runs a program once. Returns `None` if boards cannot be emulated here.
@@ -275,6 +258,25 @@ impl Bed {
             }
         }
     }
+}
+
+/// Finds the launcher of an MPI.
+///
+/// # Errors
+/// One line that names what is not in PATH.
+pub(crate) fn find_launcher(mpi: Mpi) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let launcher = library(mpi).launchers().iter().find_map(|name| {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join(name))
+            .find(|path| path.is_file())
+    });
+    launcher.ok_or_else(|| {
+        format!(
+            "its launcher {} is not in PATH",
+            library(mpi).launchers()[0]
+        )
+    })
 }
 
 fn library(mpi: Mpi) -> Library {

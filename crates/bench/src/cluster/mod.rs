@@ -9,13 +9,16 @@
 //! them.
 //!
 //! **Files:** `advisor.rs` the advisor against the simulation, `bed.rs` how both are started, `pairs.rs` ratios and
-//! their judgement, `agreement.rs` two runs, `fit.rs` time of jobs against their size, `page.rs` the result page with
-//! its plots.
+//! their judgement, `agreement.rs` two runs, `cores.rs` time of a cache line before each start, `launch.rs` the
+//! launcher that measures it for a run, `fit.rs` time of jobs against their size, `page.rs` the result page with its
+//! plots.
 
 mod advisor;
 mod agreement;
 mod bed;
+mod cores;
 mod fit;
+pub(crate) mod launch;
 pub(crate) mod page;
 mod pairs;
 
@@ -29,6 +32,7 @@ use serde_json::json;
 use crate::figures::Figures;
 use crate::machine::{Machine, load_1min, today};
 use crate::progress::Progress;
+use crate::realtime;
 use crate::report::Json;
 use crate::scratch::Scratch;
 use bed::{Bed, Way};
@@ -135,6 +139,9 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     } else {
         &[]
     };
+    if wants_mpi && cores::cores_of_ranks(&realtime::cores()).is_none() {
+        figures.note(cores::ONE_CORE.to_owned());
+    }
     for &mpi in mpis {
         if !options.mpi.is_empty() && !options.mpi.contains(&mpi) {
             continue;

@@ -14,12 +14,14 @@ use super::Mpi;
 use super::advisor::{self, REGRET, VIOLATIONS};
 use super::agreement::{AGREE, STARTS, WIDTH};
 use super::bed::Way;
+use super::cores::{CORE_TO_CORE, ONE_CORE, ROUNDTRIP, rank_correlation};
 use super::fit::{ERROR, MEASURED};
 use super::pairs::{ABOVE, AWAY, C, HIGH, LOW, MEAN, RATIO_MAX, TIME, case_of, case_of_all};
 use crate::figures::OURS;
 use crate::page::{Run, cell, fill, list, number, text};
 use crate::paper::render;
 use crate::qos::plot::{COLORS, Curve, Horizontal, Panel, panels};
+use crate::report::median;
 
 /// `keel-bench cluster-page`.
 #[derive(clap::Args, Clone, Debug)]
@@ -39,6 +41,9 @@ const SERIES: [(Mpi, Way); 4] = [
     (Mpi::Mpich, Way::Link),
     (Mpi::Openmpi, Way::Link),
 ];
+
+/// What the page says if no report has times of cache lines.
+const NO_TIMES: &str = "The figures on this page are from runs that did not measure this.\n";
 
 /// Sizes in the table of times, in bytes.
 const SHOWN: [u64; 5] = [4, 1 << 10, 16 << 10, 256 << 10, 4 << 20];
@@ -68,6 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let parts = [
         ("run", run_text(&run, &machine)),
         ("goals", goals(&run)),
+        ("cores", cores(&run)),
         ("means", means(&run)),
         ("above", above(&run)),
         ("times", times(&run)),
@@ -251,6 +257,66 @@ fn goals(run: &Run) -> String {
         }
     }
     out
+}
+
+/// Returns for each piece and program how closely the round trips of its starts follow the time of a cache line that
+/// was measured before them.
+fn cores(run: &Run) -> String {
+    let mut lines = String::new();
+    for method in run.list("methods") {
+        let rounds: &[Value] = method["rounds"].as_array().map_or(&[], Vec::as_slice);
+        for line in rounds
+            .iter()
+            .filter(|one| one["metric"] == CORE_TO_CORE.name)
+        {
+            let is_of_it = |one: &&Value| {
+                one["metric"] == ROUNDTRIP.name
+                    && one["case"] == line["case"]
+                    && one["system"] == line["system"]
+            };
+            let values = |one: &Value| -> Vec<f64> {
+                let values = one["values"].as_array().into_iter().flatten();
+                values.filter_map(Value::as_f64).collect()
+            };
+            let times = values(line);
+            let roundtrips = rounds.iter().find(is_of_it).map_or(Vec::new(), values);
+            let _ = writeln!(
+                lines,
+                "| {} | {} | {} | {} | {} | {} |",
+                text(&line["case"]),
+                if line["system"] == OURS { "ours" } else { "C" },
+                times.len(),
+                middle_and_ends(times.clone()),
+                middle_and_ends(roundtrips.clone()),
+                rank_correlation(&times, &roundtrips)
+                    .map_or_else(|| "–".to_owned(), |found| format!("{found:.2}")),
+            );
+        }
+    }
+    if !lines.is_empty() {
+        let head = "| piece | program | starts | cache line, ns: median (least to most) \
+                    | round trip, µs: median (least to most) | rank correlation |\n|---|---|---|---|---|---|\n";
+        return format!("{head}{lines}");
+    }
+    let has_one_core = run.list("methods").iter().any(|method| {
+        let notes = method["notes"].as_array();
+        notes.is_some_and(|notes| notes.iter().any(|note| note == ONE_CORE))
+    });
+    if has_one_core {
+        format!("{ONE_CORE}.\n")
+    } else {
+        NO_TIMES.to_owned()
+    }
+}
+
+/// Returns the median of values, with the least and the greatest.
+fn middle_and_ends(mut values: Vec<f64>) -> String {
+    let middle = median(&mut values);
+    match values.as_slice() {
+        [] => cell(None),
+        [only] => number(*only),
+        [low, .., high] => format!("{} ({} to {})", number(middle), number(*low), number(*high)),
+    }
 }
 
 /// Returns from which size on a fit was made; its goal says nothing of smaller ones. Empty if no size was measured.
@@ -499,6 +565,43 @@ mod tests {
                 "missing": [],
             }),
         }
+    }
+
+    #[test]
+    fn each_piece_says_how_closely_its_starts_follow_the_cores() {
+        let of = |case: &str, system: &str, metric: &str, values: &[f64]| {
+            json!({"case": case, "system": system, "metric": metric,
+                "values": values})
+        };
+        let mut run = Run {
+            report: json!({"methods": [
+                {"rounds": [
+                    of("memory-mpich", OURS, CORE_TO_CORE.name, &[50.0, 210.0, 60.0, 55.5]),
+                    of("memory-mpich", C, ROUNDTRIP.name, &[4.0, 3.0, 2.0, 1.0]),
+                    of("memory-mpich", OURS, ROUNDTRIP.name, &[0.25, 1.5, 0.75, 0.45]),
+                    of("memory-mpich", C, CORE_TO_CORE.name, &[1.0, 2.0, 3.0, 4.0]),
+                ]},
+                {"rounds": [
+                    of("two-runs-mpich-1", OURS, CORE_TO_CORE.name, &[50.0, 60.0]),
+                    of("two-runs-mpich-1", OURS, ROUNDTRIP.name, &[0.25, 0.45]),
+                ]},
+                {"rounds": [of("fit-vibration", OURS, "job_time", &[1.0])]},
+            ]}),
+        };
+        let found = cores(&run);
+        let lines: Vec<&str> = found.lines().skip(2).collect();
+        assert_eq!(
+            lines,
+            [
+                "| memory-mpich | ours | 4 | 57.75 (50 to 210) | 0.60 (0.25 to 1.50) | 1.00 |",
+                "| memory-mpich | C | 4 | 2.50 (1 to 4) | 2.50 (1 to 4) | -1.00 |",
+                "| two-runs-mpich-1 | ours | 2 | 55 (50 to 60) | 0.35 (0.25 to 0.45) | – |",
+            ]
+        );
+        run.report = json!({"methods": [{"rounds": [], "notes": ["quick"]}, {}]});
+        assert_eq!(cores(&run), NO_TIMES);
+        run.report["methods"][0]["notes"][0] = json!(ONE_CORE);
+        assert_eq!(cores(&run), format!("{ONE_CORE}.\n"));
     }
 
     #[test]

@@ -9,7 +9,9 @@ use cluster::statistics::{Median, median, median_interval};
 
 use super::Mpi;
 use super::bed::{Bed, Found, Program, Way};
+use super::cores::{self, Start};
 use crate::figures::{Bound, Figures, Goal, Metric, OURS};
+use crate::realtime;
 
 /// Time of one operation.
 pub(crate) const TIME: Metric = Metric::compared("time", "us");
@@ -76,6 +78,8 @@ fn samples(way: Way, is_quick: bool) -> usize {
 pub(crate) struct Pairs {
     /// Values of ours and of C, in the order of rounds.
     rounds: BTreeMap<(Benchmark, u64), (Vec<f64>, Vec<f64>)>,
+    /// Whether they are of ours, and the starts in the order of rounds; none on a machine with one core.
+    starts: BTreeMap<bool, Vec<Start>>,
 }
 
 /// Measures all rounds. Returns `None` if boards cannot be emulated here.
@@ -93,7 +97,9 @@ pub(crate) fn measure(
     let samples = samples(way, cases.len() < 8 * SIZES.len());
     let mut pairs = Pairs {
         rounds: BTreeMap::new(),
+        starts: BTreeMap::new(),
     };
+    let cores = cores::cores_of_ranks(&realtime::cores());
     for round in 0..rounds {
         show(round);
         let mut order = cases.to_vec();
@@ -106,10 +112,20 @@ pub(crate) fn measure(
         }
         let mut found: BTreeMap<bool, Found> = BTreeMap::new();
         for program in programs {
-            match bed.run(program, way, &order, samples)? {
-                Some(one) => found.insert(program == Program::Ours, one),
-                None => return Ok(None),
+            let is_ours = program == Program::Ours;
+            let core_to_core_ns = cores.map(cores::core_to_core_ns).transpose()?;
+            let Some(one) = bed.run(program, way, &order, samples)? else {
+                return Ok(None);
             };
+            if let Some((core_to_core_ns, roundtrip_us)) =
+                core_to_core_ns.zip(cores::roundtrip_us(&one))
+            {
+                pairs.starts.entry(is_ours).or_default().push(Start {
+                    core_to_core_ns,
+                    roundtrip_us,
+                });
+            }
+            found.insert(is_ours, one);
         }
         for case in cases {
             let key = (case.benchmark, case.bytes);
@@ -159,6 +175,10 @@ impl Pairs {
                 figures.record(case, OURS, TIME, *ours);
                 figures.record(case, C, TIME, *c);
             }
+        }
+        for (is_ours, starts) in &self.starts {
+            let system = if *is_ours { OURS } else { C };
+            cores::record(figures, name(case_of_all(mpi, way)), system, starts);
         }
         let ratios = self.ratios();
         for ((benchmark, bytes), ratio) in &ratios {
@@ -219,7 +239,23 @@ mod tests {
         });
         Pairs {
             rounds: rounds.collect(),
+            starts: BTreeMap::new(),
         }
+    }
+
+    #[test]
+    fn starts_are_recorded_under_the_program_that_they_are_of() {
+        let mut pairs = pairs(1.0);
+        let start = |core_to_core_ns: f64| Start {
+            core_to_core_ns,
+            roundtrip_us: 0.5,
+        };
+        pairs.starts.insert(true, vec![start(50.0), start(70.0)]);
+        pairs.starts.insert(false, vec![start(200.0), start(60.0)]);
+        let mut figures = Figures::new(Vec::new());
+        pairs.record(&mut figures, Mpi::Mpich, Way::Link, true);
+        let of = |system| figures.rounds("link-mpich", system, cores::CORE_TO_CORE);
+        assert_eq!((of(OURS), of(C)), (&[50.0, 70.0][..], &[200.0, 60.0][..]));
     }
 
     #[test]

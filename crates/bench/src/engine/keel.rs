@@ -140,10 +140,12 @@ impl Session for &Keel {
             Durability::Batched
         };
         let now_ms = self.now_ms.fetch_add(1, Ordering::Relaxed);
-        match self
-            .database
-            .put(ObjectId(key.number), value, now_ms, durability)
-        {
+        match self.database.put(
+            ObjectId(key.number),
+            value,
+            db::Time::from_ms(now_ms),
+            durability,
+        ) {
             Ok(ticket) => {
                 if is_durable {
                     ticket.wait(WAIT_MAX).map_err(describe)?;

@@ -199,7 +199,8 @@ fn fill(image: &Path, clock: &Arc<dyn Clock>, readings: u64) -> Result<Arc<Db>, 
         let length = length.map_err(|error| format!("forward: {error:?}"))?;
         let id = ids[(number % KEYS) as usize];
         loop {
-            match db.put(id, &bytes[..length], time_ms(number), Durability::Batched) {
+            let time = db::Time::from_ms(time_ms(number));
+            match db.put(id, &bytes[..length], time, Durability::Batched) {
                 Ok(_) => break,
                 Err(db::Error::Busy) => db.flush(ROUND_MAX).map_err(describe)?,
                 Err(error) => return Err(describe(error)),

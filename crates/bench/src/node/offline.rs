@@ -203,7 +203,8 @@ fn fill(image: &Path, readings: u64) -> Result<(), String> {
         let time_ms = now.as_millis() as i64 - before(number);
         let id = ids[(number % KEYS) as usize];
         loop {
-            match database.put(id, &bytes[..length], time_ms, Durability::Batched) {
+            let time = db::Time::from_ms(time_ms);
+            match database.put(id, &bytes[..length], time, Durability::Batched) {
                 Ok(_) => break,
                 Err(db::Error::Busy) => std::thread::sleep(Duration::from_millis(1)),
                 Err(error) => return Err(describe(error)),

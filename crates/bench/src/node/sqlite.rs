@@ -228,13 +228,13 @@ impl Destination for SqliteDestination {
         Ok(id)
     }
 
-    fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
+    fn put(&self, object: u32, value: &[u8], time: Option<db::Time>) -> Result<u64, PutError> {
         let Ok(value) = value.try_into() else {
             return Err(PutError::Refused(Reason::PayloadInvalid));
         };
         let row = Row {
             key: object,
-            time_ms: time_ms.unwrap_or_else(|| self.wall_ms()),
+            time_ms: time.map_or_else(|| self.wall_ms(), db::Time::ms),
             value: f64::from_le_bytes(value),
         };
         let (number, wake) = {
@@ -264,9 +264,9 @@ impl Destination for SqliteDestination {
         &self,
         object: u32,
         value: &[u8],
-        time_ms: Option<i64>,
+        time: Option<db::Time>,
     ) -> Result<u64, PutError> {
-        self.put(object, value, time_ms)
+        self.put(object, value, time)
     }
 
     fn durable_end(&self) -> u64 {
@@ -315,11 +315,10 @@ mod tests {
         let peer = SqliteDestination::start(log, Duration::from_millis(5)).unwrap();
         let (a, b) = (peer.resolve("a").unwrap(), peer.resolve("b").unwrap());
         assert_eq!((peer.resolve("a").unwrap(), a != b), (a, true));
-        for n in 0..100 {
-            assert_eq!(
-                peer.put(b, &f64::from(n).to_le_bytes(), Some(5)).unwrap(),
-                n as u64
-            );
+        let time = Some(db::Time::from_ms(5));
+        for n in 0..100_u32 {
+            let value = f64::from(n).to_le_bytes();
+            assert_eq!(peer.put(b, &value, time).unwrap(), u64::from(n));
         }
         assert!(peer.put(b, b"short", None).is_err());
         let mut end = 0;

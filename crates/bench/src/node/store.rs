@@ -50,7 +50,8 @@ pub(crate) fn fill(system: System, folder: &Path, count: u64) -> Result<(), Stri
                     value(number).to_le_bytes(),
                 );
                 loop {
-                    match database.put(object, &value, time_ms(number), Durability::Batched) {
+                    let time = db::Time::from_ms(time_ms(number));
+                    match database.put(object, &value, time, Durability::Batched) {
                         Ok(_) => break,
                         Err(db::Error::Busy) => std::thread::sleep(Duration::from_millis(1)),
                         Err(error) => return Err(describe(error)),

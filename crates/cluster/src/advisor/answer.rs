@@ -191,9 +191,15 @@ impl Advice {
         let percent = self.question.confidence * 100.0;
         let likeliest = self.choice.likeliest.map(|at| &self.choice.options[at]);
         Some(likeliest.map_or("there is no option".to_owned(), |option| {
+            let least = self.choice.least_loss.map(|at| &self.choice.options[at]);
+            let least = least.filter(|least| least.place != option.place);
+            let least = least.map_or(String::new(), |least| {
+                let chance = (1.0 - least.late_probability) * 100.0;
+                format!("; the least expected loss is that of {}, in time with {chance:.0} %", least.place)
+            });
             format!(
                 "no option ends within {deadline_s} s with a probability of {percent} %; the likeliest is {}, \
-                 {:.4} s, or {:.4} s with the margin",
+                 {:.4} s, or {:.4} s with the margin{least}",
                 option.place, option.time_s, option.time_with_margin_s
             )
         }))
@@ -250,16 +256,14 @@ impl Advice {
                 "at_double": place(one.at_double),
             })
         });
-        let likeliest = self
-            .choice
-            .likeliest
-            .map(|at| self.choice.options[at].place);
+        let option = |at: Option<usize>| at.map(|at| self.choice.options[at].place);
         json!({
             "version": 1,
             "job": question.name,
             "advised": place(self.advised()),
             "why_none": self.why_none(),
-            "likeliest_in_time": place(likeliest),
+            "likeliest_in_time": place(option(self.choice.likeliest)),
+            "least_loss": place(option(self.choice.least_loss)),
             "risked": self.risked().map(|(advised, safe)| json!({
                 "late_probability": advised.late_probability,
                 "safe": safe.place.to_string(),

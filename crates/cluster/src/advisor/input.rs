@@ -340,7 +340,7 @@ pub const BOARDS_MAX: u32 = 64;
 pub const CONFIDENCE: f64 = 0.8;
 
 /// The default confidence floor.
-pub const CONFIDENCE_FLOOR: f64 = 0.1;
+pub const CONFIDENCE_FLOOR: f64 = 0.02;
 
 /// The default penalty.
 pub const LATE_PENALTY: f64 = 5.0;

@@ -200,6 +200,12 @@ fn a_deadline_moves_the_job_to_more_boards_and_then_nowhere() {
             .contains("the likeliest is 4 boards")
     );
     assert_eq!(none.json()["likeliest_in_time"], "4 boards");
+    assert_eq!(none.json()["least_loss"], "4 boards");
+    assert_eq!(advised(None).json()["least_loss"], serde_json::Value::Null);
+    // Where all are late for sure, all losses are equal: then it is the likeliest, and not the first.
+    let hopeless = advised(Some(0.01)).choice;
+    assert!(hopeless.likeliest.is_some_and(|at| at > 0));
+    assert_eq!(hopeless.least_loss, hopeless.likeliest);
 }
 
 #[test]
@@ -511,7 +517,7 @@ proptest! {
                 prop_assert!(option.fit != Fit::Fits || option.time_with_margin_s <= deadline_s);
                 prop_assert!(option.time_with_margin_s >= option.time_s);
             }
-            None => prop_assert!(least == f64::INFINITY && choice.likeliest.is_some()),
+            None => prop_assert!(least == f64::INFINITY && choice.likeliest.is_some() && choice.least_loss.is_some()),
         }
     }
 }

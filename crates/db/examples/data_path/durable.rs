@@ -51,8 +51,13 @@ pub(crate) fn run(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
         bare.flush()?;
         floor.record(begin.elapsed().as_nanos() as u64);
         let begin = Instant::now();
-        db.put(ids[0], &[7; 64], n as i64, Durability::Now)?
-            .wait(WAIT)?;
+        db.put(
+            ids[0],
+            &[7; 64],
+            db::Time::from_ms(n as i64),
+            Durability::Now,
+        )?
+        .wait(WAIT)?;
         lone.record(begin.elapsed().as_nanos() as u64);
     }
     crate::show("one write and one flush of the file", &floor);
@@ -67,7 +72,12 @@ pub(crate) fn run(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
             let (db, ids, puts) = (&db, &ids, &puts);
             scope.spawn(move || {
                 while begin.elapsed() < Duration::from_secs(3) {
-                    let ticket = db.put(ids[writer], &[7; 64], 1 << 40, Durability::Now);
+                    let ticket = db.put(
+                        ids[writer],
+                        &[7; 64],
+                        db::Time::from_ms(1 << 40),
+                        Durability::Now,
+                    );
                     let done = ticket.and_then(|ticket| ticket.wait(WAIT));
                     puts.fetch_add(u64::from(done.is_ok()), Ordering::Relaxed);
                 }

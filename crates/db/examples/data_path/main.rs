@@ -85,7 +85,10 @@ fn single(objects: u32, value_bytes: usize) -> Result<(), db::Error> {
     let ids = declare(&db, objects)?;
     let value = vec![7_u8; value_bytes];
     for id in &ids {
-        while db.put(*id, &value, 0, Durability::Batched).is_err() {
+        while db
+            .put(*id, &value, db::Time::from_ms(0), Durability::Batched)
+            .is_err()
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -99,12 +102,13 @@ fn single(objects: u32, value_bytes: usize) -> Result<(), db::Error> {
             for n in 0..100_000_i64 {
                 let id = ids[spread.below(ids.len())];
                 let begin = Instant::now();
-                let put_one = black_box(db.put(id, &value, n, Durability::Batched));
+                let put_one =
+                    black_box(db.put(id, &value, db::Time::from_ms(n), Durability::Batched));
                 put.record(begin.elapsed().as_nanos() as u64);
                 refused += u64::from(put_one.is_err());
                 let id = ids[spread.below(ids.len())];
                 let begin = Instant::now();
-                let _ = black_box(db.get_at(id, n, &mut buffer));
+                let _ = black_box(db.get_at(id, db::Time::from_ms(n), &mut buffer));
                 get.record(begin.elapsed().as_nanos() as u64);
                 let begin = Instant::now();
                 floor.record(black_box(begin.elapsed().as_nanos() as u64));
@@ -131,7 +135,7 @@ fn measuring() -> Result<(), Box<dyn std::error::Error>> {
     let db = Arc::new(db);
     let ids = declare(&db, 1024)?;
     for id in &ids {
-        db.put(*id, &[7; 64], 0, Durability::Batched)?;
+        db.put(*id, &[7; 64], db::Time::from_ms(0), Durability::Batched)?;
     }
     let batches = [0_u64, 1, 10, 100, 1000];
     let took: Arc<Vec<AtomicU64>> =
@@ -150,8 +154,12 @@ fn measuring() -> Result<(), Box<dyn std::error::Error>> {
                 for first in (0..GETS).step_by(batch.max(1) as usize) {
                     let get = |db: &Database<_>, n: u64, buffer: &mut [u8]| {
                         black_box(
-                            db.get_at(ids[(n * 7919) as usize % ids.len()], 5, buffer)
-                                .is_ok(),
+                            db.get_at(
+                                ids[(n * 7919) as usize % ids.len()],
+                                db::Time::from_ms(5),
+                                buffer,
+                            )
+                            .is_ok(),
                         );
                     };
                     if batch == 0 {
@@ -165,8 +173,12 @@ fn measuring() -> Result<(), Box<dyn std::error::Error>> {
                     context.timed(|db| {
                         for n in 0..GETS {
                             black_box(
-                                db.get_at(ids[(n * 7919) as usize % ids.len()], 5, &mut buffer)
-                                    .is_ok(),
+                                db.get_at(
+                                    ids[(n * 7919) as usize % ids.len()],
+                                    db::Time::from_ms(5),
+                                    &mut buffer,
+                                )
+                                .is_ok(),
                             );
                         }
                     });

@@ -8,6 +8,7 @@ use super::state::State;
 use super::watches::{AlarmFigures, AlarmRuleFigures, Watches};
 use crate::database::Database;
 use crate::error::Error;
+use crate::log::times::Time;
 use crate::options::ObjectId;
 use crate::store::SegmentStore;
 
@@ -33,8 +34,8 @@ pub struct ActiveAlarm {
     pub object: ObjectId,
     /// Since when it is raised, on the monotonic clock.
     pub since_ns: u64,
-    /// The time of the reading that raised it, or the node's; ms since 1970.
-    pub time_ms: i64,
+    /// The time of the reading that raised it, or the node's.
+    pub time: Time,
     /// The last comparable value of the object, if it has had one.
     pub value: Option<AlarmValue>,
 }
@@ -139,14 +140,14 @@ impl<S: SegmentStore> Database<S> {
             };
             // Read outside the lock: a reader may have to wait if another process writes over the memory.
             let read = shared.table.read(id, &mut stored).ok();
-            let wall_ms = shared.clock.wall_ms();
+            let wall = Time::from_ns(shared.clock.wall_ns());
             if let Some(alarms) = &mut shared.queue.lock().alarms {
                 if let Some(read) = &read {
                     let value = stored.get(..read.value_bytes).unwrap_or_default();
-                    alarms.begin_with(at, value, read.timestamp_ms, now_ns);
+                    alarms.begin_with(at, value, read.time, now_ns);
                 }
                 if goes_on && is_start {
-                    alarms.tell_again(at, read.map_or(wall_ms, |read| read.timestamp_ms));
+                    alarms.tell_again(at, read.map_or(wall, |read| read.time));
                 }
             }
         }
@@ -161,12 +162,13 @@ impl<S: SegmentStore> Database<S> {
             return;
         }
         loop {
-            let (wall_ms, now_ns) = (shared.clock.wall_ms(), shared.clock.monotonic_ns());
+            let wall = Time::from_ns(shared.clock.wall_ns());
+            let now_ns = shared.clock.monotonic_ns();
             let mut queue = shared.queue.lock();
             let is_more = queue
                 .alarms
                 .as_mut()
-                .is_some_and(|all| all.scan(PIECE_STATES, wall_ms, now_ns));
+                .is_some_and(|all| all.scan(PIECE_STATES, wall, now_ns));
             if !is_more {
                 return;
             }
@@ -205,7 +207,7 @@ impl<S: SegmentStore> Database<S> {
                 rule: state.rule,
                 object: ObjectId(state.object),
                 since_ns: state.since_ns,
-                time_ms: state.time_ms,
+                time: Time::from_ns(state.time_ns),
                 value: state.value,
             })
         })

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::rule::AlarmValue;
+use crate::log::times::Time;
 use crate::options::ObjectId;
 
 const WORDS: usize = 5;
@@ -19,8 +20,8 @@ pub struct AlarmTransition {
     pub raised: bool,
     /// The last comparable value of the object, if it has had one.
     pub value: Option<AlarmValue>,
-    /// The time of the reading that caused it, or the node's time if elapsed time did; ms since 1970.
-    pub time_ms: i64,
+    /// The time of the reading that caused it, or the node's time if elapsed time did.
+    pub time: Time,
     /// When it happened on the monotonic clock: deadlines run from here.
     pub at_ns: u64,
 }
@@ -69,7 +70,7 @@ impl Ring {
             u64::from(transition.rule) | u64::from(transition.object.0) << 32,
             u64::from(transition.raised) | kind << 1,
             value,
-            transition.time_ms as u64,
+            transition.time.ns() as u64,
             transition.at_ns,
         ];
         for (word, new) in self.slot(tail).iter().zip(words) {
@@ -109,7 +110,7 @@ fn unpack([names, flags, value, time, at_ns]: [u64; WORDS]) -> AlarmTransition {
         object: ObjectId((names >> 32) as u32),
         raised: flags & 1 != 0,
         value: AlarmValue::unpack(value, flags >> 1),
-        time_ms: time as i64,
+        time: Time::from_ns(time as i64),
         at_ns,
     }
 }
@@ -125,7 +126,7 @@ mod tests {
             object: ObjectId(u32::MAX - number as u32),
             raised: number.is_multiple_of(2),
             value: Some(AlarmValue::Unsigned(number)),
-            time_ms: -(number as i64),
+            time: Time::from_ns(-(number as i64)),
             at_ns: number,
         }
     }

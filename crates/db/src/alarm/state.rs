@@ -1,6 +1,7 @@
 //! The state of one rule for one object: raised or not, since when, and what was reported last.
 
 use super::rule::{AlarmCondition, AlarmValue};
+use crate::log::times::Time;
 
 /// The phase of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +29,9 @@ pub(crate) struct State {
     /// The last comparable value.
     pub(crate) value: Option<AlarmValue>,
     /// The time of the event that changed the phase last.
-    pub(crate) time_ms: i64,
+    pub(crate) time_ns: i64,
     /// The time of the last reading, and whether the node's clock gave it.
-    last_ms: i64,
+    last_ns: i64,
     last_node_time: bool,
 }
 
@@ -45,18 +46,19 @@ impl State {
             was_told: false,
             since_ns: now_ns,
             value: None,
-            time_ms: 0,
-            last_ms: i64::MIN,
+            time_ns: 0,
+            last_ns: i64::MIN,
             last_node_time: false,
         }
     }
 
     /// Returns whether a reading is newer than the last one, by the table's rule; the table itself does not know
     /// readings that were shed. If so, it becomes the last one.
-    pub(crate) fn is_news(&mut self, time_ms: i64, node_time: bool) -> bool {
-        let is_news = node_time || self.last_node_time || time_ms >= self.last_ms;
+    pub(crate) fn is_news(&mut self, time: Time, node_time: bool) -> bool {
+        let time_ns = time.ns();
+        let is_news = node_time || self.last_node_time || time_ns >= self.last_ns;
         if is_news {
-            self.last_ms = time_ms;
+            self.last_ns = time_ns;
             self.last_node_time = node_time;
         }
         is_news
@@ -71,14 +73,14 @@ impl State {
         &mut self,
         condition: &AlarmCondition,
         value: Option<AlarmValue>,
-        time_ms: i64,
+        time: Time,
         now_ns: u64,
     ) {
         let (is_beyond, is_back, raise_after_ms) = match (*condition, value) {
             (AlarmCondition::Stale { .. }, value) => {
                 self.value = value;
                 if self.is_raised() {
-                    self.time_ms = time_ms;
+                    self.time_ns = time.ns();
                 }
                 self.phase = Phase::Clear;
                 self.since_ns = now_ns;
@@ -112,46 +114,46 @@ impl State {
         };
         self.value = value;
         match self.phase {
-            Phase::Raised if is_back => self.enter(Phase::Clear, time_ms, now_ns),
+            Phase::Raised if is_back => self.enter(Phase::Clear, time, now_ns),
             Phase::Raised => {}
             Phase::Clear if is_beyond => {
-                self.enter(Phase::Pending, time_ms, now_ns);
-                self.raise_if_due(raise_after_ms, time_ms, now_ns);
+                self.enter(Phase::Pending, time, now_ns);
+                self.raise_if_due(raise_after_ms, time, now_ns);
             }
-            Phase::Pending if is_beyond => self.raise_if_due(raise_after_ms, time_ms, now_ns),
-            Phase::Pending => self.enter(Phase::Clear, time_ms, now_ns),
+            Phase::Pending if is_beyond => self.raise_if_due(raise_after_ms, time, now_ns),
+            Phase::Pending => self.enter(Phase::Clear, time, now_ns),
             Phase::Clear => {}
         }
     }
 
     /// Judges the elapsed time.
-    pub(crate) fn look(&mut self, condition: &AlarmCondition, wall_ms: i64, now_ns: u64) {
+    pub(crate) fn look(&mut self, condition: &AlarmCondition, wall: Time, now_ns: u64) {
         match (*condition, self.phase) {
             (AlarmCondition::Stale { after_ms }, Phase::Clear) => {
                 let silent_ns = now_ns.saturating_sub(self.since_ns);
                 if silent_ns > after_ms.saturating_mul(1_000_000) {
-                    self.enter(Phase::Raised, wall_ms, now_ns);
+                    self.enter(Phase::Raised, wall, now_ns);
                 }
             }
             (
                 AlarmCondition::Above { raise_after_ms, .. }
                 | AlarmCondition::Below { raise_after_ms, .. },
                 Phase::Pending,
-            ) => self.raise_if_due(raise_after_ms, wall_ms, now_ns),
+            ) => self.raise_if_due(raise_after_ms, wall, now_ns),
             _ => {}
         }
     }
 
-    fn raise_if_due(&mut self, raise_after_ms: u64, time_ms: i64, now_ns: u64) {
+    fn raise_if_due(&mut self, raise_after_ms: u64, time: Time, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.since_ns);
         if passed_ns >= raise_after_ms.saturating_mul(1_000_000) {
-            self.enter(Phase::Raised, time_ms, now_ns);
+            self.enter(Phase::Raised, time, now_ns);
         }
     }
 
-    fn enter(&mut self, phase: Phase, time_ms: i64, now_ns: u64) {
+    fn enter(&mut self, phase: Phase, time: Time, now_ns: u64) {
         self.phase = phase;
-        self.time_ms = time_ms;
+        self.time_ns = time.ns();
         self.since_ns = now_ns;
     }
 }
@@ -162,6 +164,7 @@ mod tests {
     use proptest::prelude::*;
 
     const MS: u64 = 1_000_000;
+    const NONE: Time = Time::from_ms(0);
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
@@ -294,10 +297,10 @@ mod tests {
             for (at, (now, step)) in steps.iter().enumerate() {
                 match step {
                     Step::Value(value) => {
-                        state.reading(&condition, Some(AlarmValue::Integer(*value)), 0, now * MS);
+                        state.reading(&condition, Some(AlarmValue::Integer(*value)), NONE, now * MS);
                     }
-                    Step::Text => state.reading(&condition, None, 0, now * MS),
-                    Step::Look => state.look(&condition, 0, now * MS),
+                    Step::Text => state.reading(&condition, None, NONE, now * MS),
+                    Step::Look => state.look(&condition, NONE, now * MS),
                 }
                 prop_assert_eq!(state.is_raised(), model(&condition, &steps[..=at]), "after step {}", at);
             }
@@ -314,7 +317,7 @@ mod tests {
         let mut state = State::new(0, 0, 0, 0);
         let mut raised = Vec::new();
         for value in [54.0, 58.0, 60.0, 60.1, 58.0, 60.5, 55.1, 55.0, 58.0, 61.0] {
-            state.reading(&condition, Some(AlarmValue::Float(value)), 0, 0);
+            state.reading(&condition, Some(AlarmValue::Float(value)), NONE, 0);
             raised.push(u8::from(state.is_raised()));
         }
         assert_eq!(raised, [0, 0, 0, 1, 1, 1, 1, 0, 0, 1]);
@@ -328,13 +331,18 @@ mod tests {
             raise_after_ms: 10,
         };
         let mut state = State::new(0, 0, 0, 0);
-        state.reading(&condition, Some(AlarmValue::Integer(4)), 7, 0);
-        state.look(&condition, 8, 10 * MS - 1);
+        state.reading(
+            &condition,
+            Some(AlarmValue::Integer(4)),
+            Time::from_ns(7),
+            0,
+        );
+        state.look(&condition, Time::from_ns(8), 10 * MS - 1);
         assert!(!state.is_raised());
-        state.look(&condition, 9, 10 * MS);
+        state.look(&condition, Time::from_ns(9), 10 * MS);
         assert!(state.is_raised());
         assert_eq!(
-            (state.time_ms, state.value),
+            (state.time_ns, state.value),
             (9, Some(AlarmValue::Integer(4)))
         );
     }

@@ -7,6 +7,7 @@ use base::seeded_bug::SeededBug;
 use super::ring::{AlarmTransition, Ring};
 use super::rule::{AlarmCondition, AlarmRule, AlarmValue};
 use super::state::{Phase, State};
+use crate::log::times::Time;
 use crate::options::ObjectId;
 use crate::queue::Entry;
 
@@ -126,11 +127,11 @@ impl Watches {
 
     /// Reports an alarm that has gone on once more if it still holds, because the earlier report may not have arrived.
     /// If there is no room for that, its end is still reported.
-    pub(crate) fn tell_again(&mut self, at: usize, time_ms: i64) {
+    pub(crate) fn tell_again(&mut self, at: usize, time: Time) {
         let Some(state) = self.states.get_mut(at).filter(|state| state.is_raised()) else {
             return;
         };
-        state.time_ms = time_ms;
+        state.time_ns = time.ns();
         state.told = false;
         self.settle(at, true);
         self.states[at].told = true;
@@ -138,12 +139,12 @@ impl Watches {
 
     /// Judges the value that an object had before it was watched, unless a reading came first. The lack of readings
     /// since is judged by time alone.
-    pub(crate) fn begin_with(&mut self, at: usize, stored: &[u8], time_ms: i64, now_ns: u64) {
+    pub(crate) fn begin_with(&mut self, at: usize, stored: &[u8], time: Time, now_ns: u64) {
         let Some(state) = self.states.get(at) else {
             return;
         };
         if state.value.is_none() && !self.conditions[state.rule as usize].is_stale() {
-            self.judge(at, AlarmValue::of(stored), time_ms, now_ns);
+            self.judge(at, AlarmValue::of(stored), time, now_ns);
         }
     }
 
@@ -161,16 +162,16 @@ impl Watches {
             let is_stale = self.conditions[state.rule as usize].is_stale();
             let is_judged = match is_stale {
                 true => !reading.retained,
-                false => newer && state.is_news(reading.timestamp_ms, reading.node_time),
+                false => newer && state.is_news(reading.time, reading.node_time),
             };
             if is_judged {
-                self.judge(at as usize, value, reading.timestamp_ms, reading.arrival_ns);
+                self.judge(at as usize, value, reading.time, reading.arrival_ns);
             }
             at = next;
         }
     }
 
-    fn judge(&mut self, at: usize, value: Option<AlarmValue>, time_ms: i64, now_ns: u64) {
+    fn judge(&mut self, at: usize, value: Option<AlarmValue>, time: Time, now_ns: u64) {
         let state = &mut self.states[at];
         let rule = state.rule as usize;
         let mut condition = self.conditions[rule];
@@ -188,17 +189,17 @@ impl Watches {
             self.counts[rule].values_unusable += 1;
         }
         let was_raised = state.is_raised();
-        state.reading(&condition, value, time_ms, now_ns);
+        state.reading(&condition, value, time, now_ns);
         self.settle(at, was_raised);
     }
 
     /// Judges the next states by time; `true`: there are more in this round.
-    pub(crate) fn scan(&mut self, states_max: usize, wall_ms: i64, now_ns: u64) -> bool {
+    pub(crate) fn scan(&mut self, states_max: usize, wall: Time, now_ns: u64) -> bool {
         let end = (self.scanned + states_max).min(self.states.len());
         for at in self.scanned..end {
             let state = &mut self.states[at];
             let was_raised = state.is_raised();
-            state.look(&self.conditions[state.rule as usize], wall_ms, now_ns);
+            state.look(&self.conditions[state.rule as usize], wall, now_ns);
             self.settle(at, was_raised);
         }
         let is_more = end < self.states.len();
@@ -236,7 +237,7 @@ impl Watches {
             object: ObjectId(state.object),
             raised: is_raised,
             value: state.value,
-            time_ms: state.time_ms,
+            time: Time::from_ns(state.time_ns),
             at_ns: state.since_ns,
         };
         if self.ring.push(&transition) {

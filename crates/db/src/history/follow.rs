@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::log::codec::{Reading, Record};
 use crate::log::reader::{Found, Reader, Tail};
 use crate::log::scan;
+use crate::log::times::Time;
 use crate::options::ObjectId;
 use crate::store::SegmentStore;
 
@@ -247,16 +248,16 @@ fn read<S: SegmentStore>(
 fn entry(
     found: &Found<'_>,
     reading: &Reading<'_>,
-    dated: impl FnOnce() -> Option<i64>,
+    dated: impl FnOnce() -> Option<Time>,
 ) -> HistoryEntry<'static> {
-    let recorded_ms = reading.time.ms();
+    let recorded = reading.time;
     let corrected = (reading.node_time && !reading.wall_trusted)
         .then(dated)
         .flatten();
     HistoryEntry {
         id: ObjectId(reading.id),
-        time_ms: corrected.unwrap_or(recorded_ms),
-        recorded_ms,
+        time: corrected.unwrap_or(recorded),
+        recorded,
         node_time: reading.node_time,
         wall_trusted: reading.wall_trusted,
         time_corrected: corrected.is_some(),

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::log::codec::{Reading, Record};
 use crate::log::reader::{Damage, Found, Reader, Tail};
 use crate::log::scan;
+use crate::log::times::Time;
 use crate::options::ObjectId;
 use crate::store::SegmentStore;
 
@@ -31,10 +32,10 @@ use summary::{Boots, Sample, Summary};
 pub struct HistoryQuery {
     /// One object, or all of them.
     pub id: Option<ObjectId>,
-    /// Earliest time wanted, ms since 1970.
-    pub from_ms: i64,
+    /// Earliest time wanted.
+    pub from: Time,
     /// First time no longer wanted.
-    pub to_ms: i64,
+    pub to: Time,
 }
 
 /// The position of a range read between two slices.
@@ -102,16 +103,15 @@ pub struct HistoryReport {
 pub struct HistoryEntry<'a> {
     /// The object's number.
     pub id: ObjectId,
-    /// Its time, ms since 1970; corrected if the node's clock gave it before it was trusted and the right time is known
-    /// now.
-    pub time_ms: i64,
+    /// Its time; corrected if the node's clock gave it before it was trusted and the right time is known now.
+    pub time: Time,
     /// The time as it was recorded.
-    pub recorded_ms: i64,
+    pub recorded: Time,
     /// Whether the node's clock gave the time, not the sensor.
     pub node_time: bool,
     /// Whether the node's clock was trusted at arrival.
     pub wall_trusted: bool,
-    /// Whether `time_ms` is not `recorded_ms` but what the clock would have said had it been right.
+    /// Whether `time` is not `recorded` but what the clock would have said had it been right.
     pub time_corrected: bool,
     /// Arrival on the monotonic clock of `boot_id`, µs.
     pub arrival_us: u64,
@@ -223,11 +223,7 @@ fn plan<S: SegmentStore>(source: &Source<'_, S>, query: &HistoryQuery, cursor: &
             .active(source.active, segment, source.live)
             .map(|summary| &summary.outline));
         let meets = outline.is_none_or(|outline| {
-            outline.readings > 0
-                && cursor
-                    .boots
-                    .span_of(outline)
-                    .meets(query.from_ms, query.to_ms)
+            outline.readings > 0 && cursor.boots.span_of(outline).meets(query.from, query.to)
         });
         if meets {
             cursor.plan.push(segment);
@@ -263,7 +259,7 @@ fn next_place<S: SegmentStore>(
         };
         let range = match summary {
             Some(summary) if query.id.is_some_and(|id| !summary.may_hold(id.0)) => None,
-            Some(summary) => summary.range(query.from_ms, query.to_ms),
+            Some(summary) => summary.range(query.from, query.to),
             None => Some((0, u64::MAX)),
         };
         let Some((begin, end)) = range else {
@@ -326,19 +322,19 @@ fn take(
     if query.id.is_some_and(|id| id.0 != reading.id) {
         return;
     }
-    let recorded_ms = reading.time.ms();
+    let recorded = reading.time;
     let corrected = (reading.node_time && !reading.wall_trusted)
         .then(|| boots.wall_at(&record.boot_id, reading.arrival_us))
         .flatten();
-    let time_ms = corrected.unwrap_or(recorded_ms);
-    if time_ms < query.from_ms || time_ms >= query.to_ms {
+    let time = corrected.unwrap_or(recorded);
+    if time < query.from || time >= query.to {
         return;
     }
     report.readings_matched += 1;
     let entry = HistoryEntry {
         id: ObjectId(reading.id),
-        time_ms,
-        recorded_ms,
+        time,
+        recorded,
         node_time: reading.node_time,
         wall_trusted: reading.wall_trusted,
         time_corrected: corrected.is_some(),

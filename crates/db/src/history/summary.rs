@@ -9,10 +9,11 @@ use crate::log::codec::{Fields, Record, Seal};
 use crate::log::reader::Found;
 use crate::log::times::Time;
 
-/// Version of the index file that this code writes: its times are in ms.
-pub const INDEX_VERSION: u32 = 1;
-/// Version of the index file whose times are in ns.
-const INDEX_VERSION_NS: u32 = 2;
+/// Version of the index file that this code writes: its times are in ns.
+pub const INDEX_VERSION: u32 = 2;
+/// Version of the index file whose times are in ms. It is read, so that the history of an earlier version is not read
+/// again.
+const INDEX_VERSION_MS: u32 = 1;
 const MAGIC: &[u8; 8] = b"EVKINDEX";
 /// Least bytes of log after which a new piece begins.
 const PIECE_BYTES: u64 = 64 << 10;
@@ -25,7 +26,8 @@ const IDS_MAX: u32 = 1 << 16;
 /// Bytes of the longest index file.
 pub const INDEX_BYTES_MAX: usize = 67 + BOOTS_MAX * 89 + PIECES_MAX * 25 + IDS_MAX as usize / 8;
 
-/// Times from the earliest to the latest, both inclusive. Empty when `min > max`.
+/// Times from the earliest to the latest, both inclusive: bounds in ns ([`Time::bound_ns`]), or arrivals in µs. Empty
+/// when `min > max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) min: i64,
@@ -37,9 +39,10 @@ impl Span {
         min: i64::MAX,
         max: i64::MIN,
     };
+    /// All times.
     pub(crate) const ALL: Self = Self {
-        min: i64::MIN,
-        max: i64::MAX,
+        min: -Time::NS_MAX,
+        max: Time::NS_MAX,
     };
 
     pub(crate) fn add(&mut self, time: i64) {
@@ -52,9 +55,13 @@ impl Span {
         self.max = self.max.max(other.max);
     }
 
-    /// Whether it meets the times from `from` up to, but not including, `to`.
-    pub(crate) fn meets(&self, from: i64, to: i64) -> bool {
-        self.min <= self.max && self.min < to && self.max >= from
+    /// Whether it can hold a time from `from` up to, but not including, `to`. The farthest bound stands for all times
+    /// beyond it, so one that begins there may hold a time before an end there.
+    pub(crate) fn meets(&self, from: Time, to: Time) -> bool {
+        let (from, to) = (from.bound_ns(), to.bound_ns());
+        let begins_before =
+            self.min < to || self.min == to && to.unsigned_abs() == Time::NS_MAX.unsigned_abs();
+        self.min <= self.max && begins_before && self.max >= from
     }
 }
 
@@ -63,8 +70,8 @@ impl Span {
 pub(crate) struct Sample {
     /// Monotonic time of the boot, µs.
     pub(crate) arrival_us: u64,
-    /// Wall clock at that time, ms since 1970.
-    pub(crate) wall_ms: i64,
+    /// Wall clock at that time, ns since 1970.
+    pub(crate) wall_ns: i64,
 }
 
 /// The part of one boot in a segment.
@@ -146,7 +153,7 @@ impl Summary {
                 {
                     let sample = Sample {
                         arrival_us: anchor.arrival_us,
-                        wall_ms: anchor.wall.ms(),
+                        wall_ns: anchor.wall.bound_ns(),
                     };
                     let first = part.trusted.map_or(sample, |(first, _)| first);
                     part.trusted = Some((first, sample));
@@ -168,7 +175,7 @@ impl Summary {
                     self.outline.first_lsn = found.lsn;
                 }
                 self.outline.readings += 1;
-                let time_ms = reading.time.ms();
+                let time_ns = reading.time.bound_ns();
                 if let Some(part) = self.boot.and_then(|at| self.outline.boots.get_mut(at)) {
                     part.arrival_max_us = part.arrival_max_us.max(reading.arrival_us);
                 }
@@ -178,18 +185,18 @@ impl Summary {
                         Some(part) => {
                             part.doubtful_arrival
                                 .add(i64::try_from(reading.arrival_us).unwrap_or(i64::MAX));
-                            part.doubtful_recorded.add(time_ms);
+                            part.doubtful_recorded.add(time_ns);
                         }
                         None => self.outline.unbounded = true,
                     }
                 } else {
-                    self.outline.time.add(time_ms);
+                    self.outline.time.add(time_ns);
                 }
                 if let Some(piece) = self.pieces.last_mut() {
                     if doubtful {
                         piece.doubtful = true;
                     } else {
-                        piece.time.add(time_ms);
+                        piece.time.add(time_ns);
                     }
                 }
                 self.add_id(reading.id);
@@ -239,10 +246,10 @@ impl Summary {
             .is_some_and(|byte| byte & (1 << (id % 8)) != 0)
     }
 
-    /// Returns the bytes of the segment in which readings with times from `from_ms` up to `to_ms` can lie; `None` if
-    /// there are none. Includes one more piece in front, whose anchor can stand in for a damaged one.
-    pub(crate) fn range(&self, from_ms: i64, to_ms: i64) -> Option<(u64, u64)> {
-        let meets = |piece: &Piece| piece.doubtful || piece.time.meets(from_ms, to_ms);
+    /// Returns the bytes of the segment in which readings with times from `from` up to `to` can lie; `None` if there
+    /// are none. Includes one more piece in front, whose anchor can stand in for a damaged one.
+    pub(crate) fn range(&self, from: Time, to: Time) -> Option<(u64, u64)> {
+        let meets = |piece: &Piece| piece.doubtful || piece.time.meets(from, to);
         let first = self.pieces.iter().position(meets)?;
         let last = self.pieces.iter().rposition(meets)?;
         // Before the first piece there are only names; readings there would come from a damaged segment.
@@ -277,12 +284,12 @@ impl Summary {
             out.push(u8::from(part.trusted.is_some()));
             let none = Sample {
                 arrival_us: 0,
-                wall_ms: 0,
+                wall_ns: 0,
             };
             let (first, last) = part.trusted.unwrap_or((none, none));
             for sample in [first, last] {
                 out.extend_from_slice(&sample.arrival_us.to_le_bytes());
-                out.extend_from_slice(&sample.wall_ms.to_le_bytes());
+                out.extend_from_slice(&sample.wall_ns.to_le_bytes());
             }
             out.extend_from_slice(&part.arrival_max_us.to_le_bytes());
             put_span(&mut out, &part.doubtful_arrival);
@@ -312,8 +319,8 @@ impl Summary {
             return None;
         }
         let is_ns = match u32::from_le_bytes(fields.array()?) {
-            INDEX_VERSION => false,
-            INDEX_VERSION_NS => true,
+            INDEX_VERSION => true,
+            INDEX_VERSION_MS => false,
             _ => return None,
         };
         if u32::from_le_bytes(fields.array()?) != segment {
@@ -376,41 +383,35 @@ impl Fields<'_> {
         })
     }
 
-    /// A span of times, in ms. The empty one stays empty. The farthest time in ns stands for all times beyond it, so a
-    /// span that ends there ends with the greatest ms. One that begins there begins with its own ms: with the greatest,
-    /// no range would meet it. The same holds for the negative.
+    /// A span of times. The empty one stays empty.
     fn times(&mut self, is_ns: bool) -> Option<Span> {
         let span = self.span()?;
-        if !is_ns || span.min > span.max {
+        if span.min > span.max {
             return Some(span);
         }
-        let ms = |ns| Time::from_ns(ns).ms();
         Some(Span {
-            min: if span.min <= -Time::NS_MAX {
-                i64::MIN
-            } else {
-                ms(span.min)
-            },
-            max: if span.max >= Time::NS_MAX {
-                i64::MAX
-            } else {
-                ms(span.max)
-            },
+            min: bound_ns(span.min, is_ns),
+            max: bound_ns(span.max, is_ns),
         })
     }
 
     fn sample(&mut self, is_ns: bool) -> Option<Sample> {
         let (arrival_us, wall) = (self.u64()?, self.i64()?);
-        let wall_ms = if is_ns {
-            Time::from_ns(wall).ms()
-        } else {
-            wall
-        };
         Some(Sample {
             arrival_us,
-            wall_ms,
+            wall_ns: bound_ns(wall, is_ns),
         })
     }
+}
+
+/// The bound of a time of an index file.
+fn bound_ns(time: i64, is_ns: bool) -> i64 {
+    let time = if is_ns {
+        Time::from_ns(time)
+    } else {
+        Time::from_ms(time)
+    };
+    time.bound_ns()
 }
 
 /// The trusted moments of each boot's wall clock: they correct times.
@@ -443,14 +444,12 @@ impl Boots {
     }
 
     /// Returns what the wall clock would have shown at this arrival: by the first trusted moment after it, otherwise by
-    /// the last one before. `None` if that boot's clock was never trusted.
-    pub(crate) fn wall_at(&self, boot_id: &[u8; 16], arrival_us: u64) -> Option<i64> {
+    /// the last one before. `None` if that boot's clock was never trusted, or if ns cannot count that time.
+    pub(crate) fn wall_at(&self, boot_id: &[u8; 16], arrival_us: u64) -> Option<Time> {
         let samples = self.0.get(boot_id)?;
         let after = samples.partition_point(|sample| sample.arrival_us < arrival_us);
         let sample = samples.get(after).or(samples.last())?;
-        let since_us = i128::from(arrival_us) - i128::from(sample.arrival_us);
-        let wall_ms = i128::from(sample.wall_ms) + since_us.div_euclid(1000);
-        i64::try_from(wall_ms).ok()
+        dated(sample, i128::from(arrival_us))
     }
 
     /// Returns all times that readings of this segment can have.
@@ -479,18 +478,25 @@ impl Boots {
             let (first, last) = (after(arrival.min).min(last), after(arrival.max).min(last));
             for sample in samples.get(first..=last).unwrap_or_default() {
                 for end_us in [arrival.min, arrival.max] {
-                    let since_us = i128::from(end_us) - i128::from(sample.arrival_us);
-                    let wall_ms = i128::from(sample.wall_ms) + since_us.div_euclid(1000);
-                    span.add(i64::try_from(wall_ms).unwrap_or(if wall_ms < 0 {
-                        i64::MIN
-                    } else {
-                        i64::MAX
-                    }));
+                    // The greatest arrival stands for all later ones.
+                    let end = dated(sample, i128::from(end_us)).filter(|_| end_us < i64::MAX);
+                    let Some(end) = end else {
+                        // `wall_at` gives no time there, so some recorded times stand and others do not.
+                        return Span::ALL;
+                    };
+                    span.add(end.ns());
                 }
             }
         }
         span
     }
+}
+
+/// Returns what the wall clock of a sample would have shown at an arrival; `None` if ns cannot count that time.
+fn dated(sample: &Sample, arrival_us: i128) -> Option<Time> {
+    let since_us = arrival_us - i128::from(sample.arrival_us);
+    let wall_ns = i64::try_from(i128::from(sample.wall_ns) + since_us * 1000).ok()?;
+    Some(Time::from_ns(wall_ns)).filter(|time| time.is_countable())
 }
 
 #[cfg(test)]
@@ -506,9 +512,9 @@ mod tests {
     /// A summary whose times are these numbers, of whatever unit.
     fn summary(times: [Span; 3], wall: [i64; 2]) -> Summary {
         let [time, recorded, piece] = times;
-        let [first, last] = wall.map(|wall_ms| Sample {
+        let [first, last] = wall.map(|wall_ns| Sample {
             arrival_us: 7,
-            wall_ms,
+            wall_ns,
         });
         let mut summary = Summary::new(3);
         summary.outline.log_bytes = 5000;
@@ -540,46 +546,91 @@ mod tests {
     }
 
     #[test]
-    fn an_index_in_ns_bounds_the_ms_of_its_readings() {
+    fn an_index_of_either_version_is_read() {
         let in_ns = summary(
             [
-                span(1_999_999, 2_000_001),
-                span(-1, Time::NS_MAX),
+                span(2_000_000, 3_000_000),
+                span(-1_000_000, Time::NS_MAX),
                 Span::EMPTY,
             ],
-            [-1, 5_000_000],
+            [-1_000_000, 5_000_000],
         );
-        let in_ms = summary([span(1, 2), span(-1, i64::MAX), Span::EMPTY], [-1, 5]);
+        let in_ms = summary([span(2, 3), span(-1, i64::MAX), Span::EMPTY], [-1, 5]);
         let decode = |bytes: &[u8]| Summary::decode(bytes, 3, Seal::of(SEAL));
-        assert_eq!(decode(&file(&in_ns, 2)), Some(in_ms.clone()));
-        assert_eq!(decode(&file(&in_ms, 1)), Some(in_ms));
+        assert_eq!(decode(&in_ns.encode(Seal::of(SEAL))), Some(in_ns.clone()));
+        assert_eq!(decode(&file(&in_ns, 2)), Some(in_ns.clone()));
+        assert_eq!(decode(&file(&in_ms, 1)), Some(in_ns.clone()));
         for version in [0, 3, u32::MAX] {
             assert_eq!(decode(&file(&in_ns, version)), None);
         }
-        let all = summary([Span::ALL; 3], [i64::MIN, i64::MAX]);
-        let decoded = decode(&file(&all, 2)).expect("an index");
-        assert_eq!(
-            (decoded.outline.time, decoded.pieces[0].time),
-            (Span::ALL, Span::ALL)
-        );
+        let all = summary([span(i64::MIN, i64::MAX); 3], [i64::MIN, i64::MAX]);
+        for version in [1, 2] {
+            let decoded = decode(&file(&all, version)).expect("an index");
+            let found = (decoded.outline.time, decoded.pieces[0].time);
+            assert_eq!(found, (Span::ALL, Span::ALL));
+        }
     }
 
     #[test]
-    fn the_farthest_times_in_ns_are_open_outwards_alone() {
-        let far = Time::NS_MAX;
-        let in_ns = summary([span(far, far), span(-far, -far), Span::EMPTY], [0, 0]);
-        let decoded = Summary::decode(&file(&in_ns, 2), 3, Seal::of(SEAL)).expect("an index");
-        let (latest, earliest) = (Time::from_ns(far).ms(), Time::from_ns(-far).ms());
-        let after = decoded.outline.time;
-        assert_eq!(after, span(latest, i64::MAX));
-        assert!(after.meets(latest, latest + 1) && after.meets(i64::MIN, i64::MAX));
-        assert!(after.meets(i64::MAX - 1, i64::MAX));
-        assert!(!after.meets(latest - 1, latest));
-        let before = decoded.outline.boots[0].doubtful_recorded;
-        assert_eq!(before, span(i64::MIN, earliest));
-        assert!(before.meets(earliest, earliest + 1) && before.meets(i64::MIN, i64::MAX));
-        assert!(before.meets(i64::MIN, i64::MIN + 1));
-        assert!(!before.meets(earliest + 1, i64::MAX));
-        assert_eq!(decoded.pieces[0].time, Span::EMPTY);
+    fn the_farthest_bounds_hold_all_times_beyond_them() {
+        let (ms, ns, far) = (Time::from_ms, Time::from_ns, Time::NS_MAX);
+        let (first, last) = (ms(i64::MIN), ms(i64::MAX));
+        let after = span(far, far);
+        assert!(after.meets(first, last) && after.meets(ms(i64::MAX - 1), last));
+        assert!(after.meets(ns(far), last) && !after.meets(first, ns(far - 1)));
+        let before = span(-far, -far);
+        assert!(before.meets(first, last) && before.meets(first, ms(i64::MIN + 1)));
+        assert!(!before.meets(ns(1 - far), last));
+        // Any other end is not included.
+        let one = span(5, 5);
+        assert!(one.meets(ns(5), ns(6)) && one.meets(first, last));
+        assert!(!one.meets(first, ns(5)) && !one.meets(ns(6), last));
+        assert!(!Span::EMPTY.meets(first, last));
+    }
+
+    #[test]
+    fn corrected_times_are_exact_and_the_span_holds_them() {
+        let boot_id = [4; 16];
+        let mut boots = Boots::default();
+        let sample = Sample {
+            arrival_us: 10,
+            wall_ns: 1_000_000_123,
+        };
+        boots.add(boot_id, sample);
+        boots.sort();
+        let dated = |arrival_us| boots.wall_at(&boot_id, arrival_us).map(Time::ns);
+        assert_eq!(
+            [dated(7), dated(12)],
+            [Some(999_997_123), Some(1_000_002_123)]
+        );
+        // No ns count this far: the recorded time stands, and the span holds all times.
+        assert_eq!(dated(u64::MAX), None);
+        let far_us = i64::MAX / 1000;
+        assert_eq!(dated(far_us as u64), None);
+        let mut found = summary([Span::EMPTY; 3], [0, 0]);
+        found.outline.boots[0].doubtful_recorded = span(-9, -9);
+        found.outline.boots[0].doubtful_arrival = span(7, 12);
+        assert_eq!(
+            boots.span_of(&found.outline),
+            span(999_997_123, 1_000_002_123)
+        );
+        for arrival in [span(7, far_us), span(7, i64::MAX), span(far_us, far_us)] {
+            found.outline.boots[0].doubtful_arrival = arrival;
+            assert_eq!(boots.span_of(&found.outline), Span::ALL);
+        }
+        // An arrival beyond an i64 counts as the greatest one: the sample may lie beyond it, too.
+        for arrival_us in [i64::MAX as u64, u64::MAX] {
+            let mut boots = Boots::default();
+            boots.add(
+                boot_id,
+                Sample {
+                    arrival_us,
+                    ..sample
+                },
+            );
+            assert!(boots.wall_at(&boot_id, arrival_us).is_some());
+            found.outline.boots[0].doubtful_arrival = span(i64::MAX, i64::MAX);
+            assert_eq!(boots.span_of(&found.outline), Span::ALL);
+        }
     }
 }

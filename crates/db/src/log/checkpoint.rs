@@ -21,7 +21,6 @@ use super::codec::{
     self, CheckpointHead, Dictionary, Latest, Object, RECORD_BYTES_MAX, Record, Seal,
 };
 use super::reader::{Reader, Tail};
-use super::times::Time;
 use super::writer::{NUMBER_TRIES, Position, failure_of};
 use super::{checkpoint_name, number_in};
 
@@ -68,6 +67,8 @@ pub(crate) struct CheckpointWriter<F> {
     number: u32,
     next_id: u32,
     objects: u32,
+    /// Whether the store began with a format before 3; the trailer says it.
+    is_older_store: bool,
     piece: Vec<u8>,
     value: Vec<u8>,
     piece_bytes_max: usize,
@@ -90,11 +91,11 @@ pub(crate) enum Step {
 
 impl<F: Copy> CheckpointWriter<F> {
     /// Creates the file, under a later number if the store cannot create one of this name. Call with the log position
-    /// at which nothing is staged.
+    /// at which nothing is staged, and with whether the store began with a format before 3.
     pub(crate) fn begin<S: SegmentStore<File = F>>(
         store: &mut S,
         mut number: u32,
-        at: Position,
+        (at, is_older_store): (Position, bool),
         table: &Table,
         options: &DbOptions,
     ) -> Result<Self, LogFailure> {
@@ -128,6 +129,7 @@ impl<F: Copy> CheckpointWriter<F> {
             number,
             next_id: 0,
             objects,
+            is_older_store,
             piece,
             value,
             piece_bytes_max,
@@ -164,13 +166,20 @@ impl<F: Copy> CheckpointWriter<F> {
         table: &Table,
         until: u64,
     ) -> Result<Step, LogFailure> {
-        let room = |piece: &Vec<u8>, record: usize| piece.len() + record <= self.piece_bytes_max;
-        let record_bytes_max = 160 + self.value.len();
-        while self.next_id < self.objects && room(&self.piece, record_bytes_max) {
+        // An empty piece takes any record, so that a record longer than a piece cannot stop the checkpoint for ever.
+        let room = |piece: &Vec<u8>, record: usize| {
+            piece.is_empty() || piece.len() + record <= self.piece_bytes_max
+        };
+        while self.next_id < self.objects {
             let id = ObjectId(self.next_id);
             let Some(key) = table.sane_key(id) else {
                 return Ok(Step::Unfit);
             };
+            let record_bytes_max =
+                OBJECT_BYTES_BESIDES as usize + key.as_str().len() + self.value.len();
+            if !room(&self.piece, record_bytes_max) {
+                break;
+            }
             let (avi_ms, temporal) = table.validity(id);
             let entry = Dictionary {
                 id: id.0,
@@ -184,7 +193,7 @@ impl<F: Copy> CheckpointWriter<F> {
                 return Ok(Step::Unfit);
             }
             let latest = read.ok().map(|read| Latest {
-                time: Time::from_ms(read.timestamp_ms),
+                time: read.time,
                 arrival_ns: read.arrival_ns,
                 boot_tag: read.boot_tag,
                 wall_trusted: read.wall_trusted,
@@ -201,7 +210,12 @@ impl<F: Copy> CheckpointWriter<F> {
         }
         let done = self.next_id >= self.objects && room(&self.piece, 16);
         if done {
-            codec::put_trailer(&mut self.piece, self.seal, self.objects);
+            codec::put_trailer(
+                &mut self.piece,
+                self.seal,
+                self.objects,
+                self.is_older_store,
+            );
         }
         let appended = if done || self.bytes + self.piece_bytes_max as u64 >= until {
             store.append(self.file, &self.piece)
@@ -298,6 +312,7 @@ pub fn numbers<S: SegmentStore>(store: &mut S) -> Result<Vec<u32>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::times::Time;
     use crate::store::MemoryStore;
     use crate::table::SlotValue;
 
@@ -306,7 +321,7 @@ mod tests {
         for n in 0..40u32 {
             let (id, _) = table.insert(&format!("sensor {n}"), n, true).expect("room");
             let value = SlotValue {
-                timestamp_ms: i64::from(n),
+                time: Time::from_ns(i64::from(n)),
                 arrival_ns: 5,
                 boot_tag: 6,
                 wall_trusted: true,
@@ -330,7 +345,8 @@ mod tests {
             lsn: 1234,
         };
         let table = table();
-        let mut writer = CheckpointWriter::begin(store, 3, at, &table, &options).expect("begun");
+        let begun = CheckpointWriter::begin(store, 3, (at, false), &table, &options);
+        let mut writer = begun.expect("begun");
         let mut last = None;
         for _ in 0..pieces {
             last = Some(writer.step(store, &table, 0).expect("a piece"));
@@ -404,7 +420,7 @@ mod tests {
                 temporal: true,
             },
             latest: Some(Latest {
-                time: Time::from_ms(i64::MIN + 1),
+                time: Time::from_ns(1 - Time::NS_MAX),
                 arrival_ns: u64::MAX,
                 boot_tag: u64::MAX,
                 wall_trusted: true,
@@ -431,7 +447,7 @@ mod tests {
             offset: 0,
             lsn: 0,
         };
-        let begun = CheckpointWriter::begin(&mut store, 3, at, &table, &options);
+        let begun = CheckpointWriter::begin(&mut store, 3, (at, false), &table, &options);
         let mut writer = begun.expect("begun");
         let bytes = loop {
             match writer.step(&mut store, &table, 0).expect("a piece") {
@@ -445,6 +461,55 @@ mod tests {
         assert_eq!(table_bytes_max(&table), 300 * 112 + 4096);
         assert_eq!(bytes_max(300, 0, 7), 300 * 112 + 4096 + 7);
         assert_eq!(bytes_max(300, 300 * 65, 7), 300 * 113 + 4096 + 7);
+    }
+
+    /// Values and keys as long as they can be, in pieces as short as they can be.
+    #[test]
+    fn a_record_longer_than_a_piece_does_not_stop_the_checkpoint() {
+        let table = Table::new(3, 300, 1).expect("a table");
+        for n in 0..3 {
+            let (id, _) = table.insert(&format!("{n:064}"), 1, true).expect("room");
+            let value = SlotValue {
+                time: Time::from_ns(i64::MAX - 1),
+                arrival_ns: u64::MAX,
+                boot_tag: u64::MAX,
+                wall_trusted: true,
+                node_time: true,
+                retained: true,
+                value: &[n as u8; 300],
+            };
+            table.write(id, &value).expect("written");
+        }
+        for piece_bytes in [16, 100, 420, 4096] {
+            let mut store = MemoryStore::new();
+            let options = DbOptions {
+                checkpoint_piece_bytes_max: piece_bytes,
+                ..DbOptions::default()
+            };
+            let at = Position {
+                segment: 0,
+                offset: 0,
+                lsn: 0,
+            };
+            let begun = CheckpointWriter::begin(&mut store, 3, (at, true), &table, &options);
+            let mut writer = begun.expect("begun");
+            let mut steps = (0..10).map(|_| writer.step(&mut store, &table, 0).expect("a piece"));
+            let done = steps.find(|step| *step != Step::More);
+            writer.end(&mut store, true);
+            assert!(
+                matches!(done, Some(Step::Done(_))),
+                "{piece_bytes}: {done:?}"
+            );
+            let mut trailer = None;
+            let visited = visit(&mut store, 3, &mut |record| {
+                if let Record::Trailer { is_older_store, .. } = record {
+                    trailer = Some(*is_older_store);
+                }
+                Ok(ControlFlow::Continue(()))
+            });
+            assert_eq!((visited, trailer), (Ok(Some(Tail::Clean)), Some(true)));
+            assert!(verify(&mut store, 3).is_ok_and(|head| head.is_some()));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The bytes of one record, in the log and in a checkpoint.
 //!
-//! **Holds:** the framing `kind, length, body, checksum`, the bodies; the decoders of the next format, 3, too.
+//! **Holds:** the framing `kind, length, body, checksum`, and the bodies. Every kind of every format is decoded,
+//! wherever it stands; the encoders are those of the present format.
 //!
 //! **Invariants:** decoding never panics and never trusts a length beyond its input; a record is accepted only when its
 //! CRC32C fits. The checksum of a reading covers the *whole* sensor time, arrival time and boot id. The record carries
@@ -13,9 +14,8 @@ use crc32c::crc32c_append;
 use super::times::{Context, Form, Time};
 use crate::options::VALUE_BYTES_LIMIT;
 
-/// Version of log and checkpoint that this code writes, and the latest one whose files it takes. Records of format 3
-/// are decoded wherever they stand, but a file of that format is refused: DESIGN.md, "The next format".
-pub const FORMAT_VERSION: u32 = 2;
+/// Version of log and checkpoint that this code writes, and the latest one whose files it takes.
+pub const FORMAT_VERSION: u32 = 3;
 /// Bytes of the longest body: 8,320 in the formats up to 2.
 pub const BODY_BYTES_MAX: usize = VALUE_BYTES_LIMIT + 1200;
 /// Bytes of the longest record.
@@ -236,12 +236,6 @@ impl Seal {
     }
 }
 
-/// Returns the ms of a time for a record of format 2, which holds no less. The writer's times are whole.
-fn whole_ms(time: Time) -> i64 {
-    debug_assert_eq!(Time::from_ms(time.ms()), time);
-    time.ms()
-}
-
 /// Appends one framed record; `body` writes the body. The caller keeps bodies within [`BODY_BYTES_MAX`].
 fn frame(
     out: &mut Vec<u8>,
@@ -272,13 +266,14 @@ pub fn put_segment(out: &mut Vec<u8>, seal: Seal, number: u32) {
 
 /// Appends an anchor.
 pub fn put_anchor(out: &mut Vec<u8>, seal: Seal, anchor: &Anchor) {
-    frame(out, ANCHOR, seal, 49, |out| {
+    let flags = store_flags(anchor.is_older_store) | u8::from(anchor.wall_trusted);
+    frame(out, ANCHOR_NS, seal, 49, |out| {
         out.extend_from_slice(&anchor.boot_id);
         out.extend_from_slice(&anchor.arrival_us.to_le_bytes());
-        out.extend_from_slice(&whole_ms(anchor.sensor).to_le_bytes());
-        out.extend_from_slice(&whole_ms(anchor.wall).to_le_bytes());
+        out.extend_from_slice(&anchor.sensor.ns().to_le_bytes());
+        out.extend_from_slice(&anchor.wall.ns().to_le_bytes());
         out.extend_from_slice(&anchor.lsn.to_le_bytes());
-        out.push(u8::from(anchor.wall_trusted));
+        out.push(flags);
     });
 }
 
@@ -296,21 +291,21 @@ pub fn put_dictionary(out: &mut Vec<u8>, seal: Seal, entry: &Dictionary<'_>) {
     });
 }
 
-/// Appends a reading; short if `narrow`, which the caller has checked against every anchor that may apply.
-pub fn put_reading(out: &mut Vec<u8>, reading: &Reading<'_>, context: &Context, narrow: bool) {
+/// Appends a reading. The caller has checked that its time reads back in this form with every anchor that may apply.
+pub fn put_reading(out: &mut Vec<u8>, reading: &Reading<'_>, context: &Context, form: Form) {
     let flag = |is_set, bit| if is_set { bit } else { 0 };
-    let kind = READING
+    let kind = form.kind()
         | flag(reading.wall_trusted, READING_TRUSTED)
-        | flag(!narrow, READING_WIDE)
         | flag(reading.node_time, READING_NODE_TIME)
         | flag(reading.retained, READING_RETAINED);
-    let time_bytes = if narrow { 3 } else { 8 };
+    debug_assert_eq!(Form::of(kind), Some(form));
+    let time_bytes = form.bytes();
     let bytes = varint_bytes(u64::from(reading.id)) + time_bytes + 4 + reading.value.len();
-    let time_ms = whole_ms(reading.time);
-    let seal = context.seal_at(time_ms, reading.arrival_us);
+    let number = form.number(reading.time, reading.arrival_us);
+    let seal = context.seal_at(form.sealed(reading.time), reading.arrival_us);
     frame(out, kind, seal, bytes, |out| {
         put_varint(out, u64::from(reading.id));
-        out.extend_from_slice(&time_ms.to_le_bytes()[..time_bytes]);
+        out.extend_from_slice(&number.to_le_bytes()[..time_bytes]);
         out.extend_from_slice(&(reading.arrival_us as u32).to_le_bytes());
         out.extend_from_slice(reading.value);
     });
@@ -344,14 +339,14 @@ pub fn put_object(out: &mut Vec<u8>, seal: Seal, object: &Object<'_>) {
         | u8::from(trusted) << 2
         | u8::from(node_time) << 3
         | u8::from(retained) << 4;
-    frame(out, OBJECT, seal, bytes, |out| {
+    frame(out, OBJECT_NS, seal, bytes, |out| {
         put_varint(out, u64::from(entry.id));
         out.push(flags);
         put_varint(out, u64::from(entry.avi_ms));
         out.push(entry.key.len() as u8);
         out.extend_from_slice(entry.key.as_bytes());
         if let Some(latest) = &object.latest {
-            out.extend_from_slice(&whole_ms(latest.time).to_le_bytes());
+            out.extend_from_slice(&latest.time.ns().to_le_bytes());
             out.extend_from_slice(&latest.arrival_ns.to_le_bytes());
             out.extend_from_slice(&latest.boot_tag.to_le_bytes());
             out.extend_from_slice(latest.value);
@@ -360,10 +355,15 @@ pub fn put_object(out: &mut Vec<u8>, seal: Seal, object: &Object<'_>) {
 }
 
 /// Appends a checkpoint's last record.
-pub fn put_trailer(out: &mut Vec<u8>, seal: Seal, objects: u32) {
-    frame(out, TRAILER, seal, 4, |out| {
-        out.extend_from_slice(&objects.to_le_bytes())
+pub fn put_trailer(out: &mut Vec<u8>, seal: Seal, objects: u32, is_older_store: bool) {
+    frame(out, TRAILER, seal, 5, |out| {
+        out.extend_from_slice(&objects.to_le_bytes());
+        out.push(store_flags(is_older_store));
     });
+}
+
+fn store_flags(is_older_store: bool) -> u8 {
+    if is_older_store { IS_OLDER_STORE } else { 0 }
 }
 
 /// Returns the bytes of the record that begins here, if its head is complete and its length is possible. Unchecked.
@@ -647,6 +647,6 @@ fn take_varint(input: &[u8]) -> Option<(u64, usize)> {
 }
 
 #[cfg(test)]
-pub(crate) mod next;
+pub(crate) mod others;
 #[cfg(test)]
 mod tests;

@@ -67,7 +67,8 @@ impl Damage {
         self.records_damaged += now.records_damaged - before.records_damaged;
         self.pieces_unreadable += now.pieces_unreadable - before.pieces_unreadable;
         self.bytes_skipped += now.bytes_skipped - before.bytes_skipped;
-        self.readings_missing += now.readings_missing - before.readings_missing;
+        let missing = now.readings_missing - before.readings_missing;
+        self.readings_missing = self.readings_missing.saturating_add(missing);
         self.tails_torn += now.tails_torn - before.tails_torn;
         self.files_unreadable += now.files_unreadable - before.files_unreadable;
     }
@@ -174,7 +175,7 @@ impl Reader {
     }
 
     fn skip(&mut self, bytes: u64) {
-        self.damage.bytes_skipped += bytes;
+        self.damage.bytes_skipped = self.damage.bytes_skipped.saturating_add(bytes);
         self.lose(bytes);
     }
 
@@ -268,7 +269,9 @@ impl Reader {
                         }
                         Record::Anchor(anchor) => {
                             let expected = self.next_lsn.unwrap_or(anchor.lsn);
-                            self.damage.readings_missing += anchor.lsn.saturating_sub(expected);
+                            let missing = anchor.lsn.saturating_sub(expected);
+                            let counted = &mut self.damage.readings_missing;
+                            *counted = counted.saturating_add(missing);
                             self.next_lsn = Some(anchor.lsn);
                             self.context = Some(Context::of(seal, anchor));
                             self.lost_bytes = 0;
@@ -432,7 +435,7 @@ fn leads_to_end(mut input: &[u8], seal: Seal, context: Option<&Context>) -> bool
 mod tests {
     use super::*;
     use crate::log::codec::{
-        Anchor, Dictionary, Reading, next, put_anchor, put_dictionary, put_reading,
+        Anchor, Dictionary, Reading, others, put_anchor, put_dictionary, put_reading,
     };
     use crate::log::times::{Form, Time};
     use crate::store::MemoryStore;
@@ -454,7 +457,8 @@ mod tests {
         (lsns, tail.unwrap(), reader.damage)
     }
 
-    /// Makes a file of the readings 10 to 29, each with a value of 30 bytes, and an anchor before every tenth.
+    /// Makes a file of an earlier format with the readings 10 to 29, each with a value of 30 bytes, and an anchor
+    /// before every tenth.
     fn file() -> (MemoryStore, Vec<usize>) {
         let (mut out, mut places) = (Vec::new(), Vec::new());
         let mut context = None;
@@ -470,7 +474,7 @@ mod tests {
                     is_older_store: true,
                     lsn,
                 };
-                put_anchor(&mut out, seal(), &anchor);
+                others::put_anchor_ms(&mut out, seal(), &anchor);
                 context = Some(Context::of(seal(), &anchor));
             }
             places.push(out.len());
@@ -483,7 +487,7 @@ mod tests {
                 retained: false,
                 value: &[lsn as u8; 30],
             };
-            put_reading(&mut out, &reading, &context.unwrap(), true);
+            put_reading(&mut out, &reading, &context.unwrap(), Form::Ms);
         }
         let mut store = MemoryStore::new();
         *store.file_mut("f") = out;
@@ -512,7 +516,7 @@ mod tests {
                 let copies = if n == 0 { 2 } else { 1 };
                 for _ in 0..copies {
                     anchors.push(out.len());
-                    next::put_anchor_ns(&mut out, seal(), &anchor);
+                    put_anchor(&mut out, seal(), &anchor);
                 }
                 context = Some(Context::of(seal(), &anchor));
             }
@@ -532,7 +536,7 @@ mod tests {
                 retained: n % 2 == 0,
                 value: &[n as u8; 30],
             };
-            next::put_reading_ns(&mut out, &reading, &context.expect("an anchor"), form);
+            put_reading(&mut out, &reading, &context.expect("an anchor"), form);
             times.push(reading.time);
         }
         (out, anchors, times)
@@ -591,6 +595,31 @@ mod tests {
         );
         // Numbers are right again after the next anchor, and nothing stays unknown.
         assert_eq!(lsns[8..], (20..30).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn no_number_of_an_anchor_makes_the_counts_overflow() {
+        let mut out = Vec::new();
+        for lsn in [0, u64::MAX, 0, u64::MAX] {
+            let anchor = Anchor {
+                boot_id: [1; 16],
+                arrival_us: 0,
+                sensor: Time::from_ms(0),
+                wall: Time::from_ms(0),
+                wall_trusted: false,
+                is_older_store: false,
+                lsn,
+            };
+            put_anchor(&mut out, seal(), &anchor);
+        }
+        let mut store = MemoryStore::new();
+        *store.file_mut("f") = out;
+        let (lsns, tail, damage) = read(&mut store);
+        assert_eq!((lsns.len(), tail), (0, Tail::Clean));
+        assert_eq!(damage.readings_missing, u64::MAX);
+        let mut sum = damage;
+        sum.add_since(&damage, &Damage::default());
+        assert_eq!(sum.readings_missing, u64::MAX);
     }
 
     #[test]

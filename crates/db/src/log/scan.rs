@@ -8,6 +8,7 @@ use crate::store::{SegmentStore, StoreError};
 
 use super::codec::{self, Record, Seal};
 use super::reader::{Damage, Found, Reader, Tail};
+use super::times::Time;
 use super::{SEGMENT_PREFIX, checkpoint, number_in, segment_name};
 
 /// One logged reading.
@@ -17,8 +18,8 @@ pub struct LogEntry<'a> {
     pub key: Option<&'a str>,
     /// The object's number.
     pub id: ObjectId,
-    /// Sensor time, whole ms.
-    pub timestamp_ms: i64,
+    /// Sensor time.
+    pub time: Time,
     /// Arrival on the monotonic clock of `boot_id`, in µs.
     pub arrival_us: u64,
     /// Boot in which it arrived.
@@ -216,7 +217,7 @@ pub fn scan_log<S: SegmentStore>(
                     return Ok(visit(&LogEntry {
                         key,
                         id: ObjectId(reading.id),
-                        timestamp_ms: reading.time.ms(),
+                        time: reading.time,
                         arrival_us: reading.arrival_us,
                         boot_id: found.boot_id,
                         wall_trusted: reading.wall_trusted,
@@ -237,7 +238,8 @@ pub fn scan_log<S: SegmentStore>(
     }
     if !stopped {
         let seen = reader.next_lsn().unwrap_or(written);
-        reader.damage.readings_missing += written.saturating_sub(seen);
+        let missing = &mut reader.damage.readings_missing;
+        *missing = missing.saturating_add(written.saturating_sub(seen));
     }
     report.damage = reader.damage;
     Ok(report)

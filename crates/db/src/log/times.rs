@@ -6,14 +6,14 @@
 //! **Invariants:** a short time is read against one anchor and nothing else, so a lost record costs no other record its
 //! time. No unit is guessed: the kind of a record says it.
 
+use std::cmp::Ordering;
+
 use crc32c::crc32c_append;
 
 use super::codec::{
     Anchor, READING, READING_NODE_TIME, READING_NS, READING_US, READING_WIDE, Seal,
 };
 
-/// Largest distance of a narrow sensor time from the anchors it may be read with: half the 24-bit window, in ms.
-pub const SENSOR_WINDOW_MS: i64 = 1 << 23;
 /// Largest distance of an arrival from the anchors it may be read with: half the 32-bit window, in µs.
 pub const ARRIVAL_WINDOW_US: i64 = 1 << 31;
 
@@ -23,12 +23,14 @@ const NS_PER_US: i64 = 1_000;
 /// A time of a wall clock since 1970, exact to 1 ns.
 ///
 /// It is not one number of ns, because a record of the formats up to 2 holds any number of ms, and must be read back
-/// exactly. Everything outside of the log's records counts in whole ms so far; [`ms`](Self::ms) is the only way there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// exactly. Queue, table, checkpoint and index count in ns, where such a time becomes [`NS_MAX`](Self::NS_MAX) or its
+/// negative. [`ms`](Self::ms) is the only way to what counts in whole ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time {
-    ms: i64,
-    /// Below 1,000,000.
-    below_ms_ns: u32,
+    /// [`NS_MAX`](Self::NS_MAX) or its negative for a time that no ns can count.
+    ns: i64,
+    /// The ms of such a time; 0 for any other.
+    far_ms: i64,
 }
 
 impl Time {
@@ -39,36 +41,82 @@ impl Time {
     /// The time this many ms after 1970.
     #[must_use]
     pub const fn from_ms(ms: i64) -> Self {
-        Self { ms, below_ms_ns: 0 }
+        match ms.checked_mul(NS_PER_MS) {
+            Some(ns) => Self::from_ns(ns),
+            None => Self {
+                ns: ms.signum() * Self::NS_MAX,
+                far_ms: ms,
+            },
+        }
     }
 
     /// The time this many ns after 1970.
     #[must_use]
     pub const fn from_ns(ns: i64) -> Self {
-        Self {
-            ms: ns.div_euclid(NS_PER_MS),
-            below_ms_ns: ns.rem_euclid(NS_PER_MS) as u32,
-        }
+        Self { ns, far_ms: 0 }
     }
 
     /// The border to what counts in ms: the whole ms, rounded down. The order of times is kept; what is below 1 ms is
     /// lost behind it.
     #[must_use]
     pub const fn ms(self) -> i64 {
-        self.ms
+        match self.far_ms {
+            0 => self.ns.div_euclid(NS_PER_MS),
+            ms => ms,
+        }
     }
 
     /// The ns since 1970. A time in ms beyond an i64 of ns becomes [`NS_MAX`](Self::NS_MAX) or its negative.
     #[must_use]
-    pub fn ns(self) -> i64 {
-        let ns = i128::from(self.ms) * i128::from(NS_PER_MS) + i128::from(self.below_ms_ns);
-        i64::try_from(ns).unwrap_or(if ns < 0 { -Self::NS_MAX } else { Self::NS_MAX })
+    pub const fn ns(self) -> i64 {
+        self.ns
+    }
+
+    /// What it has beyond whole ms.
+    fn below_ms_ns(self) -> i64 {
+        match self.far_ms {
+            0 => self.ns.rem_euclid(NS_PER_MS),
+            _ => 0,
+        }
+    }
+
+    /// Whether [`ns`](Self::ns) is this time and not the farthest one that stands for it. A reading with another time
+    /// is refused.
+    #[must_use]
+    pub fn is_countable(self) -> bool {
+        self.ns().unsigned_abs() < Self::NS_MAX.unsigned_abs()
+    }
+
+    /// The ns from `earlier` to this time; the greatest or least number if there are more.
+    #[must_use]
+    pub fn since_ns(self, earlier: Self) -> i64 {
+        self.ns().saturating_sub(earlier.ns())
+    }
+
+    /// The ns for a bound of times: none lies beyond [`NS_MAX`](Self::NS_MAX), so that the order of times is the order
+    /// of their bounds.
+    pub(crate) fn bound_ns(self) -> i64 {
+        self.ns().clamp(-Self::NS_MAX, Self::NS_MAX)
+    }
+}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The least and the greatest number of ns lie between the farthest bounds and the times beyond.
+        let place = |time: &Self| (time.bound_ns(), time.far_ms, time.ns);
+        place(self).cmp(&place(other))
     }
 }
 
 /// The time field of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub enum Form {
     /// Low 24 bits of ms.
     Ms,
     /// All 64 bits of ms.
@@ -84,6 +132,52 @@ pub(crate) enum Form {
 }
 
 impl Form {
+    /// The form for a time: of those in the greatest unit that the time is whole in, the shortest that reads back
+    /// right. `node_time`: the node's clock gave the time, for which two of the forms have no kind.
+    pub(super) fn shortest(time: Time, node_time: bool, reads_back: impl Fn(Self) -> bool) -> Self {
+        // One that keeps all bits need not be tried.
+        let first = |short: &[Self], whole: Self| {
+            let mut forms = short.iter().copied();
+            forms.find(|form| reads_back(*form)).unwrap_or(whole)
+        };
+        match time.below_ms_ns() {
+            0 => first(&[Self::Ms], Self::WholeMs),
+            _ if node_time => first(&[Self::Offset], Self::WholeNs),
+            below if below % NS_PER_US == 0 => first(&[Self::Us, Self::Ns], Self::WholeNs),
+            _ => first(&[Self::Ns], Self::WholeNs),
+        }
+    }
+
+    /// The kind of a reading in this form, without its flags.
+    pub(super) fn kind(self) -> u8 {
+        match self {
+            Self::Ms => READING,
+            Self::WholeMs => READING | READING_WIDE,
+            Self::Us => READING_US,
+            Self::Ns | Self::Offset => READING_NS,
+            Self::WholeNs => READING_NS | READING_WIDE,
+        }
+    }
+
+    /// The number of which the field keeps the low bits.
+    pub(super) fn number(self, time: Time, arrival_us: u64) -> i64 {
+        let us = || time.ns().div_euclid(NS_PER_US);
+        match self {
+            Self::Ms | Self::WholeMs => time.ms(),
+            Self::Us => us(),
+            Self::Ns | Self::WholeNs => time.ns(),
+            Self::Offset => us().wrapping_sub(arrival_us as i64),
+        }
+    }
+
+    /// The whole time as the checksum covers it.
+    pub(super) fn sealed(self, time: Time) -> i64 {
+        match self {
+            Self::Ms | Self::WholeMs => time.ms(),
+            _ => time.ns(),
+        }
+    }
+
     /// The form that a kind says; `None` for a kind that is no reading.
     pub(super) fn of(kind: u8) -> Option<Self> {
         let is_wide = kind & READING_WIDE != 0;
@@ -142,12 +236,12 @@ impl Context {
         arrival_us.wrapping_sub(self.arrival_us) as i64
     }
 
-    /// Whether the short form of this sensor time is read back correctly.
+    /// Whether this time is read back correctly in a form.
     #[must_use]
-    pub fn is_narrow(&self, timestamp_ms: i64) -> bool {
-        timestamp_ms
-            .checked_sub(self.sensor.ms())
-            .is_some_and(|distance| (-SENSOR_WINDOW_MS..SENSOR_WINDOW_MS).contains(&distance))
+    pub fn reads_back(&self, form: Form, time: Time, arrival_us: u64) -> bool {
+        let low = form.number(time, arrival_us) as u64 & (u64::MAX >> (64 - 8 * form.bytes()));
+        let read = self.widen(form, low, arrival_us);
+        read.is_some_and(|(read, _)| read == time)
     }
 
     /// Returns the whole arrival, in µs, that a record keeps the low bits of.
@@ -221,6 +315,78 @@ mod tests {
         ] {
             assert_eq!(Time::from_ms(ms).ms(), ms);
             assert_eq!(Time::from_ms(ms).ns(), ms.signum() * Time::NS_MAX);
+        }
+    }
+
+    #[test]
+    fn what_ns_cannot_count_is_known_and_keeps_its_order() {
+        let beyond = i64::MAX / NS_PER_MS + 1;
+        let ascending = [
+            Time::from_ms(i64::MIN),
+            Time::from_ms(-beyond),
+            Time::from_ns(-Time::NS_MAX),
+            Time::from_ns(1 - Time::NS_MAX),
+            Time::from_ns(-1),
+            Time::from_ns(0),
+            Time::from_ns(Time::NS_MAX - 1),
+            Time::from_ns(Time::NS_MAX),
+            Time::from_ms(beyond),
+            Time::from_ms(i64::MAX),
+        ];
+        for pair in ascending.windows(2) {
+            assert!(pair[0] < pair[1], "{pair:?}");
+            assert!(pair[0].bound_ns() <= pair[1].bound_ns(), "{pair:?}");
+        }
+        let countable = ascending.map(Time::is_countable);
+        let [first, last] = [3, 6];
+        for (at, is_countable) in countable.into_iter().enumerate() {
+            assert_eq!(is_countable, (first..=last).contains(&at), "{at}");
+        }
+        for ns in [i64::MIN, i64::MAX] {
+            assert!(!Time::from_ns(ns).is_countable());
+            assert_eq!(Time::from_ns(ns).bound_ns(), ns.signum() * Time::NS_MAX);
+        }
+        assert_eq!(Time::from_ns(5).since_ns(Time::from_ns(-7)), 12);
+        assert_eq!(ascending[9].since_ns(ascending[0]), i64::MAX);
+        assert_eq!(ascending[0].since_ns(ascending[9]), i64::MIN);
+    }
+
+    #[test]
+    fn a_time_takes_the_shortest_form_of_its_unit() {
+        let anchor = Anchor {
+            boot_id: [7; 16],
+            arrival_us: 5_000_000,
+            sensor: Time::from_ns(1_700_000_000_000_000_000),
+            wall: Time::from_ns(1_700_000_000_000_000_000),
+            wall_trusted: true,
+            is_older_store: false,
+            lsn: 0,
+        };
+        let context = Context::of(Seal::of(1), &anchor);
+        let (minute, hour) = (60_000_000_000, 3_600_000_000_000);
+        for (later_ns, node_time, form) in [
+            (0, false, Form::Ms),
+            (2 * hour, false, Form::Ms),
+            (3 * hour, false, Form::WholeMs),
+            (3 * hour, true, Form::WholeMs),
+            (1_000, false, Form::Us),
+            (-35 * minute - 1_000, false, Form::Us),
+            (36 * minute + 1_000, false, Form::Ns),
+            (39 * hour + 1_000, false, Form::Ns),
+            (40 * hour + 1_000, false, Form::WholeNs),
+            (1, false, Form::Ns),
+            (-39 * hour - 1, false, Form::Ns),
+            (-40 * hour - 1, false, Form::WholeNs),
+            // An offset of the clocks in µs has no ns.
+            (1_000, true, Form::Offset),
+            (9_000_001_000, true, Form::WholeNs),
+            (1, true, Form::WholeNs),
+        ] {
+            let time = Time::from_ns(anchor.sensor.ns() + later_ns);
+            let found = Form::shortest(time, node_time, |form| {
+                context.reads_back(form, time, 5_000_000)
+            });
+            assert_eq!(found, form, "{later_ns} {node_time}");
         }
     }
 

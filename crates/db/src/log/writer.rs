@@ -23,7 +23,7 @@ use crate::wall;
 use super::codec::{self, ANCHOR_BYTES, Anchor, Dictionary, Reading, Record, Seal};
 use super::reader::Found;
 use super::segment_name;
-use super::times::{self, Context, Time};
+use super::times::{self, Context, Form, Time};
 
 /// Log bytes after which the times are written in full again: about one flash block, the unit of damage.
 pub const ANCHOR_EVERY_BYTES: usize = 4000;
@@ -76,6 +76,8 @@ pub(crate) struct LogWriter<F> {
     named_in: Vec<u32>,
     /// Number of the next reading to stage.
     next_lsn: u64,
+    /// Whether the store began with a format before 3; each anchor says it.
+    is_older_store: bool,
     bytes_appended: u64,
     /// Bytes that the store must keep free for a checkpoint.
     reserve_bytes: u64,
@@ -113,6 +115,7 @@ impl<F: Copy> LogWriter<F> {
             force_anchor: true,
             named_in: vec![UNNAMED; options.objects_max as usize],
             next_lsn,
+            is_older_store: false,
             bytes_appended: 0,
             reserve_bytes: 0,
             segments: VecDeque::new(),
@@ -149,6 +152,16 @@ impl<F: Copy> LogWriter<F> {
     /// The segment that grows and its bytes, if there is one.
     pub(crate) fn active(&self) -> Option<(u32, u64)> {
         self.file.map(|_| (self.segment, self.length))
+    }
+
+    /// Sets whether the store began with a format before 3.
+    pub(crate) fn set_older_store(&mut self, is_older_store: bool) {
+        self.is_older_store = is_older_store;
+    }
+
+    /// Whether the store began with a format before 3.
+    pub(crate) fn is_older_store(&self) -> bool {
+        self.is_older_store
     }
 
     /// Number of the next reading.
@@ -215,7 +228,8 @@ impl<F: Copy> LogWriter<F> {
         self.append(store, around, waiting, done)
     }
 
-    /// Writes the times in full now, if there is a segment to write them to.
+    /// Writes the times in full now, if there is a segment to write them to. An empty one has no head yet: its first
+    /// reading brings head and times.
     pub(crate) fn say_clock<S: SegmentStore<File = F>>(
         &mut self,
         store: &mut S,
@@ -223,14 +237,11 @@ impl<F: Copy> LogWriter<F> {
     ) -> Result<(), LogFailure> {
         self.force_anchor = true;
         let room = 4 * ANCHOR_BYTES as u64;
-        if self.file.is_none() || self.length + room > self.segment_bytes_max {
+        if self.file.is_none() || self.length == 0 || self.length + room > self.segment_bytes_max {
             return Ok(());
         }
-        self.stage_anchor(
-            around.clock.monotonic_ns() / 1000,
-            around.clock.wall_ms(),
-            around,
-        );
+        let sensor = Time::from_ms(around.clock.wall_ms());
+        self.stage_anchor(around.clock.monotonic_ns() / 1000, sensor, around);
         self.append(store, around, &[], &mut Done::default())
     }
 
@@ -278,14 +289,19 @@ impl<F: Copy> LogWriter<F> {
         }
         if entry.kind == EntryKind::Reading {
             let arrival_us = entry.arrival_ns / 1000;
-            let context = self.stage_anchor(arrival_us, entry.timestamp_ms, around);
-            let narrow = context.is_narrow(entry.timestamp_ms)
-                && self
-                    .earlier
-                    .is_none_or(|earlier| earlier.is_narrow(entry.timestamp_ms));
+            let time = match SeededBug::TimeTruncated.is_on() {
+                true => Time::from_ms(entry.time.ms()),
+                false => entry.time,
+            };
+            let context = self.stage_anchor(arrival_us, time, around);
+            let earlier = self.earlier;
+            let form = Form::shortest(time, entry.node_time, |form| {
+                context.reads_back(form, time, arrival_us)
+                    && earlier.is_none_or(|earlier| earlier.reads_back(form, time, arrival_us))
+            });
             let reading = Reading {
                 id: entry.id,
-                time: Time::from_ms(entry.timestamp_ms),
+                time,
                 arrival_us,
                 wall_trusted: entry.wall_trusted,
                 node_time: entry.node_time,
@@ -293,7 +309,7 @@ impl<F: Copy> LogWriter<F> {
                 value: entry.value,
             };
             let offset = self.length + self.staged.len() as u64;
-            codec::put_reading(&mut self.staged, &reading, &context, narrow);
+            codec::put_reading(&mut self.staged, &reading, &context, form);
             self.sum_up(Record::Reading(reading), offset);
             self.next_lsn += 1;
             self.staged_readings += 1;
@@ -339,7 +355,7 @@ impl<F: Copy> LogWriter<F> {
     fn stage_anchor(
         &mut self,
         arrival_us: u64,
-        sensor_ms: i64,
+        sensor: Time,
         around: &Surroundings<'_>,
     ) -> Context {
         let near = |context: &Context, reach: i64| {
@@ -356,14 +372,16 @@ impl<F: Copy> LogWriter<F> {
         let wall_trusted = around.clock.wall_is_trusted();
         let (now_ns, now_ms) = wall::both(around.clock);
         let since_us = (now_ns / 1000).saturating_sub(arrival_us);
+        let wall = Time::from_ms(now_ms.saturating_sub_unsigned(since_us / 1000));
+        // As a reader will find them: a clock may show a time that no anchor can hold.
+        let [sensor, wall] = [sensor, wall].map(|time| Time::from_ns(time.ns()));
         let anchor = Anchor {
             boot_id: around.boot_id,
             arrival_us,
-            sensor: Time::from_ms(sensor_ms),
-            wall: Time::from_ms(now_ms.saturating_sub_unsigned(since_us / 1000)),
+            sensor,
+            wall,
             wall_trusted,
-            // By its kind: nothing of it is written.
-            is_older_store: true,
+            is_older_store: self.is_older_store,
             lsn: self.next_lsn,
         };
         let offset = self.length + self.staged.len() as u64;
@@ -529,16 +547,23 @@ mod tests {
             }
         }
 
+        /// Commits readings with these times in ms and arrivals in ns.
         fn commit(&mut self, readings: &[(i64, u64)]) -> Result<(), LogFailure> {
+            let in_ns: Vec<_> = readings
+                .iter()
+                .map(|(ms, arrival_ns)| (ms * 1_000_000, *arrival_ns))
+                .collect();
+            self.commit_ns(&in_ns)
+        }
+
+        fn commit_ns(&mut self, readings: &[(i64, u64)]) -> Result<(), LogFailure> {
             let mut queue = Queue::new(1 << 16, 0);
-            for (timestamp_ms, arrival_ns) in readings {
-                let (kind, timestamp_ms, arrival_ns) =
-                    (EntryKind::Reading, *timestamp_ms, *arrival_ns);
+            for (ns, arrival_ns) in readings {
                 queue.push(&Entry {
-                    kind,
+                    kind: EntryKind::Reading,
                     id: 0,
-                    timestamp_ms,
-                    arrival_ns,
+                    time: Time::from_ns(*ns),
+                    arrival_ns: *arrival_ns,
                     wall_trusted: true,
                     node_time: false,
                     retained: false,
@@ -563,31 +588,85 @@ mod tests {
             )
         }
 
-        /// One letter for each record of a segment.
-        fn kinds(&self, segment: u32) -> String {
+        /// Passes each record of a segment and its bytes.
+        fn each(&self, segment: u32, mut visit: impl FnMut(&Record<'_>, &[u8])) {
             let mut input = self
                 .store
                 .file(&segment_name(segment))
                 .map(Vec::as_slice)
                 .unwrap_or_default();
-            let (mut kinds, mut context) = (String::new(), None);
+            let mut context = None;
             while !input.is_empty() {
                 let (record, bytes) =
                     decode(input, self.writer.seal, context.as_ref()).expect("a whole record");
+                if let Record::Anchor(anchor) = &record {
+                    context = Some(Context::of(self.writer.seal, anchor));
+                }
+                visit(&record, &input[..bytes]);
+                input = &input[bytes..];
+            }
+        }
+
+        /// One letter for each record of a segment.
+        fn kinds(&self, segment: u32) -> String {
+            let mut kinds = String::new();
+            self.each(segment, |record, _| {
                 kinds.push(match record {
                     Record::Segment { .. } => 'S',
-                    Record::Anchor(anchor) => {
-                        context = Some(Context::of(self.writer.seal, &anchor));
-                        'A'
-                    }
+                    Record::Anchor(_) => 'A',
                     Record::Dictionary(_) => 'D',
                     Record::Reading(_) => 'r',
                     _ => '?',
                 });
-                input = &input[bytes..];
-            }
+            });
             kinds
         }
+    }
+
+    /// Every unit, near the anchor and far from it, with the bytes of the whole record.
+    #[test]
+    fn each_time_is_written_in_the_greatest_unit_that_it_is_whole_in() {
+        let mut bench = Bench::new(1 << 20);
+        let (begin, hour) = (1_700_000_000_123_000_000, 3_600_000_000_000);
+        let later = [
+            (0, 0xa1, 19),
+            (1_000, 0x91, 20),
+            (1, 0x81, 22),
+            (hour + 1_000, 0x81, 22),
+            (3 * hour, 0xa3, 24),
+            (-50 * hour - 1, 0x83, 24),
+        ];
+        let readings = later.map(|(ns, ..)| (begin + ns, 5_000));
+        bench.commit_ns(&readings).expect("committed");
+        let (mut times, mut forms) = (Vec::new(), Vec::new());
+        bench.each(0, |record, bytes| match record {
+            Record::Reading(reading) => {
+                times.push((reading.time.ns(), reading.arrival_us * 1_000));
+                forms.push((bytes[0], bytes.len()));
+            }
+            Record::Anchor(anchor) => {
+                assert_eq!((bytes[0], anchor.sensor.ns()), (0xb3, begin));
+                assert!(!anchor.is_older_store);
+            }
+            _ => {}
+        });
+        assert_eq!(times, readings);
+        assert_eq!(forms, later.map(|(_, kind, bytes)| (kind, bytes)));
+    }
+
+    /// If the second of two anchors is lost, the first one stands in: a time that only the second one reads back right
+    /// is written whole.
+    #[test]
+    fn a_time_is_short_only_if_the_anchor_before_reads_it_too() {
+        let mut bench = Bench::new(1 << 20);
+        let (begin, hour) = (1_700_000_000_123_456_789, 3_600_000_000_000);
+        let minute_ns = 60_000_000_000;
+        // The second arrival is far enough for an anchor of its own, which the first one can stand in for.
+        let readings = [(begin, 0), (begin + 40 * hour, 10 * minute_ns)];
+        bench.commit_ns(&readings).expect("committed");
+        let mut kinds = Vec::new();
+        bench.each(0, |_, bytes| kinds.push(bytes[0]));
+        assert_eq!(kinds, [0xb1, 0xb4, 0xb3, 0xb3, 0x81, 0xb3, 0x83]);
     }
 
     #[test]
@@ -643,6 +722,27 @@ mod tests {
                 .sum::<usize>(),
             300
         );
+    }
+
+    /// A power cut, or an append that found no room, leaves a segment without bytes.
+    #[test]
+    fn an_empty_segment_begins_with_its_head_and_not_with_the_clock() {
+        let mut bench = Bench::new(1 << 20);
+        let file = bench.store.create(&segment_name(0)).expect("made");
+        bench.writer.resume(file, 0, 0);
+        for expected in ["", "SDAArAA"] {
+            let around = Surroundings {
+                table: &bench.table,
+                clock: &bench.clock,
+                boot_id: [3; 16],
+                progress: &bench.progress,
+                counters: &bench.counters,
+                in_flight_since_ns: &bench.in_flight_since_ns,
+            };
+            let said = bench.writer.say_clock(&mut bench.store, &around);
+            assert_eq!((said, bench.kinds(0).as_str()), (Ok(()), expected));
+            bench.commit(&[(0, 0)]).expect("committed");
+        }
     }
 
     #[test]

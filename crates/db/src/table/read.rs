@@ -8,15 +8,19 @@ use super::{
     VALUE, WORDS_PER_LINE, back_off, is_fresh,
 };
 use crate::error::Error;
+use crate::log::times::Time;
 use crate::options::ObjectId;
+
+/// The time that a slot without a value shows.
+const NO_TIME: Time = Time::from_ns(NO_TIMESTAMP);
 
 /// What a read of a slot returns besides the value bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotRead {
     /// Bytes of the value.
     pub value_bytes: usize,
-    /// The sensor's time in ms.
-    pub timestamp_ms: i64,
+    /// The sensor's time.
+    pub time: Time,
     /// Arrival on the monotonic clock of the boot that `boot_tag` names.
     pub arrival_ns: u64,
     /// First eight bytes of the boot id of the arrival.
@@ -35,8 +39,8 @@ impl SlotRead {
     /// Returns whether the value is fresh at this age. The time since the arrival is no age of a value that was kept
     /// before: only a time of the sensor can make such a value fresh.
     #[must_use]
-    pub fn is_fresh(&self, age_ms: i64) -> bool {
-        !(self.retained && self.node_time) && is_fresh(age_ms, self.avi_ms)
+    pub fn is_fresh(&self, age_ns: i64) -> bool {
+        !(self.retained && self.node_time) && is_fresh(age_ns, self.avi_ms)
     }
 }
 
@@ -64,7 +68,7 @@ impl<'t> InPlace<'t> {
             read: SlotRead {
                 // Do not trust the length: the memory may be shared with a faulty process.
                 value_bytes: ((meta & META_LENGTH) as usize).min(value_bytes_max),
-                timestamp_ms: word(TIMESTAMP).load(Ordering::Relaxed) as i64,
+                time: Time::from_ns(word(TIMESTAMP).load(Ordering::Relaxed) as i64),
                 arrival_ns: word(ARRIVAL).load(Ordering::Relaxed),
                 boot_tag: word(BOOT_TAG).load(Ordering::Relaxed),
                 wall_trusted: meta & META_TRUSTED != 0,
@@ -243,12 +247,12 @@ impl<M: AsRef<[Line]>> Table<M> {
     }
 
     /// Whether [`write`](Self::write) would store a reading with this time, if no other thread writes.
-    pub(crate) fn is_news(&self, id: ObjectId, timestamp_ms: i64, node_time: bool) -> bool {
+    pub(crate) fn is_news(&self, id: ObjectId, time: Time, node_time: bool) -> bool {
         let Ok(slot) = self.slot(id) else {
             return false;
         };
         let word = |at: usize| slot[0].0[at].load(Ordering::Relaxed);
-        node_time || word(META) & META_NODE_TIME != 0 || word(TIMESTAMP) as i64 <= timestamp_ms
+        node_time || word(META) & META_NODE_TIME != 0 || word(TIMESTAMP) as i64 <= time.ns()
     }
 
     /// Copies the value into `value` and returns its times. No lock, no allocation, no system call unless a
@@ -297,7 +301,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         within(naps_max, || {
             let value = InPlace::of(slot, self.shape.value_bytes_max)?;
             let seen = look(&value);
-            let has_value = value.read.timestamp_ms != NO_TIMESTAMP;
+            let has_value = value.read.time != NO_TIME;
             value
                 .is_whole()
                 .then_some(has_value.then_some(seen).ok_or(Error::NoValue))
@@ -314,7 +318,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         if !found.is_whole() {
             return None;
         }
-        Some(if read.timestamp_ms == NO_TIMESTAMP {
+        Some(if read.time == NO_TIME {
             Err(Error::NoValue)
         } else if copied < read.value_bytes {
             Err(Error::BufferTooSmall {
@@ -337,8 +341,8 @@ impl<M: AsRef<[Line]>> Table<M> {
             if temporal {
                 count.temporal += 1;
                 count.fresh += u32::from(
-                    self.age_ms(id, now, &mut waits)
-                        .is_some_and(|age_ms| is_fresh(age_ms, avi_ms)),
+                    self.age_ns(id, now, &mut waits)
+                        .is_some_and(|age_ns| is_fresh(age_ns, avi_ms)),
                 );
             }
         }
@@ -347,11 +351,11 @@ impl<M: AsRef<[Line]>> Table<M> {
 
     /// Returns the age of an object's value at `now`; `None` if there is no value, none that can be read, or one of an
     /// unknown age.
-    fn age_ms(&self, id: ObjectId, now: &Now, waits: &mut u32) -> Option<i64> {
+    fn age_ns(&self, id: ObjectId, now: &Now, waits: &mut u32) -> Option<i64> {
         loop {
             let word = |at| self.slot_word(id, at);
             let before = word(SEQUENCE).load(Ordering::Acquire);
-            let timestamp_ms = word(TIMESTAMP).load(Ordering::Relaxed) as i64;
+            let time_ns = word(TIMESTAMP).load(Ordering::Relaxed) as i64;
             let meta = word(META).load(Ordering::Relaxed);
             let arrival_ns = word(ARRIVAL).load(Ordering::Relaxed);
             let boot_tag = word(BOOT_TAG).load(Ordering::Relaxed);
@@ -359,8 +363,9 @@ impl<M: AsRef<[Line]>> Table<M> {
             if before & 1 == 0 && word(SEQUENCE).load(Ordering::Relaxed) == before {
                 let node_time = meta & META_NODE_TIME != 0;
                 let has_age = !(node_time && meta & META_RETAINED != 0);
-                return (timestamp_ms != NO_TIMESTAMP && has_age)
-                    .then(|| now.age_ms(timestamp_ms, node_time, arrival_ns, boot_tag));
+                let time = Time::from_ns(time_ns);
+                return (time_ns != NO_TIMESTAMP && has_age)
+                    .then(|| now.age_ns(time, node_time, arrival_ns, boot_tag));
             }
             if *waits / SPINS_MAX >= NAPS_MAX {
                 return None;

@@ -18,9 +18,9 @@ fn with_room(objects_max: u32, key_bytes_mean: u32) -> Table {
     Table::create_in(memory, size, 3).unwrap()
 }
 
-fn value(timestamp_ms: i64, value: &[u8]) -> SlotValue<'_> {
+fn value(time_ms: i64, value: &[u8]) -> SlotValue<'_> {
     SlotValue {
-        timestamp_ms,
+        time: Time::from_ms(time_ms),
         arrival_ns: 5,
         boot_tag: 9,
         wall_trusted: true,
@@ -51,12 +51,7 @@ fn a_value_comes_back_with_its_times() {
     let read = table.read(id, &mut buffer).unwrap();
     assert_eq!(&buffer[..read.value_bytes], b"nineteen bytes here");
     assert_eq!(
-        (
-            read.timestamp_ms,
-            read.arrival_ns,
-            read.boot_tag,
-            read.avi_ms
-        ),
+        (read.time.ms(), read.arrival_ns, read.boot_tag, read.avi_ms),
         (-7, 5, 9, 1500)
     );
     assert!(read.wall_trusted);
@@ -81,7 +76,7 @@ fn a_value_of_any_length_comes_back_and_leaves_its_neighbours_alone() {
         table.write(ids[1], &value(time_ms, &bytes)).unwrap();
         let mut buffer = [0xaa; 320];
         let read = table.read(ids[1], &mut buffer).unwrap();
-        assert_eq!((read.value_bytes, read.timestamp_ms), (length, time_ms));
+        assert_eq!((read.value_bytes, read.time.ms()), (length, time_ms));
         assert_eq!(buffer[..length], bytes);
         assert!(
             buffer[length..].iter().all(|byte| *byte == 0xaa),
@@ -188,14 +183,16 @@ fn freshness_counts_temporal_objects_only() {
 
 #[test]
 fn what_claims_to_come_from_the_future_is_not_fresh() {
-    assert!(is_fresh(100, 100) && is_fresh(-100, 100) && is_fresh(0, 0));
-    assert!(!is_fresh(101, 100) && !is_fresh(-101, 100));
+    let ms = 1_000_000;
+    assert!(is_fresh(100 * ms, 100) && is_fresh(-100 * ms, 100) && is_fresh(0, 0));
+    // Nor by 1 ns more than the interval.
+    assert!(!is_fresh(100 * ms + 1, 100) && !is_fresh(-100 * ms - 1, 100));
     assert!(!is_fresh(i64::MIN, u32::MAX) && !is_fresh(i64::MAX, u32::MAX));
 }
 
 fn at(wall_ms: i64) -> Now {
     Now {
-        wall_ms,
+        wall: Time::from_ms(wall_ms),
         monotonic_ns: 50_000_000_000,
         boot_tag: 9,
     }
@@ -238,7 +235,7 @@ fn a_retained_value_is_fresh_only_by_its_sensors_time() {
             boot_tag: now.boot_tag,
             node_time,
             retained,
-            ..value(now.wall_ms, b"1")
+            ..value(now.wall.ms(), b"1")
         };
         assert_eq!(table.write(id, &new), Ok(true));
         let read = table.read(id, &mut buffer).unwrap();
@@ -247,16 +244,50 @@ fn a_retained_value_is_fresh_only_by_its_sensors_time() {
         assert_eq!(table.fresh_count(&now).fresh, u32::from(is_fresh));
     }
     // Nor is it fresh by its own time once that is too old.
-    assert!(!table.read(id, &mut buffer).unwrap().is_fresh(101));
+    assert!(!table.read(id, &mut buffer).unwrap().is_fresh(100_000_001));
+}
+
+#[test]
+fn times_differ_by_ns() {
+    let table = Table::new(4, 8, 3).unwrap();
+    let (id, _) = table.insert("a", 1, true).unwrap();
+    let begin = Time::from_ms(1_700_000_000_000);
+    let after = |ns: i64, bytes| SlotValue {
+        time: Time::from_ns(begin.ns() + ns),
+        ..value(0, bytes)
+    };
+    assert_eq!(table.write(id, &after(1, b"1")), Ok(true));
+    // Equal and older times within one ms.
+    assert_eq!(table.write(id, &after(1, b"2")), Ok(true));
+    assert_eq!(table.write(id, &after(0, b"3")), Ok(false));
+    assert!(!table.is_news(id, begin, false) && table.is_news(id, begin, true));
+    let read = table.read(id, &mut [0; 8]).unwrap();
+    assert_eq!(read.time, Time::from_ns(begin.ns() + 1));
+    // A value is 1 ms old at the most, to the nanosecond.
+    let fresh = |ns| {
+        let now = Now {
+            wall: Time::from_ns(begin.ns() + ns),
+            ..at(0)
+        };
+        table.fresh_count(&now).fresh
+    };
+    assert_eq!([fresh(1_000_001), fresh(1_000_002)], [1, 0]);
+    // What ns cannot count is the farthest time, and `i64::MIN` marks an empty slot.
+    assert_eq!(table.write(id, &value(i64::MAX, b"far")), Ok(true));
+    let read = table.read(id, &mut [0; 8]).unwrap();
+    assert_eq!(read.time, Time::from_ns(Time::NS_MAX));
+    let none = Time::from_ns(i64::MIN);
+    assert_eq!(table.check(id, none, 1), Err(Error::TimestampInvalid));
+    assert_eq!(table.check(id, Time::from_ms(i64::MIN), 1), Ok(()));
 }
 
 #[test]
 fn where_the_node_gave_a_time_the_order_of_arrival_decides() {
     let table = Table::new(4, 8, 3).unwrap();
     table.insert("a", 100, true).unwrap();
-    let node = |timestamp_ms, bytes| SlotValue {
+    let node = |time_ms, bytes| SlotValue {
         node_time: true,
-        ..value(timestamp_ms, bytes)
+        ..value(time_ms, bytes)
     };
     let latest = |table: &Table| {
         let mut buffer = [0; 8];
@@ -343,7 +374,7 @@ fn who_writes_alone_waits_for_nobody() {
         table.write_alone(id, &value(1, b"before")).unwrap();
     }
     let now = Now {
-        wall_ms: 1,
+        wall: Time::from_ms(1),
         monotonic_ns: 5,
         boot_tag: 9,
     };

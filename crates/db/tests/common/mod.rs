@@ -88,7 +88,7 @@ pub fn scan<S: SegmentStore>(store: &mut S) -> (Vec<Known>, ScanReport) {
     let report = scan_log(store, &mut |entry| {
         readings.push((
             entry.key.unwrap_or("").to_owned(),
-            entry.timestamp_ms,
+            entry.time.ms(),
             entry.value.to_vec(),
         ));
         ControlFlow::Continue(())
@@ -112,7 +112,10 @@ impl Oracle {
         value: &[u8],
     ) {
         let key = db.key(id).as_str().to_owned();
-        if let Ok(ticket) = db.put(id, value, timestamp_ms, Durability::Now) {
+        // In each unit that a record has. What equal ms have beyond them is equal, so the order of times is that of ms.
+        let below_ms_ns = [0, 123_000, 123_456][timestamp_ms.rem_euclid(3) as usize];
+        let time = db::Time::from_ns(timestamp_ms * 1_000_000 + below_ms_ns);
+        if let Ok(ticket) = db.put(id, value, time, Durability::Now) {
             self.puts
                 .push(((key, timestamp_ms, value.to_vec()), ticket));
         }
@@ -163,21 +166,21 @@ impl Oracle {
         for (key, (timestamp_ms, value)) in newest {
             let id = db.lookup(key).expect("a logged object is known");
             let got = db
-                .get_at(id, 0, &mut buffer)
+                .get_at(id, db::Time::from_ms(0), &mut buffer)
                 .expect("a logged object has a value");
-            let same = got.timestamp_ms == timestamp_ms && &buffer[..got.value_bytes] == value;
+            let same = got.time.ms() == timestamp_ms && &buffer[..got.value_bytes] == value;
             // A checkpoint may have kept a reading that was put but not yet logged when the power failed.
-            let newer = got.timestamp_ms >= timestamp_ms
+            let newer = got.time.ms() >= timestamp_ms
                 && self.puts.iter().any(|((k, t, v), ticket)| {
                     !ticket.is_durable()
                         && k == key
-                        && *t == got.timestamp_ms
+                        && *t == got.time.ms()
                         && v == &buffer[..got.value_bytes]
                 });
             assert!(
                 same || newer,
                 "{key}: {} instead of {timestamp_ms}",
-                got.timestamp_ms
+                got.time.ms()
             );
         }
         db.abandon().expect("the store comes back")

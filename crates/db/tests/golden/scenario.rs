@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::clock::Clock;
-use db::{CommitDriver, Database, DbOptions, Durability, MemoryStore, ObjectSpec};
+use db::{CommitDriver, Database, DbOptions, Durability, MemoryStore, ObjectSpec, Time};
 
 /// The secret of the store that the golden files were written with.
 pub const SECRET: u64 = 0x0123_4567_89ab_cdef;
@@ -42,20 +42,27 @@ pub fn is_retained(n: usize) -> bool {
     n % 5 == 2 || n >= 87
 }
 
-/// One reading of the run as a format holds it: object, time, value.
-pub fn readings(format: u32) -> impl Iterator<Item = (usize, i64, Vec<u8>)> {
+/// One reading of the run as a format holds it: object, time, value. Since format 3 some times of sensors are in µs and
+/// some in ns.
+pub fn readings(format: u32) -> impl Iterator<Item = (usize, Time, Vec<u8>)> {
     (0..90usize).map(move |n| {
         // Mostly close in time; every eleventh reading has a clock of its own and is written in the wide form.
-        let timestamp_ms = if format > 0 && node_gives_time(n) {
+        let by_node = format > 0 && node_gives_time(n);
+        let time_ms = if by_node {
             1_700_000_000_000 + (5_000_000_000 + (n % 45 + 1) as i64 * STEP_NS as i64) / 1_000_000
         } else if n % 11 == 10 {
             n as i64
         } else {
             1_700_000_000_000 + n as i64 * 250
         };
+        let below_ms_ns = match n % 4 {
+            1 if format > 2 && !by_node => 123_000,
+            2 if format > 2 && !by_node => 123_456,
+            _ => 0,
+        };
         (
             n % 3,
-            timestamp_ms,
+            Time::from_ns(time_ms * 1_000_000 + below_ms_ns),
             (n as u64 * 0x0101).to_le_bytes()[..1 + n % 8].to_vec(),
         )
     })
@@ -82,7 +89,7 @@ pub fn write() -> MemoryStore {
     };
     let clock = Arc::new(FixedClock::default());
     let mut store = MemoryStore::with_secret(SECRET);
-    let mut readings = readings(2).enumerate();
+    let mut readings = readings(3).enumerate();
     for boot in 0..2 {
         clock.boot.store(boot, Ordering::Relaxed);
         clock.ns.store(5_000_000_000, Ordering::Relaxed);
@@ -96,15 +103,15 @@ pub fn write() -> MemoryStore {
             };
             db.declare(&spec).expect("declared")
         });
-        for (n, (object, timestamp_ms, value)) in readings.by_ref().take(45) {
+        for (n, (object, time, value)) in readings.by_ref().take(45) {
             clock.ns.fetch_add(STEP_NS, Ordering::Relaxed);
             let put = if is_retained(n) {
-                let sensor_ms = (!node_gives_time(n)).then_some(timestamp_ms);
-                db.put_retained(ids[object], &value, sensor_ms, Durability::Batched)
+                let sensor = (!node_gives_time(n)).then_some(time);
+                db.put_retained(ids[object], &value, sensor, Durability::Batched)
             } else if node_gives_time(n) {
                 db.put_now(ids[object], &value, Durability::Batched)
             } else {
-                db.put(ids[object], &value, timestamp_ms, Durability::Batched)
+                db.put(ids[object], &value, time, Durability::Batched)
             };
             put.expect("taken");
             if n % 45 % 4 == 3 {
@@ -138,7 +145,7 @@ pub fn table() -> Vec<u8> {
             continue;
         }
         let value = SlotValue {
-            timestamp_ms: 1_700_000_000_000 - n as i64,
+            time: Time::from_ms(1_700_000_000_000 - n as i64),
             arrival_ns: 5_000_000_321,
             boot_tag: 0xb0b1_b2b3_b4b5_b6b7,
             wall_trusted: n == 0,

@@ -59,7 +59,7 @@ impl Moment {
     fn age_ms(&self, entry: &db::HistoryEntry<'_>) -> Option<u64> {
         let is_dated = !entry.node_time || entry.wall_trusted || entry.time_corrected;
         if self.wall_trusted && is_dated {
-            return Some(u64::try_from(self.wall_ms.saturating_sub(entry.time_ms)).unwrap_or(0));
+            return Some(u64::try_from(self.wall_ms.saturating_sub(entry.time.ms())).unwrap_or(0));
         }
         (entry.boot_id == self.boot_id)
             .then(|| self.now_us.saturating_sub(entry.arrival_us) / 1_000)
@@ -275,7 +275,7 @@ impl<D: BlockDevice + 'static> Forwarder<D> {
                 let entry = Entry {
                     object: entry.id.0,
                     lsn: entry.lsn,
-                    time_ms: entry.time_ms,
+                    time_ms: entry.time.ms(),
                     age_ms: moment.age_ms(entry),
                     value: entry.value,
                 };

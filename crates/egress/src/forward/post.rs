@@ -465,7 +465,8 @@ mod tests {
         for n in 0..5 * u64::from(BODY_READINGS) {
             let mut value = [0; 16];
             let length = Value::Unsigned(n).encode(&mut value).unwrap();
-            db.put(id, &value[..length], 0, Durability::Now).unwrap();
+            let time = db::Time::from_ms(0);
+            db.put(id, &value[..length], time, Durability::Now).unwrap();
             if n % 100 == 99 {
                 db.pump().unwrap();
             }

@@ -14,7 +14,7 @@ use axum::body::Body;
 use axum::response::Response;
 use base::error::Code;
 use bytes::Bytes;
-use db::{HistoryCursor, HistoryQuery, ObjectId};
+use db::{HistoryCursor, HistoryQuery, ObjectId, Time};
 use http_body::Frame;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -170,8 +170,8 @@ pub(crate) async fn points(app: &App, mut query: Query) -> Result<Response, Refu
     let mut read = PointsRead {
         query: HistoryQuery {
             id: (series.len() == 1).then(|| series[0].0),
-            from_ms,
-            to_ms,
+            from: Time::from_ms(from_ms),
+            to: Time::from_ms(to_ms),
         },
         cursor: HistoryCursor::default(),
         series,
@@ -242,7 +242,7 @@ impl PointsRead {
         let series = &mut self.series;
         source.history(&self.query, &mut self.cursor, &mut |entry| {
             if let Some((_, points)) = series.iter_mut().find(|(id, _)| *id == entry.id) {
-                points.add(entry.time_ms, entry.value);
+                points.add(entry.time.ms(), entry.value);
             }
             ControlFlow::Continue(())
         })
@@ -289,8 +289,8 @@ pub(crate) fn readings(app: &App, mut query: Query) -> Result<Response, Refused>
     let read = ReadingsRead {
         query: HistoryQuery {
             id: Some(id),
-            from_ms,
-            to_ms,
+            from: Time::from_ms(from_ms),
+            to: Time::from_ms(to_ms),
         },
         cursor: HistoryCursor::default(),
         form,
@@ -342,10 +342,10 @@ impl ReadingsRead {
             match form {
                 Form::Lines => {
                     let line = Line {
-                        time_ms: entry.time_ms,
+                        time_ms: entry.time.ms(),
                         value,
                         kind,
-                        recorded_ms: entry.time_corrected.then_some(entry.recorded_ms),
+                        recorded_ms: entry.time_corrected.then_some(entry.recorded.ms()),
                         node_time: entry.node_time,
                         clock_trusted: entry.wall_trusted,
                         lsn: entry.lsn,
@@ -358,7 +358,7 @@ impl ReadingsRead {
                         serde_json::Value::Null => String::new(),
                         other => other.to_string(),
                     };
-                    let row = format!("{},{text},{kind},{}", entry.time_ms, entry.lsn);
+                    let row = format!("{},{text},{kind},{}", entry.time.ms(), entry.lsn);
                     out.extend_from_slice(row.as_bytes());
                 }
             }

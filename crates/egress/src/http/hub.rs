@@ -292,7 +292,7 @@ impl Look<'_> {
         out.extend_from_slice(b":[");
         write_value(out, self.buffer.get(..got.value_bytes).unwrap_or_default());
         out.push(b',');
-        serde_json::to_writer(&mut *out, &got.timestamp_ms).ok();
+        serde_json::to_writer(&mut *out, &got.time.ms()).ok();
         out.push(b']');
         true
     }

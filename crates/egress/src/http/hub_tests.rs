@@ -55,7 +55,7 @@ impl Source for Fake {
         value[..8].copy_from_slice(&slots[id.0 as usize].1.to_le_bytes());
         Ok(Got {
             value_bytes: 8,
-            timestamp_ms: 1_000 + i64::from(slots[id.0 as usize].0),
+            time: db::Time::from_ms(1_000 + i64::from(slots[id.0 as usize].0)),
             age_ms: 0,
             fresh: true,
             arrival_ns: 0,

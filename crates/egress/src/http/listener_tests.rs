@@ -54,8 +54,8 @@ impl Source for Plenty {
             let bytes = Value::Float(at as f64 / 7.0).encode(&mut value)?;
             let entry = HistoryEntry {
                 id: ObjectId((at % 4) as u32),
-                time_ms: at / 4,
-                recorded_ms: at / 4,
+                time: db::Time::from_ms(at / 4),
+                recorded: db::Time::from_ms(at / 4),
                 node_time: false,
                 wall_trusted: true,
                 time_corrected: false,
@@ -68,7 +68,7 @@ impl Source for Plenty {
                 return Ok(false);
             }
         }
-        Ok(query.to_ms > SLICE_READINGS / 4)
+        Ok(query.to > db::Time::from_ms(SLICE_READINGS / 4))
     }
     fn wall_ms(&self) -> i64 {
         5_000

@@ -153,6 +153,8 @@ pub const METRICS: &[Metric] = &[
         "Readings of messages that the broker had retained."),
     metric("keel_input_retained_skipped", Counter, "intake.retained_skipped",
         "Retained messages that a subscription leaves out."),
+    metric("keel_input_merged", Counter, "intake.key_merged",
+        "Readings whose key another series had first."),
     metric("keel_line_connections", Gauge, "line.connections", "Senders of lines."),
     metric("keel_mqtt_connected", Flag, "mqtt.connected", "Whether the broker is connected."),
     metric("keel_mqtt_losses", Counter, "mqtt.losses", "Connections to the broker that were lost."),

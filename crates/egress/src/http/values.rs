@@ -80,7 +80,7 @@ fn with_latest<R>(
         key: key.as_str(),
         value,
         kind,
-        time_ms: got.timestamp_ms,
+        time_ms: got.time.ms(),
         age_ms: got.age_ms,
         fresh: got.fresh,
         validity_ms,

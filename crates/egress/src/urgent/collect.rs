@@ -28,7 +28,7 @@ struct Driver {
     version: Option<u64>,
     /// Arrival, time and bytes of the value taken last. They are compared because a reading that was too old for the
     /// table changes only the version, and because readings that were stored together have the same time.
-    last: Option<(u64, i64, Vec<u8>)>,
+    last: Option<(u64, db::Time, Vec<u8>)>,
 }
 
 /// One broker as the collector sees it.
@@ -230,20 +230,19 @@ impl<S: SegmentStore> Collector<S> {
         let is_same = driver
             .last
             .as_ref()
-            .is_some_and(|(arrival_ns, time_ms, value)| {
-                (*arrival_ns, *time_ms, value.as_slice())
-                    == (got.arrival_ns, got.timestamp_ms, stored)
+            .is_some_and(|(arrival_ns, time, value)| {
+                (*arrival_ns, *time, value.as_slice()) == (got.arrival_ns, got.time, stored)
             });
         if is_same {
             return;
         }
-        driver.last = Some((got.arrival_ns, got.timestamp_ms, stored.to_vec()));
+        driver.last = Some((got.arrival_ns, got.time, stored.to_vec()));
         let Some(way) = self.ways.get(actuator.broker) else {
             return;
         };
         let mut outbox = way.outbox.borrow_mut();
         outbox.note_superseded(driver.actuator, passed_over);
-        match message::value(actuator.payload, &driver.key, got.timestamp_ms, stored) {
+        match message::value(actuator.payload, &driver.key, got.time.ms(), stored) {
             Ok(payload) => {
                 let born_ns = match got.this_boot {
                     true => got.arrival_ns,

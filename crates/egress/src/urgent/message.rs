@@ -46,7 +46,7 @@ pub(crate) fn alarm(
         }
     }
     out.extend_from_slice(b",\"time_ms\":");
-    push_integer(&mut out, transition.time_ms);
+    push_integer(&mut out, transition.time.ms());
     out.push(b'}');
     out
 }
@@ -92,7 +92,7 @@ mod tests {
             object: ObjectId(0),
             raised: true,
             value: Some(AlarmValue::Float(61.5)),
-            time_ms: 1_767_225_600_000,
+            time: db::Time::from_ms(1_767_225_600_000),
             at_ns: 0,
         };
         let above = AlarmCondition::Above {

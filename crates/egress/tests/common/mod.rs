@@ -106,7 +106,8 @@ pub fn batched() -> UpstreamOptions {
 pub fn put(db: &Db, ids: &[ObjectId], key: usize, n: u64, time_ms: i64) -> Option<Ticket> {
     let mut value = [0; 16];
     let length = Value::Unsigned(n).encode(&mut value).expect("it fits");
-    db.put(ids[key], &value[..length], time_ms, Durability::Now)
+    let time = db::Time::from_ms(time_ms);
+    db.put(ids[key], &value[..length], time, Durability::Now)
         .ok()
 }
 

@@ -23,6 +23,9 @@ pub struct IntakeCounters {
     lines: AtomicU64,
     retained_taken: AtomicU64,
     retained_skipped: AtomicU64,
+    merged: AtomicU64,
+    /// The latest two series that have one key.
+    merged_last: Mutex<String>,
     refused: [AtomicU64; REASONS],
     /// The latest refused item for each reason, so that the operator can find the sender.
     excerpts: Mutex<[String; REASONS]>,
@@ -68,6 +71,21 @@ impl IntakeCounters {
         self.retained_skipped.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of readings that the destination has taken although another series, which differs only in
+    /// what the template leaves out, had their key first; they are in [`readings`](Self::readings).
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.merged.load(Ordering::Relaxed)
+    }
+
+    /// Returns the latest two series that have one key in this way, escaped, at most [`EXCERPT_SHARED_BYTES_MAX`]
+    /// bytes; empty if there are none.
+    #[must_use]
+    pub fn merged_last(&self) -> String {
+        let last = self.merged_last.lock();
+        last.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Returns how many messages, lines or single readings of a line were refused for this reason.
     #[must_use]
     pub fn refused(&self, reason: Reason) -> u64 {
@@ -110,6 +128,17 @@ impl IntakeCounters {
 
     pub(crate) fn add_retained_skipped(&self) {
         self.retained_skipped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_merged(&self) {
+        self.merged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Keeps a text about two series that have one key.
+    pub(crate) fn keep_merged(&self, text: &str) {
+        let last = self.merged_last.lock();
+        let mut last = last.unwrap_or_else(PoisonError::into_inner);
+        write_excerpt(&mut last, &[text.as_bytes()], EXCERPT_SHARED_BYTES_MAX);
     }
 
     /// Counts a refusal. `what`: pieces of the refused item, shown in this order.

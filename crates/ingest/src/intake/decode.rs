@@ -1,5 +1,7 @@
 //! Decodes payloads of one reading.
 
+use db::Time;
+
 use super::json::{self, JsonTake};
 use super::value::{self, DecodedValue};
 use super::{PayloadKind, Reason};
@@ -7,7 +9,7 @@ use super::{PayloadKind, Reason};
 /// A decoded payload.
 pub(crate) struct Decoded {
     pub(crate) value: DecodedValue<'static>,
-    pub(crate) time_ms: Option<i64>,
+    pub(crate) time: Option<Time>,
 }
 
 /// Parses a number as text, with nothing around it.
@@ -46,10 +48,8 @@ pub(crate) fn payload(kind: &PayloadKind, bytes: &[u8]) -> Result<Decoded, Reaso
             };
         }
         PayloadKind::Value(rule) => value::of_payload(text(bytes)?, rule)?.into_owned(),
+        PayloadKind::Sparkplug(_) => return Err(Reason::SparkplugInvalid),
         PayloadKind::Number | PayloadKind::Line => number(bytes)?,
     };
-    Ok(Decoded {
-        value,
-        time_ms: None,
-    })
+    Ok(Decoded { value, time: None })
 }

@@ -5,11 +5,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use db::Time;
 use serde_json::value::RawValue;
 
 use super::decode::{Decoded, finite, text};
 use super::owners::IDENTITY_BYTES_MAX;
-use super::time::rfc3339_ms;
+use super::time::{rfc3339, times_ten_to};
 use super::value::{Sent, ValueRule, of_member};
 use super::{Reason, excerpt};
 use crate::Error;
@@ -118,6 +119,8 @@ pub enum Decision {
     Time,
     /// No pattern names it.
     Unnamed,
+    /// It is a metric of Sparkplug, of which all are taken.
+    Metric,
 }
 
 impl PathPattern {
@@ -207,7 +210,7 @@ impl MemberRules {
 /// Appends names as levels of a key. `/` and `%` in a name, and a name that is `+` or `#`, are written as `%` and two
 /// hexadecimal digits, so that no two paths give the same levels and a key leads back to its path. It stops above
 /// `bytes_max`, where the value must be refused anyway: one long name can be a part of thousands of paths.
-fn push_levels(part: &mut String, names: &[Cow<'_, str>], bytes_max: usize) {
+pub(super) fn push_levels(part: &mut String, names: &[Cow<'_, str>], bytes_max: usize) {
     let mut is_first = part.is_empty();
     for name in names {
         if part.len() > bytes_max {
@@ -246,14 +249,14 @@ pub(super) struct Member<'a> {
     pub(super) decision: Decision,
     pub(super) sent: Sent<'a>,
     /// The time of its element.
-    pub(super) time_ms: Option<i64>,
+    pub(super) time: Option<Time>,
 }
 
 /// The readings of a document.
 #[derive(Debug, PartialEq)]
 pub(super) struct Members<'a> {
     /// The time of all readings that have none of their own.
-    pub(super) time_ms: Option<i64>,
+    pub(super) time: Option<Time>,
     /// Whether each reading has a time of its own.
     pub(super) has_times: bool,
     /// The readings in the order of their names, and why the element with a number gives none.
@@ -374,8 +377,8 @@ pub(super) fn one(
         return Err(Reason::JsonFieldMissing);
     };
     let value = of_member(sent, rule)?.into_owned();
-    let time_ms = time_of(&document, json)?;
-    Ok(Decoded { value, time_ms })
+    let time = time_of(&document, json)?;
+    Ok(Decoded { value, time })
 }
 
 /// Returns the values of a document that are readings.
@@ -391,7 +394,7 @@ pub(super) fn members<'a>(
     if document.values() > JSON_VALUES_MAX {
         return Err(Reason::Oversized);
     }
-    let time_ms = time_of(&document, json)?;
+    let time = time_of(&document, json)?;
     let mut items = Vec::new();
     let Some(array) = &rules.array else {
         rules.collect(&document, json.time_field.as_deref(), None, &mut items);
@@ -399,7 +402,7 @@ pub(super) fn members<'a>(
             return Err(Reason::JsonFieldMissing);
         }
         return Ok(Members {
-            time_ms,
+            time,
             has_times: false,
             items,
         });
@@ -410,9 +413,9 @@ pub(super) fn members<'a>(
     for (place, element) in elements.iter().enumerate() {
         let count = items.len();
         let found = element.at(&array.time_field);
-        let reason = match element_time(found, time_ms, json.time_unit) {
-            Ok(own_ms) => {
-                rules.collect(element, Some(&array.time_field), Some(own_ms), &mut items);
+        let reason = match element_time(found, time, json.time_unit) {
+            Ok(own) => {
+                rules.collect(element, Some(&array.time_field), Some(own), &mut items);
                 Reason::JsonFieldMissing
             }
             Err(reason) => reason,
@@ -422,7 +425,7 @@ pub(super) fn members<'a>(
         }
     }
     Ok(Members {
-        time_ms: None,
+        time: None,
         has_times: true,
         items,
     })
@@ -434,7 +437,7 @@ impl MemberRules {
         &self,
         document: &Json<'a>,
         time_field: Option<&str>,
-        time_ms: Option<i64>,
+        time: Option<Time>,
         items: &mut Vec<Result<Member<'a>, (Reason, usize)>>,
     ) {
         self.each(document, time_field, &mut |path, decision, sent| {
@@ -448,7 +451,7 @@ impl MemberRules {
                 key_part: self.key_part(path, decision),
                 decision,
                 sent: sent.clone(),
-                time_ms,
+                time,
             }));
         });
     }
@@ -515,16 +518,16 @@ impl MemberRules {
 }
 
 /// Returns the time of a document, if the rule names one.
-fn time_of(document: &Json<'_>, json: &JsonRule) -> Result<Option<i64>, Reason> {
+fn time_of(document: &Json<'_>, json: &JsonRule) -> Result<Option<Time>, Reason> {
     let path = json.time_field.as_ref();
-    path.map(|path| time_ms(document.at(path), json.time_unit))
+    path.map(|path| time_at(document.at(path), json.time_unit))
         .transpose()
 }
 
-fn time_ms(found: Option<&Json<'_>>, unit: Precision) -> Result<i64, Reason> {
+fn time_at(found: Option<&Json<'_>>, unit: Precision) -> Result<Time, Reason> {
     match found {
-        Some(Json::One(Sent::Number(digits))) => in_ms(digits, unit),
-        Some(Json::One(Sent::Text(text))) => rfc3339_ms(text).ok_or(Reason::TimeAbsurd),
+        Some(Json::One(Sent::Number(digits))) => in_time(digits, unit),
+        Some(Json::One(Sent::Text(text))) => rfc3339(text).ok_or(Reason::TimeAbsurd),
         _ => Err(Reason::JsonFieldMissing),
     }
 }
@@ -532,59 +535,41 @@ fn time_ms(found: Option<&Json<'_>>, unit: Precision) -> Result<i64, Reason> {
 /// Returns the time of an element: an offset to the time of the document, if that has one.
 fn element_time(
     found: Option<&Json<'_>>,
-    base_ms: Option<i64>,
+    base: Option<Time>,
     unit: Precision,
-) -> Result<i64, Reason> {
-    let Some(base_ms) = base_ms else {
-        return time_ms(found, unit);
+) -> Result<Time, Reason> {
+    let Some(base) = base else {
+        return time_at(found, unit);
     };
     match found {
         Some(Json::One(Sent::Number(digits))) => {
-            let time_ms = base_ms.checked_add(in_ms(digits, unit)?);
-            time_ms.ok_or(Reason::TimeAbsurd)
+            let offset = in_time(digits, unit)?;
+            // Of a time beyond those that ns can count, a sum would be another time.
+            if !base.is_countable() || !offset.is_countable() {
+                return Err(Reason::TimeAbsurd);
+            }
+            let time_ns = base.ns().checked_add(offset.ns());
+            time_ns.map(Time::from_ns).ok_or(Reason::TimeAbsurd)
         }
         Some(Json::One(_)) => Err(Reason::TimeAbsurd),
         _ => Err(Reason::JsonFieldMissing),
     }
 }
 
-/// Converts a number of JSON to ms, rounded down. Seconds with a fraction are exact: a double of them is not.
-fn in_ms(digits: &str, unit: Precision) -> Result<i64, Reason> {
+/// Returns the time that a number of JSON says, exactly, rounded down to ns: a double of it is not exact.
+fn in_time(digits: &str, unit: Precision) -> Result<Time, Reason> {
     if let Ok(whole) = digits.parse() {
-        return unit.to_ms(whole).ok_or(Reason::TimeAbsurd);
+        return unit.time(whole).ok_or(Reason::TimeAbsurd);
     }
-    let value = finite(digits)?;
-    if let Some((whole, fraction)) = digits.split_once('.')
-        && !digits.contains(['e', 'E'])
-    {
-        // The digits that count move in front of the point.
-        let (places, unit) = match unit {
-            Precision::Seconds => (3, Precision::Milliseconds),
-            other => (0, other),
-        };
-        let mut shifted = whole.to_owned();
-        let zeros = std::iter::repeat('0');
-        shifted.extend(fraction.chars().chain(zeros).take(places));
-        let count: i64 = shifted.parse().map_err(|_| Reason::TimeAbsurd)?;
-        let has_rest = fraction.bytes().skip(places).any(|digit| digit != b'0');
-        let is_above = digits.starts_with('-') && has_rest;
-        let count = count.saturating_sub(i64::from(is_above));
-        return unit.to_ms(count).ok_or(Reason::TimeAbsurd);
-    }
-    let ms = match unit {
-        Precision::Nanoseconds => value / 1e6,
-        Precision::Microseconds => value / 1e3,
-        Precision::Milliseconds => value,
-        Precision::Seconds => value * 1e3,
-        Precision::Minutes => value * 6e4,
-        Precision::Hours => value * 3.6e6,
+    finite(digits)?;
+    let (power, unit) = match unit {
+        Precision::Seconds => (9, Precision::Nanoseconds),
+        Precision::Milliseconds => (6, Precision::Nanoseconds),
+        Precision::Microseconds => (3, Precision::Nanoseconds),
+        other => (0, other),
     };
-    // A double this great is no valid time; the conversion would clamp it to the nearest i64.
-    if ms.abs() < 1e18 {
-        Ok(ms.floor() as i64)
-    } else {
-        Err(Reason::TimeAbsurd)
-    }
+    let count = times_ten_to(digits, power).ok_or(Reason::TimeAbsurd)?;
+    unit.time(count).ok_or(Reason::TimeAbsurd)
 }
 
 /// Splits a path at its dots, and says of each part whether it stood in quotes: there it may contain dots. A quote that
@@ -620,7 +605,8 @@ mod tests {
     ) -> Result<(String, Option<i64>), Reason> {
         let json = JsonRule::one(field, time_field);
         let decoded = one(text.as_bytes(), &json, field, &ValueRule::default())?;
-        Ok((decoded.value.as_value().to_string(), decoded.time_ms))
+        let time_ms = decoded.time.map(Time::ms);
+        Ok((decoded.value.as_value().to_string(), time_ms))
     }
 
     #[test]
@@ -751,30 +737,44 @@ mod tests {
     #[test]
     fn times_have_a_unit_and_lose_no_digit() {
         use Precision::{Microseconds, Milliseconds, Nanoseconds, Seconds};
-        for (digits, unit, ms) in [
-            ("1780272000", Seconds, Some(1_780_272_000_000)),
-            ("1780272000.53", Seconds, Some(1_780_272_000_530)),
-            ("1780272000.0019", Seconds, Some(1_780_272_000_001)),
-            ("-0.5", Seconds, Some(-500)),
-            ("-0.0001", Seconds, Some(-1)),
-            ("1.5e3", Seconds, Some(1_500_000)),
-            ("1780272000000", Milliseconds, Some(1_780_272_000_000)),
-            ("1780272000000.75", Milliseconds, Some(1_780_272_000_000)),
-            ("-0.5", Milliseconds, Some(-1)),
+        const N: i64 = 1_780_272_000_000_000_000;
+        for (digits, unit, ns) in [
+            ("1780272000", Seconds, Some(N)),
+            ("1780272000.53", Seconds, Some(N + 530_000_000)),
+            ("1780272000.123456789", Seconds, Some(N + 123_456_789)),
+            ("1780272000.1234567899", Seconds, Some(N + 123_456_789)),
+            ("1.780272000123456789E9", Seconds, Some(N + 123_456_789)),
+            ("1780272000123456789e-9", Seconds, Some(N + 123_456_789)),
+            ("-0.5", Seconds, Some(-500_000_000)),
+            ("-0.0000000001", Seconds, Some(-1)),
+            ("0.0000000001", Seconds, Some(0)),
+            ("1.5e3", Seconds, Some(1_500_000_000_000)),
+            ("1780272000000", Milliseconds, Some(N)),
+            ("1780272000000.75", Milliseconds, Some(N + 750_000)),
+            ("-0.5", Milliseconds, Some(-500_000)),
             ("-0.0", Milliseconds, Some(0)),
-            ("1780272000000999.5", Microseconds, Some(1_780_272_000_000)),
-            ("1780272000000999999", Nanoseconds, Some(1_780_272_000_000)),
+            ("1780272000000999.5", Microseconds, Some(N + 999_500)),
+            ("1780272000000999999", Nanoseconds, Some(N + 999_999)),
+            ("1780272000000999999.9", Nanoseconds, Some(N + 999_999)),
+            ("-1.5", Nanoseconds, Some(-2)),
+            ("1e-99999999999", Seconds, Some(0)),
+            ("-1e-400", Seconds, Some(-1)),
+            ("0e99", Seconds, Some(0)),
             ("1e18", Milliseconds, None),
             ("99999999999999999999", Milliseconds, None),
             ("99999999999999999999.5", Milliseconds, None),
             ("9223372036854775807", Seconds, None),
         ] {
-            assert_eq!(
-                in_ms(digits, unit),
-                ms.ok_or(Reason::TimeAbsurd),
-                "{digits}"
-            );
+            let time = ns.map(Time::from_ns).ok_or(Reason::TimeAbsurd);
+            assert_eq!(in_time(digits, unit), time, "{digits}");
         }
-        assert_eq!(in_ms("1e400", Seconds), Err(Reason::NotFinite));
+        assert_eq!(in_time("1e400", Seconds), Err(Reason::NotFinite));
+        // The sum of a time that ns can count and an offset, and of one that they cannot.
+        let back = Json::One(Sent::Number("-2e9"));
+        let sum = |base| element_time(Some(&back), Some(base), Seconds);
+        let earlier = Time::from_ns(N - 2_000_000_000_000_000_000);
+        assert_eq!(sum(Time::from_ns(N)), Ok(earlier));
+        let far = Time::from_ms(253_402_300_799_500);
+        assert_eq!(sum(far), Err(Reason::TimeAbsurd));
     }
 }

@@ -2,8 +2,10 @@
 
 use std::hash::BuildHasher;
 
+use db::Time;
+
 use super::json::{self, JsonTake, Member};
-use super::run::{LineProgress, Origin, Waiting, encode};
+use super::run::{Known, LineProgress, Origin, Waiting, encode, topic_name};
 use super::template::Subject;
 use super::value::of_member;
 use super::{Destination, Intake, Note, Outcome, PayloadKind, PutError, Reason};
@@ -18,15 +20,13 @@ impl<D: Destination> Intake<D> {
         payload: &[u8],
         waiting: Option<Waiting>,
     ) -> Outcome {
-        let Ok(name) = std::str::from_utf8(topic) else {
-            return self.refused(Reason::InvalidUtf8, topic, payload);
+        let name = match topic_name(topic) {
+            Ok(name) => name,
+            Err(reason) => return self.refused(reason, topic, payload),
         };
-        if topic.contains(&b'\n') {
-            return self.refused(Reason::KeyInvalid, topic, payload);
-        }
         let members = self.members_of(rule, payload).and_then(|members| {
-            match members.time_ms {
-                Some(time_ms) => self.check_time(time_ms)?,
+            match members.time {
+                Some(time) => self.check_at(time)?,
                 None if origin == Origin::RetainedTimed && !members.has_times => {
                     return Err(Reason::RetainedUntimed);
                 }
@@ -49,7 +49,7 @@ impl<D: Destination> Intake<D> {
         }
         for member in members.items.into_iter().skip(progress.fields_done) {
             let put = match &member {
-                Ok(member) => self.put_member((rule, origin), name, member, members.time_ms),
+                Ok(member) => self.put_member((rule, origin), name, member, members.time),
                 Err((reason, _)) => Err(PutError::Refused(*reason)),
             };
             match put {
@@ -96,22 +96,22 @@ impl<D: Destination> Intake<D> {
         }
     }
 
-    /// `time_ms`: the time of the document.
+    /// `time`: the time of the document.
     fn put_member(
         &mut self,
         (rule, origin): (usize, Origin),
         topic: &str,
         member: &Member<'_>,
-        time_ms: Option<i64>,
+        time: Option<Time>,
     ) -> Result<u64, PutError> {
         self.destination.note(Note::Member {
             path: &member.path,
             decision: member.decision,
         });
         let ready = self.member_ready(rule, topic, member);
-        let (object, bytes) = ready.map_err(PutError::Refused)?;
-        let time_ms = member.time_ms.or(time_ms);
-        self.put(object, &self.scratch.value[..bytes], time_ms, origin)
+        let (known, bytes) = ready.map_err(PutError::Refused)?;
+        let time = member.time.or(time);
+        self.put_at(known, &self.scratch.value[..bytes], time, origin)
     }
 
     /// Writes the value to `scratch.value` and returns its object and length.
@@ -120,9 +120,9 @@ impl<D: Destination> Intake<D> {
         rule: usize,
         topic: &str,
         member: &Member<'_>,
-    ) -> Result<(u32, usize), Reason> {
-        if let Some(time_ms) = member.time_ms {
-            self.check_time(time_ms)?;
+    ) -> Result<(Known, usize), Reason> {
+        if let Some(time) = member.time {
+            self.check_at(time)?;
         }
         let subscription = self.options.subscriptions.get(rule);
         let Some(PayloadKind::Json(json)) = subscription.map(|one| &one.payload) else {
@@ -141,8 +141,8 @@ impl<D: Destination> Intake<D> {
             path: &member.path,
             key_part: &member.key_part,
         };
-        let object = self.object_named(Some((rule, topic)), subject)?;
-        Ok((object, bytes))
+        let known = self.object_named(Some((rule, topic)), subject)?;
+        Ok((known, bytes))
     }
 
     /// Counts the refusal of a value, or of the element with a number.

@@ -11,7 +11,7 @@
 //! **Files:** `run.rs` the intake, `members.rs` messages of several values, `options.rs` its options, `decode.rs`
 //! payloads, `json.rs` values of documents, `value.rs` kinds of values, `template.rs` keys, `owners.rs` which series
 //! owns a key, `time.rs` which times are accepted, `counters.rs` and `reason.rs` refusals, `node.rs` the database as
-//! destination, `rules.rs` the rule of a key.
+//! destination, `rules.rs` the rule of a key, `sparkplug/` messages of Sparkplug B.
 
 mod counters;
 mod decode;
@@ -23,6 +23,7 @@ mod owners;
 mod reason;
 mod rules;
 mod run;
+mod sparkplug;
 mod template;
 mod time;
 mod value;
@@ -38,11 +39,18 @@ pub use node::NodeDestination;
 pub use options::{IntakeOptions, KeyRule, KeyRules, PayloadKind, Retained, SubscriptionRule};
 pub use reason::Reason;
 pub use run::{Intake, LineOutcome, LineProgress, TOPIC_CACHED_BYTES_MAX};
-pub use template::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
-pub use time::{TIME_MS_MAX, TIME_MS_MIN, rfc3339_ms};
+pub use sparkplug::{
+    EDGE_NODE_DEVICES_SHOWN, EdgeNodeFigures, EdgeNodeState, Outgoing, SPARKPLUG_BYTES_MAX,
+    SPARKPLUG_DEVICES_MAX, SPARKPLUG_MESSAGE_METRICS_MAX, SPARKPLUG_METRICS_PER_KEY,
+    SPARKPLUG_NAME_BYTES_MAX, SPARKPLUG_NODES_MAX, SPARKPLUG_REBIRTH_MS_MIN, SparkplugRule,
+};
+pub use template::{TEMPLATE_BYTES_MAX, TagsForm, Template, TemplateKind};
+pub use time::{TIME_MS_MAX, TIME_MS_MIN, rfc3339};
 pub use value::{ValueKind, ValueRule};
 
 use std::time::Duration;
+
+use db::Time;
 
 /// Where readings go: the database in the node, something else in a measurement or a test.
 pub trait Destination: Send + Sync + 'static {
@@ -53,24 +61,19 @@ pub trait Destination: Send + Sync + 'static {
     /// The reason why there is no such object.
     fn resolve(&self, key: &str) -> Result<u32, Reason>;
 
-    /// Hands over one reading and returns its number in the log, which is its own. `time_ms` is the sensor's time in ms
-    /// since 1970; without one the node's clock gives it.
+    /// Hands over one reading and returns its number in the log, which is its own. `time` is the sensor's time; without
+    /// one the node's clock gives it.
     ///
     /// # Errors
     /// [`PutError`]; then nothing is stored.
-    fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError>;
+    fn put(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError>;
 
     /// As [`put`](Self::put), for a reading of a message that the broker had retained: its arrival says nothing about
     /// its age.
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    fn put_retained(
-        &self,
-        object: u32,
-        value: &[u8],
-        time_ms: Option<i64>,
-    ) -> Result<u64, PutError>;
+    fn put_retained(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError>;
 
     /// Returns the number below which all readings are durable.
     fn durable_end(&self) -> u64;
@@ -96,9 +99,9 @@ pub trait Destination: Send + Sync + 'static {
 pub enum Note<'a> {
     /// The rule with this index decides about the message.
     Rule(usize),
-    /// The next reading or refusal is of this value of a JSON document.
+    /// The next reading or refusal is of this value of a JSON document, or of this metric.
     Member {
-        /// Its path as levels.
+        /// Its path as levels, or its name.
         path: &'a str,
         /// What takes it.
         decision: Decision,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::clock::Clock;
-use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore, ShedPolicy, Ticket};
+use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore, ShedPolicy, Ticket, Time};
 
 use super::rules::RuleIndex;
 use super::{Destination, KeyRule, KeyRules, LogGone, PutError, Reason, check_key};
@@ -241,22 +241,17 @@ impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
         }
     }
 
-    fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
+    fn put(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
         let id = ObjectId(object);
-        number_of(match time_ms {
-            Some(time_ms) => self.database.put(id, value, time_ms, Durability::Batched),
+        number_of(match time {
+            Some(time) => self.database.put(id, value, time, Durability::Batched),
             None => self.database.put_now(id, value, Durability::Batched),
         })
     }
 
-    fn put_retained(
-        &self,
-        object: u32,
-        value: &[u8],
-        time_ms: Option<i64>,
-    ) -> Result<u64, PutError> {
+    fn put_retained(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
         let (id, durability) = (ObjectId(object), Durability::Batched);
-        number_of(self.database.put_retained(id, value, time_ms, durability))
+        number_of(self.database.put_retained(id, value, time, durability))
     }
 
     fn durable_end(&self) -> u64 {

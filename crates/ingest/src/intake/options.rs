@@ -1,6 +1,6 @@
 //! The operator's options for decoding, keys and limits.
 
-use super::{JsonRule, JsonTake, Template, TemplateKind, ValueRule};
+use super::{JsonRule, JsonTake, SparkplugRule, TagsForm, Template, TemplateKind, ValueRule};
 use crate::line::Precision;
 
 /// How the messages of one subscription become readings.
@@ -40,6 +40,8 @@ pub enum PayloadKind {
     Json(JsonRule),
     /// Lines of line protocol.
     Line,
+    /// Messages of Sparkplug B, of at most [`SPARKPLUG_BYTES_MAX`](super::SPARKPLUG_BYTES_MAX) bytes.
+    Sparkplug(SparkplugRule),
 }
 
 impl PayloadKind {
@@ -48,6 +50,7 @@ impl PayloadKind {
     pub fn template_kind(&self) -> TemplateKind {
         match self {
             Self::Line => TemplateKind::TopicAndLine,
+            Self::Sparkplug(_) => TemplateKind::Sparkplug,
             Self::Json(json) if matches!(json.take, JsonTake::Several(_)) => {
                 TemplateKind::TopicAndPath
             }
@@ -74,6 +77,18 @@ pub struct IntakeOptions {
     /// Number of topics, and of keys of lines, whose object number is cached; each list takes about 300 bytes per
     /// entry, at most 1,300. `keys_max` is a good choice.
     pub topics_cached_max: usize,
+}
+
+impl IntakeOptions {
+    /// Returns the options with what `{tags}` of the templates stands for.
+    #[must_use]
+    pub fn with_tags(mut self, form: TagsForm) -> Self {
+        self.line_key = self.line_key.with_tags(form);
+        for rule in &mut self.subscriptions {
+            rule.key = std::mem::replace(&mut rule.key, Template::topic()).with_tags(form);
+        }
+        self
+    }
 }
 
 impl Default for IntakeOptions {

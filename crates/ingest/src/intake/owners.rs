@@ -1,8 +1,10 @@
 //! Which series owns each key. A template writes less into a key than a line contains (the names of tags are left out,
 //! values may contain slashes), so it can give one key to two series, whose readings could not be told apart later. The
-//! first series keeps the key; readings of another one are refused.
+//! first series keeps the key; readings of another one are refused. Series that differ only in what the template leaves
+//! out share their key, as its author wants; how many readings come of others than the first is counted.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
 use super::{
     EXCERPT_BYTES_MAX, IntakeOptions, JsonTake, PathPattern, PayloadKind, Reason, Template,
@@ -12,8 +14,8 @@ use super::{
 /// key.
 pub(super) const IDENTITY_BYTES_MAX: usize = 1024;
 
-/// The owner of each key that a template has created. It takes about 200 bytes per key, 1,200 at most. For each
-/// template there are never more keys than the destination has.
+/// The owner of each key that a template has created, unless what the template names can be read back from its keys. It
+/// takes about 200 bytes per key, 1,300 at most. For each template there are never more keys than the destination has.
 #[derive(Debug, Default)]
 pub(super) struct KeyOwners {
     /// The templates in use with their names, each with its number.
@@ -21,10 +23,39 @@ pub(super) struct KeyOwners {
     /// Numbers of the templates: first that of lines, then that of each subscription. Rules with the same template have
     /// the same number: readings for one of its keys belong to one series.
     numbers: Vec<char>,
-    /// Maps number and key to the data that the key is made from, as `Template::identify` writes it.
-    owners: HashMap<Box<str>, Box<str>>,
+    /// By number and key.
+    owners: HashMap<Box<str>, Owner>,
     /// Number and key; a reused buffer.
     place: String,
+    /// Hashes whole identities, with a random seed: senders must not be able to choose two with the same hash.
+    hasher: RandomState,
+}
+
+/// The first series of a key.
+#[derive(Debug)]
+struct Owner {
+    /// The data that the key is made from, as `Template::identify` writes it.
+    identity: Box<str>,
+    /// Of a template that leaves something out: the series with that.
+    whole: Option<Whole>,
+}
+
+/// A series with everything that its sender says. The text can be long, and only readings are counted by it, so a hash
+/// stands for it.
+#[derive(Debug)]
+struct Whole {
+    hash: u64,
+    /// The beginning of it, for people.
+    shown: Box<str>,
+}
+
+/// What a reading is of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Series<'a> {
+    /// What `Template::identify` writes, behind the number of the template.
+    pub(super) identity: &'a str,
+    /// What `Template::identify_whole` writes, likewise, if the template leaves something out.
+    pub(super) whole: Option<&'a str>,
 }
 
 /// What keys are made by.
@@ -124,7 +155,8 @@ impl KeyOwners {
         self.numbers.get(place).copied().unwrap_or_default()
     }
 
-    /// Checks that the series may have this key: the series already owns it, or the key has no owner.
+    /// Checks that the series may have this key: the series already owns it, or the key has no owner. Returns whether
+    /// another series, which differs only in what the template leaves out, came first; `text` then names both.
     ///
     /// # Errors
     /// [`Reason::KeyShared`]; `text` then names both series.
@@ -132,30 +164,41 @@ impl KeyOwners {
         &mut self,
         number: char,
         key: &str,
-        identity: &str,
+        series: Series<'_>,
         text: &mut String,
-    ) -> Result<(), Reason> {
+    ) -> Result<bool, Reason> {
         self.set_place(number, key);
-        match self.owners.get(self.place.as_str()) {
-            Some(owner) if **owner != *identity => {
-                text.clear();
-                text.push_str(&readable(number, identity));
-                text.push_str(" has the key of ");
-                text.push_str(&readable(number, owner));
-                text.push_str(": ");
-                text.push_str(key);
-                Err(Reason::KeyShared)
-            }
-            _ => Ok(()),
+        let Some(owner) = self.owners.get(self.place.as_str()) else {
+            return Ok(false);
+        };
+        if *owner.identity != *series.identity {
+            let first = readable(number, &owner.identity);
+            write_both(text, &readable(number, series.identity), &first, key);
+            return Err(Reason::KeyShared);
         }
+        let (Some(whole), Some(first)) = (series.whole, &owner.whole) else {
+            return Ok(false);
+        };
+        if self.hasher.hash_one(whole) == first.hash {
+            return Ok(false);
+        }
+        write_both(text, &readable(number, whole), &first.shown, key);
+        Ok(true)
     }
 
     /// Gives the key to a series that [`check`](Self::check) has accepted.
-    pub(super) fn keep(&mut self, number: char, key: &str, identity: &str) {
+    pub(super) fn keep(&mut self, number: char, key: &str, series: Series<'_>) {
         self.set_place(number, key);
         if !self.owners.contains_key(self.place.as_str()) {
-            self.owners
-                .insert(self.place.as_str().into(), identity.into());
+            let whole = series.whole.map(|whole| Whole {
+                hash: self.hasher.hash_one(whole),
+                shown: readable(number, whole).into(),
+            });
+            let owner = Owner {
+                identity: series.identity.into(),
+                whole,
+            };
+            self.owners.insert(self.place.as_str().into(), owner);
         }
     }
 
@@ -163,6 +206,14 @@ impl KeyOwners {
         self.place.clear();
         self.place.push(number);
         self.place.push_str(key);
+    }
+}
+
+/// Writes that a series has the key of the first one.
+fn write_both(text: &mut String, series: &str, first: &str, key: &str) {
+    text.clear();
+    for part in [series, " has the key of ", first, ": ", key] {
+        text.push_str(part);
     }
 }
 

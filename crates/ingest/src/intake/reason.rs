@@ -18,7 +18,8 @@ pub enum Reason {
     LineInvalid,
     /// NaN or infinite.
     NotFinite,
-    /// A line, packet or payload above its limit, a line with too many tags or fields, or JSON with too many values.
+    /// A line, packet or payload above its limit, a line with too many tags or fields, or a document or message with
+    /// too many values.
     Oversized,
     /// The value is longer than `value_bytes_max`.
     ValueTooLong,
@@ -41,11 +42,22 @@ pub enum Reason {
     RetainedUntimed,
     /// A whole number that no kind of value holds exactly.
     NumberInexact,
+    /// The topic is none of Sparkplug, or the payload or metric is no protobuf of its schema; or it has not what a
+    /// message of its kind must have.
+    SparkplugInvalid,
+    /// The metric has an alias that no birth has given, or that a birth has given to two metrics.
+    SparkplugUnknownAlias,
+    /// The metric has a name without a type, and no birth says its type.
+    SparkplugNoBirth,
+    /// The metric is a data set, a template, bytes, a file or an array, or the payload has a body: no scalar value.
+    SparkplugType,
+    /// There are as many edge nodes, devices or named metrics as may be followed, or their names are too long.
+    SparkplugLimit,
 }
 
 impl Reason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 22] = [
         Self::InvalidUtf8,
         Self::PayloadInvalid,
         Self::JsonInvalid,
@@ -63,6 +75,11 @@ impl Reason {
         Self::PacketInvalid,
         Self::RetainedUntimed,
         Self::NumberInexact,
+        Self::SparkplugInvalid,
+        Self::SparkplugUnknownAlias,
+        Self::SparkplugNoBirth,
+        Self::SparkplugType,
+        Self::SparkplugLimit,
     ];
 
     /// Returns its index in [`Self::ALL`].
@@ -92,6 +109,11 @@ impl Reason {
             Self::PacketInvalid => "packet_invalid",
             Self::RetainedUntimed => "retained_untimed",
             Self::NumberInexact => "number_inexact",
+            Self::SparkplugInvalid => "sparkplug_invalid",
+            Self::SparkplugUnknownAlias => "sparkplug_unknown_alias",
+            Self::SparkplugNoBirth => "sparkplug_no_birth",
+            Self::SparkplugType => "sparkplug_type",
+            Self::SparkplugLimit => "sparkplug_limit",
         }
     }
 }

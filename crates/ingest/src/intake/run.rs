@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use db::Time;
 use db::value::Value;
 
 use super::decode;
-use super::owners::{IDENTITY_BYTES_MAX, KeyOwners};
+use super::owners::{IDENTITY_BYTES_MAX, KeyOwners, Series};
+use super::sparkplug::Nodes;
 use super::template::Subject;
 use super::time::Window;
 use super::value::DecodedValue;
@@ -30,9 +32,11 @@ pub struct Intake<D: Destination> {
     window: Window,
     /// Maps a topic to rule and object: for a known topic only the payload must be decoded.
     topics: HashMap<Box<[u8]>, Target>,
-    /// Maps the data that a field's key is made from to its object.
-    fields: HashMap<Box<str>, u32>,
+    /// Maps the data that a field's key is made from, and what its template leaves out, to its object.
+    fields: HashMap<Box<str>, Known>,
     owners: KeyOwners,
+    /// What is known of the edge nodes of Sparkplug.
+    pub(super) sparkplug: Nodes,
     pub(super) scratch: Scratch,
     /// Hashes messages that wait, with a random seed: senders must not be able to choose two with the same hash.
     pub(super) hasher: RandomState,
@@ -52,7 +56,15 @@ const _: () = assert!(
 #[derive(Clone, Copy, Debug)]
 struct Target {
     rule: usize,
+    known: Known,
+}
+
+/// Where the readings of a series go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
     object: u32,
+    /// Whether another series, which differs only in what the template leaves out, had this key first.
+    is_merged: bool,
 }
 
 /// How a message or line came.
@@ -72,6 +84,7 @@ pub(super) struct Scratch {
     /// `value_bytes_max` long.
     pub(super) value: Vec<u8>,
     identity: String,
+    whole: String,
     key: String,
     text: String,
 }
@@ -130,9 +143,11 @@ impl<D: Destination> Intake<D> {
             topics: HashMap::new(),
             fields: HashMap::new(),
             owners: KeyOwners::new(&options),
+            sparkplug: Nodes::new(options.topics_cached_max),
             scratch: Scratch {
                 value: vec![0; options.value_bytes_max],
                 identity: String::new(),
+                whole: String::new(),
                 key: String::new(),
                 text: String::new(),
             },
@@ -165,6 +180,7 @@ impl<D: Destination> Intake<D> {
         self.fields.clear();
         self.owners.reload(&options);
         self.options = options;
+        self.reload_sparkplug();
         self.rules_set += 1;
     }
 
@@ -251,17 +267,17 @@ impl<D: Destination> Intake<D> {
                 Ok(bytes) => bytes,
                 Err(reason) => return self.refused(reason, topic, payload),
             };
-            let object = match known {
-                Some(target) => target.object,
+            let known = match known {
+                Some(target) => target.known,
                 None => match self.object_of(rule, topic) {
-                    Ok(object) => object,
+                    Ok(known) => known,
                     Err(reason) => return self.refused(reason, topic, payload),
                 },
             };
-            let put = self.put(object, &self.scratch.value[..bytes], None, origin);
+            let put = self.put(known, &self.scratch.value[..bytes], None, origin);
             return self.concluded(put, topic, payload);
         }
-        let object = known.map(|target| target.object);
+        let known = known.map(|target| target.known);
         // What a key is made from depends on how many readings a message can hold.
         match subscription.payload.template_kind() {
             TemplateKind::TopicAndLine => {
@@ -270,36 +286,54 @@ impl<D: Destination> Intake<D> {
             TemplateKind::TopicAndPath => {
                 self.message_of_members((rule, origin), topic, payload, waiting)
             }
+            TemplateKind::Sparkplug => {
+                self.message_of_sparkplug((rule, origin), topic, payload, waiting)
+            }
             TemplateKind::Topic | TemplateKind::Line => {
-                self.message_of_one((rule, origin), object, topic, payload)
+                self.message_of_one((rule, origin), known, topic, payload)
             }
         }
     }
 
-    /// Hands a reading over and counts it.
+    /// As [`put_at`](Self::put_at), with a time in whole ms.
     pub(super) fn put(
         &self,
-        object: u32,
+        known: Known,
         value: &[u8],
         time_ms: Option<i64>,
         origin: Origin,
     ) -> Result<u64, PutError> {
+        self.put_at(known, value, time_ms.map(Time::from_ms), origin)
+    }
+
+    /// Hands a reading over and counts it.
+    pub(super) fn put_at(
+        &self,
+        known: Known,
+        value: &[u8],
+        time: Option<Time>,
+        origin: Origin,
+    ) -> Result<u64, PutError> {
+        let object = known.object;
         let lsn = match origin {
-            Origin::Sent => self.destination.put(object, value, time_ms)?,
+            Origin::Sent => self.destination.put(object, value, time)?,
             Origin::RetainedTimed | Origin::Retained => {
-                let lsn = self.destination.put_retained(object, value, time_ms)?;
+                let lsn = self.destination.put_retained(object, value, time)?;
                 self.counters.add_retained_taken();
                 lsn
             }
         };
         self.counters.add_reading();
+        if known.is_merged {
+            self.counters.add_merged();
+        }
         Ok(lsn)
     }
 
     fn message_of_one(
         &mut self,
         (rule, origin): (usize, Origin),
-        object: Option<u32>,
+        known: Option<Known>,
         topic: &[u8],
         payload: &[u8],
     ) -> Outcome {
@@ -308,23 +342,23 @@ impl<D: Destination> Intake<D> {
             None => Err(Reason::TopicUnmatched),
         };
         let checked = decoded.and_then(|decoded| {
-            match decoded.time_ms {
-                Some(time_ms) => self.check_time(time_ms)?,
+            match decoded.time {
+                Some(time) => self.check_at(time)?,
                 None if origin == Origin::RetainedTimed => return Err(Reason::RetainedUntimed),
                 None => {}
             }
             let bytes = encode(&mut self.scratch.value, &decoded.value)?;
-            let object = match object {
-                Some(object) => object,
+            let known = match known {
+                Some(known) => known,
                 None => self.object_of(rule, topic)?,
             };
-            Ok((object, bytes, decoded.time_ms))
+            Ok((known, bytes, decoded.time))
         });
-        let (object, bytes, time_ms) = match checked {
+        let (known, bytes, time) = match checked {
             Ok(checked) => checked,
             Err(reason) => return self.refused(reason, topic, payload),
         };
-        let put = self.put(object, &self.scratch.value[..bytes], time_ms, origin);
+        let put = self.put_at(known, &self.scratch.value[..bytes], time, origin);
         self.concluded(put, topic, payload)
     }
 
@@ -335,12 +369,10 @@ impl<D: Destination> Intake<D> {
         payload: &[u8],
         waiting: Option<Waiting>,
     ) -> Outcome {
-        let Ok(name) = std::str::from_utf8(topic) else {
-            return self.refused(Reason::InvalidUtf8, topic, payload);
+        let name = match topic_name(topic) {
+            Ok(name) => name,
+            Err(reason) => return self.refused(reason, topic, payload),
         };
-        if topic.contains(&b'\n') {
-            return self.refused(Reason::KeyInvalid, topic, payload);
-        }
         let mut progress = self.progress_of(waiting, topic, payload);
         // For the whole message, over all its lines.
         let mut lsn_end = progress.lsn_end;
@@ -457,11 +489,11 @@ impl<D: Destination> Intake<D> {
             .and_then(|parsed| match parsed {
                 Some(parsed) => match self.line_time(&parsed)? {
                     None if origin == Origin::RetainedTimed => Err(Reason::RetainedUntimed),
-                    time_ms => Ok(Some((parsed, time_ms))),
+                    time => Ok(Some((parsed, time))),
                 },
                 None => Ok(None),
             });
-        let (parsed, time_ms) = match parsed {
+        let (parsed, time) = match parsed {
             Ok(Some(parsed)) => parsed,
             Ok(None) => return LineProgress::default().done(progress),
             Err(reason) => {
@@ -476,8 +508,8 @@ impl<D: Destination> Intake<D> {
             let taken = self
                 .field_ready(&parsed, name, value, from)
                 .map_err(PutError::Refused)
-                .and_then(|(object, bytes)| {
-                    self.put(object, &self.scratch.value[..bytes], time_ms, origin)
+                .and_then(|(known, bytes)| {
+                    self.put_at(known, &self.scratch.value[..bytes], time, origin)
                 });
             match taken {
                 Ok(lsn) => {
@@ -502,14 +534,14 @@ impl<D: Destination> Intake<D> {
         progress.done(progress)
     }
 
-    fn line_time(&self, line: &Line<'_>) -> Result<Option<i64>, Reason> {
-        let Some(time) = line.time() else {
+    fn line_time(&self, line: &Line<'_>) -> Result<Option<Time>, Reason> {
+        let Some(count) = line.time() else {
             return Ok(None);
         };
-        let time_ms = self.options.line_precision.to_ms(time);
-        let time_ms = time_ms.ok_or(Reason::TimeAbsurd)?;
-        self.check_time(time_ms)?;
-        Ok(Some(time_ms))
+        let time = self.options.line_precision.time(count);
+        let time = time.ok_or(Reason::TimeAbsurd)?;
+        self.check_at(time)?;
+        Ok(Some(time))
     }
 
     /// Writes the value to `scratch.value` and returns its object and length.
@@ -519,7 +551,7 @@ impl<D: Destination> Intake<D> {
         name: Escaped<'_>,
         value: FieldValue<'_>,
         from: Option<(usize, &str)>,
-    ) -> Result<(u32, usize), Reason> {
+    ) -> Result<(Known, usize), Reason> {
         let Scratch {
             value: buffer,
             text,
@@ -537,8 +569,8 @@ impl<D: Destination> Intake<D> {
             }
         };
         let bytes = value.encode(buffer).map_err(|_| Reason::ValueTooLong)?;
-        let object = self.object_named(from, Subject::Field(line, name))?;
-        Ok((object, bytes))
+        let known = self.object_named(from, Subject::Field(line, name))?;
+        Ok((known, bytes))
     }
 
     /// Returns the object of a field of a line, or of a value of a document. `from`: the rule and the topic of its
@@ -547,7 +579,7 @@ impl<D: Destination> Intake<D> {
         &mut self,
         from: Option<(usize, &str)>,
         subject: Subject<'_>,
-    ) -> Result<u32, Reason> {
+    ) -> Result<Known, Reason> {
         let (template, topic) = match from {
             None => (&self.options.line_key, ""),
             Some((rule, topic)) => match self.options.subscriptions.get(rule) {
@@ -557,30 +589,55 @@ impl<D: Destination> Intake<D> {
         };
         let Scratch {
             identity,
+            whole,
             key,
             text,
             ..
         } = &mut self.scratch;
         let number = self.owners.number(from.map(|(rule, _)| rule));
+        let leaves_out = template.leaves_out(subject);
+        whole.clear();
+        if leaves_out {
+            whole.push(number);
+            template.identify_whole(whole, topic, subject);
+            if let Some(known) = self.fields.get(whole.as_str()) {
+                return Ok(*known);
+            }
+        }
         identity.clear();
         identity.push(number);
         template.identify(identity, topic, subject);
         if identity.len() > IDENTITY_BYTES_MAX {
             return Err(Reason::KeyInvalid);
         }
-        if let Some(object) = self.fields.get(identity.as_str()) {
-            return Ok(*object);
+        if !leaves_out && let Some(known) = self.fields.get(identity.as_str()) {
+            return Ok(*known);
         }
         template.render(key, topic, subject);
         check_key(key)?;
-        self.owners.check(number, key, identity, text)?;
-        let object = self.destination.resolve(key)?;
-        self.owners.keep(number, key, identity);
-        if self.fields.len() >= self.options.topics_cached_max {
-            self.fields.clear();
+        let series = Series {
+            identity: identity.as_str(),
+            whole: leaves_out.then_some(whole.as_str()),
+        };
+        let is_owned = leaves_out || !template.can_be_read_back(subject);
+        let is_merged = is_owned && self.owners.check(number, key, series, text)?;
+        if is_merged {
+            self.counters.keep_merged(text);
         }
-        self.fields.insert(identity.as_str().into(), object);
-        Ok(object)
+        let object = self.destination.resolve(key)?;
+        if is_owned {
+            self.owners.keep(number, key, series);
+        }
+        let known = Known { object, is_merged };
+        let name = series.whole.unwrap_or(series.identity);
+        // What a template leaves out has no limit of its own. A longer one is looked up each time.
+        if name.len() <= IDENTITY_BYTES_MAX {
+            if self.fields.len() >= self.options.topics_cached_max {
+                self.fields.clear();
+            }
+            self.fields.insert(name.into(), known);
+        }
+        Ok(known)
     }
 
     fn rule_of(&self, topic: &[u8]) -> Result<usize, Reason> {
@@ -593,7 +650,7 @@ impl<D: Destination> Intake<D> {
     }
 
     /// Returns the object of a topic that was not cached, and caches it.
-    fn object_of(&mut self, rule: usize, topic: &[u8]) -> Result<u32, Reason> {
+    fn object_of(&mut self, rule: usize, topic: &[u8]) -> Result<Known, Reason> {
         let name = std::str::from_utf8(topic).map_err(|_| Reason::InvalidUtf8)?;
         let template: &Template = match self.options.subscriptions.get(rule) {
             Some(subscription) => &subscription.key,
@@ -601,6 +658,7 @@ impl<D: Destination> Intake<D> {
         };
         let Scratch {
             identity,
+            whole,
             key,
             text,
             ..
@@ -608,32 +666,51 @@ impl<D: Destination> Intake<D> {
         template.render(key, name, Subject::Message);
         check_key(key)?;
         let number = self.owners.number(Some(rule));
-        identity.clear();
-        identity.push(number);
-        // If the template is the topic itself, each topic has its own key, and no owner needs to be kept.
-        let is_owned = !template.is_topic();
+        for buffer in [&mut *identity, &mut *whole] {
+            buffer.clear();
+            buffer.push(number);
+        }
+        // If the template has the whole topic, each topic has its own key, and no owner needs to be kept.
+        let leaves_out = template.leaves_out(Subject::Message);
+        let is_owned = leaves_out || !template.can_be_read_back(Subject::Message);
         if is_owned {
             template.identify(identity, name, Subject::Message);
-            self.owners.check(number, key, identity, text)?;
+        }
+        if leaves_out {
+            template.identify_whole(whole, name, Subject::Message);
+        }
+        let series = Series {
+            identity: identity.as_str(),
+            whole: leaves_out.then_some(whole.as_str()),
+        };
+        let is_merged = is_owned && self.owners.check(number, key, series, text)?;
+        if is_merged {
+            self.counters.keep_merged(text);
         }
         let object = self.destination.resolve(key)?;
         if is_owned {
-            self.owners.keep(number, key, identity);
+            self.owners.keep(number, key, series);
         }
+        let known = Known { object, is_merged };
         if topic.len() <= TOPIC_CACHED_BYTES_MAX {
             // Several topics can have the same key, so the limit on keys does not limit topics.
             if self.topics.len() >= self.options.topics_cached_max {
                 self.topics.clear();
             }
-            self.topics.insert(topic.into(), Target { rule, object });
+            self.topics.insert(topic.into(), Target { rule, known });
         }
-        Ok(object)
+        Ok(known)
     }
 
+    /// As [`check_at`](Self::check_at), for a time in whole ms.
     pub(super) fn check_time(&self, time_ms: i64) -> Result<(), Reason> {
+        self.check_at(Time::from_ms(time_ms))
+    }
+
+    pub(super) fn check_at(&self, time: Time) -> Result<(), Reason> {
         let is_trusted = self.destination.wall_trusted();
         let now_ms = is_trusted.then(|| self.destination.wall_ms());
-        self.window.check(time_ms, now_ms)
+        self.window.check(time, now_ms)
     }
 
     pub(super) fn progress_of(
@@ -688,6 +765,18 @@ impl LineProgress {
             lsn_end: self.lsn_end,
         }
     }
+}
+
+/// Returns the topic of a message of several readings as text.
+///
+/// # Errors
+/// [`Reason::InvalidUtf8`]; [`Reason::KeyInvalid`] for a topic with a line feed, which would make one identity of two.
+pub(super) fn topic_name(topic: &[u8]) -> Result<&str, Reason> {
+    let name = std::str::from_utf8(topic).map_err(|_| Reason::InvalidUtf8)?;
+    if name.contains('\n') {
+        return Err(Reason::KeyInvalid);
+    }
+    Ok(name)
 }
 
 pub(super) fn encode(buffer: &mut [u8], value: &DecodedValue<'_>) -> Result<usize, Reason> {

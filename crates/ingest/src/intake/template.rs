@@ -11,14 +11,51 @@ pub const TEMPLATE_BYTES_MAX: usize = 256;
 pub enum TemplateKind {
     /// A topic: `{topic}` and its levels `{1}` to `{9}`.
     Topic,
-    /// A field of a line: `{measurement}`, `{tags}` (the values in the order of the tags' names, separated by
-    /// `/`), `{tag:NAME}` and `{field}`.
+    /// A field of a line: `{measurement}`, `{pairs}` (`NAME=VALUE` of each tag, in the order of the names, separated
+    /// by `/`), `{values}` (only the values, likewise), `{tags}` (one of both, see [`TagsForm`]), `{tag:NAME}` and
+    /// `{field}`.
     Line,
     /// A field of a line in a message: all of these.
     TopicAndLine,
     /// One of several values of a JSON document: a topic and `{path}`, the value's path as levels.
     TopicAndPath,
+    /// A metric of Sparkplug: `{group}`, `{edge}`, `{device}` (empty for metrics of an edge node), `{place}` (`node`,
+    /// `device/DEVICE`, or `state` for the state of either) and `{metric}`, the metric's name as levels.
+    Sparkplug,
 }
+
+/// What `{tags}` of a template stands for. It depends on the store, so that a new version of the program makes no new
+/// series in a store of an older one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagsForm {
+    /// `NAME=VALUE` of each tag, as `{pairs}`.
+    Pairs,
+    /// The value of each tag, as `{values}`.
+    Values,
+}
+
+impl TagsForm {
+    /// The form in a store that has no keys yet.
+    ///
+    /// It is not `Pairs` as long as keys end at 64 bytes: names beside the values would make keys too long that fit
+    /// today, and the readings of their senders would be refused (`key_invalid`).
+    pub const OF_NEW_STORES: Self = Self::Values;
+
+    /// Returns the part of a template that stands for this form in any store.
+    #[must_use]
+    pub const fn placeholder(self) -> &'static str {
+        match self {
+            Self::Pairs => "{pairs}",
+            Self::Values => "{values}",
+        }
+    }
+}
+
+/// The part whose meaning depends on the store.
+const TAGS: &str = "{tags}";
+
+/// What a template of Sparkplug may hold.
+const SPARKPLUG_ONLY: &str = "only {group}, {edge}, {device}, {place} and {metric} make sense here";
 
 /// What a key is made from, beside the topic.
 #[derive(Clone, Copy)]
@@ -34,12 +71,27 @@ pub(crate) enum Subject<'a> {
         /// What `{path}` stands for.
         key_part: &'a str,
     },
+    /// A metric of Sparkplug, or the state of an edge node or device.
+    Metric {
+        group: &'a str,
+        edge: &'a str,
+        /// Empty: it is of the edge node.
+        device: &'a str,
+        place: &'a str,
+        /// Its name as levels.
+        path: &'a str,
+    },
 }
 
 /// A checked template. A missing part of a message is empty, and an empty level is left out with its `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,
+    /// Whether some of a topic is in no part.
+    leaves_topic: bool,
+    /// Whether some of a line is in no part. Its topic counts only where the template names a level of it: a line has
+    /// a name of its own.
+    leaves_line: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +101,18 @@ enum Part {
     /// A topic level, from 0.
     Level(usize),
     Measurement,
+    /// As [`Values`](Part::Values), until [`Template::with_tags`] says otherwise.
     Tags,
+    Pairs,
+    Values,
     Tag(String),
     Field,
     Path,
+    Group,
+    Edge,
+    Device,
+    Place,
+    Metric,
 }
 
 impl Template {
@@ -86,29 +146,67 @@ impl Template {
         if !crate::pattern::is_exact(&key) {
             return Err(fail("no level of a key is `+` or `#` alone"));
         }
-        Ok(Self { parts })
+        Ok(Self::of(parts))
+    }
+
+    fn of(parts: Vec<Part>) -> Self {
+        let has = |part: &Part| parts.contains(part);
+        let leaves_topic = !has(&Part::Topic);
+        let has_tags = has(&Part::Tags) || has(&Part::Pairs) || has(&Part::Values);
+        let is_line_whole = has(&Part::Measurement) && has_tags && has(&Part::Field);
+        let names_level = parts.iter().any(|part| matches!(part, Part::Level(_)));
+        Self {
+            leaves_topic,
+            leaves_line: !is_line_whole || names_level && leaves_topic,
+            parts,
+        }
     }
 
     /// Returns the template of the topic itself.
     #[must_use]
     pub fn topic() -> Self {
-        Self {
-            parts: vec![Part::Topic],
-        }
+        Self::of(vec![Part::Topic])
     }
 
     /// Returns `{measurement}/{tags}/{field}`.
     #[must_use]
     pub fn line() -> Self {
         let slash = || Part::Literal("/".to_owned());
-        Self {
-            parts: vec![Part::Measurement, slash(), Part::Tags, slash(), Part::Field],
+        Self::of(vec![
+            Part::Measurement,
+            slash(),
+            Part::Tags,
+            slash(),
+            Part::Field,
+        ])
+    }
+
+    /// Returns the template with another part in place of `{tags}`.
+    #[must_use]
+    pub fn with_tags(mut self, form: TagsForm) -> Self {
+        for part in &mut self.parts {
+            if *part == Part::Tags {
+                *part = match form {
+                    TagsForm::Pairs => Part::Pairs,
+                    TagsForm::Values => Part::Values,
+                };
+            }
         }
+        self
+    }
+
+    /// Returns the text of a template with another part in place of `{tags}`, so that it means this form in any store;
+    /// `None` if it does not have `{tags}`.
+    #[must_use]
+    pub fn text_with_tags(text: &str, form: TagsForm) -> Option<String> {
+        text.contains(TAGS)
+            .then(|| text.replace(TAGS, form.placeholder()))
     }
 
     /// Writes the key of a reading of a message with this topic, or of a line, to `key`.
     pub(crate) fn render(&self, key: &mut String, topic: &str, subject: Subject<'_>) {
         key.clear();
+        let is_escaped = self.is_escaped();
         let mut level_is_empty = false;
         for part in &self.parts {
             let before = key.len();
@@ -121,15 +219,25 @@ impl Template {
                 }
                 (Part::Topic, _) => key.push_str(topic),
                 (Part::Level(level), _) => key.push_str(topic.split('/').nth(*level).unwrap_or("")),
-                (Part::Measurement, Subject::Field(line, _)) => line.measurement().push_to(key),
-                (Part::Tags, Subject::Field(line, _)) => line.push_tag_values(key),
+                (Part::Measurement, Subject::Field(line, _)) => {
+                    push_text(key, line.measurement(), is_escaped);
+                }
+                (Part::Pairs, Subject::Field(line, _)) => line.push_tag_pairs(key),
+                (Part::Tags | Part::Values, Subject::Field(line, _)) => {
+                    line.push_tag_values(key, is_escaped);
+                }
                 (Part::Tag(name), Subject::Field(line, _)) => {
                     if let Some(value) = line.tag(name) {
-                        value.push_to(key);
+                        push_text(key, value, is_escaped);
                     }
                 }
-                (Part::Field, Subject::Field(_, field)) => field.push_to(key),
+                (Part::Field, Subject::Field(_, field)) => push_text(key, field, is_escaped),
                 (Part::Path, Subject::Member { key_part, .. }) => key.push_str(key_part),
+                (Part::Group, Subject::Metric { group, .. }) => key.push_str(group),
+                (Part::Edge, Subject::Metric { edge, .. }) => key.push_str(edge),
+                (Part::Device, Subject::Metric { device, .. }) => key.push_str(device),
+                (Part::Place, Subject::Metric { place, .. }) => key.push_str(place),
+                (Part::Metric, Subject::Metric { path, .. }) => key.push_str(path),
                 _ => {}
             }
             let at_level_start = before == 0 || key.as_bytes().get(before - 1) == Some(&b'/');
@@ -143,23 +251,15 @@ impl Template {
     /// Appends the data that [`render`](Self::render) uses, in line protocol form, to `identity`: two messages or
     /// fields have the same text if and only if they agree in everything that the template names. Two values of
     /// documents must also have the same path, whatever the template names: one message brings both. What stands for
-    /// the path counts, too: rules with the same template may name it differently. Topics and paths must not contain
-    /// line feeds.
+    /// the path counts, too: rules with the same template may name it differently. A metric of Sparkplug has all of its
+    /// identity, whatever the template names. Topics and paths must not contain line feeds.
     pub(crate) fn identify(&self, identity: &mut String, topic: &str, subject: Subject<'_>) {
         let begin = identity.len();
         for part in &self.parts {
             match (part, subject) {
-                // A line feed at both ends delimits the topic: commas, spaces and backslashes stand for themselves
-                // here.
-                (Part::Topic, _) => {
-                    identity.push('\n');
-                    identity.push_str(topic);
-                    identity.push('\n');
-                }
+                (Part::Topic, _) => push_topic(identity, topic),
                 (Part::Level(level), _) => {
-                    identity.push('\n');
-                    identity.push_str(topic.split('/').nth(*level).unwrap_or(""));
-                    identity.push('\n');
+                    push_topic(identity, topic.split('/').nth(*level).unwrap_or(""));
                 }
                 (Part::Measurement, Subject::Field(line, _)) => {
                     if identity.len() > begin {
@@ -167,7 +267,9 @@ impl Template {
                     }
                     line.measurement().push_escaped_to(identity, &[',', ' ']);
                 }
-                (Part::Tags, Subject::Field(line, _)) => line.push_tags(identity),
+                (Part::Tags | Part::Pairs | Part::Values, Subject::Field(line, _)) => {
+                    line.push_tags(identity);
+                }
                 (Part::Tag(name), Subject::Field(line, _)) => {
                     if let Some((name, value)) = line.tag_pair(name) {
                         push_tag(identity, name, value);
@@ -180,21 +282,112 @@ impl Template {
                 _ => {}
             }
         }
-        if let Subject::Member { path, key_part } = subject {
-            identity.push('\n');
-            identity.push_str(path);
-            identity.push('\n');
-            if key_part != path {
-                identity.push('\n');
-                identity.push_str(key_part);
-                identity.push('\n');
+        push_member(identity, subject);
+    }
+
+    /// Appends everything that tells a reading from those of other series, also what the template leaves out, in the
+    /// form of [`identify`](Self::identify): whoever has the same text has the same identity, too.
+    pub(crate) fn identify_whole(&self, whole: &mut String, topic: &str, subject: Subject<'_>) {
+        match subject {
+            Subject::Field(line, field) => {
+                let of_topic = |part: &Part| matches!(part, Part::Topic | Part::Level(_));
+                if self.parts.iter().any(of_topic) {
+                    push_topic(whole, topic);
+                    whole.push('\n');
+                }
+                line.measurement().push_escaped_to(whole, &[',', ' ']);
+                line.push_tags(whole);
+                whole.push(' ');
+                field.push_escaped_to(whole, ESCAPED);
             }
+            Subject::Message => push_topic(whole, topic),
+            Subject::Member { .. } => {
+                push_topic(whole, topic);
+                push_member(whole, subject);
+            }
+            Subject::Metric { .. } => push_member(whole, subject),
         }
     }
 
-    /// Returns whether the key is the topic, so that no two topics have the same key.
-    pub(crate) fn is_topic(&self) -> bool {
-        self.parts == [Part::Topic]
+    /// Returns whether series that differ can agree in everything that the template names.
+    pub(crate) fn leaves_out(&self, subject: Subject<'_>) -> bool {
+        match subject {
+            Subject::Field(..) => self.leaves_line,
+            Subject::Message | Subject::Member { .. } => self.leaves_topic,
+            // Each metric has its whole identity.
+            Subject::Metric { .. } => false,
+        }
+    }
+
+    /// Returns whether the identity can be read back from each key, so that no two identities have the same key.
+    pub(crate) fn can_be_read_back(&self, subject: Subject<'_>) -> bool {
+        let is_literal = |part: &&Part| matches!(part, Part::Literal(_));
+        let literals = self.parts.iter().take_while(is_literal).count();
+        match (subject, self.parts.get(literals..)) {
+            (Subject::Message | Subject::Field(..), Some([Part::Topic])) => true,
+            (
+                Subject::Field(..),
+                Some(
+                    [
+                        Part::Measurement,
+                        Part::Literal(first),
+                        Part::Pairs,
+                        Part::Literal(second),
+                        Part::Field,
+                    ],
+                ),
+            ) => first == "/" && second == "/",
+            _ => false,
+        }
+    }
+
+    /// Returns whether measurements, values of tags and fields are escaped. They are where a template has pairs, whose
+    /// keys can be read back, and nowhere else: keys of older templates must stay what they were.
+    fn is_escaped(&self) -> bool {
+        self.parts.contains(&Part::Pairs)
+    }
+}
+
+/// Appends a part of a key.
+fn push_text(key: &mut String, text: Escaped<'_>, is_escaped: bool) {
+    if is_escaped {
+        text.push_level_to(key, false);
+    } else {
+        text.push_to(key);
+    }
+}
+
+/// Appends a topic, or a level of one, to an identity.
+///
+/// A line feed at both ends delimits it: commas, spaces and backslashes stand for themselves here.
+fn push_topic(identity: &mut String, topic: &str) {
+    identity.push('\n');
+    identity.push_str(topic);
+    identity.push('\n');
+}
+
+/// Appends what tells a value of a document from others of the same document, or a metric from all others, to an
+/// identity.
+fn push_member(identity: &mut String, subject: Subject<'_>) {
+    match subject {
+        Subject::Member { path, key_part } => {
+            push_topic(identity, path);
+            if key_part != path {
+                push_topic(identity, key_part);
+            }
+        }
+        Subject::Metric {
+            group,
+            edge,
+            place,
+            path,
+            ..
+        } => {
+            for part in [group, edge, place, path] {
+                push_topic(identity, part);
+            }
+        }
+        Subject::Message | Subject::Field(..) => {}
     }
 }
 
@@ -217,25 +410,43 @@ fn placeholder(name: &str, kind: TemplateKind) -> Result<Part, &'static str> {
         [digit @ b'1'..=b'9'] => Part::Level(usize::from(digit - b'1')),
         b"measurement" => Part::Measurement,
         b"tags" => Part::Tags,
+        b"pairs" => Part::Pairs,
+        b"values" => Part::Values,
         b"field" => Part::Field,
         b"path" => Part::Path,
+        b"group" => Part::Group,
+        b"edge" => Part::Edge,
+        b"device" => Part::Device,
+        b"place" => Part::Place,
+        b"metric" => Part::Metric,
+        _ if kind == TemplateKind::Sparkplug => return Err(SPARKPLUG_ONLY),
         _ => match name.strip_prefix("tag:") {
             Some(tag) if !tag.is_empty() => Part::Tag(tag.to_owned()),
             _ => {
                 return Err(
-                    "it may hold {topic}, {1} to {9}, {path}, {measurement}, {tags}, {tag:NAME} and {field} only",
+                    "it may hold {topic}, {1} to {9}, {path}, {measurement}, {tags}, {pairs}, {values}, {tag:NAME} and \
+                     {field} only",
                 );
             }
         },
     };
     let is_of_topic = matches!(part, Part::Topic | Part::Level(_));
     let is_path = part == Part::Path;
+    let is_of_sparkplug = matches!(
+        part,
+        Part::Group | Part::Edge | Part::Device | Part::Place | Part::Metric
+    );
     match kind {
+        TemplateKind::Sparkplug if !is_of_sparkplug => Err(SPARKPLUG_ONLY),
+        TemplateKind::Sparkplug => Ok(part),
+        _ if is_of_sparkplug => Err(
+            "{group}, {edge}, {device}, {place} and {metric} are for payload = \"sparkplug\" only",
+        ),
         TemplateKind::Topic if is_path => Err("{path} is for json_fields only"),
         TemplateKind::Topic if !is_of_topic => Err("only {topic} and {1} to {9} make sense here"),
-        TemplateKind::Line if is_of_topic || is_path => {
-            Err("only {measurement}, {tags}, {tag:NAME} and {field} make sense here")
-        }
+        TemplateKind::Line if is_of_topic || is_path => Err(
+            "only {measurement}, {tags}, {pairs}, {values}, {tag:NAME} and {field} make sense here",
+        ),
         TemplateKind::TopicAndLine if is_path => Err("{path} is for json_fields only"),
         TemplateKind::TopicAndPath if !is_of_topic && !is_path => {
             Err("only {topic}, {1} to {9} and {path} make sense here")

@@ -1,6 +1,7 @@
-//! Times from senders: which are accepted, and the text form of RFC 3339.
+//! Times from senders: which are accepted, the text form of RFC 3339, and numbers without rounding.
 
 use super::Reason;
+use db::Time;
 
 /// 2000-01-01: the clocks of sensors that were never set begin at 1970 or 1980.
 pub const TIME_MS_MIN: i64 = 946_684_800_000;
@@ -8,7 +9,10 @@ pub const TIME_MS_MIN: i64 = 946_684_800_000;
 /// 2200-01-01.
 pub const TIME_MS_MAX: i64 = 7_258_118_400_000;
 
+const SECOND_NS: i64 = 1_000_000_000;
 const DAY_MS: i64 = 86_400_000;
+/// Most digits of a number that an i64 can hold.
+const I64_DIGITS_MAX: i64 = 19;
 
 /// How far a sender's time may be from the node's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +34,10 @@ impl Window {
         }
     }
 
-    /// Checks a time. `now_ms`: the node's clock, if it is trusted.
-    pub(crate) fn check(self, time_ms: i64, now_ms: Option<i64>) -> Result<(), Reason> {
+    /// Checks a time. `now_ms`: the node's clock, if it is trusted. It shows whole ms, so the time counts as whole ms,
+    /// too: otherwise a time of the present ms could lie in the future.
+    pub(crate) fn check(self, time: Time, now_ms: Option<i64>) -> Result<(), Reason> {
+        let time_ms = time.ms();
         let is_plausible = (TIME_MS_MIN..TIME_MS_MAX).contains(&time_ms);
         let is_near = now_ms.is_none_or(|now_ms| {
             let ahead_ms = time_ms.saturating_sub(now_ms);
@@ -45,10 +51,10 @@ impl Window {
     }
 }
 
-/// Converts a time in RFC 3339 form, with its zone, to ms since 1970: `2026-03-01T12:00:00.5+01:00`. A space may
-/// replace the `T`; digits below a millisecond are ignored.
+/// Returns the time that a text in RFC 3339 form, with its zone, says: `2026-03-01T12:00:00.5+01:00`. A space may
+/// replace the `T`; digits below a nanosecond are ignored.
 #[must_use]
-pub fn rfc3339_ms(text: &str) -> Option<i64> {
+pub fn rfc3339(text: &str) -> Option<Time> {
     let bytes = text.as_bytes();
     let number = |from: usize, to: usize| -> Option<i64> {
         let digits = bytes.get(from..to)?;
@@ -76,7 +82,7 @@ pub fn rfc3339_ms(text: &str) -> Option<i64> {
         return None;
     }
     let mut at = 19;
-    let mut ms = 0;
+    let mut ns = 0;
     if is_at(at, b".") {
         let digits = bytes[at + 1..]
             .iter()
@@ -85,13 +91,13 @@ pub fn rfc3339_ms(text: &str) -> Option<i64> {
         if digits == 0 {
             return None;
         }
-        for place in 0..3 {
+        for place in 0..9 {
             let digit = if place < digits {
                 number(at + 1 + place, at + 2 + place)?
             } else {
                 0
             };
-            ms = ms * 10 + digit;
+            ns = ns * 10 + digit;
         }
         at += 1 + digits;
     }
@@ -109,7 +115,14 @@ pub fn rfc3339_ms(text: &str) -> Option<i64> {
     let seconds = ((days_since_1970(year, month, day) * 24 + hour) * 60 + minute - offset_minutes)
         * 60
         + second;
-    Some(seconds * 1000 + ms)
+    let whole_ns = seconds.checked_mul(SECOND_NS);
+    Some(
+        match whole_ns.and_then(|whole_ns| whole_ns.checked_add(ns)) {
+            Some(ns) => Time::from_ns(ns),
+            // No i64 of ns reaches so far. Such a time is refused.
+            None => Time::from_ms(seconds * 1000 + ns / 1_000_000),
+        },
+    )
 }
 
 /// Returns the days of the Gregorian calendar since 1970, counted in years that begin in March, so that the leap day is
@@ -125,23 +138,69 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + leap_days + day_of_year - 719_468
 }
 
+/// Returns a number of JSON times this power of ten, rounded down; `None` if no i64 holds it.
+pub(super) fn times_ten_to(digits: &str, power: i64) -> Option<i64> {
+    let (mantissa, exponent) = digits.split_once(['e', 'E']).unwrap_or((digits, "0"));
+    let exponent: i64 = exponent.parse().ok()?;
+    let (sign, mantissa) = match mantissa.strip_prefix('-') {
+        Some(mantissa) => ("-", mantissa),
+        None => ("", mantissa),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let all = [whole, fraction].concat();
+    // The digits that count, of which those behind the point move in front of it.
+    let all = all.trim_start_matches('0');
+    let power = power
+        .saturating_add(exponent)
+        .saturating_sub_unsigned(fraction.len() as u64);
+    let length = all.len() as i64;
+    if all.is_empty() {
+        return Some(0);
+    }
+    if length.saturating_add(power) > I64_DIGITS_MAX {
+        return None;
+    }
+    let kept = usize::try_from(length.saturating_add(power.min(0))).unwrap_or(0);
+    let zeros = usize::try_from(power).unwrap_or(0);
+    let (whole, rest) = all.split_at(kept);
+    let count: i64 = format!("{sign}0{whole}{:0<zeros$}", "").parse().ok()?;
+    let is_above = !sign.is_empty() && rest.bytes().any(|digit| digit != b'0');
+    count.checked_sub(i64::from(is_above))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn texts_give_their_instant() {
-        for (text, ms) in [
-            ("1970-01-01T00:00:00Z", 0),
-            ("2000-01-01T00:00:00Z", TIME_MS_MIN),
-            ("2200-01-01T00:00:00Z", TIME_MS_MAX),
-            ("2000-03-01T00:00:00Z", 951_868_800_000),
-            ("2024-02-29T23:59:59.999Z", 1_709_251_199_999),
-            ("2026-03-01 12:00:00.5+01:00", 1_772_362_800_500),
-            ("2026-03-01t12:00:00.123456789-00:30", 1_772_368_200_123),
-            ("2016-12-31T23:59:60z", 1_483_228_800_000),
+        let ms = Time::from_ms;
+        for (text, time) in [
+            ("1970-01-01T00:00:00Z", ms(0)),
+            ("2000-01-01T00:00:00Z", ms(TIME_MS_MIN)),
+            ("2200-01-01T00:00:00Z", ms(TIME_MS_MAX)),
+            ("9999-12-31T23:59:59.5Z", ms(253_402_300_799_500)),
+            ("0000-01-01T00:00:00Z", ms(-62_167_219_200_000)),
+            ("2000-03-01T00:00:00Z", ms(951_868_800_000)),
+            ("2024-02-29T23:59:59.999Z", ms(1_709_251_199_999)),
+            ("2026-03-01 12:00:00.5+01:00", ms(1_772_362_800_500)),
+            (
+                "2026-03-01t12:00:00.123456789-00:30",
+                Time::from_ns(1_772_368_200_123_456_789),
+            ),
+            // A tenth digit is ignored, and a digit has its place.
+            (
+                "2026-03-01T12:30:00.1234567899Z",
+                Time::from_ns(1_772_368_200_123_456_789),
+            ),
+            (
+                "2026-03-01T12:30:00.000001Z",
+                Time::from_ns(1_772_368_200_000_001_000),
+            ),
+            ("1969-12-31T23:59:59.999999999Z", Time::from_ns(-1)),
+            ("2016-12-31T23:59:60z", ms(1_483_228_800_000)),
         ] {
-            assert_eq!(rfc3339_ms(text), Some(ms), "{text}");
+            assert_eq!(rfc3339(text), Some(time), "{text}");
         }
         for text in [
             "",
@@ -163,20 +222,20 @@ mod tests {
             "+026-03-01T12:00:00Z",
             "２026-03-01T12:00:00Z",
         ] {
-            assert_eq!(rfc3339_ms(text), None, "{text}");
+            assert_eq!(rfc3339(text), None, "{text}");
         }
     }
 
     #[test]
     fn only_near_and_plausible_times_are_believed() {
         let window = Window::new(60, 2);
-        let now_ms = 1_800_000_000_000;
+        let (now_ms, day_ms) = (1_800_000_000_000, 86_400_000);
         for (time_ms, now, believed) in [
             (now_ms, Some(now_ms), true),
             (now_ms + 60_000, Some(now_ms), true),
             (now_ms + 60_001, Some(now_ms), false),
-            (now_ms - 2 * DAY_MS, Some(now_ms), true),
-            (now_ms - 2 * DAY_MS - 1, Some(now_ms), false),
+            (now_ms - 2 * day_ms, Some(now_ms), true),
+            (now_ms - 2 * day_ms - 1, Some(now_ms), false),
             (now_ms + 60_001, None, true),
             (TIME_MS_MIN, None, true),
             (TIME_MS_MIN - 1, None, false),
@@ -185,9 +244,17 @@ mod tests {
             (i64::MAX, Some(now_ms), false),
             (now_ms, Some(i64::MIN), false),
         ] {
-            assert_eq!(window.check(time_ms, now).is_ok(), believed, "{time_ms}");
+            let time = Time::from_ms(time_ms);
+            assert_eq!(window.check(time, now).is_ok(), believed, "{time_ms}");
         }
         let boundless = Window::new(u64::MAX, u64::MAX);
-        assert!(boundless.check(TIME_MS_MIN, Some(now_ms)).is_ok());
+        let first = Time::from_ms(TIME_MS_MIN);
+        assert!(boundless.check(first, Some(now_ms)).is_ok());
+        // A clock that shows whole ms does not say that a time of this ms lies in the future.
+        let present = Window::new(0, 2);
+        let now_ns = now_ms * 1_000_000;
+        let checked = [0, 999_999, 1_000_000]
+            .map(|more| present.check(Time::from_ns(now_ns + more), Some(now_ms)));
+        assert_eq!(checked, [Ok(()), Ok(()), Err(Reason::TimeAbsurd)]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! **Files:** `parse.rs` the grammar, `format.rs` its reverse, `end.rs` where a line ends, `buffer.rs` lines from a
 //! stream, `body.rs` lines of a whole body, `options.rs` and `state.rs` options and figures of listeners, `listen.rs`
-//! sockets, `connection.rs` one sender, `places.rs` which connection makes room for a new one.
+//! sockets, `connection.rs` one sender, `tally.rs` its counts, `places.rs` which connection makes room for a new one.
 
 mod body;
 mod buffer;
@@ -14,6 +14,7 @@ mod options;
 mod parse;
 mod places;
 mod state;
+mod tally;
 
 pub use body::{BodyStopped, BodyTaken, LineBody, REFUSED_LINES_MAX, RefusedLine};
 pub use buffer::{LineBuffer, Piece};
@@ -25,6 +26,8 @@ pub use options::LineOptions;
 pub(crate) use parse::{ESCAPED, push_tag};
 pub use parse::{Escaped, FIELDS_MAX, FieldValue, Line, Quoted, TAGS_MAX, parse};
 pub use state::{Control, Controller, LineFigures, LineState, control};
+
+use db::Time;
 
 /// Unit of the timestamps in lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,16 +60,17 @@ impl Precision {
         }
     }
 
-    /// Converts `time` to ms, rounded down; `None` if the result does not fit.
+    /// Returns the time that is `count` of this unit after 1970, exactly; `None` if it lies too far for that.
     #[must_use]
-    pub fn to_ms(self, time: i64) -> Option<i64> {
-        match self {
-            Self::Nanoseconds => Some(time.div_euclid(1_000_000)),
-            Self::Microseconds => Some(time.div_euclid(1000)),
-            Self::Milliseconds => Some(time),
-            Self::Seconds => time.checked_mul(1000),
-            Self::Minutes => time.checked_mul(60_000),
-            Self::Hours => time.checked_mul(3_600_000),
-        }
+    pub fn time(self, count: i64) -> Option<Time> {
+        let ms = match self {
+            Self::Nanoseconds => return Some(Time::from_ns(count)),
+            Self::Microseconds => return count.checked_mul(1000).map(Time::from_ns),
+            Self::Milliseconds => 1,
+            Self::Seconds => 1000,
+            Self::Minutes => 60_000,
+            Self::Hours => 3_600_000,
+        };
+        count.checked_mul(ms).map(Time::from_ms)
     }
 }

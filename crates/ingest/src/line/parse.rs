@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use base::seeded_bug::SeededBug;
+
 use crate::intake::Reason;
 
 /// Largest number of tags of one line.
@@ -42,6 +44,19 @@ impl<'a> Escaped<'a> {
                 text.push('\\');
             }
             text.push(found);
+        }
+    }
+
+    /// Appends the text without escapes as a part of a key that can be read back: `/` separates levels there, so it
+    /// becomes `~1`, and `~` becomes `~0`. In a tag's name, `=` becomes `~2`, because the first one ends the name.
+    pub(crate) fn push_level_to(self, text: &mut String, is_name_of_tag: bool) {
+        for found in self.chars() {
+            match found {
+                '~' => text.push_str("~0"),
+                '/' if !SeededBug::SlashUnescaped.is_on() => text.push_str("~1"),
+                '=' if is_name_of_tag => text.push_str("~2"),
+                other => text.push(other),
+            }
         }
     }
 
@@ -125,14 +140,33 @@ impl<'a> Line<'a> {
             .find(|(found, _)| found.chars().eq(name.chars()))
     }
 
-    /// Appends the values of the tags, in the order of the tags' names, separated by `/`.
-    pub(crate) fn push_tag_values(&self, text: &mut String) {
+    /// Appends the values of the tags, in the order of the tags' names, separated by `/`; with `is_escaped`, so that
+    /// they can be read back.
+    pub(crate) fn push_tag_values(&self, text: &mut String, is_escaped: bool) {
         self.with_sorted_tags(|tags| {
             for (index, (_, value)) in tags.iter().enumerate() {
                 if index > 0 {
                     text.push('/');
                 }
-                value.push_to(text);
+                if is_escaped {
+                    value.push_level_to(text, false);
+                } else {
+                    value.push_to(text);
+                }
+            }
+        });
+    }
+
+    /// Appends `name=value` for each tag, in the order of the names, separated by `/`, so that they can be read back.
+    pub(crate) fn push_tag_pairs(&self, text: &mut String) {
+        self.with_sorted_tags(|tags| {
+            for (index, (name, value)) in tags.iter().enumerate() {
+                if index > 0 {
+                    text.push('/');
+                }
+                name.push_level_to(text, true);
+                text.push('=');
+                value.push_level_to(text, false);
             }
         });
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::{Clock, SystemClock};
+use db::Time;
 use db::value::Value;
 use tokio::time::sleep;
 
@@ -284,8 +285,9 @@ impl<D: Destination> Outlet<D> {
         patience: &mut Duration,
     ) -> Result<(), LogGone> {
         let destination = &self.destination;
-        let came_ms = destination.wall_trusted().then(|| destination.wall_ms());
-        let mut waiting = Waiting { came_ms, patience };
+        let now = || Time::from_ms(destination.wall_ms());
+        let came = destination.wall_trusted().then(now);
+        let mut waiting = Waiting { came, patience };
         for index in &request.registers {
             let register = &device.options.registers[*index];
             match value(register, request.address, answer) {
@@ -321,8 +323,8 @@ impl<D: Destination> Outlet<D> {
             }
         };
         loop {
-            let time_ms = waiting.time_ms();
-            match self.destination.put(object, &space[..bytes], time_ms) {
+            let time = waiting.time();
+            match self.destination.put(object, &space[..bytes], time) {
                 Ok(_) => {
                     self.counters.add_reading();
                     state.add_reading();
@@ -352,7 +354,7 @@ impl<D: Destination> Outlet<D> {
 /// How the readings of an answer wait.
 struct Waiting<'a> {
     /// When the answer came, by a wall clock that is trusted.
-    came_ms: Option<i64>,
+    came: Option<Time>,
     /// How long the readings of the poll may still wait.
     patience: &'a mut Duration,
 }
@@ -360,8 +362,8 @@ struct Waiting<'a> {
 impl Waiting<'_> {
     /// Returns the time of a reading: that of its answer once the poll has waited for the store, which gives it until
     /// then.
-    fn time_ms(&self) -> Option<i64> {
-        self.came_ms.filter(|_| *self.patience < STORE_WAIT_MAX)
+    fn time(&self) -> Option<Time> {
+        self.came.filter(|_| *self.patience < STORE_WAIT_MAX)
     }
 }
 

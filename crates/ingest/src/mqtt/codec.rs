@@ -133,6 +133,26 @@ pub(super) fn unsubscribe(
     written.then_some(out).ok_or(UNWRITABLE)
 }
 
+/// Writes a message that is sent once.
+pub(super) fn publish(
+    version: Version,
+    topic: &str,
+    payload: &[u8],
+) -> Result<BytesMut, &'static str> {
+    let mut out = BytesMut::new();
+    let written = match version {
+        Version::V311 => {
+            let packet = v4::Publish::new(topic, Qos4::AtMostOnce, payload);
+            packet.write(&mut out).is_ok()
+        }
+        Version::V5 => {
+            let packet = v5::Publish::new(topic, Qos5::AtMostOnce, payload.to_vec(), None);
+            packet.write(&mut out).is_ok()
+        }
+    };
+    written.then_some(out).ok_or(UNWRITABLE)
+}
+
 pub(super) fn farewell(version: Version, farewell: Farewell) -> &'static [u8] {
     match (version, farewell) {
         (Version::V5, Farewell::Malformed) => &[0xe0, 1, 0x81],

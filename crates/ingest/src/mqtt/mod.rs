@@ -28,7 +28,7 @@ pub use options::{MqttOptions, OptionInvalid, Qos, Subscription, Version};
 pub use run::{Ended, run};
 pub use state::{MqttFigures, MqttState, Pause};
 
-use crate::intake::{Destination, Intake, Outcome, Reason};
+use crate::intake::{Destination, Intake, Outcome, Outgoing, Reason};
 
 /// The receiver of the messages.
 pub trait Consumer {
@@ -40,6 +40,12 @@ pub trait Consumer {
 
     /// Counts an item that never became a message.
     fn refuse(&mut self, reason: Reason);
+
+    /// Returns the next message for the broker, if there is one. It is sent once, with QoS 0: if the connection breaks,
+    /// it is lost. Called after messages were taken. Must not block.
+    fn outgoing(&mut self) -> Option<Outgoing> {
+        None
+    }
 }
 
 impl<D: Destination> Consumer for Intake<D> {
@@ -53,5 +59,9 @@ impl<D: Destination> Consumer for Intake<D> {
 
     fn refuse(&mut self, reason: Reason) {
         Intake::refuse(self, reason);
+    }
+
+    fn outgoing(&mut self) -> Option<Outgoing> {
+        Intake::outgoing(self)
     }
 }

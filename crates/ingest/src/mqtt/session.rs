@@ -173,6 +173,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             self.acknowledge()?;
             let now = now_of(self.clock);
             self.drain(now)?;
+            self.publish()?;
             self.acknowledge()?;
             self.keep_alive(now)?;
             self.wait(control, now).await?;
@@ -350,6 +351,20 @@ impl<'a, C: Consumer> Session<'a, C> {
             }
         }
         self.state.set_pause(pause);
+    }
+
+    /// Takes over what the consumer sends. It is written with the next acknowledgements.
+    fn publish(&mut self) -> Result<(), Leave> {
+        while self.out.len() < OUT_BYTES_MAX {
+            let Some(message) = self.consumer.borrow_mut().outgoing() else {
+                break;
+            };
+            let (version, topic) = (self.options.version, message.topic.as_str());
+            let packet = codec::publish(version, topic, &message.payload).or_else(lost)?;
+            self.out.extend_from_slice(&packet);
+            self.state.sent.fetch_add(1, Relaxed);
+        }
+        Ok(())
     }
 
     /// Writes the acknowledgements that are allowed now.

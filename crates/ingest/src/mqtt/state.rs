@@ -34,6 +34,7 @@ pub struct MqttState {
     pub(super) redelivered: AtomicU64,
     pub(super) copies: AtomicU64,
     pub(super) retained: AtomicU64,
+    pub(super) sent: AtomicU64,
     pub(super) oversized: AtomicU64,
     pub(super) packets_invalid: AtomicU64,
     pub(super) subscriptions_held: AtomicU64,
@@ -72,6 +73,8 @@ pub struct MqttFigures {
     pub copies: u64,
     /// Messages that the broker had retained for new subscribers.
     pub retained: u64,
+    /// Messages that the node has sent: commands that ask for something.
+    pub sent: u64,
     /// Messages above `packet_bytes_max`.
     pub oversized: u64,
     /// Packets that broke the protocol; each ended a connection.
@@ -105,6 +108,7 @@ impl MqttState {
             redelivered: self.redelivered.load(Relaxed),
             copies: self.copies.load(Relaxed),
             retained: self.retained.load(Relaxed),
+            sent: self.sent.load(Relaxed),
             oversized: self.oversized.load(Relaxed),
             packets_invalid: self.packets_invalid.load(Relaxed),
             subscriptions_held: self.subscriptions_held.load(Relaxed),

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use db::Time;
 use db::value::Value;
 use ingest::intake::{
     Destination, Intake, IntakeOptions, JsonRule, LogGone, Outcome, PayloadKind, PutError, Reason,
@@ -21,7 +22,7 @@ pub struct Inner {
     pub unknown: Vec<String>,
     pub keys_max: usize,
     /// Key, printed value with its kind, time.
-    pub puts: Vec<(String, String, Option<i64>)>,
+    pub puts: Vec<(String, String, Option<Time>)>,
     /// Of those, how many are marked as retained.
     pub retained: u64,
     /// How many puts are accepted before one must wait; then it is reset to none.
@@ -65,8 +66,16 @@ impl Fake {
         result
     }
 
+    /// Returns everything that was put, with times in ms.
     pub fn puts(&self) -> Vec<(String, String, Option<i64>)> {
-        self.with(|inner| inner.puts.clone())
+        let puts = self.with(|inner| inner.puts.clone());
+        let in_ms = |(key, value, time): (_, _, Option<Time>)| (key, value, time.map(Time::ms));
+        puts.into_iter().map(in_ms).collect()
+    }
+
+    /// Returns the times of everything that was put, in ns.
+    pub fn times_ns(&self) -> Vec<Option<i64>> {
+        self.with(|inner| inner.puts.iter().map(|put| put.2.map(Time::ns)).collect())
     }
 
     /// Returns `key=value` of everything that was put.
@@ -109,7 +118,7 @@ impl Destination for Fake {
         })
     }
 
-    fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
+    fn put(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
         self.with(|inner| {
             if inner.failed {
                 return Err(PutError::Failed);
@@ -126,7 +135,7 @@ impl Destination for Fake {
             }
             if !inner.forget {
                 let key = inner.keys[object as usize].clone();
-                inner.puts.push((key, show(value), time_ms));
+                inner.puts.push((key, show(value), time));
             }
             let lsn = inner.next_lsn;
             inner.next_lsn += 1;
@@ -137,13 +146,8 @@ impl Destination for Fake {
         })
     }
 
-    fn put_retained(
-        &self,
-        object: u32,
-        value: &[u8],
-        time_ms: Option<i64>,
-    ) -> Result<u64, PutError> {
-        let lsn = self.put(object, value, time_ms)?;
+    fn put_retained(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
+        let lsn = self.put(object, value, time)?;
         self.with(|inner| inner.retained += 1);
         Ok(lsn)
     }

@@ -6,13 +6,14 @@
 
 use bytes::BytesMut;
 use ingest::durable::DurableWatch;
-use ingest::intake::{Destination, LogGone, Outcome, PutError, Reason};
+use ingest::intake::{Destination, LogGone, Outcome, Outgoing, PutError, Reason};
 use ingest::mqtt::{
     self, Consumer, Controller, Ended, MqttFigures, MqttOptions, MqttState, Qos, Subscription,
     Version,
 };
 use rumqttc::mqttbytes::{QoS, v4};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -278,6 +279,8 @@ pub struct Inner {
     pub refused: Vec<Reason>,
     /// Payloads starting with this are refused.
     pub refuse: Option<&'static str>,
+    /// What the consumer sends.
+    pub outgoing: VecDeque<Outgoing>,
 }
 
 /// A store whose durability the test controls.
@@ -327,16 +330,16 @@ impl Destination for Store {
     fn resolve(&self, _key: &str) -> Result<u32, Reason> {
         Ok(0)
     }
-    fn put(&self, _object: u32, _value: &[u8], _time_ms: Option<i64>) -> Result<u64, PutError> {
+    fn put(&self, _: u32, _: &[u8], _: Option<db::Time>) -> Result<u64, PutError> {
         Err(PutError::Failed)
     }
     fn put_retained(
         &self,
         object: u32,
         value: &[u8],
-        time_ms: Option<i64>,
+        time: Option<db::Time>,
     ) -> Result<u64, PutError> {
-        self.put(object, value, time_ms)
+        self.put(object, value, time)
     }
     fn durable_end(&self) -> u64 {
         self.lock().durable_end
@@ -397,6 +400,10 @@ impl Consumer for Taker {
 
     fn refuse(&mut self, reason: Reason) {
         self.0.lock().refused.push(reason);
+    }
+
+    fn outgoing(&mut self) -> Option<Outgoing> {
+        self.0.lock().outgoing.pop_front()
     }
 }
 

@@ -138,7 +138,8 @@ pub(crate) enum ConfigCommand {
 #[command(after_help = "Examples:\n  \
     keel config try sensors/hall/2 21.5\n  \
     keel config try zigbee2mqtt/kitchen '{\"temperature\": 21.5}' -c /etc/keel/keel.toml\n  \
-    mosquitto_sub -N -t tele/lamp/SENSOR -C 1 | keel config try tele/lamp/SENSOR - --json\n\n\
+    mosquitto_sub -N -t tele/lamp/SENSOR -C 1 | keel config try tele/lamp/SENSOR - --json\n  \
+    keel config try --before spBv1.0/plant/NBIRTH/line1 birth.bin spBv1.0/plant/NDATA/line1 - < data.bin\n\n\
     The command prints each reading with its key, its value and its kind, and what is refused or left out, each with\n\
     the line of the configuration that decides. It changes nothing, and needs neither a broker nor a store. Times are\n\
     compared with the clock of this machine, as if it were trusted. Other keys are not known, so keys.keys_max and\n\
@@ -155,6 +156,9 @@ pub(crate) struct TryArgs {
     /// Configuration file
     #[arg(short, long, default_value = "keel.toml", value_name = "FILE")]
     pub(crate) config: PathBuf,
+    /// Topic, and file with the payload, of a message that came before, such as a birth of Sparkplug
+    #[arg(long, num_args = 2, value_names = ["TOPIC", "FILE"])]
+    pub(crate) before: Vec<String>,
     /// As if the broker had kept the message since before the subscription
     #[arg(long)]
     pub(crate) retained: bool,

@@ -206,7 +206,7 @@ impl Export<'_> {
         let mut store = open_alone(image, false)?;
         let mut failed = None;
         let report = db::scan_log(&mut store, &mut |entry| {
-            let time_ms = entry.timestamp_ms;
+            let time_ms = entry.time.ms();
             let Some(key) = entry.key else {
                 return ControlFlow::Continue(());
             };

@@ -89,21 +89,16 @@ impl Values {
             other => other?,
         };
         let now = Now::of(&SystemClock::new());
-        let age_ms = now.age_ms(
-            read.timestamp_ms,
-            read.node_time,
-            read.arrival_ns,
-            read.boot_tag,
-        );
+        let age_ns = now.age_ns(read.time, read.node_time, read.arrival_ns, read.boot_tag);
         let (validity_ms, temporal) = reader.validity(id);
         let (value, kind) = Shown::of(&bytes[..read.value_bytes]);
         let latest = Latest {
             key,
             value,
             kind,
-            time_ms: read.timestamp_ms,
-            age_ms,
-            fresh: read.is_fresh(age_ms),
+            time_ms: read.time.ms(),
+            age_ms: age_ns / 1_000_000,
+            fresh: read.is_fresh(age_ns),
             validity_ms,
             temporal,
             node_time: read.node_time,

@@ -9,6 +9,7 @@ use crate::error::{CliError, STATUS_FAILURE};
 use crate::lasting;
 use crate::output::Output;
 use crate::progress::bytes_text;
+use ingest::intake::TagsForm;
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -106,6 +107,8 @@ impl Config {
             ("sources", self.sources_sentence()),
             ("commands", self.node.socket.display().to_string()),
         ];
+        let tags = self.tags_sentence(TagsForm::OF_NEW_STORES);
+        summary.extend(tags.map(|tags| ("tags", tags)));
         summary.extend(
             self.region
                 .as_ref()

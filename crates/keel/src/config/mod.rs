@@ -18,6 +18,7 @@ mod sharing;
 mod subscribe;
 #[cfg(test)]
 mod subscribe_tests;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod upstream;

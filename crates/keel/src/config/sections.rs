@@ -45,7 +45,7 @@ const LINE_TCP: &str = "127.0.0.1:8094";
 const FILE_NAME_BYTES_MAX: usize = 250;
 /// Default name of the slot table's file in a region.
 pub(crate) const REGION_TABLE: &str = "keel-latest";
-/// Default key of a line.
+/// Default key of a line. What `{tags}` stands for depends on the store.
 pub(super) const LINE_KEY: &str = "{measurement}/{tags}/{field}";
 
 /// Reads a whole document; its problems stay in the document.

@@ -36,12 +36,13 @@ fn topics(config: &Config) -> Vec<String> {
         .collect()
 }
 
-/// Warns of several single-value topics with one key: their readings cannot be told apart later. Lines have their own
-/// keys.
+/// Warns of several single-value topics with one key: their readings cannot be told apart later. Lines and metrics of
+/// Sparkplug have their own keys.
 fn keys(config: &Config) -> Vec<String> {
     let subscribe = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscribe);
     let rules: Vec<_> = subscribe
-        .filter(|rule| rule.payload != PayloadKind::Line && !rule.key.contains("{topic}"))
+        .filter(|rule| !matches!(rule.payload, PayloadKind::Line | PayloadKind::Sparkplug(_)))
+        .filter(|rule| !rule.key.contains("{topic}"))
         .map(|rule| (rule, levels(&rule.filter)))
         .collect();
     let mut warnings = Vec::new();

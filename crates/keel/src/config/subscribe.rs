@@ -4,7 +4,7 @@ use super::reader::{At, Section};
 use super::sections::{LINE_KEY, TEXT_BYTES_MAX, check_pattern, key_template, reason};
 use ingest::intake::{
     ArrayRule, JsonRule, JsonTake, MemberRule, MemberRules, PathPattern, PayloadKind, Retained,
-    ValueKind, ValueRule, check_key,
+    SparkplugRule, ValueKind, ValueRule, check_key,
 };
 use ingest::line::Precision;
 use ingest::pattern;
@@ -17,6 +17,9 @@ const FIELDS_MAX: usize = 256;
 const WORDS_MAX: (usize, usize) = (64, 64);
 /// Units, and bytes of each.
 const UNITS_MAX: (usize, usize) = (16, 32);
+
+/// Default key of a metric of Sparkplug: no two metrics have the same.
+const SPARKPLUG_KEY: &str = "{group}/{edge}/{place}/{metric}";
 
 /// The kinds of values, by name.
 const KINDS: [(&str, ValueKind); 5] = [
@@ -88,13 +91,15 @@ fn subscription(section: Section<'_, '_>) -> SubscribeConfig {
         Value,
         Json,
         Line,
+        Sparkplug,
     }
     const REMEDY: &str = "give a topic filter, such as \"sensors/#\"";
-    const FORMATS: [(&str, Format); 4] = [
+    const FORMATS: [(&str, Format); 5] = [
         ("number", Format::Number),
         ("value", Format::Value),
         ("json", Format::Json),
         ("line", Format::Line),
+        ("sparkplug", Format::Sparkplug),
     ];
     let filter = section.required("filter", pattern::PATTERN_BYTES_MAX, REMEDY);
     check_pattern(&section, "filter", &filter, pattern::check_topics);
@@ -105,7 +110,7 @@ fn subscription(section: Section<'_, '_>) -> SubscribeConfig {
         ..Lines::default()
     };
     let value = value_rule(&section, &ValueRule::default());
-    if matches!(format, Format::Number | Format::Line) {
+    if matches!(format, Format::Number | Format::Line | Format::Sparkplug) {
         let keys = [
             "type",
             "words_true",
@@ -122,14 +127,20 @@ fn subscription(section: Section<'_, '_>) -> SubscribeConfig {
         );
     }
     let json = json(&section, value.clone(), format == Format::Json, &mut lines);
+    let rebirth = section.boolean("sparkplug_rebirth", false);
+    let is_other = rebirth && format != Format::Sparkplug;
+    let only = "is for payload = \"sparkplug\" only";
+    refuse(&section, &["sparkplug_rebirth"], is_other, only);
     let payload = match format {
         Format::Number => PayloadKind::Number,
         Format::Value => PayloadKind::Value(value),
         Format::Json => PayloadKind::Json(json),
         Format::Line => PayloadKind::Line,
+        Format::Sparkplug => PayloadKind::Sparkplug(SparkplugRule { rebirth }),
     };
     let (default, needs_path) = match &payload {
         PayloadKind::Line => (LINE_KEY, false),
+        PayloadKind::Sparkplug(_) => (SPARKPLUG_KEY, false),
         PayloadKind::Json(JsonRule {
             take: JsonTake::Several(rules),
             ..
@@ -140,6 +151,9 @@ fn subscription(section: Section<'_, '_>) -> SubscribeConfig {
     if needs_path && !key.contains("{path}") {
         let remedy = "add it, so that each value of a message has a key of its own";
         section.wrong(section.line_of("key"), "key", "lacks {path}", remedy);
+    }
+    if format == Format::Sparkplug {
+        check_sparkplug(&section, &filter, &key);
     }
     let subscribe = SubscribeConfig {
         filter: filter.value,
@@ -159,6 +173,25 @@ fn subscription(section: Section<'_, '_>) -> SubscribeConfig {
     };
     section.finish();
     subscribe
+}
+
+/// Checks that the filter can fit messages of Sparkplug, and that each metric of a message has a key of its own.
+fn check_sparkplug(section: &Section<'_, '_>, filter: &At<String>, key: &str) {
+    if !key.contains("{metric}") {
+        let remedy = "add it, so that each metric of a message has a key of its own";
+        section.wrong(section.line_of("key"), "key", "lacks {metric}", remedy);
+    }
+    if filter.value.starts_with("$share/") {
+        let wrong = format!("is \"{}\"", filter.value);
+        let remedy = "leave out $share/GROUP/: a part of the messages is not enough to know what the others mean";
+        section.wrong(filter.line, "filter", &wrong, remedy);
+    }
+    let namespace = pattern::topic_filter(&filter.value).split('/').next();
+    if !filter.value.is_empty() && !matches!(namespace, Some("spBv1.0" | "+" | "#")) {
+        let wrong = format!("is \"{}\"", filter.value);
+        let remedy = "topics of Sparkplug B begin with spBv1.0, such as \"spBv1.0/plant/#\"";
+        section.wrong(filter.line, "filter", &wrong, remedy);
+    }
 }
 
 /// Returns whether there is one value at most that rules can take, so that the key need not say which.

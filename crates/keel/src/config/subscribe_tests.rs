@@ -1,7 +1,7 @@
 //! `[[mqtt.subscribe]]`: what is taken from messages, and problems with their line and the remedy.
 
 use super::*;
-use ingest::intake::{JsonTake, MemberRules, PayloadKind, ValueKind};
+use ingest::intake::{JsonTake, MemberRules, PayloadKind, SparkplugRule, ValueKind};
 
 /// A configuration with one subscription; its heading is line 4.
 fn text(keys: &str) -> String {
@@ -208,4 +208,58 @@ fn what_cannot_be_is_told_with_its_line() {
         let first = error.split(" (and ").next().unwrap();
         assert_eq!(first, format!("keel.toml:{expected}"), "{keys}");
     }
+}
+
+#[test]
+fn messages_of_sparkplug_have_keys_of_their_own() {
+    let sparkplug = |keys: &str| {
+        let text = text(&format!("payload = \"sparkplug\"\n{keys}"));
+        let text = text.replace("a/+", "spBv1.0/plant/#");
+        Config::parse(&text, "keel.toml", Path::new("")).map_err(|error| error.to_string())
+    };
+    let config = sparkplug("").unwrap();
+    let warnings = config.warnings().join("; ");
+    assert!(!warnings.contains("mqtt.subscribe"), "{warnings}");
+    let found = config.mqtt.unwrap().subscribe.remove(0);
+    assert_eq!(found.key, "{group}/{edge}/{place}/{metric}");
+    let of = |rebirth| PayloadKind::Sparkplug(SparkplugRule { rebirth });
+    assert_eq!(found.payload, of(false));
+    let config = sparkplug("sparkplug_rebirth = true\nkey = \"p/{device}/{metric}\"").unwrap();
+    let found = config.mqtt.unwrap().subscribe.remove(0);
+    assert_eq!(
+        (found.payload, found.key),
+        (of(true), "p/{device}/{metric}".to_owned())
+    );
+    for (keys, wrong) in [
+        ("key = \"{topic}/{metric}\"", "only {group}, {edge}"),
+        ("key = \"{group}/{edge}\"", "lacks {metric}"),
+        (
+            "type = \"number\"",
+            "is for payload = \"value\" or \"json\" only",
+        ),
+        ("json_fields = [\"*\"]", "is for payload = \"json\" only"),
+    ] {
+        let error = sparkplug(keys).unwrap_err();
+        assert!(error.contains(wrong), "{keys}: {error}");
+    }
+    for (keys, wrong) in [
+        (
+            "sparkplug_rebirth = true",
+            "is for payload = \"sparkplug\" only",
+        ),
+        ("key = \"{metric}\"", "are for payload = \"sparkplug\" only"),
+        (
+            "payload = \"sparkplug\"",
+            "topics of Sparkplug B begin with spBv1.0",
+        ),
+    ] {
+        let error = parse(keys).unwrap_err();
+        assert!(error.contains(wrong), "{keys}: {error}");
+    }
+    let shared = text("payload = \"sparkplug\"").replace("a/+", "$share/g/spBv1.0/#");
+    let error = Config::parse(&shared, "keel.toml", Path::new("")).unwrap_err();
+    assert!(
+        error.to_string().contains("leave out $share/GROUP/"),
+        "{error}"
+    );
 }

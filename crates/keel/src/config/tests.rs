@@ -37,7 +37,7 @@ fn the_example_as_it_stands_is_the_default() {
 fn the_example_with_everything_on_says_the_defaults_too() {
     let all = everything_on();
     let config = parse(&all).unwrap();
-    assert_eq!(config.mqtt.as_ref().unwrap().subscribe.len(), 6);
+    assert_eq!(config.mqtt.as_ref().unwrap().subscribe.len(), 7);
     assert_eq!(config.key.len(), 1);
     assert_eq!(config.upstream.len(), 2);
     // Removing the settings that have their default changes nothing.
@@ -155,7 +155,8 @@ fn ranges_and_types_are_told_with_the_remedy() {
         ),
         (
             "[line]\nkey = \"{topic}\"",
-            "keel.toml:2: line.key is \"{topic}\"; only {measurement}, {tags}, {tag:NAME} and {field} make sense here",
+            "keel.toml:2: line.key is \"{topic}\"; only {measurement}, {tags}, {pairs}, {values}, {tag:NAME} and \
+             {field} make sense here",
         ),
         (
             "[[key]]\npattern = \"a/#/b\"",

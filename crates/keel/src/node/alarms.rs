@@ -213,7 +213,7 @@ impl Shown {
                 alarm: name.to_owned(),
                 key: db.key(active.object).as_str().to_owned(),
                 value: active.value.map(|value| value.value().to_string()),
-                time_ms: active.time_ms,
+                time_ms: active.time.ms(),
                 since_ms: now_ns.saturating_sub(active.since_ns) / 1_000_000,
             });
         }

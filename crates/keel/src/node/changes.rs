@@ -2,6 +2,7 @@
 //! changed, and how often, without reading any value. A put costs one addition.
 
 use base::seeded_bug::SeededBug;
+use db::Time;
 use ingest::intake::{Destination, LogGone, PutError, Reason};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -76,17 +77,12 @@ impl<D: Destination> Destination for Counted<D> {
     fn resolve(&self, key: &str) -> Result<u32, Reason> {
         self.inner.resolve(key)
     }
-    fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
-        let put = self.inner.put(object, value, time_ms);
+    fn put(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
+        let put = self.inner.put(object, value, time);
         self.counted(object, put)
     }
-    fn put_retained(
-        &self,
-        object: u32,
-        value: &[u8],
-        time_ms: Option<i64>,
-    ) -> Result<u64, PutError> {
-        let put = self.inner.put_retained(object, value, time_ms);
+    fn put_retained(&self, object: u32, value: &[u8], time: Option<Time>) -> Result<u64, PutError> {
+        let put = self.inner.put_retained(object, value, time);
         self.counted(object, put)
     }
     fn durable_end(&self) -> u64 {

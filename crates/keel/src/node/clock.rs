@@ -16,6 +16,9 @@ impl Clock for NodeClock {
     fn wall_ms(&self) -> i64 {
         self.system.wall_ms()
     }
+    fn wall_ns(&self) -> i64 {
+        self.system.wall_ns()
+    }
     fn wall_is_trusted(&self) -> bool {
         self.wall_trusted || self.system.wall_is_trusted()
     }

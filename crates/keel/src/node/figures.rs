@@ -4,7 +4,9 @@
 use super::region::NodeRegion;
 use super::upstreams::Shown;
 use super::{Db, Node, log};
-use crate::status::{self, FlashFigures, NodeFigures, Reason, Report, TOTALS_NAME, Totals, Window};
+use crate::status::{
+    self, EdgeNodeFigures, FlashFigures, NodeFigures, Reason, Report, TOTALS_NAME, Totals, Window,
+};
 use base::block::{BLOCK_BYTES, BlockDevice, Counts, CountsNow};
 use db::{DbOptions, FullPolicy};
 use egress::http::HttpFigures;
@@ -197,6 +199,7 @@ fn gather(node: &Node) -> NodeFigures {
     for (options, state) in config.modbus.iter().zip(&from.modbus) {
         figures.modbus.take(options, state.figures());
     }
+    figures.sparkplug = EdgeNodeFigures::list(&node.intake.borrow().edge_nodes());
     from.upstreams.take(&mut figures, node.db.durable_end());
     figures.urgent = from.alarms.take(&node.db);
     let process = &mut figures.node;
@@ -225,6 +228,8 @@ fn gather(node: &Node) -> NodeFigures {
     .to_owned();
     figures.keys.count_max = u64::from(config.keys.keys_max);
     figures.keys.auto_create = config.keys.auto_create;
+    let note = node.key_form.note(&config);
+    figures.keys.take_form(node.key_form.tags, note);
     let (commands, counters) = (&mut figures.commands, &node.counters);
     commands.socket = config.node.socket.display().to_string();
     commands.connections = u64::from(counters.connections.get());

@@ -5,7 +5,7 @@ use super::session::{failure, framed, object};
 use super::wire::{Fault, Wire};
 use super::{Db, Node};
 use base::error::Code;
-use db::{HistoryCursor, HistoryQuery};
+use db::{HistoryCursor, HistoryQuery, Time};
 use libkeel::protocol::{End, History, Kind, LIST_BYTES, Reading, Shown, readings_frame};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &History) -> Result
     };
     let query = HistoryQuery {
         id: Some(id),
-        from_ms: asked.from_ms.unwrap_or(i64::MIN),
-        to_ms: asked.to_ms.unwrap_or(i64::MAX),
+        from: Time::from_ms(asked.from_ms.unwrap_or(i64::MIN)),
+        to: Time::from_ms(asked.to_ms.unwrap_or(i64::MAX)),
     };
     let mut read = Read {
         query,
@@ -93,10 +93,10 @@ impl Read {
         let more = db.history(&self.query, &mut self.cursor, &mut |entry| {
             let (value, kind) = Shown::of(entry.value);
             let reading = Reading {
-                time_ms: entry.time_ms,
+                time_ms: entry.time.ms(),
                 value,
                 kind,
-                recorded_ms: entry.time_corrected.then_some(entry.recorded_ms),
+                recorded_ms: entry.time_corrected.then_some(entry.recorded.ms()),
                 node_time: entry.node_time,
                 clock_trusted: entry.wall_trusted,
                 lsn: entry.lsn,

@@ -11,9 +11,9 @@
 //! changes, `history.rs` range reads, `keeper.rs` the keeper, `backup.rs` backups, `notify.rs` messages to the service
 //! manager, `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `raised.rs` raised alarms kept over a start,
 //! `http.rs` what the HTTP side receives, `region.rs` the region in which other processes read values, `qos/` quality
-//! of service, `figures.rs` the figures of the status, `jobs.rs` periodic jobs, `programs/` programs that the node
-//! keeps running, `clock.rs` the clock with the operator's setting, `log.rs` events, `writes.rs` lines that HTTP
-//! clients write.
+//! of service, `key_form.rs` what `{tags}` stands for in the store, `key_mark.rs` its mark there, `figures.rs` the
+//! figures of the status, `jobs.rs` periodic jobs, `programs/` programs that the node keeps running, `clock.rs` the
+//! clock with the operator's setting, `log.rs` events, `writes.rs` lines that HTTP clients write.
 //!
 //! **Order of the end:** sources and clients stop reading; what they hold is made durable and acknowledged. Then the
 //! database writes a checkpoint and closes, and the image is free for another node.
@@ -28,6 +28,8 @@ mod http;
 pub(crate) mod image;
 mod jobs;
 mod keeper;
+mod key_form;
+mod key_mark;
 mod log;
 mod notify;
 mod power;
@@ -59,6 +61,7 @@ use image::{Device, Holder};
 use ingest::durable::DurableWatch;
 use ingest::intake::NodeDestination;
 use keeper::Keeper;
+use key_form::KeyForm;
 use libkeel::protocol::{Failure, Kind};
 use notify::Notify;
 use region::Attendants;
@@ -126,6 +129,8 @@ pub(crate) struct Node {
     pub(crate) counters: Counters,
     /// Why the last reload was refused; `None` after one that succeeded.
     pub(crate) reload_error: RefCell<Option<String>>,
+    /// What `{tags}` of templates stands for.
+    pub(crate) key_form: KeyForm,
     /// Which declared keys could not be made; `None` once they exist.
     pub(crate) declare_error: RefCell<Option<String>>,
     /// Keys of the configuration that take effect at the next start.
@@ -271,7 +276,9 @@ impl Serving<'_> {
         let socket = server::bind(&config.node.socket).await?;
         let durable = DurableWatch::start(Arc::clone(&target))
             .map_err(|error| CliError::io("node", &error))?;
-        let mut sources = Sources::start(plan, &target, &durable)?;
+        let key_form = opened.key_form;
+        say_form(key_form, &config);
+        let mut sources = Sources::start(plan.with_tags(key_form.tags), &target, &durable)?;
         let lifetime = Arc::new(Lifetime::new(
             opened.totals,
             Arc::clone(&db),
@@ -339,6 +346,7 @@ impl Serving<'_> {
             backups: Semaphore::new(BACKUPS_MAX),
             counters: Counters::default(),
             reload_error: RefCell::new(None),
+            key_form,
             declare_error: RefCell::new(opened.declare_error),
             pending_restart: RefCell::new(Vec::new()),
             figures: Figures {
@@ -474,6 +482,13 @@ fn say_warnings(config: &Config) {
     }
 }
 
+/// Logs what `{tags}` stands for if that is not so in new stores.
+fn say_form(key_form: KeyForm, config: &Config) {
+    if let Some(note) = key_form.note(config) {
+        log::event("keys", note);
+    }
+}
+
 /// Reads the configuration again. An invalid one changes nothing; keys that need a restart are named.
 fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) {
     let refused = |error: CliError| {
@@ -486,9 +501,12 @@ fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) 
     };
     let changes = config::reload(&node.config.borrow(), &new);
     let plan = match Plan::of(&changes.effective) {
-        Ok(plan) => plan,
+        Ok(plan) => plan.with_tags(node.key_form.tags),
         Err(error) => return refused(error),
     };
+    if let Err(error) = node.key_form.check(&changes.effective) {
+        return refused(error);
+    }
     let rules = settings::key_rules(&changes.effective);
     node.db
         .set_retention(changes.effective.retention(capacity_bytes));
@@ -497,6 +515,7 @@ fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) 
     let failures = node.target.inner().declare_failures();
     let declare_error = settings::declare_error(declared, failures);
     say_warnings(&changes.effective);
+    say_form(node.key_form, &changes.effective);
     if let Some(error) = &declare_error {
         log::event("warning", error);
     }

@@ -131,7 +131,7 @@ async fn take_together(node: &Node, asked: &Together) -> Result<(Ticket, u64), F
         .map(|((id, value), put)| TogetherReading {
             id: *id,
             value,
-            timestamp_ms: put.time_ms,
+            time: put.time_ms.map(db::Time::from_ms),
         })
         .collect();
     let room_end = Instant::now() + ROOM_MAX;
@@ -198,7 +198,7 @@ async fn take(
     let (id, value) = reading(node, &put)?;
     let ticket = loop {
         let done = match put.time_ms {
-            Some(time_ms) => node.db.put(id, &value, time_ms, durability),
+            Some(ms) => node.db.put(id, &value, db::Time::from_ms(ms), durability),
             None => node.db.put_now(id, &value, durability),
         };
         match done {

@@ -202,7 +202,7 @@ pub(crate) fn with_latest<R>(
         key,
         value,
         kind,
-        time_ms: got.timestamp_ms,
+        time_ms: got.time.ms(),
         age_ms: got.age_ms,
         fresh: got.fresh,
         validity_ms,

@@ -118,7 +118,7 @@ pub(crate) fn key_rules(config: &Config) -> KeyRules {
     }
 }
 
-/// Returns how messages and lines become readings.
+/// Returns how messages and lines become readings; what `{tags}` stands for depends on the store.
 pub(crate) fn intake(config: &Config) -> Result<IntakeOptions, CliError> {
     let subscribed = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscribe);
     Ok(IntakeOptions {

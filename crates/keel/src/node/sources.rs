@@ -4,7 +4,7 @@ use super::{Target, log, settings};
 use crate::config::Config;
 use crate::error::CliError;
 use ingest::durable::DurableWatch;
-use ingest::intake::{Intake, IntakeCounters, IntakeOptions, Outcome, Reason};
+use ingest::intake::{Intake, IntakeCounters, IntakeOptions, Outcome, Outgoing, Reason, TagsForm};
 use ingest::line::{self, LineListeners, LineState};
 use ingest::modbus::{self, DeviceOptions, DeviceState};
 use ingest::mqtt::{self, MqttState};
@@ -34,6 +34,9 @@ impl mqtt::Consumer for Messages {
     fn refuse(&mut self, reason: Reason) {
         self.0.borrow_mut().refuse(reason);
     }
+    fn outgoing(&mut self) -> Option<Outgoing> {
+        self.0.borrow_mut().outgoing()
+    }
 }
 
 /// The checked parts of the configuration that the sources need.
@@ -59,6 +62,12 @@ impl Plan {
             mqtt,
             modbus: config.modbus.clone(),
         })
+    }
+
+    /// Returns the plan for a store in which `{tags}` stands for this.
+    pub(crate) fn with_tags(mut self, form: TagsForm) -> Self {
+        self.intake = self.intake.with_tags(form);
+        self
     }
 }
 

@@ -6,6 +6,7 @@ use super::changes::{Changes, Counted};
 use super::clock::NodeClock;
 use super::figures::{self, free_bytes};
 use super::image::{self, Holder, Image};
+use super::key_form::{KeyForm, Mark};
 use super::region::NodeRegion;
 use super::signals::{Signals, What};
 use super::upstreams::Upstreams;
@@ -17,7 +18,7 @@ use base::block::Counts;
 use base::clock::{Clock, SystemClock};
 use db::Database;
 use db::table::TableMemory;
-use ingest::intake::NodeDestination;
+use ingest::intake::{NodeDestination, TagsForm};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -38,6 +39,8 @@ pub(crate) struct Opened {
     pub(crate) bounds: flash::Bounds,
     /// The region, if one is configured.
     pub(crate) region: Option<Arc<NodeRegion>>,
+    /// What `{tags}` of templates stands for.
+    pub(crate) key_form: KeyForm,
     /// Keys that could not be declared.
     pub(crate) declare_error: Option<String>,
     /// Permissions that a real-time node needs and did not get.
@@ -105,6 +108,8 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
     let objects_max = options.objects_max;
     let queue_bytes_max = options.queue_bytes_max as u64;
     let bounds = store.bounds();
+    let mark = Mark::read(&mut store);
+    mark.check(config)?;
     let totals = figures::read_totals(&mut store);
     let free_bytes = free_bytes(&store);
     let region = NodeRegion::open(config);
@@ -144,6 +149,17 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
     for warning in &not_permitted {
         log::event("warning", warning);
     }
+    let found = db.recovery();
+    // Damage can hide keys.
+    let has_keys = db.objects() > 0
+        || found.readings_unnamed > 0
+        || found.directory_damaged
+        || found.checkpoints_unusable > 0
+        || found.damage.any();
+    let of_new = TagsForm::OF_NEW_STORES;
+    let key_form = db
+        .with_store(|store| KeyForm::settle(mark, store, has_keys, of_new))
+        .unwrap_or_else(KeyForm::unmarked);
     let upstreams = Upstreams::prepare(config, &db, &clock);
     let rules = settings::key_rules(config);
     let destination = NodeDestination::new(Arc::clone(&db), Arc::clone(&clock), rules);
@@ -168,6 +184,7 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
         queue_bytes_max,
         bounds,
         region,
+        key_form,
         declare_error,
         not_permitted,
         upstreams,

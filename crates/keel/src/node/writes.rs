@@ -206,7 +206,7 @@ mod tests {
         fn resolve(&self, _: &str) -> Result<u32, Reason> {
             Ok(0)
         }
-        fn put(&self, _: u32, _: &[u8], _: Option<i64>) -> Result<u64, PutError> {
+        fn put(&self, _: u32, _: &[u8], _: Option<db::Time>) -> Result<u64, PutError> {
             self.set(|state| {
                 if state.failed {
                     return Err(PutError::Failed);
@@ -222,9 +222,9 @@ mod tests {
             &self,
             object: u32,
             value: &[u8],
-            time_ms: Option<i64>,
+            time: Option<db::Time>,
         ) -> Result<u64, PutError> {
-            self.put(object, value, time_ms)
+            self.put(object, value, time)
         }
         fn durable_end(&self) -> u64 {
             self.set(|state| state.durable)

@@ -109,6 +109,14 @@ pub(crate) const CODES: &[(&str, &str)] = &[
         "a Modbus device did not answer all requests of its last polls",
     ),
     (
+        "sparkplug_dead",
+        "an edge node of Sparkplug, or a device, is gone: its death says so, or it was not born again",
+    ),
+    (
+        "sparkplug_birth_missing",
+        "messages of an edge node of Sparkplug are missing, a birth perhaps: its metrics cannot all be named",
+    ),
+    (
         "keys_max",
         "new keys are refused because there are keys_max already, or their names take all bytes that they may",
     ),
@@ -280,6 +288,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     }
     mqtt(figures, &mut add);
     figures.modbus.judge(&mut add);
+    super::sparkplug::judge(&figures.sparkplug, &mut add);
     keys(figures, &mut add);
     listeners(figures, &mut add);
     region(figures, &mut add);
@@ -565,8 +574,8 @@ fn keys(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             "key_shared",
             format!(
                 "{shared} readings were refused within the last minute because another series has their key{last}: \
-                 name the tags of both in the template, each behind a text of its own, as in \
-                 {{measurement}}/NAME-{{tag:NAME}}/{{field}}"
+                 with {{pairs}} in its template, as in {{measurement}}/{{pairs}}/{{field}}, no two series of lines \
+                 have one key; it begins new series"
             ),
         );
     }

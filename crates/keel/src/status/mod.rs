@@ -3,9 +3,11 @@
 //! The node fills [`NodeFigures`]; [`Report::new`] judges them. The JSON form is the report as it is: names are stable
 //! and end with their unit; unknown values are null. `docs/operate.md` explains the codes of the reasons.
 
+mod intake;
 mod judge;
 mod modbus;
 mod programs;
+mod sparkplug;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -13,18 +15,20 @@ mod totals;
 mod urgent;
 mod wear;
 
+pub(crate) use intake::{IntakeFigures, KeyFigures};
 #[cfg(test)]
 pub(crate) use judge::CODES;
 pub(crate) use judge::{judge, table_large};
 pub(crate) use modbus::ModbusFigures;
 pub(crate) use programs::{MountFigures, MountTraffic, TaskFigures};
+pub(crate) use sparkplug::EdgeNodeFigures;
 pub(crate) use text::{grouped, span};
 pub(crate) use totals::{TOTALS_NAME, Totals};
 pub(crate) use urgent::{ACTIVE_MAX, ActiveFigures, AlarmFigures, UrgentFigures};
 pub(crate) use wear::{Delta, Sample, Wear, Window};
 
 use crate::qos::QosState;
-use ingest::intake::{IntakeCounters, Reason as RefusalReason};
+use ingest::intake::Reason as RefusalReason;
 use ingest::line::LineFigures;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -131,6 +135,8 @@ pub(crate) struct NodeFigures {
     /// `modbus`, one for each device, and `modbus_faults`.
     #[serde(flatten)]
     pub(crate) modbus: ModbusFigures,
+    /// Edge nodes of Sparkplug, in the order of their names.
+    pub(crate) sparkplug: Vec<EdgeNodeFigures>,
     pub(crate) commands: CommandFigures,
     pub(crate) clock: ClockFigures,
     pub(crate) device: DeviceFigures,
@@ -292,45 +298,6 @@ pub(crate) struct HistoryFigures {
     /// Readings deleted because of a limit, and to make room in a full store.
     pub(crate) readings_expired: u64,
     pub(crate) readings_dropped: u64,
-}
-
-/// Keys.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct KeyFigures {
-    pub(crate) count: u64,
-    pub(crate) count_max: u64,
-    /// Bytes that their names take, and may take.
-    pub(crate) name_bytes: u64,
-    pub(crate) name_bytes_max: u64,
-    pub(crate) auto_create: bool,
-}
-
-/// Input of all sources.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct IntakeFigures {
-    pub(crate) readings: u64,
-    /// Readings dropped to reduce load; not included in `readings`.
-    pub(crate) readings_shed: u64,
-    pub(crate) messages: u64,
-    pub(crate) lines: u64,
-    /// Readings of messages that the broker had retained; included in `readings`.
-    pub(crate) retained_taken: u64,
-    /// Retained messages of the broker, skipped because of `retained = "skip"`.
-    pub(crate) retained_skipped: u64,
-    /// Bad input, in total and by reason.
-    pub(crate) refused_total: u64,
-    pub(crate) refused: BTreeMap<String, u64>,
-    /// The beginning of the latest refused input by reason, if one is kept.
-    pub(crate) refused_last: BTreeMap<String, String>,
-}
-
-impl IntakeFigures {
-    /// Returns the bad input of one reason.
-    fn refused_for(&self, reason: RefusalReason) -> u64 {
-        self.refused.get(reason.name()).copied().unwrap_or_default()
-    }
 }
 
 /// A job that the node starts periodically.
@@ -629,28 +596,6 @@ impl NodeFigures {
         self.log.pieces_unreadable += damage.pieces_unreadable;
         self.log.files_unreadable += damage.files_unreadable;
         self.log.readings_missing += damage.readings_missing;
-    }
-
-    /// Copies the counters of the intake.
-    pub(crate) fn take_intake(&mut self, counters: &IntakeCounters) {
-        self.intake = IntakeFigures {
-            readings: counters.readings(),
-            readings_shed: counters.shed(),
-            messages: counters.messages(),
-            lines: counters.lines(),
-            retained_taken: counters.retained_taken(),
-            retained_skipped: counters.retained_skipped(),
-            refused_total: counters.refused_total(),
-            ..IntakeFigures::default()
-        };
-        for reason in RefusalReason::ALL {
-            let name = reason.name().to_owned();
-            let excerpt = counters.excerpt(reason);
-            if !excerpt.is_empty() {
-                self.intake.refused_last.insert(name.clone(), excerpt);
-            }
-            self.intake.refused.insert(name, counters.refused(reason));
-        }
     }
 
     /// Copies the counters of the listeners.

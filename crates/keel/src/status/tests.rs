@@ -2,7 +2,7 @@ use super::urgent::BrokerFigures;
 use super::*;
 
 /// Returns a healthy node that has run for an hour: 260 readings per second, a broker, a clock.
-fn well() -> NodeFigures {
+pub(super) fn well() -> NodeFigures {
     let readings = 260 * 3600;
     NodeFigures {
         node: ProcessFigures {
@@ -62,6 +62,7 @@ fn well() -> NodeFigures {
             name_bytes: 260 * 32,
             name_bytes_max: 4096 * 64,
             auto_create: true,
+            ..KeyFigures::default()
         },
         intake: IntakeFigures {
             readings: readings + 20,
@@ -73,6 +74,7 @@ fn well() -> NodeFigures {
             refused_total: 3,
             refused: [("json_invalid".to_owned(), 3), ("keys_max".to_owned(), 0)].into(),
             refused_last: [("json_invalid".to_owned(), "{\"t\": }".to_owned())].into(),
+            ..IntakeFigures::default()
         },
         mqtt: Some(MqttFigures {
             address: "127.0.0.1:1883".to_owned(),
@@ -623,19 +625,6 @@ fn what_fails_is_named_in_the_text_and_in_the_json_form() {
     assert_eq!(json["reasons"][0]["code"], "history_failing");
     let json = serde_json::to_value(Report::new(well())).unwrap();
     assert!(json["history_failing"].is_null() && json["listener_error"].is_null());
-}
-
-#[test]
-fn what_the_broker_had_retained_is_counted() {
-    let report = Report::new(well());
-    let text = report.text();
-    assert!(text.contains(" readings (4 retained) from "), "{text}");
-    assert!(text.contains(", 2 retained left out"), "{text}");
-    let json = serde_json::to_value(&report).unwrap();
-    assert_eq!(json["intake"]["retained_taken"], 4);
-    let mut figures = well();
-    figures.intake = IntakeFigures::default();
-    assert!(!Report::new(figures).text().contains("retained"));
 }
 
 #[test]

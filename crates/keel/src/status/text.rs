@@ -303,6 +303,9 @@ impl Page {
                 grouped(keys.count_max)
             ),
         );
+        if let Some(note) = &keys.tags_note {
+            self.line("", note);
+        }
     }
 
     fn intake(&mut self, figures: &NodeFigures) {
@@ -329,6 +332,14 @@ impl Page {
                 grouped(intake.refused_total)
             ),
         );
+        if intake.key_merged > 0 {
+            let last = match &intake.key_merged_last {
+                Some(last) => format!(", last: {last}"),
+                None => String::new(),
+            };
+            let merged = plural(intake.key_merged, "reading", "readings");
+            self.line("", format_args!("key_merged {merged}{last}"));
+        }
         for (reason, count) in intake.refused.iter().filter(|(_, count)| **count > 0) {
             let last = match intake.refused_last.get(reason) {
                 Some(last) => format!(", last: {last}"),
@@ -360,6 +371,9 @@ impl Page {
         }
         for device in &figures.modbus.modbus {
             self.line("modbus", device.line());
+        }
+        for node in &figures.sparkplug {
+            self.line("sparkplug", node.line());
         }
         let line = &figures.line;
         if !line.listen.is_empty() {

@@ -118,7 +118,7 @@ impl Served {
         let now = Now::of(&self.clock);
         let id = self.table.lookup(key).unwrap();
         let value = SlotValue {
-            timestamp_ms: self.clock.wall_ms(),
+            time: db::Time::from_ms(self.clock.wall_ms()),
             arrival_ns: now.monotonic_ns,
             boot_tag: now.boot_tag,
             wall_trusted: true,

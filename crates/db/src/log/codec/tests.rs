@@ -1,11 +1,14 @@
 use super::*;
-use crate::log::times::{ARRIVAL_WINDOW_US, SENSOR_WINDOW_MS};
+use crate::log::times::ARRIVAL_WINDOW_US;
 use proptest::prelude::*;
 
 const SEAL: Seal = Seal {
     seed: 0x1234_5678,
     mask: 0x9abc_def0,
 };
+
+/// Largest distance of a short time in ms from its anchor.
+const SENSOR_WINDOW_MS: i64 = 1 << 23;
 
 fn anchor(arrival_us: u64, sensor_ms: i64) -> Anchor {
     Anchor {
@@ -32,7 +35,7 @@ fn a_reading_of_eight_bytes_takes_twenty_three() {
         value: &21.5f64.to_le_bytes(),
     };
     let mut out = Vec::new();
-    put_reading(&mut out, &reading, &context, true);
+    put_reading(&mut out, &reading, &context, Form::Ms);
     assert_eq!(out.len(), 23);
     assert_eq!(
         decode(&out, SEAL, Some(&context)),
@@ -53,7 +56,7 @@ fn a_wrong_anchor_is_noticed_not_believed() {
         value: b"v",
     };
     let mut out = Vec::new();
-    put_reading(&mut out, &reading, &right, true);
+    put_reading(&mut out, &reading, &right, Form::Ms);
     let near = Context::of(
         SEAL,
         &anchor(1_000_000_000, 1_700_000_000_000 - SENSOR_WINDOW_MS + 1000),
@@ -81,7 +84,7 @@ fn a_wrong_anchor_is_noticed_not_believed() {
 #[test]
 fn another_stores_record_is_none() {
     let mut out = Vec::new();
-    put_trailer(&mut out, SEAL, 7);
+    put_trailer(&mut out, SEAL, 7, true);
     let trailer = Record::Trailer {
         objects: 7,
         is_older_store: true,
@@ -134,7 +137,10 @@ proptest! {
         let time = Time::from_ms(timestamp_ms);
         let reading = Reading { id, time, arrival_us, wall_trusted, node_time, retained, value: &value };
         let mut out = Vec::new();
-        put_reading(&mut out, &reading, &context, context.is_narrow(timestamp_ms));
+        let form = Form::shortest(time, node_time, |form| context.reads_back(form, time, arrival_us));
+        let is_near = (-SENSOR_WINDOW_MS..SENSOR_WINDOW_MS).contains(&timestamp_ms.wrapping_sub(base));
+        prop_assert_eq!(form, if is_near { Form::Ms } else { Form::WholeMs });
+        put_reading(&mut out, &reading, &context, form);
         prop_assert_eq!(decode(&out, SEAL, Some(&context)), Ok((Record::Reading(reading), out.len())));
         for cut in 0..out.len() {
             prop_assert_eq!(decode(&out[..cut], SEAL, Some(&context)), Err(NoRecord::Short));
@@ -151,15 +157,21 @@ proptest! {
         value in proptest::collection::vec(any::<u8>(), 0..100),
     ) {
         let entry = Dictionary { id, key: &key, avi_ms, temporal };
-        let latest = times.map(|(timestamp_ms, arrival_ns, boot_tag, flags)| {
-            let [wall_trusted, node_time, retained] = flags;
-            let (time, value) = (Time::from_ms(timestamp_ms), &value[..]);
-            Latest { time, arrival_ns, boot_tag, wall_trusted, node_time, retained, value }
-        });
-        let object = Object { entry, latest };
+        let object = |in_unit: fn(i64) -> Time| {
+            let latest = times.map(|(time, arrival_ns, boot_tag, flags)| {
+                let ([wall_trusted, node_time, retained], time) = (flags, in_unit(time));
+                let value = &value[..];
+                Latest { time, arrival_ns, boot_tag, wall_trusted, node_time, retained, value }
+            });
+            Object { entry, latest }
+        };
         let mut out = Vec::new();
-        put_object(&mut out, SEAL, &object);
-        prop_assert_eq!(decode(&out, SEAL, None), Ok((Record::Object(object), out.len())));
+        put_object(&mut out, SEAL, &object(Time::from_ns));
+        let bytes = out.len();
+        prop_assert_eq!(decode(&out, SEAL, None), Ok((Record::Object(object(Time::from_ns)), bytes)));
+        out.clear();
+        others::put_object_ms(&mut out, SEAL, &object(Time::from_ms));
+        prop_assert_eq!(decode(&out, SEAL, None), Ok((Record::Object(object(Time::from_ms)), bytes)));
         out.clear();
         put_dictionary(&mut out, SEAL, &entry);
         prop_assert_eq!(decode(&out, SEAL, None), Ok((Record::Dictionary(entry), out.len())));
@@ -172,7 +184,7 @@ proptest! {
         let (wall_trusted, node_time, retained, value) = (false, false, false, b"0123456789");
         let reading = Reading { id, time, arrival_us, wall_trusted, node_time, retained, value };
         let mut out = Vec::new();
-        put_reading(&mut out, &reading, &context, true);
+        put_reading(&mut out, &reading, &context, Form::Ms);
         let at = at % out.len();
         out[at] ^= flip;
         out.resize(RECORD_BYTES_MAX, 0);
@@ -235,19 +247,19 @@ fn the_records_of_format_3_have_their_bytes() {
         assert_eq!(decoded, Ok((record, bytes.len())), "{hex}");
         let mut out = Vec::new();
         match record {
-            Record::Anchor(anchor) => next::put_anchor_ns(&mut out, seal, &anchor),
-            Record::Owner(owner) => next::put_owner(&mut out, seal, &owner),
-            Record::Object(object) => next::put_object_ns(&mut out, seal, &object),
+            Record::Anchor(anchor) => put_anchor(&mut out, seal, &anchor),
+            Record::Owner(owner) => others::put_owner(&mut out, seal, &owner),
+            Record::Object(object) => put_object(&mut out, seal, &object),
             Record::Trailer {
                 objects,
                 is_older_store,
             } => {
-                next::put_trailer_flags(&mut out, seal, objects, is_older_store);
+                put_trailer(&mut out, seal, objects, is_older_store);
             }
-            Record::Reading(reading) => match Form::of(bytes[0]).expect("a reading") {
-                Form::Ms => put_reading(&mut out, &reading, &context, true),
-                form => next::put_reading_ns(&mut out, &reading, &context, form),
-            },
+            Record::Reading(reading) => {
+                let form = Form::of(bytes[0]).expect("a reading");
+                put_reading(&mut out, &reading, &context, form);
+            }
             _ => unreachable!("no record of format 3"),
         }
         assert_eq!(out, bytes, "{hex}");
@@ -364,6 +376,36 @@ fn the_records_of_format_3_have_their_bytes() {
 }
 
 #[test]
+fn a_trailer_of_an_earlier_format_says_that_the_store_is_older() {
+    let mut out = Vec::new();
+    others::put_trailer_plain(&mut out, SEAL, 7);
+    let trailer = Record::Trailer {
+        objects: 7,
+        is_older_store: true,
+    };
+    assert_eq!(decode(&out, SEAL, None), Ok((trailer, 10)));
+}
+
+/// A program of any earlier format finds the version where it looks for it, and refuses the file.
+#[test]
+fn heads_keep_their_kinds_and_lengths() {
+    let (mut segment, mut checkpoint) = (Vec::new(), Vec::new());
+    put_segment(&mut segment, SEAL, 9);
+    let head = CheckpointHead {
+        segment: 1,
+        offset: 2,
+        lsn: 3,
+        objects: 4,
+    };
+    put_checkpoint(&mut checkpoint, SEAL, &head);
+    assert_eq!((segment.len(), segment[0]), (22, 0xb1));
+    assert_eq!((checkpoint.len(), checkpoint[0]), (42, 0xc1));
+    for bytes in [segment, checkpoint] {
+        assert_eq!(bytes[10..14], FORMAT_VERSION.to_le_bytes());
+    }
+}
+
+#[test]
 fn kinds_beside_those_of_the_format_are_no_records() {
     let context = Context::of(SEAL, &anchor(1, 1));
     let known = |kind: u8| {
@@ -374,7 +416,7 @@ fn kinds_beside_those_of_the_format_are_no_records() {
         assert_eq!(is_kind(kind), known(kind), "{kind:x}");
         let mut record = vec![kind, 20];
         record.resize(2 + 20 + CHECK_BYTES, 0);
-        next::put_right(&mut record, SEAL);
+        others::put_right(&mut record, SEAL);
         if !known(kind) {
             assert_eq!(decode(&record, SEAL, Some(&context)), Err(NoRecord::Bad));
         }
@@ -405,7 +447,7 @@ fn names_and_series_have_their_lengths() {
             series: &series,
         };
         out.clear();
-        next::put_owner(&mut out, SEAL, &owner);
+        others::put_owner(&mut out, SEAL, &owner);
         let decoded = decode(&out, SEAL, None);
         match bytes {
             0 | 1025 => assert_eq!(decoded, Err(NoRecord::Bad)),
@@ -432,7 +474,7 @@ fn names_and_series_have_their_lengths() {
         }),
     };
     out.clear();
-    next::put_object_ns(&mut out, SEAL, &object);
+    put_object(&mut out, SEAL, &object);
     assert_eq!(
         decode(&out, SEAL, None),
         Ok((Record::Object(object), out.len()))
@@ -445,8 +487,8 @@ fn names_and_series_have_their_lengths() {
 fn both_kinds_of_anchor_serve_every_form() {
     let anchor = anchor(5_000_000, 1_700_000_000_000);
     let (mut older, mut newer) = (Vec::new(), Vec::new());
-    put_anchor(&mut older, SEAL, &anchor);
-    next::put_anchor_ns(&mut newer, SEAL, &anchor);
+    others::put_anchor_ms(&mut older, SEAL, &anchor);
+    put_anchor(&mut newer, SEAL, &anchor);
     assert_eq!((older[0], newer[0], older.len()), (0xb2, 0xb3, newer.len()));
     for bytes in [older, newer] {
         assert_eq!(
@@ -485,7 +527,7 @@ proptest! {
         };
         let reading = Reading { id: 1000, time, arrival_us, wall_trusted, node_time, retained, value: &value };
         let mut out = Vec::new();
-        next::put_reading_ns(&mut out, &reading, &context(0), form);
+        put_reading(&mut out, &reading, &context(0), form);
         for shift in [0, shift] {
             let is_near = form == Form::WholeNs || (-reach..reach).contains(&(distance - shift));
             let expected = if is_near { Ok((Record::Reading(reading), out.len())) } else { Err(NoRecord::Bad) };
@@ -520,10 +562,10 @@ proptest! {
         let object = Object { entry, latest: (!value.is_empty()).then_some(latest) };
         let owner = Owner { id, template: boot_tag as u32, series: &text };
         let mut records = [(); 4].map(|()| Vec::new());
-        next::put_anchor_ns(&mut records[0], SEAL, &anchor);
-        next::put_object_ns(&mut records[1], SEAL, &object);
-        next::put_owner(&mut records[2], SEAL, &owner);
-        next::put_trailer_flags(&mut records[3], SEAL, id, is_older_store);
+        put_anchor(&mut records[0], SEAL, &anchor);
+        put_object(&mut records[1], SEAL, &object);
+        others::put_owner(&mut records[2], SEAL, &owner);
+        put_trailer(&mut records[3], SEAL, id, is_older_store);
         let expected = [
             Record::Anchor(anchor),
             Record::Object(object),

@@ -277,7 +277,8 @@ impl Qos {
     /// Returns the current state without renewing a lease.
     pub(crate) fn look(&self) -> QosState {
         // Count before taking the lock: this scans the whole table.
-        let fresh = self.db.fresh_count(SystemClock::new().wall_ms());
+        let now = db::Time::from_ns(SystemClock::new().wall_ns());
+        let fresh = self.db.fresh_count(now);
         let mut state = self.shared.lock().show();
         (state.keys_fresh, state.keys_temporal) = (fresh.fresh, fresh.temporal);
         state

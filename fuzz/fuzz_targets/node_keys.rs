@@ -1,0 +1,8 @@
+#![cfg_attr(fuzzing, no_main)]
+
+#[path = "../src/node_keys.rs"]
+mod entry;
+#[path = "../../crates/keel/src/node/key_mark.rs"]
+mod mark;
+
+fuzz::fuzz_target!(entry::node_keys);
