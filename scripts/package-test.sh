@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages for this machine in fresh roots of Debian 11, 12 and 13, and runs the commands of docs/start.md
-# and then of docs/install.md there, to the letter. Takes root, debootstrap and a mirror of Debian (DEBIAN_MIRROR, else
-# the one that debootstrap knows).
+# and then of docs/install.md there, to the letter. At last a package of a higher version takes over. Takes root,
+# debootstrap and a mirror of Debian (DEBIAN_MIRROR, else the one that debootstrap knows).
 #   scripts/package-test.sh [FOLDER OF PACKAGES [SUITE]...]      default target/packages bullseye bookworm trixie
 # Prints, at last, N passed, N failed, N skipped.
 set -euo pipefail
@@ -48,14 +48,89 @@ inside() {
     printf 'set -e\ncd /packages\ntrap '\''echo "$block" >/blocks/failed'\'' ERR\n'
     awk '
         /^<!-- not run: .* -->$/ { left_out = !/package-test.sh/; next }
-        /^```sh$/ && left_out { left_out = 0; inside = 3; next }
-        /^```sh$/ { count++; inside = 1; printf "block=%d\nexec >/blocks/%d.out\n", count, count; next }
+        /^```sh$/ && left_out { left_out = 0; without = 1; inside = 3; next }
+        /^```sh$/ { count++; without = 0; inside = 1; printf "block=%d\nexec >/blocks/%d.out\n", count, count; next }
+        /^```text$/ && without { inside = 3; next }
         /^```text$/ { text = sprintf("%s/%d.expected", folder, count); inside = 2; printf "" > text; next }
         /^```$/ { inside = 0; next }
         inside == 1 { print }
         inside == 2 { print > text }
         END { printf "echo %d >/blocks/done\n", count }' folder="$work" docs/start.md docs/install.md
 } >"$work/commands"
+
+# The same program as a package of a higher version.
+dpkg-deb --raw-extract "$package" "$work/newer"
+sed -i "s/^Version: .*/Version: $version+upgrade1/" "$work/newer/DEBIAN/control"
+dpkg-deb --root-owner-group -Zgzip -z1 --build "$work/newer" "$work/newer.deb" >/dev/null
+
+# What is looked at in an upgrade: functions that checks run in the root.
+cat >"$work/upgrade" <<'END'
+set -e
+link=/etc/systemd/system/multi-user.target.wants/keel.service
+
+# By hand, as docs/install.md has it.
+start() {
+    mkdir -p /run/keel
+    chown keel:keel /run/keel
+    rm -f /tmp/upgrade.log
+    setpriv --reuid keel --regid keel --init-groups keel run -c /etc/keel/keel.toml 2>/tmp/upgrade.log &
+    node=$!
+    until grep -qs ' ready: ' /tmp/upgrade.log; do
+        kill -0 "$node"
+        sleep 0.2
+    done
+}
+
+stop() {
+    kill "$node"
+    wait "$node"
+}
+
+version() { dpkg-query --show --showformat='${Version}' evenkeel; }
+
+# What must be the same afterwards, but for the readings.
+state() {
+    md5sum /etc/keel/keel.toml
+    stat -c '%n %U:%G %u %a' /var/lib/keel /var/lib/keel/store.img /etc/keel/keel.toml
+    stat -c '%n %N' "$link"
+}
+
+# The newer package is installed over a node that runs. After its end the newer program starts on its store.
+everything_remains() {
+    local before
+    start
+    for n in $(seq 20); do keel put upgrade/count "$n"; done
+    keel put upgrade/temperature 22.5
+    before=$(state)
+    dpkg --install /blocks/newer.deb
+    version | grep '+upgrade1$'
+    stop
+    [ "$(state)" = "$before" ]
+    start
+    [ "$(keel get upgrade/temperature)" = 22.5 ]
+    keel history upgrade/count --from -1h --csv | cut -d, -f3 >/tmp/kept
+    [ "$(seq 20 | grep -vxFf /tmp/kept | wc -l)" -eq 0 ]
+    stop
+    keel flash check /var/lib/keel/store.img
+}
+
+# Back to the version before, where somebody disables the service. The upgrade restarts it under systemd, of which
+# there is only the folder here, and does not enable it.
+disabled_remains_disabled() {
+    dpkg --install /packages/evenkeel_*.deb
+    test -L "$link"
+    rm "$link"
+    mkdir -p /run/systemd/system
+    printf '#!/bin/sh\necho "$*" >>/tmp/invoked\n' >/usr/local/bin/deb-systemd-invoke
+    chmod 755 /usr/local/bin/deb-systemd-invoke
+    PATH=/usr/local/bin:$PATH dpkg --install /blocks/newer.deb
+    rmdir /run/systemd/system
+    rm /usr/local/bin/deb-systemd-invoke
+    [ ! -e "$link" ]
+    [ ! -L "$link" ]
+    [ "$(cat /tmp/invoked)" = 'restart keel.service' ]
+}
+END
 
 # check COMMANDS: what the pages do not say. The package is purged when they end, and the store is there.
 check() {
@@ -80,7 +155,7 @@ in_suite() {
     }
     mkdir "$root/packages" "$root/blocks"
     cp "$packages"/*_"${version}_$arch.deb" "$root/packages"
-    cp "$work/commands" "$root/blocks/commands"
+    cp "$work/commands" "$work/upgrade" "$work/newer.deb" "$root/blocks/"
     local block expected out
     if inside 300 bash /blocks/commands >"$work/said" 2>&1 && [ -e "$root/blocks/done" ]; then
         passed=$((passed + $(find "$root/blocks" -name '*.out' | wc -l)))
@@ -108,14 +183,29 @@ in_suite() {
     check 'echo "# mine" >>/etc/keel/keel.toml && dpkg --install /packages/evenkeel_*.deb &&
         grep mine /etc/keel/keel.toml'
     check 'keel demo --headless --seconds 20 --speed 20'
+    # Where this machine permits mounts, the root does, too.
+    if [ -c /dev/fuse ] && [ ! -e "$root/dev/fuse" ]; then mknod -m 666 "$root/dev/fuse" c 10 229 || true; fi
+    inside 120 keel demo --full --seconds 60 --speed 10 >"$work/said" 2>&1 || true
+    if scripts/demo-judge.sh "$work/said"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf 'package-test: %s: failed: keel demo --full\n' "$suite"
+    fi
     check 'grep -aq uplot-license.txt /usr/bin/keel'
     check 'cd /usr/share/man/man1 && zcat keel-backup.1.gz | grep -q "keel backup" && zcat keel.1.gz >/dev/null'
     check 'bash -n /usr/share/bash-completion/completions/keel'
+    check 'cd /usr/share/zsh/vendor-completions && grep -q "^#compdef keel" _keel && grep -q doctor _keel'
+    check 'grep -q "^complete -c keel .*doctor" /usr/share/fish/vendor_completions.d/keel.fish'
     check 'cd /usr/share/evenkeel && grep -q EvenkeelUpstreamLost evenkeel.rules.yml && test -s evenkeel.json'
     check '! ldd /usr/bin/keel /usr/lib/*/libkeel.so | grep "not found"'
     if [ -e "$root/packages/evenkeel-bench_${version}_$arch.deb" ]; then
         check 'dpkg --install /packages/evenkeel-bench_*.deb && keel-bench --version'
     fi
+    # It depends on the very version that the upgrade replaces.
+    check 'dpkg --purge evenkeel-bench'
+    check 'source /blocks/upgrade; everything_remains'
+    check 'source /blocks/upgrade; disabled_remains_disabled'
     # Where there are no readings, nothing stays but the user.
     check 'find /var/lib/keel -mindepth 1 -delete && dpkg --purge evenkeel-bench evenkeel && ! test -e /var/lib/keel'
     check '! test -e /etc/keel'

@@ -11,7 +11,8 @@
 #   <!-- needs: mosquitto -->            before a block: skipped where that program is not installed.
 #   <!-- not run: reason -->             before a block: skipped, and the reason is printed.
 #   <!-- instead: COMMAND -->            besides: what is run in its place, for what later blocks need of it.
-#   <!-- file: look.c -->                before a block of another language: the file that the text asks to save.
+#   <!-- file: look.c -->                before a block of another language: the file that the text asks to save, by its
+#                                        path from the folder; it is saved before the next ```sh block.
 # The page's ports (8094 of the line protocol, 1883 of the broker, 8095 of HTTP) are exchanged for free ones on the way.
 #
 # The folder stands for a checkout, too: `crates`, `python` and `target/release` are there. What the test command has
@@ -21,7 +22,7 @@ cd "$(dirname "$0")/.."
 source scripts/page-keel.sh
 
 # All blocks together; longer means that one hangs.
-page_seconds_max=${PAGE_SECONDS_MAX:-180}
+page_seconds_max=${PAGE_SECONDS_MAX:-300}
 pages=("$@")
 [ "$#" -gt 0 ] || { printf 'usage: scripts/page-commands.sh PAGE...\n' >&2; exit 2; }
 name=$(basename "$1" .md)
@@ -52,7 +53,7 @@ page_keel "$real_keel" "$work/bin" "$exchange"
 page_checkout "$repository" "$target" "$work/here" "$work/bin"
 
 # NNN.sh the commands, NNN.expected what they print, NNN.status what they may end with, NNN.needs a program, NNN.not-run
-# why they are not run, NNN.files/ what is to be saved before them.
+# why they are not run, NNN.files/ what is to be saved before them, with | for / in its path.
 awk -v folder="$work/blocks" '
     function name(ending) { return sprintf("%s/%03d.%s", folder, count, ending) }
     function said(line) { sub(/^<!-- [a-z ]*: /, "", line); sub(/ -->$/, "", line); return line }
@@ -72,6 +73,7 @@ awk -v folder="$work/blocks" '
     !open && after && /^```text$/ { open = "expected"; printf "" > name("expected"); after = 0; next }
     !open && /^```/ && file != "" {
         open = "file"; after = 0
+        gsub("/", "|", file)
         path = sprintf("%s/%03d.files/%s", folder, count + 1, file)
         system(sprintf("mkdir -p %s/%03d.files", folder, count + 1))
         file = ""
@@ -109,7 +111,9 @@ trap 'failures+=("$?")' ERR
 for block in "$1"/*.sh; do
     base=${block%.sh}
     if [ -e "$base.needs" ] && ! PATH="$PATH:$2" command -v "$(<"$base.needs")" >/dev/null; then continue; fi
-    if [ -e "$base.files" ]; then cp "$base.files"/* .; fi
+    if [ -e "$base.files" ]; then
+        for saved in "$base.files"/*; do cp "$saved" "$(basename "$saved" | tr '|' /)"; done
+    fi
     failures=()
     echo begun >"$base.begun"
     source "$block" >"$base.out" 2>&1

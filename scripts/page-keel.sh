@@ -46,9 +46,25 @@ page_checkout() {
     cat >"$4/cargo" <<END
 #!/bin/sh
 set -eu
+boiler=\$(dirname "\$PWD")/boiler
 case "\$*" in
 'build --release --package libkeel-c') [ ! -e '$deps/libkeel.so' ] || [ ! -e '$deps/libkeel.a' ] || exit 0 ;;
 'build --release --package keel --example valve') [ ! -e '$2/debug/examples/valve' ] || exit 0 ;;
+# A package beside the checkout. Its dependencies are those of the Python package: of the same versions, and built.
+'new ../boiler')
+    cd '$1'
+    exec '$cargo' new --quiet "\$boiler"
+    ;;
+'add --manifest-path ../boiler/Cargo.toml --path crates/libkeel')
+    cp '$1/python/Cargo.lock' "\$boiler/"
+    cd '$1'
+    exec '$cargo' add --quiet --manifest-path "\$boiler/Cargo.toml" --path crates/libkeel
+    ;;
+'build --release --manifest-path ../boiler/Cargo.toml')
+    cd '$1'
+    exec '$cargo' build --quiet --manifest-path "\$boiler/Cargo.toml" --target-dir '$2/python/build'
+    ;;
+'run --release --manifest-path ../boiler/Cargo.toml') exec '$2/python/build/debug/boiler' ;;
 # What maturin asks for.
 *--manifest-path*) exec '$cargo' "\$@" ;;
 *) printf 'scripts/page-keel.sh does not know: cargo %s\n' "\$*" >&2; exit 1 ;;

@@ -2,10 +2,11 @@
 # Makes sure that the machine can build Evenkeel. Says what it does, changes nothing that is there already.
 #   scripts/setup.sh          what the build needs
 #   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, cargo-nextest, the MQTT broker mosquitto, the
-#                             suite fio for the mount, fusermount3, with which users other than root mount, and the
-#                             stores that the data path is measured against, python3 with venv for the package of
-#                             clients, networks, disks and peers for the bench of streaming, MPICH and Open MPI
-#                             with libclang, for keel-mpi, npm and chromium for the live page, and promtool)
+#                             suite fio for the mount, fusermount3, with which users other than root mount,
+#                             systemd-analyze, which reads the unit, the stores that the data path is measured
+#                             against, python3 with venv for the package of clients, networks, disks and peers for
+#                             the bench of streaming, MPICH and Open MPI with libclang, for keel-mpi, npm and chromium
+#                             for the live page, and promtool)
 #   scripts/setup.sh --stream also what the bench of streaming needs: networks, disks, the peer sshfs, and the programs
 #                             that it starts from the network
 #   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
@@ -169,6 +170,9 @@ if [ "${1:-}" = --test ]; then
     command -v fio >/dev/null 2>&1 || (install_packages fio) || say "the suites that need fio will be skipped"
     command -v fusermount3 >/dev/null 2>&1 || (install_packages fuse3) ||
         say "without fuse3 only root can mount a store; tests that do so as another user will be skipped"
+    # Not systemd-sysv, which would make it the init of this machine.
+    command -v systemd-analyze >/dev/null 2>&1 || (install_quietly systemd) ||
+        say "the unit is not read by systemd itself: systemd-analyze is missing"
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || (install_packages python3 python3-venv) ||
         say "the Python package is not tested: python3 with venv is missing"
     # Into an environment of its own, beside the rest of the build.

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Long runs that the test command has no time for, from random seeds. Of SOAK_SECONDS (default 3600) the crash suite of
 # the store (power cuts in every kind of call, many lives of one store) gets half, killed demonstrations a quarter and
-# the fuzz targets, where cargo-fuzz is installed, a quarter. The in-memory file system gets as much again, beside it:
-# kills, states of a crash, drawn orders, regions written over, and every program of its table, with the suites of
-# others. The tests of the workspace run five times on a loaded machine, for about an hour. Packages are made for three
-# architectures, installed in fresh roots of three Debian releases, and started in a container and in an emulator. The
-# documentation site is built. The first failure ends the run; its seed, or the file that reproduces it, stands above
-# the last line.
+# the fuzz targets, where cargo-fuzz is installed, a quarter. One demonstration has every part. The in-memory file
+# system gets as much again, beside it: kills, states of a crash, drawn orders, regions written over, and every program
+# of its table, with the suites of others. The tests of the workspace run five times on a loaded machine, for about an
+# hour. `keel doctor` makes its page with the short benches. Packages are made for three architectures, installed in
+# fresh roots of three Debian releases, and started in a container and in an emulator. The documentation site is built.
+# The first failure ends the run; its seed, or the file that reproduces it, stands above the last line.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ esac
 
 scripts/setup.sh
 printf 'build: cargo build --release\n'
-cargo build --release --locked --quiet -p keel -p bench
+cargo build --release --locked --quiet -p keel -p mem-preload -p bench
 
 FLASH_CRASH_SEED=${FLASH_CRASH_SEED:-$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')}
 FLASH_CRASH_SECONDS=$((seconds / 2))
@@ -63,6 +63,11 @@ while [ "$SECONDS" -lt "$until_second" ]; do
     "${CARGO_TARGET_DIR:-target}/release/keel" demo --headless --kill ||
         { printf 'soak: FAILED in run %d of keel demo --kill; its seed stands above\n' "$runs"; exit 1; }
 done
+printf 'soak: demonstration of every part\n'
+said=$(mktemp)
+"${CARGO_TARGET_DIR:-target}/release/keel" demo --full >"$said" 2>&1 || true
+scripts/demo-judge.sh "$said" || { printf 'soak: FAILED in keel demo --full\n'; exit 1; }
+rm "$said"
 
 # Streaming beyond what the test command has time for: a link that is cut for a minute, 200 devices at once with a slow
 # one among them, a mount in a group of 64 MiB whose program has 96 MiB, a server that is killed at 100 random blocks.
@@ -83,6 +88,21 @@ scripts/mem-programs.sh || { printf 'soak: FAILED in the larger programs on a re
 scripts/mem-preload-suite.sh || { printf 'soak: FAILED in pjdfstest on a region\n'; exit 1; }
 FSX_OPERATIONS=$((12000 + seconds * 20)) scripts/mem-suites.sh ||
     { printf 'soak: FAILED in the suites on a mounted region\n'; exit 1; }
+
+# The page for others, by the words of docs/operate.md and with the benches themselves: tests of the command have a
+# stand-in for them. What takes root is on it only where root runs this.
+printf 'soak: the page of keel doctor\n'
+card=$(mktemp -d "${TMPDIR:-/var/tmp}/keel-card.XXXXXX")
+release=$(cd "${CARGO_TARGET_DIR:-target}/release" && pwd)
+words=$(grep -m 1 '^keel doctor .*--report' docs/operate.md)
+(cd "$card" && PATH=$release:$PATH timeout 1800 bash -c "${words//\/mnt\/card/$card}") ||
+    { printf 'soak: FAILED: %s\n' "$words"; exit 1; }
+if [ "$(grep -c '^## keel bench ' "$card/card.md")" -ne 3 ] ||
+    { [ "$(id -u)" -eq 0 ] && grep '^Not measured: ' "$card/card.md"; } || [ "$(ls -A "$card")" != card.md ]; then
+    printf 'soak: FAILED: the page of keel doctor lacks a bench, or a bench left something: %s\n' "$card"
+    exit 1
+fi
+rm -rf --one-file-system "$card"
 
 # The tests themselves, on a machine that does something else besides.
 scripts/steady.sh || { printf 'soak: FAILED: a test is not steady\n'; exit 1; }

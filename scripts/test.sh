@@ -14,10 +14,13 @@ trap 'if [ -n "$beside" ]; then kill "$beside" || true; fi; rm -rf "$logs"' EXIT
 
 # A step that takes longer hangs. Each test has a limit of its own, in .config/nextest.toml.
 step_seconds_max=1800
+# What a run that passes may print: a longer log is not read.
+log_lines_max=600
 
 passed=0
 failed=0
 skipped=0
+lines=0
 times=()
 
 # step NAME COMMAND...: runs the command. Its output counts by the lines of it that end in
@@ -48,19 +51,28 @@ step() {
         if [ "$status" -eq 124 ]; then printf '%s: ended after %d s\n' "$name" "$step_seconds_max"; fi
     elif [ "$s" -ne 0 ]; then
         grep '^skipped: ' "$log" || true
+        lines=$((lines + $(grep -c '^skipped: ' "$log" || true)))
     fi
     times+=("$(printf '%-14s %5d s  %-6s %d passed, %d failed, %d skipped' \
         "$name" "$((SECONDS - started))" "$result" "$p" "$f" "$s")")
 }
 
 finish() {
-    printf '\n== summary\n'
-    printf '%s\n' "${times[@]}"
-    printf '%-14s %5d s\n\n' total "$SECONDS"
-    # What the tests' report says after its skipped tests: the slowest, the failed and the unsteady ones.
-    if [ -e "$logs/tests" ]; then sed -n '/^slowest tests:/,$p' "$logs/tests" | sed '$d'; fi
-    if [ -e "$logs/mpi" ]; then
-        awk '/^unsteady: .* failed at first/ { on = 1 } /^[0-9]+ passed, / { on = 0 } on' "$logs/mpi"
+    {
+        printf '\n== summary\n'
+        printf '%s\n' "${times[@]}"
+        printf '%-14s %5d s\n\n' total "$SECONDS"
+        # What the tests' report says after its skipped tests: the slowest, crash states, the failed and unsteady ones.
+        if [ -e "$logs/tests" ]; then sed -n '/^slowest tests:/,$p' "$logs/tests" | sed '$d'; fi
+        if [ -e "$logs/mpi" ]; then
+            awk '/^unsteady: .* failed at first/ { on = 1 } /^[0-9]+ passed, / { on = 0 } on' "$logs/mpi"
+        fi
+    } | tee "$logs/summary"
+    # A line for the name of each step, and the last one.
+    lines=$((lines + ${#times[@]} + $(wc -l <"$logs/summary") + 1))
+    if [ "$failed" -eq 0 ] && [ "$lines" -ge "$log_lines_max" ]; then
+        failed=1
+        printf 'log FAILED: it has %d lines; a run that passes has fewer than %d\n' "$lines" "$log_lines_max"
     fi
     printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
     exit $((failed > 0))
@@ -72,6 +84,7 @@ if [ "$failed" -ne 0 ]; then finish; fi
 step format cargo fmt --all --check
 step clippy cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
 step structure cargo xtask tidy
+step test-report scripts/test-report-test.py
 step build scripts/build-tests.sh
 # What later steps build in folders of their own, on processors that tests leave idle: many of them wait.
 nice -n 19 timeout --kill-after=10 "$step_seconds_max" scripts/build-beside.sh >"$logs/beside" 2>&1 &

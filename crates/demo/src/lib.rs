@@ -82,13 +82,14 @@ pub fn run_writer(image: &Path, orphan_dir: Option<&Path>) -> Result<u8, CliErro
     writer::run(image, orphan_dir)
 }
 
-/// Runs the demo with a whole node; this process must be `keel`. Returns the exit status.
+/// Runs the demo with a whole node; this process must be `keel`. `no_library` says why `keel mem run` has no library to
+/// serve programs with; `None` if it has one. Returns the exit status.
 ///
 /// # Errors
 /// One line: a part of the node cannot be started.
-pub fn run_full(arguments: &Args) -> Result<u8, CliError> {
+pub fn run_full(arguments: &Args, no_library: Option<String>) -> Result<u8, CliError> {
     signals::catch_stop();
-    full::run(arguments)
+    full::run(arguments, no_library)
 }
 
 /// Runs the program of the full demo's task. Returns the exit status.

@@ -237,10 +237,10 @@ function show_status(found) {
   $("state").className = `chip ${tone}`;
   write($("node"), `keel ${found.node.version}, up ${span(found.node.uptime_ms)}`);
   const list = $("reasons");
+  list.className = `reasons ${found.state}`;
   const said = found.reasons.map((reason) => `${reason.code}\u0000${reason.text}`).join("\n");
   if (list.dataset.said !== said) {
     list.dataset.said = said;
-    list.className = `reasons ${found.state}`;
     list.replaceChildren(...found.reasons.map((reason) => {
       const line = document.createElement("li");
       const code = document.createElement("b");

@@ -48,6 +48,11 @@ use crate::common::scenarios_of_pieces::in_pieces;
 use crate::common::{Files, Operation};
 use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX, PAYLOAD_BYTES};
 
+/// Prints the number of states for the summary of all tests (scripts/test-report.py), whose sum has a minimum.
+fn count(tally: &Tally) {
+    println!("crash states: {}", tally.states);
+}
+
 /// Runs hand-made scenarios.
 fn run(name: &str, scenarios: &[Scenario], states_min: u64) {
     let mut tally = Tally::default();
@@ -57,6 +62,7 @@ fn run(name: &str, scenarios: &[Scenario], states_min: u64) {
         tally.add(&one);
     }
     report(name, &tally);
+    count(&tally);
     assert!(
         tally.states >= states_min,
         "the suite explores too little: {}",
@@ -130,6 +136,7 @@ fn random_scenarios(seed: u64) {
         }
     }
     report(&format!("random scenarios from {seed} on"), &tally);
+    count(&tally);
 }
 
 #[test]

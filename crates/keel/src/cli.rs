@@ -137,6 +137,10 @@ pub(crate) enum Command {
     keel demo --dir /mnt/card                 on the flash that you want to test\n\n\
     The store takes 256 MiB. Without --dir it is in a temporary directory (TMPDIR, else /var/tmp) and is removed at\n\
     the end. Press q to stop the live view. Exit status 1 if an acknowledged reading is missing or altered.\n\n\
+    --full says of each promise whether it was kept, and why (exit status 1: one was not). What this machine does\n\
+    not permit is `not shown`, and no failure: programs from the network need FUSE, and files in memory need\n\
+    libkeelmem.so, where `keel mem run` looks for it, too. The package evenkeel has it beside keel, in ../lib/keel;\n\
+    `cargo build --release -p keel -p mem-preload` builds both. There is none for armhf.\n\n\
     Keys of --json, counts of the whole run unless said otherwise:\n  \
     readings_offered, _acknowledged           offered to the database; known to the parent to be on flash\n  \
     readings_missing, _altered, _unexpected   in the reopened store: lost, changed, never offered\n  \

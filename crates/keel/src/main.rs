@@ -81,7 +81,10 @@ fn main() -> ExitCode {
         Err(status) => return ExitCode::from(status),
     };
     let result = match command {
-        cli::Command::Demo(arguments) if arguments.full => demo::run_full(&arguments.demo),
+        cli::Command::Demo(arguments) if arguments.full => {
+            let no_library = mem_cmd::library().err().map(|error| error.to_string());
+            demo::run_full(&arguments.demo, no_library)
+        }
         cli::Command::Demo(arguments) => demo::run(&arguments.demo),
         cli::Command::Run(arguments) => {
             node::run_and_finish(&arguments.config, arguments.volatile_device)

@@ -2,7 +2,9 @@
 //! sensors, boards or files of the reader are marked as not run.
 
 use crate::common::TempDir;
+use crate::common::node::{Node, SMALL};
 use crate::page_common;
+use crate::periodic::feed;
 use std::fs;
 use std::path::Path;
 
@@ -11,7 +13,10 @@ fn the_commands_of_the_page_work() {
     let page = page_common::text("cluster.md");
     let (before, rest) = page.split_once("\n## Jobs on readings\n").unwrap();
     let (part, after) = rest.split_once("\n## ").unwrap();
-    let dir = TempDir::new();
+    // The node whose history one of the commands takes.
+    let node = Node::start(&format!("{SMALL}[time]\nwall_clock = \"trusted\"\n"));
+    feed(&node, 2_000);
+    let dir = &node.dir;
     // First the part that makes the readings, which earlier commands take, too.
     let compared = page_common::run_text(part, dir.path(), &[], |_| true);
     assert_eq!(compared, 1);
@@ -28,12 +33,31 @@ fn the_commands_of_the_page_work() {
     let (_, question) = before.split_once("\n```json\n").unwrap();
     let (question, _) = question.split_once("\n```\n").unwrap();
     fs::write(dir.file("night.json"), question).unwrap();
+    // The figures of a site: a question of which nothing is missing.
+    node.ok(&[
+        "advise",
+        "--job",
+        "night.json",
+        "--assume",
+        "--write",
+        "site.json",
+    ]);
     let compared =
         page_common::run_text(&format!("{before}\n## {after}"), dir.path(), &[], |_| true);
     assert_eq!(compared, 1);
     let answer: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(dir.file("answer.json")).unwrap()).unwrap();
     assert!(answer["break_even"].is_array(), "{answer}");
+    // The job is measured on the history of the node; the site's figures stay.
+    let asked = fs::read_to_string(dir.file("pump.json")).unwrap();
+    let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
+    let inputs = &asked["inputs"];
+    let measured = inputs["single_s"]["measured"].as_str();
+    assert!(
+        measured.is_some_and(|text| text.contains("k-means")),
+        "{asked}"
+    );
+    assert_eq!(inputs["machine_speed"]["value"], 8.0, "{asked}");
 }
 
 #[test]

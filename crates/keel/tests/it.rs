@@ -72,6 +72,7 @@ mod stream_trust_memory;
 mod stream_words;
 mod tasks;
 mod tasks_page;
+mod top;
 mod upgrade;
 mod upstream;
 mod upstream_broker;

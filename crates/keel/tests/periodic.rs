@@ -33,7 +33,7 @@ ranks = 2
 ";
 
 /// Sends readings of the last minutes, ten per second.
-fn feed(node: &Node, rows: u32) {
+pub fn feed(node: &Node, rows: u32) {
     let now_ns = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap()

@@ -19,7 +19,9 @@ const MARKER: &str = "<!-- commands: ";
 const COMMANDS: &[&str] = &["sh", "bash", "shell", "console", "shell-session"];
 
 /// Beginnings of lines that are commands. Where such a line is indented code, no runner sees it.
-const PROGRAMS: &[&str] = &["keel ", "sudo ", "make "];
+const PROGRAMS: &[&str] = &[
+    "keel ", "sudo ", "make ", "cargo ", "scripts/", "dpkg", "apt",
+];
 
 /// A marker right before a block of commands that is not run, with the reason.
 const NOT_RUN: &str = "<!-- not run:";
@@ -415,7 +417,15 @@ mod tests {
     #[test]
     fn indented_commands_are_found() {
         let page = |text: &str| findings(&[("docs/a.md", text)]);
-        for command in ["keel status", "sudo reboot", "make test"] {
+        for command in [
+            "keel status",
+            "sudo reboot",
+            "make test",
+            "cargo nextest run",
+            "scripts/test.sh",
+            "dpkg-deb --info x.deb",
+            "apt-get update",
+        ] {
             let found = page(&format!("# A\n\nRun:\n\n    {command}\n"));
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(

@@ -18,6 +18,9 @@ pub(super) const DURABLE: &str =
     "A reading that was acknowledged is on flash, whatever the power does next.";
 pub(super) const BOUNDED: &str = "Every call costs a fixed, published number of device operations.";
 pub(super) const DEADLINES: &str = "Deadlines hold under load.";
+/// The other half of that promise.
+pub(super) const CONTROLLED: &str = "For that, the node lowers freshness or raises speed, by a controller designed \
+                                     from its own measured model.";
 pub(super) const SHARED: &str = "Hot files are read and written at memory speed by unmodified programs, and survive \
                                  the death of any of them.";
 pub(super) const STREAMED: &str = "A program runs from the network at once, with only the blocks it needs, verified, \

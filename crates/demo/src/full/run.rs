@@ -6,6 +6,7 @@ use super::parts::{self, Part, late, wait_for};
 use super::program;
 use super::promises::{self, Promise, Summary};
 use super::sink::Sink;
+use super::site;
 use crate::Args;
 use crate::place::Place;
 use crate::summary::grouped;
@@ -20,6 +21,9 @@ use trace::Trace;
 
 /// Where programs see the region.
 pub(super) const AT: &str = "/keel-demo";
+
+/// Folder of the analysis where no program can be served a region.
+const RESULTS: &str = "results";
 
 /// Timeout of a part of the run.
 const PART_MAX: Duration = Duration::from_secs(60);
@@ -64,6 +68,8 @@ pub(super) struct Run<'p> {
     begun: Instant,
     /// Why programs cannot be mounted here; `None` if they can.
     no_mount: Option<String>,
+    /// Why no program can be served the region; `None` if they can.
+    no_library: Option<String>,
     program_bytes: u64,
 }
 
@@ -93,7 +99,11 @@ impl Drop for Run<'_> {
 }
 
 impl<'p> Run<'p> {
-    pub(super) fn new(place: &'p Place, arguments: &Args) -> Result<Self, CliError> {
+    pub(super) fn new(
+        place: &'p Place,
+        arguments: &Args,
+        no_library: Option<String>,
+    ) -> Result<Self, CliError> {
         let end_ms = arguments.seconds * 1_000;
         let trace = trace::bundled(end_ms)
             .map_err(|error| CliError::failure("fire trace", error, "build keel anew"))?;
@@ -114,6 +124,7 @@ impl<'p> Run<'p> {
             speed: arguments.speed,
             begun: Instant::now(),
             no_mount: no_mount(),
+            no_library,
             program_bytes: 0,
         })
     }
@@ -170,19 +181,22 @@ impl<'p> Run<'p> {
 
     fn configuration(&self, server: &str, upstream: &str, key: &str) -> String {
         let region = self.region.display();
-        let (mount, program) = match &self.no_mount {
+        let (mount, program, whence) = match &self.no_mount {
             None => (
                 format!(
                     "[[mount]]\nname = \"plant\"\nserver = \"{server}\"\ndirectory = \"plant\"\ninsecure = true\n\
                      cache = \"plant-cache\"\ncache_mebibytes_max = 512\n"
                 ),
-                "bin/analysis\", \"demo-analysis\", \"/keel-demo\"]\nmount = \"plant",
+                "bin/analysis",
+                "mount = \"plant\"\n",
             ),
-            Some(_) => (
-                String::new(),
-                "./tree/bin/analysis\", \"demo-analysis\", \"/keel-demo\"]\nstart = \"stay",
-            ),
+            Some(_) => (String::new(), "./tree/bin/analysis", ""),
         };
+        let (results, region_at) = match &self.no_library {
+            None => (AT, format!("region_at = \"{AT}\"\n")),
+            Some(_) => (RESULTS, String::new()),
+        };
+        let (question, result) = (site::QUESTION, site::RESULT);
         format!(
             "[node]\nsocket = \"keel.sock\"\n\
              [store]\nimage = \"demo.img\"\ncreate_mebibytes = 64\ncommit_interval_ms = 100\n\
@@ -191,10 +205,11 @@ impl<'p> Run<'p> {
              [region]\nfile = \"{region}\"\ncreate_mebibytes = 32\ncheckpoint_image = \"region.img\"\n\
              checkpoint_create_mebibytes = 64\ncheckpoint_interval_seconds = 1\n\
              {mount}\
-             [[task]]\nname = \"analysis\"\ncommand = [\"{program}\"\nregion_at = \"{AT}\"\n\
+             [[task]]\nname = \"analysis\"\ncommand = [\"{program}\", \"demo-analysis\", \"{results}\"]\n\
+             {whence}{region_at}\
              period_ms = {}\ndeadline_ms = {}\nrestart_ms_min = 100\nrestart_ms_max = 1000\nrestarts_max = 0\n\
              [[job]]\nname = \"history\"\nkernel = \"matrix-profile\"\nkey = \"{key}\"\nwindow = {WINDOW}\n\
-             period_seconds = 4\nout = \"history.json\"\n\
+             period_seconds = 4\nout = \"{result}\"\nquestion = \"{question}\"\n\
              [[upstream]]\nname = \"sink\"\nkind = \"http\"\nurl = \"http://{upstream}/write\"\nbegin = \"oldest\"\n\
              linger_ms = 100\nbackoff_ms_min = 50\nbackoff_ms_max = 500\n",
             program::PERIOD.as_millis(),
@@ -235,7 +250,11 @@ impl<'p> Run<'p> {
         })
     }
 
-    fn start_reader(&self) -> Result<Part, CliError> {
+    /// Starts the shell program; `None` if it cannot be served.
+    fn start_reader(&self) -> Result<Option<Part>, CliError> {
+        if self.no_library.is_some() {
+            return Ok(None);
+        }
         std::fs::remove_file(self.file("reader.stop")).ok();
         let stop = std::path::absolute(self.file("reader.stop"));
         let stop = stop.map_err(|error| CliError::io("reader", &error))?;
@@ -246,11 +265,44 @@ impl<'p> Run<'p> {
             .arg(&self.region)
             .args(["--at", AT, "--", "sh", "-c", READER, "sh"]);
         command.arg(format!("{AT}/{}", program::SUMMARY)).arg(stop);
-        Part::start_command(self.folder, "reader", &mut command)
+        Part::start_command(self.folder, "reader", &mut command).map(Some)
+    }
+
+    /// Returns whether the results are there for a program that starts now.
+    fn results_are_there(&self) -> Result<bool, CliError> {
+        if self.no_library.is_some() {
+            return Ok(false);
+        }
+        let region = self.region.display().to_string();
+        let file = format!("{AT}/{}", program::SUMMARY);
+        let read = parts::ask(
+            self.folder,
+            &["mem", "run", &region, "--at", AT, "--", "cat", &file],
+        )?;
+        Ok(read.status.success() && !read.stdout.is_empty())
+    }
+
+    /// Returns what a read costs a shell, in µs: of the results in the region, and of a file on disk.
+    fn read_costs(&self) -> Result<(Option<f64>, Option<f64>), CliError> {
+        if self.no_library.is_some() {
+            return Ok((None, None));
+        }
+        parts::write(
+            &self.file("line.txt"),
+            "1 a line as long as the one in the region, to compare with 1\n",
+        )?;
+        let file = format!("{AT}/{}", program::SUMMARY);
+        Ok((
+            look::shell_read_us(self.folder, Some(&self.region), &file),
+            look::shell_read_us(self.folder, None, "./line.txt"),
+        ))
     }
 
     /// Ends the shell program and adds its counters.
-    fn end_reader(&self, mut reader: Part, sum: &mut Counted) -> Result<(), CliError> {
+    fn end_reader(&self, reader: Option<Part>, sum: &mut Counted) -> Result<(), CliError> {
+        let Some(mut reader) = reader else {
+            return Ok(());
+        };
         parts::write(&self.file("reader.stop"), "")?;
         let line = wait_for(Duration::from_secs(10), || {
             let said = reader.said();
@@ -292,6 +344,12 @@ impl<'p> Run<'p> {
                 ),
             )?;
         }
+        if let Some(why) = self.no_library.clone() {
+            self.say(say, &format!("files in memory cannot be shown here: {why}"))?;
+            let results = self.file(RESULTS);
+            std::fs::create_dir_all(&results)
+                .map_err(|error| CliError::io(results.display(), &error))?;
+        }
         let (mut server, address) = self.serve()?;
         self.say(
             say,
@@ -315,27 +373,30 @@ impl<'p> Run<'p> {
             ));
         }
         parts::write(&config, &text)?;
+        parts::write(&self.file(site::QUESTION), &site::question())?;
         let mut node = self.start_node()?;
         self.say(
             say,
             "the node serves: store, region, mount, task, job, upstream",
         )?;
-        let line = self.file("line.sock");
-        let mut feed = Feed::start(Arc::clone(&self.trace), &line, self.end_ms, self.speed)
-            .map_err(|error| CliError::io("sensors", &error))?;
         let first = self.wait_for_task(&mut node, PART_MAX, 0)?;
         let Some(first) = first else {
             let status = self.status().unwrap_or_default();
             let why = status["tasks"][0]["last_error"]
                 .as_str()
                 .unwrap_or("it is not known why");
-            return Err(CliError::failure("analysis", why, "see `keel doctor`"));
+            let remedy = "run it again with --dir, and look at the logs there";
+            return Err(CliError::failure("analysis", why, remedy));
         };
         let from = match &self.no_mount {
             None => "from its mount",
             Some(_) => "from a folder",
         };
         self.say(say, &format!("the analysis runs {from} as process {first}"))?;
+        // Not before: a start from the network takes as long as it takes, and the parts of the trace would be over.
+        let line = self.file("line.sock");
+        let mut feed = Feed::start(Arc::clone(&self.trace), &line, self.end_ms, self.speed)
+            .map_err(|error| CliError::io("sensors", &error))?;
         let mut counted = Counted::default();
         let reader = self.start_reader()?;
         self.wait_for_trace(&mut node, &feed, self.end_ms / 4)?;
@@ -343,13 +404,7 @@ impl<'p> Run<'p> {
         // One program dies; its files stay, and it is restarted.
         // SAFETY: a plain system call; the process belongs to the node that this program has started.
         unsafe { libc::kill(first as libc::pid_t, libc::SIGKILL) };
-        let region = self.region.display().to_string();
-        let file = format!("{AT}/{}", program::SUMMARY);
-        let after_death = parts::ask(
-            self.folder,
-            &["mem", "run", &region, "--at", AT, "--", "cat", &file],
-        )?;
-        let survives = after_death.status.success() && !after_death.stdout.is_empty();
+        let survives = self.results_are_there()?;
         let second = self.wait_for_task(&mut node, PART_MAX, first)?;
         self.say(say, "the analysis was killed, and runs again")?;
         self.wait_for_trace(&mut node, &feed, self.end_ms / 2)?;
@@ -403,15 +458,7 @@ impl<'p> Run<'p> {
                 .and_then(|text| serde_json::from_str::<Value>(&text).ok()),
             Some(_) => None,
         };
-        let disk = self.file("line.txt");
-        parts::write(
-            &disk,
-            "1 a line as long as the one in the region, to compare with 1\n",
-        )?;
-        let costs = (
-            look::shell_read_us(self.folder, Some(&self.region), &file),
-            look::shell_read_us(self.folder, None, "./line.txt"),
-        );
+        let costs = self.read_costs()?;
         self.end_reader(reader, &mut counted)?;
         feed.end();
         let ended_well = node.end();
@@ -450,14 +497,13 @@ impl<'p> Run<'p> {
             back_promise(back, &after),
             bounded_promise(&before, &after),
             deadline_promise(&before, &after),
+            controlled_promise(&after),
         ];
-        promises.push(shared_promise(counted, survives, &after, costs));
+        promises.push(self.shared_promise(counted, survives, &after, costs));
         promises.push(self.streamed_promise(&before, stream.as_ref(), back));
-        promises.push(placed_promise(
-            &before,
-            &after,
-            self.file("history.json").is_file(),
-        ));
+        let result = std::fs::read_to_string(self.file(site::RESULT)).unwrap_or_default();
+        let result: Value = serde_json::from_str(&result).unwrap_or_default();
+        promises.push(site::placed_promise(&before, &after, &result));
         promises.push(forwarded_promise(&after, &sink));
         Ok(Summary {
             promises,
@@ -483,6 +529,8 @@ impl<'p> Run<'p> {
         };
         wait_for(PART_MAX, || {
             node.check()?;
+            // Behind the end of the trace no readings come.
+            let is_over = feed.is_over();
             if back.readings.is_none() && feed.acknowledged.load(Ordering::Relaxed) > acknowledged {
                 back.readings = Some(ms());
             }
@@ -493,7 +541,8 @@ impl<'p> Run<'p> {
             if back.task.is_none() && is_task_back {
                 back.task = Some(ms());
             }
-            Ok((back.readings.is_some() && back.task.is_some()).then_some(()))
+            let is_fed = back.readings.is_some() || is_over;
+            Ok((is_fed && back.task.is_some()).then_some(()))
         })?;
         Ok((node, back))
     }
@@ -513,6 +562,49 @@ impl<'p> Run<'p> {
             Ok(is_done.then_some(status))
         })?;
         Ok(found.or_else(|| self.status()).unwrap_or_default())
+    }
+
+    fn shared_promise(
+        &self,
+        counted: Counted,
+        survives: bool,
+        after: &Value,
+        costs: (Option<f64>, Option<f64>),
+    ) -> Promise {
+        let text = promises::SHARED;
+        if let Some(why) = &self.no_library {
+            return Promise {
+                text,
+                is_kept: None,
+                figure: format!("programs cannot be served here: {why}"),
+                values: json!({"unavailable": why}),
+            };
+        }
+        let files = number(after, &["region", "restored_files"]);
+        let us = |cost: Option<f64>| cost.map_or("unknown".to_owned(), |us| format!("{us:.1} µs"));
+        Promise {
+            text,
+            is_kept: Some(
+                counted.reads > 0
+                    && counted.torn == 0
+                    && counted.fresh > 1
+                    && survives
+                    && files > 0,
+            ),
+            figure: format!(
+                "a shell read results {} times, {} different ones, {} torn; a read costs it {}, of a file on disk {}; \
+                 they were there after the analysis was killed, and {files} files after the power cut",
+                grouped(counted.reads),
+                grouped(counted.fresh),
+                counted.torn,
+                us(costs.0),
+                us(costs.1)
+            ),
+            values: json!({
+                "reads": counted.reads, "different": counted.fresh, "torn": counted.torn, "read_us": costs.0,
+                "disk_read_us": costs.1, "after_death": survives, "restored_files": files,
+            }),
+        }
     }
 
     fn streamed_promise(&self, before: &Value, stream: Option<&Value>, back: BackAfter) -> Promise {
@@ -603,70 +695,28 @@ fn deadline_promise(before: &Value, after: &Value) -> Promise {
     } else {
         late as f64 * 100.0 / instances as f64
     };
-    let mode = after["qos"]["mode"].as_str().unwrap_or("open");
     Promise {
         text: promises::DEADLINES,
         is_kept: Some(percent <= LATE_PERCENT_MAX),
         figure: format!(
-            "{} of {} instances of the analysis were late, {percent:.1} % (at most {LATE_PERCENT_MAX} % here); the \
-             controller is in mode {mode}: its model is made on the board, by `keel qos identify`",
+            "{} of {} instances of the analysis were late, {percent:.1} % (at most {LATE_PERCENT_MAX} % here)",
             grouped(late),
             grouped(instances)
         ),
-        values: json!({"instances": instances, "late": late, "mode": mode}),
+        values: json!({"instances": instances, "late": late}),
     }
 }
 
-fn shared_promise(
-    counted: Counted,
-    survives: bool,
-    after: &Value,
-    costs: (Option<f64>, Option<f64>),
-) -> Promise {
-    let files = number(after, &["region", "restored_files"]);
-    let us = |cost: Option<f64>| cost.map_or("unknown".to_owned(), |us| format!("{us:.1} µs"));
+/// The half of the deadlines' promise that is never shown: a model takes minutes on a machine that does nothing else.
+fn controlled_promise(after: &Value) -> Promise {
+    let mode = after["qos"]["mode"].as_str().unwrap_or("open");
     Promise {
-        text: promises::SHARED,
-        is_kept: Some(
-            counted.reads > 0 && counted.torn == 0 && counted.fresh > 1 && survives && files > 0,
-        ),
+        text: promises::CONTROLLED,
+        is_kept: None,
         figure: format!(
-            "a shell read results {} times, {} different ones, {} torn; a read costs it {}, of a file on disk {}; they \
-             were there after the analysis was killed, and {files} files after the power cut",
-            grouped(counted.reads),
-            grouped(counted.fresh),
-            counted.torn,
-            us(costs.0),
-            us(costs.1)
+            "controller {mode}: its model is made on the board, by `keel qos identify`"
         ),
-        values: json!({
-            "reads": counted.reads, "different": counted.fresh, "torn": counted.torn, "read_us": costs.0,
-            "disk_read_us": costs.1, "after_death": survives, "restored_files": files,
-        }),
-    }
-}
-
-fn placed_promise(before: &Value, after: &Value, is_there: bool) -> Promise {
-    let lives = [before, after].map(|status| &status["jobs"][0]);
-    let sum = |name: &str| lives.iter().map(|job| number(job, &[name])).sum::<u64>();
-    let (runs, failed) = (sum("runs"), sum("failed"));
-    let last = lives.iter().rev().find(|job| job["place"].is_string());
-    let job = last.copied().cloned().unwrap_or_default();
-    let said = |name: &str| job[name].as_str().unwrap_or("unknown").to_owned();
-    let assumed = job["assumed"].as_array().map_or(0, Vec::len);
-    Promise {
-        text: promises::PLACED,
-        is_kept: Some(runs > failed && job["place"].is_string() && is_there),
-        figure: format!(
-            "the history of a sensor, {runs} runs, {failed} failed, on {}: {} ({assumed} figures assumed); the last \
-             took {:.2} s",
-            said("place"),
-            said("why").replace("; ", ", "),
-            job["last_seconds"].as_f64().unwrap_or(0.0)
-        ),
-        values: json!({
-            "runs": runs, "failed": failed, "place": job["place"], "why": job["why"], "assumed": job["assumed"],
-        }),
+        values: json!({"mode": mode}),
     }
 }
 
@@ -674,28 +724,33 @@ fn forwarded_promise(after: &Value, sink: &Sink) -> Promise {
     let upstream = &after["upstream"][0];
     let of = |name: &str| number(upstream, &[name]);
     let lines = sink.arrived.lines.load(Ordering::Relaxed);
-    let distinct = sink
-        .arrived
-        .distinct
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .len() as u64;
+    let arrived = sink.arrived.distinct.lock();
+    let arrived = arrived.unwrap_or_else(PoisonError::into_inner);
+    let of_task = format!(",key={} ", program::KEY);
+    let derived = arrived.iter().filter(|line| line.contains(&of_task));
+    let (distinct, derived) = (arrived.len() as u64, derived.count() as u64);
     let lost = of("forward_lost") + of("missing");
     Promise {
         text: promises::FORWARDED,
         // Lines acknowledged according to the cursor have arrived.
         is_kept: Some(
-            lines > 0 && lost == 0 && lines >= of("acknowledged") && of("refused_total") == 0,
+            lines > 0
+                && derived > 0
+                && lost == 0
+                && lines >= of("acknowledged")
+                && of("refused_total") == 0,
         ),
         figure: format!(
-            "{} lines arrived, {} of them different; {} acknowledged, {lost} lost, {} refused",
+            "{} lines arrived, {} of them different, {} of these results of the analysis; {} acknowledged, {lost} \
+             lost, {} refused",
             grouped(lines),
             grouped(distinct),
+            grouped(derived),
             grouped(of("acknowledged")),
             of("refused_total")
         ),
         values: json!({
-            "lines": lines, "different": distinct, "acknowledged": of("acknowledged"), "lost": lost,
+            "lines": lines, "different": distinct, "results": derived, "acknowledged": of("acknowledged"), "lost": lost,
             "backlog": of("backlog_readings"),
         }),
     }

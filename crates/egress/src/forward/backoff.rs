@@ -12,9 +12,14 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn new() -> Self {
+        Self::with_seed(RandomState::new().build_hasher().finish())
+    }
+
+    fn with_seed(seed: u64) -> Self {
         Self {
             failures: 0,
-            random: RandomState::new().build_hasher().finish() | 1,
+            // From 0, xorshift gives nothing but 0.
+            random: seed | 1,
         }
     }
 
@@ -52,5 +57,27 @@ mod tests {
         backoff.reset();
         assert!(backoff.next(100, 1_000).as_millis() <= 100);
         assert!(backoff.next(u64::MAX, u64::MAX).as_millis() > 0);
+    }
+
+    #[test]
+    fn the_waits_of_two_nodes_differ_and_fill_the_upper_half_of_the_step() {
+        let waits = |mut backoff: Backoff| -> Vec<u64> {
+            let wait = |_| backoff.next(1_000, 1_000).as_millis() as u64;
+            (0..1_000).map(wait).collect()
+        };
+        for (one, other) in [
+            (Backoff::with_seed(1), Backoff::with_seed(2)),
+            (Backoff::new(), Backoff::new()),
+        ] {
+            let (one, other) = (waits(one), waits(other));
+            assert_ne!(one, other);
+            for waits in [one, other] {
+                // A tenth of the upper half is missed by chance once in 10^44 runs.
+                for from in (500..1_000).step_by(50) {
+                    let tenth = from..from + 50;
+                    assert!(waits.iter().any(|wait| tenth.contains(wait)), "{tenth:?}");
+                }
+            }
+        }
     }
 }

@@ -29,6 +29,8 @@ mod metric_table;
 mod metrics;
 mod options;
 mod page;
+#[cfg(test)]
+mod parameter_tests;
 mod patient;
 mod points;
 pub mod query;

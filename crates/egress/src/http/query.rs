@@ -66,7 +66,20 @@ impl Query {
     /// # Errors
     /// The name appears twice.
     pub fn text(&mut self, name: &str) -> Result<Option<String>, QueryError> {
-        let mut all = self.all(name);
+        #[cfg(test)]
+        asked::note(name, asked::Kind::Text);
+        self.take_one(name)
+    }
+
+    /// Returns every value of a name, in order.
+    pub fn all(&mut self, name: &str) -> Vec<String> {
+        #[cfg(test)]
+        asked::note(name, asked::Kind::Texts);
+        self.take(name)
+    }
+
+    fn take_one(&mut self, name: &str) -> Result<Option<String>, QueryError> {
+        let mut all = self.take(name);
         let value = all.pop();
         if all.is_empty() {
             return Ok(value);
@@ -74,8 +87,7 @@ impl Query {
         Err(QueryError::new(name, "is given twice"))
     }
 
-    /// Returns every value of a name, in order.
-    pub fn all(&mut self, name: &str) -> Vec<String> {
+    fn take(&mut self, name: &str) -> Vec<String> {
         let mut found = Vec::new();
         self.pairs.retain_mut(|(other, value)| {
             let is_it = other == name;
@@ -92,10 +104,12 @@ impl Query {
     /// # Errors
     /// The value is not an integer, or outside the range.
     pub fn integer(&mut self, name: &str, range: (i64, i64)) -> Result<Option<i64>, QueryError> {
-        let Some(text) = self.text(name)? else {
+        let (low, high) = range;
+        #[cfg(test)]
+        asked::note(name, asked::Kind::Integer(low, high));
+        let Some(text) = self.take_one(name)? else {
             return Ok(None);
         };
-        let (low, high) = range;
         let number = text.parse().ok().filter(|n| (low..=high).contains(n));
         let wrong = || QueryError::new(name, format!("is no whole number from {low} to {high}"));
         number.map(Some).ok_or_else(wrong)
@@ -106,7 +120,9 @@ impl Query {
     /// # Errors
     /// Anything else.
     pub fn flag(&mut self, name: &str) -> Result<Option<bool>, QueryError> {
-        match self.text(name)?.as_deref() {
+        #[cfg(test)]
+        asked::note(name, asked::Kind::Flag);
+        match self.take_one(name)?.as_deref() {
             None => Ok(None),
             Some("1" | "true") => Ok(Some(true)),
             Some("0" | "false") => Ok(Some(false)),
@@ -192,6 +208,37 @@ impl EventId {
 impl std::fmt::Display for EventId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:08x}-{}", self.run, self.updates)
+    }
+}
+
+/// What the queries of this thread were asked for, which the description of the API is compared with.
+#[cfg(test)]
+pub(super) mod asked {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    /// How a parameter is read.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(in crate::http) enum Kind {
+        Text,
+        /// It may be given more than once.
+        Texts,
+        /// Within this range.
+        Integer(i64, i64),
+        Flag,
+    }
+
+    thread_local! {
+        static ASKED: RefCell<BTreeMap<String, Kind>> = RefCell::default();
+    }
+
+    pub(super) fn note(name: &str, kind: Kind) {
+        ASKED.with_borrow_mut(|asked| asked.insert(name.to_owned(), kind));
+    }
+
+    /// Returns what was asked for since the last call.
+    pub(in crate::http) fn take() -> BTreeMap<String, Kind> {
+        ASKED.take()
     }
 }
 

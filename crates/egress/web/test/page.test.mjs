@@ -1,7 +1,7 @@
 // The live page in a real browser: node page.test.mjs KEEL PAGE_RIG [SHOTS]. The last line is the total.
 import { spawn, execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { closeSync, mkdtempSync, mkdirSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { closeSync, mkdtempSync, mkdirSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import http from "node:http";
 import net from "node:net";
 import { createRequire } from "node:module";
@@ -63,6 +63,7 @@ async function start_node(name, port, line_port, more = "") {
   writeFileSync(join(folder, "keel.toml"), `
 [store]
 create_mebibytes = 32
+card_rated_write_terabytes = 30.0
 [line]
 tcp_listen = "127.0.0.1:${line_port}"
 unix_socket = ""
@@ -109,6 +110,64 @@ const drawn = (page) => page.evaluate(() => [...document.querySelectorAll(".plot
   return count;
 }));
 
+// The page of the rig, beside the status of a node in which the test changes what it wants.
+async function rig_of(name, port) {
+  const status = await (await fetch(`http://127.0.0.1:${port}/api/v1/status`)).json();
+  const file = join(work, `${name}.json`);
+  const set = (change) => {
+    Object.assign(status, change);
+    // Whole at every moment: the rig reads it for each question.
+    writeFileSync(`${file}.new`, JSON.stringify(status));
+    renameSync(`${file}.new`, file);
+  };
+  const serve = async (sensors) => {
+    const address = `127.0.0.1:${await free_port()}`;
+    const running = start(rig, [address, sensors, "10", file]);
+    await until("the rig", () => running.said.includes("serving"));
+    return `http://${address}/`;
+  };
+  return { status, set, serve };
+}
+
+// Texts whose contrast to what is behind them is below 4.5, as far as they and what they are in are opaque.
+const faint = (page) => page.evaluate(() => {
+  const parse = (text) => (text.match(/[\d.]+/g) ?? []).map(Number);
+  const light = (colour) => colour.map((part) => {
+    const share = part / 255;
+    return share <= 0.03928 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  }).reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const [r, g, b, opaque = 1] = parse(getComputedStyle(at).backgroundColor);
+      if (b !== undefined && opaque === 1) return [r, g, b];
+    }
+    return [255, 255, 255];
+  };
+  const opacity = (element) => (element ? Number(getComputedStyle(element).opacity) * opacity(element.parentElement) : 1);
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !element.checkVisibility()) continue;
+    const behind = ground(element);
+    const colour = parse(getComputedStyle(element).color);
+    const part = (colour[3] ?? 1) * opacity(element);
+    const seen = behind.map((below, at) => below + (colour[at] - below) * part);
+    const [one, other] = [light(seen), light(behind)];
+    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (ratio < 4.5) found.push(`${element.tagName} ${element.className} ${ratio.toFixed(2)}`);
+  }
+  return found;
+});
+
+// Checks the contrast of every text that the page shows now, light and dark.
+async function readable(page, when) {
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    const bad = await faint(page);
+    check(bad.length === 0, `${when}, ${colorScheme}: ${bad.join("; ")}`);
+  }
+}
+
 const no_overflow = (page) => page.evaluate(() => document.documentElement.scrollWidth <= window.innerWidth);
 
 test("values change, plots draw, and nothing is asked of anybody else", async ({ browser, port, line_port }) => {
@@ -138,6 +197,11 @@ test("values change, plots draw, and nothing is asked of anybody else", async ({
   check((await shown(page, "#tile-control .main")).startsWith("open"), "the controller's mode");
   check((await shown(page, "#tile-freshness .main")).includes("100 %"), "freshness");
   check((await shown(page, "#tile-lag")).includes("a flush every 250 ms"), "durable lag");
+  // Which of the two stands there depends on how long the node has run.
+  const wear = await shown(page, "#tile-wear");
+  check(/^Wear(–known after a minute|[\d.e-]+GB a day)/.test(wear), `wear a day: ${wear}`);
+  check(/years (known after ten minutes|left)/.test(wear), `years of the card: ${wear}`);
+  check(/[\d.]+ [MG]B written, [\d.]+ B a reading$/.test(wear), `bytes written: ${wear}`);
   check(await no_overflow(page), "nothing is wider than the window");
   const strangers = page.asked.filter((url) => !url.startsWith(`http://127.0.0.1:${port}/`));
   check(strangers.length === 0, `asked elsewhere: ${strangers}`);
@@ -193,6 +257,7 @@ test("a token is asked for, a wrong one refused, a right one kept", async ({ bro
   await page.locator("#token").fill("x".repeat(20));
   await page.locator("#token-form button").click();
   await until("the refusal", async () => (await shown(page, "#token-wrong")).includes("does not know"));
+  await readable(page, "a refused token");
   await page.locator("#token").fill(TOKEN);
   await page.locator("#token-keep").check();
   await page.locator("#token-form button").click();
@@ -205,17 +270,16 @@ test("a token is asked for, a wrong one refused, a right one kept", async ({ bro
 });
 
 test("a cut upstream, programs from the network, jobs and reasons are shown", async ({ browser, port }) => {
-  const status = await (await fetch(`http://127.0.0.1:${port}/api/v1/status`)).json();
-  const file = join(work, "status.json");
-  const set = (change) => {
-    Object.assign(status, change);
-    writeFileSync(file, JSON.stringify(status));
-  };
+  const { status, set, serve } = await rig_of("status", port);
   const upstream = (one) => [{ name: "cloud", kind: "mqtt", connected: true, backlog_readings: 0, ...one }];
   Object.assign(status.qos, {
     mode: "mimo", actuator: "cpufreq", speed: 0.6, admitted: 0.85, speed_held: "free", admitted_held: "low", tardiness_target: 0.8,
     tasks: [{ name: "valve", instances: 900, deadline_misses: 3, tardiness_mean: 0.7 }],
     last: { tardiness_mean: 0.74, miss_ratio: 0.01, data_ratio: 0.3 }, keys_fresh: 180, keys_temporal: 192,
+  });
+  Object.assign(status.wear, {
+    gigabytes_per_day: 9, gigabytes_per_day_recent: 2.346, card_rated_terabytes: 30, card_years_left: 34.97,
+    card_written_terabytes: 0.0125, bytes_per_reading: 61.25,
   });
   set({
     state: "degraded", reasons: [{ code: "shedding", text: "updates are left out to keep deadlines" }],
@@ -224,10 +288,7 @@ test("a cut upstream, programs from the network, jobs and reasons are shown", as
     power: [{ name: "ina219 5-0040", covers: "what the chip's shunt carries", watts: 4.25, why: null }],
     jobs: [{ name: "history", runs: 12, failing: false, place: "one board", why: "0.4 J against 2.1 J" }],
   });
-  const address = `127.0.0.1:${await free_port()}`;
-  const running = start(rig, [address, "1024", "10", file]);
-  await until("the rig", () => running.said.includes("serving"));
-  const page = await open(browser, `http://${address}/`, DESKTOP);
+  const page = await open(browser, await serve("1024"), DESKTOP);
   await until("the upstream", async () => (await page.locator("#tile-upstream").count()) === 1);
   check((await shown(page, "#tile-upstream")).includes("✓ connected"), "connected");
   check((await shown(page, "#state")).includes("degraded"), "the state");
@@ -237,7 +298,16 @@ test("a cut upstream, programs from the network, jobs and reasons are shown", as
   check((await shown(page, "#tile-power .main")).startsWith("4.25W"), "the power");
   check((await shown(page, "#tile-jobs")).includes("one board, 0.4 J against 2.1 J"), "the advice");
   check((await shown(page, "#tile-tardiness .main")).startsWith("0.74"), "tardiness");
-  check((await shown(page, "#tile-control")).includes("85 %"), "the knob of updates");
+  check((await shown(page, "#tile-control .main")) === "mimodrives both", "the mode and what it drives");
+  const control = await shown(page, "#tile-control");
+  check(control.includes("speed60 %") && control.includes("updates85 %"), `both knobs: ${control}`);
+  check(control.includes("speed by cpufreq; updates, held low"), `what holds the knobs: ${control}`);
+  check((await shown(page, "#tile-wear .main")) === "2.35GB a day", "wear a day, of late");
+  check((await shown(page, "#tile-wear")).includes("35 years left of the card's rating"), "years of the card");
+  check((await shown(page, "#tile-wear")).includes("12.5 GB written, 61.3 B a reading"), "bytes written");
+  set({ wear: { ...status.wear, gigabytes_per_day: null, gigabytes_per_day_recent: null, card_rated_terabytes: null } });
+  await until("no wear yet", async () => (await shown(page, "#tile-wear .main")) === "–known after a minute");
+  check((await shown(page, "#tile-wear")).includes("the card's rating is not configured"), "no rating");
   const tools = (one) => [{ ...status.mounts[0], ...one }];
   // Until the mount's process has sent its figures, nobody knows whether the server answers.
   set({ mounts: tools({ connections: null }) });
@@ -393,35 +463,65 @@ ${mount}`);
 });
 
 test("every text has enough contrast", async ({ browser, port }) => {
-  for (const dark of [false, true]) {
-    const page = await open(browser, `http://127.0.0.1:${port}/`, { ...DESKTOP, dark });
-    await page.locator("#groups .group").first().waitFor(WAIT);
-    const bad = await page.evaluate(() => {
-      const parse = (text) => (text.match(/[\d.]+/g) ?? []).map(Number);
-      const light = ([r, g, b]) => [r, g, b].map((part) => {
-        const share = part / 255;
-        return share <= 0.03928 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
-      }).reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
-      const ground = (element) => {
-        for (let at = element; at; at = at.parentElement) {
-          const found = parse(getComputedStyle(at).backgroundColor);
-          if (found.length === 3 || found[3] === 1) return found;
-        }
-        return [255, 255, 255];
-      };
-      const found = [];
-      for (const element of document.querySelectorAll("body *")) {
-        const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-        if (!own || !element.checkVisibility()) continue;
-        const [one, other] = [light(parse(getComputedStyle(element).color)), light(ground(element))];
-        const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-        if (ratio < 4.5) found.push(`${element.tagName} ${element.className} ${ratio.toFixed(2)}`);
-      }
-      return found;
-    });
-    check(bad.length === 0, `${dark ? "dark" : "light"}: ${bad.join("; ")}`);
-    await page.context().close();
+  const page = await open(browser, `http://127.0.0.1:${port}/`, DESKTOP);
+  await page.locator("#groups .group").first().waitFor(WAIT);
+  await readable(page, "a node that is well");
+  await page.context().close();
+});
+
+test("every text of a node in trouble has enough contrast", async ({ browser, port }) => {
+  const { status, set, serve } = await rig_of("trouble", port);
+  Object.assign(status.log, { durable_lag_ms: 9000 });
+  Object.assign(status.flash, { operations_per_reading: 3, operations_per_reading_bound: 1.25 });
+  Object.assign(status.store, { full: true });
+  Object.assign(status.qos, {
+    saturated: true, speed_held: "free", keys_fresh: 10, keys_temporal: 192,
+    last: { tardiness_mean: 1.2, miss_ratio: 0.5, data_ratio: 0.3 },
+  });
+  const why = { failing: true, last_error: "permission denied" };
+  set({
+    alarms: [{ name: "hot", active: 1, watched: 1 }],
+    alarms_active: [{ alarm: "hot", key: "hall/1/temperature", since_ms: 5000, value: 61.5 }],
+    upstream: [{ name: "cloud", connected: false, backlog_readings: 12, last_error: "connection refused" }],
+    mounts: [{ ...why, name: "tools", mounted: false, connections: 0, reads: 0, reads_local: 0 }],
+    jobs: [{ ...why, name: "history", runs: 12, place: null, why: null }],
+    reasons: [{ code: "store_full", text: "new readings are refused" }],
+    state: "degraded",
+  });
+  const page = await open(browser, await serve("48"), DESKTOP);
+  for (const state of ["degraded", "failed"]) {
+    set({ state });
+    await until(`the state ${state}`, async () => (await shown(page, "#state")).includes(state));
+    await page.locator(`#reasons.${state} li`).waitFor(WAIT);
+    for (const id of ["lag", "tardiness", "flash", "alarms", "upstream", "streaming", "jobs", "store"]) {
+      check(await page.locator(`#tile-${id} .main.bad`).count() === 1, `${id} is marked as bad`);
+    }
+    for (const id of ["freshness", "control"]) {
+      check(await page.locator(`#tile-${id} .main.warn`).count() === 1, `${id} is marked as a warning`);
+    }
+    check((await shown(page, "#tile-alarms")).includes("! hot hall/1/temperature"), "the alarm");
+    check(await page.locator("#tile-upstream.is-cut").count() === 1, "the upstream is marked as cut");
+    await readable(page, `a node that is ${state}`);
   }
+  await page.context().close();
+});
+
+test("every text of old values, and of a node that is gone, has enough contrast", async ({ browser }) => {
+  const [port, line_port] = [await free_port(), await free_port()];
+  const node = await start_node("old", port, line_port, "[[key]]\npattern = \"#\"\nvalidity_ms = 100\n");
+  execFileSync(keel, ["put", "hall/temperature", "21.5"], { cwd: node.folder });
+  const page = await open(browser, `http://127.0.0.1:${port}/`, DESKTOP);
+  await page.locator("#groups .group").first().waitFor(WAIT);
+  await page.locator("#groups .group summary").first().click();
+  await page.locator("#groups tr.stale").first().waitFor(WAIT);
+  check(await page.locator("#groups summary .warn").count() === 1, "the group says that it is old");
+  await readable(page, "old values");
+  node.kill("SIGKILL");
+  await node.over;
+  await page.locator("main.cut").waitFor(WAIT);
+  await page.locator("#link.bad").waitFor(WAIT);
+  await readable(page, "a node that is gone");
+  await page.context().close();
 });
 
 let passed = 0;

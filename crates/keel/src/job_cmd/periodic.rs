@@ -283,8 +283,8 @@ struct Placed {
     /// The measured figures of the job, for the file.
     kept: Question,
     is_measured_anew: bool,
-    /// The advisor's answer about a data centre, if the file of figures includes one.
-    elsewhere: Option<String>,
+    /// The advice with the data centre among the options, if the file of figures includes one.
+    elsewhere: Option<Advice>,
 }
 
 impl Placed {
@@ -358,7 +358,7 @@ impl Placed {
                 .map(|at| advice.choice.options[at].place)
         });
         // A question about the data centre that lacks a figure has no answer; ignore it, since it is optional.
-        let elsewhere = elsewhere.and_then(|question| advise(&question).ok()?.advised());
+        let elsewhere = elsewhere.and_then(|question| advise(&question).ok());
         Ok(Self {
             place: place.unwrap_or(Place::Boards(1)),
             advice,
@@ -367,9 +367,7 @@ impl Placed {
             hosts,
             kept,
             is_measured_anew,
-            elsewhere: elsewhere
-                .filter(|place| *place == Place::DataCentre)
-                .map(|place| place.to_string()),
+            elsewhere,
         })
     }
 
@@ -386,6 +384,19 @@ impl Placed {
         });
         let why = self.check_alone.clone().or_else(|| advice.why_none());
         let why = why.unwrap_or_else(|| "least energy of those that keep the deadline".to_owned());
+        let elsewhere = self.elsewhere.as_ref();
+        let better = elsewhere
+            .and_then(Advice::advised)
+            .filter(|place| *place == Place::DataCentre);
+        let options = elsewhere.unwrap_or(advice).choice.options.iter();
+        let options = options.map(|option| {
+            json!({
+                "place": option.place.to_string(),
+                "time_s": option.time_s,
+                "energy_j": option.energy_j,
+                "late_probability": option.late_probability,
+            })
+        });
         json!({
             "place": self.place.to_string(),
             "why": why,
@@ -396,7 +407,8 @@ impl Placed {
             "deadline_s": self.deadline_s,
             "measured_anew": self.is_measured_anew,
             "assumed": assumed.map(Input::name).collect::<Vec<_>>(),
-            "better_elsewhere": self.elsewhere,
+            "better_elsewhere": better.map(|place| place.to_string()),
+            "options": options.collect::<Vec<_>>(),
         })
     }
 }
@@ -631,6 +643,79 @@ mod tests {
             assert_eq!(idle.value, 2.0);
             assert!(matches!(idle.origin, Origin::Assumed(_)), "{idle:?}");
             assert_eq!((placed.place, placed.check_alone), (Place::Boards(2), None));
+        }
+        std::fs::remove_dir_all(&folder).expect("the folder");
+    }
+
+    #[test]
+    fn a_data_centre_is_weighed_with_this_board_and_named_only_if_it_is_better() {
+        let folder = std::env::temp_dir().join(format!("keel-job-site-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let input = folder.join("day.csv");
+        let rows: String = (0..2_000).map(|row| format!("{}\n", row % 7)).collect();
+        std::fs::write(&input, format!("value\n{rows}")).expect("a file");
+        let readings = ReadingsArgs {
+            input: Some(input),
+            column: Vec::new(),
+            key: None,
+            from: None,
+            to: None,
+            node: NodeArgs {
+                node: None,
+                config: None,
+            },
+        };
+        let find = |machine_speed: f64| {
+            let mut site = Question::new("site");
+            for (input, value) in [
+                (Input::BoardActiveW, 5.0),
+                (Input::BoardIdleW, 2.5),
+                (Input::UpBytesPerS, 1e6),
+                (Input::DownBytesPerS, 1e6),
+                (Input::RoundTripS, 0.05),
+                (Input::MachineSpeed, machine_speed),
+                (Input::MachineActiveW, 18.0),
+                (Input::MachineIdleW, 4.0),
+                (Input::Pue, 1.5),
+                (Input::RadioJPerByte, 2e-6),
+                (Input::NetworkJPerByte, 5e-6),
+            ] {
+                let by = Origin::Stated("for the test".to_owned());
+                site.give(input, value, by).expect("in range");
+            }
+            let site = question_text(&site).expect("a text");
+            std::fs::write(folder.join("site.json"), site).expect("a file");
+            let text = "[[job]]\nname = \"a\"\nkernel = \"vibration\"\nkey = \"k\"\nout = \"a.json\"\n\
+                        question = \"site.json\"\n";
+            let config = Config::parse(text, "keel.toml", &folder).expect("valid");
+            let job = &config.job[0];
+            // Measured before: 10 s on one board.
+            let mut figures = Question::new(kept_name(job));
+            for (input, value) in [
+                (Input::SingleS, 10.0),
+                (Input::ParallelFraction, 0.999),
+                (Input::ExchangeTimes, 2.0),
+                (Input::ExchangeBytes, 8_000.0),
+                (Input::InputBytes, 16_000.0),
+                (Input::OutputBytes, 1_000.0),
+            ] {
+                let by = Origin::Measured("for the test".to_owned());
+                figures.give(input, value, by).expect("in range");
+            }
+            write_kept(job, &figures).expect("written");
+            Placed::find(job, &readings).expect("placed").json()
+        };
+        // Here 25 J. There 210 J at the same speed, and 2 J at a hundred times the speed; the bytes take 0.1 J.
+        for (machine_speed, better) in [(1.0, Value::Null), (100.0, json!("the data centre"))] {
+            let placed = find(machine_speed);
+            assert_eq!(placed["place"], "one board", "{placed}");
+            assert_eq!(placed["better_elsewhere"], better, "{placed}");
+            let places = [
+                &placed["options"][0]["place"],
+                &placed["options"][1]["place"],
+            ];
+            assert_eq!(places, ["one board", "the data centre"], "{placed}");
+            assert!(placed["options"][2].is_null(), "{placed}");
         }
         std::fs::remove_dir_all(&folder).expect("the folder");
     }

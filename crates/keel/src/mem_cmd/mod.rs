@@ -18,7 +18,7 @@ mod storage;
 pub(crate) use checkpoint::{checkpoint_error, checkpoint_now};
 pub(crate) use create::make_plainly;
 pub(crate) use look::{hex, mode_text, shown};
-pub(crate) use run::clear_up;
+pub(crate) use run::{clear_up, library};
 pub(crate) use storage::FlashStorage;
 
 pub(crate) use crate::cli::CHECKPOINT_NAME;

@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// Name of the library, beside this program, or in `../lib/keel`.
 const LIBRARY: &str = "libkeelmem.so";
 
+/// Architectures for which the library exists, as [`std::env::consts::ARCH`] names them.
+const LIBRARY_ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
+
 /// Environment variable with the path of the library, if it is installed elsewhere.
 const LIBRARY_VARIABLE: &str = "KEEL_MEM_LIBRARY";
 
@@ -175,7 +178,7 @@ fn hidden(attachment: &Attachment) -> Option<String> {
 }
 
 /// Returns the path of the library.
-fn library() -> Result<PathBuf, CliError> {
+pub(crate) fn library() -> Result<PathBuf, CliError> {
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
         let named = PathBuf::from(named);
         return checked(&named).map_err(|error| {
@@ -186,6 +189,8 @@ fn library() -> Result<PathBuf, CliError> {
             )
         });
     }
+    // A build for another architecture leaves a library there that serves nothing.
+    exists_for(std::env::consts::ARCH)?;
     let folder = std::env::current_exe()
         .ok()
         .and_then(|program| Some(program.parent()?.to_owned()));
@@ -206,12 +211,27 @@ fn library() -> Result<PathBuf, CliError> {
                 LIBRARY,
                 "found neither beside this program nor in ../lib/keel",
                 format!(
-                    "copy it into {}, or name the file in {LIBRARY_VARIABLE}; it is built by `cargo build --release \
-                     -p mem-preload`, into target/release",
+                    "copy it into {}, or name the file in {LIBRARY_VARIABLE}; the package evenkeel has it, and `cargo \
+                     build --release -p mem-preload` puts it into target/release",
                     folder.display()
                 ),
             )
         })
+}
+
+/// Fails if there is no library for an architecture.
+fn exists_for(architecture: &str) -> Result<(), CliError> {
+    if LIBRARY_ARCHITECTURES.contains(&architecture) {
+        return Ok(());
+    }
+    Err(CliError::failure(
+        LIBRARY,
+        format!(
+            "does not exist for {architecture}, only for {}",
+            LIBRARY_ARCHITECTURES.join(" and ")
+        ),
+        "`keel mem mount REGION DIR` shows the same files to every program",
+    ))
 }
 
 fn checked(library: &Path) -> io::Result<PathBuf> {
@@ -472,5 +492,21 @@ impl Signals {
         // Signals from the kernel, such as the terminal's interrupt, also reach the program directly.
         let is_sent = found.si_code <= 0;
         (signal > 0 && signal != libc::SIGCHLD && is_sent).then_some(signal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_the_library_is_told_what_works_there() {
+        assert!(exists_for("x86_64").is_ok() && exists_for("aarch64").is_ok());
+        let told = exists_for("arm").expect_err("none for armhf").to_string();
+        assert_eq!(
+            told,
+            "libkeelmem.so: does not exist for arm, only for x86_64 and aarch64; `keel mem mount REGION DIR` shows the \
+             same files to every program"
+        );
     }
 }

@@ -1,5 +1,7 @@
-//! Runs the commands of a page, and compares their output with the output on the page.
+//! Runs the commands of a page, and compares their output with the output on the page. Checks the configurations of all
+//! pages.
 
+use crate::common::{TempDir, keel};
 use std::path::Path;
 use std::process::Command;
 
@@ -65,6 +67,36 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
+/// Returns the configurations of a page: its blocks of `ini` and `toml`, each of which is a whole one. Right before a
+/// block of another program there is a line `<!-- configuration of: PROGRAM -->`.
+fn configurations(page: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    // Whether the open block is a configuration.
+    let mut open = None;
+    let mut is_of_another = false;
+    for line in page.lines() {
+        match (open, line.strip_prefix("```")) {
+            (Some(_), Some(_)) => open = None,
+            (Some(is_ours), None) => {
+                if let (true, Some(last)) = (is_ours, found.last_mut()) {
+                    last.push_str(line);
+                    last.push('\n');
+                }
+            }
+            (None, Some(language)) => {
+                let is_ours = matches!(language, "ini" | "toml") && !is_of_another;
+                open = Some(is_ours);
+                is_of_another = false;
+                if is_ours {
+                    found.push(String::new());
+                }
+            }
+            (None, None) => is_of_another = line.starts_with("<!-- configuration of: "),
+        }
+    }
+    found
+}
+
 /// Whether a line matches the page; … stands for any text within the line.
 fn line_fits(shown: &str, line: &str) -> bool {
     let Some((before, after)) = shown.split_once('…') else {
@@ -79,7 +111,7 @@ fn line_fits(shown: &str, line: &str) -> bool {
 }
 
 /// Whether lines match the page; a line of … alone stands for any number of lines.
-fn fits(shown: &[&str], lines: &[&str]) -> bool {
+pub fn fits(shown: &[&str], lines: &[&str]) -> bool {
     match (shown, lines) {
         ([], []) => true,
         (["…", more @ ..], _) => (0..=lines.len()).any(|skip| fits(more, &lines[skip..])),
@@ -152,7 +184,7 @@ fn a_block_marked_as_not_run_is_not_run_and_its_output_not_compared() {
     let page = |marker: &str| {
         format!("{marker}```sh\ntouch ran\n```\n\n```text\nboards\n```\n\n```sh\ntrue\n```\n")
     };
-    let dir = crate::common::TempDir::new();
+    let dir = TempDir::new();
     let marked = page("<!-- not run: it takes boards -->\n");
     assert_eq!(run_text(&marked, dir.path(), &[], |_| true), 0);
     assert!(!dir.file("ran").exists());
@@ -160,6 +192,42 @@ fn a_block_marked_as_not_run_is_not_run_and_its_output_not_compared() {
     assert!(last.not_run.is_none(), "the marker is for one block");
     let first = blocks(&page("")).remove(0);
     assert!(first.not_run.is_none() && first.shown.is_some());
+}
+
+#[test]
+fn the_node_takes_every_configuration_of_the_pages() {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut checked = 0;
+    let mut faults = Vec::new();
+    for entry in std::fs::read_dir(pages).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|ending| ending != "md") {
+            continue;
+        }
+        for block in configurations(&std::fs::read_to_string(&path).unwrap()) {
+            let dir = TempDir::new();
+            std::fs::write(dir.file("keel.toml"), &block).unwrap();
+            let output = keel()
+                .args(["config", "check", "keel.toml"])
+                .current_dir(dir.path())
+                .output()
+                .unwrap();
+            checked += 1;
+            if !output.status.success() {
+                let why = String::from_utf8(output.stderr).unwrap();
+                faults.push(format!("{}: {why}{block}", path.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(checked >= 6, "{checked}");
+}
+
+#[test]
+fn a_configuration_of_another_program_is_marked_right_before_it() {
+    let page = "```ini\na = 1\n```\n<!-- configuration of: systemd -->\n```ini\n[Unit]\n```\n\n\
+                <!-- configuration of: systemd -->\n\n```toml\nb = 1\nc = 1\n```\n```sh\nd = 1\n```\n";
+    assert_eq!(configurations(page), ["a = 1\n", "b = 1\nc = 1\n"]);
 }
 
 #[test]

@@ -501,8 +501,15 @@ fn record(scene: &Scene, actions: &[Action]) -> Vec<Call> {
     actions.iter().map(record).collect()
 }
 
+/// Prints the number of states for the summary of all tests (scripts/test-report.py), and checks that it has not
+/// shrunk: the minimum is about a tenth below the number of today.
+fn count(states: u64, states_min: u64) {
+    println!("crash states: {states}");
+    assert!(states >= states_min, "the test explores too little");
+}
+
 /// Lets the machine crash at each point of each of the calls.
-fn machine_dies_in(name: &str, large: Option<(&[u8], usize)>, actions: &[Action]) {
+fn machine_dies_in(name: &str, large: Option<(&[u8], usize)>, actions: &[Action], states_min: u64) {
     let mut scene = Scene::new(name, Flush::CacheLines, samples());
     prepare(&scene, large);
     let mut model = scene.model();
@@ -514,26 +521,27 @@ fn machine_dies_in(name: &str, large: Option<(&[u8], usize)>, actions: &[Action]
         println!("{}: {} states", call.name, scene.states - before);
     }
     println!("{name}: {} states of a dead machine's memory", scene.states);
+    count(scene.states, states_min);
 }
 
 #[test]
 fn a_machine_dies_while_bytes_are_overwritten() {
-    machine_dies_in("overwrites", None, &overwrites());
+    machine_dies_in("overwrites", None, &overwrites(), 1_400);
 }
 
 #[test]
 fn a_machine_dies_while_files_grow() {
-    machine_dies_in("appends", GROWS, &appends());
+    machine_dies_in("appends", GROWS, &appends(), 6_700);
 }
 
 #[test]
 fn a_machine_dies_in_calls_that_are_made_in_parts() {
-    machine_dies_in("large", LARGE, &large());
+    machine_dies_in("large", LARGE, &large(), 4_400);
 }
 
 #[test]
 fn a_machine_dies_while_names_change() {
-    machine_dies_in("names", LARGE, &names());
+    machine_dies_in("names", LARGE, &names(), 23_500);
 }
 
 #[test]
@@ -556,6 +564,7 @@ fn a_process_is_killed_after_each_store_of_every_call() {
         states += scene.states;
     }
     println!("killed processes: {states} states of their memory");
+    count(states, 2_900);
 }
 
 /// Leaves out each write-back and each fence of the calls, one at a time, and lets the machine crash in that call and
