@@ -14,7 +14,8 @@
 mod site;
 mod tidy;
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "usage: cargo xtask tidy         checks the structure of the workspace; prints path:line: rule: text
@@ -30,10 +31,12 @@ fn main() -> ExitCode {
         .collect::<Vec<_>>()
         .as_slice()
     {
-        ["tidy"] => run_tidy(),
-        ["pages", folder] => make("pages", Path::new(folder), "man/keel.1"),
-        ["reference"] => make_reference(),
-        ["site", folder] => make_site(Path::new(folder)),
+        ["tidy"] => in_workspace(run_tidy),
+        ["pages", folder] => {
+            in_workspace(|root| make(root, "pages", Path::new(folder), "man/keel.1"))
+        }
+        ["reference"] => in_workspace(make_reference),
+        ["site", folder] => in_workspace(|root| make_site(root, Path::new(folder))),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             ExitCode::SUCCESS
@@ -45,15 +48,36 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the workspace's folder, which contains the manifest's folder, from any working directory.
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
+/// Runs a command with the workspace's folder, which contains the manifest's folder, from any working directory.
+fn in_workspace(run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
+    match manifest_folder() {
+        Ok(folder) => run(folder.parent().unwrap_or(Path::new("."))),
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns the folder of this program's manifest, in the working copy from which cargo was started.
+///
+/// # Errors
+/// A line with the remedy if something else started the program.
+pub(crate) fn manifest_folder() -> Result<PathBuf, &'static str> {
+    folder_of(std::env::var_os("CARGO_MANIFEST_DIR"))
+}
+
+/// The variable of the running program: a folder that is compiled in is another working copy's if both build into one
+/// target folder.
+fn folder_of(variable: Option<OsString>) -> Result<PathBuf, &'static str> {
+    variable
+        .filter(|folder| !folder.is_empty())
+        .map(PathBuf::from)
+        .ok_or("CARGO_MANIFEST_DIR is not set: run `cargo xtask`")
 }
 
 /// Generates files with a test of the program, because the command line is defined within the program.
-fn make(what: &str, folder: &Path, proof: &str) -> ExitCode {
+fn make(root: &Path, what: &str, folder: &Path, proof: &str) -> ExitCode {
     let made = std::fs::create_dir_all(folder).and_then(|()| std::fs::canonicalize(folder));
     let folder = match made {
         Ok(folder) => folder,
@@ -80,6 +104,7 @@ fn make(what: &str, folder: &Path, proof: &str) -> ExitCode {
         .args(arguments)
         .args(["--exact", &test, "--nocapture"])
         .env(variable, &folder)
+        .current_dir(root)
         .status();
     // cargo reports no failure if a test is not found.
     let is_there = folder.join(proof).is_file();
@@ -97,10 +122,10 @@ fn make(what: &str, folder: &Path, proof: &str) -> ExitCode {
 }
 
 /// Generates into a separate folder first: existing pages would prove nothing.
-fn make_reference() -> ExitCode {
+fn make_reference(root: &Path) -> ExitCode {
     let folder = std::env::temp_dir().join(format!("keel-reference-{}", std::process::id()));
-    let status = make("reference", &folder, "commands.md");
-    let pages = root().join("docs/reference");
+    let status = make(root, "reference", &folder, "commands.md");
+    let pages = root.join("docs/reference");
     let copied = std::fs::create_dir_all(&pages)
         .and_then(|()| std::fs::read_dir(&folder))
         .and_then(|mut made| {
@@ -117,8 +142,8 @@ fn make_reference() -> ExitCode {
     status
 }
 
-fn make_site(folder: &Path) -> ExitCode {
-    let made = tidy::read_tree(root()).and_then(|files| site::make(root(), &files, folder));
+fn make_site(root: &Path, folder: &Path) -> ExitCode {
+    let made = tidy::read_tree(root).and_then(|files| site::make(root, &files, folder));
     match made {
         Ok(made) => {
             println!("site: {} pages, {} other files", made.pages, made.others);
@@ -131,8 +156,8 @@ fn make_site(folder: &Path) -> ExitCode {
     }
 }
 
-fn run_tidy() -> ExitCode {
-    match tidy::check_workspace(root()) {
+fn run_tidy(root: &Path) -> ExitCode {
+    match tidy::check_workspace(root) {
         Ok(report) if report.findings.is_empty() => {
             println!(
                 "tidy: {} crates, {} files, no findings",
@@ -154,6 +179,27 @@ fn run_tidy() -> ExitCode {
         Err(error) => {
             eprintln!("tidy: {error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_is_the_one_that_cargo_names_now() {
+        let named = folder_of(Some("/elsewhere/xtask".into()));
+        assert_eq!(named, Ok(PathBuf::from("/elsewhere/xtask")));
+        let own = manifest_folder().unwrap();
+        assert!(own.join("src/tidy/mod.rs").is_file(), "{}", own.display());
+    }
+
+    #[test]
+    fn without_the_folder_there_is_one_line_with_the_remedy() {
+        for variable in [None, Some(OsString::new())] {
+            let error = folder_of(variable).unwrap_err();
+            assert!(error.contains("`cargo xtask`") && !error.contains('\n'));
         }
     }
 }

@@ -75,7 +75,7 @@ fn judge(
             .iter()
             .map(|&seed| scope.spawn(move || (seed, run(seed))))
             .collect();
-        let ended = begun.into_iter().filter_map(|one| one.join().ok());
+        let ended = begun.into_iter().map(|one| one.join().expect("a thread"));
         ended.collect()
     });
     let mut all = Vec::new();

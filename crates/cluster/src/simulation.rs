@@ -8,13 +8,16 @@
 //! The advisor gets each measured figure times a lognormal factor (10 % by default), the serial part instead of the
 //! parallel one, and counted figures (sizes, prices) as they are.
 //!
-//! The criteria were fixed before any tuning. **Regret** is the mean, over the scenarios, of (true cost of the choice ÷
-//! true cost of the best choice − 1). Cost is the money or energy that the scenario minimises. The best choice is the
-//! cheapest option that in truth keeps privacy and deadline. The choice is the advised option or, if the advisor has
-//! said that nothing is safe, the option with the least expected loss. Scenarios in which no option keeps the deadline,
-//! and those whose choice was late, have no such ratio. The former are counted as impossible. The latter are counted as
-//! **violations** if the option was advised, and as late otherwise. The parameters of the advisor were tuned on the
-//! seeds 1 to 30; published figures come from others, which `docs/cluster.md` names; the bench runs 201 to 206 again.
+//! **Regret** is the mean, over the scenarios, of (true cost of the choice ÷ true cost of the best choice − 1). Cost is
+//! the money or energy that the scenario minimises. The best choice is the cheapest option that in truth keeps privacy
+//! and deadline. The choice is the advised option or, if the advisor has said that nothing is safe, the option with the
+//! least expected loss, which a periodic job takes then. Scenarios in which no option keeps the deadline, and those
+//! whose choice was late, have no such ratio. The former are counted as impossible. The latter are counted as
+//! **violations** if the option was advised, and as late otherwise.
+//!
+//! These criteria were fixed before any tuning, but for one point: where nothing is safe, the choice was the likeliest
+//! option at first. This was changed with the advisor, after the seeds 301 to 306 and 401 to 406. The parameters were
+//! tuned on the seeds 1 to 30; `docs/cluster.md` names the seeds that judge. The bench runs 201 to 206 again.
 //! [`run_informed`] says what can be reached at best with figures that have so much noise.
 
 use crate::Error;
@@ -111,7 +114,7 @@ pub struct Report {
     pub violations: u32,
     /// Scenarios without advice, although an option would have kept everything.
     pub withheld: u32,
-    /// How many of these had a likeliest option that kept the deadline.
+    /// In how many of these the option with the least expected loss kept the deadline.
     pub withheld_in_time: u32,
     /// Scenarios in which no option keeps the deadline.
     pub impossible: u32,
@@ -559,8 +562,9 @@ fn play_centre(truth: &Truth, question: &Question, random: &mut Random) -> (f64,
 mod tests {
     use super::*;
 
-    /// The advisor was not tuned on these seeds, but on 1 to 30. On 301 a single scenario, which cost 8,325 times too
-    /// much, made a regret of 89 %, before the advisor weighed chance against cost where nothing is safe.
+    /// The parameters were tuned on other seeds, 1 to 30, but neither seed is untouched. The tie-break was changed
+    /// between two runs of 101. On 301 a single scenario, which cost 8,325 times too much, made a regret of 89 %; that
+    /// led to weighing chance against cost where nothing is safe.
     const SEEDS: [u64; 2] = [101, 301];
 
     fn is_within_goals(report: &Report) {

@@ -40,8 +40,8 @@ pub struct Got {
     pub value_bytes: usize,
     /// The sensor's time.
     pub time: Time,
-    /// `now - time`, in whole ms; negative for a reading from the future. If the node's clock gave the time in this
-    /// boot, this is the time since the arrival, because that clock may have been set since.
+    /// `now - time` in ms, without what is below 1 ms; negative for a reading from the future. If the node's clock gave
+    /// the time in this boot, this is the time since the arrival, because that clock may have been set since.
     pub age_ms: i64,
     /// Whether the age is known and within the object's validity interval.
     pub fresh: bool,

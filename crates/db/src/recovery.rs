@@ -140,7 +140,7 @@ pub(crate) fn recover<S: SegmentStore>(
         let missing_bytes = file_bytes.map_or(0, |bytes| start.saturating_sub(bytes));
         if missing_bytes > 0 {
             reader.damage.pieces_unreadable += 1;
-            reader.damage.bytes_skipped += missing_bytes;
+            reader.damage.bytes_skipped = reader.damage.bytes_skipped.saturating_add(missing_bytes);
         }
         if missing_bytes > 0 || file_bytes.is_none() {
             // Its length is unknown.

@@ -108,7 +108,8 @@ impl<S: SegmentStore> Shared<S> {
         counters.segments = count;
         counters.history_bytes = history_bytes;
         counters.damage = core.index.damage;
-        counters.damage.readings_missing += missing;
+        let counted = &mut counters.damage.readings_missing;
+        *counted = counted.saturating_add(missing);
         if let Some(lsn) = oldest_lsn {
             counters.oldest_lsn = lsn;
         }

@@ -10,11 +10,11 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::common::{open, scan, sim_clock};
+use crate::common::{open, scan, sim_clock, small_options};
 use base::clock::Clock;
 use db::{
     CommitDriver, Database, DbOptions, Durability, HistoryCursor, HistoryQuery, MemoryStore,
-    ObjectId, ObjectSpec, ScanReport, Time, scan_log,
+    ObjectId, ObjectSpec, PowerCut, ScanReport, SegmentStore, Ticket, Time, scan_log,
 };
 
 fn golden(format: u32) -> MemoryStore {
@@ -50,8 +50,11 @@ fn the_golden_files_are_read_back() {
     }
 }
 
-/// Every reading of the log, in order: key, time, value.
-fn logged(store: &mut MemoryStore) -> (Vec<(String, Time, Vec<u8>)>, ScanReport) {
+/// Key, time and value of a reading.
+type Known = (String, Time, Vec<u8>);
+
+/// Every reading of the log, in order.
+fn logged(store: &mut MemoryStore) -> (Vec<Known>, ScanReport) {
     let mut readings = Vec::new();
     let report = scan_log(store, &mut |entry| {
         let key = entry.key.expect("named").to_owned();
@@ -113,7 +116,7 @@ fn read_back(format: u32) {
 
 /// Every reading as a range read shows it. Nothing is corrected: the second boot's clock is trusted, the first one's
 /// never was.
-fn history(db: &Database<MemoryStore>) -> Vec<(String, Time, Vec<u8>)> {
+fn history(db: &Database<MemoryStore>) -> Vec<Known> {
     let query = HistoryQuery {
         id: None,
         from: Time::from_ms(i64::MIN),
@@ -175,6 +178,90 @@ fn a_segment_of_an_older_format_is_read_and_not_continued() {
         }
         let (readings, report) = scan(&mut store);
         assert_eq!((readings.len(), report.damage.any()), (91, false));
+    }
+}
+
+/// Puts and commits readings of the first key until power fails.
+fn put_many(db: &Database<MemoryStore>) -> Vec<(Ticket, Known)> {
+    let key = scenario::KEYS[0];
+    let (id, mut put) = (db.lookup(key).expect("known"), Vec::new());
+    for n in 0..120_i64 {
+        let time = Time::from_ns(1_700_000_100_000_000_001 + n);
+        let ticket = db.put(id, &n.to_le_bytes(), time, Durability::Now);
+        let reading = (key.to_owned(), time, n.to_le_bytes().to_vec());
+        put.push((ticket.expect("taken"), reading));
+        if n % 6 == 5 && db.pump().is_err() {
+            break;
+        }
+    }
+    put
+}
+
+/// Power fails in every changing call of the first run of this version, and leaves any of several prefixes of the
+/// append that it cuts. The run begins two segments, and makes a checkpoint and an index.
+#[test]
+fn a_power_cut_in_the_upgrade_loses_nothing() {
+    let opened = |store: MemoryStore| {
+        let clock = Arc::new(scenario::FixedClock::default());
+        Database::open(store, clock, small_options()).expect("opened")
+    };
+    let latest = |db: &Database<MemoryStore>| {
+        scenario::KEYS.map(|key| {
+            let (id, mut value) = (db.lookup(key).expect("known"), [0; 40]);
+            let got = db.get_at(id, Time::from_ms(0), &mut value);
+            let got = got.expect("a value");
+            (got.time, value[..got.value_bytes].to_vec())
+        })
+    };
+    for format in [0, 1, 2] {
+        let before = latest(&opened(golden(format)));
+        let (mut after_calls, mut is_over) = (0, false);
+        while !is_over {
+            for bytes_kept in [0, 1, 30, 150, 4095] {
+                let mut store = golden(format);
+                store.set_power_cut(PowerCut {
+                    after_calls,
+                    bytes_kept,
+                });
+                let db = opened(store);
+                let put = put_many(&db);
+                while db.maintain().unwrap_or(false) {}
+                let is_dead = db.with_store(|store| store.list(&mut |_| {}).is_err());
+                is_over = is_dead == Some(false);
+                let mut store = db.abandon().expect("the store");
+                store.restart();
+                // What was acknowledged follows what was there. The append that was cut may have left more.
+                let (found, report) = logged(&mut store);
+                let mut expected = logged(&mut golden(format)).0;
+                let old = expected.len();
+                let acknowledged = put.iter().filter(|(ticket, _)| ticket.is_durable());
+                let least = old + acknowledged.count();
+                expected.extend(put.into_iter().map(|(_, reading)| reading));
+                assert!(!report.damage.any(), "{report:?}");
+                assert!(found.len() >= least && found == expected[..found.len()]);
+                // The next start shows it, goes on, and still knows that the store is an older one.
+                let db = opened(store);
+                assert_eq!(history(&db), found);
+                let after = latest(&db);
+                assert_eq!(after[1..], before[1..]);
+                let newest = found[old..]
+                    .last()
+                    .map_or(before[0].0, |(_, time, _)| *time);
+                assert_eq!(after[0].0, newest);
+                let id = db.lookup(scenario::KEYS[1]).expect("known");
+                db.put_now(id, b"on", Durability::Now).expect("taken");
+                let store = db.close().expect("closed");
+                let checkpoints = store.names().filter(|name| name.starts_with("ckpt-"));
+                let name = checkpoints.max().expect("a checkpoint");
+                let trailer = store.file(name).and_then(|bytes| bytes.last_chunk::<11>());
+                assert!(
+                    matches!(trailer, Some([0xc4, 5, 3, 0, 0, 0, 2, ..])),
+                    "{trailer:?}"
+                );
+            }
+            after_calls += 1;
+        }
+        assert!(after_calls > 20, "{after_calls}");
     }
 }
 

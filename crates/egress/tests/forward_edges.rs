@@ -1,9 +1,12 @@
 //! Edge cases of store-and-forward: units that are too large for an upstream, times that are still unknown, cursors of
 //! another log, the age of a backlog of several parts.
 
-use crate::common::{Db, Received, batched, clock, declare, format, forwarder, open, put, reopen};
+use crate::common::{
+    Db, Received, batched, clock, declare, format, forwarder, open, put, reopen, single,
+};
 use base::sim::{SimClock, SimDevice};
-use db::ObjectId;
+use db::value::Value;
+use db::{Durability, ObjectId, Time};
 use egress::forward::{Begin, Forwarder, Order, UpstreamOptions};
 use std::sync::Arc;
 
@@ -282,4 +285,32 @@ fn a_unit_in_a_used_buffer_has_nothing_of_the_one_before_it() {
         assert!(one.engine.acknowledge(token));
     }
     assert_eq!((received.times.len(), received.all.len()), (500, 500));
+}
+
+/// The log has ns. Whatever the unit of an upstream, it gets whole ms, which are not rounded up.
+#[test]
+fn times_go_upstream_in_whole_ms_rounded_down() {
+    let mqtt = UpstreamOptions {
+        begin: Begin::Oldest,
+        ..single()
+    };
+    for (options, time) in [
+        (mqtt, "1700000000123000000"),
+        (from_oldest(10), "1700000000123"),
+    ] {
+        let (clock, db, ids) = node(2048);
+        let mut one = forwarder(&db, &clock, options);
+        let mut value = [0; 16];
+        let length = Value::Unsigned(5).encode(&mut value).expect("it fits");
+        let at = Time::from_ns(1_700_000_000_123_999_999);
+        db.put(ids[0], &value[..length], at, Durability::Now)
+            .expect("put");
+        db.pump().expect("committed");
+        while one.pull().expect("read") {}
+        one.engine.close_now();
+        one.write_cursor_if_due(false).expect("written");
+        let unit = one.engine.send().expect("a unit");
+        let line = format!("keel,key=a integer=5i {time}\n");
+        assert_eq!(std::str::from_utf8(unit.payload), Ok(line.as_str()));
+    }
 }

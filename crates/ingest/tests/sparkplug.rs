@@ -715,6 +715,26 @@ fn a_message_that_waits_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_message_that_waits_begins_anew_after_rules_without_sparkplug() {
+    let fake = Fake::new();
+    let mut intake = Intake::new(options(rule(KEY, true)), Arc::clone(&fake));
+    let unknown = payload(Some(7), vec![data(1, 0, Value::Float(1.0))]);
+    intake.mqtt(NDATA, &unknown);
+    intake.reload(options(rule(KEY, false)));
+    assert_eq!(intake.outgoing(), None, "no longer allowed");
+    fake.with(|inner| inner.room = 2);
+    let waits = intake.mqtt(NBIRTH, &node_birth(0));
+    assert!(matches!(waits, Outcome::Wait { .. }), "{waits:?}");
+    let taken = news(&fake);
+    intake.reload(IntakeOptions::default());
+    intake.reload(options(rule(KEY, false)));
+    intake.mqtt(NBIRTH, &node_birth(0));
+    let all = news(&fake);
+    assert_eq!((taken.as_slice(), all.len()), (&all[..2], 4));
+    assert_eq!(intake.counters().refused_total(), 1);
+}
+
+#[test]
 fn names_stay_over_a_reload_and_a_lossy_template_mixes_nothing() {
     let fake = Fake::new();
     let mut intake = intake(&fake);

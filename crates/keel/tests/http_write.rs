@@ -245,6 +245,51 @@ fn times_are_in_the_unit_that_the_address_names() {
 }
 
 #[test]
+fn times_in_ns_order_readings_and_are_shown_in_whole_ms_rounded_down() {
+    let mut node = Node::start(&writable());
+    let address = address(&node);
+    let ms: i64 = 1_780_272_000_123;
+    // The last one is not the latest.
+    let body = format!("air co2=1.5 {ms}000001\nair co2=2.5 {ms}999999\nair co2=3.5 {ms}500000\n");
+    let answer = post(&address, "/write", "", body.as_bytes());
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    let by_http = json(&address, "/api/v1/values/air/co2");
+    let by_socket = node.json_degraded(&["get", "air/co2", "--json", "--via", "socket"]);
+    for found in [by_http, by_socket] {
+        assert_eq!(
+            (&found["value"], &found["time_ms"]),
+            (&json!(2.5), &json!(ms)),
+            "{found}"
+        );
+    }
+    // The bounds of a range are whole ms, too.
+    for (from, count) in [(ms - 1, 0), (ms, 3), (ms + 1, 0)] {
+        let path = format!(
+            "/api/v1/readings?key=air/co2&from_ms={from}&to_ms={}&format=csv",
+            from + 1
+        );
+        let answer = get(&address, &path);
+        let rows = answer.text().lines().skip(1);
+        let rows: Vec<&str> = rows.filter(|row| !row.starts_with('#')).collect();
+        assert_eq!(rows.len(), count, "{rows:?}");
+        let begin = format!("{ms},");
+        assert!(rows.iter().all(|row| row.starts_with(&begin)), "{rows:?}");
+    }
+    let history = node.json(&["history", "air/co2", "--json"]);
+    let history = history.as_array().unwrap();
+    assert_eq!(history.len(), 3, "{history:?}");
+    assert!(history.iter().all(|reading| reading["time_ms"] == ms));
+    let lines: String = [1.5, 2.5, 3.5]
+        .map(|value| format!("keel,key=air/co2 value={value} {ms}000000\n"))
+        .concat();
+    let export = ["export", "--format", "line", "air/co2"];
+    assert_eq!(node.ok(&export), lines);
+    assert!(node.stop().success());
+    let of_image = [&export[..], &["--image", "keel-data/store.img"][..]].concat();
+    assert_eq!(node.ok(&of_image), lines);
+}
+
+#[test]
 fn only_a_token_with_the_right_to_write_writes() {
     let mut node = Node::prepare(&format!("{HTTP}token_file = \"tokens\"\nwrite = true\n"));
     let tokens =

@@ -26,7 +26,7 @@ pub struct Key {
 pub struct Times {
     /// The reading's time, in ms since 1970.
     pub time_ms: i64,
-    /// Time since then; negative for a time in the future.
+    /// Time since then, without what is below 1 ms; negative for a time in the future.
     pub age_ms: i64,
     /// Whether the age is known and within `validity_ms`. The age of what a broker had retained is known only if its
     /// sensor gave the time.

@@ -200,7 +200,7 @@ mod tests {
             document("src/README.md", text),
             document("src/other.md", "# A first, `code` title\n"),
         ];
-        check_all(Path::new(env!("CARGO_MANIFEST_DIR")), &files)
+        check_all(&crate::manifest_folder().unwrap(), &files)
     }
 
     #[test]

@@ -322,7 +322,7 @@ mod tests {
             all.retain(|file| file.path != *path);
             all.push(file(path, text));
         }
-        let found = check_all(Path::new(env!("CARGO_MANIFEST_DIR")), &all);
+        let found = check_all(&crate::manifest_folder().unwrap(), &all);
         found.iter().map(ToString::to_string).collect()
     }
 

@@ -75,7 +75,8 @@ pub struct Choice {
     pub advised: Option<usize>,
     /// If none is advised: the option that is most likely in time among those that privacy allows.
     pub likeliest: Option<usize>,
-    /// If none is advised: the one of these with the least expected loss, which weighs its chance against its cost.
+    /// If none is advised: the one of these with the least expected loss, which weighs its chance against its cost; of
+    /// equal ones the likeliest.
     pub least_loss: Option<usize>,
 }
 
@@ -306,7 +307,12 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
     let likeliest =
         least(&|option| Some((option.time_s / deadline_s).ln() / option.time_spread.max(1e-9)));
     let likeliest = likeliest.filter(|_| advised.is_none());
-    let least_loss = least(&|option| Some(option.loss)).filter(|_| advised.is_none());
+    // Of options with equal loss, such as those that are all late for sure, the likeliest.
+    let least_loss = least(&|option| Some(option.loss)).map(|at| match likeliest {
+        Some(likely) if options[likely].loss <= options[at].loss + TIE => likely,
+        _ => at,
+    });
+    let least_loss = least_loss.filter(|_| advised.is_none());
     if question.privacy != Privacy::Anywhere {
         options.push(forbidden(Place::DataCentre));
     }

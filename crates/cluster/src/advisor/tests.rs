@@ -202,6 +202,10 @@ fn a_deadline_moves_the_job_to_more_boards_and_then_nowhere() {
     assert_eq!(none.json()["likeliest_in_time"], "4 boards");
     assert_eq!(none.json()["least_loss"], "4 boards");
     assert_eq!(advised(None).json()["least_loss"], serde_json::Value::Null);
+    // Where all are late for sure, all losses are equal: then it is the likeliest, and not the first.
+    let hopeless = advised(Some(0.01)).choice;
+    assert!(hopeless.likeliest.is_some_and(|at| at > 0));
+    assert_eq!(hopeless.least_loss, hopeless.likeliest);
 }
 
 #[test]

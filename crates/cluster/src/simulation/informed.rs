@@ -3,8 +3,10 @@
 //! It sees what the advisor sees. Beyond that it knows how scenarios are drawn, how large the noise is, and the
 //! simulation itself. For each scenario it draws possible truths, plays every place in each of them, and takes the
 //! place with the least mean loss. The loss is that of the advisor: (cost ÷ cost of the cheapest place in time − 1), or
-//! the penalty if the place is late. So no rule that sees the same has a smaller expected loss, up to the number of
-//! draws and to one simplification: between the ends of its range, each input is taken as even in the logarithm.
+//! the penalty if the place is late. Below the floor, and where nothing is safe, it is bound as the advisor is. So no
+//! rule that is bound alike and sees the same has a smaller expected loss, up to the number of draws and to one
+//! simplification: between the ends of its range, each input is taken as even in the logarithm. The regret alone is a
+//! part of this loss, and its mean over some seeds can be smaller with another rule.
 
 use super::{DRAWN, Decision, Drawn, Policy, Truth, hidden, is_counted, play};
 use crate::advisor::{INPUTS, Input, Place, Question};

@@ -449,8 +449,7 @@ impl Boots {
         let samples = self.0.get(boot_id)?;
         let after = samples.partition_point(|sample| sample.arrival_us < arrival_us);
         let sample = samples.get(after).or(samples.last())?;
-        let wall_ns = i64::try_from(wall_ns(sample, i128::from(arrival_us))).ok()?;
-        Some(Time::from_ns(wall_ns)).filter(|time| time.is_countable())
+        dated(sample, i128::from(arrival_us))
     }
 
     /// Returns all times that readings of this segment can have.
@@ -479,13 +478,13 @@ impl Boots {
             let (first, last) = (after(arrival.min).min(last), after(arrival.max).min(last));
             for sample in samples.get(first..=last).unwrap_or_default() {
                 for end_us in [arrival.min, arrival.max] {
-                    let wall_ns = wall_ns(sample, i128::from(end_us));
-                    let farthest = i128::from(Time::NS_MAX);
-                    span.add(wall_ns.clamp(-farthest, farthest) as i64);
-                    if wall_ns <= -farthest || wall_ns >= farthest {
-                        // `wall_at` gives no such time: the recorded one stands.
-                        span.join(&part.doubtful_recorded);
-                    }
+                    // The greatest arrival stands for all later ones.
+                    let end = dated(sample, i128::from(end_us)).filter(|_| end_us < i64::MAX);
+                    let Some(end) = end else {
+                        // `wall_at` gives no time there, so some recorded times stand and others do not.
+                        return Span::ALL;
+                    };
+                    span.add(end.ns());
                 }
             }
         }
@@ -493,10 +492,11 @@ impl Boots {
     }
 }
 
-/// Returns what the wall clock of a sample would have shown at an arrival, in ns.
-fn wall_ns(sample: &Sample, arrival_us: i128) -> i128 {
+/// Returns what the wall clock of a sample would have shown at an arrival; `None` if ns cannot count that time.
+fn dated(sample: &Sample, arrival_us: i128) -> Option<Time> {
     let since_us = arrival_us - i128::from(sample.arrival_us);
-    i128::from(sample.wall_ns) + since_us * 1000
+    let wall_ns = i64::try_from(i128::from(sample.wall_ns) + since_us * 1000).ok()?;
+    Some(Time::from_ns(wall_ns)).filter(|time| time.is_countable())
 }
 
 #[cfg(test)]
@@ -603,8 +603,10 @@ mod tests {
             [dated(7), dated(12)],
             [Some(999_997_123), Some(1_000_002_123)]
         );
-        // No ns count this far: the recorded time stands, and the span holds it as well.
+        // No ns count this far: the recorded time stands, and the span holds all times.
         assert_eq!(dated(u64::MAX), None);
+        let far_us = i64::MAX / 1000;
+        assert_eq!(dated(far_us as u64), None);
         let mut found = summary([Span::EMPTY; 3], [0, 0]);
         found.outline.boots[0].doubtful_recorded = span(-9, -9);
         found.outline.boots[0].doubtful_arrival = span(7, 12);
@@ -612,7 +614,23 @@ mod tests {
             boots.span_of(&found.outline),
             span(999_997_123, 1_000_002_123)
         );
-        found.outline.boots[0].doubtful_arrival = span(7, i64::MAX);
-        assert_eq!(boots.span_of(&found.outline), span(-9, Time::NS_MAX));
+        for arrival in [span(7, far_us), span(7, i64::MAX), span(far_us, far_us)] {
+            found.outline.boots[0].doubtful_arrival = arrival;
+            assert_eq!(boots.span_of(&found.outline), Span::ALL);
+        }
+        // An arrival beyond an i64 counts as the greatest one: the sample may lie beyond it, too.
+        for arrival_us in [i64::MAX as u64, u64::MAX] {
+            let mut boots = Boots::default();
+            boots.add(
+                boot_id,
+                Sample {
+                    arrival_us,
+                    ..sample
+                },
+            );
+            assert!(boots.wall_at(&boot_id, arrival_us).is_some());
+            found.outline.boots[0].doubtful_arrival = span(i64::MAX, i64::MAX);
+            assert_eq!(boots.span_of(&found.outline), Span::ALL);
+        }
     }
 }

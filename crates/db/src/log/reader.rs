@@ -67,7 +67,8 @@ impl Damage {
         self.records_damaged += now.records_damaged - before.records_damaged;
         self.pieces_unreadable += now.pieces_unreadable - before.pieces_unreadable;
         self.bytes_skipped += now.bytes_skipped - before.bytes_skipped;
-        self.readings_missing += now.readings_missing - before.readings_missing;
+        let missing = now.readings_missing - before.readings_missing;
+        self.readings_missing = self.readings_missing.saturating_add(missing);
         self.tails_torn += now.tails_torn - before.tails_torn;
         self.files_unreadable += now.files_unreadable - before.files_unreadable;
     }
@@ -174,7 +175,7 @@ impl Reader {
     }
 
     fn skip(&mut self, bytes: u64) {
-        self.damage.bytes_skipped += bytes;
+        self.damage.bytes_skipped = self.damage.bytes_skipped.saturating_add(bytes);
         self.lose(bytes);
     }
 
@@ -268,7 +269,9 @@ impl Reader {
                         }
                         Record::Anchor(anchor) => {
                             let expected = self.next_lsn.unwrap_or(anchor.lsn);
-                            self.damage.readings_missing += anchor.lsn.saturating_sub(expected);
+                            let missing = anchor.lsn.saturating_sub(expected);
+                            let counted = &mut self.damage.readings_missing;
+                            *counted = counted.saturating_add(missing);
                             self.next_lsn = Some(anchor.lsn);
                             self.context = Some(Context::of(seal, anchor));
                             self.lost_bytes = 0;
@@ -592,6 +595,31 @@ mod tests {
         );
         // Numbers are right again after the next anchor, and nothing stays unknown.
         assert_eq!(lsns[8..], (20..30).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn no_number_of_an_anchor_makes_the_counts_overflow() {
+        let mut out = Vec::new();
+        for lsn in [0, u64::MAX, 0, u64::MAX] {
+            let anchor = Anchor {
+                boot_id: [1; 16],
+                arrival_us: 0,
+                sensor: Time::from_ms(0),
+                wall: Time::from_ms(0),
+                wall_trusted: false,
+                is_older_store: false,
+                lsn,
+            };
+            put_anchor(&mut out, seal(), &anchor);
+        }
+        let mut store = MemoryStore::new();
+        *store.file_mut("f") = out;
+        let (lsns, tail, damage) = read(&mut store);
+        assert_eq!((lsns.len(), tail), (0, Tail::Clean));
+        assert_eq!(damage.readings_missing, u64::MAX);
+        let mut sum = damage;
+        sum.add_since(&damage, &Damage::default());
+        assert_eq!(sum.readings_missing, u64::MAX);
     }
 
     #[test]

@@ -238,7 +238,8 @@ pub fn scan_log<S: SegmentStore>(
     }
     if !stopped {
         let seen = reader.next_lsn().unwrap_or(written);
-        reader.damage.readings_missing += written.saturating_sub(seen);
+        let missing = &mut reader.damage.readings_missing;
+        *missing = missing.saturating_add(written.saturating_sub(seen));
     }
     report.damage = reader.damage;
     Ok(report)

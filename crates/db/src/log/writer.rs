@@ -228,7 +228,8 @@ impl<F: Copy> LogWriter<F> {
         self.append(store, around, waiting, done)
     }
 
-    /// Writes the times in full now, if there is a segment to write them to.
+    /// Writes the times in full now, if there is a segment to write them to. An empty one has no head yet: its first
+    /// reading brings head and times.
     pub(crate) fn say_clock<S: SegmentStore<File = F>>(
         &mut self,
         store: &mut S,
@@ -236,7 +237,7 @@ impl<F: Copy> LogWriter<F> {
     ) -> Result<(), LogFailure> {
         self.force_anchor = true;
         let room = 4 * ANCHOR_BYTES as u64;
-        if self.file.is_none() || self.length + room > self.segment_bytes_max {
+        if self.file.is_none() || self.length == 0 || self.length + room > self.segment_bytes_max {
             return Ok(());
         }
         let sensor = Time::from_ms(around.clock.wall_ms());
@@ -721,6 +722,27 @@ mod tests {
                 .sum::<usize>(),
             300
         );
+    }
+
+    /// A power cut, or an append that found no room, leaves a segment without bytes.
+    #[test]
+    fn an_empty_segment_begins_with_its_head_and_not_with_the_clock() {
+        let mut bench = Bench::new(1 << 20);
+        let file = bench.store.create(&segment_name(0)).expect("made");
+        bench.writer.resume(file, 0, 0);
+        for expected in ["", "SDAArAA"] {
+            let around = Surroundings {
+                table: &bench.table,
+                clock: &bench.clock,
+                boot_id: [3; 16],
+                progress: &bench.progress,
+                counters: &bench.counters,
+                in_flight_since_ns: &bench.in_flight_since_ns,
+            };
+            let said = bench.writer.say_clock(&mut bench.store, &around);
+            assert_eq!((said, bench.kinds(0).as_str()), (Ok(()), expected));
+            bench.commit(&[(0, 0)]).expect("committed");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use db::Time;
 
 use super::json::{self, JsonTake, Member};
-use super::run::{Known, LineProgress, Origin, Waiting, encode};
+use super::run::{Known, LineProgress, Origin, Waiting, encode, topic_name};
 use super::template::Subject;
 use super::value::of_member;
 use super::{Destination, Intake, Note, Outcome, PayloadKind, PutError, Reason};
@@ -20,12 +20,10 @@ impl<D: Destination> Intake<D> {
         payload: &[u8],
         waiting: Option<Waiting>,
     ) -> Outcome {
-        let Ok(name) = std::str::from_utf8(topic) else {
-            return self.refused(Reason::InvalidUtf8, topic, payload);
+        let name = match topic_name(topic) {
+            Ok(name) => name,
+            Err(reason) => return self.refused(reason, topic, payload),
         };
-        if topic.contains(&b'\n') {
-            return self.refused(Reason::KeyInvalid, topic, payload);
-        }
         let members = self.members_of(rule, payload).and_then(|members| {
             match members.time {
                 Some(time) => self.check_at(time)?,

@@ -369,12 +369,10 @@ impl<D: Destination> Intake<D> {
         payload: &[u8],
         waiting: Option<Waiting>,
     ) -> Outcome {
-        let Ok(name) = std::str::from_utf8(topic) else {
-            return self.refused(Reason::InvalidUtf8, topic, payload);
+        let name = match topic_name(topic) {
+            Ok(name) => name,
+            Err(reason) => return self.refused(reason, topic, payload),
         };
-        if topic.contains(&b'\n') {
-            return self.refused(Reason::KeyInvalid, topic, payload);
-        }
         let mut progress = self.progress_of(waiting, topic, payload);
         // For the whole message, over all its lines.
         let mut lsn_end = progress.lsn_end;
@@ -767,6 +765,18 @@ impl LineProgress {
             lsn_end: self.lsn_end,
         }
     }
+}
+
+/// Returns the topic of a message of several readings as text.
+///
+/// # Errors
+/// [`Reason::InvalidUtf8`]; [`Reason::KeyInvalid`] for a topic with a line feed, which would make one identity of two.
+pub(super) fn topic_name(topic: &[u8]) -> Result<&str, Reason> {
+    let name = std::str::from_utf8(topic).map_err(|_| Reason::InvalidUtf8)?;
+    if name.contains('\n') {
+        return Err(Reason::KeyInvalid);
+    }
+    Ok(name)
 }
 
 pub(super) fn encode(buffer: &mut [u8], value: &DecodedValue<'_>) -> Result<usize, Reason> {

@@ -2,6 +2,7 @@
 
 use super::Precision;
 use super::end::{Found, LineEnd};
+use super::tally::Tally;
 use crate::intake::{Destination, Intake, LineOutcome, LineProgress, Reason, excerpt};
 
 /// Largest number of refused lines that are kept with their reasons; more are only counted.
@@ -26,6 +27,8 @@ pub struct LineBody {
     breaks: u64,
     /// How far a line above the limit is followed, and the number of its bytes seen for that.
     following: Option<(LineEnd, usize)>,
+    tally: Tally,
+    /// Everything but the counts, which `tally` has.
     taken: BodyTaken,
 }
 
@@ -100,6 +103,7 @@ impl LineBody {
             reasons: Vec::new(),
             breaks: 0,
             following: None,
+            tally: Tally::default(),
             taken: BodyTaken::default(),
         }
     }
@@ -114,7 +118,7 @@ impl LineBody {
             let Some((piece, next)) = self.next_piece() else {
                 return BodyStopped::Slice;
             };
-            let refused_before = self.taken.refused;
+            let refused_before = self.tally.refused;
             match piece {
                 Piece::Line(length) => {
                     // Reasons of other sources are not those of this line.
@@ -122,18 +126,9 @@ impl LineBody {
                     let line = &self.bytes[self.at..self.at + length];
                     let outcome = intake.line_in(line, self.precision, &mut self.progress);
                     self.reasons.extend(intake.take_line_reasons());
+                    self.tally.add(outcome);
                     match outcome {
-                        LineOutcome::Done {
-                            accepted,
-                            refused,
-                            shed,
-                            lsn_end,
-                        } => {
-                            self.taken.accepted += u64::from(accepted);
-                            self.taken.refused += u64::from(refused);
-                            self.taken.shed += u64::from(shed);
-                            self.taken.lsn_end = self.taken.lsn_end.max(lsn_end);
-                        }
+                        LineOutcome::Done { .. } => {}
                         LineOutcome::Wait { full } => return BodyStopped::Wait { full },
                         LineOutcome::Failed => return BodyStopped::Failed,
                     }
@@ -145,13 +140,13 @@ impl LineBody {
                     };
                     intake.refuse_with(reason, &self.bytes[self.at..next]);
                     self.reasons.push(reason);
-                    self.taken.refused += 1;
+                    self.tally.refused += 1;
                     if matches!(piece, Piece::Cut(true) | Piece::TextOpen) {
                         self.taken.text_open_line = Some(self.breaks + 1);
                     }
                 }
             }
-            self.finish_piece(next, self.taken.refused > refused_before);
+            self.finish_piece(next, self.tally.refused > refused_before);
         }
         BodyStopped::Done
     }
@@ -165,7 +160,19 @@ impl LineBody {
     /// Returns what has become of the lines so far.
     #[must_use]
     pub fn into_taken(self) -> BodyTaken {
-        self.taken
+        let Tally {
+            accepted,
+            refused,
+            shed,
+            lsn_end,
+        } = self.tally;
+        BodyTaken {
+            accepted,
+            refused,
+            shed,
+            lsn_end,
+            ..self.taken
+        }
     }
 
     /// Returns the piece at `at`, and where the one after it begins. `None` as long as a line above the limit has not

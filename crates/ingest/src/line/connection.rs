@@ -15,6 +15,7 @@ use super::LineOptions;
 use super::buffer::{LineBuffer, Piece};
 use super::places::{Place, Places};
 use super::state::{Control, Counted, LineState};
+use super::tally::Tally;
 use crate::durable::{Durable, DurableWatch};
 use crate::intake::{Destination, Intake, LineOutcome, LineProgress, Reason};
 
@@ -59,16 +60,6 @@ pub(super) struct Shared<D: Destination> {
     pub(super) places: Rc<Places>,
 }
 
-/// The counts of one acknowledgement line.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    accepted: u64,
-    refused: u64,
-    shed: u64,
-    /// Everything so far is durable once the log has reached this number.
-    lsn_end: u64,
-}
-
 /// Why no further line was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stopped {
@@ -86,6 +77,7 @@ struct Sender {
     buffer: LineBuffer,
     /// Progress in a line that had to wait.
     progress: LineProgress,
+    /// Counts since the last acknowledgement line.
     tally: Tally,
     due: VecDeque<Tally>,
     /// Whether it ever asked for an acknowledgement: only then it is told of a failure too.
@@ -329,22 +321,15 @@ impl Sender {
                     self.tally.refused += 1;
                     self.text_is_lost = true;
                 }
-                Some(Piece::Line(line)) => match intake.line_from(line, &mut self.progress) {
-                    LineOutcome::Done {
-                        accepted,
-                        refused,
-                        shed,
-                        lsn_end,
-                    } => {
-                        self.tally.accepted += u64::from(accepted);
-                        self.tally.refused += u64::from(refused);
-                        self.tally.shed += u64::from(shed);
-                        self.tally.lsn_end = self.tally.lsn_end.max(lsn_end);
-                        lines += 1;
+                Some(Piece::Line(line)) => {
+                    let outcome = intake.line_from(line, &mut self.progress);
+                    self.tally.add(outcome);
+                    match outcome {
+                        LineOutcome::Done { .. } => lines += 1,
+                        LineOutcome::Wait { full } => break Stopped::Wait { full },
+                        LineOutcome::Failed => break Stopped::Failed,
                     }
-                    LineOutcome::Wait { full } => break Stopped::Wait { full },
-                    LineOutcome::Failed => break Stopped::Failed,
-                },
+                }
             }
             self.buffer.consume();
         };

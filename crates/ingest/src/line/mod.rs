@@ -2,7 +2,7 @@
 //!
 //! **Files:** `parse.rs` the grammar, `format.rs` its reverse, `end.rs` where a line ends, `buffer.rs` lines from a
 //! stream, `body.rs` lines of a whole body, `options.rs` and `state.rs` options and figures of listeners, `listen.rs`
-//! sockets, `connection.rs` one sender, `places.rs` which connection makes room for a new one.
+//! sockets, `connection.rs` one sender, `tally.rs` its counts, `places.rs` which connection makes room for a new one.
 
 mod body;
 mod buffer;
@@ -14,6 +14,7 @@ mod options;
 mod parse;
 mod places;
 mod state;
+mod tally;
 
 pub use body::{BodyStopped, BodyTaken, LineBody, REFUSED_LINES_MAX, RefusedLine};
 pub use buffer::{LineBuffer, Piece};

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub(crate) enum ExportFormat {
     /// Comma-separated values with a header
     Csv,
-    /// Line protocol with times in nanoseconds
+    /// Line protocol with times in nanoseconds, of whole milliseconds
     Line,
 }
 
@@ -22,9 +22,9 @@ pub(crate) enum ExportFormat {
     `keel history`. --image reads a store that no node has open: all keys in order of arrival, with the recorded\n\
     times.\n\n\
     --format csv: key, time, time_ms, value, type, node_time, clock_trusted (empty with --image: not known), lsn.\n\
-    --format line: keel,key=KEY value=VALUE TIME_NS, as upstreams receive it. Line breaks of a text stand\n\
-    within its quotes. Values that a line cannot express (NaN, infinite, a text with line breaks whose last line ends\n\
-    in `name field=`) are left out and counted on standard error.\n\n\
+    --format line: keel,key=KEY value=VALUE TIME_NS, the time of whole milliseconds, rounded down. Line breaks of a\n\
+    text stand within its quotes. Values that a line cannot express (NaN, infinite, a text with line breaks whose\n\
+    last line ends in `name field=`) are left out and counted on standard error.\n\n\
     Exit status 1, after everything that is readable, if damage hides a part or something was left out.")]
 pub(crate) struct ExportArgs {
     /// Output format

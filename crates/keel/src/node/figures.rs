@@ -199,8 +199,7 @@ fn gather(node: &Node) -> NodeFigures {
     for (options, state) in config.modbus.iter().zip(&from.modbus) {
         figures.modbus.take(options, state.figures());
     }
-    let edge_nodes = node.intake.borrow().edge_nodes().into_iter();
-    figures.sparkplug = edge_nodes.map(EdgeNodeFigures::of).collect();
+    figures.sparkplug = EdgeNodeFigures::list(&node.intake.borrow().edge_nodes());
     from.upstreams.take(&mut figures, node.db.durable_end());
     figures.urgent = from.alarms.take(&node.db);
     let process = &mut figures.node;

@@ -16,6 +16,9 @@ mod tests;
 /// Name of the file in the store.
 pub(crate) const NAME: &str = "node-keys";
 
+/// Size of the largest file; one of a later version may be longer than this version's.
+const FILE_BYTES_MAX: usize = 16 * MARK_BYTES;
+
 /// What the store's file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
@@ -23,8 +26,10 @@ pub(crate) enum Mark {
     Absent,
     /// This form.
     Form(TagsForm),
-    /// It is there, and is damaged or cannot be read.
+    /// It is there, and its content is none.
     Damaged,
+    /// It is there, and cannot be read.
+    Unread,
     /// Whether there is one cannot be read.
     Unknown,
     /// A later version of the program wrote it.
@@ -52,12 +57,24 @@ impl Mark {
                 return Self::Unknown;
             }
         };
-        // A file of a later version may be longer.
-        let mut bytes = [0; 16 * MARK_BYTES];
+        let mut bytes = [0; FILE_BYTES_MAX];
         let length = store.read(file, 0, &mut bytes);
         store.close_file(file);
-        let found = bytes.get(..length.unwrap_or(0)).unwrap_or_default();
-        match decode(found) {
+        let length = match length {
+            Ok(length) => length,
+            // A store takes a block that the device failed to read for a damaged one, so this may pass.
+            Err(error) => {
+                log::event(
+                    "keys",
+                    format!(
+                        "the file {NAME} cannot be read: {error}; only stores whose keys have pairs have it, so \
+                         {{tags}} stands for {{pairs}}"
+                    ),
+                );
+                return Self::Unread;
+            }
+        };
+        match decode(bytes.get(..length).unwrap_or_default()) {
             Ok(form) => Self::Form(form),
             Err(MarkError::Later { version, form }) => Self::Later { version, form },
             Err(MarkError::Damaged) => Self::Damaged,
@@ -122,6 +139,8 @@ impl KeyForm {
                 }
                 TagsForm::Pairs
             }
+            // It stays as it is: it may be intact, and of a later version.
+            Mark::Unread => TagsForm::Pairs,
             Mark::Unknown => TagsForm::Values,
             Mark::Absent if has_keys || of_new == TagsForm::Values => TagsForm::Values,
             Mark::Absent => match store.replace(NAME, &encode()) {
@@ -157,8 +176,21 @@ impl KeyForm {
         self.mark.check(config)
     }
 
-    /// Returns what the operator should know of it, if this store is not as new ones are.
+    /// Returns what the operator should know of it, if a key depends on it: this store is not as new ones are, or its
+    /// file cannot be read.
     pub(crate) fn note(self, config: &Config) -> Option<String> {
-        config.tags_note(self.tags, TagsForm::OF_NEW_STORES)
+        let note = config.tags_note(self.tags, TagsForm::OF_NEW_STORES);
+        let is_unread = matches!(self.mark, Mark::Unread | Mark::Unknown);
+        if !is_unread || config.keys_with_tags().is_empty() {
+            return note;
+        }
+        let unread = format!(
+            "the file {NAME} of the store cannot be read, so {{tags}} stands for {}",
+            self.tags.placeholder()
+        );
+        Some(match note {
+            Some(note) => format!("{unread}; {note}"),
+            None => unread,
+        })
     }
 }

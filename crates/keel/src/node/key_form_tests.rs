@@ -24,6 +24,10 @@ fn store() -> Store<SimDevice> {
     Store::format(SimDevice::new(1500, 1), &options).unwrap()
 }
 
+fn config(text: &str) -> Config {
+    Config::parse(text, "keel.toml", Path::new("")).unwrap()
+}
+
 /// A start of a node.
 fn start<D: BlockDevice>(store: &mut Store<D>, has_keys: bool, of_new: TagsForm) -> TagsForm {
     let mark = Mark::read(store);
@@ -107,11 +111,58 @@ fn a_damaged_mark_stands_for_pairs_and_is_written_again() {
 }
 
 #[test]
+fn a_mark_that_cannot_be_read_stands_for_pairs_and_stays_as_it_is() {
+    use TagsForm::{Pairs, Values};
+    let mut store = store();
+    assert_eq!(start(&mut store, false, Pairs), Pairs);
+    let whole = mark::encode();
+    let magic = &whole[..8];
+    let bit_of = |block| {
+        let content = store.device().peek(block);
+        let at = content.windows(8).position(|bytes| bytes == magic)?;
+        Some((block, u32::try_from(8 * at).unwrap()))
+    };
+    let bits: Vec<(u64, u32)> = (0..1500).filter_map(bit_of).collect();
+    let flip = |store: &mut Store<SimDevice>| {
+        for (block, bit) in &bits {
+            store.device_mut().inject_bit_rot(*block, *bit);
+        }
+    };
+    flip(&mut store);
+    for (has_keys, of_new) in [(false, Values), (true, Values), (true, Pairs)] {
+        assert_eq!(Mark::read(&mut store), Mark::Unread);
+        assert_eq!(start(&mut store, has_keys, of_new), Pairs);
+    }
+    // The block can be read again, as after an error of the device that has passed.
+    flip(&mut store);
+    assert_eq!(Mark::read(&mut store), Mark::Form(Pairs));
+}
+
+#[test]
+fn what_cannot_be_read_is_noted_where_a_key_depends_on_it() {
+    let own = config("[line]\nkey = \"{measurement}/{pairs}/{field}\"\n");
+    for (mark, tags) in [
+        (Mark::Unread, "so {tags} stands for {pairs}"),
+        (Mark::Unknown, "so {tags} stands for {values}"),
+    ] {
+        let form = KeyForm::settle(mark, &mut store(), true, TagsForm::Values);
+        let note = form.note(&config("")).unwrap();
+        assert!(
+            note.starts_with("the file node-keys of the store cannot be read")
+                && note.contains(tags),
+            "{note}"
+        );
+        assert_eq!(form.note(&own), None);
+    }
+}
+
+#[test]
 fn a_later_mark_is_refused_where_a_key_depends_on_it() {
     let mut bytes = mark::encode().to_vec();
     bytes.truncate(MARK_BYTES - 4);
     bytes[8] = 7;
-    bytes.extend_from_slice(&[0; 100]);
+    // The longest file.
+    bytes.resize(FILE_BYTES_MAX - 4, 0);
     bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
     let mut store = store();
     store.replace(NAME, &bytes).unwrap();
@@ -121,7 +172,6 @@ fn a_later_mark_is_refused_where_a_key_depends_on_it() {
         form: 1,
     };
     assert_eq!(mark, later);
-    let config = |text| Config::parse(text, "keel.toml", Path::new("")).unwrap();
     let error = mark.check(&config("")).unwrap_err().to_string();
     assert!(
         error.contains("node-keys") && error.contains("version 7") && error.contains("[line]"),

@@ -17,7 +17,8 @@ pub(crate) struct KeyFigures {
     pub(crate) auto_create: bool,
     /// What `{tags}` of templates stands for in this store: `pairs` or `values`.
     pub(crate) tags_form: String,
-    /// What to write into the configuration; null if new stores have the same form, or no key has `{tags}`.
+    /// What to write into the configuration, and whether the store's mark cannot be read; null if new stores have the
+    /// same form and it can be read, or no key has `{tags}`.
     pub(crate) tags_note: Option<String>,
 }
 

@@ -110,7 +110,7 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ),
     (
         "sparkplug_dead",
-        "an edge node of Sparkplug, or a device, is gone, as its death says",
+        "an edge node of Sparkplug, or a device, is gone: its death says so, or it was not born again",
     ),
     (
         "sparkplug_birth_missing",

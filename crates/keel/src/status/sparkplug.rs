@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 
 /// Names in one reason; the list of edge nodes has all.
 const NAMES_SHOWN: usize = 8;
+/// Bytes of a name that are shown, and names of dead devices in the whole list. Messages bring the names, and the whole
+/// status must fit into one answer of the node's socket.
+const NAME_BYTES_SHOWN: usize = 96;
+const DEVICES_SHOWN: usize = 128;
 
 /// An edge node of which something has come. Counts start then.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -34,13 +38,26 @@ pub(crate) struct EdgeNodeFigures {
 }
 
 impl EdgeNodeFigures {
-    pub(crate) fn of(found: Found) -> Self {
+    /// Returns the list of all edge nodes.
+    pub(crate) fn list(found: &[Found]) -> Vec<Self> {
+        let mut left = DEVICES_SHOWN;
+        let bounded = |found: &Found| {
+            let mut figures = Self::of(found);
+            figures.devices_dead_first.truncate(left);
+            left -= figures.devices_dead_first.len();
+            figures
+        };
+        found.iter().map(bounded).collect()
+    }
+
+    fn of(found: &Found) -> Self {
+        let devices = found.devices_dead_first.iter();
         Self {
-            name: found.name,
+            name: shown(&found.name),
             state: found.state.name().to_owned(),
             devices: found.devices,
             devices_dead: found.devices_dead,
-            devices_dead_first: found.devices_dead_first,
+            devices_dead_first: devices.map(|name| shown(name)).collect(),
             metrics: found.metrics,
             births: found.births,
             deaths: found.deaths,
@@ -112,13 +129,32 @@ impl EdgeNodeFigures {
     }
 }
 
+/// Returns a name without control characters, which are escaped, and not longer than it may be.
+fn shown(name: &str) -> String {
+    let mut text = String::new();
+    for letter in name.chars() {
+        let end = text.len();
+        match letter.is_control() {
+            true => text.extend(letter.escape_default()),
+            false => text.push(letter),
+        }
+        if text.len() > NAME_BYTES_SHOWN {
+            text.truncate(end);
+            text.push('…');
+            break;
+        }
+    }
+    text
+}
+
 /// Adds the reasons of edge nodes.
 pub(super) fn judge(nodes: &[EdgeNodeFigures], add: &mut impl FnMut(&str, String)) {
     let dead: Vec<String> = nodes.iter().flat_map(EdgeNodeFigures::dead).collect();
     if !dead.is_empty() {
         let text = format!(
-            "gone, as Sparkplug tells (NDEATH, DDEATH): {}; the latest values of these are old, and stay so until they \
-             are born again: look at their power and their connection to the broker",
+            "gone, as Sparkplug tells (NDEATH, DDEATH, or no birth after that of the edge node): {}; the latest values \
+             of these are old, and stay so until they are born again: look at their power and their connection to the \
+             broker",
             named(&dead, nodes.iter().map(EdgeNodeFigures::dead_count).sum())
         );
         add("sparkplug_dead", text);
@@ -129,7 +165,10 @@ pub(super) fn judge(nodes: &[EdgeNodeFigures], add: &mut impl FnMut(&str, String
     if !missing.is_empty() {
         let names: Vec<String> = missing.iter().map(|node| node.name.clone()).collect();
         let remedy = match missing.iter().all(|node| node.rebirths_asked > 0) {
-            true => "the node has asked for births, and none has come since",
+            true => {
+                "the node has asked for births, and none has helped so far: the broker may not let it send to \
+                 spBv1.0/+/NCMD/+, or the births leave out metrics"
+            }
             false => {
                 "restart the edge node, or set sparkplug_rebirth = true so that the node may ask for a birth"
             }
@@ -158,6 +197,8 @@ fn named(names: &[String], count: u64) -> String {
 mod tests {
     use super::super::{Judgement, NodeFigures, State, judge as judge_all};
     use super::*;
+    use ingest::intake::{EDGE_NODE_DEVICES_SHOWN, SPARKPLUG_NAME_BYTES_MAX, SPARKPLUG_NODES_MAX};
+    use libkeel::protocol::ANSWER_BYTES_MAX;
 
     fn found(name: &str, state: EdgeNodeState) -> Found {
         Found {
@@ -173,7 +214,7 @@ mod tests {
     fn judged(nodes: Vec<Found>) -> Judgement {
         let mut figures = NodeFigures::default();
         figures.clock.trusted = true;
-        figures.sparkplug = nodes.into_iter().map(EdgeNodeFigures::of).collect();
+        figures.sparkplug = EdgeNodeFigures::list(&nodes);
         judge_all(&figures)
     }
 
@@ -210,7 +251,7 @@ mod tests {
         for (has_gap, lacks_birth, asked, remedy) in [
             (true, false, 0, "sparkplug_rebirth = true"),
             (false, true, 0, "sparkplug_rebirth = true"),
-            (false, true, 3, "none has come since"),
+            (false, true, 3, "none has helped so far"),
         ] {
             let mut node = found("plant/line1", EdgeNodeState::Alive);
             (node.has_gap, node.lacks_birth) = (has_gap, lacks_birth);
@@ -224,7 +265,7 @@ mod tests {
     #[test]
     fn the_line_says_what_is_wrong() {
         let mut node = found("plant/line1", EdgeNodeState::Alive);
-        let line = |node: &Found| EdgeNodeFigures::of(node.clone()).line();
+        let line = |node: &Found| EdgeNodeFigures::of(node).line();
         assert_eq!(line(&node), "plant/line1 alive: 2 devices, 1,200 metrics");
         (node.gaps, node.devices_dead, node.lacks_birth) = (3, 1, true);
         assert_eq!(
@@ -234,5 +275,26 @@ mod tests {
         );
         node.state = EdgeNodeState::Dead;
         assert!(line(&node).starts_with("plant/line1 DEAD: "));
+    }
+
+    #[test]
+    fn whatever_the_names_are_the_list_is_bounded_and_printable() {
+        for letter in ["\u{1}", "\\", "ü"] {
+            let name = letter.repeat(SPARKPLUG_NAME_BYTES_MAX / letter.len());
+            let node = Found {
+                devices: u64::MAX,
+                devices_dead: u64::MAX,
+                devices_dead_first: vec![name.clone(); EDGE_NODE_DEVICES_SHOWN],
+                gaps: u64::MAX,
+                ..found(&name, EdgeNodeState::Alive)
+            };
+            let list = EdgeNodeFigures::list(&vec![node; SPARKPLUG_NODES_MAX]);
+            let bytes = serde_json::to_vec(&list).unwrap().len();
+            assert!(bytes < ANSWER_BYTES_MAX * 5 / 8, "{bytes}");
+            let first = &list[0];
+            assert_eq!(first.devices_dead_first.len(), EDGE_NODE_DEVICES_SHOWN);
+            assert!(first.name.ends_with('…') && !first.name.contains(char::is_control));
+        }
+        assert_eq!(shown("plant/line\u{1b}1"), "plant/line\\u{1b}1");
     }
 }

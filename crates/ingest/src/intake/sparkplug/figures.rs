@@ -34,7 +34,7 @@ pub struct EdgeNodeFigures {
     pub name: String,
     /// Whether it is there.
     pub state: EdgeNodeState,
-    /// Its devices of which something has come since its birth.
+    /// Its devices of which something has come since its birth, or that were alive before.
     pub devices: u64,
     /// Those of them that are dead.
     pub devices_dead: u64,

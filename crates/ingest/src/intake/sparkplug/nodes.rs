@@ -18,6 +18,9 @@ const SEQUENCE_LAST: u64 = 255;
 /// The numbers of sessions go round, too. One that is at most so far ahead of another is later.
 const SESSIONS_AHEAD_MAX: u64 = 127;
 
+/// How often the time between two requests for a birth is doubled at most.
+const REBIRTH_DOUBLINGS_MAX: u32 = 5;
+
 /// A change that becomes a reading: an edge node or a device has come or gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
@@ -37,6 +40,8 @@ pub(in crate::intake) struct Nodes {
     metrics: usize,
     /// What the message that is being taken has changed.
     changes: Vec<Change>,
+    /// The hash of the message that waits, if the changes are its own.
+    waiting: Option<u64>,
     /// What is to be sent; at most one for each edge node.
     outgoing: VecDeque<Outgoing>,
 }
@@ -50,22 +55,41 @@ struct EdgeNode {
     sequence: Option<u64>,
     names: Names,
     devices: BTreeMap<Box<str>, Device>,
+    /// Whether devices are to be born again after its birth.
+    awaits_devices: bool,
     births: u64,
     deaths: u64,
     deaths_of_earlier: u64,
     gaps: u64,
     has_gap: bool,
     lacks_birth: bool,
+    /// How many of its devices lack a birth.
+    devices_lacking: usize,
     rebirths_asked: u64,
-    /// When it was last asked.
+    /// When it was last asked, and how many births it had sent before.
     asked_ms: Option<i64>,
+    births_before: u64,
+    /// How often the time until it is asked again was doubled.
+    doublings: u32,
 }
 
 #[derive(Debug, Default)]
 struct Device {
-    is_dead: bool,
+    state: DeviceState,
     lacks_birth: bool,
     names: Names,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum DeviceState {
+    /// Something of it has come, and no birth.
+    #[default]
+    Unborn,
+    /// Its birth has come.
+    Alive,
+    /// It was alive before the birth of its edge node, and was not born again since.
+    Awaited,
+    Dead,
 }
 
 impl EdgeNode {
@@ -86,9 +110,40 @@ impl EdgeNode {
         self.sequence = Some(found.min(SEQUENCE_LAST));
     }
 
+    /// Forgets its devices, but for those that are alive: after the birth of the edge node each is born again, or gone.
+    fn await_devices(&mut self) {
+        self.devices
+            .retain(|_, device| matches!(device.state, DeviceState::Alive | DeviceState::Awaited));
+        for device in self.devices.values_mut() {
+            *device = Device {
+                state: DeviceState::Awaited,
+                ..Device::default()
+            };
+        }
+        self.awaits_devices = !self.devices.is_empty();
+    }
+
+    /// Ends the births: an edge node sends data after all of them. A device that was not born again is gone; one that
+    /// sends is there.
+    fn end_births(&mut self, sender: Option<&str>, changes: &mut Vec<Change>) {
+        let devices = self.devices.iter_mut();
+        for (name, device) in devices.filter(|(_, device)| device.state == DeviceState::Awaited) {
+            if sender == Some(&**name) {
+                device.state = DeviceState::Alive;
+            } else {
+                device.state = DeviceState::Dead;
+                changes.push(Change {
+                    device: Some(name.clone()),
+                    is_alive: false,
+                });
+            }
+        }
+        self.awaits_devices = false;
+    }
+
     /// Whether a metric of it, or of a device, was refused since the birth because no birth names it.
     fn lacks_birth(&self) -> bool {
-        self.lacks_birth || self.devices.values().any(|device| device.lacks_birth)
+        self.lacks_birth || self.devices_lacking > 0
     }
 
     fn metrics(&self) -> usize {
@@ -161,8 +216,8 @@ impl Nodes {
             (Kind::Birth, None) => {
                 *devices -= node.devices.len();
                 *metrics -= node.metrics();
-                // Devices are born again after their edge node.
-                node.devices.clear();
+                node.await_devices();
+                *devices += node.devices.len();
                 node.names = Names::default();
                 node.names
                     .learn(payload, metrics_max.saturating_sub(*metrics));
@@ -173,6 +228,7 @@ impl Nodes {
                 node.births += 1;
                 node.has_gap = false;
                 node.lacks_birth = false;
+                node.devices_lacking = 0;
                 changes.push(Change {
                     device: None,
                     is_alive: true,
@@ -188,7 +244,11 @@ impl Nodes {
                 }
                 let born = node.devices.entry(device.into()).or_default();
                 *metrics -= born.names.count();
-                *born = Device::default();
+                node.devices_lacking -= usize::from(born.lacks_birth);
+                *born = Device {
+                    state: DeviceState::Alive,
+                    ..Device::default()
+                };
                 born.names
                     .learn(payload, metrics_max.saturating_sub(*metrics));
                 *metrics += born.names.count();
@@ -199,6 +259,10 @@ impl Nodes {
             }
             (Kind::Data, device) => {
                 node.follow(payload.seq);
+                // What is missing may be the birth of a device.
+                if node.awaits_devices && !node.has_gap {
+                    node.end_births(device, changes);
+                }
                 // Whether a device lacks its birth is known of each for itself.
                 if let Some(device) = device
                     && !node.devices.contains_key(device)
@@ -232,13 +296,13 @@ impl Nodes {
                     });
                     for (device, gone) in &mut node.devices {
                         gone.names = Names::default();
-                        if !gone.is_dead || comes_again {
+                        if gone.state != DeviceState::Dead || comes_again {
                             changes.push(Change {
                                 device: Some(device.clone()),
                                 is_alive: false,
                             });
                         }
-                        gone.is_dead = true;
+                        gone.state = DeviceState::Dead;
                     }
                 }
             },
@@ -253,7 +317,7 @@ impl Nodes {
                 let gone = node.devices.entry(device.into()).or_default();
                 *metrics -= gone.names.count();
                 gone.names = Names::default();
-                gone.is_dead = true;
+                gone.state = DeviceState::Dead;
                 changes.push(Change {
                     device: Some(device.into()),
                     is_alive: false,
@@ -263,13 +327,14 @@ impl Nodes {
         Ok(())
     }
 
-    /// Returns whether there is room for another edge node. A birth takes the place of one that is not alive, rather of
-    /// one that was never born.
+    /// Returns whether there is room for another edge node. Its birth takes the place of one that is not alive, rather
+    /// of one that was never born. The birth of a device takes no place: the edge node that gives way could come back
+    /// in the same way, and would be asked for its birth each time.
     fn make_room(&mut self, topic: &Topic<'_>) -> bool {
         if self.nodes.len() < SPARKPLUG_NODES_MAX {
             return true;
         }
-        if topic.kind != Kind::Birth {
+        if topic.kind != Kind::Birth || topic.device.is_some() {
             return false;
         }
         let is_in = |wanted: EdgeNodeState| {
@@ -290,6 +355,16 @@ impl Nodes {
     /// Forgets the changes of a message that changes nothing.
     pub(super) fn forget_changes(&mut self) {
         self.changes.clear();
+    }
+
+    /// Notes that a message waits, by its hash. Its changes stay until it goes on, or another message begins.
+    pub(super) fn wait(&mut self, message: u64) {
+        self.waiting = Some(message);
+    }
+
+    /// Returns whether a message goes on that has waited, so that the changes are its own.
+    pub(super) fn goes_on(&mut self, message: u64) -> bool {
+        self.waiting.take() == Some(message)
     }
 
     /// Returns how many changes the message has brought.
@@ -322,33 +397,51 @@ impl Nodes {
             return;
         };
         match device.and_then(|device| node.devices.get_mut(device)) {
-            Some(device) => device.lacks_birth = true,
+            Some(device) => {
+                node.devices_lacking += usize::from(!device.lacks_birth);
+                device.lacks_birth = true;
+            }
             None => node.lacks_birth = true,
         }
     }
 
-    /// Asks the edge node for its birth if one may be missing, but not again within a while: the answer takes time, and
-    /// an edge node whose births are incomplete must not be made to send them all the time.
+    /// Asks the edge node for its birth if one may be missing, but not again within a while: the answer takes time. If
+    /// a birth comes and metrics still have no name, the while doubles: an edge node whose births are incomplete must
+    /// not be made to send them all the time.
     pub(super) fn ask(&mut self, topic: &Topic<'_>, now_ms: i64) {
-        let name = name_of(topic);
-        let Some(node) = self.nodes.get_mut(name.as_str()) else {
+        let Some(node) = self.nodes.get_mut(name_of(topic).as_str()) else {
             return;
         };
         // What is dead sends nothing until it is born again.
-        let is_missing = node.lacks_birth() || node.has_gap || node.state == EdgeNodeState::Dead;
+        let is_helpful = node.has_gap || node.state == EdgeNodeState::Dead;
+        let is_missing = is_helpful || node.lacks_birth();
         // A clock that was set back must not end the questions.
-        let is_recent = node
-            .asked_ms
-            .is_some_and(|asked_ms| now_ms.abs_diff(asked_ms) < SPARKPLUG_REBIRTH_MS_MIN as u64);
-        let topic = format!("spBv1.0/{}/NCMD/{}", topic.group, topic.edge);
-        let is_waiting = self.outgoing.iter().any(|waiting| waiting.topic == topic);
-        if !is_missing || is_recent || is_waiting || self.outgoing.len() >= SPARKPLUG_NODES_MAX {
+        let since_ms = node.asked_ms.map(|asked_ms| now_ms.abs_diff(asked_ms));
+        let doublings = if is_helpful { 0 } else { node.doublings };
+        let while_ms = (SPARKPLUG_REBIRTH_MS_MIN as u64) << doublings;
+        if !is_missing || since_ms.is_some_and(|since_ms| since_ms < while_ms) {
             return;
         }
+        let topic = format!("spBv1.0/{}/NCMD/{}", topic.group, topic.edge);
+        let is_waiting = self.outgoing.iter().any(|waiting| waiting.topic == topic);
+        if is_waiting || self.outgoing.len() >= SPARKPLUG_NODES_MAX {
+            return;
+        }
+        if is_helpful || since_ms.is_none_or(|since_ms| since_ms >= 2 * while_ms) {
+            node.doublings = 0;
+        } else if node.births > node.births_before {
+            node.doublings = (node.doublings + 1).min(REBIRTH_DOUBLINGS_MAX);
+        }
+        node.births_before = node.births;
         node.asked_ms = Some(now_ms);
         node.rebirths_asked += 1;
         let payload = message::rebirth(now_ms);
         self.outgoing.push_back(Outgoing { topic, payload });
+    }
+
+    /// Forgets what is to be sent.
+    pub(super) fn forget_outgoing(&mut self) {
+        self.outgoing.clear();
     }
 
     /// Returns the next message that is to be sent.
@@ -359,7 +452,8 @@ impl Nodes {
     /// Returns what people are shown, in the order of the names.
     pub(in crate::intake) fn figures(&self) -> Vec<EdgeNodeFigures> {
         let nodes = self.nodes.iter().map(|(name, node)| {
-            let dead = node.devices.iter().filter(|(_, device)| device.is_dead);
+            let devices = node.devices.iter();
+            let dead = devices.filter(|(_, device)| device.state == DeviceState::Dead);
             let names = dead.clone().map(|(name, _)| name.to_string());
             EdgeNodeFigures {
                 name: name.to_string(),
@@ -509,6 +603,40 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_is_not_born_again_after_its_edge_node_is_gone() {
+        let mut nodes = Nodes::new(100);
+        let take = |nodes: &mut Nodes, topic: &str| {
+            begin(nodes, &format!("spBv1.0/g/{topic}"), 0, None).unwrap();
+        };
+        for topic in ["NBIRTH/e", "DBIRTH/e/a", "DBIRTH/e/b", "DDATA/e/c"] {
+            take(&mut nodes, topic);
+        }
+        take(&mut nodes, "NBIRTH/e");
+        assert_eq!(changed(&nodes), [(None, true)]);
+        take(&mut nodes, "DBIRTH/e/a");
+        // Of `c` nobody has said that it is there.
+        assert_eq!(one(&nodes).devices, 2);
+        assert_eq!(nodes.by_alias("g/e", Some("b"), 1), None);
+        take(&mut nodes, "NDATA/e");
+        assert_eq!(changed(&nodes), [(Some("b"), false)]);
+        assert_eq!(one(&nodes).devices_dead_first, ["b"]);
+        take(&mut nodes, "NDATA/e");
+        assert!(changed(&nodes).is_empty());
+        // One that sends is there, even if its birth was lost.
+        take(&mut nodes, "NBIRTH/e");
+        take(&mut nodes, "DDATA/e/a");
+        assert!(changed(&nodes).is_empty());
+        let figures = one(&nodes);
+        assert_eq!((figures.devices, figures.devices_dead), (1, 0));
+        // What is missing may have been the birth.
+        take(&mut nodes, "NBIRTH/e");
+        begin(&mut nodes, "spBv1.0/g/NDATA/e", 2, None).unwrap();
+        assert!(changed(&nodes).is_empty());
+        let figures = one(&nodes);
+        assert_eq!((figures.devices_dead, figures.has_gap), (0, true));
+    }
+
+    #[test]
     fn the_death_of_a_later_session_tells_of_a_birth_that_has_not_come() {
         let mut nodes = Nodes::new(100);
         for (born, died, is_missing) in [
@@ -576,6 +704,41 @@ mod tests {
     }
 
     #[test]
+    fn births_that_do_not_help_are_asked_for_less_and_less() {
+        let mut nodes = Nodes::new(100);
+        let topic = "spBv1.0/g/NDATA/e";
+        let Some(Found::Edge(parsed)) = parse(topic) else {
+            panic!("{topic}");
+        };
+        begin(&mut nodes, topic, 5, None).unwrap();
+        let asked_at = |nodes: &mut Nodes, answers: bool, minutes: i64| {
+            let mut asked = Vec::new();
+            for minute in 0..minutes {
+                nodes.miss("g/e", None);
+                nodes.ask(&parsed, minute * SPARKPLUG_REBIRTH_MS_MIN);
+                if nodes.outgoing().is_some() {
+                    asked.push(minute);
+                    if answers {
+                        begin(nodes, "spBv1.0/g/NBIRTH/e", 0, None).unwrap();
+                    }
+                }
+            }
+            asked
+        };
+        let asked = asked_at(&mut nodes, true, 128);
+        assert_eq!(asked, [0, 1, 3, 7, 15, 31, 63, 95, 127]);
+        // After a gap, a birth helps.
+        begin(&mut nodes, topic, 9, None).unwrap();
+        nodes.ask(&parsed, 128 * SPARKPLUG_REBIRTH_MS_MIN);
+        assert!(nodes.outgoing().is_some());
+        begin(&mut nodes, "spBv1.0/g/NBIRTH/e", 0, None).unwrap();
+        // The clock is set back by two hours, which is long enough to begin anew. A request without an answer may have
+        // been lost.
+        let asked = asked_at(&mut nodes, false, 5);
+        assert_eq!(asked, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
     fn what_is_known_stays_within_limits() {
         let mut nodes = Nodes::new(1);
         for at in 0..SPARKPLUG_NODES_MAX {
@@ -588,6 +751,8 @@ mod tests {
         // What only sends data is not followed then, and a birth takes the place of what was never born.
         begin(&mut nodes, "spBv1.0/g/NDATA/x", 0, None).unwrap();
         assert!(nodes.figures().iter().all(|node| node.name != "g/x"));
+        let refused = begin(&mut nodes, "spBv1.0/g/DBIRTH/x/d", 0, None);
+        assert_eq!(refused, Err(Reason::SparkplugLimit));
         begin(&mut nodes, "spBv1.0/g/NBIRTH/x", 0, None).unwrap();
         let full = nodes.figures();
         assert_eq!(full.len(), SPARKPLUG_NODES_MAX);

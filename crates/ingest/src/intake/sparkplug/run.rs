@@ -7,12 +7,12 @@ use super::names::Known;
 use super::nodes::{Nodes, name_of};
 use super::topic::{self, Found, Kind, Topic};
 use super::types::DataType;
-use crate::intake::run::{Origin, Waiting, encode};
+use crate::intake::run::{LineProgress, Origin, Waiting, encode, topic_name};
 use crate::intake::template::Subject;
 use crate::intake::value::DecodedValue;
 use crate::intake::{
     Decision, Destination, EdgeNodeFigures, Intake, Note, Outcome, Outgoing, PayloadKind, PutError,
-    Reason,
+    Reason, SparkplugRule,
 };
 
 /// What `{place}` of a key is for the metrics of an edge node, before the device for those of a device, and for what
@@ -83,11 +83,20 @@ impl<D: Destination> Intake<D> {
 
     /// Handles new rules. Names that births have given stay: an edge node sends no birth because of other rules.
     pub(in crate::intake) fn reload_sparkplug(&mut self) {
-        let mut rules = self.options.subscriptions.iter();
-        if rules.any(|rule| matches!(rule.payload, PayloadKind::Sparkplug(_))) {
-            self.sparkplug.set_keys_max(self.options.topics_cached_max);
-        } else {
-            self.sparkplug = Nodes::new(self.options.topics_cached_max);
+        let keys_max = self.options.topics_cached_max;
+        let kinds = self.options.subscriptions.iter().map(|rule| &rule.payload);
+        let rules = kinds.filter_map(|kind| match kind {
+            PayloadKind::Sparkplug(rule) => Some(*rule),
+            _ => None,
+        });
+        let rules: Vec<SparkplugRule> = rules.collect();
+        if rules.is_empty() {
+            self.sparkplug = Nodes::new(keys_max);
+            return;
+        }
+        self.sparkplug.set_keys_max(keys_max);
+        if !rules.iter().any(|rule| rule.rebirth) {
+            self.sparkplug.forget_outgoing();
         }
     }
 
@@ -100,21 +109,24 @@ impl<D: Destination> Intake<D> {
         payload: &[u8],
         waiting: Option<Waiting>,
     ) -> Outcome {
-        let Ok(name) = std::str::from_utf8(topic) else {
-            return self.refused(Reason::InvalidUtf8, topic, payload);
+        let name = match topic_name(topic) {
+            Ok(name) => name,
+            Err(reason) => return self.refused(reason, topic, payload),
         };
-        if topic.contains(&b'\n') {
-            return self.refused(Reason::KeyInvalid, topic, payload);
-        }
         let message = match Message::of(name, payload) {
             Ok(Some(message)) => message,
             Ok(None) => return Outcome::Accepted { lsn_end: 0 },
             Err(reason) => return self.refused(reason, topic, payload),
         };
         let rest = self.hasher.hash_one((topic, payload));
-        let is_resumed = waiting.is_some_and(|waiting| waiting.rest == rest);
         let mut progress = self.progress_of(waiting, topic, payload);
-        if !is_resumed {
+        // If rules without Sparkplug came while it waited, nothing is known of it any more, and it begins anew.
+        let is_begun = self.sparkplug.goes_on(rest);
+        if !(is_begun && waiting.is_some_and(|waiting| waiting.rest == rest)) {
+            progress = LineProgress {
+                lsn_end: progress.lsn_end,
+                ..LineProgress::default()
+            };
             let begun = match origin {
                 Origin::Sent => self.sparkplug.begin(&message.topic, &message.payload),
                 // It is of some earlier session.
@@ -161,6 +173,7 @@ impl<D: Destination> Intake<D> {
                     progress.shed += 1;
                 }
                 Err(PutError::Wait { full }) => {
+                    self.sparkplug.wait(rest);
                     self.waiting_message = Some(Waiting {
                         rest,
                         progress,
