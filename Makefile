@@ -14,7 +14,7 @@ help: ## List the commands
 demo: ## Build, then run 1,024 sensors of a burning building from reading to flash (about half a minute)
 	@scripts/demo.sh $(ARGS)
 
-check: ## Formatting, clippy, structure, tests of what differs from a revision and of what depends on it (ARGS=REVISION, else HEAD)
+check: ## Formatting, clippy, structure, tests of what differs from ARGS=REVISION (else HEAD) and of what depends on it
 	@scripts/check.sh $(ARGS)
 
 test: ## Build and run every check and test; the last line is the total

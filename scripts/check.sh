@@ -5,7 +5,7 @@
 #   fuzz                       the tests that replay the corpora
 #   python, crates/libkeel     the tests of the Python package, and its formatting and clippy
 # Files that none of these cover are named at the end: manifests and settings of the workspace, documents, scripts,
-# packaging. `make test` covers them, and programs that a test of another crate starts.
+# packaging, the live page. `make test` covers them, and programs that a test of another crate starts.
 #   scripts/check.sh [REVISION]    HEAD without one
 set -euo pipefail
 exec </dev/null
@@ -29,7 +29,8 @@ if [ -n "$filter" ]; then
     cargo nextest run --locked --cargo-quiet --workspace --tests --no-tests=pass -E "$filter"
 fi
 if differs '^(python|crates/libkeel)/'; then scripts/python-client.sh; fi
-others=$(sed -E '/^(crates|xtask|fuzz|python)\//d; /^$/d' <<<"$changed" | sort -u)
+# The live page has a test of its own, in a browser.
+others=$(sed -E -e '/^crates\/[^/]+\/web\//b' -e '/^(crates|xtask|fuzz|python)\//d; /^$/d' <<<"$changed" | sort -u)
 if [ -n "$others" ]; then
     printf 'check: no test of this command covers these, make test does: %s\n' "$(paste -sd ' ' <<<"$others")"
 fi

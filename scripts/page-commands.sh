@@ -53,7 +53,7 @@ page_keel "$real_keel" "$work/bin" "$exchange"
 page_checkout "$repository" "$target" "$work/here" "$work/bin"
 
 # NNN.sh the commands, NNN.expected what they print, NNN.status what they may end with, NNN.needs a program, NNN.not-run
-# why they are not run, NNN.files/ what is to be saved before them, with | for / in its path.
+# why they are not run, NNN.files/ what is to be saved before them: its path behind =, with | for /.
 awk -v folder="$work/blocks" '
     function name(ending) { return sprintf("%s/%03d.%s", folder, count, ending) }
     function said(line) { sub(/^<!-- [a-z ]*: /, "", line); sub(/ -->$/, "", line); return line }
@@ -74,7 +74,7 @@ awk -v folder="$work/blocks" '
     !open && /^```/ && file != "" {
         open = "file"; after = 0
         gsub("/", "|", file)
-        path = sprintf("%s/%03d.files/%s", folder, count + 1, file)
+        path = sprintf("%s/%03d.files/=%s", folder, count + 1, file)
         system(sprintf("mkdir -p %s/%03d.files", folder, count + 1))
         file = ""
         next
@@ -112,7 +112,7 @@ for block in "$1"/*.sh; do
     base=${block%.sh}
     if [ -e "$base.needs" ] && ! PATH="$PATH:$2" command -v "$(<"$base.needs")" >/dev/null; then continue; fi
     if [ -e "$base.files" ]; then
-        for saved in "$base.files"/*; do cp "$saved" "$(basename "$saved" | tr '|' /)"; done
+        for saved in "$base.files"/=*; do cp "$saved" "$(basename "$saved" | cut -c 2- | tr '|' /)"; done
     fi
     failures=()
     echo begun >"$base.begun"

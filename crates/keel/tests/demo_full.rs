@@ -261,7 +261,8 @@ fn the_page_shows_what_the_demo_prints() {
             }
         }
     }
-    if !printed.contains(" cannot be mounted here") {
+    // Where a start takes so long that the trace is over before the cut, no readings come back.
+    if !printed.contains(" cannot be mounted here") && !printed.contains(" after never") {
         assert!(fits(&page_before, &before), "{before:?}");
     }
 }

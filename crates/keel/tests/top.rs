@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-/// What a terminal is told when it shall show its other page, with what stood there before.
+/// What tells a terminal to show its other page again, with what stood there before.
 const LEAVES: &str = "\u{1b}[?1049l";
 
 /// Returns a terminal of 80 columns and 24 lines: the end of the user, and that of the program.

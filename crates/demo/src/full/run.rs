@@ -22,7 +22,7 @@ use trace::Trace;
 /// Where programs see the region.
 pub(super) const AT: &str = "/keel-demo";
 
-/// Folder of the analysis where no program can be served a region.
+/// Folder of the results where no program can be served files in memory.
 const RESULTS: &str = "results";
 
 /// Timeout of a part of the run.
@@ -68,7 +68,7 @@ pub(super) struct Run<'p> {
     begun: Instant,
     /// Why programs cannot be mounted here; `None` if they can.
     no_mount: Option<String>,
-    /// Why no program can be served the region; `None` if they can.
+    /// Why no program can be served files in memory; `None` if one can.
     no_library: Option<String>,
     program_bytes: u64,
 }

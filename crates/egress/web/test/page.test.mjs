@@ -129,7 +129,8 @@ async function rig_of(name, port) {
   return { status, set, serve };
 }
 
-// Texts whose contrast to what is behind them is below 4.5, as far as they and what they are in are opaque.
+// Texts whose contrast to what is behind them is below 4.5. A text that is not opaque, or in something that is not, is
+// mixed with it.
 const faint = (page) => page.evaluate(() => {
   const parse = (text) => (text.match(/[\d.]+/g) ?? []).map(Number);
   const light = (colour) => colour.map((part) => {
@@ -143,7 +144,8 @@ const faint = (page) => page.evaluate(() => {
     }
     return [255, 255, 255];
   };
-  const opacity = (element) => (element ? Number(getComputedStyle(element).opacity) * opacity(element.parentElement) : 1);
+  const opacity = (element) =>
+    (element ? Number(getComputedStyle(element).opacity) * opacity(element.parentElement) : 1);
   const found = [];
   for (const element of document.querySelectorAll("body *")) {
     const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
@@ -305,7 +307,8 @@ test("a cut upstream, programs from the network, jobs and reasons are shown", as
   check((await shown(page, "#tile-wear .main")) === "2.35GB a day", "wear a day, of late");
   check((await shown(page, "#tile-wear")).includes("35 years left of the card's rating"), "years of the card");
   check((await shown(page, "#tile-wear")).includes("12.5 GB written, 61.3 B a reading"), "bytes written");
-  set({ wear: { ...status.wear, gigabytes_per_day: null, gigabytes_per_day_recent: null, card_rated_terabytes: null } });
+  const unknown = { gigabytes_per_day: null, gigabytes_per_day_recent: null, card_rated_terabytes: null };
+  set({ wear: { ...status.wear, ...unknown } });
   await until("no wear yet", async () => (await shown(page, "#tile-wear .main")) === "–known after a minute");
   check((await shown(page, "#tile-wear")).includes("the card's rating is not configured"), "no rating");
   const tools = (one) => [{ ...status.mounts[0], ...one }];

@@ -650,17 +650,7 @@ mod tests {
         let input = folder.join("day.csv");
         let rows: String = (0..2_000).map(|row| format!("{}\n", row % 7)).collect();
         std::fs::write(&input, format!("value\n{rows}")).expect("a file");
-        let readings = ReadingsArgs {
-            input: Some(input),
-            column: Vec::new(),
-            key: None,
-            from: None,
-            to: None,
-            node: NodeArgs {
-                node: None,
-                config: None,
-            },
-        };
+        let readings = readings(Some(input), None);
         let find = |machine_speed: f64| {
             let mut site = Question::new("site");
             for (input, value) in [
