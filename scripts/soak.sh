@@ -94,10 +94,12 @@ FSX_OPERATIONS=$((12000 + seconds * 20)) scripts/mem-suites.sh ||
 printf 'soak: the page of keel doctor\n'
 card=$(mktemp -d "${TMPDIR:-/var/tmp}/keel-card.XXXXXX")
 release=$(cd "${CARGO_TARGET_DIR:-target}/release" && pwd)
-words=$(grep -m 1 '^keel doctor .*--report' docs/operate.md)
+words=$(grep -m 1 '^keel doctor .*--report' docs/operate.md) ||
+    { printf 'soak: FAILED: docs/operate.md has no keel doctor --report\n'; exit 1; }
 (cd "$card" && PATH=$release:$PATH timeout 1800 bash -c "${words//\/mnt\/card/$card}") ||
     { printf 'soak: FAILED: %s\n' "$words"; exit 1; }
 if [ "$(grep -c '^## keel bench ' "$card/card.md")" -ne 3 ] ||
+    [ "$(grep -c '^Not measured: ' "$card/card.md")" -eq 3 ] ||
     { [ "$(id -u)" -eq 0 ] && grep '^Not measured: ' "$card/card.md"; } || [ "$(ls -A "$card")" != card.md ]; then
     printf 'soak: FAILED: the page of keel doctor lacks a bench, or a bench left something: %s\n' "$card"
     exit 1
