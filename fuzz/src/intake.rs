@@ -146,6 +146,7 @@ struct Store {
 #[derive(Default)]
 struct StoreInner {
     keys: Vec<String>,
+    owners: db::Owners,
     puts: Vec<Put>,
     since: usize,
 }
@@ -176,6 +177,21 @@ impl Destination for Store {
         }
         inner.keys.push(key.to_owned());
         Ok(inner.keys.len() as u32 - 1)
+    }
+
+    fn resolve_for(
+        &self,
+        key: &str,
+        owner: ingest::intake::KeyOwner<'_>,
+        first: &mut String,
+    ) -> Result<u32, Reason> {
+        let object = self.resolve(key)?;
+        let claimed = self.lock().owners.claim(&owner.of(object));
+        claimed.map_err(|other| {
+            *first = other;
+            Reason::KeyShared
+        })?;
+        Ok(object)
     }
 
     fn put(&self, object: u32, value: &[u8], time: Option<db::Time>) -> Result<u64, PutError> {

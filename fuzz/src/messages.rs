@@ -19,9 +19,22 @@ pub fn node_messages(data: &[u8]) {
     let kind = Kind::ALL[usize::from(first) % Kind::ALL.len()];
     match kind {
         Kind::Get => drop(again::<Get>(kind, payload)),
-        Kind::Put => drop(again::<Put>(kind, payload)),
+        Kind::Put => {
+            if let Some(put) = again::<Put>(kind, payload)
+                && let Ok(time) = put.time()
+            {
+                assert_eq!(Put::new(put.key, put.value, time).time(), Ok(time));
+            }
+        }
         Kind::Watch => drop(again::<Watch>(kind, payload)),
-        Kind::History => drop(again::<History>(kind, payload)),
+        Kind::History => {
+            if let Some(asked) = again::<History>(kind, payload)
+                && let Ok((from, to)) = asked.range()
+            {
+                let made = History::new(asked.key, from, to, asked.limit);
+                assert_eq!(made.range(), Ok((from, to)));
+            }
+        }
         Kind::Status => drop(again::<Status>(kind, payload)),
         Kind::Qos => drop(again::<Qos>(kind, payload)),
         Kind::Together => {

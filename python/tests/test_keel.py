@@ -106,9 +106,40 @@ class Shared(unittest.TestCase):
         key = self.node["a/b"]
         key.put(7).wait()
         self.assertEqual((key.value, type(key.value), key.name), (7.0, float, "a/b"))
-        now = int(time.time() * 1000)
+        # The next ms: the value before has a time that is no whole ms.
+        now = int(time.time() * 1000) + 1
         key.put(8.0, time_ms=now).wait()
-        self.assertEqual(key.read().time_ms, now)
+        reading = key.read()
+        self.assertEqual((reading.time_ms, reading.time_ns), (now, now * 1000000))
+
+    def test_a_time_comes_back_to_the_nanosecond(self):
+        exact = 1700000000123456789
+        key = self.node["exact"]
+        task = self.node.task("exact", period=0.005, deadline=60)
+        next(task)
+        puts = [
+            lambda value, ns: key.put(value, time_ns=ns),
+            lambda value, ns: self.node.put("exact", value, time_ns=ns),
+            lambda value, ns: task.put(key, value, time_ns=ns),
+        ]
+        for number, put in enumerate(puts):
+            put(float(number), exact + number).wait()
+            reading = key.read()
+            self.assertEqual((reading.value, reading.time_ns), (number, exact + number))
+            self.assertEqual(reading.time_ms, 1700000000123)
+            self.assertFalse(reading.node_time)
+        for call in [key.put, lambda value, **at: self.node.put("exact", value, **at)]:
+            self.assertRaises(ValueError, call, 1.0, time_ms=5, time_ns=5)
+        self.assertRaises(ValueError, task.put, key, 1.0, time_ms=5, time_ns=5)
+        self.assertEqual(task.end(), "in-time")
+
+    def test_keys_have_255_bytes_at_most(self):
+        longest = "k" * 254
+        for number, last in enumerate(["a", "b"]):
+            self.node.put(longest + last, number).wait()
+        for number, last in enumerate(["a", "b"]):
+            self.assertEqual(self.node[longest + last].value, number)
+        self.assertEqual(code_of(lambda: self.node[longest + "ab"]), "invalid")
 
     def test_what_is_wrong_has_a_code(self):
         self.assertEqual(code_of(lambda: self.node["no/such"].value), "not-found")

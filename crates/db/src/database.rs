@@ -14,11 +14,12 @@ use crate::error::{Error, LogFailure};
 use crate::history::follow::{self, LogCursor, LogStep, Wanted};
 use crate::history::index::Index;
 use crate::history::{self, HistoryCursor, HistoryEntry, HistoryQuery};
-use crate::log::codec::Seal;
+use crate::log::codec::{Owner, Seal};
 use crate::log::times::Time;
 use crate::log::writer::{Done, LogWriter, NO_READING};
 use crate::log::{checkpoint, segment_name};
 use crate::options::{CommitDriver, DbOptions, ObjectId, ObjectSpec, Retention};
+use crate::owners::SharedOwners;
 use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
 use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
@@ -124,6 +125,7 @@ impl<S: SegmentStore> Database<S> {
         let boot_id = clock.boot_id();
         let shared = Arc::new(Shared {
             table,
+            owners: SharedOwners::new(recovered.owners),
             boot_tag: recovery::boot_tag(&boot_id),
             boot_id,
             queue: PiLock::new(Queue::new(options.queue_bytes_max, recovered.next_lsn)),
@@ -312,6 +314,16 @@ impl<S: SegmentStore> Database<S> {
         self.shared.table.validity(id)
     }
 
+    /// Gives the key of an object to a series, unless another one has it by this template. It is on flash no later than
+    /// the next reading of the object that is put after this call, and is known after every restart. Not for real-time
+    /// callers: it may wait while a piece of a checkpoint is made.
+    ///
+    /// # Errors
+    /// The series that has the key.
+    pub fn claim(&self, owner: &Owner<'_>) -> Result<(), String> {
+        self.shared.owners.lock().claim(owner)
+    }
+
     /// Reads the latest value with its age at the wall clock's now. No lock, allocation or system call.
     ///
     /// # Errors
@@ -458,7 +470,7 @@ impl<S: SegmentStore> Database<S> {
     ) -> Result<R, Error> {
         let shared = &*self.shared;
         let wall = shared.sample_wall();
-        let present = wall.trusted.then(|| shared.present());
+        let present = wall.trusted.then(|| shared.present(wall));
         let mut guard = shared.lock_core();
         let core = &mut *guard;
         while shared.adopt(core)? {}
@@ -618,6 +630,7 @@ impl<S: SegmentStore> Database<S> {
         let oldest_ns = in_flight_ns.or(queue.first_reading_ns);
         // Release the lock first: the histograms are copied below, and no producer must wait for that.
         drop(queue);
+        let table_checkpoint_bytes = checkpoint::content_bytes_max(shared.content());
         let counters = lock(&shared.counters);
         Stats {
             puts,
@@ -639,7 +652,7 @@ impl<S: SegmentStore> Database<S> {
             checkpoints_failed: counters.checkpoints_failed,
             checkpoint_failing: counters.checkpoint_failing,
             replay_bytes: counters.replay_bytes,
-            table_checkpoint_bytes: checkpoint::table_bytes_max(&shared.table),
+            table_checkpoint_bytes,
             store_bytes: shared.capacity_bytes,
             full,
             refused_full,

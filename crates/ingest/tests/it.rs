@@ -2,6 +2,7 @@
 
 mod fuzz_corpus;
 mod intake;
+mod intake_keys;
 mod intake_node;
 mod intake_support;
 mod line_body;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::intake_support::{Fake, NOW_MS, offer, refused, topic_rule};
 use ingest::intake::{
     ArrayRule, Decision, Destination, Intake, IntakeOptions, JSON_VALUES_MAX, JsonRule, JsonTake,
-    LogGone, MemberRule, MemberRules, Note, Outcome, PathPattern, PayloadKind, PutError, Reason,
-    Retained, SubscriptionRule, Template, TemplateKind, ValueKind, ValueRule,
+    KeyOwner, LogGone, MemberRule, MemberRules, Note, Outcome, PathPattern, PayloadKind, PutError,
+    Reason, Retained, SubscriptionRule, Template, TemplateKind, ValueKind, ValueRule,
 };
 use ingest::line::Precision;
 use proptest::prelude::*;
@@ -651,6 +651,9 @@ impl Destination for Told {
     fn resolve(&self, key: &str) -> Result<u32, Reason> {
         self.0.lock().unwrap().push(format!("key {key}"));
         Ok(0)
+    }
+    fn resolve_for(&self, key: &str, _: KeyOwner<'_>, _: &mut String) -> Result<u32, Reason> {
+        self.resolve(key)
     }
     fn put(&self, _: u32, _: &[u8], _: Option<db::Time>) -> Result<u64, PutError> {
         Ok(0)

@@ -238,8 +238,8 @@ pub(crate) struct GetArgs {
     /// Also print its time, age and freshness
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) long: bool,
-    /// Print one JSON object: key, value, type, time_ms, age_ms, fresh, validity_ms, temporal, node_time,
-    /// clock_trusted, this_boot, via; also retained, if a broker had kept it
+    /// Print one JSON object: key, value, type, time_ms (rounded down), time_ns (exact, as text), age_ms, fresh,
+    /// validity_ms, temporal, node_time, clock_trusted, this_boot, via; also retained, if a broker had kept it
     #[arg(long)]
     pub(crate) json: bool,
     /// Where to read the value
@@ -275,7 +275,8 @@ pub(crate) enum Via {
     keel put batch/7 --text 0042\n\n\
     A value that looks like a number is stored as a number (64-bit floating point), true and false as truth values,\n\
     any other value as text. Without --time the node's clock gives the time. --time +5m is five minutes from now.\n\
-    [time] of the configuration limits how far a time may lie in the future and in the past.\n\n\
+    A time is kept to the nanosecond. [time] of the configuration limits how far it may lie in the future and in the\n\
+    past.\n\n\
     Exit status 1 if the node refuses the reading, 2 if the command line itself is wrong, 3 if the node has dropped\n\
     the reading without storing it, as shed = \"drop\" of its [[key]] demands while fewer updates are admitted.")]
 pub(crate) struct PutArgs {
@@ -290,8 +291,8 @@ pub(crate) struct PutArgs {
     /// Store the value as text, even if it looks like a number or a truth value
     #[arg(long)]
     pub(crate) text: bool,
-    /// Print one JSON object: key, lsn (number in the log; null if dropped), shed (whether it was dropped), time (as
-    /// given, or null)
+    /// Print one JSON object: key, lsn (number in the log; null if dropped), shed (whether it was dropped), time and
+    /// time_ns (as given, or null)
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -29,6 +29,7 @@ mod flash_repair;
 mod http;
 mod http_clients;
 mod http_write;
+mod intake;
 mod jobs;
 mod key_form;
 mod mem;

@@ -28,7 +28,8 @@ fn reason(status: &Value, code: &str) -> Option<String> {
 
 #[test]
 fn two_series_with_one_key_are_named() {
-    let mut node = Node::start(&format!("{SMALL}[keys]\nauto_create = true\n"));
+    let key = "key = \"{measurement}/{values}/{field}\"\n";
+    let mut node = Node::start(&format!("{SMALL}{key}[keys]\nauto_create = true\n"));
     let mut sender = sender(&node);
     assert_eq!(
         send(&mut sender, "m,room=1 v=1\nm,floor=1 v=2\n\n"),
@@ -42,6 +43,21 @@ fn two_series_with_one_key_are_named() {
     );
     assert_eq!(status["intake"]["refused"]["key_shared"], 1);
     assert_eq!(node.ok(&["get", "m/1/v"]), "1\n");
+    assert!(node.stop().success());
+    // Also after a restart, although the other series comes first.
+    node.restart();
+    let mut sender = self::sender(&node);
+    assert_eq!(
+        send(&mut sender, "m,floor=1 v=2\nm,room=1 v=3\n\n"),
+        "ok 1 1\n"
+    );
+    let status = node.json_degraded(&["status", "--json"]);
+    let again = reason(&status, "key_shared").unwrap();
+    assert!(
+        again.contains("m,floor=1 v has the key of m,room=1 v: m/1/v"),
+        "{again}"
+    );
+    assert_eq!(node.ok(&["get", "m/1/v"]), "3\n");
     assert!(node.stop().success());
 }
 
@@ -90,7 +106,7 @@ fn a_line_break_in_a_text_stays_in_it_wherever_it_is_shown() {
     let text = "first\nboiler,unit=1 temperature=999\nlast";
     let line = format!("log msg=\"{text}\"\n\n");
     assert_eq!(send(&mut sender(&node), &line), "ok 1 0\n");
-    node.fails(&["get", "boiler/1/temperature"], 1);
+    node.fails(&["get", "boiler/unit=1/temperature"], 1);
     let value = node.json(&["get", "--json", "log/msg"]);
     assert_eq!(value["value"], text);
     for arguments in [

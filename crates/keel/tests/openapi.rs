@@ -540,6 +540,7 @@ fn no_schema_of_an_answer_admits_anything() {
     let wanted = [
         "Latest.retained",
         "Reading.recorded_ms",
+        "Reading.recorded_ns",
         "Refused.error",
         "Refused.message",
     ];

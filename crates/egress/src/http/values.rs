@@ -1,5 +1,6 @@
 //! Keys and their latest values: single ones, and lists that are built while they are sent.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,9 +10,9 @@ use axum::response::Response;
 use base::error::Code;
 use bytes::Bytes;
 use db::value::Value;
-use db::{ObjectId, VALUE_BYTES_LIMIT};
+use db::{ObjectId, Time, VALUE_BYTES_LIMIT};
 use http_body::Frame;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::answer::{JSON, Refused, json, typed};
 use super::options::SLICE_OBJECTS;
@@ -20,6 +21,29 @@ use super::source::Source;
 
 /// Size of a piece of a list, in bytes, from which it takes no more; one more entry fits after it.
 const PIECE_BYTES: usize = 32 << 10;
+
+/// Ns since 1970, as a text: most readers of JSON keep numbers as doubles, which hold no ns of today exactly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nanoseconds(i64);
+
+impl Nanoseconds {
+    /// Returns the ns of a time; `None` for one of an old record that no i64 can count.
+    pub(crate) fn of(time: Time) -> Option<Self> {
+        time.is_countable().then_some(Self(time.ns()))
+    }
+}
+
+impl fmt::Display for Nanoseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl Serialize for Nanoseconds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
 
 /// Returns a value in JSON, and the name of its type.
 pub(crate) fn shown(bytes: &[u8]) -> (serde_json::Value, &'static str) {
@@ -54,6 +78,7 @@ struct Latest<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     time_ms: i64,
+    time_ns: Option<Nanoseconds>,
     age_ms: i64,
     fresh: bool,
     validity_ms: u32,
@@ -81,6 +106,7 @@ fn with_latest<R>(
         value,
         kind,
         time_ms: got.time.ms(),
+        time_ns: Nanoseconds::of(got.time),
         age_ms: got.age_ms,
         fresh: got.fresh,
         validity_ms,

@@ -19,8 +19,9 @@ use crate::error::CliError;
 pub(crate) use backup::run as backup;
 use base::error::Code;
 pub(crate) use connection::Connection;
+use db::Time;
 pub(crate) use history::numbers as history_numbers;
-use libkeel::protocol::{Failure, Kind};
+use libkeel::protocol::{Failure, Kind, Nanoseconds};
 pub(crate) use place::{config_in_place, find_config};
 use std::fmt::Display;
 
@@ -99,8 +100,19 @@ pub(crate) fn now_ms() -> i64 {
     base::clock::Clock::wall_ms(&base::clock::SystemClock::new())
 }
 
+/// Adds the ns to an answer whose time is a whole ms: in what a program reads they are always there.
+fn with_ns(found: &mut serde_json::Value) {
+    if let Some(fields) = found.as_object_mut()
+        && !fields.contains_key("time_ns")
+        && let Some(ms) = fields.get("time_ms").and_then(serde_json::Value::as_i64)
+    {
+        let ns = Nanoseconds::of(Time::from_ms(ms));
+        fields.insert("time_ns".to_owned(), serde_json::json!(ns));
+    }
+}
+
 /// Parses a time that the user has written.
-fn time(text: &str, now_ms: i64) -> Result<i64, CliError> {
+fn time(text: &str, now_ms: i64) -> Result<Time, CliError> {
     crate::time_text::parse(text, now_ms)
         .map_err(|forms| CliError::usage(text, "is no time", forms))
 }
@@ -127,6 +139,31 @@ mod tests {
                 let (status, line) = refused(code, "a", "mend it", kind);
                 assert_eq!((status, line.as_str()), (1, "a: is refused; mend it"));
             }
+        }
+    }
+
+    #[test]
+    fn ns_stand_beside_every_time() {
+        for (before, after) in [
+            (
+                serde_json::json!({"time_ms": -5}),
+                serde_json::json!({"time_ms": -5, "time_ns": "-5000000"}),
+            ),
+            (
+                serde_json::json!({"time_ms": 1, "time_ns": "1000001"}),
+                serde_json::json!({"time_ms": 1, "time_ns": "1000001"}),
+            ),
+            // No ns can count this one.
+            (
+                serde_json::json!({"time_ms": i64::MAX}),
+                serde_json::json!({"time_ms": i64::MAX, "time_ns": null}),
+            ),
+            (serde_json::json!({"a": 1}), serde_json::json!({"a": 1})),
+            (serde_json::json!([7]), serde_json::json!([7])),
+        ] {
+            let mut found = before;
+            with_ns(&mut found);
+            assert_eq!(found, after);
         }
     }
 

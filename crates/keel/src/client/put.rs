@@ -6,8 +6,9 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::time_text;
 use base::error::Code;
+use db::Time;
 use ingest::intake::{TIME_MS_MAX, TIME_MS_MIN};
-use libkeel::protocol::{self, Failure, Kind, Stored};
+use libkeel::protocol::{self, Failure, Kind, Nanoseconds, Stored};
 use serde_json::Value;
 
 /// Exit status if the node dropped the reading on purpose: nothing failed, and nothing is stored.
@@ -16,18 +17,15 @@ const STATUS_SHED: u8 = 3;
 pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
     let now_ms = super::now_ms();
     let time = |text| super::time(text, now_ms);
-    let time_ms = arguments.time.as_deref().map(time).transpose()?;
-    let put = protocol::Put {
-        key: arguments.key.clone(),
-        value: value(&arguments.value, arguments.text)?,
-        time_ms,
-    };
+    let time = arguments.time.as_deref().map(time).transpose()?;
+    let value = value(&arguments.value, arguments.text)?;
+    let put = protocol::Put::new(arguments.key.clone(), value, time);
     let mut connection = Connection::open(&arguments.node)?;
     let mut is_shed = false;
     let answer: Result<Stored, CliError> =
         connection.ask_or(Kind::Put, &put, Kind::Stored, |failure| {
             is_shed = failure.code == Code::Shed.name();
-            failed(&with_time(failure, time_ms), Some(Kind::Put))
+            failed(&with_time(failure, time), Some(Kind::Put))
         });
     let answer = match answer {
         Err(error) if is_shed => Err(error.with_status(STATUS_SHED)),
@@ -36,19 +34,22 @@ pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
     };
     if arguments.json {
         let mut output = Output::new();
-        let time = time_ms.map(time_text::format_ms);
         let lsn = answer.as_ref().ok();
-        output.json(
-            &serde_json::json!({"key": put.key, "lsn": lsn, "shed": is_shed, "time": time}),
-        )?;
+        output.json(&serde_json::json!({
+            "key": put.key,
+            "lsn": lsn,
+            "shed": is_shed,
+            "time": time.map(time_text::format_time),
+            "time_ns": time.and_then(Nanoseconds::of),
+        }))?;
         output.flush()?;
     }
     answer.map(|_| 0)
 }
 
 /// Replaces the remedy for a time that no node accepts: no limit of the configuration helps.
-fn with_time(mut failure: Failure, time_ms: Option<i64>) -> Failure {
-    let is_impossible = time_ms.is_some_and(|ms| !(TIME_MS_MIN..TIME_MS_MAX).contains(&ms));
+fn with_time(mut failure: Failure, time: Option<Time>) -> Failure {
+    let is_impossible = time.is_some_and(|time| !(TIME_MS_MIN..TIME_MS_MAX).contains(&time.ms()));
     // The node's reason is not machine-readable. If its text does not mention the time, the failure has another reason.
     if is_impossible && failure.wrong.contains("time") {
         "give a time in the years 2000 to 2199".clone_into(&mut failure.remedy);
@@ -92,14 +93,14 @@ mod tests {
 
     #[test]
     fn a_time_that_no_node_takes_is_no_matter_of_configuration() {
-        let remedy_of = |wrong: &str, time_ms| {
+        let remedy_of = |wrong: &str, time_ms: Option<i64>| {
             let failure = Failure {
                 code: "invalid".to_owned(),
                 thing: "a".to_owned(),
                 wrong: wrong.to_owned(),
                 remedy: "change [time]".to_owned(),
             };
-            with_time(failure, time_ms).remedy
+            with_time(failure, time_ms.map(Time::from_ms)).remedy
         };
         for ms in [i64::MIN, 0, TIME_MS_MIN - 1, TIME_MS_MAX, i64::MAX] {
             let remedy = remedy_of("the time lies too far in the past", Some(ms));

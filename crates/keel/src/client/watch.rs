@@ -1,11 +1,11 @@
 //! `keel watch`: changes as they occur.
 
 use super::get::{Latest, notes};
-use super::{Connection, printable, strange, value_text};
+use super::{Connection, printable, strange, value_text, with_ns};
 use crate::cli::WatchArgs;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::time_text::format_ms;
+use crate::time_text::format_time;
 use libkeel::protocol::{self, Kind};
 use serde::Deserialize;
 
@@ -43,19 +43,20 @@ pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
             ));
         }
         let Updates { updates, missed } = answer.read()?;
-        for update in updates
+        for mut update in updates
             .into_iter()
             .take(usize::try_from(left).unwrap_or(usize::MAX))
         {
             left -= 1;
             if arguments.json {
+                with_ns(&mut update);
                 output.json(&update)?;
                 continue;
             }
             let found: Latest =
                 serde_json::from_value(update).map_err(|error| strange("node", error))?;
             let value = printable(&value_text(&found.value, &found.kind));
-            let (time, key) = (format_ms(found.time_ms), printable(&found.key));
+            let (time, key) = (format_time(found.time()), printable(&found.key));
             output.line(format!("{time}  {key}  {value}{}", notes(&found)))?;
         }
         if missed > 0 {

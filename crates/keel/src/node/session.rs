@@ -6,8 +6,8 @@ use super::{Node, backup, history, puts, watch};
 use base::error::Code;
 use db::{ObjectId, VALUE_BYTES_LIMIT};
 use libkeel::protocol::{
-    self, ANSWER_BYTES_MAX, Failure, Get, History, KeyList, Keys, Kind, LIST_BYTES, Latest, Shown,
-    Watch,
+    self, ANSWER_BYTES_MAX, Failure, Get, History, KeyList, Keys, Kind, LIST_BYTES, Latest,
+    Nanoseconds, Shown, Watch,
 };
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
@@ -118,6 +118,11 @@ pub(crate) fn read<T: DeserializeOwned>(request: &Request) -> Result<T, Failure>
     })
 }
 
+/// Returns the failure for a request that gives a time in ms and in ns.
+pub(crate) fn twice(wrong: String) -> Failure {
+    failure(Code::Invalid, "request", wrong, "give one of them")
+}
+
 /// Returns the frame of an answer.
 pub(crate) fn framed(kind: Kind, message: &impl serde::Serialize) -> Answer {
     protocol::frame(kind, message, ANSWER_BYTES_MAX).ok_or_else(|| {
@@ -203,6 +208,7 @@ pub(crate) fn with_latest<R>(
         value,
         kind,
         time_ms: got.time.ms(),
+        time_ns: Nanoseconds::beside_ms(got.time),
         age_ms: got.age_ms,
         fresh: got.fresh,
         validity_ms,

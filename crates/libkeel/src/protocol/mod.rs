@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize, Serializer};
 mod backup;
 mod qos;
 mod task;
+mod time;
 
 pub use backup::{Backup, BackupBegun, BackupEnd, BackupFile, backup_piece_frame};
 pub use qos::{Mode, Qos};
@@ -13,6 +14,7 @@ pub use task::{
     DECLARED_NS_MAX, PAIRS_MAX, PERIOD_NS_MIN, Spread, TASK_NAME_BYTES_MAX, Task, TaskDeclared,
     TaskKind, TaskNoted, TaskPeriod, Together, WEIGHT_MAX,
 };
+pub use time::Nanoseconds;
 
 /// Version of every message here.
 pub const VERSION: u16 = 1;
@@ -134,13 +136,16 @@ pub struct Get {
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Put {
-    /// The key, 1 to 64 bytes without control or invisible characters; no level is `+` or `#` alone.
+    /// The key, 1 to 255 bytes without control or invisible characters; no level is `+` or `#` alone.
     pub key: String,
     /// A number, a truth value or a text.
     pub value: serde_json::Value,
-    /// The sensor's time, ms since 1970; absent: the node's clock gives it.
+    /// The sensor's time, ms since 1970; absent, as `time_ns`: the node's clock gives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_ms: Option<i64>,
+    /// The sensor's time, instead of `time_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<Nanoseconds>,
 }
 
 /// Request: changes of the keys that match a pattern, until the client sends anything or disconnects.
@@ -166,6 +171,12 @@ pub struct History {
     /// End of the time range, exclusive; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_ms: Option<i64>,
+    /// Earliest time, instead of `from_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_ns: Option<Nanoseconds>,
+    /// End of the time range, instead of `to_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_ns: Option<Nanoseconds>,
     /// Largest number of readings; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
@@ -207,8 +218,11 @@ pub struct Latest<'a> {
     /// The name of its type.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The reading's time, ms since 1970.
+    /// The reading's time, ms since 1970, rounded down.
     pub time_ms: i64,
+    /// The reading's time, if it is no whole ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<Nanoseconds>,
     /// Time since the sensor's time, ms; negative for a time in the future.
     pub age_ms: i64,
     /// Whether the age is known and within the validity.
@@ -238,8 +252,11 @@ pub struct Stored {
 /// One reading of an answer to [`History`].
 #[derive(Debug, Serialize)]
 pub struct Reading<'a> {
-    /// The reading's time, in ms since 1970, corrected if possible.
+    /// The reading's time, in ms since 1970, rounded down, corrected if possible.
     pub time_ms: i64,
+    /// The same time, if it is no whole ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<Nanoseconds>,
     /// The value.
     pub value: Shown<'a>,
     /// The name of its type.
@@ -248,6 +265,9 @@ pub struct Reading<'a> {
     /// The time as it was recorded, if it has been corrected since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_ms: Option<i64>,
+    /// The time as it was recorded, if it has been corrected since and was no whole ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded_ns: Option<Nanoseconds>,
     /// Whether the node's clock gave the time, not the sensor.
     pub node_time: bool,
     /// Whether that clock was trusted at arrival.

@@ -2,7 +2,11 @@
 
 use super::*;
 use base::wire::{Decoded, decode};
+use db::Time;
 use std::fmt::Write;
+
+/// A time that ms do not show exactly.
+const EXACT_NS: i64 = 1_772_368_200_250_123_456;
 
 const GOLDEN: &str = include_str!("../../tests/golden/node-protocol-1.txt");
 
@@ -13,6 +17,7 @@ fn latest<'a>(key: &'a str, bytes: &'a [u8]) -> Latest<'a> {
         value,
         kind,
         time_ms: 1_772_368_200_250,
+        time_ns: None,
         age_ms: -40,
         fresh: true,
         validity_ms: 60_000,
@@ -28,9 +33,11 @@ fn reading(bytes: &[u8], recorded_ms: Option<i64>, lsn: u64) -> Vec<u8> {
     let (value, kind) = Shown::of(bytes);
     let reading = Reading {
         time_ms: 1_772_368_200_250,
+        time_ns: None,
         value,
         kind,
         recorded_ms,
+        recorded_ns: None,
         node_time: recorded_ms.is_some(),
         clock_trusted: false,
         lsn,
@@ -85,16 +92,29 @@ fn period() -> TaskPeriod {
 fn messages() -> Vec<(&'static str, Vec<u8>)> {
     let request = |kind, message: &dyn erased::Message| message.frame(kind);
     let float = 21.5_f64.to_le_bytes();
-    let put = |value, time_ms| Put {
-        key: "room/1".to_owned(),
-        value,
-        time_ms,
+    let put = |value, time_ms: Option<i64>| {
+        Put::new("room/1".to_owned(), value, time_ms.map(Time::from_ms))
     };
-    let history = History {
-        key: "room/1".to_owned(),
-        from_ms: Some(-1),
-        to_ms: Some(1_772_368_200_000),
-        limit: Some(10),
+    let history = |from, to| History::new("room/1".to_owned(), Some(from), Some(to), Some(10));
+    let exact = Time::from_ns(EXACT_NS);
+    let in_ns = Latest {
+        time_ns: Nanoseconds::beside_ms(exact),
+        ..latest("room/1", &float)
+    };
+    let corrected_in_ns = {
+        let (value, kind) = Shown::of(&float);
+        let reading = Reading {
+            time_ms: 1_772_368_200_250,
+            time_ns: Nanoseconds::beside_ms(exact),
+            value,
+            kind,
+            recorded_ms: Some(-1),
+            recorded_ns: Some(Nanoseconds(-1)),
+            node_time: true,
+            clock_trusted: false,
+            lsn: 7,
+        };
+        serde_json::to_vec(&reading).unwrap()
     };
     let end = End {
         sent: 1,
@@ -180,7 +200,13 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
                 },
             ),
         ),
-        ("history", request(Kind::History, &history)),
+        (
+            "history",
+            request(
+                Kind::History,
+                &history(Time::from_ms(-1), Time::from_ms(1_772_368_200_000)),
+            ),
+        ),
         ("status", request(Kind::Status, &Status {})),
         ("value", request(Kind::Value, &latest("room/1", &float))),
         ("stored", request(Kind::Stored, &Stored { lsn: u64::MAX })),
@@ -248,6 +274,19 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
                 },
             ),
         ),
+        (
+            "put-ns",
+            request(
+                Kind::Put,
+                &Put::new("room/1".to_owned(), 21.5.into(), Some(exact)),
+            ),
+        ),
+        (
+            "history-ns",
+            request(Kind::History, &history(Time::from_ns(-1), exact)),
+        ),
+        ("value-ns", request(Kind::Value, &in_ns)),
+        ("readings-ns", readings_frame(&corrected_in_ns)),
     ]
 }
 
