@@ -54,8 +54,8 @@ impl Owners {
             Some(first) => Err(first.to_owned()),
             None => {
                 let place = (owner.id, owner.template);
-                // One that others have replaced may still wait: templates that take turns must not fill the memory while
-                // the log takes nothing. What is staged has the earlier text.
+                // One that others have replaced may still wait: templates that take turns must not fill the memory
+                // while the log takes nothing. What is staged has the earlier text.
                 let may_wait = self.of(owner.id).count() >= OWNERS_PER_KEY;
                 let waits = may_wait && self.waiting.range(self.staged..).any(|one| *one == place);
                 if self.add(owner) && !waits {
@@ -81,8 +81,8 @@ impl Owners {
         }
     }
 
-    /// Forgets those of objects from this number on: where damage has taken the name and every reading of an object, the
-    /// next key gets its number.
+    /// Forgets those of objects from this number on: where damage has taken the name and every reading of an object,
+    /// the next key gets its number.
     pub(crate) fn forget_from(&mut self, objects: u32) {
         self.of.retain(|id, _| *id < objects);
         let kept = self.of.values().flatten();

@@ -110,6 +110,33 @@ fn a_key_stays_with_its_series_over_a_reload() {
     assert_eq!(intake.counters().refused(Reason::KeyShared), 3);
 }
 
+/// The way out of `key_shared` for a sensor that replaces another one, as docs/operate.md has it: a part that is always
+/// empty makes another template, of the same keys.
+#[test]
+fn a_template_with_an_empty_part_gives_its_keys_to_other_series() {
+    let fake = Fake::new();
+    let mut intake = intake(&fake);
+    let taken = |outcome: Outcome| matches!(outcome, Outcome::Accepted { .. });
+    let mut rules = options();
+    rules.subscriptions = vec![topic_rule("t/#", "{2}/{3}", PayloadKind::Number)];
+    intake.reload(rules.clone());
+    assert!(taken(intake.line(b"m,room=1 v=1")));
+    assert!(!taken(intake.line(b"m,floor=1 v=2")));
+    assert!(taken(intake.mqtt(b"t/a", b"1")));
+    assert!(!taken(intake.mqtt(b"t//a", b"2")));
+    let template = "{measurement}/{values}{tag:2nd}/{field}";
+    rules.line_key = Template::parse(template, TemplateKind::Line).unwrap();
+    rules.subscriptions = vec![topic_rule("t/#", "{2}/{3}{9}", PayloadKind::Number)];
+    intake.reload(rules);
+    assert!(taken(intake.line(b"m,floor=1 v=3")));
+    assert!(!taken(intake.line(b"m,room=1 v=4")));
+    assert!(taken(intake.line(b"m v=5")));
+    assert!(taken(intake.mqtt(b"t//a", b"6")));
+    assert!(!taken(intake.mqtt(b"t/a", b"7")));
+    let expected = ["m/1/v=1", "a=1", "m/1/v=3", "m/v=5", "a=6"];
+    assert_eq!(fake.texts(), expected);
+}
+
 type Node = Arc<NodeDestination<MemoryStore>>;
 
 /// A node's database on this store.
