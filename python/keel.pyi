@@ -31,7 +31,7 @@ class Node:
         self, key: Union[str, Key], value: Value, time_ms: Optional[int] = None, *, time_ns: Optional[int] = None
     ) -> Ticket:
         """Sends a reading and does not wait for it. `time_ms` or `time_ns`: its time since 1970; without both the node's
-        clock gives it. Numbers are stored as doubles."""
+        clock gives it. Numbers are stored as doubles; an int above 2**53 stays one."""
     def task(
         self,
         name: str,

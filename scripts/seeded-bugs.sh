@@ -24,6 +24,7 @@ bugs=(
     "ack-of-another egress forward_crash::"
     "window-unbounded egress forward_crash::"
     "slash-unescaped ingest series::"
+    "integer-through-double keel integers::"
 )
 
 log=$(mktemp)

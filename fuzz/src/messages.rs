@@ -4,8 +4,8 @@
 use base::wire::{Decoded, decode};
 use libkeel::protocol::{
     ANSWER_BYTES_MAX, Backup, BackupBegun, BackupEnd, BackupFile, End, Failure, Get, History,
-    KeyList, Keys, Kind, Put, Qos, REQUEST_BYTES_MAX, Status, Stored, Task, TaskDeclared,
-    TaskNoted, TaskPeriod, Together, Watch, frame,
+    KeyList, Keys, KeysRelease, KeysReleased, Kind, Put, PutValue, Qos, REQUEST_BYTES_MAX, Status,
+    Stored, Task, TaskDeclared, TaskNoted, TaskPeriod, Together, Watch, frame,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,7 +23,8 @@ pub fn node_messages(data: &[u8]) {
             if let Some(put) = again::<Put>(kind, payload)
                 && let Ok(time) = put.time()
             {
-                assert_eq!(Put::new(put.key, put.value, time).time(), Ok(time));
+                let value = PutValue::of(libkeel::Value::Float(1.0)).expect("it is finite");
+                assert_eq!(Put::new(put.key, value, time).time(), Ok(time));
             }
         }
         Kind::Watch => drop(again::<Watch>(kind, payload)),
@@ -48,6 +49,8 @@ pub fn node_messages(data: &[u8]) {
         }
         Kind::Keys => drop(again::<Keys>(kind, payload)),
         Kind::KeyList => drop(again::<KeyList>(kind, payload)),
+        Kind::KeysRelease => drop(again::<KeysRelease>(kind, payload)),
+        Kind::KeysReleased => drop(again::<KeysReleased>(kind, payload)),
         Kind::Stored => drop(again::<Stored>(kind, payload)),
         Kind::End => drop(again::<End>(kind, payload)),
         Kind::TaskDeclared => drop(again::<TaskDeclared>(kind, payload)),

@@ -161,7 +161,8 @@ impl Destination for Store {
         first: &mut String,
     ) -> Result<u32, Reason> {
         let object = self.resolve(key)?;
-        let claimed = self.lock().owners.claim(&owner.of(object));
+        let (own, relatives) = (owner.of(object), owner.relatives);
+        let claimed = self.lock().owners.claim_beside(&own, relatives);
         claimed.map_err(|other| {
             *first = other;
             Reason::KeyShared

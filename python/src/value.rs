@@ -12,6 +12,7 @@ use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
 pub(crate) enum Put {
     Float(f64),
     Integer(i64),
+    Unsigned(u64),
     Boolean(bool),
     Text(String),
 }
@@ -21,6 +22,7 @@ impl Put {
         match self {
             Self::Float(number) => Value::Float(*number),
             Self::Integer(number) => Value::Integer(*number),
+            Self::Unsigned(number) => Value::Unsigned(*number),
             Self::Boolean(truth) => Value::Boolean(*truth),
             Self::Text(text) => Value::Text(text),
         }
@@ -36,10 +38,11 @@ impl<'py> FromPyObject<'_, 'py> for Put {
             return object.extract().map(Self::Boolean);
         }
         if object.is_instance_of::<PyInt>() {
-            let number = object.extract().map_err(|_| {
-                PyOverflowError::new_err("the number is larger than a double holds exactly")
+            let signed = object.extract().map(Self::Integer);
+            let number = signed.or_else(|_: PyErr| object.extract().map(Self::Unsigned));
+            return number.map_err(|_: PyErr| {
+                PyOverflowError::new_err("the number is no integer of 64 bits: put a float")
             });
-            return number.map(Self::Integer);
         }
         if object.is_instance_of::<PyString>() {
             return object.extract().map(Self::Text);

@@ -40,11 +40,13 @@ pub enum SeededBug {
     ActuatorFirstWins,
     /// `ingest` leaves slashes in the names and values of keys with pairs.
     SlashUnescaped,
+    /// `ingest` reads integers that no double holds as doubles.
+    IntegerThroughDouble,
 }
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::SwappedBarrier,
         Self::AckBeforeFlush,
         Self::AckWhenPut,
@@ -61,6 +63,7 @@ impl SeededBug {
         Self::WindowUnbounded,
         Self::ActuatorFirstWins,
         Self::SlashUnescaped,
+        Self::IntegerThroughDouble,
     ];
 
     /// The value of `KEEL_SEEDED_BUG` that turns the bug on.
@@ -82,6 +85,7 @@ impl SeededBug {
             Self::WindowUnbounded => "window-unbounded",
             Self::ActuatorFirstWins => "actuator-first-wins",
             Self::SlashUnescaped => "slash-unescaped",
+            Self::IntegerThroughDouble => "integer-through-double",
         }
     }
 

@@ -324,6 +324,54 @@ impl<S: SegmentStore> Database<S> {
         self.shared.owners.lock().claim(owner)
     }
 
+    /// As [`claim`](Self::claim), for a template with `relatives`: others that make keys of the same form. Of the
+    /// series that these and this template know, the first one has the key.
+    ///
+    /// # Errors
+    /// The series that has the key.
+    pub fn claim_beside(&self, owner: &Owner<'_>, relatives: &[u32]) -> Result<(), String> {
+        self.shared.owners.lock().claim_beside(owner, relatives)
+    }
+
+    /// Takes the key of an object from the series that have it, whatever their templates: the next one by each template
+    /// gets it. Returns how many had it. This holds at once, and over a power cut after
+    /// [`flush_owners`](Self::flush_owners).
+    pub fn release(&self, id: ObjectId) -> usize {
+        self.shared.owners.lock().release(id.0)
+    }
+
+    /// Waits until every [`claim`](Self::claim) and [`release`](Self::release) from before this call is on flash, also
+    /// without a reading behind it.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::LogFailed`], [`Error::Full`], [`Error::Closed`]; it may be on flash nevertheless.
+    pub fn flush_owners(&self, timeout: Duration) -> Result<(), Error> {
+        let begin = Instant::now();
+        let Some((end, id)) = self.shared.owners.lock().last_waiting() else {
+            return Ok(());
+        };
+        // A commit logs owners before its entries; it takes an entry to have one.
+        let entry = self.declaration(ObjectId(id));
+        let mut is_queued = false;
+        while self.shared.owners.lock().logged() < end {
+            {
+                let mut queue = self.shared.queue.lock();
+                Self::check_open(&queue)?;
+                if !is_queued && queue.has_room(&entry) {
+                    queue.push(&entry);
+                    is_queued = true;
+                }
+                queue.urgent = true;
+            }
+            let left = timeout.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Err(Error::Timeout);
+            }
+            self.push_on(left.min(QUEUE_WAIT))?;
+        }
+        Ok(())
+    }
+
     /// Reads the latest value with its age at the wall clock's now. No lock, allocation or system call.
     ///
     /// # Errors

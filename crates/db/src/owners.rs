@@ -2,7 +2,8 @@
 //! the intake understands it; here it is compared and kept.
 //!
 //! **Invariants:** a series that has a key keeps it, over every restart: its record is in the append of the key's first
-//! reading or before it, and in each checkpoint from then on. An object has owners by at most [`OWNERS_PER_KEY`]
+//! reading or before it, and in each checkpoint from then on, until an operator releases the key. That is a record like
+//! any other, because the last one of a key and a template holds. An object has owners by at most [`OWNERS_PER_KEY`]
 //! templates; one more takes the place of the oldest.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,6 +13,10 @@ use crate::log::codec::{OWNER_BYTES_BESIDES, Owner, SERIES_BYTES_MAX};
 
 /// Most templates by which the key of an object has an owner.
 pub const OWNERS_PER_KEY: usize = 4;
+
+/// Stands for the series of a key that an operator has released: the next one to send gets it. No series has this text:
+/// what tells one from others names it, or has a line feed at each end.
+const RELEASED: &str = "\n";
 
 /// The owner of a key by one template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +34,8 @@ pub struct Owners {
     waiting: VecDeque<(u32, u32)>,
     /// How many of these are staged for the log.
     staged: usize,
+    /// How many have left `waiting` because the log has them.
+    logged: u64,
     /// Most bytes that they take in a checkpoint.
     bytes: u64,
 }
@@ -51,18 +58,71 @@ impl Owners {
     pub fn claim(&mut self, owner: &Owner<'_>) -> Result<(), String> {
         match self.get(owner.id, owner.template) {
             Some(first) if first == owner.series => Ok(()),
+            Some(RELEASED) => {
+                if can_be_kept(owner.series) {
+                    self.restore(owner);
+                    self.wait((owner.id, owner.template));
+                }
+                Ok(())
+            }
             Some(first) => Err(first.to_owned()),
             None => {
                 let place = (owner.id, owner.template);
                 // One that others have replaced may still wait: templates that take turns must not fill the memory
-                // while the log takes nothing. What is staged has the earlier text.
+                // while the log takes nothing. A key's first owners do not, so they need no search.
                 let may_wait = self.of(owner.id).count() >= OWNERS_PER_KEY;
-                let waits = may_wait && self.waiting.range(self.staged..).any(|one| *one == place);
-                if self.add(owner) && !waits {
-                    self.waiting.push_back(place);
+                if self.add(owner) {
+                    match may_wait {
+                        true => self.wait(place),
+                        false => self.waiting.push_back(place),
+                    }
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// As [`claim`](Self::claim), for a template with `relatives`: others that make keys of the same form. Of the
+    /// series that these and this template know, the first one has the key.
+    ///
+    /// # Errors
+    /// The series that has the key.
+    pub fn claim_beside(&mut self, owner: &Owner<'_>, relatives: &[u32]) -> Result<(), String> {
+        let first = self
+            .of(owner.id)
+            .filter(|one| one.template == owner.template || relatives.contains(&one.template))
+            .find(|one| one.series != RELEASED)
+            .filter(|first| first.series != owner.series)
+            .map(|first| first.series.to_owned());
+        match first {
+            Some(first) => Err(first),
+            None => self.claim(owner),
+        }
+    }
+
+    /// Takes the key of an object from the series that have it, whatever their templates: the next one by each template
+    /// gets it. Returns how many had it.
+    pub fn release(&mut self, id: u32) -> usize {
+        let of_object = self.of.get_mut(&id).into_iter().flatten();
+        let mut released = Vec::new();
+        for kept in of_object.filter(|kept| *kept.series != *RELEASED) {
+            self.bytes -= record_bytes_max(&kept.series);
+            self.bytes += record_bytes_max(RELEASED);
+            kept.series = RELEASED.into();
+            released.push(kept.template);
+        }
+        for template in &released {
+            self.wait((id, *template));
+        }
+        released.len()
+    }
+
+    /// Has the log told of this object and template, once.
+    fn wait(&mut self, place: (u32, u32)) {
+        // What is staged has the earlier text.
+        let mut unstaged = self.waiting.range(self.staged..);
+        if !unstaged.any(|one| *one == place) {
+            self.waiting.push_back(place);
         }
     }
 
@@ -133,7 +193,21 @@ impl Owners {
 
     /// Notes that the log has what was staged.
     pub(crate) fn settle(&mut self) {
-        self.waiting.drain(..std::mem::take(&mut self.staged));
+        let settled = std::mem::take(&mut self.staged);
+        self.waiting.drain(..settled);
+        self.logged += settled as u64;
+    }
+
+    /// How many the log has had.
+    pub(crate) fn logged(&self) -> u64 {
+        self.logged
+    }
+
+    /// Returns how many the log has had once it has all that wait now, and the object of the last of them; `None` if
+    /// none waits.
+    pub(crate) fn last_waiting(&self) -> Option<(u64, u32)> {
+        let (id, _) = *self.waiting.back()?;
+        Some((self.logged + self.waiting.len() as u64, id))
     }
 
     fn get(&self, id: u32, template: u32) -> Option<&str> {
@@ -144,7 +218,7 @@ impl Owners {
 
     /// Returns whether it can be kept.
     fn add(&mut self, owner: &Owner<'_>) -> bool {
-        if !(1..=SERIES_BYTES_MAX).contains(&owner.series.len()) {
+        if !can_be_kept(owner.series) {
             return false;
         }
         let kept = self.of.entry(owner.id).or_default();
@@ -159,6 +233,10 @@ impl Owners {
         self.bytes += record_bytes_max(owner.series);
         true
     }
+}
+
+fn can_be_kept(series: &str) -> bool {
+    (1..=SERIES_BYTES_MAX).contains(&series.len())
 }
 
 fn record_bytes_max(series: &str) -> u64 {
@@ -265,6 +343,78 @@ mod tests {
             staged.push((next.template, next.series));
         }
         staged
+    }
+
+    #[test]
+    fn a_released_key_goes_to_the_next_series_of_each_template() {
+        let mut owners = Owners::default();
+        for template in [1, 2] {
+            assert_eq!(owners.claim(&owner(7, template, "old")), Ok(()));
+        }
+        assert_eq!(owners.claim(&owner(8, 1, "old")), Ok(()));
+        assert_eq!(owners.last_waiting(), Some((3, 8)));
+        assert_eq!(staged(&mut owners).len(), 3);
+        owners.settle();
+        assert_eq!((owners.logged(), owners.last_waiting()), (3, None));
+        // Both templates; what is released already is not counted, and other keys keep their owners.
+        assert_eq!((owners.release(7), owners.release(7)), (2, 0));
+        assert_eq!(owners.release(9), 0);
+        assert_eq!(owners.bytes(), 2 * 17 + 16 + 3);
+        assert_eq!(owners.last_waiting(), Some((5, 7)));
+        assert_eq!(owners.claim(&owner(8, 1, "new")), Err("old".to_owned()));
+        // Released and claimed before the log takes anything: one record, of the series that has it now.
+        assert_eq!(owners.claim(&owner(7, 1, "new")), Ok(()));
+        assert_eq!(owners.claim(&owner(7, 1, "old")), Err("new".to_owned()));
+        let (new, none) = (Some("new".to_owned()), Some(RELEASED.to_owned()));
+        assert_eq!(staged(&mut owners), [(1, new.clone()), (2, none)]);
+        // What is staged has the earlier text, so this one waits, too.
+        assert_eq!(owners.claim(&owner(7, 2, "new")), Ok(()));
+        owners.settle();
+        assert_eq!((owners.logged(), owners.last_waiting()), (5, Some((6, 7))));
+        assert_eq!(staged(&mut owners), [(2, new)]);
+        owners.settle();
+        // The same from the records of a log.
+        let mut owners = Owners::default();
+        for series in ["old", RELEASED] {
+            owners.restore(&owner(7, 1, series));
+        }
+        assert_eq!((owners.release(7), owners.of(7).count()), (0, 1));
+        // A text that nothing keeps takes no key.
+        assert_eq!(owners.claim(&owner(7, 1, "")), Ok(()));
+        assert_eq!(owners.claim(&owner(7, 1, "old")), Ok(()));
+        assert_eq!(owners.claim(&owner(7, 1, "new")), Err("old".to_owned()));
+    }
+
+    #[test]
+    fn of_the_series_that_related_templates_know_the_first_has_the_key() {
+        let mut owners = Owners::default();
+        assert_eq!(owners.claim_beside(&owner(7, 1, "a"), &[2]), Ok(()));
+        let refused = owners.claim_beside(&owner(7, 2, "b"), &[1]);
+        assert_eq!(refused, Err("a".to_owned()));
+        // One that is refused has nothing, and templates that are no relatives are apart.
+        assert_eq!(owners.of(7).count(), 1);
+        assert_eq!(owners.claim_beside(&owner(7, 2, "b"), &[3]), Ok(()));
+        // If both have it, because they were no relatives before, the first one remains.
+        assert_eq!(owners.claim_beside(&owner(7, 1, "a"), &[2]), Ok(()));
+        let refused = owners.claim_beside(&owner(7, 2, "b"), &[1]);
+        assert_eq!(refused, Err("a".to_owned()));
+        assert_eq!(owners.claim_beside(&owner(8, 2, "b"), &[1]), Ok(()));
+        // A released key has none.
+        assert_eq!(owners.release(7), 2);
+        assert_eq!(owners.claim_beside(&owner(7, 2, "b"), &[1]), Ok(()));
+        let refused = owners.claim_beside(&owner(7, 1, "a"), &[2]);
+        assert_eq!(refused, Err("b".to_owned()));
+    }
+
+    #[test]
+    fn keys_that_are_released_again_and_again_wait_once() {
+        let mut owners = Owners::default();
+        for turn in 0..1000 {
+            let series = ["a", "b"][turn % 2];
+            assert_eq!(owners.claim(&owner(0, 1, series)), Ok(()));
+            assert_eq!(owners.release(0), 1);
+        }
+        assert_eq!(staged(&mut owners), [(1, Some(RELEASED.to_owned()))]);
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! Which series has a key is known after every restart: its record is no later than the first reading of the key.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use crate::common::{open, sim_clock, small_options};
 use db::{
     Database, DbOptions, Durability, MemoryStore, ObjectId, ObjectSpec, Owner, PowerCut, Retention,
     SegmentStore, Time, scan_log,
 };
+
+/// Nothing here waits for a device, so only a fault takes as long.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 fn owner(id: ObjectId, template: u32, series: &str) -> Owner<'_> {
     Owner {
@@ -137,4 +141,99 @@ fn no_power_cut_leaves_a_key_with_a_history_and_without_its_owner() {
         after_calls > 20 && compared > 1000,
         "{after_calls} {compared}"
     );
+}
+
+/// Power fails in every changing call of a release, of which another series then makes use, and leaves any of several
+/// prefixes of the append that it cuts. A release that was acknowledged holds; no key has a reading of the new series
+/// and belongs to the old one.
+#[test]
+fn no_power_cut_undoes_a_release_that_was_acknowledged() {
+    let clock = sim_clock();
+    let (mut after_calls, mut is_over) = (0, false);
+    let (mut held, mut undone, mut taken_over) = (0, 0, 0);
+    while !is_over {
+        for bytes_kept in [0, 1, 20, 40, 60, 80, 120, 4095] {
+            let db = open(MemoryStore::new(), &clock, small_options());
+            let [a, b] = ["a", "b"].map(|key| db.declare(&spec(key)).unwrap());
+            for (id, template) in [(a, 1), (a, 2), (b, 1)] {
+                assert_eq!(db.claim(&owner(id, template, "first")), Ok(()));
+            }
+            for id in [a, b] {
+                db.put_now(id, &[1], Durability::Now).unwrap();
+            }
+            db.pump().unwrap();
+            let mut store = db.abandon().expect("the store");
+            store.set_power_cut(PowerCut {
+                after_calls,
+                bytes_kept,
+            });
+            let db = open(store, &clock, small_options());
+            assert_eq!((db.release(a), db.release(a)), (2, 0));
+            let flushed = db.flush_owners(PATIENCE);
+            assert_ne!(flushed, Err(db::Error::Timeout), "nothing was logged");
+            let is_released = flushed.is_ok();
+            if is_released {
+                assert_eq!(db.flush_owners(Duration::ZERO), Ok(()));
+                assert_eq!(db.claim(&owner(a, 1, "second")), Ok(()));
+                let put = db.put_now(a, &[2], Durability::Now);
+                let _ = put.and_then(|_| db.pump());
+            }
+            let is_dead = db.with_store(|store| store.list(&mut |_| {}).is_err());
+            is_over = is_dead == Some(false);
+            let mut store = db.abandon().expect("the store");
+            store.restart();
+            let mut logged = Vec::new();
+            scan_log(&mut store, &mut |entry| {
+                logged.push(entry.value.to_vec());
+                ControlFlow::Continue(())
+            })
+            .expect("the log can be scanned");
+            let has_second = logged.contains(&vec![2]);
+            let db = open(store, &clock, small_options());
+            // Another key and its owner are as they were.
+            let of_b = db.claim(&owner(b, 1, "another"));
+            assert_eq!(of_b, Err("first".to_owned()), "{after_calls} {bytes_kept}");
+            let is_first = [1, 2].map(|template| {
+                let claimed = db.claim(&owner(a, template, "another"));
+                claimed.err().as_deref() == Some("first")
+            });
+            if is_released {
+                assert_eq!(is_first, [false; 2], "{after_calls} {bytes_kept}");
+                held += 1;
+            } else {
+                undone += usize::from(is_first == [true; 2]);
+            }
+            if has_second {
+                let of_a = db.claim(&owner(a, 1, "first"));
+                assert_eq!(of_a, Err("second".to_owned()), "{after_calls} {bytes_kept}");
+                taken_over += 1;
+            }
+        }
+        after_calls += 1;
+    }
+    assert!(
+        held > 10 && undone > 1 && taken_over > 7,
+        "{held} {undone} {taken_over}"
+    );
+}
+
+/// From the checkpoint alone, too; the next series then has the key as any other.
+#[test]
+fn a_released_key_is_free_after_every_restart() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, small_options());
+    let id = db.declare(&spec("a")).unwrap();
+    assert_eq!(db.claim(&owner(id, 1, "first")), Ok(()));
+    db.put_now(id, &[1], Durability::Now).unwrap();
+    db.pump().unwrap();
+    assert_eq!(db.release(id), 1);
+    assert_eq!(db.flush_owners(PATIENCE), Ok(()));
+    let db = open(db.close().unwrap(), &clock, small_options());
+    assert_eq!(db.release(id), 0);
+    assert_eq!(refusal(&db), Ok(()));
+    assert_eq!(db.claim(&owner(id, 1, "first")), Err("another".to_owned()));
+    // What waits and cannot be logged any more is no success.
+    assert_eq!(db.release(id), 1);
+    drop(db.close().unwrap());
+    assert_eq!(db.flush_owners(PATIENCE), Err(db::Error::Closed));
 }

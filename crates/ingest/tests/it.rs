@@ -18,5 +18,6 @@ mod mqtt_packet;
 mod mqtt_scripted;
 mod mqtt_support;
 mod pattern;
+mod read_back;
 mod series;
 mod sparkplug;

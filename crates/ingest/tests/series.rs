@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::intake_support::{Fake, NOW_MS, intake, options, topic_rule};
 use base::sim::SimClock;
+use db::value::Value;
 use db::{CommitDriver, Database, DbOptions, MemoryStore, PowerCut};
 use ingest::intake::{
     Intake, IntakeOptions, KeyRules, NodeDestination, Outcome, PayloadKind, Reason, TagsForm,
@@ -135,6 +136,40 @@ fn a_template_with_an_empty_part_gives_its_keys_to_other_series() {
     assert!(!taken(intake.mqtt(b"t/a", b"7")));
     let expected = ["m/1/v=1", "a=1", "m/1/v=3", "m/v=5", "a=6"];
     assert_eq!(fake.texts(), expected);
+}
+
+/// What `keel keys release` does: the key goes to the series that sends next, although the intake remembers the old
+/// one.
+#[test]
+fn a_released_key_goes_to_the_series_that_sends_next() {
+    let node = node_on(MemoryStore::new());
+    let mut rules = options();
+    rules.line_key = Template::parse("{measurement}/{tag:no}", TemplateKind::Line).unwrap();
+    rules.subscriptions = vec![topic_rule("t/#", "{2}/{3}", PayloadKind::Number)];
+    let mut intake = Intake::new(rules, Arc::clone(&node));
+    let taken = |outcome: Outcome| matches!(outcome, Outcome::Accepted { .. });
+    assert!(taken(intake.line(b"m,no=1,firmware=1 v=1")));
+    assert!(!taken(intake.line(b"m/1,firmware=1 v=2")));
+    assert!(taken(intake.mqtt(b"t/a", b"1")));
+    assert!(!taken(intake.mqtt(b"t//a", b"2")));
+    let database = node.database();
+    let objects = ["m/1", "a"].map(|key| database.lookup(key).unwrap());
+    for object in objects {
+        assert_eq!(database.release(object), 1);
+    }
+    intake.forget_owners(&objects.map(|object| object.0));
+    assert!(taken(intake.line(b"m/1,firmware=2 v=3")));
+    assert!(!taken(intake.line(b"m,no=1,firmware=1 v=4")));
+    assert!(taken(intake.mqtt(b"t//a", b"5")));
+    assert!(!taken(intake.mqtt(b"t/a", b"6")));
+    // It is the first one now, and none that is merged into another.
+    assert_eq!(intake.counters().merged(), 0);
+    let mut value = [0; 64];
+    for (object, expected) in objects.into_iter().zip([3.0, 5.0]) {
+        let got = database.get(object, &mut value).unwrap();
+        let bytes = &value[..got.value_bytes];
+        assert_eq!(Value::decode(bytes), Some(Value::Float(expected)));
+    }
 }
 
 type Node = Arc<NodeDestination<MemoryStore>>;

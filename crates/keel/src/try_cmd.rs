@@ -117,7 +117,8 @@ impl Destination for Recorder {
         first: &mut String,
     ) -> Result<u32, Reason> {
         let object = self.resolve(key)?;
-        let claimed = self.seen().owners.claim(&owner.of(object));
+        let (own, relatives) = (owner.of(object), owner.relatives);
+        let claimed = self.seen().owners.claim_beside(&own, relatives);
         claimed.map_err(|other| {
             *first = other;
             Reason::KeyShared
@@ -395,7 +396,7 @@ fn as_json(
         match &event.outcome {
             Ok(reading) => {
                 let (value, kind) = Shown::of(&reading.value);
-                readings.push(json!({
+                let mut shown = json!({
                     "key": event.key,
                     "value": serde_json::to_value(value).unwrap_or_default(),
                     "type": kind,
@@ -403,7 +404,11 @@ fn as_json(
                     "time_ns": reading.time.and_then(Nanoseconds::of),
                     "path": path,
                     "line": line,
-                }));
+                });
+                if let Some(digits) = value.digits() {
+                    shown["value_text"] = json!(digits);
+                }
+                readings.push(shown);
             }
             Err(refusal) => refusals.push(json!({
                 "reason": refusal.reason.name(),
@@ -431,3 +436,7 @@ fn as_json(
         "left_out": left,
     })
 }
+
+#[cfg(test)]
+#[path = "try_cases.rs"]
+mod cases;

@@ -2,8 +2,8 @@
 
 use crate::common;
 use crate::common::node::{
-    BACKUP_BEGUN, END, ERROR, GET, HISTORY, KEY_LIST, Node, PUT, QOS_STATE, READINGS, Raw, SMALL,
-    STATE, STATUS, STORED, TASK, TASK_DECLARED, TOGETHER, UPDATES, VALUE, WATCH, frame,
+    BACKUP_BEGUN, END, ERROR, GET, HISTORY, KEY_LIST, KEYS_RELEASE, Node, PUT, QOS_STATE, READINGS,
+    Raw, SMALL, STATE, STATUS, STORED, TASK, TASK_DECLARED, TOGETHER, UPDATES, VALUE, WATCH, frame,
 };
 use serde_json::json;
 use std::io::Write;
@@ -44,7 +44,8 @@ fn the_socket_is_for_user_and_group() {
 #[test]
 fn requests_that_make_no_sense_are_told_so() {
     let node = Node::start(SMALL);
-    let cases: [(u16, u16, &[u8], &str); 20] = [
+    let many = serde_json::to_vec(&json!({"keys": vec!["a"; 201]})).unwrap();
+    let cases: [(u16, u16, &[u8], &str); 23] = [
         (0, 1, b"{}", "unsupported"),
         (6, 1, b"{}", "invalid"),
         (7, 1, b"{\"id\":1}", "invalid"),
@@ -65,6 +66,9 @@ fn requests_that_make_no_sense_are_told_so() {
         (PUT, 1, b"{\"key\":\"a\",\"value\":null}", "invalid"),
         (PUT, 1, b"{\"key\":\"a\",\"value\":1e999}", "invalid"),
         (HISTORY, 1, b"{\"key\":\"nobody\"}", "not-found"),
+        (KEYS_RELEASE, 1, b"{\"keys\":[]}", "invalid"),
+        (KEYS_RELEASE, 1, &many, "invalid"),
+        (KEYS_RELEASE, 1, b"{\"keys\":[\"nobody\"]}", "not-found"),
     ];
     for (kind, version, payload, code) in cases {
         let (error, ended) = refused(&node, &frame(kind, version, payload));
@@ -576,6 +580,9 @@ fn the_golden_requests_are_answered() {
         ("keys", KEY_LIST),
         ("put-ns", STORED),
         ("history-ns", END),
+        // There is no room/2.
+        ("keys-release", ERROR),
+        ("put-typed", STORED),
     ];
     assert_eq!(
         answered,

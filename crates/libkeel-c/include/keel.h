@@ -321,6 +321,12 @@ int32_t keel_put_float(keel_key *key,
                        int64_t time_ms,
                        keel_ticket **ticket);
 
+// Like keel_put_float(), with an integer. Up to 2^53 in magnitude it becomes a double.
+int32_t keel_put_integer(keel_key *key, int64_t value, int64_t time_ms, keel_ticket **ticket);
+
+// Like keel_put_integer(), with an unsigned integer.
+int32_t keel_put_unsigned(keel_key *key, uint64_t value, int64_t time_ms, keel_ticket **ticket);
+
 // Like keel_put_float(), with a truth value: 0 is false.
 int32_t keel_put_boolean(keel_key *key, int32_t value, int64_t time_ms, keel_ticket **ticket);
 
@@ -329,6 +335,12 @@ int32_t keel_put_text(keel_key *key, const char *value, int64_t time_ms, keel_ti
 
 // Like keel_put_float(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
 int32_t keel_put_float_ns(keel_key *key, double value, int64_t time_ns, keel_ticket **ticket);
+
+// Like keel_put_integer(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_put_integer_ns(keel_key *key, int64_t value, int64_t time_ns, keel_ticket **ticket);
+
+// Like keel_put_unsigned(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_put_unsigned_ns(keel_key *key, uint64_t value, int64_t time_ns, keel_ticket **ticket);
 
 // Like keel_put_boolean(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
 int32_t keel_put_boolean_ns(keel_key *key, int32_t value, int64_t time_ns, keel_ticket **ticket);
@@ -383,6 +395,20 @@ int32_t keel_task_put_float(keel_task *task,
                             int64_t time_ms,
                             keel_ticket **ticket);
 
+// Like keel_task_put_float(), with an integer. Up to 2^53 in magnitude it becomes a double.
+int32_t keel_task_put_integer(keel_task *task,
+                              keel_key *key,
+                              int64_t value,
+                              int64_t time_ms,
+                              keel_ticket **ticket);
+
+// Like keel_task_put_integer(), with an unsigned integer.
+int32_t keel_task_put_unsigned(keel_task *task,
+                               keel_key *key,
+                               uint64_t value,
+                               int64_t time_ms,
+                               keel_ticket **ticket);
+
 // Like keel_task_put_float(), with a truth value: 0 is false.
 int32_t keel_task_put_boolean(keel_task *task,
                               keel_key *key,
@@ -403,6 +429,20 @@ int32_t keel_task_put_float_ns(keel_task *task,
                                double value,
                                int64_t time_ns,
                                keel_ticket **ticket);
+
+// Like keel_task_put_integer(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_task_put_integer_ns(keel_task *task,
+                                 keel_key *key,
+                                 int64_t value,
+                                 int64_t time_ns,
+                                 keel_ticket **ticket);
+
+// Like keel_task_put_unsigned(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+int32_t keel_task_put_unsigned_ns(keel_task *task,
+                                  keel_key *key,
+                                  uint64_t value,
+                                  int64_t time_ns,
+                                  keel_ticket **ticket);
 
 // Like keel_task_put_boolean(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
 int32_t keel_task_put_boolean_ns(keel_task *task,

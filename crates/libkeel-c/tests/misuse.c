@@ -108,6 +108,23 @@ static void values(keel_node *node) {
     EXPECT(keel_close_ticket(ticket), KEEL_OK);
     EXPECT(keel_read(key, &value, NULL, 0, NULL), KEEL_OK);
     CHECK(value.kind == KEEL_BOOLEAN && value.truth == 1);
+    /* Above 2^53 an integer keeps each digit; up to there it becomes a double. */
+    EXPECT(keel_put_integer(key, INT64_MIN, KEEL_NOW, NULL), KEEL_OK);
+    EXPECT(keel_put_integer(key, INT64_MAX, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read(key, &value, NULL, 0, NULL), KEEL_OK);
+    CHECK(value.kind == KEEL_INTEGER && value.integer == INT64_MAX);
+    EXPECT(keel_put_unsigned(key, UINT64_MAX, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read(key, &value, NULL, 0, NULL), KEEL_OK);
+    CHECK(value.kind == KEEL_UNSIGNED && value.natural == UINT64_MAX);
+    EXPECT(keel_put_integer(key, 7, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read_float(key, &number, NULL), KEEL_OK);
+    CHECK(number == 7);
     EXPECT(keel_put_float(key, 1, -5, &ticket), KEEL_OK);
     lsn = UINT64_MAX;
     EXPECT(keel_wait(ticket, 60000, &lsn), KEEL_INVALID);
@@ -159,6 +176,14 @@ static void exact_times(keel_node *node) {
     EXPECT(keel_close_ticket(ticket), KEEL_OK);
     EXPECT(keel_read_ns(key, &value, NULL, 0, &exact), KEEL_OK);
     CHECK(value.truth == 1 && (exact.flags & KEEL_NODE_TIME) != 0 && exact.time_ns > time_ns);
+    /* A later time than that of the value before, so that it is the latest one. */
+    const int64_t later_ns = exact.time_ns + 1000000001;
+    EXPECT(keel_put_integer_ns(key, INT64_MIN, later_ns, NULL), KEEL_OK);
+    EXPECT(keel_put_unsigned_ns(key, UINT64_MAX, later_ns + 1, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_read_ns(key, &value, NULL, 0, &exact), KEEL_OK);
+    CHECK(value.natural == UINT64_MAX && exact.time_ns == later_ns + 1);
     EXPECT(keel_put_float_ns(key, 1, -5, &ticket), KEEL_OK);
     EXPECT(keel_wait(ticket, 60000, NULL), KEEL_INVALID);
     EXPECT(keel_close_ticket(ticket), KEEL_OK);
@@ -213,6 +238,10 @@ static void tasks(keel_node *node) {
     EXPECT(keel_close_ticket(ticket), KEEL_OK);
     EXPECT(keel_read_float(key, &number, NULL), KEEL_NOT_FOUND);
     EXPECT(keel_next(task), KEEL_OK);
+    EXPECT(keel_task_put_integer(task, key, INT64_MAX, 1700000000122, NULL), KEEL_OK);
+    EXPECT(keel_task_put_unsigned(task, key, UINT64_MAX, 1700000000123, NULL), KEEL_OK);
+    EXPECT(keel_task_put_integer_ns(task, key, INT64_MIN, 1700000000123456786, NULL), KEEL_OK);
+    EXPECT(keel_task_put_unsigned_ns(task, key, 7, 1700000000123456787, NULL), KEEL_OK);
     EXPECT(keel_task_put_text_ns(task, key, "1", 1700000000123456788, NULL), KEEL_OK);
     EXPECT(keel_task_put_boolean_ns(task, key, 1, 1700000000123456789, NULL), KEEL_OK);
     EXPECT(keel_task_put_float_ns(task, key, 2, 1700000000123456790, &ticket), KEEL_OK);

@@ -290,14 +290,15 @@ impl Key {
     }
 
     /// Sends a reading to the node and does not wait for it. `time_ms`: the reading's time, in ms since 1970; without
-    /// it the node's clock gives it. Every number becomes a double.
+    /// it the node's clock gives it. An integer up to 2^53 in magnitude becomes a double, so that a key with 21 and
+    /// 21.5 has one type. A larger one stays an integer, digit for digit.
     ///
     /// Readings become visible and durable in the order of the puts. A caller that needs certainty must wait for the
     /// ticket: if the process ends earlier, in-flight readings may be lost.
     ///
     /// # Errors
-    /// [`Code::Invalid`] for numbers that are not finite or that a double cannot represent; [`Code::Busy`] while 1,024
-    /// puts wait for the node; those of a connection.
+    /// [`Code::Invalid`] for numbers that are not finite; [`Code::Busy`] while 1,024 puts wait for the node; those of a
+    /// connection. A node of an earlier version refuses an integer above 2^53, since it would round it.
     pub fn put(&self, value: Value<'_>, time_ms: Option<i64>) -> Result<Ticket, Error> {
         Node::of(&self.node).put(self, value, time_ms)
     }

@@ -305,36 +305,9 @@ pub(crate) fn put_message(
     time: Option<Time>,
 ) -> Result<protocol::Put, Error> {
     let name = key.name_shared();
-    Ok(protocol::Put::new(
-        name.to_string(),
-        json(name, value)?,
-        time,
-    ))
-}
-
-/// Converts a value for a put: every number becomes a double.
-fn json(key: &str, value: Value<'_>) -> Result<serde_json::Value, Error> {
-    /// Every integer up to this one is exact as a double.
-    const EXACT_MAX: u64 = 1 << 53;
-    let refused = |wrong| {
-        Error::new(
-            Code::Invalid,
-            key,
-            wrong,
-            "put a number that a double holds",
-        )
-    };
-    let number = match value {
-        Value::Boolean(truth) => return Ok(truth.into()),
-        Value::Text(text) => return Ok(text.into()),
-        Value::Float(number) => number,
-        Value::Integer(number) if number.unsigned_abs() <= EXACT_MAX => number as f64,
-        Value::Unsigned(number) if number <= EXACT_MAX => number as f64,
-        Value::Integer(_) | Value::Unsigned(_) => {
-            return Err(refused("the number is larger than a double holds exactly"));
-        }
-    };
-    serde_json::Number::from_f64(number)
-        .map(serde_json::Value::Number)
-        .ok_or_else(|| refused("the number is not finite"))
+    let value = protocol::PutValue::of(value).ok_or_else(|| {
+        let wrong = "the number is not finite";
+        Error::new(Code::Invalid, name, wrong, "put a finite number")
+    })?;
+    Ok(protocol::Put::new(name.to_string(), value, time))
 }

@@ -81,11 +81,23 @@ fn puts_go_in_order_and_each_has_its_ticket() {
         node.put(&key, value, None).unwrap().wait(LONG).unwrap();
         assert_eq!(fake.request(PUT), json!({"key": "a", "value": shown}));
     }
+    // What no double holds has its type, so that a node of an earlier version refuses it instead of rounding it.
+    for (value, shown, kind) in [
+        (
+            Value::Integer(-(1 << 53) - 1),
+            json!(-(1_i64 << 53) - 1),
+            "integer",
+        ),
+        (Value::Integer(i64::MAX), json!(i64::MAX), "integer"),
+        (Value::Unsigned(u64::MAX), json!(u64::MAX), "unsigned"),
+    ] {
+        node.put(&key, value, None).unwrap().wait(LONG).unwrap();
+        let expected = json!({"key": "a", "value": shown, "type": kind});
+        assert_eq!(fake.request(PUT), expected);
+    }
     for value in [
         Value::Float(f64::NAN),
         Value::Float(f64::INFINITY),
-        Value::Integer(-(1 << 53) - 1),
-        Value::Unsigned(u64::MAX),
         Value::Text(&"x".repeat(70_000)),
     ] {
         assert_eq!(code(key.put(value, None)), Some(Code::Invalid), "{value:?}");
@@ -120,6 +132,16 @@ fn an_older_node_refuses_only_what_it_cannot_keep() {
     let refused = put(1_700_000_000_123_000_001);
     let told = refused.as_ref().unwrap_err().to_string();
     assert!(told.contains("unknown field `time_ns`"), "{told}");
+    assert_eq!(code(refused), Some(Code::Invalid));
+    // So with integers: only the one that it would round is refused.
+    let put = |number| {
+        let ticket = key.put(Value::Integer(number), None).unwrap();
+        ticket.wait(LONG)
+    };
+    assert_eq!(put(1 << 53), Ok(4));
+    let refused = put((1 << 53) + 1);
+    let told = refused.as_ref().unwrap_err().to_string();
+    assert!(told.contains("unknown field `type`"), "{told}");
     assert_eq!(code(refused), Some(Code::Invalid));
 }
 

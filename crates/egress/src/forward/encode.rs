@@ -114,10 +114,7 @@ impl Encoder {
                     TimeUnit::Milliseconds => push_integer(out, time.ms()),
                 }
                 out.extend_from_slice(b",\"value\":");
-                match &value {
-                    Value::Text(text) => push_json_text(out, text),
-                    value => push_plain(out, value),
-                }
+                push_value(out, &value);
                 out.push(b'}');
             }
             Format::Line => {
@@ -234,6 +231,19 @@ pub(crate) fn push_plain(out: &mut Vec<u8>, value: &Value<'_>) {
         Value::Float(value) => push_float(out, *value),
         // Writing to memory does not fail.
         value => drop(write!(out, "{value}")),
+    }
+}
+
+/// Writes the value of a member `value`, which is finite; behind it, if it is a whole number above 2^53 in magnitude,
+/// the member `value_text` with its digits, because most readers of JSON keep numbers as doubles.
+pub(crate) fn push_value(out: &mut Vec<u8>, value: &Value<'_>) {
+    match value {
+        Value::Text(text) => push_json_text(out, text),
+        value => push_plain(out, value),
+    }
+    if let Some(digits) = value.beyond_doubles() {
+        // Writing to memory does not fail.
+        drop(write!(out, ",\"value_text\":\"{digits}\""));
     }
 }
 
@@ -416,6 +426,49 @@ mod tests {
         let over_mqtt = message(&encoder(Some("t"), Format::Line), "k", &[Value::Integer(1)]);
         let line = over_mqtt.map(|(_, text)| text).unwrap();
         assert!(line.ends_with(",key=k integer=1i -1500000000\n"), "{line}");
+    }
+
+    /// `push_plain` instead of `push_value` for JSON makes it red.
+    #[test]
+    fn an_integer_has_its_digits_in_every_form() {
+        for (value, number, text) in [
+            (Value::Integer(1 << 53), "9007199254740992", None),
+            (
+                Value::Integer((1 << 53) + 1),
+                "9007199254740993",
+                Some("9007199254740993"),
+            ),
+            (
+                Value::Integer(i64::MIN),
+                "-9223372036854775808",
+                Some("-9223372036854775808"),
+            ),
+            (
+                Value::Unsigned(u64::MAX),
+                "18446744073709551615",
+                Some("18446744073709551615"),
+            ),
+            (
+                Value::Float(i64::MIN as f64),
+                "-9.223372036854776e18",
+                Some("-9223372036854775808"),
+            ),
+            (Value::Float(1e300), "1e300", None),
+        ] {
+            let one = |format| {
+                message(&encoder(Some("{key}"), format), "k", &[value])
+                    .unwrap()
+                    .1
+            };
+            assert_eq!(one(Format::Number), number);
+            let beside = text.map_or(String::new(), |text| format!(",\"value_text\":\"{text}\""));
+            let json = format!("{{\"key\":\"k\",\"time_ms\":-1500,\"value\":{number}{beside}}}");
+            assert_eq!(one(Format::Json), json);
+            assert!(
+                one(Format::Line).contains(&format!("={number}")),
+                "{value:?}"
+            );
+        }
     }
 
     /// `time.ms() * 1_000_000` instead of `time.ns()`, or `push_integer(out, time.ms())` alone in `push_time`, makes it

@@ -27,7 +27,7 @@ use super::points::{Columns, PIECES_MAX, Points};
 use super::query::Query;
 use super::routes::App;
 use super::source::Source;
-use super::values::{Nanoseconds, object, shown};
+use super::values::{Nanoseconds, Shown, object, shown};
 
 /// Largest number of keys of one query.
 const KEYS_MAX: usize = 16;
@@ -324,6 +324,8 @@ struct Line<'a> {
     time_ms: i64,
     time_ns: Option<Nanoseconds>,
     value: serde_json::Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_text: Option<String>,
     #[serde(rename = "type")]
     kind: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -341,7 +343,7 @@ impl ReadingsRead {
         let (out, form) = (&mut self.out, self.form);
         let (left, sent) = (&mut self.left, &mut self.sent);
         let more = source.history(&self.query, &mut self.cursor, &mut |entry| {
-            let (value, kind) = shown(entry.value);
+            let Shown { value, text, kind } = shown(entry.value);
             match form {
                 Form::Lines => {
                     let recorded = entry.time_corrected.then_some(entry.recorded);
@@ -349,6 +351,7 @@ impl ReadingsRead {
                         time_ms: entry.time.ms(),
                         time_ns: Nanoseconds::of(entry.time),
                         value,
+                        value_text: text,
                         kind,
                         recorded_ms: recorded.map(Time::ms),
                         recorded_ns: recorded.and_then(Nanoseconds::of),

@@ -45,22 +45,39 @@ impl Serialize for Nanoseconds {
     }
 }
 
-/// Returns a value in JSON, and the name of its type.
-pub(crate) fn shown(bytes: &[u8]) -> (serde_json::Value, &'static str) {
-    match Value::decode(bytes) {
+/// A value in JSON.
+pub(crate) struct Shown {
+    pub(crate) value: serde_json::Value,
+    /// The digits of a whole number above 2^53 in magnitude: most readers of JSON keep numbers as doubles.
+    pub(crate) text: Option<String>,
+    /// The name of its type.
+    pub(crate) kind: &'static str,
+}
+
+/// Returns a value in JSON.
+pub(crate) fn shown(bytes: &[u8]) -> Shown {
+    let value = Value::decode(bytes);
+    let digits = value.as_ref().and_then(Value::beyond_doubles);
+    let (value, kind) = match value {
         Some(Value::Float(value)) => (value.into(), "float"),
         Some(Value::Integer(value)) => (value.into(), "integer"),
         Some(Value::Unsigned(value)) => (value.into(), "unsigned"),
         Some(Value::Boolean(value)) => (value.into(), "boolean"),
         Some(Value::Text(value)) => (value.into(), "text"),
         None => (serde_json::Value::Null, "bytes"),
+    };
+    Shown {
+        value,
+        text: digits.map(|digits| digits.to_string()),
+        kind,
     }
 }
 
-/// Writes a value without intermediate JSON objects.
-pub(crate) fn write_value(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Writes a value without intermediate JSON objects. Returns the digits of a whole number above 2^53 in magnitude.
+pub(crate) fn write_value(out: &mut Vec<u8>, bytes: &[u8]) -> Option<i128> {
+    let value = Value::decode(bytes);
     // Writing to memory does not fail.
-    let _ = match Value::decode(bytes) {
+    let _ = match value {
         Some(Value::Float(value)) => serde_json::to_writer(out, &value),
         Some(Value::Integer(value)) => serde_json::to_writer(out, &value),
         Some(Value::Unsigned(value)) => serde_json::to_writer(out, &value),
@@ -68,6 +85,7 @@ pub(crate) fn write_value(out: &mut Vec<u8>, bytes: &[u8]) {
         Some(Value::Text(value)) => serde_json::to_writer(out, value),
         None => serde_json::to_writer(out, &()),
     };
+    value.as_ref().and_then(Value::beyond_doubles)
 }
 
 /// A latest value, with the fields of `keel get --json`.
@@ -75,6 +93,8 @@ pub(crate) fn write_value(out: &mut Vec<u8>, bytes: &[u8]) {
 struct Latest<'a> {
     key: &'a str,
     value: serde_json::Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_text: Option<String>,
     #[serde(rename = "type")]
     kind: &'static str,
     time_ms: i64,
@@ -100,10 +120,11 @@ fn with_latest<R>(
     let got = source.get(id, buffer)?;
     let key = source.key(id);
     let (validity_ms, temporal) = source.validity(id);
-    let (value, kind) = shown(buffer.get(..got.value_bytes).unwrap_or_default());
+    let Shown { value, text, kind } = shown(buffer.get(..got.value_bytes).unwrap_or_default());
     Ok(pass(&Latest {
         key: key.as_str(),
         value,
+        value_text: text,
         kind,
         time_ms: got.time.ms(),
         time_ns: Nanoseconds::of(got.time),

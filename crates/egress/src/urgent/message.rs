@@ -1,6 +1,6 @@
 //! Messages about alarms, and values of actuators, as bytes.
 
-use crate::forward::encode::{push_json_text, push_plain, push_time};
+use crate::forward::encode::{push_json_text, push_plain, push_time, push_value};
 use crate::forward::figures::Refusal;
 use crate::forward::options::Format;
 use db::value::Value;
@@ -28,7 +28,7 @@ pub(crate) fn alarm(
     out.extend_from_slice(b",\"value\":");
     match transition.value.map(|value| value.value()) {
         Some(Value::Float(value)) if !value.is_finite() => out.extend_from_slice(b"null"),
-        Some(value) => push_plain(&mut out, &value),
+        Some(value) => push_value(&mut out, &value),
         None => out.extend_from_slice(b"null"),
     }
     match condition {
@@ -72,10 +72,7 @@ pub(crate) fn value(
     out.extend_from_slice(b",\"time_ms\":");
     push_time(&mut out, time);
     out.extend_from_slice(b",\"value\":");
-    match &value {
-        Value::Text(text) => push_json_text(&mut out, text),
-        value => push_plain(&mut out, value),
-    }
+    push_value(&mut out, &value);
     out.push(b'}');
     Ok(out)
 }
@@ -110,6 +107,13 @@ mod tests {
         let exact = text(alarm("hot", &above, "k", &transition));
         let end = ",\"time_ms\":1767225600000,\"time_ns\":\"1767225600000000001\"}";
         assert!(exact.ends_with(end), "{exact}");
+        transition.time = Time::from_ms(1);
+        transition.value = Some(AlarmValue::Unsigned(u64::MAX));
+        assert_eq!(
+            text(alarm("full", &above, "k", &transition)),
+            "{\"alarm\":\"full\",\"key\":\"k\",\"state\":\"raised\",\"value\":18446744073709551615,\
+             \"value_text\":\"18446744073709551615\",\"above\":60,\"time_ms\":1}"
+        );
         transition.raised = false;
         let extremes = [
             None,
@@ -147,6 +151,18 @@ mod tests {
         assert_eq!(
             of(Format::Json, b"topen").as_deref(),
             Ok("{\"key\":\"valve/1\",\"time_ms\":5,\"time_ns\":\"5000001\",\"value\":\"open\"}")
+        );
+        let large = [&b"i"[..], &i64::MIN.to_le_bytes()].concat();
+        assert_eq!(
+            of(Format::Json, &large).as_deref(),
+            Ok(
+                "{\"key\":\"valve/1\",\"time_ms\":5,\"time_ns\":\"5000001\",\"value\":-9223372036854775808,\
+                \"value_text\":\"-9223372036854775808\"}"
+            )
+        );
+        assert_eq!(
+            of(Format::Number, &large).as_deref(),
+            Ok("-9223372036854775808")
         );
         assert_eq!(
             of(Format::Json, &f64::NAN.to_le_bytes()),

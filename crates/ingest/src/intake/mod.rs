@@ -11,7 +11,7 @@
 //! **Files:** `run.rs` the intake, `members.rs` messages of several values, `options.rs` its options, `decode.rs`
 //! payloads, `json.rs` values of documents, `value.rs` kinds of values, `template.rs` keys, `series.rs` which series
 //! has a key, `time.rs` which times are accepted, `counters.rs` and `reason.rs` refusals, `node.rs` the database as
-//! destination, `rules.rs` the rule of a key, `sparkplug/` messages of Sparkplug B.
+//! destination, `rules.rs` the rule of a key, `put.rs` values of puts, `sparkplug/` messages of Sparkplug B.
 
 mod counters;
 mod decode;
@@ -19,6 +19,7 @@ mod json;
 mod members;
 mod node;
 mod options;
+mod put;
 mod reason;
 mod rules;
 mod run;
@@ -37,6 +38,7 @@ pub use json::{
 };
 pub use node::NodeDestination;
 pub use options::{IntakeOptions, KeyRule, KeyRules, PayloadKind, Retained, SubscriptionRule};
+pub use put::{PutType, encode_put};
 pub use reason::Reason;
 pub use run::{Intake, LineOutcome, LineProgress, TOPIC_CACHED_BYTES_MAX};
 pub use sparkplug::{
@@ -62,7 +64,7 @@ pub trait Destination: Send + Sync + 'static {
     fn resolve(&self, key: &str) -> Result<u32, Reason>;
 
     /// As [`resolve`](Self::resolve), for a key that a template has made of a series. The first series for which this
-    /// is asked has the key, for readings by this template, also after a restart.
+    /// is asked has the key, for readings by this template and its relatives, also after a restart.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve); [`Reason::KeyShared`] if another series has the key: `first` is then that one.
@@ -114,6 +116,8 @@ pub struct KeyOwner<'a> {
     /// Tells the series from all others by what the template names; at most [`db::SERIES_BYTES_MAX`] bytes, and never
     /// empty.
     pub series: &'a str,
+    /// Stand for the template, too, in rules that give other names to values of documents.
+    pub relatives: &'a [u32],
 }
 
 impl<'a> KeyOwner<'a> {

@@ -252,7 +252,8 @@ impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
     ) -> Result<u32, Reason> {
         let object = self.resolve(key)?;
         // A key that was made here has no owner yet, so nothing is made for a series that is refused.
-        let claimed = self.database.claim(&owner.of(object));
+        let (own, relatives) = (owner.of(object), owner.relatives);
+        let claimed = self.database.claim_beside(&own, relatives);
         claimed.map_err(|other| {
             *first = other;
             Reason::KeyShared

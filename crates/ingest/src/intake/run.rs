@@ -8,14 +8,14 @@ use db::Time;
 use db::value::Value;
 
 use super::decode;
-use super::series::{self, IDENTITY_BYTES_MAX, Sources};
+use super::series::{IDENTITY_BYTES_MAX, Sources};
 use super::sparkplug::Nodes;
 use super::template::Subject;
 use super::time::Window;
 use super::value::DecodedValue;
 use super::{
-    Destination, IntakeCounters, IntakeOptions, KeyOwner, Note, Outcome, PayloadKind, PutError,
-    Reason, Retained, Template, TemplateKind, check_key,
+    Destination, IntakeCounters, IntakeOptions, Note, Outcome, PayloadKind, PutError, Reason,
+    Retained, Template, TemplateKind, check_key,
 };
 use crate::line::{self, Escaped, FieldValue, Line, Precision};
 use crate::pattern;
@@ -182,6 +182,14 @@ impl<D: Destination> Intake<D> {
         self.options = options;
         self.reload_sparkplug();
         self.rules_set += 1;
+    }
+
+    /// Forgets which objects the series have: the keys of these objects have been taken from their series. Each series
+    /// asks anew with its next reading. What waits is continued.
+    pub fn forget_owners(&mut self, objects: &[u32]) {
+        self.topics.clear();
+        self.fields.clear();
+        self.sources.forget(objects);
     }
 
     /// Counts an item that a source refused itself.
@@ -386,6 +394,8 @@ impl<D: Destination> Intake<D> {
             let rest = &payload[consumed..];
             let length = line::first_line_bytes(rest);
             let line = &rest[..length.unwrap_or(rest.len())];
+            // Lines of connections and bodies come without their ends, too.
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
             match self.take_line(line, Some((rule, name)), origin, &mut progress) {
                 LineOutcome::Done {
                     accepted,
@@ -616,11 +626,8 @@ impl<D: Destination> Intake<D> {
         template.render(key, topic, subject);
         check_key(key)?;
         let is_owned = leaves_out || !template.can_be_read_back(subject);
-        let owner = is_owned.then_some(KeyOwner {
-            template: source.template,
-            series: source.unmarked(identity),
-        });
-        let object = series::resolve(&*self.destination, key, owner, text)?;
+        let owner = is_owned.then_some((source, source.unmarked(identity)));
+        let object = self.sources.resolve(&*self.destination, key, owner, text)?;
         let (place, series) = ((source.template, object), source.unmarked(whole));
         let is_merged = leaves_out && self.sources.is_merged(place, series, key, text);
         if is_merged {
@@ -675,11 +682,8 @@ impl<D: Destination> Intake<D> {
         if leaves_out {
             template.identify_whole(whole, name, Subject::Message);
         }
-        let owner = is_owned.then_some(KeyOwner {
-            template: source.template,
-            series: identity,
-        });
-        let object = series::resolve(&*self.destination, key, owner, text)?;
+        let owner = is_owned.then_some((source, identity.as_str()));
+        let object = self.sources.resolve(&*self.destination, key, owner, text)?;
         let place = (source.template, object);
         let is_merged = leaves_out && self.sources.is_merged(place, whole, key, text);
         if is_merged {

@@ -5,7 +5,8 @@
 //! first is counted.
 //!
 //! **Invariants:** what is kept is the identity that `Template::identify` writes, and the checksum of what [`texts`]
-//! says. Both are on flash, so they stay as they are.
+//! says. Both are on flash, so they stay as they are. Nothing is kept where the identity can be read back from each key
+//! of the template, whatever the rules are: rules change, and must not mix series then.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -20,13 +21,15 @@ pub(super) const IDENTITY_BYTES_MAX: usize = 1024;
 
 const _: () = assert!(IDENTITY_BYTES_MAX <= db::SERIES_BYTES_MAX);
 
-/// What makes keys: the template of a rule, with the names that its rules give to values of documents.
+/// What makes keys: the template of a rule, with the names that the rule gives to values of documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
-    /// Stands for it in front of identities, until the rules change. Rules with the same template have the same one.
+    /// Stands for template and names in front of identities, until the rules change.
     pub(super) mark: char,
-    /// Stands for it on flash.
+    /// Stands for them on flash.
     pub(super) template: u32,
+    /// Stands for the template alone, if rules that give other names have it, too.
+    family: Option<u32>,
 }
 
 impl Source {
@@ -67,13 +70,16 @@ impl Sources {
     /// Sets new rules.
     pub(super) fn reload(&mut self, options: &IntakeOptions) {
         let texts = texts(options);
-        let source = |text: &String| {
-            let place = texts.iter().position(|known| known == text);
+        let source = |(template, text): &(String, String)| {
+            let place = texts.iter().position(|(_, known)| known == text);
             // There are more characters than a configuration can have rules.
             let mark = ('\u{100}'..).nth(place.unwrap_or_default());
+            let mut others = texts.iter().filter(|(_, other)| other != text);
+            let has_family = others.any(|(other, _)| other == template);
             Source {
                 mark: mark.unwrap_or('\u{ff}'),
                 template: db::Owner::template_of(text),
+                family: has_family.then(|| db::Owner::template_of(template)),
             }
         };
         self.of_rules = texts.iter().map(source).collect();
@@ -82,12 +88,19 @@ impl Sources {
             .retain(|(template, _), _| used.iter().any(|source| source.template == *template));
     }
 
+    /// Forgets the first series of these objects.
+    pub(super) fn forget(&mut self, objects: &[u32]) {
+        self.firsts
+            .retain(|(_, object), _| !objects.contains(object));
+    }
+
     /// Returns what makes the keys of a rule, or of lines from a socket.
     pub(super) fn of(&self, rule: Option<usize>) -> Source {
         let place = rule.map_or(0, |rule| rule + 1);
         let none = Source {
             mark: '\u{ff}',
             template: 0,
+            family: None,
         };
         self.of_rules.get(place).copied().unwrap_or(none)
     }
@@ -96,16 +109,15 @@ impl Sources {
     /// `text` then names both.
     pub(super) fn is_merged(
         &mut self,
-        (template, object): (u32, u32),
+        place: (u32, u32),
         whole: &str,
         key: &str,
         text: &mut String,
     ) -> bool {
         let hash = self.hasher.hash_one(whole);
-        let Some(first) = self.firsts.get(&(template, object)) else {
+        let Some(first) = self.firsts.get(&place) else {
             let shown = readable(whole).into();
-            self.firsts
-                .insert((template, object), Whole { hash, shown });
+            self.firsts.insert(place, Whole { hash, shown });
             return false;
         };
         let is_merged = first.hash != hash;
@@ -114,53 +126,67 @@ impl Sources {
         }
         is_merged
     }
-}
 
-/// Returns the object of a key that a template has made, with its owner if the identity cannot be read back from the
-/// key.
-///
-/// # Errors
-/// The reason why there is none; for [`Reason::KeyShared`], `text` names both series.
-pub(super) fn resolve<D: Destination>(
-    destination: &D,
-    key: &str,
-    owner: Option<KeyOwner<'_>>,
-    text: &mut String,
-) -> Result<u32, Reason> {
-    // A template of which nothing is in the key makes all of them one series.
-    let Some(owner) = owner.filter(|owner| !owner.series.is_empty()) else {
-        return destination.resolve(key);
-    };
-    let resolved = destination.resolve_for(key, owner, text);
-    if resolved == Err(Reason::KeyShared) {
-        *text = both(&readable(owner.series), &readable(text), key);
+    /// Returns the object of a key that a template has made. `owner`: what makes the key, and the series, if this one
+    /// cannot be read back from the key.
+    ///
+    /// # Errors
+    /// The reason why there is none; for [`Reason::KeyShared`], `text` names both series.
+    pub(super) fn resolve<D: Destination>(
+        &self,
+        destination: &D,
+        key: &str,
+        owner: Option<(Source, &str)>,
+        text: &mut String,
+    ) -> Result<u32, Reason> {
+        // A template of which nothing is in the key makes all of them one series.
+        let Some((source, series)) = owner.filter(|(_, series)| !series.is_empty()) else {
+            return destination.resolve(key);
+        };
+        let relatives = self.relatives_of(source);
+        let owner = KeyOwner {
+            template: source.template,
+            series,
+            relatives: &relatives,
+        };
+        let resolved = destination.resolve_for(key, owner, text);
+        if resolved == Err(Reason::KeyShared) {
+            *text = both(&readable(series), &readable(text), key);
+        }
+        resolved
     }
-    resolved
+
+    /// Returns what stands on flash for rules with the same template and other names. Each of them has owners of its
+    /// own, so that a new name leaves the others as they are.
+    fn relatives_of(&self, source: Source) -> Vec<u32> {
+        let is_relative = |other: &&Source| {
+            source.family.is_some()
+                && other.family == source.family
+                && other.template != source.template
+        };
+        let relatives = self.of_rules.iter().filter(is_relative);
+        relatives.map(|other| other.template).collect()
+    }
 }
 
-/// Returns a text for lines and for each subscription: the template, and what its rules name values of documents. All
-/// rules with one template have one text, whatever their order, because readings for one of its keys belong to one
-/// series; with other names, keys come from other values.
-fn texts(options: &IntakeOptions) -> Vec<String> {
+/// Returns for lines, and for each subscription, the text of the template, and the same with what the rule names values
+/// of documents: with other names, keys come from other values. A rule that gives no names has the text of its
+/// template, so that names of others change nothing for its keys.
+fn texts(options: &IntakeOptions) -> Vec<(String, String)> {
     let of_rules = options.subscriptions.iter();
     let of_rules = of_rules.map(|rule| (rule.key.text(), names(&rule.payload)));
     let lines = (options.line_key.text(), None);
-    let all: Vec<(String, Option<String>)> = std::iter::once(lines).chain(of_rules).collect();
-    let text = |template: &String| {
-        let of_template = all.iter().filter(|(other, _)| other == template);
-        let mut names: Vec<&str> = of_template
-            .filter_map(|(_, names)| names.as_deref())
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        let mut text = template.clone();
-        for names in names {
-            text.push('\n');
-            text.push_str(names);
-        }
-        text
+    let with_names = |(template, names): (String, Option<String>)| {
+        let text = match names {
+            Some(names) => [template.as_str(), "\n", names.as_str()].concat(),
+            None => template.clone(),
+        };
+        (template, text)
     };
-    all.iter().map(|(template, _)| text(template)).collect()
+    std::iter::once(lines)
+        .chain(of_rules)
+        .map(with_names)
+        .collect()
 }
 
 /// Returns the names that a rule gives to values of documents; `None` if it gives none.
@@ -258,7 +284,16 @@ mod tests {
         ];
         let found = texts(&options(lines, rules));
         let named = "{topic}/{path}\n\u{1}a\u{1}b\tn\u{1}c\u{2}d\t";
-        assert_eq!(found, [lines, "{topic}/{1}/{9}", named, named]);
+        let expected = [
+            (lines, lines),
+            ("{topic}/{1}/{9}", "{topic}/{1}/{9}"),
+            ("{topic}/{path}", named),
+            ("{topic}/{path}", "{topic}/{path}"),
+        ];
+        assert_eq!(
+            found,
+            expected.map(|(one, two)| (one.to_owned(), two.to_owned()))
+        );
         assert_eq!(db::Owner::template_of("123456789"), 0xe306_9283);
         // What `{tags}` stands for.
         let tags = options("{measurement}/{tags}/{field}", Vec::new());
@@ -266,7 +301,8 @@ mod tests {
             (TagsForm::Values, "{measurement}/{values}/{field}"),
             (TagsForm::Pairs, "{measurement}/{pairs}/{field}"),
         ] {
-            assert_eq!(texts(&tags.clone().with_tags(form)), [text]);
+            let found = texts(&tags.clone().with_tags(form));
+            assert_eq!(found, [(text.to_owned(), text.to_owned())]);
         }
         let parts = "{group}/{edge}/{device}/{place}/{metric}";
         let template = Template::parse(parts, TemplateKind::Sparkplug).expect("a template");
@@ -274,20 +310,38 @@ mod tests {
     }
 
     #[test]
-    fn rules_with_one_template_are_one_source_whatever_their_order() {
+    fn names_make_another_source_of_their_own_rule_alone() {
         let (one, other) = (naming(&[("a", Some("n"))]), naming(&[("b", Some("n"))]));
-        let lines = "{measurement}";
-        let both = texts(&options(lines, vec![one.clone(), other.clone()]));
-        assert_eq!(
-            both,
-            texts(&options(lines, vec![other.clone(), one.clone()]))
-        );
-        assert_eq!(both[1], both[2]);
-        let single = texts(&options(lines, vec![one]));
-        assert_ne!(both[1], single[1]);
-        assert_ne!(single[1], texts(&options(lines, vec![other]))[1]);
-        let sources = Sources::new(&options(lines, vec![of("{2}", PayloadKind::Number)]));
-        assert_ne!(sources.of(None), sources.of(Some(0)));
+        let plain = naming(&[("a", None)]);
+        let of = |rules: &[&SubscriptionRule]| {
+            let rules: Vec<SubscriptionRule> = rules.iter().map(|rule| (*rule).clone()).collect();
+            let sources = Sources::new(&options("{measurement}", rules.clone()));
+            let of_rules = (0..rules.len()).map(|rule| sources.of(Some(rule)));
+            (of_rules.collect::<Vec<_>>(), sources.of(None))
+        };
+        let (all, lines) = of(&[&one, &other, &plain, &one]);
+        let numbers: Vec<u32> = all.iter().map(|source| source.template).collect();
+        // Alone, in another order, and with more names beside it, a rule is what it was.
+        for (place, rule) in [(0, &one), (1, &other), (2, &plain)] {
+            assert_eq!(of(&[rule]).0[0].template, numbers[place], "{place}");
+        }
+        assert_eq!((all[0].mark, numbers[0]), (all[3].mark, numbers[3]));
+        let different = [all[0], all[1], all[2], lines];
+        for (place, source) in different.iter().enumerate() {
+            for other in &different[..place] {
+                assert_ne!(source.mark, other.mark);
+                assert_ne!(source.template, other.template);
+            }
+        }
+        // Those of one template are relatives.
+        let template = Some(db::Owner::template_of("{topic}/{path}"));
+        assert!(all.iter().all(|source| source.family == template));
+        assert_eq!(lines.family, None);
+        assert_eq!(of(&[&plain, &plain]).0[1].family, None);
+        let sources = Sources::new(&options(
+            "{measurement}",
+            vec![self::of("{2}", PayloadKind::Number)],
+        ));
         assert_ne!(sources.of(None).mark, sources.of(Some(0)).mark);
     }
 }

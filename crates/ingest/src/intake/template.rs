@@ -340,7 +340,9 @@ impl Template {
         }
     }
 
-    /// Returns whether the identity can be read back from each key, so that no two identities have the same key.
+    /// Returns whether the identity can be read back from each key, so that no two identities have the same key. That
+    /// of a value of a document cannot: the end of a topic and the beginning of a path look alike, and filters, which
+    /// may say how many levels a topic has, can change.
     pub(crate) fn can_be_read_back(&self, subject: Subject<'_>) -> bool {
         let is_literal = |part: &&Part| matches!(part, Part::Literal(_));
         let literals = self.parts.iter().take_while(is_literal).count();
@@ -358,6 +360,21 @@ impl Template {
                     ],
                 ),
             ) => first == "/" && second == "/",
+            // No level of a topic of Sparkplug is empty, and the place says where the metric's name begins.
+            (
+                Subject::Metric { .. },
+                Some(
+                    [
+                        Part::Group,
+                        Part::Literal(first),
+                        Part::Edge,
+                        Part::Literal(second),
+                        Part::Place,
+                        Part::Literal(third),
+                        Part::Metric,
+                    ],
+                ),
+            ) => [first, second, third].iter().all(|text| *text == "/"),
             _ => false,
         }
     }

@@ -126,7 +126,8 @@ impl Destination for Fake {
         first: &mut String,
     ) -> Result<u32, Reason> {
         let object = self.resolve(key)?;
-        let claimed = self.with(|inner| inner.owners.claim(&owner.of(object)));
+        let (own, relatives) = (owner.of(object), owner.relatives);
+        let claimed = self.with(|inner| inner.owners.claim_beside(&own, relatives));
         claimed.map_err(|other| {
             *first = other;
             Reason::KeyShared

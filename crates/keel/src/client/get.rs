@@ -2,7 +2,7 @@
 
 use super::place::Place;
 use super::region::{Untold, Values};
-use super::{Connection, printable, strange, value_text, with_ns};
+use super::{Connection, completed, printable, strange, value_text};
 use crate::cli::{GetArgs, Via};
 use crate::error::CliError;
 use crate::output::Output;
@@ -40,8 +40,7 @@ pub(super) fn run(arguments: &GetArgs) -> Result<u8, CliError> {
     let (found, via) = find(arguments)?;
     let mut output = Output::new();
     if arguments.json {
-        let mut found = found;
-        with_ns(&mut found);
+        let mut found = completed(found);
         if let Some(fields) = found.as_object_mut() {
             fields.insert("via".to_owned(), via.into());
         }

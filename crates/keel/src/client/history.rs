@@ -1,6 +1,6 @@
 //! `keel history`: the readings of a key, in the order of arrival.
 
-use super::{Connection, printable, strange, value_text};
+use super::{Connection, completed, printable, strange, value_text};
 use crate::cli::{HistoryArgs, NodeArgs};
 use crate::error::CliError;
 use crate::output::Output;
@@ -218,6 +218,7 @@ impl Form {
                     "clock_trusted": reading.clock_trusted,
                     "lsn": reading.lsn,
                 });
+                let object = completed(object);
                 format!("{}{object}", if is_first { "" } else { "," })
             }
         }

@@ -95,6 +95,7 @@ impl Values {
         let latest = Latest {
             key,
             value,
+            value_text: value.digits(),
             kind,
             time_ms: read.time.ms(),
             time_ns: Nanoseconds::beside_ms(read.time),

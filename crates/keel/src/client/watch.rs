@@ -1,7 +1,7 @@
 //! `keel watch`: changes as they occur.
 
 use super::get::{Latest, notes};
-use super::{Connection, printable, strange, value_text, with_ns};
+use super::{Connection, completed, printable, strange, value_text};
 use crate::cli::WatchArgs;
 use crate::error::CliError;
 use crate::output::Output;
@@ -43,14 +43,13 @@ pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
             ));
         }
         let Updates { updates, missed } = answer.read()?;
-        for mut update in updates
+        for update in updates
             .into_iter()
             .take(usize::try_from(left).unwrap_or(usize::MAX))
         {
             left -= 1;
             if arguments.json {
-                with_ns(&mut update);
-                output.json(&update)?;
+                output.json(&completed(update))?;
                 continue;
             }
             let found: Latest =

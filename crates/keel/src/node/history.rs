@@ -103,6 +103,7 @@ impl Read {
                 time_ms: entry.time.ms(),
                 time_ns: Nanoseconds::beside_ms(entry.time),
                 value,
+                value_text: value.digits(),
                 kind,
                 recorded_ms: recorded.map(Time::ms),
                 recorded_ns: recorded.and_then(Nanoseconds::beside_ms),

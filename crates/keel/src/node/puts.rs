@@ -8,11 +8,10 @@ use super::settings::told;
 use super::wire::{Fault, Request, Wire, failed};
 use super::{Node, server};
 use base::error::Code;
-use db::value::Value;
 use db::{Durability, ObjectId, STAGED_PUTS_MAX, Ticket, Time, TogetherReading, VALUE_BYTES_LIMIT};
 use ingest::durable::DurableWatch;
-use ingest::intake::{Destination, Reason, TIME_MS_MAX, TIME_MS_MIN};
-use libkeel::protocol::{Failure, Kind, Put, REQUEST_BYTES_MAX, Stored, Together};
+use ingest::intake::{self, Destination, Reason, TIME_MS_MAX, TIME_MS_MIN};
+use libkeel::protocol::{Failure, Kind, Put, PutType, REQUEST_BYTES_MAX, Stored, Together};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -232,20 +231,13 @@ async fn take(
 fn reading(node: &Node, put: &Put) -> Result<(ObjectId, Vec<u8>, Option<Time>), Failure> {
     let time = put.time().map_err(twice)?;
     let refused = |reason: Reason| refused(node, &put.key, reason);
-    let value = match &put.value {
-        serde_json::Value::Number(number) => number
-            .as_f64()
-            .filter(|number| number.is_finite())
-            .map(Value::Float)
-            .ok_or_else(|| refused(Reason::NotFinite))?,
-        serde_json::Value::Bool(truth) => Value::Boolean(*truth),
-        serde_json::Value::String(text) => Value::Text(text),
-        _ => return Err(refused(Reason::PayloadInvalid)),
-    };
+    let kind = put.kind.map(|kind| match kind {
+        PutType::Float => intake::PutType::Float,
+        PutType::Integer => intake::PutType::Integer,
+        PutType::Unsigned => intake::PutType::Unsigned,
+    });
     let mut bytes = [0; VALUE_BYTES_LIMIT];
-    let length = value
-        .encode(&mut bytes)
-        .map_err(|_| refused(Reason::ValueTooLong))?;
+    let length = intake::encode_put(put.value.raw(), kind, &mut bytes).map_err(refused)?;
     if let Some(time) = time {
         check_time(node, time).map_err(refused)?;
     }
@@ -347,10 +339,15 @@ fn refusal(key: &str, reason: Reason) -> Failure {
             "the value is no finite number",
             "give a number, true, false or a text",
         ),
+        Reason::NumberInexact => (
+            Code::Invalid,
+            "no type holds each digit of the number, or not the one that is asked for",
+            "give an integer of 64 bits, or ask for the nearest double (type float)",
+        ),
         _ => (
             Code::Invalid,
-            "the value is no value",
-            "give a number, true, false or a text",
+            "the value is no value, or has another type than the one that is asked for",
+            "give a number, true, false or a text; with a type, a number that it holds",
         ),
     };
     failure(code, key, wrong, remedy)

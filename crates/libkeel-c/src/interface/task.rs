@@ -249,6 +249,34 @@ pub unsafe extern "C" fn keel_task_put_float(
     guard(|| unsafe { put_value(Task::put, task, key, Value::Float(value), time_ms, ticket) })
 }
 
+/// Like keel_task_put_float(), with an integer. Up to 2^53 in magnitude it becomes a double.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_integer(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: i64,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Integer(value);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Task::put, task, key, value, time_ms, ticket) })
+}
+
+/// Like keel_task_put_integer(), with an unsigned integer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_unsigned(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: u64,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Unsigned(value);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Task::put, task, key, value, time_ms, ticket) })
+}
+
 /// Like keel_task_put_float(), with a truth value: 0 is false.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_task_put_boolean(
@@ -308,6 +336,34 @@ pub unsafe extern "C" fn keel_task_put_float_ns(
             ticket,
         )
     })
+}
+
+/// Like keel_task_put_integer(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_integer_ns(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: i64,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Integer(value);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Task::put_ns, task, key, value, time_ns, ticket) })
+}
+
+/// Like keel_task_put_unsigned(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_unsigned_ns(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: u64,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Unsigned(value);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Task::put_ns, task, key, value, time_ns, ticket) })
 }
 
 /// Like keel_task_put_boolean(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.

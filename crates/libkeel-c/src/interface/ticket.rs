@@ -67,6 +67,30 @@ pub unsafe extern "C" fn keel_put_float(
     guard(|| unsafe { put_value(Key::put, key, Value::Float(value), time_ms, ticket) })
 }
 
+/// Like keel_put_float(), with an integer. Up to 2^53 in magnitude it becomes a double.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_integer(
+    key: *mut keel_key,
+    value: i64,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Key::put, key, Value::Integer(value), time_ms, ticket) })
+}
+
+/// Like keel_put_integer(), with an unsigned integer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_unsigned(
+    key: *mut keel_key,
+    value: u64,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Key::put, key, Value::Unsigned(value), time_ms, ticket) })
+}
+
 /// Like keel_put_float(), with a truth value: 0 is false.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_put_boolean(
@@ -105,6 +129,31 @@ pub unsafe extern "C" fn keel_put_float_ns(
 ) -> i32 {
     // SAFETY: the header's rules for pointers.
     guard(|| unsafe { put_value(Key::put_ns, key, Value::Float(value), time_ns, ticket) })
+}
+
+/// Like keel_put_integer(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_integer_ns(
+    key: *mut keel_key,
+    value: i64,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Key::put_ns, key, Value::Integer(value), time_ns, ticket) })
+}
+
+/// Like keel_put_unsigned(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_put_unsigned_ns(
+    key: *mut keel_key,
+    value: u64,
+    time_ns: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    let value = Value::Unsigned(value);
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(Key::put_ns, key, value, time_ns, ticket) })
 }
 
 /// Like keel_put_boolean(), with the time in nanoseconds since 1970-01-01 UTC, or KEEL_NOW.

@@ -9,7 +9,7 @@ use db::Time;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{History, Put};
+use super::{History, Put, PutValue};
 
 /// Ns since 1970: a decimal text in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,11 +93,13 @@ fn given(ms: (Option<i64>, &str), ns: (Option<Nanoseconds>, &str)) -> Result<Opt
 impl Put {
     /// Builds the request. `time`: the sensor's time.
     #[must_use]
-    pub fn new(key: String, value: serde_json::Value, time: Option<Time>) -> Self {
+    pub fn new(key: String, value: PutValue, time: Option<Time>) -> Self {
         let (time_ms, time_ns) = fields(time);
+        let PutValue { json, kind } = value;
         Self {
             key,
-            value,
+            value: json,
+            kind,
             time_ms,
             time_ns,
         }
@@ -192,7 +194,10 @@ mod tests {
 
     #[test]
     fn a_request_gives_a_time_once() {
-        let put = |time| Put::new("a".to_owned(), 1.into(), time);
+        let put = |time| {
+            let value = PutValue::of(db::value::Value::Float(1.0));
+            Put::new("a".to_owned(), value.unwrap(), time)
+        };
         let old = put(Some(Time::from_ms(5)));
         assert_eq!((old.time_ms, old.time_ns), (Some(5), None));
         assert_eq!(old.time(), Ok(Some(Time::from_ms(5))));

@@ -340,6 +340,15 @@ fn the_records_of_format_3_have_their_bytes() {
             series: "disk,path=sda1 used",
         }),
     );
+    // The key has been released.
+    is(
+        "b507 e807 a4336327 0a 080d4d09",
+        Record::Owner(Owner {
+            id: 1000,
+            template: 0x2763_33a4,
+            series: "\n",
+        }),
+    );
     is(
         "c33a e807 17 e0d403 13 6469736b2f706174683d736461312f75736564 15cd853dfe9c9717 \
          00bc613101000000 b1b1b1b1b1b1b1b1 0000000000803540 255fbaa7",
