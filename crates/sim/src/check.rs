@@ -144,12 +144,16 @@ impl Found {
         if ledger.is_refused(number) {
             return invented(format!("reading {number} was refused"));
         }
+        let taken = ledger.times_taken(number);
+        if taken == 0 {
+            return invented(format!("reading {number} was never taken"));
+        }
         let place = number as usize;
         if self.times.len() <= place {
             self.times.resize(place + 1, 0);
         }
         self.times[place] = self.times[place].saturating_add(1);
-        let (times, taken) = (self.times[place], ledger.times_taken(number));
+        let times = self.times[place];
         if times > taken {
             return invented(format!(
                 "reading {number} is there {times} times, and was taken {taken} times"
@@ -229,8 +233,12 @@ pub(crate) fn image(
     let mut broken = None;
     let scanned = scan_log(&mut store, &mut |entry| {
         below += u64::from(entry.lsn < durable_end);
+        // A name that is not there is a loss, and the report counts it.
+        let Some(key) = entry.key else {
+            return ControlFlow::Continue(());
+        };
         let logged = Logged {
-            sensor: entry.key.and_then(|key| feed.sensor_of(key)),
+            sensor: feed.sensor_of(key),
             time: entry.time,
             value: entry.value,
         };
@@ -249,6 +257,10 @@ pub(crate) fn image(
         Ok(report) => report,
         Err(error) => return lost(format!("the log cannot be read: {error}")),
     };
+    if report.readings_unnamed > 0 {
+        let unnamed = report.readings_unnamed;
+        return lost(format!("the names of {unnamed} readings are not there"));
+    }
     found.complete(ledger, invariant)?;
     if below < durable_end {
         return lost(format!(

@@ -4,8 +4,8 @@
 //!
 //! **Must not know:** how a room does what it promises.
 //!
-//! **Invariants:** a run is a function of its seed; the judge uses its own record and what can be read, nothing that
-//! the accused says of itself.
+//! **Invariants:** a run is a function of its seed; the judge uses its own record, the answers that senders get, and
+//! what can be read. Of the figures of the accused it uses those of a start alone, for the bound of what a start reads.
 //!
 //! **Files:** `run.rs` one seed, `draw.rs` what it decides, `event.rs` what happens next, `node.rs` the node,
 //! `device.rs` its device, `sensors.rs` what is offered to it, `ledger.rs` what was offered and acknowledged,
@@ -20,8 +20,6 @@ mod node;
 mod report;
 mod run;
 mod sensors;
-#[cfg(test)]
-mod tests;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,7 +44,7 @@ const READINGS_MAX: u64 = 10_000_000;
 #[command(name = "sim", version)]
 struct Arguments {
     /// The seed to run
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..u64::MAX))]
     seed: u64,
     /// Seeds to run instead, without B
     #[arg(long, value_name = "A..B", value_parser = seeds_of, conflicts_with = "seed")]
@@ -57,6 +55,9 @@ struct Arguments {
     /// Run seeds with this seeded bug until an invariant fails: the bug's own. Needs a build without --release
     #[arg(long, value_name = "BUG", value_parser = bug_of, conflicts_with_all = ["seed", "seeds"])]
     until: Option<SeededBug>,
+    /// Let the device acknowledge flushes and do nothing: a run must then fail
+    #[arg(long)]
+    ignore_flushes: bool,
     /// Run each seed twice and compare every step
     #[arg(long)]
     twice: bool,
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
 fn setup(arguments: &Arguments) -> Setup {
     Setup {
         readings: arguments.readings,
-        ignores_flushes: false,
+        ignores_flushes: arguments.ignore_flushes,
         prints: arguments.trace,
     }
 }
@@ -117,8 +118,12 @@ fn all(sensors: &Sensors, arguments: &Arguments) -> ExitCode {
             Ok(figures) => sum.add(&figures),
             Err(failure) => {
                 let readings = arguments.readings;
+                let lies = match arguments.ignore_flushes {
+                    true => " --ignore-flushes",
+                    false => "",
+                };
                 eprintln!("sim: {failure}");
-                eprintln!("once more: sim --seed {seed} --readings {readings} --trace");
+                eprintln!("once more: sim --seed {seed} --readings {readings}{lies} --trace");
                 return ExitCode::FAILURE;
             }
         }

@@ -293,14 +293,14 @@ impl<'s> Run<'s> {
         if ready_ns > READY_NS_MAX {
             return broken(format!("it took {ready_ns} ns"));
         }
-        // A life that crashes begins its checkpoint anew: the log grows by one interval in each of them.
+        // A life that crashes begins its checkpoint anew: the log grows by an interval and two commits in each of them.
         let options = &self.draw.options;
         let interval = options.checkpoint_bytes;
         let interval = interval.max(node.database.stats().table_checkpoint_bytes);
         let commit = self.commit_readings_max * READING_LOG_BYTES_MAX + COMMIT_LOG_BYTES;
         let bound = interval * (2 + self.without_checkpoint)
             + options.checkpoint_piece_bytes_max as u64
-            + commit * (2 + self.without_checkpoint);
+            + commit * (2 + 2 * self.without_checkpoint);
         if replayed_bytes > bound {
             return broken(format!(
                 "it read {replayed_bytes} bytes of log, more than {bound}"
@@ -538,12 +538,13 @@ impl<'s> Run<'s> {
             if step.readings_gone > 0 || step.readings_missing > 0 {
                 return lost(format!("the log has a gap: {step:?}"));
             }
+            // After each step: the device may end before the next one.
+            self.followed_end = life.cursor.next_lsn();
             if !step.more {
                 break;
             }
         }
-        let end = life.cursor.next_lsn();
-        self.followed_end = end;
+        let end = self.followed_end;
         self.durable_end = self.durable_end.max(end);
         self.trail.note(self.now_ns, Step::Followed { end });
         Ok(())

@@ -16,7 +16,7 @@ pub(crate) const BEGIN_MS: i64 = 1_700_000_000_000;
 
 const NS_PER_MS: u64 = 1_000_000;
 /// Readings of the trace in a second, rounded down.
-const TRACE_RATE: u64 = 259;
+const TRACE_RATE: u64 = 260;
 /// Time between the last reading of the trace and the first of its repetition.
 const PAUSE_MS: u64 = 4;
 /// One reading in this many has a time that no node takes.
@@ -50,7 +50,10 @@ impl Sensors {
         let mut names = Vec::new();
         let mut by_key = HashMap::new();
         for (index, sensor) in (0_u16..).zip(trace.sensors().as_slice()) {
-            let (room, measurement) = sensor.name.split_once('/').unwrap_or(("", &sensor.name));
+            let (room, measurement) = sensor
+                .name
+                .split_once('/')
+                .unwrap_or(("", sensor.name.as_str()));
             // As the template `{measurement}/{pairs}/{field}` makes it.
             by_key.insert(format!("{measurement}/room={room}/value"), index);
             names.push(Name {
@@ -144,7 +147,7 @@ impl<'s> Feed<'s> {
         write_line(
             line,
             &name.measurement,
-            &[("room", &name.room)],
+            &[("room", name.room.as_str())],
             &[("value", Value::Float(reading.value))],
             Some(time_ns),
         );
