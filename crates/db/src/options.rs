@@ -118,9 +118,8 @@ pub struct DbOptions {
     /// Bytes of one log segment file.
     pub segment_bytes_max: u64,
     /// Bytes of log after which a checkpoint begins, and within which it is written. A restart reads less than twice as
-    /// much, plus two commits and a piece; if a checkpoint itself is larger than this, its size counts instead. A
-    /// checkpoint that a crash cuts begins anew at the next start: each life that ends so adds as much once more, plus
-    /// two commits.
+    /// much, plus two commits and a piece; if a checkpoint itself is larger than this, its size counts instead. This
+    /// holds after any number of crashes: a start that has read this much writes a checkpoint before it takes anything.
     pub checkpoint_bytes: u64,
     /// Bytes of one checkpoint piece: the most by which a checkpoint can delay a lone commit.
     pub checkpoint_piece_bytes_max: usize,

@@ -146,11 +146,12 @@ fn planned_end(random: &mut Random, readings: u64, is_quiet: bool) -> PlannedEnd
             writes,
         };
     }
-    // A start writes little.
+    // A start writes little, or a checkpoint as well.
+    let writes_max = [6, 60][random.index(2)];
     PlannedEnd {
         end,
         at: None,
-        writes: 1 + random.below(6),
+        writes: 1 + random.below(writes_max),
     }
 }
 

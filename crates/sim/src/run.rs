@@ -79,8 +79,8 @@ struct Run<'s> {
     moved_ns: u64,
     /// Most readings that one commit had to take.
     commit_readings_max: u64,
-    /// Lives, one after the other, that crashed before they had completed a checkpoint.
-    without_checkpoint: u64,
+    /// Most bytes that a checkpoint could take so far.
+    table_bytes_max: u64,
     /// Whether the last life was stopped.
     was_stopped: bool,
     life: usize,
@@ -157,7 +157,7 @@ impl<'s> Run<'s> {
             offered_end: 0,
             moved_ns: 0,
             commit_readings_max: 0,
-            without_checkpoint: 0,
+            table_bytes_max: 0,
             was_stopped: false,
             life: 0,
             trail: Trail::new(setup.prints),
@@ -232,10 +232,7 @@ impl<'s> Run<'s> {
         let random = self.random.fork();
         let node = match Node::start(&device, &self.clock, &self.draw, random) {
             Ok(node) => node,
-            Err(_) if device.is_gone() => {
-                self.without_checkpoint += 1;
-                return self.crashed(&device, planned).map(Some);
-            }
+            Err(_) if device.is_gone() => return self.crashed(&device, planned).map(Some),
             Err(error) => return Err(Broken::new(Invariant::StartEnds, error)),
         };
         let ready_ns = device.take_spent_ns();
@@ -275,12 +272,15 @@ impl<'s> Run<'s> {
         if life.stops && !life.device.is_gone() {
             return self.stop(life);
         }
-        self.without_checkpoint = match life.node.database.stats().checkpoints {
-            0 => self.without_checkpoint + 1,
-            _ => 0,
-        };
+        self.note_table(&life.node);
         drop(life.node.database.abandon());
         self.crashed(&life.device, planned).map(Some)
+    }
+
+    /// Notes how large a checkpoint may be. A crash may leave fewer objects than there were.
+    fn note_table(&mut self, node: &Node) {
+        let table_bytes = node.database.stats().table_checkpoint_bytes;
+        self.table_bytes_max = self.table_bytes_max.max(table_bytes);
     }
 
     /// Checks what a start has found, and how long it took.
@@ -293,14 +293,12 @@ impl<'s> Run<'s> {
         if ready_ns > READY_NS_MAX {
             return broken(format!("it took {ready_ns} ns"));
         }
-        // A life that crashes begins its checkpoint anew: the log grows by an interval and two commits in each of them.
+        // However many lives in a row have crashed before their first checkpoint was whole.
+        self.note_table(node);
         let options = &self.draw.options;
-        let interval = options.checkpoint_bytes;
-        let interval = interval.max(node.database.stats().table_checkpoint_bytes);
+        let interval = options.checkpoint_bytes.max(self.table_bytes_max);
         let commit = self.commit_readings_max * READING_LOG_BYTES_MAX + COMMIT_LOG_BYTES;
-        let bound = interval * (2 + self.without_checkpoint)
-            + options.checkpoint_piece_bytes_max as u64
-            + commit * (2 + 2 * self.without_checkpoint);
+        let bound = 2 * interval + options.checkpoint_piece_bytes_max as u64 + 2 * commit;
         if replayed_bytes > bound {
             return broken(format!(
                 "it read {replayed_bytes} bytes of log, more than {bound}"
@@ -667,7 +665,6 @@ impl<'s> Run<'s> {
             .map_or(End::Stop { reboots: true }, |planned| planned.end);
         let left = life.device.left_running();
         self.figures.stops += 1;
-        self.without_checkpoint = 0;
         self.was_stopped = true;
         let is_last = life.planned.is_none();
         drop(life);
