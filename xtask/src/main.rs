@@ -14,7 +14,6 @@
 mod site;
 mod tidy;
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -48,10 +47,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a command with the workspace's folder, which contains the manifest's folder, from any working directory.
+/// Runs a command with the workspace's folder.
 fn in_workspace(run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
-    match manifest_folder() {
-        Ok(folder) => run(folder.parent().unwrap_or(Path::new("."))),
+    match workspace() {
+        Ok(root) => run(&root),
         Err(error) => {
             eprintln!("xtask: {error}");
             ExitCode::FAILURE
@@ -59,21 +58,25 @@ fn in_workspace(run: impl FnOnce(&Path) -> ExitCode) -> ExitCode {
     }
 }
 
-/// Returns the folder of this program's manifest, in the working copy from which cargo was started.
+/// Returns the folder of the workspace that the working directory is in. A folder that is compiled in would be another
+/// working copy's if both build into one target folder, and variables of cargo are not there if the program is started
+/// by itself.
 ///
 /// # Errors
-/// A line with the remedy if something else started the program.
-pub(crate) fn manifest_folder() -> Result<PathBuf, &'static str> {
-    folder_of(std::env::var_os("CARGO_MANIFEST_DIR"))
+/// A line with the remedy if the working directory is in no workspace, or cannot be read.
+pub(crate) fn workspace() -> Result<PathBuf, String> {
+    let from = std::env::current_dir().map_err(|error| format!("working directory: {error}"))?;
+    workspace_of(&from)
 }
 
-/// The variable of the running program: a folder that is compiled in is another working copy's if both build into one
-/// target folder.
-fn folder_of(variable: Option<OsString>) -> Result<PathBuf, &'static str> {
-    variable
-        .filter(|folder| !folder.is_empty())
-        .map(PathBuf::from)
-        .ok_or("CARGO_MANIFEST_DIR is not set: run `cargo xtask`")
+fn workspace_of(from: &Path) -> Result<PathBuf, String> {
+    from.ancestors()
+        .find(|folder| folder.join("xtask/Cargo.toml").is_file())
+        .map(Path::to_path_buf)
+        .ok_or_else(|| {
+            let from = from.display();
+            format!("{from}: not in a working copy of Evenkeel: change to one, and run `cargo xtask` there")
+        })
 }
 
 /// Generates files with a test of the program, because the command line is defined within the program.
@@ -188,18 +191,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_is_the_one_that_cargo_names_now() {
-        let named = folder_of(Some("/elsewhere/xtask".into()));
-        assert_eq!(named, Ok(PathBuf::from("/elsewhere/xtask")));
-        let own = manifest_folder().unwrap();
-        assert!(own.join("src/tidy/mod.rs").is_file(), "{}", own.display());
-    }
-
-    #[test]
-    fn without_the_folder_there_is_one_line_with_the_remedy() {
-        for variable in [None, Some(OsString::new())] {
-            let error = folder_of(variable).unwrap_err();
-            assert!(error.contains("`cargo xtask`") && !error.contains('\n'));
+    fn the_workspace_is_that_of_the_working_directory() {
+        let root = workspace().unwrap();
+        assert!(root.join("xtask/src/tidy/mod.rs").is_file());
+        for inside in ["", "xtask", "crates/db/src"] {
+            assert_eq!(workspace_of(&root.join(inside)).as_ref(), Ok(&root));
         }
+        let error = workspace_of(Path::new("/")).unwrap_err();
+        assert!(error.contains("`cargo xtask`") && !error.contains('\n'));
     }
 }

@@ -200,7 +200,7 @@ mod tests {
             document("src/README.md", text),
             document("src/other.md", "# A first, `code` title\n"),
         ];
-        check_all(&crate::manifest_folder().unwrap(), &files)
+        check_all(&crate::workspace().unwrap().join("xtask"), &files)
     }
 
     #[test]

@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn tree_skips_build_output() {
-        let root = crate::manifest_folder().unwrap();
+        let root = crate::workspace().unwrap().join("xtask");
         let files = read_tree(&root).expect("own folder is readable");
         assert!(files.iter().any(|file| file.path == "src/tidy/mod.rs"));
         assert!(files.iter().all(|file| !file.path.starts_with("target/")));

@@ -322,7 +322,7 @@ mod tests {
             all.retain(|file| file.path != *path);
             all.push(file(path, text));
         }
-        let found = check_all(&crate::manifest_folder().unwrap(), &all);
+        let found = check_all(&crate::workspace().unwrap().join("xtask"), &all);
         found.iter().map(ToString::to_string).collect()
     }
 
